@@ -1,0 +1,184 @@
+"""Measure a training step where it runs: on a GPU by its allocator and the meter, on a CPU by the meter alone."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ..catalog.errors import WorkbookError
+from ..catalog.setup import TrainSetup
+from .account import GIB
+from .meter import Meter
+from .timeline import BACKWARD, FORWARD, OPTIMIZER, Measurement, account
+
+
+def step(
+    run: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer | None = None, warmup: int = 2
+) -> Measurement:
+    """Run `run()`, one whole training step of yours, and account for every byte of it.
+
+    `run` takes no arguments and does forward, backward and `optimizer.step()` as your code does. `warmup` steps come
+    first, unmeasured: the first step of a run is different, because the optimizer makes its states there
+    (`warmup=0` shows it). Sizes are rounded to 512 bytes, as CUDA rounds them. Raises WorkbookError.
+
+    >>> layer = nn.Linear(256, 256, bias=False)
+    >>> measured = step(lambda: layer(torch.ones(2, 256)).sum().backward(), layer)
+    >>> measured.parts["parameters"]
+    262144
+    """
+    if not callable(run):
+        raise WorkbookError(f"run is a {type(run).__name__}", "a function without arguments that makes one training "
+                            "step", "pass the function itself: step(train_step, model, optimizer)")  # fmt: skip
+    if not isinstance(model, nn.Module):
+        raise WorkbookError(f"model is a {type(model).__name__}", "a torch.nn.Module", "pass the model you train")
+    device = next(model.parameters()).device
+    seconds = None
+    for _ in range(warmup):
+        seconds = _timed(run, device)
+    return _Watch(model, optimizer, device).measure(run, seconds)
+
+
+def training_step(setup: TrainSetup, device: str | None = None, warmup: int = 2) -> Measurement:
+    """Build the model of `setup` with random weights and measure a real training step of it on this machine.
+
+    `device` is "cuda" where there is a GPU, else "cpu". Raises WorkbookError when the run would not fit.
+    """
+    from .steps import training_run
+
+    prepared = training_run(setup, device)
+    return step(prepared.step, prepared.model, prepared.optimizer, warmup)
+
+
+@contextlib.contextmanager
+def capped(gib: float, holding: Iterable[nn.Module] = ()) -> Iterator[Meter]:
+    """Make this machine, whatever it has, run out of memory at `gib` GiB.
+
+    Counts what is allocated inside the block and the parameters of the models in `holding`, rounded to 512 bytes,
+    so the same cell hits the same wall on a laptop and on an 80 GB card. The allocation that would pass the wall
+    raises `torch.OutOfMemoryError`. On the way out the frames of the traceback are cleared: they would keep the
+    failed step's tensors alive, which is why a retry in an `except` block often fails on a GPU.
+
+    >>> with capped(0.001):
+    ...     torch.zeros(1024, 1024)
+    Traceback (most recent call last):
+    torch.OutOfMemoryError: ...
+    """
+    if isinstance(gib, bool) or not isinstance(gib, (int, float)) or not 0 < gib < 2**20:
+        raise WorkbookError(f"the cap is {gib!r}", "a positive number of GiB", "write capped(0.5) for half a GiB")
+    meter = Meter(limit_bytes=round(gib * GIB))
+    meter.adopt((p for model in holding for p in model.parameters()), "parameters")
+    try:
+        with meter:
+            yield meter
+    except torch.OutOfMemoryError as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
+    finally:
+        meter.stop()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _timed(run: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+class _Watch:
+    """Knows, at every allocation, which phase runs and which module is at work."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:
+        self.model, self.optimizer, self.device = model, optimizer, device
+        self.names = {module: name for name, module in model.named_modules()}
+        self.stack: list[str] = []
+        self.stepping = False
+        self.meter = Meter(where=self._where)
+
+    def measure(self, run: Callable[[], object], seconds: float | None) -> Measurement:
+        gc.collect()
+        self.meter.adopt((*self.model.parameters(), *self.model.buffers()), "parameters")
+        self.meter.adopt((p.grad for p in self.model.parameters() if p.grad is not None), "gradients")
+        if self.optimizer is not None:
+            self._adopt_optimizer(self.optimizer)
+        born = len(self.meter.events)
+        hidden_bytes = self._run(run)
+        self.meter.stop()
+        return account(self.meter.events, born, self._vocab(), hidden_bytes, str(self.device.type), seconds)
+
+    def _adopt_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Its states, and master copies: parameters that it updates and the model does not own."""
+        updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.meter.adopt((*_tensors(optimizer.state), *updated), "optimizer")
+        self.meter.adopt((p.grad for p in updated if p.grad is not None), "gradients")
+
+    def _run(self, run: Callable[[], object]) -> int:
+        """Run under the meter; return the bytes that only the CUDA allocator saw."""
+        on_cuda = self.device.type == "cuda"
+        if on_cuda:
+            foreign = torch.cuda.memory_allocated(self.device) - self.meter.live_bytes
+            torch.cuda.reset_peak_memory_stats(self.device)
+        with self._hooked(), self.meter:
+            run()
+        if not on_cuda:
+            return 0
+        return torch.cuda.max_memory_allocated(self.device) - foreign - self.meter.peak_bytes
+
+    def _vocab(self) -> int | None:
+        return getattr(getattr(self.model, "config", None), "vocab_size", None)
+
+    def _where(self) -> tuple[str, str]:
+        if self.stepping:
+            return OPTIMIZER, ""
+        # -1 outside a backward pass; inside one, a module at work means that checkpointing recomputes it
+        phase = FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD
+        return phase, self.stack[-1] if self.stack else ""
+
+    @contextlib.contextmanager
+    def _hooked(self) -> Iterator[None]:
+        handles = [
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+        handles += [p.register_post_accumulate_grad_hook(self._got_gradient)
+                    for p in self.model.parameters() if p.requires_grad]  # fmt: skip
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: tuple) -> None:
+        self.stack.append(self.names.get(module, type(module).__name__))
+
+    def _leave(self, module: nn.Module, args: tuple, output: object) -> None:
+        self.stack.pop()
+
+    def _got_gradient(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:  # a hook of the reader's may have moved it already
+            self.meter.relabel([parameter.grad], "gradients")
+
+    def _optimizer_begins(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self.stepping = True
+
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self.meter.relabel(_tensors(optimizer.state), "optimizer")
+        self.stepping = False
+
+
+def _tensors(state: dict) -> list[torch.Tensor]:
+    """The tensors of an optimizer's state, however it nests them."""
+    return [value for value in torch.utils._pytree.tree_leaves(dict(state)) if isinstance(value, torch.Tensor)]

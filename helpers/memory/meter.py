@@ -1,0 +1,92 @@
+"""A meter on storages: every allocation that PyTorch's operators return, as it happens.
+
+The meter is a dispatch mode, so it runs the reader's own code unchanged on any device. It looks at the outputs of
+each operator, counts a storage once however many views it has, rounds it as the CUDA caching allocator does, and
+hears from a finalizer when the storage is freed. What an operator allocates and frees within itself stays hidden;
+on a GPU the allocator's own counters show that remainder.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from .account import rounded
+from .timeline import Block, Event
+
+
+class Meter(TorchDispatchMode):
+    """Counts storages while it is active.
+
+    `limit_bytes` makes it a wall: the allocation that would pass it raises `torch.OutOfMemoryError`.
+    `where` names the phase and the owning module of an allocation; it is asked once per new storage.
+    """
+
+    def __init__(self, limit_bytes: int | None = None, where=lambda: ("", "")) -> None:
+        super().__init__()
+        self.limit_bytes, self.where = limit_bytes, where
+        self.live: dict[int, Block] = {}  # by the storage's address in C++, valid while it lives
+        self.events: list[Event] = []
+        self.live_bytes = self.peak_bytes = 0
+        self._finalizers: dict[int, weakref.finalize] = {}
+
+    def adopt(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+        """Count tensors that were alive before the meter started, as `category`."""
+        for tensor in tensors:
+            self._see(tensor, category)
+
+    def relabel(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+        """Settle the category of blocks that are alive now."""
+        for tensor in tensors:
+            block = self.live.get(tensor.untyped_storage()._cdata)
+            if block is not None:
+                block.category = category
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, torch.Tensor):
+                self._see(value)
+        return result
+
+    def stop(self) -> None:
+        """Forget all storages; later frees no longer reach this meter."""
+        for finalizer in self._finalizers.values():
+            finalizer.detach()
+        self._finalizers.clear()
+
+    def _see(self, tensor: torch.Tensor, category: str = "workspace") -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.live or storage.nbytes() == 0:
+            return
+        size_bytes = rounded(storage.nbytes())
+        if self.limit_bytes is not None and self.live_bytes + size_bytes > self.limit_bytes:
+            raise out_of_memory(size_bytes, self.live_bytes, self.limit_bytes)
+        phase, owner = self.where()
+        block = Block(size_bytes, phase, owner, tuple(tensor.shape), category)
+        self.live[key] = block
+        self.live_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.events.append(Event(block, +1, phase))
+        self._finalizers[key] = weakref.finalize(storage, self._freed, key)
+
+    def _freed(self, key: int) -> None:
+        block = self.live.pop(key)
+        self._finalizers.pop(key, None)
+        self.live_bytes -= block.size_bytes
+        self.events.append(Event(block, -1, self.where()[0]))
+
+
+def out_of_memory(request_bytes: int, live_bytes: int, limit_bytes: int) -> torch.OutOfMemoryError:
+    """The error a card of `limit_bytes` would raise, in the words PyTorch uses."""
+    mib = 2**20
+    return torch.OutOfMemoryError(
+        f"out of memory. Tried to allocate {request_bytes / mib:.2f} MiB. The cap is {limit_bytes / mib:.2f} MiB, "
+        f"of which {(limit_bytes - live_bytes) / mib:.2f} MiB is free; {live_bytes / mib:.2f} MiB is allocated."
+    )

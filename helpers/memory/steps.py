@@ -1,0 +1,178 @@
+"""Training steps ready to measure: a Transformers model with random weights, built from a Setup."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..catalog.errors import WorkbookError
+from ..catalog.setup import TrainSetup
+from . import budget
+from .account import human
+
+NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layerdrop", "resid_pdrop")
+
+
+@dataclass
+class TrainingRun:
+    """A model, its optimizer, and `step()`, which trains on one fixed random batch and frees the gradients."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    step: Callable[[], None]
+
+
+def training_run(setup: TrainSetup, device: str | None = None) -> TrainingRun:
+    """Build what `setup` describes on `device` ("cuda" where there is a GPU, else "cpu"), on one rank.
+
+    Weights are random and dropout is off: memory does not care about either value. Raises WorkbookError when the
+    setup shards over ranks, or when its predicted peak is more than this machine has free.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    _require_runnable(setup, device)
+    torch.manual_seed(0)
+    model = build_model(setup, device)
+    _checkpoint(model, setup)
+    ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), device=device)
+    if setup.precision == "megatron-bf16":
+        return _megatron_run(model, setup, ids)
+    optimizer = make_optimizer(setup.optimizer, model.parameters())
+
+    def step() -> None:
+        with precision_context(setup, device):
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return TrainingRun(model, optimizer, step)
+
+
+def build_model(setup: TrainSetup, device: str) -> nn.Module:
+    """The Transformers model of `setup`, in training mode, in the dtype that its recipe keeps weights in."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(**setup.model.config)
+    for name in NO_DROPOUT:
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+    dtype = torch.bfloat16 if setup.precision_recipe.weight_bytes == 2 else torch.float32
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=setup.attention, dtype=dtype)
+    return model.to(device).train()
+
+
+def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """One of the catalogue's optimizers, with its memory behaviour asked for by name and not left to a default."""
+    if name == "adamw-8bit":
+        import bitsandbytes
+
+        return bitsandbytes.optim.AdamW8bit(parameters, lr=1e-4)
+    makers = {
+        "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
+        "sgd-momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True),
+        "adamw-foreach": lambda: torch.optim.AdamW(parameters, lr=1e-4, foreach=True),
+        "adamw-fused": lambda: torch.optim.AdamW(parameters, lr=1e-4, fused=True),
+        "adafactor": lambda: torch.optim.Adafactor(parameters, lr=1e-3),
+    }
+    return makers[name]()
+
+
+def precision_context(setup: TrainSetup, device: str) -> contextlib.AbstractContextManager:
+    """Autocast for the autocast recipe, nothing for the others."""
+    return torch.autocast(device, torch.bfloat16, enabled=setup.precision == "autocast-bf16")
+
+
+class Segment(nn.Module):
+    """Consecutive layers under one checkpoint: only the segment's input is kept for the backward pass."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, hidden: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        return checkpoint(self._run, hidden, *args, use_reentrant=False, **kwargs)
+
+    def _run(self, hidden: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        for layer in self.layers:
+            hidden = layer(hidden, *args, **kwargs)
+        return hidden
+
+
+def _checkpoint(model: nn.Module, setup: TrainSetup) -> None:
+    every = setup.checkpoint_every
+    if every == 1:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    elif every:
+        owner, name = _layer_list(model, len(setup.model.layers))
+        layers = list(getattr(owner, name))
+        segments = [Segment(layers[start : start + every]) for start in range(0, len(layers), every)]
+        setattr(owner, name, nn.ModuleList(segments))
+
+
+def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
+    """The module that holds the decoder layers, and the attribute they are under."""
+    for owner in model.modules():
+        for name, child in owner.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == layers:
+                return owner, name
+    raise WorkbookError(
+        f"{type(model).__name__} has no list of {layers} layers", "a decoder with one ModuleList of its layers",
+        "use checkpointing='full', which the model does itself",
+    )  # fmt: skip
+
+
+def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor) -> TrainingRun:
+    """BF16 weights, FP32 master copies that the optimizer updates, FP32 main gradients that are never freed."""
+    parameters = list(model.parameters())
+    masters = [nn.Parameter(p.detach().float()) for p in parameters]
+    for parameter, master in zip(parameters, masters, strict=True):
+        master.grad = torch.zeros_like(master)
+        parameter.register_post_accumulate_grad_hook(_into_main_gradient(master))
+    optimizer = make_optimizer(setup.optimizer, iter(masters))
+
+    def step() -> None:
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for parameter, master in zip(parameters, masters, strict=True):
+                parameter.copy_(master)
+                master.grad.zero_()
+
+    return TrainingRun(model, optimizer, step)
+
+
+def _into_main_gradient(master: nn.Parameter) -> Callable[[nn.Parameter], None]:
+    def accumulate(parameter: nn.Parameter) -> None:
+        master.grad.add_(parameter.grad)
+        parameter.grad = None
+
+    return accumulate
+
+
+def _require_runnable(setup: TrainSetup, device: str) -> None:
+    if setup.ranks > 1 or setup.zero:
+        raise WorkbookError(
+            f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}", "a run on one rank without ZeRO",
+            "measure replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget",
+        )  # fmt: skip
+    needed, free = budget.train(setup).peak_bytes, _free_bytes(device)
+    if needed > free:
+        raise WorkbookError(
+            f"this run needs about {human(needed)}", f"at most the {human(free)} that {device} has free",
+            "lower micro_batch or sequence, or predict it with helpers.memory.budget",
+        )  # fmt: skip
+
+
+def _free_bytes(device: str) -> int:
+    if device.startswith("cuda"):
+        return torch.cuda.mem_get_info(device)[0]
+    import psutil
+
+    return psutil.virtual_memory().available
