@@ -213,12 +213,21 @@ class _Step:
         return self._moment("backward of the loss", (), saved, 3 * rounded(4 * self.logit_values) + self._targets())
 
     def backward_of_lm_head(self) -> Moment:
-        """The gradient of the logits, the head's weight gradient, and the gradient of the hidden states."""
-        saved = self._kept_by_layers(len(self.saved)) + self.outside.total
+        """The gradients of the logits, of the head's weight and of the hidden states.
+
+        Under autocast the weight's gradient is BF16 first; its FP32 twin is made when the logits are gone.
+        """
+        saved = self._kept_by_layers(len(self.saved))
         logits = rounded(self.width.compute * self.logit_values)
-        casting = rounded(2 * self.model.vocab * self.model.hidden) if self.width.autocast else 0
         hidden = rounded(self.width.compute * self.hidden_values)
-        return self._moment("backward of lm_head", self._head_tensors(), saved, logits, casting + hidden)
+        name, product = "backward of lm_head", saved + self.outside.total
+        if not self.width.autocast:
+            return self._moment(name, self._head_tensors(), product, logits, hidden)
+        copy = _tensors_bytes(self._head_tensors(), 2)
+        during = self._moment(name, (), product, logits, copy + hidden)
+        after = self._moment(name, self._head_tensors(), saved + self._outside("bf16 copy", "final norm output"), 0,
+                             copy + hidden)  # fmt: skip
+        return max(during, after, key=lambda moment: moment.total)
 
     def backward_of_final_norm(self) -> Moment:
         """RMSNorm written out in Python makes five FP32 tensors of N x h; the fused LayerNorm two gradients."""

@@ -1,0 +1,15 @@
+"""What a notebook shows: predictions, checks, pictures, calculators. Imports catalog and memory.
+
+    from helpers.lesson import check, compare, plots, predict
+    guess = predict("peak of one step", unit="MiB", guess=None)
+    check("the peak", measured=step.peak_bytes, predicted=budget.peak_bytes, rel=0.02)
+
+matplotlib and ipywidgets are imported when something is drawn, not before.
+"""
+
+from . import plots
+from .draw import draw
+from .pictures import Picture
+from .predict import Prediction, check, compare, predict
+
+__all__ = ["Picture", "Prediction", "check", "compare", "draw", "plots", "predict"]

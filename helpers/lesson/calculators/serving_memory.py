@@ -1,0 +1,44 @@
+"""The serving estimate in one answer: weights and KV cache against one device. Chapter 12 builds on it."""
+
+from __future__ import annotations
+
+from ...catalog.devices import Device, device
+from ...catalog.setup import ServeSetup
+from ...memory import budget
+from ...memory.account import human
+from .shell import Answer
+
+
+def serving_answer(setup: ServeSetup, gpu: str | Device | None = None) -> Answer:
+    """What `setup` needs on `gpu`: weights, KV cache, bytes per token and the users that fit."""
+    predicted = budget.serve(setup)
+    where = device(gpu) if gpu else None
+    parts = predicted.parts
+    formula = (
+        f"{'parameters':<12}{human(parts['parameters']):>12}   {setup.model.parameters:,} in {setup.weights}",
+        f"{'KV cache':<12}{human(parts['kv_cache']):>12}   {setup.users:,} users × {setup.context:,} tokens, K and V in "
+        f"{setup.kv}",
+        f"{'a token':<12}{human(predicted.kv_bytes_per_token):>12}   of one sequence, over the layers that still grow",
+    )
+    return Answer(
+        f"Serving {setup.model.name}: {human(predicted.peak_bytes)} for weights and a full KV cache",
+        parts,
+        formula,
+        _sentence(predicted, where),
+        where.capacity_bytes if where else None,
+        where.title if where else "",
+    )
+
+
+def _sentence(predicted: budget.ServeBudget, where: Device | None) -> str:
+    need, parts = predicted.peak_bytes, predicted.parts
+    if where is None:
+        return f"Weights and KV cache need {human(need)}; a decode step's activations come on top."
+    spare = where.capacity_bytes - need
+    if spare >= 0:
+        return f"Fits the {where.title} with {human(spare)} to spare for activations and the CUDA context."
+    room = where.capacity_bytes - parts["parameters"]
+    if room < 0:
+        return f"Does not fit the {where.title}: the weights alone are {human(-room)} too large."
+    users = room * predicted.setup.users // parts["kv_cache"]
+    return f"Does not fit the {where.title}: {human(-spare)} too much. At this context {users:,} users would fit."

@@ -1,0 +1,106 @@
+"""A calculator: controls over one pure function, and the same answer in text where nothing is live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+
+from ...catalog.errors import WorkbookError
+from ...memory.account import Breakdown
+from ..bars import stacked_bar
+from ..pictures import CARD, INK, Picture
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a calculator says: bytes by part, the device they must fit, the formula filled in, and one sentence."""
+
+    title: str
+    parts: Breakdown
+    formula: tuple[str, ...]
+    sentence: str
+    capacity_bytes: int | None = None
+    device: str = ""
+
+    @property
+    def picture(self) -> Picture:
+        return stacked_bar(self.title, self.parts, self.capacity_bytes, self.device)
+
+    def __str__(self) -> str:
+        return "\n".join((self.title, "", *self.formula, "", self.sentence))
+
+    def as_html(self) -> str:
+        lines = "\n".join(escape(line) for line in self.formula)
+        return (
+            f'{self.picture.svg}<pre style="background:{CARD};color:{INK};padding:8px 16px;line-height:1.45;'
+            f'font-size:12.5px;border-radius:6px">{lines}</pre><p class="sentence" style="font-size:15px">'
+            f"{escape(self.sentence)}</p>"
+        )
+
+
+class Calculator:
+    """Sliders and menus over `compute(**values) -> Answer`.
+
+    `options` gives each control's choices in order, `start` where it stands. In a live notebook the widgets show;
+    where there is no front end (a stored notebook, GitHub, a terminal) the answer at `start` shows as text and
+    picture. Bad values print their error in place of the picture; the controls stay.
+    """
+
+    def __init__(
+        self, compute: Callable[..., Answer], options: Mapping[str, tuple[str, list]], start: Mapping[str, object]
+    ) -> None:
+        self.compute, self.options, self.start = compute, options, dict(start)
+
+    def answer(self, **changes: object) -> Answer:
+        """The answer at the starting values, with `changes`: what the sliders would show."""
+        unknown = set(changes) - set(self.options)
+        if unknown:
+            raise WorkbookError(f"no control named {sorted(unknown)[0]!r}", ", ".join(self.options), "pick one of these")
+        return self.compute(**{**self.start, **changes})
+
+    def render(self, values: Mapping[str, object]) -> str:
+        """HTML for `values`; an error is shown, not raised."""
+        try:
+            return self.compute(**values).as_html()
+        except WorkbookError as error:
+            return f'<pre class="error" style="color:#b00020;white-space:pre-wrap">{escape(str(error))}</pre>'
+
+    def widget(self):  # noqa: ANN201  (ipywidgets is imported only where it is used)
+        """The live calculator, as an ipywidgets box."""
+        import ipywidgets as w
+
+        controls = {name: _control(w, text, choices, self.start[name]) for name, (text, choices) in self.options.items()}
+        output = w.HTML(self.render(self.start))
+
+        def redraw(change: object) -> None:
+            output.value = self.render({name: control.value for name, control in controls.items()})
+
+        for control in controls.values():
+            control.observe(redraw, names="value")
+        grid = w.GridBox(list(controls.values()), layout=w.Layout(grid_template_columns="repeat(2, minmax(300px, 1fr))"))
+        return w.VBox([grid, output], layout=w.Layout(max_width="800px"))
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        answer = self.answer()
+        bundle = {"text/plain": str(answer), "image/svg+xml": answer.picture.svg}
+        try:
+            bundle.update(self.widget()._repr_mimebundle_())
+            bundle["text/plain"] = str(answer)
+        except ImportError:
+            pass
+        display(bundle, raw=True)
+
+    def __repr__(self) -> str:
+        return str(self.answer())
+
+
+def _control(w, text: str, choices: list, value: object):  # noqa: ANN001, ANN202
+    """A slider for numbers, a menu for names; both from a list of choices, so every value is a sensible one."""
+    layout, style = w.Layout(width="auto"), {"description_width": "110px"}
+    numbers = all(isinstance(choice, int) for choice in choices)
+    kind = w.SelectionSlider if numbers else w.Dropdown
+    options = [(f"{choice:,}", choice) for choice in choices] if numbers else choices
+    return kind(options=options, value=value, description=text, layout=layout, style=style)

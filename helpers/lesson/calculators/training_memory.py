@@ -1,0 +1,115 @@
+"""The training memory calculator: what one step needs, part by part, against one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...catalog.devices import DEVICES, Device, device
+from ...catalog.models import MODELS, model
+from ...catalog.recipes import PRECISIONS
+from ...catalog.setup import TrainSetup
+from ...memory import activations, budget
+from ...memory.account import human
+from .shell import Answer, Calculator
+
+
+def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> Answer:
+    """What `setup` needs on `gpu`: the peak by part, the formula filled in, and whether it fits.
+
+    Raises WorkbookError for a model whose activations have no closed form.
+    """
+    predicted = budget.train(setup, cuda=True)
+    where = device(gpu) if gpu else None
+    title = f"Training {setup.model.name}: {human(predicted.peak_bytes)} at the peak, in the {predicted.peak.name}"
+    return Answer(
+        title,
+        predicted.parts,
+        tuple(_formula(predicted)),
+        _sentence(predicted, where),
+        where.capacity_bytes if where else None,
+        where.title if where else "",
+    )
+
+
+def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
+    """One line per part of the peak, numbers substituted."""
+    setup, parts = predicted.setup, predicted.parts
+    n, recipe, rule = setup.model.parameters, setup.precision_recipe, setup.optimizer_rule
+    shard = {part: f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
+             for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))}  # fmt: skip
+    tokens = f"{setup.micro_batch} × {setup.sequence:,} tokens"
+    explained = {
+        "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
+        "gradients": f"up to {n:,} × {recipe.grad_bytes} B{shard['gradients']}",
+        "optimizer": f"{rule.name}: states{' and FP32 master copy' if recipe.master_bytes else ''}{shard['optimizer']}",
+        "activations": f"{tokens}, {_per_layer(setup)}",
+        "logits": f"{tokens} × {setup.model.vocab:,} vocabulary",
+        "workspace": "temporaries of the moment, and cuBLAS",
+    }
+    for part, size in parts.items():
+        yield f"{part:<12}{human(size):>12}   {explained[part]}"
+    yield f"{'peak':<12}{human(predicted.peak_bytes):>12}   {predicted.peak.name}"
+
+
+def _per_layer(setup: TrainSetup) -> str:
+    saved = human(activations.saved_by_layer(setup, setup.model.layers[0]).total)
+    layers, every = len(setup.model.layers), setup.checkpoint_every
+    if not every:
+        return f"{saved} saved by each of {layers} layers"
+    return f"{layers} layers checkpointed by {every}; {saved} a layer while its segment is recomputed"
+
+
+def _sentence(predicted: budget.TrainBudget, where: Device | None) -> str:
+    need = predicted.peak_bytes
+    if where is None:
+        return f"One step needs {human(need)} on each rank."
+    spare = where.capacity_bytes - need
+    if spare >= 0:
+        return (f"Fits the {where.title} with {human(spare)} to spare, from which the CUDA context and fragmentation "
+                f"still take their part.")  # fmt: skip
+    change = next(changes_that_fit(predicted.setup, where.capacity_bytes), None)
+    cure = f"The cheapest change that fits: {change}." if change else (
+        "No single choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU.")  # fmt: skip
+    return f"Does not fit the {where.title}: {human(-spare)} too much. {cure}"
+
+
+def changes_that_fit(setup: TrainSetup, capacity_bytes: int) -> Iterator[str]:
+    """Changes that bring the peak under `capacity_bytes`, the cheapest in time and quality first."""
+    ladder = [
+        ("the fused optimizer", {"optimizer": "adamw-fused"}),
+        ("checkpoint every layer", {"checkpointing": "full"}),
+        ("fused optimizer, checkpoint every layer", {"optimizer": "adamw-fused", "checkpointing": "full"}),
+        ("8-bit Adam", {"optimizer": "adamw-8bit"}),
+        ("8-bit Adam, checkpoint every layer", {"optimizer": "adamw-8bit", "checkpointing": "full"}),
+        ("micro-batch 1, 8-bit Adam, checkpoint every layer",
+         {"micro_batch": 1, "optimizer": "adamw-8bit", "checkpointing": "full"}),
+        ("pure BF16 with 8-bit Adam, micro-batch 1, checkpoint every layer (watch the loss)",
+         {"precision": "bf16", "micro_batch": 1, "optimizer": "adamw-8bit", "checkpointing": "full"}),
+    ]  # fmt: skip
+    for text, change in ladder:
+        need = budget.train(replace(setup, **change), cuda=True).peak_bytes
+        if need <= capacity_bytes:
+            yield f"{text} ({human(need)})"
+
+
+def training_memory(**start: object) -> Calculator:
+    """The live calculator. `start` moves its controls: `training_memory(model="gpt2", gpu="rtx-4090")`."""
+    names = [name for name in MODELS if model(name).family in activations.FAMILIES and model(name).is_dense_decoder]
+    options = {
+        "model": ("model", names),
+        "gpu": ("GPU", list(DEVICES)),
+        "precision": ("precision", list(PRECISIONS)),
+        "optimizer": ("optimizer", ["adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd"]),
+        "micro_batch": ("micro-batch", [1, 2, 4, 8, 16, 32, 64]),
+        "sequence": ("sequence", [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]),
+        "checkpointing": ("checkpointing", ["none", "full", "every:2", "every:4", "every:8"]),
+        "attention": ("attention", ["sdpa", "eager"]),
+    }
+    first = {"model": "llama-2-7b", "gpu": "h100-80gb", "precision": "autocast-bf16", "optimizer": "adamw-fused",
+             "micro_batch": 1, "sequence": 2048, "checkpointing": "none", "attention": "sdpa"}  # fmt: skip
+    return Calculator(_compute, options, {**first, **start})
+
+
+def _compute(gpu: str, **choices: object) -> Answer:
+    return training_answer(TrainSetup(**choices), gpu)

@@ -1,0 +1,159 @@
+"""The workbook's figures. Each takes what an instrument returned and gives a Picture; titles say what to see."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..memory.account import GIB, PARTS, human
+from .pictures import CARD, COLOURS, FAINT, INK, LINES, Picture, label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..memory.timeline import Timeline
+
+MIB = 2**20
+PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer"}
+
+
+def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]], capacities: Mapping[str, int] | None = None
+                 ) -> Picture:  # fmt: skip
+    """One horizontal stacked bar per row (bytes by part), its total at the end; dashed lines for `capacities`."""
+    figure, axes = _figure(title, height=1.1 + 0.42 * len(rows))
+    unit, name = _unit(max(sum(parts.values()) for parts in rows.values()))
+    seen: set[str] = set()
+    for row, (text, parts) in enumerate(rows.items()):
+        left = 0.0
+        for part in sorted(parts, key=_order):
+            size = parts[part] / unit
+            axes.barh(row, size, left=left, height=0.68, color=COLOURS.get(part, FAINT),
+                      label=None if part in seen else label(part))  # fmt: skip
+            seen.add(part)
+            left += size
+        axes.text(left, row, f" {left:,.1f}", va="center", fontsize=9, color=INK)
+    for text, capacity in (capacities or {}).items():
+        axes.axvline(capacity / unit, color=INK, linestyle="--", linewidth=1.2)
+        axes.text(capacity / unit, -0.62, f"{text} ", ha="right", va="center", fontsize=8.5, color=INK)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.invert_yaxis()
+    axes.set_xlabel(name)
+    axes.margins(x=0.1)
+    _legend(axes)
+    return _picture(figure, title)
+
+
+def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Picture:
+    """Live bytes by part over one step, allocation by allocation; phases named, the peak marked.
+
+    `budget_bytes` draws a predicted peak as a dashed line.
+    """
+    figure, axes = _figure(title, height=3.4)
+    totals = [steps.total(at) for at in range(len(steps))]
+    peak = max(range(len(totals)), key=totals.__getitem__)
+    unit, name = _unit(totals[peak])
+    parts = sorted(steps.parts, key=_order)
+    axes.stackplot(range(len(steps)), [[size / unit for size in steps.parts[part]] for part in parts],
+                   colors=[COLOURS[part] for part in parts], labels=[label(part) for part in parts], linewidth=0)  # fmt: skip
+    axes.plot([peak], [totals[peak] / unit], "o", color=INK, markersize=4)
+    axes.annotate(f"peak {human(totals[peak])}", (peak, totals[peak] / unit), xytext=(6, 6),
+                  textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
+    if budget_bytes:
+        axes.axhline(budget_bytes / unit, color=INK, linestyle="--", linewidth=1)
+        axes.text(0, budget_bytes / unit, f"predicted {human(budget_bytes)}", va="bottom", fontsize=8.5, color=INK)
+    _phases(axes, steps.phases)
+    axes.set_xlim(0, len(steps))
+    axes.set_ylim(0, 1.22 * totals[peak] / unit)
+    axes.set_xlabel("allocations and frees, in order")
+    axes.set_ylabel(name)
+    _legend(axes)
+    return _picture(figure, title)
+
+
+def lines(title: str, x: Sequence[float], series: Mapping[str, Sequence[float]], x_label: str, y_label: str,
+          points: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None, log: bool = False
+          ) -> Picture:  # fmt: skip
+    """Curves over `x`, each named at its end; `points` are measured dots, drawn in the colour of the same name."""
+    figure, axes = _figure(title, height=3.0)
+    for colour, (name, values) in zip(LINES, series.items(), strict=False):
+        axes.plot(x, values, color=colour, linewidth=2)
+        axes.annotate(f" {name}", (x[-1], values[-1]), va="center", fontsize=9, color=colour)
+        dots = (points or {}).get(name)
+        if dots:
+            axes.plot(*dots, "o", color=colour, markersize=6, markeredgecolor="white")
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(x, [f"{value:,}" for value in x])
+        axes.minorticks_off()
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_ylim(bottom=0)
+    figure.subplots_adjust(right=0.8)
+    return _picture(figure, title)
+
+
+def bars(title: str, rows: Mapping[str, int]) -> Picture:
+    """Plain horizontal bars of bytes, largest first, each with its size."""
+    ordered = sorted(rows.items(), key=lambda row: -row[1])
+    figure, axes = _figure(title, height=0.9 + 0.27 * len(ordered))
+    unit, name = _unit(ordered[0][1])
+    for row, (_, size) in enumerate(ordered):
+        axes.barh(row, size / unit, height=0.7, color=COLOURS["activations"])
+        axes.text(size / unit, row, f" {human(size)}", va="center", fontsize=8.5, color=INK)
+    axes.set_yticks(range(len(ordered)), [text for text, _ in ordered], fontsize=8.5)
+    axes.invert_yaxis()
+    axes.set_xlabel(name)
+    axes.margins(x=0.16)
+    figure.subplots_adjust(left=0.36)
+    return _picture(figure, title)
+
+
+def _figure(title: str, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.6, height), dpi=110, facecolor=CARD)
+    axes = figure.add_subplot(facecolor=CARD)
+    top, bottom = 1 - 0.42 / height, 0.46 / height
+    figure.subplots_adjust(left=0.2, right=0.97, top=top, bottom=bottom)
+    figure.text(0.02, 1 - 0.14 / height, title, fontsize=11, fontweight="bold", color=INK, va="top")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=9)
+    return figure, axes
+
+
+def _phases(axes: Axes, phases: Sequence[str]) -> None:
+    """Names each run of one phase at the top and draws a thin line between two."""
+    start = 0
+    for at in range(1, len(phases) + 1):
+        if at == len(phases) or phases[at] != phases[start]:
+            if at - start > len(phases) * 0.04:
+                axes.text((start + at) / 2, 0.985, PHASE_NAMES.get(phases[start], ""), transform=axes.get_xaxis_transform(),
+                          ha="center", va="top", fontsize=9, color=FAINT)  # fmt: skip
+            if at < len(phases):
+                axes.axvline(at, color=FAINT, linewidth=0.7, linestyle=":")
+            start = at
+
+
+def _legend(axes: Axes) -> None:
+    """Above the axes on the right would hide nothing, below costs height: a row under the x label."""
+    handles, names = axes.get_legend_handles_labels()
+    axes.legend(handles, names, loc="upper right", bbox_to_anchor=(1.0, -0.16 * 3.4 / axes.figure.get_figheight()),
+                ncols=7, frameon=False, fontsize=8.5, handlelength=0.9, columnspacing=1.1)  # fmt: skip
+
+
+def _order(part: str) -> int:
+    return PARTS.index(part) if part in PARTS else len(PARTS)
+
+
+def _unit(size_bytes: float) -> tuple[int, str]:
+    return (GIB, "GiB") if size_bytes >= 2 * GIB else (MIB, "MiB")
+
+
+def _picture(figure: Figure, title: str) -> Picture:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor=CARD, bbox_inches="tight", pad_inches=0.12,
+                   metadata={"Software": None})  # fmt: skip
+    return Picture(title, png=buffer.getvalue())

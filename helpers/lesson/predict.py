@@ -1,0 +1,97 @@
+"""Predict, measure, explain: a guess that is kept, a table that compares, a check that can fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from ..catalog.errors import WorkbookError
+from ..memory.account import human
+
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the reader said before measuring: `guess` in `unit`, or None."""
+
+    question: str
+    unit: str
+    guess: float | None
+
+    @property
+    def bytes(self) -> float | None:
+        return None if self.guess is None else self.guess * UNITS[self.unit]
+
+
+def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Prediction:
+    """Commit to a number before measuring it. Leave `guess=None` to go on without one.
+
+    `unit` is one of bytes, KiB, MiB, GiB, GB. Raises WorkbookError for a guess that is no number.
+
+    >>> predict("peak of one training step", "GiB", guess=16).bytes
+    Your guess, peak of one training step: 16 GiB
+    17179869184
+    """
+    if unit not in UNITS:
+        raise WorkbookError(f"the unit is {unit!r}", ", ".join(UNITS), "write unit='MiB'")
+    if guess is None:
+        print(f"{question}, in {unit}: no guess yet. Put a number in place of None and run this cell again.")
+    elif isinstance(guess, bool) or not isinstance(guess, (int, float)) or not isfinite(guess) or guess < 0:
+        raise WorkbookError(f"the guess is {guess!r}", f"a number of {unit}, 0 or more", "write for example guess=512")
+    else:
+        print(f"Your guess, {question}: {guess:g} {unit}")
+    return Prediction(question, unit, guess)
+
+
+def compare(measured: float, unit: str = "MiB", **predicted: float | Prediction | None) -> None:
+    """Print what was predicted beside what was measured, each with its distance from the measurement.
+
+    Values are bytes; `unit` is only how they are printed. A skipped guess prints a dash.
+
+    >>> compare(200 * 2**20, you=None, formula=199 * 2**20)
+                     MiB   off by
+    you                –
+    formula        199.0  −0.50 %
+    measured       200.0
+    """
+    width = max([9, *(len(name) + 1 for name in predicted)])
+    print(f"{'':{width}}{unit:>11}   off by")
+    for name, value in predicted.items():
+        size = value.bytes if isinstance(value, Prediction) else value
+        if size is None:
+            print(f"{name:{width}}{'–':>11}")
+        else:
+            print(f"{name:{width}}{size / UNITS[unit]:>11,.1f}  {_percent(size / measured - 1)}")
+    print(f"{'measured':{width}}{measured / UNITS[unit]:>11,.1f}")
+
+
+def check(label: str, measured: float, predicted: float, rel: float) -> None:
+    """Hold a measurement against a prediction: print ✓ and the distance, or raise AssertionError.
+
+    Both are bytes; `rel` is the allowed distance as a fraction of the measurement.
+
+    >>> check("weights", measured=1000, predicted=1004, rel=0.005)
+    ✓ weights: predicted 1004 B, measured 1000 B, off by +0.40 % (allowed ±0.5 %)
+    """
+    if not (isfinite(measured) and isfinite(predicted)) or measured <= 0:
+        raise WorkbookError(f"measured {measured!r} against predicted {predicted!r}", "two finite sizes, measured "
+                            "above zero", "look at the cell that made them")  # fmt: skip
+    off = predicted / measured - 1
+    verdict = (f"{label}: predicted {_size(predicted)}, measured {_size(measured)}, off by {_percent(off)} "
+               f"(allowed ±{rel * 100:g} %)")  # fmt: skip
+    if abs(off) > rel:
+        raise AssertionError(f"✗ {verdict}")
+    print(f"✓ {verdict}")
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes:.0f} B" if size_bytes < 10_000 else human(size_bytes)
+
+
+def _percent(fraction: float) -> str:
+    """A signed percentage with a real minus sign; what rounds to zero prints without a sign."""
+    text = f"{abs(fraction) * 100:.2f} %"
+    if text == "0.00 %":
+        return text
+    return ("−" if fraction < 0 else "+") + text
