@@ -17,17 +17,18 @@ from ..catalog.errors import WorkbookError
 from ..catalog.setup import TrainSetup
 from .account import GIB
 from .meter import Meter
+from .steps import training_run
 from .timeline import BACKWARD, FORWARD, OPTIMIZER, Measurement, account
 
 
 def step(
-    run: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer | None = None, warmup: int = 2
+    run: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer | None = None, warmup: int = 1
 ) -> Measurement:
     """Run `run()`, one whole training step of yours, and account for every byte of it.
 
     `run` takes no arguments and does forward, backward and `optimizer.step()` as your code does. `warmup` steps come
     first, unmeasured: the first step of a run is different, because the optimizer makes its states there
-    (`warmup=0` shows it). Sizes are rounded to 512 bytes, as CUDA rounds them. Raises WorkbookError.
+    (`warmup=0` shows it; `seconds` is steady from `warmup=2`). Sizes are rounded to 512 bytes, as CUDA rounds them. Raises WorkbookError.
 
     >>> layer = nn.Linear(256, 256, bias=False)
     >>> measured = step(lambda: layer(torch.ones(2, 256)).sum().backward(), layer)
@@ -46,13 +47,11 @@ def step(
     return _Watch(model, optimizer, device).measure(run, seconds)
 
 
-def training_step(setup: TrainSetup, device: str | None = None, warmup: int = 2) -> Measurement:
+def training_step(setup: TrainSetup, device: str | None = None, warmup: int = 1) -> Measurement:
     """Build the model of `setup` with random weights and measure a real training step of it on this machine.
 
     `device` is "cuda" where there is a GPU, else "cpu". Raises WorkbookError when the run would not fit.
     """
-    from .steps import training_run
-
     prepared = training_run(setup, device)
     return step(prepared.step, prepared.model, prepared.optimizer, warmup)
 
@@ -133,7 +132,7 @@ class _Watch:
             run()
         if not on_cuda:
             return 0
-        return torch.cuda.max_memory_allocated(self.device) - foreign - self.meter.peak_bytes
+        return max(0, torch.cuda.max_memory_allocated(self.device) - foreign - self.meter.peak_bytes)
 
     def _vocab(self) -> int | None:
         return getattr(getattr(self.model, "config", None), "vocab_size", None)

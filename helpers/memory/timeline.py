@@ -56,8 +56,8 @@ class Measurement:
 
     `moments` holds the highest point of each phase; `saved_by_module` the bytes alive at the end of the forward that
     the backward needs, by the module that made them; `seconds` the time of a step without the meter (None when there
-    was no warm-up step to time). On CUDA `peak_bytes` is the allocator's own peak, and what the meter could not see
-    (workspaces inside operators) is in the part "workspace".
+    was no warm-up step to time). On CUDA `peak_bytes` is the allocator's own peak; `unseen_bytes` of it no operator
+    returned (cuBLAS workspaces, temporaries inside operators), and they are in the part "workspace". 0 on a CPU.
     """
 
     device: str
@@ -66,6 +66,7 @@ class Measurement:
     timeline: Timeline
     saved_by_module: dict[str, int]
     seconds: float | None
+    unseen_bytes: int = 0
 
     @property
     def peak(self) -> Moment:
@@ -99,7 +100,8 @@ def account(
     for block in saved.values():
         if block.category in ("activations", "logits"):
             by_module[block.owner] = by_module.get(block.owner, 0) + block.size_bytes
-    return Measurement(device, max(m.total for m in moments), moments, timeline, by_module, seconds)
+    peak_bytes = max(moment.total for moment in moments)
+    return Measurement(device, peak_bytes, moments, timeline, by_module, seconds, hidden_bytes)
 
 
 def _fate(block: Block, saved: dict[int, Block], vocab: int | None) -> str:
