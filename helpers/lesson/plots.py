@@ -19,13 +19,17 @@ MIB = 2**20
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer"}
 
 
-def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]], capacities: Mapping[str, int] | None = None
-                 ) -> Picture:  # fmt: skip
-    """One horizontal stacked bar per row (bytes by part), its total at the end; dashed lines for `capacities`."""
-    figure, axes = _figure(title, height=1.1 + 0.42 * len(rows))
-    unit, name = _unit(max(sum(parts.values()) for parts in rows.values()))
+def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]] | Sequence[tuple[str, Mapping[str, int]]],
+                 capacities: Mapping[str, int] | None = None) -> Picture:  # fmt: skip
+    """One horizontal stacked bar per row (bytes by part), its total at the end; dashed lines for `capacities`.
+
+    `rows` is a mapping, or (label, parts) pairs where labels repeat.
+    """
+    pairs = list(rows.items()) if isinstance(rows, Mapping) else list(rows)
+    figure, axes = _figure(title, height=1.2 + 0.4 * len(pairs))
+    unit, name = _unit(max(sum(parts.values()) for _, parts in pairs))
     seen: set[str] = set()
-    for row, (text, parts) in enumerate(rows.items()):
+    for row, (_, parts) in enumerate(pairs):
         left = 0.0
         for part in sorted(parts, key=_order):
             size = parts[part] / unit
@@ -36,9 +40,9 @@ def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]], capacities: 
         axes.text(left, row, f" {left:,.1f}", va="center", fontsize=9, color=INK)
     for text, capacity in (capacities or {}).items():
         axes.axvline(capacity / unit, color=INK, linestyle="--", linewidth=1.2)
-        axes.text(capacity / unit, -0.62, f"{text} ", ha="right", va="center", fontsize=8.5, color=INK)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.invert_yaxis()
+        axes.text(capacity / unit, -0.68, f"{text} ", ha="right", va="center", fontsize=8.5, color=INK)
+    axes.set_yticks(range(len(pairs)), [text for text, _ in pairs])
+    axes.set_ylim(len(pairs) - 0.5, -0.9 if capacities else -0.6)
     axes.set_xlabel(name)
     axes.margins(x=0.1)
     _legend(axes)
@@ -140,6 +144,8 @@ def _phases(axes: Axes, phases: Sequence[str]) -> None:
 def _legend(axes: Axes) -> None:
     """Above the axes on the right would hide nothing, below costs height: a row under the x label."""
     handles, names = axes.get_legend_handles_labels()
+    order = sorted(range(len(names)), key=lambda at: [label(part) for part in PARTS].index(names[at]))
+    handles, names = [handles[at] for at in order], [names[at] for at in order]
     axes.legend(handles, names, loc="upper right", bbox_to_anchor=(1.0, -0.16 * 3.4 / axes.figure.get_figheight()),
                 ncols=7, frameon=False, fontsize=8.5, handlelength=0.9, columnspacing=1.1)  # fmt: skip
 

@@ -102,7 +102,7 @@ class _Watch:
         self.model, self.optimizer, self.device = model, optimizer, device
         self.names = {module: name for name, module in model.named_modules()}
         self.stack: list[str] = []
-        self.stepping = False
+        self.after_backward = False  # from optimizer.step() until a module runs again: the gradients go then
         self.meter = Meter(where=self._where)
 
     def measure(self, run: Callable[[], object], seconds: float | None) -> Measurement:
@@ -138,7 +138,7 @@ class _Watch:
         return getattr(getattr(self.model, "config", None), "vocab_size", None)
 
     def _where(self) -> tuple[str, str]:
-        if self.stepping:
+        if self.after_backward:
             return OPTIMIZER, ""
         # -1 outside a backward pass; inside one, a module at work means that checkpointing recomputes it
         phase = FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD
@@ -161,6 +161,7 @@ class _Watch:
                 handle.remove()
 
     def _enter(self, module: nn.Module, args: tuple) -> None:
+        self.after_backward = False
         self.stack.append(self.names.get(module, type(module).__name__))
 
     def _leave(self, module: nn.Module, args: tuple, output: object) -> None:
@@ -171,11 +172,10 @@ class _Watch:
             self.meter.relabel([parameter.grad], "gradients")
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self.stepping = True
+        self.after_backward = True
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self.meter.relabel(_tensors(optimizer.state), "optimizer")
-        self.stepping = False
 
 
 def _tensors(state: dict) -> list[torch.Tensor]:

@@ -61,10 +61,10 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
     for name in NO_DROPOUT:
         if hasattr(config, name):
             setattr(config, name, 0.0)
-    config.loss_type = "ForCausalLM"  # GPT-2's own None makes Transformers warn, and then use this
     dtype = torch.bfloat16 if setup.precision_recipe.weight_bytes == 2 else torch.float32
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=setup.attention, dtype=dtype)
+    model.loss_type = "ForCausalLM"  # Transformers finds none for GPT-2, warns, and then uses this one
     return model.to(device).train()
 
 

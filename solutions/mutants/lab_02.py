@@ -1,0 +1,256 @@
+"""Known-wrong answers to lab 02. Each must fail its check, with the sentence that its learner then reads."""
+
+# ruff: noqa: F821, F811  (they are put into the lab's cells, where these names are defined)
+
+from helpers.course.mutants import mutant
+
+
+@mutant("count-parameters", feedback="look at kv heads, head_dim and tying")
+def count_parameters(config, frozen_layers):
+    """Every head has keys and values of its own: forgets grouped-query attention."""
+    hidden, ffn, vocab, layers = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size",
+                                                          "num_hidden_layers"))  # fmt: skip
+    layer = 4 * hidden * config["num_attention_heads"] * config["head_dim"] + 3 * hidden * ffn + 2 * hidden
+    head = 0 if config["tie_word_embeddings"] else vocab * hidden
+    total = vocab * hidden + layers * layer + hidden + head
+    return total, total - (vocab * hidden + frozen_layers * layer if frozen_layers else 0)
+
+
+@mutant("count-parameters", feedback="look at kv heads, head_dim and tying")
+def count_parameters(config, frozen_layers):
+    """The head is counted again although it is the embedding: counts a tied tensor twice."""
+    hidden, ffn, vocab, layers = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size",
+                                                          "num_hidden_layers"))  # fmt: skip
+    heads = config["num_attention_heads"] + config["num_key_value_heads"]
+    layer = 2 * hidden * heads * config["head_dim"] + 3 * hidden * ffn + 2 * hidden
+    total = 2 * vocab * hidden + layers * layer + hidden
+    return total, total - (vocab * hidden + frozen_layers * layer if frozen_layers else 0)
+
+
+@mutant("count-parameters", feedback="what freezes with them?")
+def count_parameters(config, frozen_layers):
+    """Only the layers freeze: the embedding goes on training."""
+    shape = model(config)
+    return shape.parameters, shape.parameters - sum(layer.parameters for layer in shape.layers[:frozen_layers])
+
+
+@mutant("count-parameters", feedback="what freezes with them?")
+def count_parameters(config, frozen_layers):
+    """Calls helpers, which know no frozen layers."""
+    return model(config).parameters, model(config).parameters
+
+
+@mutant("state-bytes", feedback="a scale for every group begun")
+def state_bytes(total, trainable, frozen_bits, group, block):
+    """Floor for ceil: what is begun does not count."""
+    frozen = total - trainable
+    packed = frozen * frozen_bits // 8 + 2 * (frozen // group)
+    state = trainable + 4 * -(-trainable // block)
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4 * trainable + 2 * state}
+
+
+@mutant("state-bytes", feedback="a scale for every block begun")
+def state_bytes(total, trainable, frozen_bits, group, block):
+    """8-bit states without their scales."""
+    frozen = total - trainable
+    packed = -(-frozen * frozen_bits // 8) + 2 * -(-frozen // group)
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 6 * trainable}
+
+
+@mutant("state-bytes", feedback="only trainable parameters have a gradient")
+def state_bytes(total, trainable, frozen_bits, group, block):
+    """A gradient for frozen weights too."""
+    frozen = total - trainable
+    packed = -(-frozen * frozen_bits // 8) + 2 * -(-frozen // group)
+    state = trainable + 4 * -(-trainable // block)
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * total, "optimizer": 4 * trainable + 2 * state}
+
+
+@mutant("state-bytes", feedback="a scale for every group begun")
+def state_bytes(total, trainable, frozen_bits, group, block):
+    """Rounds up through a float, which is wrong from 2**53 on."""
+    from math import ceil
+
+    frozen = total - trainable
+    packed = ceil(frozen * frozen_bits / 8) + 2 * ceil(frozen / group)
+    state = trainable + 4 * ceil(trainable / block)
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4 * trainable + 2 * state}
+
+
+@mutant("state-bytes", feedback="bytes are whole numbers")
+def state_bytes(total, trainable, frozen_bits, group, block):
+    """Right values, as floats."""
+    frozen = total - trainable
+    packed = -(-frozen * frozen_bits // 8) + 2 * -(-frozen // group)
+    state = trainable + 4 * -(-trainable // block)
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4.0 * trainable + 2 * state}
+
+
+@mutant("saved-by-child", feedback="count it once")
+def saved_by_child(net, forward):
+    """Counts twice: each save of a storage anew."""
+    owned = {t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}
+    saved, at_work, handles = {name: 0 for name, _ in net.named_children()}, [], []
+
+    def pack(tensor):
+        if at_work and tensor.untyped_storage().data_ptr() not in owned:
+            saved[at_work[-1]] += tensor.untyped_storage().nbytes()
+        return tensor
+
+    for name, child in net.named_children():
+        handles.append(child.register_forward_pre_hook(lambda module, args, name=name: at_work.append(name)))
+        handles.append(child.register_forward_hook(lambda module, args, output: at_work.pop() and None))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    for handle in handles:
+        handle.remove()
+    return saved
+
+
+@mutant("saved-by-child", feedback="which is in memory anyway")
+def saved_by_child(net, forward):
+    """Counts the parameters."""
+    seen, saved, at_work, handles = set(), {name: 0 for name, _ in net.named_children()}, [], []
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if at_work and storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            if at_work[-1] == "0" or storage.data_ptr() not in {p.data_ptr() for p in net.parameters()}:
+                saved[at_work[-1]] += storage.nbytes()
+        return tensor
+
+    for name, child in net.named_children():
+        handles.append(child.register_forward_pre_hook(lambda module, args, name=name: at_work.append(name)))
+        handles.append(child.register_forward_hook(lambda module, args, output: at_work.pop() and None))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward()
+    for handle in handles:
+        handle.remove()
+    del result
+    return saved
+
+
+@mutant("saved-by-child", feedback="one entry for each child")
+def saved_by_child(net, forward):
+    """One number for the whole net."""
+    sizes = {}
+
+    def pack(tensor):
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return {"net": sum(sizes.values())}
+
+
+@mutant("peak-bytes", feedback="nothing of a frozen layer is saved")
+def peak_bytes(config, frozen_layers, micro_batch, sequence):
+    """Calls helpers, which train every parameter."""
+    from helpers.memory import budget
+
+    return budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch, sequence)).peak_bytes
+
+
+@mutant("peak-bytes", feedback="nothing of a frozen layer is saved")
+def peak_bytes(config, frozen_layers, micro_batch, sequence):
+    """Adds everything up: a moment that never comes."""
+    setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
+    total, trainable = count_parameters(config, frozen_layers)
+    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
+    saved += activations.saved_outside_layers(setup).total
+    return 4 * total + 12 * trainable + saved + 12 * micro_batch * sequence * config["vocab_size"]
+
+
+@mutant("peak-bytes", feedback="are the logits there three times")
+def peak_bytes(config, frozen_layers, micro_batch, sequence):
+    """Forgets the logits."""
+    setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
+    total, trainable = count_parameters(config, frozen_layers)
+    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
+    return max(4 * total + 8 * trainable + saved, 4 * total + 12 * trainable)
+
+
+@mutant("peak-bytes", feedback="nothing of a frozen layer is saved")
+def peak_bytes(config, frozen_layers, micro_batch, sequence):
+    """States for frozen parameters."""
+    setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
+    total, trainable = count_parameters(config, frozen_layers)
+    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
+    saved += activations.saved_outside_layers(setup).total
+    return max(12 * total + saved + 12 * micro_batch * sequence * config["vocab_size"], 12 * total + 4 * trainable)
+
+
+@mutant("largest-micro-batch", feedback="the answer must still fit")
+def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
+    """The first that does not fit."""
+    micro_batch = 0
+    while peak_bytes(config, frozen_layers, micro_batch + 1, sequence) <= cap_gib * 2**30:
+        micro_batch += 1
+    return micro_batch + 1 if micro_batch else 0
+
+
+@mutant("largest-micro-batch", feedback="fits 0.125 GiB too")
+def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
+    """GB for GiB."""
+    micro_batch = 0
+    while peak_bytes(config, frozen_layers, micro_batch + 1, sequence) <= cap_gib * 10**9:
+        micro_batch += 1
+    return micro_batch
+
+
+@mutant("largest-micro-batch", feedback="must give 0")
+def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
+    """Always at least one."""
+    micro_batch = 1
+    while peak_bytes(config, frozen_layers, micro_batch + 1, sequence) <= cap_gib * 2**30:
+        micro_batch += 1
+    return micro_batch
+
+
+@mutant("largest-micro-batch", feedback="fits 0.125 GiB too")
+def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
+    """Calls helpers, which train every parameter."""
+    from helpers.memory import budget
+
+    micro_batch = 0
+    while budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch + 1, sequence)).peak_bytes <= cap_gib * 2**30:
+        micro_batch += 1
+    return micro_batch
+
+
+@mutant("accumulate", feedback="weight each micro-batch by its number of targets")
+def accumulate(net, micro_batches):
+    """The mean of means."""
+    net.zero_grad()
+    for ids, labels in micro_batches:
+        (net(input_ids=ids, labels=labels, use_cache=False).loss / len(micro_batches)).backward()
+
+
+@mutant("accumulate", feedback="start from cleared gradients")
+def accumulate(net, micro_batches):
+    """Adds to what was there."""
+    targets = [int((labels[:, 1:] != -100).sum()) for _, labels in micro_batches]
+    for (ids, labels), count in zip(micro_batches, targets, strict=True):
+        loss = net(input_ids=ids, labels=labels, use_cache=False).loss
+        (loss * count / sum(targets)).backward()
+
+
+@mutant("accumulate", feedback="call backward() before the next")
+def accumulate(net, micro_batches):
+    """Right gradients, and every graph alive at once."""
+    net.zero_grad()
+    targets = [int((labels[:, 1:] != -100).sum()) for _, labels in micro_batches]
+    losses = [net(input_ids=ids, labels=labels, use_cache=False).loss for ids, labels in micro_batches]
+    sum(loss * count / sum(targets) for loss, count in zip(losses, targets, strict=True)).backward()
+
+
+@mutant("accumulate", feedback="labels shifted by one")
+def accumulate(net, micro_batches):
+    """Counts tokens, not targets."""
+    net.zero_grad()
+    tokens = [ids.shape[1] for ids, _ in micro_batches]
+    for (ids, labels), count in zip(micro_batches, tokens, strict=True):
+        loss = net(input_ids=ids, labels=labels, use_cache=False).loss
+        (loss * count / sum(tokens)).backward()
