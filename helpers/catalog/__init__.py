@@ -1,0 +1,45 @@
+"""What we look up: devices, models, number formats, and a setup. Imports nothing of ours, and no torch.
+
+    from helpers.catalog import TrainSetup, device, model
+    model("llama-3-8b").parameters                  # 8030261248, exactly what Transformers builds
+    device("h100").capacity_bytes / 2**30           # 79.22: what PyTorch reports of the "80 GB"
+    TrainSetup("llama-2-7b", optimizer="adamw-fused", micro_batch=4)
+
+Every figure is in data/, with its source and date. torch and Transformers are imported only by `detect` and
+by `model` for a family that has no closed form in families.py.
+"""
+
+from .devices import DEVICES, Device, Figure, detect, device
+from .errors import WorkbookError, unknown_name
+from .formats import NUMBER_FORMATS, NumberFormat, number_format
+from .models import MODELS, model
+from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
+from .setup import ServeSetup, TrainSetup
+from .shape import Attention, Layer, Linear, Mla, Mlp, ModelShape
+
+__all__ = [
+    "DEVICES",
+    "MODELS",
+    "NUMBER_FORMATS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "Attention",
+    "Device",
+    "Figure",
+    "Layer",
+    "Linear",
+    "Mla",
+    "Mlp",
+    "ModelShape",
+    "NumberFormat",
+    "Optimizer",
+    "Precision",
+    "ServeSetup",
+    "TrainSetup",
+    "WorkbookError",
+    "detect",
+    "device",
+    "model",
+    "number_format",
+    "unknown_name",
+]

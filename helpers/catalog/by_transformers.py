@@ -1,0 +1,124 @@
+"""Families without a closed form: build the Transformers model on meta (no memory) and count it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .errors import WorkbookError
+from .families import FAMILIES
+from .shape import Attention, Counted, Layer, Mlp, ModelShape
+
+_CONTEXT = 2  # tokens of the probe that shows what the model caches
+
+
+def count_on_meta(config: Mapping[str, object], name: str, source: str) -> ModelShape:
+    """The shape of a model counted on what Transformers builds; WorkbookError if it cannot build it.
+
+    Parameters are exact. The KV cache is what Transformers' own cache holds after a forward of two tokens,
+    where that is one K and one V per layer; for anything else `kv_values` refuses.
+    """
+    net = _build(config, name)
+    settings = net.config
+    attentions = _probe_cache(net)
+    count = getattr(settings, "num_hidden_layers", 0) or 1
+    unknown = Attention(getattr(settings, "num_attention_heads", 0) or 1, 1, 0, ())
+    mlp = Mlp(getattr(settings, "intermediate_size", 0) or 0, False, "", ())
+    embedding, head = net.get_input_embeddings(), net.get_output_embeddings()
+    return ModelShape(
+        name=name,
+        family=str(config["model_type"]),
+        hidden=settings.hidden_size,
+        vocab=embedding.weight.shape[0],
+        tied=head is None or head.weight is embedding.weight,
+        layers=tuple(Layer(attention, mlp, 0, ()) for attention in attentions or (unknown,) * count),
+        max_positions=getattr(settings, "max_position_embeddings", 0) or 0,
+        learned_positions=0,
+        norm="",
+        final_norm_parameters=0,
+        lm_head_bias=getattr(head, "bias", None) is not None,
+        source=source,
+        embedding_width=embedding.weight.shape[1],
+        counted=_count(net, bool(attentions)),
+        config=config,
+    )
+
+
+def _build(config: Mapping[str, object], name: str):
+    try:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError:
+        raise WorkbookError(
+            f"{name}: {config['model_type']!r} has no closed form here, and Transformers is not installed",
+            ", ".join(FAMILIES),
+            "install transformers and torch, and the model will be counted without memory",
+        ) from None
+    kept = {key: value for key, value in config.items() if key not in ("quantization_config", "model_type")}
+    try:
+        with torch.device("meta"):
+            settings = AutoConfig.for_model(config["model_type"], **kept)
+            # The experts' grouped product takes BF16 only; counts do not depend on it.
+            return AutoModelForCausalLM.from_config(settings, dtype=torch.bfloat16).eval()
+    except Exception as problem:  # Transformers raises whatever it likes on a config it cannot use
+        first = str(problem).strip().splitlines()[0][:160] if str(problem).strip() else type(problem).__name__
+        raise WorkbookError(
+            f"{name}: Transformers builds no causal language model of type {config['model_type']!r}: {first}",
+            f"a decoder that Transformers knows, such as {', '.join(FAMILIES)}",
+            "check model_type and the sizes in the config",
+        ) from None
+
+
+def _count(net, kv_known: bool) -> Counted:
+    linears = [*_layer_linears(net), *_stacked_experts(net)]
+    shapes = tuple(tuple(parameter.shape) for parameter in net.parameters())
+    return Counted(
+        parameters=sum(parameter.numel() for parameter in net.parameters()),
+        quantizable_parameters=sum(rows * columns for rows, columns in linears),
+        quantizable_rows=sum(rows for rows, _ in linears),
+        tensors=shapes,
+        kv_known=kv_known,
+    )
+
+
+def _layer_linears(net) -> Iterator[tuple[int, int]]:
+    """(rows, columns) of the linear modules inside a numbered layer: what bitsandbytes replaces."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    for path, module in net.named_modules():
+        if not any(part.isdigit() for part in path.split(".")):
+            continue
+        if isinstance(module, torch.nn.Linear):
+            yield module.out_features, module.in_features
+        elif isinstance(module, Conv1D):  # GPT-2's linear, stored transposed
+            yield module.weight.shape[1], module.weight.shape[0]
+
+
+def _stacked_experts(net) -> Iterator[tuple[int, int]]:
+    """(rows, columns) of routed experts, which Transformers stacks as (experts, rows, columns)."""
+    for path, parameter in net.named_parameters():
+        if "experts" in path.split(".") and parameter.ndim == 3:
+            experts, rows, columns = parameter.shape
+            yield experts * rows, columns
+
+
+def _probe_cache(net) -> tuple[Attention, ...]:
+    """One Attention per layer as Transformers caches it, or () when the cache is of another kind."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            tokens = torch.zeros((1, _CONTEXT), dtype=torch.long, device="meta")
+            cache = net(input_ids=tokens, use_cache=True).past_key_values
+        return tuple(_cached_attention(net.config, layer) for layer in cache.layers)
+    except Exception:  # a model that cannot run on meta, or keeps another cache: its KV stays unknown
+        return ()
+
+
+def _cached_attention(config: object, layer: object) -> Attention:
+    keys, values = layer.keys.shape, layer.values.shape
+    if len(keys) != 4 or keys != values or keys[2] != _CONTEXT:
+        raise ValueError("not one K and one V of the same shape")
+    heads = getattr(config, "num_attention_heads", None) or keys[1]
+    window = layer.sliding_window if getattr(layer, "is_sliding", False) else None
+    return Attention(heads, keys[1], keys[3], (), window=window)

@@ -1,0 +1,165 @@
+"""One decoder layer, tensor by tensor: its projections, its norms and what it keeps per token; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+TensorShape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A weight of (outputs, inputs), with a bias of (outputs,) or none."""
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Elements of the weight matrix, without the bias."""
+        return self.inputs * self.outputs
+
+    @property
+    def parameters(self) -> int:
+        """Elements of weight and bias."""
+        return self.weights + (self.outputs if self.bias else 0)
+
+    def tensors(self) -> Iterator[TensorShape]:
+        yield (self.outputs, self.inputs)
+        if self.bias:
+            yield (self.outputs,)
+
+
+@dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention: a token's K and V are one latent of kv_lora_rank + qk_rope_head_dim."""
+
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    qk_nope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One layer's attention. `window` is the number of tokens it looks back on, None for all of them.
+
+    `norm_vectors` are the lengths of the norms inside attention: Qwen3's on q and k, MLA's on its latents.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    linears: tuple[Linear, ...]
+    norm_vectors: tuple[int, ...] = ()
+    qk_norm: bool = False
+    window: int | None = None
+    mla: Mla | None = None
+
+    @property
+    def kind(self) -> str:
+        """mha, gqa, mqa or mla."""
+        if self.mla:
+            return "mla"
+        if self.kv_heads == self.heads:
+            return "mha"
+        return "mqa" if self.kv_heads == 1 else "gqa"
+
+    @property
+    def parameters(self) -> int:
+        """Projections, their biases and the norms inside attention."""
+        return sum(linear.parameters for linear in self.linears) + sum(self.norm_vectors)
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """K and V values that one token adds in this layer; for MLA its one latent.
+
+        Llama-3-8B: 2 x 8 KV heads x 128 = 2048. DeepSeek-V3: 512 + 64 = 576, not twice (an engine that caches
+        the expanded heads, as Transformers did before it kept the latent, holds 40,960).
+        """
+        if self.mla:
+            return self.mla.kv_lora_rank + self.mla.qk_rope_head_dim
+        return 2 * self.kv_heads * self.head_dim
+
+    def kv_values(self, context: int) -> int:
+        """K and V values held for one sequence of `context` tokens, bounded by the window."""
+        held = context if self.window is None else min(context, self.window)
+        return held * self.kv_values_per_token
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """One layer's feed-forward part, dense (`experts` = 0) or mixture of experts.
+
+    `ffn` is the width a token passes: of the dense MLP, or of one expert. `linears` are used by every token
+    (the dense MLP, or the shared experts); `expert_linears` are one routed expert's, and there are
+    `experts` of those.
+    """
+
+    ffn: int
+    gated: bool
+    activation: str
+    linears: tuple[Linear, ...]
+    experts: int = 0
+    experts_per_token: int = 0
+    shared_experts: int = 0
+    expert_linears: tuple[Linear, ...] = ()
+    router_parameters: int = 0
+
+    @property
+    def expert_ffn(self) -> int:
+        """Width of one routed expert; 0 in a dense layer."""
+        return self.ffn if self.experts else 0
+
+    @property
+    def parameters(self) -> int:
+        """Everything held: all experts, shared ones, and the router."""
+        return self._parameters_with(self.experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """What one token uses: its experts, the shared ones, and the router."""
+        return self._parameters_with(self.experts_per_token)
+
+    def _parameters_with(self, experts: int) -> int:
+        always = sum(linear.parameters for linear in self.linears) + self.router_parameters
+        return always + experts * sum(linear.parameters for linear in self.expert_linears)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer. `norms` counts its norm modules, `norm_vectors` the lengths of their parameters."""
+
+    attention: Attention
+    mlp: Mlp
+    norms: int
+    norm_vectors: tuple[int, ...]
+
+    @property
+    def norm_parameters(self) -> int:
+        return sum(self.norm_vectors)
+
+    @property
+    def parameters(self) -> int:
+        return self.attention.parameters + self.mlp.parameters + self.norm_parameters
+
+    @property
+    def quantizable_linears(self) -> tuple[tuple[Linear, int], ...]:
+        """The layer's linear layers and how many there are of each; neither router nor norms."""
+        once = [(linear, 1) for linear in self.attention.linears + self.mlp.linears]
+        return (*once, *((linear, self.mlp.experts) for linear in self.mlp.expert_linears))
+
+    def tensors(self, hidden: int) -> Iterator[TensorShape]:
+        """Shapes of the trainable tensors as Transformers holds them: routed experts stacked in one."""
+        for linear in self.attention.linears + self.mlp.linears:
+            yield from linear.tensors()
+        for linear in self.mlp.expert_linears:
+            yield (self.mlp.experts, linear.outputs, linear.inputs)
+        if self.mlp.router_parameters:
+            yield (self.mlp.experts, hidden)
+        for length in self.attention.norm_vectors + self.norm_vectors:
+            yield (length,)

@@ -1,0 +1,121 @@
+"""A model's shape: by catalogue name, from a config.json, a config dict, or a live Transformers config."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from .config import ConfigKeys
+from .errors import WorkbookError, unknown_name
+from .families import FAMILIES
+from .shape import ModelShape
+
+_DATA = Path(__file__).parent / "data" / "models.json"
+
+
+@cache
+def _entries() -> Mapping[str, dict]:
+    return MappingProxyType(json.loads(_DATA.read_text(encoding="utf-8"))["models"])
+
+
+MODELS: tuple[str, ...] = tuple(_entries())
+
+
+def model(spec: object) -> ModelShape:
+    """The shape of the model that `spec` names or holds.
+
+    `spec` is a ModelShape (returned as it is), a catalogue name (whole, any case), a path to a config.json
+    or to a folder with one, a config dict, or any object with `to_dict()`, such as a Transformers config.
+    Keys that a config leaves out take Transformers' defaults. A family without a closed form is counted on
+    the Transformers model, built without memory, where Transformers is installed. Raises WorkbookError.
+
+    >>> model("llama-2-7b").parameters
+    6738415616
+    """
+    if isinstance(spec, ModelShape):
+        return spec
+    if isinstance(spec, str) and spec.lower() in MODELS:
+        return _catalogued(spec.lower())
+    if isinstance(spec, str | Path):
+        return _from_file(spec)
+    if isinstance(spec, Mapping):
+        return from_config(spec)
+    if callable(getattr(spec, "to_dict", None)):
+        return from_config(spec.to_dict())
+    raise WorkbookError(
+        f"a model cannot be read from {type(spec).__name__} {spec!r:.60}",
+        "a catalogue name, a path to a config.json, a config dict or a Transformers config",
+        "pass model='llama-2-7b', or model.config of a live model",
+    )
+
+
+def from_config(config: Mapping[str, object], name: str | None = None, source: str = "config") -> ModelShape:
+    """The shape that a Transformers config describes; `name` is what messages and tables call it."""
+    family = config.get("model_type")
+    label = name or str(config.get("_name_or_path") or "") or f"{family} config"
+    if "text_config" in config:
+        raise WorkbookError(
+            f"{label} holds several models: a text_config beside others",
+            "the config of one decoder",
+            "pass config['text_config'], on its own, to size the language model",
+        )
+    if not isinstance(family, str) or not family:
+        raise WorkbookError(
+            f"{label}: model_type is {family!r}",
+            f"model_type: a Transformers family, such as {', '.join(FAMILIES)}",
+            "pass the config.json that Transformers saved, whole",
+        )
+    if family in FAMILIES:
+        return FAMILIES[family](ConfigKeys(label, dict(config)), source)
+    from .by_transformers import count_on_meta  # pulls in torch, so only where there is no closed form
+
+    return count_on_meta(dict(config), label, source)
+
+
+@cache
+def _catalogued(name: str) -> ModelShape:
+    entry = _entries()[name]
+    return from_config(entry["config"], name, f"{entry['source']}, {entry['date']}")
+
+
+def _from_file(spec: str | Path) -> ModelShape:
+    path = Path(spec).expanduser()
+    # os.path answers False to a name too long for a path, or with a NUL; Path would raise.
+    if os.path.isdir(path):
+        path = path / "config.json"
+    if not os.path.isfile(path):
+        if isinstance(spec, str) and not _looks_like_a_path(spec):
+            raise unknown_name("model", spec, MODELS)
+        raise WorkbookError(
+            f"there is no file {str(path)!r}", "a config.json or a folder holding one", "check the path"
+        )
+    config = _read_json(path)
+    return from_config(
+        config, str(config.get("_name_or_path") or "") or path.resolve().parent.name, str(path)
+    )
+
+
+def _looks_like_a_path(spec: str) -> bool:
+    return spec.endswith(".json") or spec.startswith((".", "/", "~")) or "\\" in spec
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise WorkbookError(
+            f"{str(path)!r} cannot be read as JSON: {problem}",
+            "a Transformers config.json",
+            "download the file again, or open it and repair that place",
+        ) from None
+    if not isinstance(config, dict):
+        raise WorkbookError(
+            f"{str(path)!r} holds a JSON {type(config).__name__}",
+            "one object with keys such as model_type and hidden_size",
+            "pass a model's config.json",
+        )
+    return config

@@ -1,0 +1,195 @@
+"""The pieces that families share: attention, MLPs, experts, windows, and how a model is assembled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .config import MOST_LAYERS, ConfigKeys
+from .layers import Attention, Layer, Linear, Mla, Mlp
+from .shape import ModelShape
+
+WINDOW, FULL = "sliding_attention", "full_attention"
+
+
+def sizes(
+    keys: ConfigKeys,
+    hidden: str = "hidden_size",
+    layers: str = "num_hidden_layers",
+    heads: str = "num_attention_heads",
+) -> tuple[int, int, int]:
+    """Hidden size, layers and heads: the three keys that no family has a default for here."""
+    return keys.whole(hidden), keys.whole(layers, most=MOST_LAYERS), keys.whole(heads)
+
+
+def require_multiple(keys: ConfigKeys, hidden: int, heads: int) -> None:
+    """Refuse a hidden size that its heads do not divide; Llama and Gemma 2 do so even with a head_dim."""
+    keys.require(
+        hidden % heads == 0,
+        "hidden_size|n_embd",
+        f"is {hidden}, not a multiple of {heads} heads",
+        f"a multiple of the {heads} attention heads",
+    )
+
+
+def derived_head_dim(keys: ConfigKeys, hidden: int, heads: int) -> int:
+    """The head_dim of a config that gives none: hidden / heads, refused where that leaves a rest."""
+    require_multiple(keys, hidden, heads)
+    return hidden // heads
+
+
+def grouped_attention(
+    keys: ConfigKeys,
+    hidden: int,
+    heads: int,
+    *,
+    kv_default: int,
+    head_dim: int | None = None,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    qk_norm: bool = False,
+    window: int | None = None,
+) -> Attention:
+    """Separate q, k, v and o projections; `head_dim` is the family's default, None to derive it."""
+    kv_heads = kv_heads_of(keys, heads, kv_default)
+    if head_dim is None:
+        head_dim = keys.optional_whole("head_dim", None) or derived_head_dim(keys, hidden, heads)
+    else:
+        head_dim = keys.whole("head_dim", head_dim)
+    keys.require(
+        heads % kv_heads == 0, "num_key_value_heads", f"is {kv_heads}", f"a divisor of the {heads} heads"
+    )
+    q, kv = heads * head_dim, kv_heads * head_dim
+    linears = (
+        Linear("q_proj", hidden, q, qkv_bias),
+        Linear("k_proj", hidden, kv, qkv_bias),
+        Linear("v_proj", hidden, kv, qkv_bias),
+        Linear("o_proj", q, hidden, out_bias),
+    )
+    return Attention(
+        heads, kv_heads, head_dim, linears, (head_dim, head_dim) if qk_norm else (), qk_norm, window
+    )
+
+
+def kv_heads_of(keys: ConfigKeys, heads: int, absent: int) -> int:
+    """An absent key takes the family's default; null means one KV head per query head."""
+    return keys.whole("num_key_value_heads", heads if "num_key_value_heads" in keys.values else absent)
+
+
+def latent_attention(keys: ConfigKeys, hidden: int, heads: int) -> Attention:
+    """DeepSeek's attention: k and v come out of one latent, q out of another (or of one full projection)."""
+    mla = Mla(
+        keys.whole("kv_lora_rank", 512),
+        keys.whole("qk_rope_head_dim", 64),
+        keys.whole("qk_nope_head_dim", 128),
+        keys.whole("v_head_dim", 128),
+        keys.optional_whole("q_lora_rank", 1536),
+    )
+    bias, head_dim = keys.flag("attention_bias", False), mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    kv_heads = kv_heads_of(keys, heads, 128)
+    if mla.q_lora_rank:
+        queries = (
+            Linear("q_a_proj", hidden, mla.q_lora_rank, bias),
+            Linear("q_b_proj", mla.q_lora_rank, heads * head_dim),
+        )
+    else:
+        queries = (Linear("q_proj", hidden, heads * head_dim),)
+    linears = (
+        *queries,
+        Linear("kv_a_proj_with_mqa", hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias),
+        Linear("kv_b_proj", mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
+        Linear("o_proj", heads * mla.v_head_dim, hidden, bias),
+    )
+    norms = ((mla.q_lora_rank,) if mla.q_lora_rank else ()) + (mla.kv_lora_rank,)
+    return Attention(heads, kv_heads, head_dim, linears, norms, mla=mla)
+
+
+def gated_mlp(
+    hidden: int,
+    ffn: int,
+    keys: ConfigKeys,
+    *,
+    bias: bool = False,
+    key: str = "hidden_act",
+    activation: str = "silu",
+) -> Mlp:
+    """A dense MLP of gate, up and down projections, with `activation` on the gate."""
+    return Mlp(ffn, True, keys.word(key, activation), gated_linears(hidden, ffn, bias))
+
+
+def gated_linears(hidden: int, ffn: int, bias: bool = False) -> tuple[Linear, ...]:
+    return (
+        Linear("gate_proj", hidden, ffn, bias),
+        Linear("up_proj", hidden, ffn, bias),
+        Linear("down_proj", ffn, hidden, bias),
+    )
+
+
+def expert_mlp(
+    keys: ConfigKeys, hidden: int, ffn: int, key: str, default: int, used_default: int, shared: int = 0
+) -> Mlp:
+    """Routed experts of width `ffn`, beside `shared` ones fused in one MLP; the router is a matrix."""
+    experts, used = keys.whole(key, default, most=2**16), keys.whole("num_experts_per_tok", used_default)
+    keys.require(used <= experts, "num_experts_per_tok", f"is {used}", f"at most the {experts} experts")
+    one = (Linear("gate_up_proj", hidden, 2 * ffn), Linear("down_proj", ffn, hidden))
+    always = gated_linears(hidden, shared * ffn) if shared else ()
+    return Mlp(
+        ffn, True, keys.word("hidden_act", "silu"), always, experts, used, shared, one, experts * hidden
+    )
+
+
+def prenorm_layer(attention: Attention, mlp: Mlp, hidden: int) -> Layer:
+    """A layer with one RMSNorm before attention and one before the MLP."""
+    return Layer(attention, mlp, 2, (hidden, hidden))
+
+
+def qwen_windows(keys: ConfigKeys, count: int) -> list[int | None]:
+    """Qwen2 and Qwen3 keep `sliding_window` in the file even when `use_sliding_window` turns it off."""
+    window = keys.optional_whole("sliding_window", 4096) if keys.flag("use_sliding_window", False) else None
+    first = keys.whole("max_window_layers", 28, least=0)
+    kinds = keys.per_layer("layer_types", count) or [
+        WINDOW if window and i >= first else FULL for i in range(count)
+    ]
+    return windows_of(keys, kinds, window)
+
+
+def windows_of(keys: ConfigKeys, kinds: Iterable[str], window: int | None) -> list[int | None]:
+    """The window of each layer from its kind: `window` where attention slides, None where it is full."""
+    for kind in kinds:
+        keys.require(kind in (WINDOW, FULL), "layer_types", f"holds {kind!r}", f"{WINDOW} or {FULL}")
+    return [window if kind == WINDOW else None for kind in kinds]
+
+
+def assemble(
+    keys: ConfigKeys,
+    source: str,
+    family: str,
+    hidden: int,
+    layers: list[Layer],
+    *,
+    vocab: int,
+    tied: bool = False,
+    positions: int | None = None,
+    positions_default: int = 2048,
+    learned: int = 0,
+    norm: str = "rmsnorm",
+    final_norm: int | None = None,
+    width: int = 0,
+    projections: tuple[Linear, ...] = (),
+) -> ModelShape:
+    return ModelShape(
+        name=keys.name,
+        family=family,
+        hidden=hidden,
+        vocab=keys.whole("vocab_size", vocab),
+        tied=keys.flag("tie_word_embeddings", tied),
+        layers=tuple(layers),
+        max_positions=positions or keys.whole("max_position_embeddings", positions_default),
+        learned_positions=learned,
+        norm=norm,
+        final_norm_parameters=hidden if final_norm is None else final_norm,
+        lm_head_bias=False,
+        source=source,
+        embedding_width=width,
+        projections=projections,
+        config=keys.values,
+    )

@@ -1,0 +1,154 @@
+"""A run, described once: what trains or serves, how, on how many ranks. Frozen, and checked when made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import WorkbookError, unknown_name
+from .formats import NUMBER_FORMATS
+from .models import model as resolve_model
+from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
+from .shape import ModelShape
+
+__all__ = [
+    "ATTENTIONS", "KV_FORMATS", "OPTIMIZERS", "PRECISIONS", "WEIGHT_FORMATS", "Optimizer", "Precision",
+    "ServeSetup", "TrainSetup",
+]  # fmt: skip
+
+ATTENTIONS = ("eager", "sdpa")
+WEIGHT_FORMATS = tuple(NUMBER_FORMATS)
+KV_FORMATS = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
+
+MAX_COUNT = 2**20
+MAX_TOKENS = 2**24
+
+
+@dataclass(frozen=True)
+class TrainSetup:
+    """One training run: a model and every choice that moves its memory, per rank.
+
+    `model` may be a ModelShape, a catalogue name, a path to a config.json, or a config; it is resolved at
+    once. `checkpointing` is "none", "full" (every layer recomputed) or "every:K" (segments of K layers, the
+    input of each kept). `optimizer="adamw"` becomes "adamw-foreach", which is what PyTorch runs. Raises
+    WorkbookError.
+
+    >>> setup = TrainSetup("llama-2-7b", precision="bf16", checkpointing="every:4")
+    >>> setup.model.parameters, setup.optimizer, setup.checkpoint_every
+    (6738415616, 'adamw-foreach', 4)
+    """
+
+    model: ModelShape | str
+    precision: str = "autocast-bf16"
+    optimizer: str = "adamw"
+    micro_batch: int = 1
+    sequence: int = 2048
+    checkpointing: str = "none"
+    attention: str = "sdpa"
+    zero: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        _set(self, "model", resolve_model(self.model))
+        _set(self, "precision", _known("precision", self.precision, PRECISIONS))
+        _set(self, "optimizer", OPTIMIZERS[_known("optimizer", self.optimizer, OPTIMIZERS)].name)
+        _set(self, "attention", _known("attention", self.attention, ATTENTIONS))
+        _set(self, "checkpointing", str(self.checkpointing).lower())
+        _whole("micro_batch", self.micro_batch, 1, MAX_COUNT)
+        _whole("sequence", self.sequence, 1, MAX_TOKENS)
+        _whole("ranks", self.ranks, 1, MAX_COUNT)
+        _check_zero(self.zero)
+        _check_positions("sequence", self.sequence, self.model)
+        _segment_layers(self.checkpointing, len(self.model.layers))
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Layers per recomputed segment: 0 without checkpointing, 1 when it is full."""
+        return _segment_layers(self.checkpointing, len(self.model.layers))
+
+    @property
+    def precision_recipe(self) -> Precision:
+        return PRECISIONS[self.precision]
+
+    @property
+    def optimizer_rule(self) -> Optimizer:
+        return OPTIMIZERS[self.optimizer]
+
+
+@dataclass(frozen=True)
+class ServeSetup:
+    """One replica of a service: `users` sequences at once, each holding `context` tokens of KV cache.
+
+    `weights` and `kv` are number formats; a quantized weight format shrinks the linear layers of the
+    decoder layers only. Raises WorkbookError.
+
+    >>> ServeSetup("llama-2-70b", users=128).model.kv_values(2048) * 2 * 128 / 2**30
+    80.0
+    """
+
+    model: ModelShape | str
+    weights: str = "bf16"
+    kv: str = "bf16"
+    users: int = 1
+    context: int = 2048
+
+    def __post_init__(self) -> None:
+        _set(self, "model", resolve_model(self.model))
+        _set(self, "weights", _known("weight format", self.weights, WEIGHT_FORMATS))
+        _set(self, "kv", _known("KV cache format", self.kv, KV_FORMATS))
+        _whole("users", self.users, 1, MAX_COUNT)
+        _whole("context", self.context, 1, MAX_TOKENS)
+        _check_positions("context", self.context, self.model)
+
+
+def _set(setup: object, name: str, value: object) -> None:
+    """Normalise a field of a frozen dataclass while it is being made."""
+    object.__setattr__(setup, name, value)
+
+
+def _known(kind: str, name: object, allowed: Iterable[str]) -> str:
+    if not isinstance(name, str) or name.lower() not in allowed:
+        raise unknown_name(kind, name, allowed)
+    return name.lower()
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    """Refuse what is not an int in range; True is an int to Python, and never a count."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        expected = f"a whole number from {least} to {most:,}"
+        raise WorkbookError(f"{name} is {value!r}", expected, f"pass {name}={least} or more, as an int")
+
+
+def _check_zero(stage: object) -> None:
+    if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage <= 3:
+        raise WorkbookError(
+            f"zero is {stage!r}",
+            "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and gradients), 3 (and parameters)",
+            "pass zero=3 for what FSDP calls full sharding",
+        )
+
+
+def _check_positions(name: str, tokens: int, model: ModelShape) -> None:
+    """A learned position table ends; rotary positions do not, so those only lose quality."""
+    if model.learned_positions and tokens > model.max_positions:
+        raise WorkbookError(
+            f"{name} is {tokens:,} and {model.name} has a position for {model.max_positions:,} tokens",
+            f"{name} from 1 to {model.max_positions:,}",
+            f"pass {name}={model.max_positions}",
+        )
+
+
+def _segment_layers(checkpointing: str, layers: int) -> int:
+    named = {"none": 0, "full": 1}
+    if checkpointing in named:
+        return named[checkpointing]
+    word, _, count = checkpointing.partition(":")
+    if word != "every":
+        raise unknown_name("checkpointing", checkpointing, (*named, "every:K"))
+    if not (count.isascii() and count.isdigit() and 1 <= int(count[:9]) <= layers):
+        raise WorkbookError(
+            f"checkpointing is {checkpointing!r}",
+            f"every:K with K from 1 to {layers}, the model's layers",
+            "pass checkpointing='every:2'",
+        )
+    return int(count)

@@ -1,0 +1,188 @@
+"""What a decoder model is made of: every trainable tensor, counted; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .errors import WorkbookError
+from .layers import Attention, Layer, Linear, Mla, Mlp, TensorShape
+
+__all__ = ["Attention", "Counted", "Layer", "Linear", "Mla", "Mlp", "ModelShape", "TensorShape"]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Figures counted on the Transformers model itself, for a family that has no closed form here."""
+
+    parameters: int
+    quantizable_parameters: int
+    quantizable_rows: int
+    tensors: tuple[TensorShape, ...]
+    kv_known: bool
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder language model, tensor by tensor.
+
+    `learned_positions` is the number of rows of a learned position table (0 with rotary positions);
+    `embedding_width` the width of the token embedding, which OPT-350m projects to `hidden` and back with
+    `projections`. `counted` is set for families known only to Transformers.
+    """
+
+    name: str
+    family: str
+    hidden: int
+    vocab: int
+    tied: bool
+    layers: tuple[Layer, ...]
+    max_positions: int
+    learned_positions: int
+    norm: str
+    final_norm_parameters: int
+    lm_head_bias: bool
+    source: str
+    embedding_width: int = 0
+    projections: tuple[Linear, ...] = ()
+    counted: Counted | None = None
+    config: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.embedding_width:
+            object.__setattr__(self, "embedding_width", self.hidden)
+
+    def __repr__(self) -> str:
+        """One line for the last line of a cell: the layers, written out, would fill pages."""
+        return f"<{self.name}: {self.family}, {self.parameters:,} parameters, {len(self.layers)} layers>"
+
+    @property
+    def parameters(self) -> int:
+        """Every trainable value, a tied embedding counted once. Llama-2-7B: 6,738,415,616."""
+        return self.counted.parameters if self.counted else sum(self.parameters_by_part.values())
+
+    @property
+    def parameters_by_part(self) -> dict[str, int]:
+        """Parameters of embedding, positions, attention, mlp, norms and lm_head (tied: only its bias).
+
+        A family known only to Transformers gives embedding, lm_head, and the rest as "other".
+        """
+        table = self.vocab * self.embedding_width
+        embedding = table + sum(projection.parameters for projection in self.projections)
+        head = (0 if self.tied else table) + (self.vocab if self.lm_head_bias else 0)
+        if self.counted:
+            rest = self.counted.parameters - embedding - head
+            return {"embedding": embedding, "other": rest, "lm_head": head}
+        return {
+            "embedding": embedding,
+            "positions": self.learned_positions * self.hidden,
+            "attention": sum(layer.attention.parameters for layer in self.layers),
+            "mlp": sum(layer.mlp.parameters for layer in self.layers),
+            "norms": sum(layer.norm_parameters for layer in self.layers) + self.final_norm_parameters,
+            "lm_head": head,
+        }
+
+    @property
+    def quantizable_parameters(self) -> int:
+        """Weights of the linear layers inside the decoder layers: what a 4-bit or 8-bit format shrinks.
+
+        Routed experts are in it, as in the quantized checkpoints that people serve, although Transformers
+        stacks them in one tensor that bitsandbytes passes over.
+        """
+        if self.counted:
+            return self.counted.quantizable_parameters
+        return sum(count * linear.weights for linear, count in self._quantizable())
+
+    @property
+    def quantizable_rows(self) -> int:
+        """Output rows of those layers: one scale each in int8."""
+        if self.counted:
+            return self.counted.quantizable_rows
+        return sum(count * linear.outputs for linear, count in self._quantizable())
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token uses; equal to `parameters` in a dense model."""
+        self._require_closed_form("how many parameters a token uses")
+        mlps = [layer.mlp for layer in self.layers]
+        return self.parameters - sum(mlp.parameters - mlp.active_parameters for mlp in mlps)
+
+    @property
+    def is_dense_decoder(self) -> bool:
+        """True when every layer is plain attention and one MLP, of a family with a closed form here."""
+        plain = all(not layer.mlp.experts and not layer.attention.mla for layer in self.layers)
+        return plain and self.counted is None
+
+    @property
+    def heads(self) -> int:
+        """Query heads of the first layer; `kv_heads`, `head_dim` and `ffn` are the first layer's too."""
+        return self.layers[0].attention.heads
+
+    @property
+    def kv_heads(self) -> int:
+        return self.layers[0].attention.kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.layers[0].attention.head_dim
+
+    @property
+    def ffn(self) -> int:
+        return self.layers[0].mlp.ffn
+
+    def tensors(self) -> Iterator[TensorShape]:
+        """The shape of every trainable tensor, as Transformers holds it (GPT-2's are transposed there).
+
+        Rules that work per tensor need it: 8-bit optimizer states below 4096 values, Adafactor's factors.
+        """
+        if self.counted:
+            yield from self.counted.tensors
+            return
+        yield (self.vocab, self.embedding_width)
+        if not self.tied:
+            yield (self.vocab, self.embedding_width)
+        if self.lm_head_bias:
+            yield (self.vocab,)
+        if self.learned_positions:
+            yield (self.learned_positions, self.hidden)
+        for projection in self.projections:
+            yield from projection.tensors()
+        for layer in self.layers:
+            yield from layer.tensors(self.hidden)
+        for _ in range(self.final_norm_parameters // self.hidden):
+            yield (self.hidden,)
+
+    def kv_values(self, context: int) -> int:
+        """K and V values held for one sequence of `context` tokens, over all layers, windows bounded.
+
+        Llama-2-70B at 2048 tokens: 80 layers x 2 x 8 x 128 x 2048 = 335,544,320; in BF16 640 MiB.
+        """
+        self._require_kv()
+        return sum(layer.attention.kv_values(context) for layer in self.layers)
+
+    def kv_values_per_token_at(self, context: int) -> int:
+        """K and V values that token number `context` added, over the layers that were still growing.
+
+        A layer with a window of w grows up to and with its w-th token, and adds nothing from w + 1 on.
+        """
+        return self.kv_values(context) - self.kv_values(context - 1)
+
+    def _quantizable(self) -> Iterator[tuple[Linear, int]]:
+        for layer in self.layers:
+            yield from layer.quantizable_linears
+
+    def _require_closed_form(self, wanted: str) -> None:
+        if self.counted:
+            raise WorkbookError(
+                f"{wanted} is not known for the family {self.family!r}",
+                "a family with a closed form in helpers.catalog.config",
+                "read it on the model card",
+            )
+
+    def _require_kv(self) -> None:
+        if self.counted and not self.counted.kv_known:
+            raise WorkbookError(
+                f"the KV cache of the family {self.family!r} is not one K and one V per layer",
+                "a model whose Transformers cache holds keys and values for each layer",
+                "measure it on the model, or use a family with a closed form in helpers.catalog.config",
+            )

@@ -1,0 +1,33 @@
+"""The room's sign: light imports, a sorted public list, examples that run."""
+
+import doctest
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from helpers import catalog
+
+HEAVY = (
+    "import sys, helpers.catalog; print(*{'torch', 'transformers', 'matplotlib', 'numpy'} & set(sys.modules))"
+)
+MODULES = ("devices", "errors", "formats", "layers", "models", "recipes", "setup", "shape")
+
+
+def test_importing_the_catalogue_pulls_in_nothing_heavy():
+    # A model with a closed form is sized without torch, too.
+    use = HEAVY.replace("print", "helpers.catalog.TrainSetup('deepseek-v3'); print")
+    for script in (HEAVY, use):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == ""
+
+
+def test_the_public_list_is_whole():
+    assert len(catalog.__all__) == len(set(catalog.__all__))  # ruff keeps it sorted
+    assert all(hasattr(catalog, name) for name in catalog.__all__)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    assert doctest.testmod(importlib.import_module(f"helpers.catalog.{name}")).failed == 0

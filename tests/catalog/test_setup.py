@@ -1,0 +1,105 @@
+"""Setups: what they resolve, what they normalise, and what a recipe keeps for each parameter."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from helpers.catalog import OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, model
+
+ADAM_BYTES = {"fp32": 16, "bf16": 8, "autocast-bf16": 16, "megatron-bf16": 18}
+
+
+@pytest.mark.parametrize("name", sorted(PRECISIONS))
+def test_bytes_per_parameter_with_adam(name):
+    recipe = PRECISIONS[name]
+    weights = recipe.weight_bytes + recipe.grad_bytes + recipe.master_bytes
+    assert weights + OPTIMIZERS["adamw"].state_bytes((1,), recipe.optimized_bytes) == ADAM_BYTES[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "width", "expected"),
+    [
+        ("sgd", (64, 64), 4, 0),
+        ("sgd-momentum", (64, 64), 2, 2 * 4096),
+        ("adamw-fused", (64, 64), 2, 4 * 4096),  # states in the dtype of the weights
+        ("adamw-8bit", (63, 65), 4, 8 * 4095),  # below 4096 values: FP32
+        ("adamw-8bit", (64, 64), 4, 2 * (4096 + 16 * 4)),
+        ("adamw-8bit", (4097,), 2, 2 * (4097 + 17 * 4)),  # a started block has a scale
+        ("adafactor", (10, 20), 4, 4 * 30),
+        ("adafactor", (3, 10, 20), 4, 4 * 3 * 30),  # each expert has its own factors
+        ("adafactor", (50,), 4, 200),
+    ],
+)
+def test_state_bytes_of_one_tensor(name, shape, width, expected):
+    assert OPTIMIZERS[name].state_bytes(shape, width) == expected
+
+
+TORCH = {
+    "sgd": ("SGD", {}),
+    "sgd-momentum": ("SGD", {"momentum": 0.9}),
+    "adamw-foreach": ("AdamW", {"foreach": True}),
+    "adamw-fused": ("AdamW", {"fused": True}),
+    "adafactor": ("Adafactor", {}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(TORCH))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(70,), (6, 70), (2, 6, 70)])
+def test_states_equal_those_of_the_real_optimizer(name, dtype, shape):
+    import torch
+
+    weight = torch.nn.Parameter(torch.ones(shape, dtype=getattr(torch, dtype)))
+    kind, options = TORCH[name]
+    optimizer = getattr(torch.optim, kind)([weight], lr=0.1, **options)
+    weight.sum().backward()
+    optimizer.step()
+    states = [v for k, v in optimizer.state[weight].items() if isinstance(v, torch.Tensor) and k != "step"]
+    held = sum(state.numel() * state.element_size() for state in states)
+    assert OPTIMIZERS[name].state_bytes(shape, weight.element_size()) == held
+
+
+@pytest.mark.parametrize("shape", [(4095,), (4096,), (70, 70)])
+def test_8bit_states_equal_those_of_bitsandbytes(shape):
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    import torch
+
+    weight = torch.nn.Parameter(torch.ones(shape))
+    optimizer = bitsandbytes.optim.AdamW8bit([weight])
+    weight.sum().backward()
+    optimizer.step()
+    held = sum(
+        state.numel() * state.element_size()
+        for key, state in optimizer.state[weight].items()
+        if isinstance(state, torch.Tensor) and not key.startswith("qmap")  # one table, shared by all tensors
+    )
+    assert OPTIMIZERS["adamw-8bit"].state_bytes(shape, 4) == held
+
+
+def test_adamw_means_foreach_and_holds_a_copy_at_its_peak():
+    setup = TrainSetup("gpt2", optimizer="AdamW", sequence=1024)
+    assert setup.optimizer == "adamw-foreach"
+    assert setup.optimizer_rule.peak_copies == 1
+    assert OPTIMIZERS["adamw-fused"].peak_copies == 0
+
+
+def test_a_setup_is_frozen_and_resolved():
+    setup = TrainSetup("llama-2-7b")
+    assert setup.model is model("llama-2-7b")
+    assert replace(setup, precision="BF16").precision_recipe.weight_bytes == 2
+    assert hash(setup) == hash(TrainSetup("LLAMA-2-7B"))
+    with pytest.raises(FrozenInstanceError):
+        setup.ranks = 2
+
+
+@pytest.mark.parametrize(
+    ("text", "every"), [("none", 0), ("full", 1), ("every:1", 1), ("every:32", 32), ("FULL", 1)]
+)
+def test_checkpointing_is_parsed(text, every):
+    assert TrainSetup("llama-2-7b", checkpointing=text).checkpoint_every == every
+
+
+def test_edges_that_are_allowed():
+    TrainSetup("gpt2", sequence=1024)
+    TrainSetup("llama-2-7b", sequence=2**20, zero=3, ranks=1)  # rotary positions do not end
+    ServeSetup("opt-13b", context=2048, weights="NF4", kv="fp8-e4m3")
