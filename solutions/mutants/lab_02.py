@@ -116,8 +116,7 @@ def saved_by_child(net, forward):
         storage = tensor.untyped_storage()
         if at_work and storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
-            if at_work[-1] == "0" or storage.data_ptr() not in {p.data_ptr() for p in net.parameters()}:
-                saved[at_work[-1]] += storage.nbytes()
+            saved[at_work[-1]] += storage.nbytes()
         return tensor
 
     for name, child in net.named_children():
