@@ -8,7 +8,7 @@ from html import escape
 from ..memory.account import GIB, human
 from .pictures import CARD, COLOURS, FAINT, INK, Picture, label
 
-WIDTH, HEIGHT, MARGIN, TOP, BAR = 760, 150, 16, 46, 44
+WIDTH, HEIGHT, MARGIN, TOP, BAR = 760, 168, 16, 46, 44
 
 
 def stacked_bar(title: str, parts: Mapping[str, int], capacity_bytes: int | None = None, device: str = "") -> Picture:
@@ -59,12 +59,16 @@ def _capacity(capacity_bytes: int, scale: float, device: str) -> list[str]:
 
 
 def _legend(parts: Mapping[str, int]) -> list[str]:
-    items, x, y = [], float(MARGIN), HEIGHT - 14
+    """Name and size of each part, in two rows where one is too short."""
+    items, x, y = [], float(MARGIN), HEIGHT - 32
     for name, size in parts.items():
         text = f"{label(name)} {human(size)}"
+        width = 26 + 6.3 * len(text)
+        if x + width > WIDTH:
+            x, y = float(MARGIN), y + 20
         items.append(
             f'<rect x="{x:.0f}" y="{y - 10}" width="10" height="10" fill="{COLOURS.get(name, FAINT)}"/>'
             f'<text x="{x + 14:.0f}" y="{y}" font-size="11.5" fill="{INK}">{escape(text)}</text>'
         )
-        x += 26 + 6.3 * len(text)
+        x += width
     return items

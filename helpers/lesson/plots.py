@@ -60,7 +60,7 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     unit, name = _unit(totals[peak])
     parts = sorted(steps.parts, key=_order)
     axes.stackplot(range(len(steps)), [[size / unit for size in steps.parts[part]] for part in parts],
-                   colors=[COLOURS[part] for part in parts], labels=[label(part) for part in parts], linewidth=0)  # fmt: skip
+                   colors=[COLOURS[part] for part in parts], labels=[label(part) for part in parts], linewidth=0, step="post")  # fmt: skip
     axes.plot([peak], [totals[peak] / unit], "o", color=INK, markersize=4)
     axes.annotate(f"peak {human(totals[peak])}", (peak, totals[peak] / unit), xytext=(6, 6),
                   textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
@@ -146,7 +146,7 @@ def _legend(axes: Axes) -> None:
     handles, names = axes.get_legend_handles_labels()
     order = sorted(range(len(names)), key=lambda at: [label(part) for part in PARTS].index(names[at]))
     handles, names = [handles[at] for at in order], [names[at] for at in order]
-    axes.legend(handles, names, loc="upper right", bbox_to_anchor=(1.0, -0.16 * 3.4 / axes.figure.get_figheight()),
+    axes.legend(handles, names, loc="upper right", bbox_to_anchor=(1.0, -0.38 / (axes.figure.get_figheight() - 0.88)),
                 ncols=7, frameon=False, fontsize=8.5, handlelength=0.9, columnspacing=1.1)  # fmt: skip
 
 

@@ -42,6 +42,13 @@ def require_closed_form(setup: TrainSetup) -> None:
             "run its training step under helpers.memory.measure; weights and KV cache need no activations: "
             "`workbook estimate serve` knows them",
         )
+    window = min((layer.attention.window for layer in model.layers if layer.attention.window), default=None)
+    if window and setup.sequence >= window:
+        raise WorkbookError(
+            f"sequence {setup.sequence:,} fills {model.name}'s attention window of {window:,} tokens",
+            f"a sequence below {window:,}: from there on Transformers makes a T x T mask, which has no rows here",
+            "shorten the sequence, or measure the step with helpers.memory.measure",
+        )
 
 
 def saved_by_layer(setup: TrainSetup, layer: Layer) -> Breakdown:

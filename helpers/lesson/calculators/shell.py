@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -10,6 +11,7 @@ from ...catalog.errors import WorkbookError
 from ...memory.account import Breakdown
 from ..bars import stacked_bar
 from ..pictures import CARD, INK, Picture
+from ..plots import stacked_bars
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,12 @@ class Answer:
     @property
     def picture(self) -> Picture:
         return stacked_bar(self.title, self.parts, self.capacity_bytes, self.device)
+
+    @property
+    def png(self) -> bytes:
+        """The picture again: a notebook that nobody has run here is not trusted, and JupyterLab hides its SVG."""
+        capacities = {self.device: self.capacity_bytes} if self.capacity_bytes else None
+        return stacked_bars(self.title, {"": self.parts}, capacities).png
 
     def __str__(self) -> str:
         return "\n".join((self.title, "", *self.formula, "", self.sentence))
@@ -64,7 +72,8 @@ class Calculator:
         try:
             return self.compute(**values).as_html()
         except WorkbookError as error:
-            return f'<pre class="error" style="color:#b00020;white-space:pre-wrap">{escape(str(error))}</pre>'
+            style = f"background:{CARD};color:#b00020;padding:8px 16px;border-radius:6px;white-space:pre-wrap"
+            return f'<pre class="error" style="{style}">{escape(str(error))}</pre>'
 
     def widget(self):  # noqa: ANN201  (ipywidgets is imported only where it is used)
         """The live calculator, as an ipywidgets box."""
@@ -85,7 +94,8 @@ class Calculator:
         from IPython.display import display
 
         answer = self.answer()
-        bundle = {"text/plain": str(answer), "image/svg+xml": answer.picture.svg}
+        still = b64encode(answer.png).decode()
+        bundle = {"text/plain": str(answer), "image/svg+xml": answer.picture.svg, "image/png": still}
         try:
             bundle.update(self.widget()._repr_mimebundle_())
             bundle["text/plain"] = str(answer)

@@ -1,0 +1,41 @@
+# `make` lists the commands. The first three need nothing but Python 3.11, 3.12 or 3.13.
+PYTHON ?= $(or $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell command -v $(p) 2>/dev/null))),python3)
+BIN    := .venv/bin
+# Two notebooks or test files at a time: each may hold torch and a kernel, about 2 GB.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=300
+
+# A Python that was named is used or refused; one that was merely found may hand over to a better one.
+ifneq ($(origin PYTHON),file)
+export WORKBOOK_PYTHON_CHOSEN := 1
+endif
+export SYSTEM_TORCH
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test test-slow check fix env
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+	  || grep '##' $(MAKEFILE_LIST)
+
+env: ## create .venv, or refresh it when the pins changed
+	@$(PYTHON) -m setup_env env
+
+lab: ## the same, then JupyterLab on the first notebook (LAB_ARGS="--port 9000")
+	@$(PYTHON) -m setup_env lab $(LAB_ARGS)
+
+test: env ## the fast tests, then every notebook against its stored outputs
+	$(PYTEST) -m "not slow" tests
+	$(PYTEST) $(NBVAL) notebooks solutions
+
+test-slow: env ## the tests that `make test` leaves out
+	$(BIN)/python -m pytest -m slow tests
+
+check: env ## lint, never edits; then the few functions and files that are long
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@$(BIN)/python -m tests.house.sizes
+
+fix: env ## lint and format, editing
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .

@@ -1,0 +1,21 @@
+"""The GPU Memory Workbook's package: look things up, compute memory, need less of it, teach it, run a course.
+
+Rooms, and what each may import (downwards only; a test holds it):
+
+    catalog      devices, models, number formats, setups      nothing of ours
+    memory       budget, trace, measure, allocator            catalog
+    techniques   ways to need less                            catalog, memory
+    lesson       what a notebook shows                        catalog, memory, techniques
+    course       build, release, check, grade                 anything
+    cli          the `workbook` command                       anything
+
+This file imports nothing, so `import helpers` is instant and never loads torch. Ask a room for what you need:
+
+    from helpers.catalog.setup import TrainSetup
+    from helpers.memory import budget
+    budget.train(TrainSetup(model="llama-2-7b", optimizer="adamw-fused")).peak_bytes
+"""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"

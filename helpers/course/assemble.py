@@ -1,0 +1,101 @@
+"""Put a learner's answers into the pristine reference: pure functions, notebooks in, one notebook out.
+
+The reference brings its check cells, tags, counts and stored outputs; the learner brings answers and any
+cells of their own. What the learner did to a check cell, to its points or to a stored output is left behind.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+from nbformat import NotebookNode, v4
+
+from helpers.course import grading
+from helpers.course.release import stub
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The notebook to run; each answer's state ('written', 'untouched', 'empty', 'missing'); warnings."""
+
+    notebook: NotebookNode
+    answers: dict[str, str]
+    warnings: tuple[str, ...]
+
+
+def assemble(reference: NotebookNode, learner: NotebookNode) -> Assembly:
+    """`reference` (a worked lab with stored outputs) with the answers of `learner`.
+
+    Cells are matched by grade_id, then by cell id. An answer found twice is joined in order, with a warning.
+    A code cell that the reference does not have, or a given cell that was changed, runs after the last cell
+    matched before it. A missing answer becomes the stub, so that its check fails by itself.
+    """
+    matched, extras = _match(reference, learner)
+    cells, states, warnings = [], {}, []
+    for cell in copy.deepcopy(reference).cells:
+        if grading.is_answer(cell):
+            found = matched.get(cell.id, [])
+            key = grading.grade_id(cell)
+            if len(found) > 1:
+                warnings.append(f"answer {key!r} was found {len(found)} times: joined in order")
+            states[key] = _fill(cell, found)
+        cells += [cell, *extras.get(cell.id, [])]
+    notebook = copy.deepcopy(reference)
+    notebook.cells = [*extras.get(None, []), *cells]
+    return Assembly(notebook, states, tuple(warnings))
+
+
+def without_marks(source: str) -> str:
+    """`source` with nbval's comment marks blanked: a learner's `# NBVAL_SKIP` must not switch a check off.
+
+    >>> without_marks("# NBVAL_IGNORE_OUTPUT\\nx = 1")
+    '\\nx = 1'
+    """
+    from nbval.plugin import comment_markers
+
+    lines = source.splitlines()  # as nbval splits, so that no exotic line end hides a mark
+    return "\n".join("" if _comment(line) in comment_markers else line for line in lines)
+
+
+def _comment(line: str) -> str:
+    return line.strip().lstrip("#").strip() if line.strip().startswith("#") else ""
+
+
+def _match(reference: NotebookNode, learner: NotebookNode):
+    """Per reference cell id: the learner's cells for it, and their own to run after it (None: first)."""
+    by_grade = {grading.grade_id(cell): cell for cell in reference.cells if grading.grade_id(cell)}
+    by_id = {cell.id: cell for cell in reference.cells}
+    matched: dict[str, list[NotebookNode]] = {}
+    extras: dict[str | None, list[NotebookNode]] = {}
+    after = None
+    for number, cell in enumerate(learner.cells):
+        mine = by_grade.get(grading.grade_id(cell)) or by_id.get(cell.get("id"))
+        if mine is not None and mine.cell_type == cell.cell_type:
+            after = mine.id
+            matched.setdefault(mine.id, []).append(cell)
+        if cell.cell_type == "code" and cell.source.strip() and _is_extra(cell, mine):
+            extra = v4.new_code_cell(without_marks(cell.source), id=f"learner-{number}")
+            extras.setdefault(after, []).append(extra)
+    return matched, extras
+
+
+def _is_extra(cell: NotebookNode, mine: NotebookNode | None) -> bool:
+    """True for the learner's own cell, and for a given one they changed (an import added, say)."""
+    if mine is None:
+        return not grading.is_check(cell)
+    given = not grading.is_answer(mine) and not grading.is_check(mine)
+    return given and mine.cell_type == "code" and mine.source.strip() != cell.source.strip()
+
+
+def _fill(cell: NotebookNode, found: list[NotebookNode]) -> str:
+    """Put the learner's cells into the reference's answer cell, in place; how the answer was."""
+    untouched = stub(cell.source)
+    source = "\n\n".join(without_marks(part.source) for part in found).strip("\n")
+    # No count and no outputs: nbval never compares an answer cell, only the check that follows.
+    cell.source, cell.outputs, cell.execution_count = source or untouched, [], None
+    if not found:
+        return "missing"
+    if not source.strip():
+        return "empty"
+    return "untouched" if source.strip() == untouched.strip() else "written"

@@ -1,0 +1,232 @@
+"""Rules that a stored notebook keeps, so that nbval compares something true on every machine.
+
+`lint` applies the table RULES to notebooks/ and solutions/ (labs/ are generated). A *compared* cell is a code
+cell without the tag `nbval-ignore-output`: nbval compares its output.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from helpers.catalog.errors import WorkbookError
+from helpers.course import grading
+from helpers.course import notebook as nb
+
+MOST_LINES = 40
+HEADER = {"a Colab badge": "colab.research.google.com", "a table of time and needs": "\n|"}
+UNSTABLE = {
+    "an address": r"0x[0-9a-fA-F]{6,}",
+    "a path of one machine": r"(?<![\w./:])/(tmp|home|root|work|Users|content|usr)/",
+    "an Out[] number": r"\bOut\[\d*\]",
+    "a timing": r"CPU times:|Wall time:|± .* per loop",
+    "a progress bar": r"\d+%\|",
+    "an unrounded float": r"\d\.\d{10,}",
+}
+UNSTABLE_CALL = r"(?m)\b(clear_output|display_id|interact|interact_manual|Output)\b\s*[(=]|^\s*%%?time(it)?\b"
+VERDICT = r"(?i)\W*(true|false|ok|okay|pass|passed|correct|right|done|none|all checks passed)?\W*"
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+SILENT = DEFINITION | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken rule: where, which, and what to do about it."""
+
+    path: Path
+    cell: str
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, cell {self.cell}: {self.rule}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`broken(cell)`, asked where the rule `applies`, is what breaks it (a text joins the message)."""
+
+    name: str
+    applies: Callable[[NotebookNode], bool]
+    broken: Callable[[NotebookNode], object]
+    message: str
+
+
+def lint(paths: Iterable[Path]) -> list[Finding]:
+    """Every broken rule in the notebooks at `paths`, in order. WorkbookError for one that cannot be read."""
+    return [finding for path in paths for finding in findings(nb.read(path), path)]
+
+
+def findings(notebook: NotebookNode, path: Path) -> list[Finding]:
+    """Every broken rule in one notebook; a chapter is one in a folder called notebooks."""
+    found = [Finding(path, "-", name, message) for name, message in _whole(notebook, path)]
+    for cell in notebook.cells:
+        for rule in RULES:
+            if rule.applies(cell) and (detail := rule.broken(cell)):
+                message = f"{rule.message}: {detail}" if isinstance(detail, str) else rule.message
+                found.append(Finding(path, cell.id, rule.name, message))
+    return found
+
+
+def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
+    """The rules about a notebook as a whole, as (name, message)."""
+    head = notebook.cells[0].source if notebook.cells and _is_markdown(notebook.cells[0]) else ""
+    if not head.startswith("# "):
+        yield "title", "the first cell is not markdown that starts with '# ' and the title"
+    lacking = [name for name, mark in HEADER.items() if mark not in head]
+    if path.parent.name == "notebooks" and lacking:
+        yield "chapter-header", f"the first cell lacks {' and '.join(lacking)}"
+    if set(notebook.metadata) - nb.KEPT_METADATA:
+        yield (
+            "notebook-metadata",
+            "more than the build stores: run workbook build; own data: metadata.workbook",
+        )
+    try:
+        grading.require_ids(notebook, path.name)
+        grading.exercises(notebook)
+    except WorkbookError as error:
+        yield "exercises", f"{error.what}; expected: {error.expected}"
+
+
+def _is_code(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code"
+
+
+def _is_markdown(cell: NotebookNode) -> bool:
+    return cell.cell_type == "markdown"
+
+
+def _is_compared(cell: NotebookNode) -> bool:
+    return _is_code(cell) and nb.IGNORE_TAG not in nb.tags(cell)
+
+
+def _body(cell: NotebookNode) -> list[ast.stmt]:
+    """The cell's statements; a magic or a shell line counts as the call that it becomes."""
+    plain = re.sub(r"(?m)^([ \t]*)[%!].*$", r"\1magic()", cell.source)
+    try:
+        return ast.parse(plain).body
+    except SyntaxError:
+        return []
+
+
+def _raised(cell: NotebookNode) -> bool:
+    return any(output.output_type == "error" for output in cell.outputs)
+
+
+def _may_raise(cell: NotebookNode) -> bool:
+    return bool(nb.tags(cell) & nb.RAISES_TAGS)
+
+
+def _stream(cell: NotebookNode, name: str) -> str:
+    return "".join(output.text for output in cell.outputs if output.get("name") == name)
+
+
+def _unstable(cell: NotebookNode) -> str:
+    """Which unstable things stand in what nbval compares: streams, every text kind, an error's words."""
+    parts = [output.get("text", "") + output.get("evalue", "") for output in cell.outputs]
+    for output in cell.outputs:
+        parts += [str(v) for k, v in output.get("data", {}).items() if k not in ("image/png", "image/jpeg")]
+    return " and ".join(name for name, pattern in UNSTABLE.items() if re.search(pattern, "\n".join(parts)))
+
+
+def _silent(cell: NotebookNode) -> bool:
+    return not cell.outputs and any(not isinstance(node, SILENT) for node in _body(cell))
+
+
+def _calls(node: ast.AST | None, *names: str) -> bool:
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    return is_call and ast.unparse(node.value.func) in names
+
+
+def _ends_bare(cell: NotebookNode) -> bool:
+    last = (_body(cell) or [None])[-1]
+    return isinstance(last, ast.Expr) and not _calls(last, "print", "check")
+
+
+def _asserts_nothing(cell: NotebookNode) -> bool:
+    nodes = [node for statement in _body(cell) for node in ast.walk(statement)]
+    return not any((isinstance(node, ast.Assert) and node.msg) or _calls(node, "check") for node in nodes)
+
+
+def _only_verdicts(cell: NotebookNode) -> bool:
+    return all(re.fullmatch(VERDICT, line) for line in _stream(cell, "stdout").splitlines())
+
+
+def _definitions(cell: NotebookNode) -> int:
+    return sum(isinstance(node, DEFINITION) for node in _body(cell))
+
+
+def _not_schema_3(cell: NotebookNode) -> bool:
+    found = cell.metadata["nbgrader"]
+    return found.get("schema_version") != 3 or not set(found) <= grading.SCHEMA_KEYS
+
+
+def _unlocked(cell: NotebookNode) -> bool:
+    return cell.metadata["nbgrader"].get("locked") is not True or not grading.points(cell) > 0
+
+
+def _has(pattern: str) -> Callable[[NotebookNode], object]:
+    return lambda cell: re.search(pattern, cell.source, re.MULTILINE)
+
+
+RULES = (
+    Rule(
+        "counted", _is_code, lambda c: not c.execution_count, "never run, so nbval compares nothing: build it"
+    ),
+    Rule("not-empty", _is_code, lambda c: not c.source.strip(), "an empty code cell: delete it"),
+    Rule("short", _is_code, lambda c: len(c.source.splitlines()) > MOST_LINES, f"over {MOST_LINES} lines"),
+    Rule("no-star-import", _is_code, _has(r"^\s*from .* import \*"), "import names, not *"),
+    Rule("not-skipped", _is_code, lambda c: "nbval-skip" in nb.tags(c), "tagged nbval-skip: never tested"),
+    Rule("tags-not-marks", _is_code, _has(r"^\s*#+ *NBVAL_"), "use cell tags, not NBVAL comments"),
+    Rule(
+        "no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"
+    ),
+    Rule(
+        "raises",
+        _is_code,
+        lambda c: _may_raise(c) and not _raised(c),
+        "tagged as raising, yet raised nothing",
+    ),
+    Rule("no-stderr", _is_code, lambda c: bool(_stream(c, "stderr")), "a stored warning (stderr)"),
+    Rule("no-semicolon", _is_code, _has(r";\s*\Z"), "a trailing ';' hides the output, but not from nbval"),
+    Rule(
+        "shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"
+    ),
+    Rule("stable-output", _is_compared, _unstable, "the output differs between runs, it holds"),
+    Rule(
+        "stable-calls", _is_compared, _has(UNSTABLE_CALL), f"does not survive nbval: tag it {nb.IGNORE_TAG}"
+    ),
+    Rule("check-locked", grading.is_check, _unlocked, "a check cell is locked and has points"),
+    Rule(
+        "check-compared", grading.is_check, lambda c: not _is_compared(c), "a check's output must be compared"
+    ),
+    Rule(
+        "check-prints",
+        grading.is_check,
+        _only_verdicts,
+        "print the values: 'ok' compares equal for any answer",
+    ),
+    Rule("check-ends", grading.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
+    Rule(
+        "check-asserts", grading.is_check, _asserts_nothing, "no assert with a message that helps the learner"
+    ),
+    Rule(
+        "answer-single",
+        grading.is_answer,
+        lambda c: _definitions(c) != 1,
+        "an answer is one function or class",
+    ),
+    Rule("schema", lambda c: "nbgrader" in c.metadata, _not_schema_3, "nbgrader metadata is not schema 3"),
+    Rule(
+        "metadata",
+        lambda c: True,
+        lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA,
+        "metadata that build removes",
+    ),
+    Rule("alt-text", _is_markdown, _has(r"!\[\s*\]\(|<img(?![^>]*\balt=)"), "a picture without words for it"),
+)

@@ -1,0 +1,118 @@
+"""Notebook files: found by chapter, read with an error for people, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from helpers.catalog.errors import WorkbookError, unknown_name
+
+KEPT_CELL_METADATA = frozenset({"deletable", "editable", "jupyter", "nbgrader", "tags", "workbook"})
+KEPT_METADATA = frozenset({"kernelspec", "language_info", "workbook"})
+IGNORE_TAG = "nbval-ignore-output"
+RAISES_TAGS = frozenset({"raises-exception", "nbval-raises-exception"})
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook in `path`, as format 4. WorkbookError when there is none that can be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # missing or repeated cell ids: lint says so where it matters
+            notebook = nbformat.read(path, as_version=4)
+        if any(not isinstance(cell.source, str) for cell in notebook.cells):
+            raise TypeError("a cell's source is not text")
+        return notebook
+    except Exception as error:  # nbformat raises a dozen types on broken files
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise WorkbookError(
+            f"cannot read {path}: {reason}",
+            "a Jupyter notebook (.ipynb, format 4)",
+            "open it in JupyterLab and save it again, or fetch it once more",
+        ) from None
+
+
+def text(notebook: NotebookNode) -> str:
+    """The notebook as it is stored: sorted keys, one space of indent, a newline at the end."""
+    return nbformat.writes(notebook) + "\n"
+
+
+def write(path: Path, notebook: NotebookNode) -> bool:
+    """Store `notebook` in one step, so that a crash leaves the old file whole. False when nothing changed."""
+    new = text(notebook)
+    if path.exists() and path.read_text(encoding="utf-8") == new:
+        return False
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(new)
+        os.chmod(name, path.stat().st_mode if path.exists() else 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return True
+
+
+def find(name: str, root: Path, folders: Iterable[str]) -> list[Path]:
+    """The notebooks called `name`: a path, a file's stem, or a chapter's exact number ('02', not '2').
+
+    >>> find("02", root, ["notebooks", "solutions"])            # doctest: +SKIP
+    [.../notebooks/02_training_step.ipynb, .../solutions/02_training_step.ipynb]
+    """
+    if name.endswith(".ipynb"):
+        found = [path for path in (Path(name), root / name) if path.is_file()][:1]
+    else:
+        found = [path for path in _all(root, folders) if name in (path.stem, _number(path))]
+    return found or _unknown(name, root, folders)
+
+
+def find_all(root: Path, folders: Iterable[str]) -> list[Path]:
+    """Every numbered notebook (`NN_*.ipynb`) in `folders` under `root`, sorted within each folder."""
+    return list(_all(root, folders))
+
+
+def none_there(root: Path, folders: Iterable[str]) -> WorkbookError:
+    """The error for a root without a single notebook in `folders`."""
+    return WorkbookError(
+        f"{root} holds no notebooks",
+        f"NN_name.ipynb in {' or '.join(folders)}",
+        "run this in the workbook's top folder",
+    )
+
+
+def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
+    """The code cells that have a source, numbered from 1 as a fresh run numbers them."""
+    cells = (cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip())
+    return enumerate(cells, start=1)
+
+
+def tags(cell: NotebookNode) -> frozenset[str]:
+    """The cell's tags; empty when it has none."""
+    return frozenset(cell.metadata.get("tags", ()))
+
+
+def first_line(source: str) -> str:
+    """The first line that is neither blank nor a comment (else the first line), cut to eighty characters."""
+    lines = [line.strip() for line in source.splitlines() if line.strip()] or [""]
+    return next((line for line in lines if not line.startswith("#")), lines[0])[:80]
+
+
+def _number(path: Path) -> str:
+    return path.stem.partition("_")[0]
+
+
+def _all(root: Path, folders: Iterable[str]) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((root / folder).glob("[0-9][0-9]_*.ipynb"))
+
+
+def _unknown(name: str, root: Path, folders: Iterable[str]) -> list[Path]:
+    paths = find_all(root, folders)
+    names = sorted({_number(path) for path in paths} | {path.stem for path in paths})
+    raise unknown_name("notebook", name, names) if names else none_there(root, folders)

@@ -1,0 +1,77 @@
+"""The command line of setup_env, see the package's docstring."""
+
+import os
+import platform
+import subprocess
+import sys
+from typing import Dict, List
+
+from .environment import env, is_current, venv_python
+from .machine import ROOT, Stop, require_python, say
+from .pins import environment_yml, read
+
+FIRST_PAGE = "/lab/tree/notebooks/00_start_here.ipynb"
+
+
+def lab_arguments(system: str, environ: Dict[str, str], root: bool) -> List[str]:
+    """JupyterLab's arguments: no browser where there is no screen, and root allowed where we are root."""
+    arguments = [
+        "--LabApp.default_url=" + FIRST_PAGE,
+        "--ServerApp.log_level=WARN",
+        "--LabApp.log_level=WARN",
+    ]
+    if system == "Linux" and not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
+        arguments.append("--no-browser")
+    return arguments + (["--allow-root"] if root else [])
+
+
+def lab(extra: List[str]) -> int:
+    env()
+    arguments = lab_arguments(platform.system(), dict(os.environ), getattr(os, "geteuid", lambda: 1)() == 0)
+    if "--no-browser" in arguments:
+        say("No screen here: open the http://localhost address below in a browser.")
+        say("From another computer, first run there: ssh -L 8888:localhost:8888 <this machine>")
+    say("JupyterLab starts; Ctrl-C twice stops it.")
+    return become([venv_python(), "-m", "jupyterlab", *arguments, *extra])
+
+
+def become(words: List[str]) -> int:
+    """Run a server in place of this process, so that Ctrl-C is the server's: it asks, and stops its kernels.
+
+    A parent that waited with `subprocess.call` would kill the server at the first Ctrl-C.
+    """
+    os.chdir(ROOT)
+    if os.name != "nt":
+        os.execv(words[0], words)
+    server = subprocess.Popen(words)
+    while True:
+        try:
+            return server.wait()
+        except KeyboardInterrupt:
+            pass
+
+
+def main(arguments: List[str]) -> int:
+    try:
+        if not is_current():
+            require_python()
+        if arguments[:1] == ["lab"]:
+            return lab(arguments[1:])
+        if arguments == ["environment.yml"]:
+            with open(os.path.join(ROOT, "environment.yml"), "w", encoding="utf-8") as file:
+                file.write(environment_yml(read("requirements.txt")))
+            return 0
+        if arguments == ["env"]:
+            env()
+            return 0
+        raise Stop("Unknown arguments: " + " ".join(arguments), "env, lab or environment.yml")
+    except Stop as stop:
+        print("\n" + str(stop), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nStopped. Run the same command to go on.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""The environment in .venv, made in three steps and stamped with what it was made from."""
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import time
+
+from . import machine
+from .machine import GIB, ROOT, Stop, run, say
+from .pins import read
+from .torch_build import CPU_BYTES, CUDA_BYTES, settle_torch, warn_without_cuda
+
+VENV = os.path.join(ROOT, ".venv")
+STAMP = os.path.join(VENV, "workbook-stamp")
+REFRESH_BYTES = GIB // 2
+
+
+def venv_python() -> str:
+    return os.path.join(VENV, *(("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")))
+
+
+def is_system_venv() -> bool:
+    """Whether the .venv that is there lets the system's packages through."""
+    config = os.path.join(VENV, "pyvenv.cfg")
+    return os.path.exists(config) and "include-system-site-packages = true" in read(config)
+
+
+def wants_system_torch() -> bool:
+    """Asked for (make lab SYSTEM_TORCH=1), or how the existing .venv was made."""
+    if os.environ.get("SYSTEM_TORCH", "") not in ("", "0"):
+        return True
+    return is_system_venv()
+
+
+def expected_stamp() -> str:
+    """What .venv must have been made from. The folder counts: an environment does not survive a move."""
+    facts = [read("requirements.txt"), read("pyproject.toml"), ROOT]
+    facts += [str(shutil.which("nvidia-smi") is not None), str(wants_system_torch())]
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()
+
+
+def is_current() -> bool:
+    if not (os.path.exists(STAMP) and os.path.exists(venv_python())):
+        return False
+    return read(STAMP) == expected_stamp()
+
+
+def make_venv(system_torch: bool) -> None:
+    """Create .venv unless a working one of the right kind is there."""
+    works = machine.in_range(machine.version_of(venv_python()) or (0, 0))
+    if works and is_system_venv() == system_torch:
+        return
+    flags = ["--system-site-packages"] if system_torch else []
+    code, output = run([sys.executable, "-m", "venv", "--clear", *flags, VENV])
+    if code and re.search(r"ensurepip|No module named venv", output):
+        raise Stop(
+            "This Python cannot create environments: its venv or ensurepip module is missing.",
+            f"Debian, Ubuntu: apt install python3.{sys.version_info[1]}-venv, then run make again.",
+        )
+    if code:
+        raise Stop("Creating .venv failed:\n" + output.strip(), machine.diagnose(output))
+
+
+def install_rest(torch: str) -> None:
+    """Every pin but torch, which stays as it is, and the workbook itself in place."""
+    rest = re.sub(r"^torch==.*$", "torch==" + torch, read("requirements.txt"), flags=re.M)
+    path = os.path.join(VENV, "requirements.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(rest)
+    install = [venv_python(), "-m", "pip", "install", "--quiet", "-r", path, "-e", ROOT]
+    machine.require(install, "Installing the packages")
+
+
+def env() -> None:
+    """Make .venv current. Leaves no stamp unless everything succeeded, so that the next run tries again."""
+    if is_current():
+        return
+    start = time.time()
+    gpu, system_torch = machine.has_gpu(), wants_system_torch()
+    fresh_bytes = CUDA_BYTES if gpu else CPU_BYTES
+    machine.require_space(REFRESH_BYTES if os.path.exists(venv_python()) else fresh_bytes)
+    say("1/3 environment in .venv ({} GPU found) ...".format("NVIDIA" if gpu else "no NVIDIA"))
+    make_venv(system_torch)
+    if os.path.exists(STAMP):
+        os.remove(STAMP)
+    torch = settle_torch(venv_python(), gpu, system_torch)
+    say("3/3 JupyterLab, Transformers and the other packages ...")
+    install_rest(torch)
+    if gpu:
+        warn_without_cuda(venv_python(), torch)
+    with open(STAMP, "w", encoding="utf-8") as file:
+        file.write(expected_stamp())
+    say(f"    ready in {time.time() - start:.0f} s")

@@ -1,0 +1,102 @@
+"""Chromium, JupyterLab and its pages; skipped with a reason where Chromium or Playwright is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.browser.jupyter import ROOT, Lab, jupyter_lab
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+CHAPTER = ROOT / "notebooks" / "02_where_training_memory_goes.ipynb"
+CALCULATOR = "training_memory()"
+FIND_CALCULATOR = f"""jupyterapp.shell.currentWidget.content.widgets.findIndex(
+    cell => cell.model.sharedModel.source.trim() === '{CALCULATOR}')"""
+WAIT_MS = 40_000
+
+
+def unavailable(reason: str) -> None:
+    """Skip with the reason; where the browser is required (CI), fail."""
+    if os.environ.get("WORKBOOK_REQUIRE_BROWSER") == "1":
+        pytest.fail(f"WORKBOOK_REQUIRE_BROWSER=1 and {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        unavailable("Playwright is not installed: pip install playwright")
+    executable = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+    if executable is None:
+        unavailable(f"no Chromium: none of {', '.join(CHROMIUM_NAMES)} is on the PATH")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def lab(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """JupyterLab on a copy of chapter 02 as it is stored, and on its calculator alone."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    shutil.copy(CHAPTER, folder / "stored.ipynb")
+    nbformat.write(calculator_alone(), folder / "calculator.ipynb")
+    with jupyter_lab(folder, tmp_path_factory.mktemp("home")) as lab:
+        yield lab
+
+
+def calculator_alone() -> nbformat.NotebookNode:
+    """Chapter 02 cut down to its setup cells and its calculator, not yet run."""
+    notebook = nbformat.read(CHAPTER, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    kept = [*code[:2], *(cell for cell in code if cell.source.strip() == CALCULATOR)]
+    assert len(kept) == 3, f"chapter 02 begins with two setup cells and shows {CALCULATOR} once"
+    for cell in kept:
+        cell.outputs, cell.execution_count = [], None
+    notebook.cells = kept
+    return notebook
+
+
+@pytest.fixture(scope="session")
+def open_notebook(browser, lab: Lab) -> Callable:  # noqa: ANN001  (Playwright may be missing)
+    """`open_notebook(name)` gives a page on which the notebook is rendered, every cell of it."""
+
+    def open_it(name: str):  # noqa: ANN202
+        page = browser.new_page(viewport={"width": 1200, "height": 1000})
+        page.set_default_timeout(WAIT_MS)
+        page.goto(lab.url(name))
+        page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell")
+        return page
+
+    return open_it
+
+
+@pytest.fixture
+def set_theme() -> Callable:
+    """`set_theme(page, "JupyterLab Dark")`, and wait until it is on."""
+
+    def change(page, theme: str) -> None:  # noqa: ANN001
+        page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
+        page.wait_for_selector(f"body[data-jp-theme-name='{theme}']")
+
+    return change
+
+
+@pytest.fixture
+def screenshot() -> Callable:
+    """`screenshot(page, name)` saves what a person would see, where WORKBOOK_SCREENSHOTS names a folder."""
+
+    def save(page, name: str) -> None:  # noqa: ANN001
+        if folder := os.environ.get("WORKBOOK_SCREENSHOTS"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=Path(folder) / f"{name}.png")
+
+    return save

@@ -1,0 +1,109 @@
+"""Chapter 02 in real JupyterLab: what a person sees before running anything, and when they move a control."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.conftest import FIND_CALCULATOR
+
+pytestmark = pytest.mark.browser
+
+# Relative luminance and contrast as WCAG 2 defines them; 4.5 is its level AA for text.
+CONTRAST = """element => {
+    const opaque = colour => { const c = colour.match(/[\\d.]+/g).map(Number); return c[3] === 0 ? null : c }
+    let behind = element
+    while (!opaque(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement
+    const luminance = ([r, g, b]) => [[r, .2126], [g, .7152], [b, .0722]].reduce((sum, [value, weight]) => {
+        const s = value / 255
+        return sum + weight * (s <= .03928 ? s / 12.92 : ((s + .055) / 1.055) ** 2.4)
+    }, 0)
+    const pair = [opaque(getComputedStyle(element).color), opaque(getComputedStyle(behind).backgroundColor)]
+    const [low, high] = pair.map(luminance).sort((a, b) => a - b)
+    return (high + .05) / (low + .05)
+}"""
+
+
+@pytest.fixture(scope="module")
+def live(open_notebook) -> Iterator:  # noqa: ANN001
+    """The page with the setup cells and the calculator's cell run."""
+    page = open_notebook("calculator.ipynb")
+    page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.ready")
+    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_selector(".widget-html svg")
+    yield page
+    page.close()
+
+
+def peak_gib(page) -> float:  # noqa: ANN001
+    """The number in the picture's title."""
+    title = page.locator(".widget-html svg > text").first.text_content()
+    return float(re.search(r"([\d.]+) GiB at the peak", title)[1])
+
+
+def bar_widths(page) -> dict[str, float]:  # noqa: ANN001
+    """Pixels on the screen of each part of the bar, by name."""
+    bars = page.locator(".widget-html svg rect.part").all()
+    return {bar.get_attribute("data-part"): bar.bounding_box()["width"] for bar in bars}
+
+
+def slider(page, name: str):  # noqa: ANN001, ANN201
+    return page.locator(".widget-hslider", has=page.get_by_text(name, exact=True)).locator(".noUi-handle")
+
+
+def choose(page, name: str, value: str) -> None:  # noqa: ANN001
+    page.locator(".widget-dropdown", has=page.get_by_text(name, exact=True)).locator("select").select_option(value)
+
+
+def test_a_slider_moves_the_number_and_the_picture(live, screenshot) -> None:
+    screenshot(live, "calculator-light")
+    number, widths = peak_gib(live), bar_widths(live)
+    slider(live, "micro-batch").press("ArrowRight")
+    live.wait_for_function("before => !document.querySelector('.widget-html svg').innerHTML.includes(before)",
+                           arg=f"{number:.2f} GiB at the peak")  # fmt: skip
+    assert peak_gib(live) > number > 0
+    moved = bar_widths(live)
+    share, share_before = (w["activations"] / sum(w.values()) for w in (moved, widths))
+    assert share > share_before
+    screenshot(live, "calculator-moved")
+
+
+def test_the_whole_picture_is_inside_its_card(live) -> None:
+    card = live.locator(".widget-html svg > rect").first.bounding_box()
+    for text in live.locator(".widget-html svg text").all():
+        box = text.bounding_box()
+        assert card["x"] <= box["x"], text.text_content()
+        assert box["x"] + box["width"] <= card["x"] + card["width"], text.text_content()
+
+
+def test_a_choice_that_cannot_be_says_why_and_can_be_taken_back(live, screenshot) -> None:
+    choose(live, "model", "gpt2")
+    message = live.locator(".widget-html pre.error")
+    message.wait_for()
+    assert "position for 1,024 tokens" in message.text_content()
+    screenshot(live, "calculator-error")
+    choose(live, "model", "llama-2-7b")
+    live.wait_for_selector(".widget-html svg")
+
+
+def test_the_sentence_can_be_read_in_both_themes(live, set_theme, screenshot) -> None:
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        set_theme(live, theme)
+        for text in (".widget-html .sentence", ".widget-html pre"):
+            assert live.locator(text).evaluate(CONTRAST) > 4.5, (theme, text)
+        screenshot(live, f"calculator-{theme.split()[1].lower()}-theme")
+
+
+def test_the_stored_chapter_shows_a_picture_before_anything_runs(open_notebook, screenshot) -> None:
+    """A fresh clone is not trusted: JupyterLab shows its PNG and text, and neither SVG nor widgets."""
+    page = open_notebook("stored.ipynb")
+    at = page.evaluate(FIND_CALCULATOR)
+    cell = page.locator(".jp-Notebook-cell").nth(at)
+    cell.scroll_into_view_if_needed()
+    screenshot(page, "stored")
+    picture = cell.locator(".jp-OutputArea-output img, .jp-OutputArea-output svg")
+    picture.first.wait_for(timeout=5000)
+    assert picture.first.bounding_box()["width"] > 400
+    assert "Error displaying widget" not in page.locator(".jp-Notebook").text_content()

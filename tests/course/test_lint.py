@@ -1,0 +1,155 @@
+"""Every rule of the notebook lint is seen red on its counter-example, and the example lab is clean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode, v4
+
+from helpers.course import notebook as nb
+from helpers.course.lint import RULES, findings, lint
+from tests.course.example_lab import answer, cell_of, check, code, markdown
+
+IGNORE, RAISES = "nbval-ignore-output", "nbval-raises-exception"
+ERROR = v4.new_output("error", ename="ValueError", evalue="boo", traceback=[])
+
+
+def ran(cell: NotebookNode, text: str = "1", name: str = "stdout") -> NotebookNode:
+    """The cell with a count and a stored line."""
+    cell.execution_count = 1
+    cell.outputs = [v4.new_output("stream", name=name, text=text + "\n")] if text else []
+    return cell
+
+
+def erring(cell: NotebookNode) -> NotebookNode:
+    cell.outputs, cell.execution_count = [ERROR], 1
+    return cell
+
+
+def with_metadata(cell: NotebookNode, **changes: object) -> NotebookNode:
+    cell.metadata["nbgrader"].update(changes)
+    return cell
+
+
+GOOD_CHECK = "got = f()\nassert got == 1, 'f() is 1'\nprint(got)"
+# Each rule's counter-examples: cells that it, and of all rules only those named with it, must catch.
+BROKEN = {
+    "counted": [code("x = 1", "c")],
+    "not-empty": [ran(code(" \n", "c"), "")],
+    "short": [ran(code("\n".join(["x = 1"] * 41), "c"), "")],
+    "no-star-import": [ran(code("from math import *", "c"), "")],
+    "not-skipped": [ran(code("print(1)", "c", "nbval-skip"))],
+    "tags-not-marks": [ran(code("# NBVAL_SKIP\nprint(1)", "c"))],
+    "no-error": [erring(code("1 / 0", "c"))],
+    "raises": [ran(code("print(1)", "c", RAISES))],
+    "no-stderr": [ran(code("warn()", "c"), "oh", "stderr")],
+    "no-semicolon": [ran(code("print(1);", "c")), ran(code("print(1);\n", "c"))],
+    "shows": [
+        ran(code(source, "c"), "") for source in ("run()", "for i in x:\n    run(i)", "%magic", "assert 1")
+    ],
+    "stable-output": [
+        ran(code("f()", "c"), text)
+        for text in (
+            "<object at 0x7f00aa11>",
+            "saved in /tmp/x",
+            "/home/me/x",
+            "Out[3]",
+            "Wall time: 3 s",
+            " 40%|####",
+            "0.12345678901",
+        )
+    ],
+    "stable-calls": [
+        ran(code(source, "c"))
+        for source in (
+            "clear_output()",
+            "interact(f)",
+            "display(x, display_id=True)",
+            "%time f()",
+            "x = Output()",
+        )
+    ],
+    "check-locked": [
+        ran(with_metadata(check("c", GOOD_CHECK), locked=False)),
+        ran(with_metadata(check("c", GOOD_CHECK), points=0)),
+    ],
+    "check-compared": [],  # built below: it needs a tag and the metadata
+    "check-prints": [
+        ran(check("c", GOOD_CHECK), text) for text in (" ", "True", "ok", "✓", "All checks passed!\nOK")
+    ],
+    "check-ends": [ran(check("c", GOOD_CHECK + end)) for end in ("\ngot", "\ngot == 1", "\nf()")],
+    "check-asserts": [ran(check("c", source)) for source in ("print(f())", "assert f()\nprint(f())")],
+    "answer-single": [ran(answer("c", source), "") for source in ("x = 1", "def f(): pass\ndef g(): pass")],
+    "schema": [
+        ran(with_metadata(answer("c", "def f(): pass"), schema_version=1), ""),
+        ran(with_metadata(answer("c", "def f(): pass"), mine=1), ""),
+    ],
+    "metadata": [markdown("text", "c")],
+    "alt-text": [markdown("![](x.png)", "c"), markdown('<img src="x.png">', "c")],
+}
+BROKEN["metadata"][0].metadata["collapsed"] = True
+_ignored = ran(check("c", GOOD_CHECK))
+_ignored.metadata["tags"] = [IGNORE]
+BROKEN["check-compared"].append(_ignored)
+
+GOOD = [
+    ran(code("import math\nX = 3\n\n\ndef f():\n    return 1", "c"), ""),
+    ran(code("run()", "c", IGNORE), "took 0x7f00aa11 /tmp/x"),
+    erring(code("1 / 0", "c", RAISES)),
+    ran(check("c", GOOD_CHECK), "1\nTrue"),
+    ran(answer("c", "def f():\n    return 1"), ""),
+    markdown('![a bar](x.png) <img src="x.png" alt="a bar">', "c"),
+    ran(
+        code("print('see notebooks/tmp/x, 12 GiB/s, 1.5 x', 0.1234567)", "c"),
+        "see a/tmp/x, 0.1234567 at 40 %",
+    ),
+]
+
+
+def broken_by(cell: NotebookNode) -> set[str]:
+    return {rule.name for rule in RULES if rule.applies(cell) and rule.broken(cell)}
+
+
+def test_every_rule_has_a_counter_example():
+    assert {rule.name for rule in RULES} == {name for name, cells in BROKEN.items() if cells}
+
+
+@pytest.mark.parametrize(("name", "cell"), [(name, cell) for name, cells in BROKEN.items() for cell in cells])
+def test_the_rule_finds_its_counter_example_and_no_other_rule_does(name, cell):
+    assert broken_by(cell) == {name}
+
+
+@pytest.mark.parametrize("cell", GOOD, ids=lambda cell: cell.source[:20])
+def test_a_good_cell_breaks_no_rule(cell):
+    assert broken_by(cell) == set()
+
+
+HEADER = "# 05 Title\n[badge](https://colab.research.google.com/x)\n\n| Time |\n|---|"
+WHOLE = {
+    "title": ("solutions", [markdown("no title", "t")]),
+    "chapter-header": ("notebooks", [markdown("# 05 Title", "t")]),
+    "exercises": ("solutions", [markdown("# T", "t"), ran(answer("a", "def f(): pass"), "")]),
+    "notebook-metadata": ("solutions", [markdown("# T", "t")]),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_rules_about_a_whole_notebook(name):
+    folder, cells = WHOLE[name]
+    notebook = v4.new_notebook(cells=cells, metadata={"widgets": {}} if name == "notebook-metadata" else {})
+    assert [found.rule for found in findings(notebook, Path(folder) / "05_x.ipynb")] == [name]
+
+
+def test_a_chapter_with_its_header_is_clean():
+    assert findings(v4.new_notebook(cells=[markdown(HEADER, "t")]), Path("notebooks/05_x.ipynb")) == []
+
+
+def test_a_finding_says_where_and_what(course):
+    path = course / "solutions/05_numbers.ipynb"
+    assert lint([path]) == []
+    notebook = nb.read(path)
+    cell_of(notebook, "setup").execution_count = None
+    nb.write(path, notebook)
+    (found,) = lint([path])
+    assert str(found) == f"{path}, cell setup: counted: never run, so nbval compares nothing: build it"

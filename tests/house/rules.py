@@ -1,0 +1,103 @@
+"""The rules of the house: one function each, and beside it a text that breaks it.
+
+A rule takes a file's path (relative to the root) and text, and yields what is wrong. `test_rules.py` runs
+each over the repository, and over its counter-example, which must be found: a rule that cannot fail guards
+nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+Rule = Callable[[Path, str], Iterator[str]]
+
+EVERYTHING = {"catalog", "memory", "techniques", "lesson", "course", "small_lm", "cli"}
+MAY_IMPORT = {
+    "catalog": set(),
+    "small_lm": {"catalog"},
+    "memory": {"catalog"},
+    "techniques": {"catalog", "memory"},
+    "lesson": {"catalog", "memory", "techniques", "small_lm"},
+    "course": EVERYTHING - {"cli"},
+    "cli": EVERYTHING,
+    "__init__": set(),
+}
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A rule with the path and the text that show it red."""
+
+    rule: Rule
+    path: str
+    broken: str
+
+
+def imported(path: Path, source: str) -> Iterator[str]:
+    """Dotted names that a module imports, at its top or inside functions, relative ones resolved."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(path.parts[: -node.level]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def imports_go_one_way(path: Path, source: str) -> Iterator[str]:
+    """catalog <- memory <- techniques <- lesson <- course <- cli, also for imports inside functions."""
+    if path.suffix != ".py" or path.parts[0] != "helpers":
+        return
+    room = path.parts[1].removesuffix(".py")
+    if room not in MAY_IMPORT:
+        yield f"room {room!r} has no place in the order; add it to MAY_IMPORT"
+        return
+    for name in imported(path, source):
+        first, _, rest = name.partition(".")
+        other = rest.partition(".")[0]
+        if first == "helpers" and other in EVERYTHING - {room} - MAY_IMPORT[room]:
+            yield f"{room} imports {name}"
+
+
+def no_star_import(path: Path, source: str) -> Iterator[str]:
+    if path.suffix == ".py":
+        yield from (name for name in imported(path, source) if name.endswith(".*"))
+
+
+# Spelled in two parts so that this file does not break its own rules.
+INDEX_OPTIONS = ("--index" + "-url", "--extra-index" + "-url", "--find" + "-links")
+MACHINE_PATH = re.compile(r"(?<![\w.:/}])/(?:root|home/\w+|Users/\w+|opt|work)/[\w.]+")
+
+
+def no_package_index(path: Path, text: str) -> Iterator[str]:
+    """Where packages come from is the user's own configuration; naming an index here would override it."""
+    yield from (word for word in INDEX_OPTIONS if word in text)
+
+
+def no_machine_path(path: Path, text: str) -> Iterator[str]:
+    """A path of the machine it was written on means nothing to anybody else."""
+    if path.parent.name != "course":  # whose own rule about paths needs examples
+        yield from MACHINE_PATH.findall(text)
+
+
+def no_clutter(path: Path, text: str) -> Iterator[str]:
+    """Plans, backups and legacy copies live in git's history, not in the tree."""
+    if re.search(r"(^legacy_|_old\.|\.bak$|\.orig$|^(PLAN|TODO)\b)", path.name):
+        yield f"{path.name} is a leftover"
+
+
+RULES = (
+    Guarded(imports_go_one_way, "helpers/catalog/x.py", "def f():\n    from ..memory import budget\n"),
+    Guarded(imports_go_one_way, "helpers/memory/x.py", "import helpers.lesson.plots\n"),
+    Guarded(imports_go_one_way, "helpers/lesson/x.py", "from helpers import course\n"),
+    Guarded(imports_go_one_way, "helpers/attic/x.py", ""),
+    Guarded(imports_go_one_way, "helpers/__init__.py", "from . import catalog\n"),
+    Guarded(no_star_import, "helpers/memory/x.py", "from math import *\n"),
+    Guarded(no_package_index, "README.md", "pip install torch --index" + "-url https://example.org/torch"),
+    Guarded(no_machine_path, "NOTES.md", "see /home" + "/someone/notes"),
+    Guarded(no_clutter, "helpers/memory/budget_old.py", ""),
+)

@@ -1,0 +1,83 @@
+"""Every rule of the house holds, and every rule can fail."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house import rules, sizes, tree
+from tests.house.rules import RULES, Guarded
+
+DISTINCT = sorted({guarded.rule for guarded in RULES}, key=lambda rule: rule.__name__)
+# What each may not load. `lesson` and `course` load their heavy tools when used, so that the CLI stays quick.
+LIGHT = [
+    "helpers",
+    "helpers.catalog",
+    "helpers.memory",
+    "helpers.memory.budget",
+    "helpers.lesson",
+    "helpers.course",
+]
+HEAVY = {"torch", "transformers", "matplotlib", "accelerate", "bitsandbytes", "IPython"}
+
+
+@pytest.mark.parametrize("rule", DISTINCT, ids=lambda rule: rule.__name__)
+def test_the_repository_keeps_the_rule(rule: rules.Rule) -> None:
+    broken = [f"{path}: {found}" for path in tree.files() for found in rule(path, tree.text_of(path))]
+    assert not broken, "\n".join([rule.__doc__ or rule.__name__, *broken])
+
+
+@pytest.mark.parametrize("guarded", RULES, ids=lambda guarded: f"{guarded.rule.__name__}-{guarded.path}")
+def test_the_counter_example_is_found(guarded: Guarded) -> None:
+    assert list(guarded.rule(Path(guarded.path), guarded.broken))
+
+
+def test_every_rule_has_a_counter_example() -> None:
+    names = [
+        name
+        for name, rule in inspect.getmembers(rules, inspect.isfunction)
+        if rule.__module__ == rules.__name__ and next(iter(inspect.signature(rule).parameters)) == "path"
+    ]
+    assert set(names) - {"imported"} == {rule.__name__ for rule in DISTINCT}
+
+
+def test_imports_inside_a_room_and_downwards_are_fine() -> None:
+    source = "import math\nfrom . import account\nfrom ..catalog.errors import WorkbookError\n"
+    assert not list(rules.imports_go_one_way(Path("helpers/memory/x.py"), source))
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The heavy packages that a fresh interpreter holds after a statement."""
+    code = f"{statement}\nimport sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True, text=True, check=True
+    )
+    return HEAVY & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", [*LIGHT, "helpers.cli"])
+def test_importing_a_room_loads_nothing_heavy(module: str) -> None:
+    assert not loaded_by(f"import {module}")
+
+
+def test_the_lightness_test_can_fail() -> None:
+    assert loaded_by("import matplotlib") == {"matplotlib"}
+
+
+def test_import_helpers_is_instant() -> None:
+    code = "import time; t = time.perf_counter(); import helpers; print(time.perf_counter() - t)"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True) for _ in range(3)
+    ]
+    assert min(float(run.stdout) for run in runs) < 0.3
+
+
+def test_sizes_names_what_is_long() -> None:
+    long_function = "def f():\n" + "    x = 1\n" * 60
+    assert list(sizes.long_ones("a.py", long_function)) == ["a.py:1: f has 61 lines"]
+    assert list(sizes.long_ones("b.py", "x = 1\n" * 301)) == ["b.py: 301 lines"]
+    assert not list(sizes.long_ones("c.py", "x = 1\n" * 300))

@@ -1,0 +1,207 @@
+"""What `make` does before anything is installed: the choices, and the messages when something is missing."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from setup_env import __main__ as command
+from setup_env import environment, machine, torch_build
+from setup_env.machine import Stop
+from tests.house import tree
+
+PIN = "2.13.0"
+
+
+def labels(gpu: bool, system: str) -> list[str]:
+    return [attempt.label for attempt in torch_build.torch_attempts("python", PIN, gpu, system)]
+
+
+def test_without_a_gpu_cuda_is_the_last_resort() -> None:
+    attempts = torch_build.torch_attempts("python", PIN, False, "Linux")
+    assert attempts[0].commands[-1][-1] == "torch==2.13.0+cpu"
+    assert "--torch-backend=cpu" in attempts[1].commands[-1]
+    assert [attempt.need_bytes for attempt in attempts] == [3 * 2**30, 3 * 2**30, 8 * 2**30]
+
+
+def test_with_a_gpu_no_attempt_is_cpu_only() -> None:
+    for system in ("Linux", "Windows"):
+        assert not [label for label in labels(True, system) if "CPU" in label]
+    words = [
+        word
+        for attempt in torch_build.torch_attempts("p", PIN, True, "Linux")
+        for word in attempt.commands[-1]
+    ]
+    assert "--torch-backend=auto" in words
+    assert "torch>=2.11,<3" in words
+
+
+def test_a_mac_takes_the_default_build() -> None:
+    assert labels(False, "Darwin") == labels(False, "Windows") == ["the default build"]
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "system_torch", "stays"),
+    [
+        ("2.13.0+cpu", False, False, True),
+        ("2.13.0", False, False, True),
+        ("2.12.0+cpu", False, False, False),
+        (None, False, False, False),
+        ("2.13.0+cpu", True, False, False),
+        ("2.13.0", True, False, True),
+        ("2.11.0+cu126", True, False, True),
+        ("2.10.0+cu126", True, False, False),
+        ("2.12.0+cu128", False, True, True),
+        ("2.9.1", False, True, False),
+        ("3.0.0", True, False, False),
+    ],
+)
+def test_which_torch_stays(version: str | None, gpu: bool, system_torch: bool, stays: bool) -> None:
+    assert torch_build.torch_will_do(version, PIN, gpu, system_torch) is stays
+
+
+def test_a_failed_attempt_leads_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    ran = []
+    monkeypatch.setattr(
+        torch_build, "run", lambda words: ran.append(words) or (int("+cpu" in words[-1]), "no match")
+    )
+    monkeypatch.setattr(torch_build.platform, "system", lambda: "Linux")
+    torch_build.install_torch("python", gpu=False)
+    assert len(ran) == 3
+    assert "not available here: no match" in capsys.readouterr().out
+
+
+def test_a_cpu_torch_is_removed_before_a_cuda_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    monkeypatch.setattr(torch_build, "run", lambda words: ran.append(words) or (0, ""))
+    monkeypatch.setattr(torch_build, "installed_torch", lambda python: "2.13.0+cpu")
+    torch_build.settle_torch("python", gpu=True, system_torch=False)
+    assert "uninstall" in ran[0]
+    assert "--torch-backend=auto" in ran[-1]
+
+
+def test_when_every_attempt_fails_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_build, "run", lambda words: (1, "ERROR: No matching distribution"))
+    with pytest.raises(Stop, match=r"(?s)could not be installed.*No matching.*rm -rf \.venv"):
+        torch_build.install_torch("python", gpu=True)
+
+
+def test_a_full_disk_ends_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    full = (1, "OSError: [Errno 28] No space left on device")
+    monkeypatch.setattr(torch_build, "run", lambda words: ran.append(words) or full)
+    with pytest.raises(Stop, match=r"(?s)could not be installed.*full"):
+        torch_build.install_torch("python", gpu=False)
+    assert len(ran) == 1
+
+
+def test_a_full_disk_is_told_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
+    with pytest.raises(Stop, match=r"1\.0 GiB free in .*, 3\.0 needed"):
+        machine.require_space(3 * 2**30)
+    machine.require_space(2**30)
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("OSError: [Errno 28] No space left on device", "full"),
+        ("error: dns error\nFailed to establish a new connection", "network"),
+        ("ERROR: ResolutionImpossible", "rm -rf .venv"),
+    ],
+)
+def test_a_failure_says_what_to_do(output: str, told: str) -> None:
+    assert told in machine.diagnose(output)
+
+
+def test_an_old_python_is_told_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.sys, "version_info", (3, 10, 13))
+    monkeypatch.setenv("WORKBOOK_PYTHON_CHOSEN", "1")
+    with pytest.raises(Stop, match=r"3\.10\.13; the workbook needs 3\.11, 3\.12 or 3\.13"):
+        machine.require_python()
+
+
+def test_an_old_python_hands_over_to_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.sys, "version_info", (3, 10, 13))
+    monkeypatch.delenv("WORKBOOK_PYTHON_CHOSEN", raising=False)
+    monkeypatch.setattr(machine, "another_python", lambda: "python3.12")
+    called = []
+    monkeypatch.setattr(machine.subprocess, "call", lambda words, cwd: called.append(words) or 0)
+    with pytest.raises(SystemExit):
+        machine.require_python()
+    assert called[0][:3] == ["python3.12", "-m", "setup_env"]
+
+
+def test_old_pythons_can_read_it() -> None:
+    for path in (tree.ROOT / "setup_env").glob("*.py"):
+        parsed = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 6))
+        future = [
+            node
+            for node in ast.walk(parsed)
+            if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        ]
+        assert not future, f"{path.name}: Python 3.6 does not know `from __future__ import annotations`"
+
+
+@pytest.fixture
+def other_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what the environment is made from; the module looks there and installs nothing."""
+    for name in ("requirements.txt", "pyproject.toml"):
+        shutil.copy(tree.ROOT / name, tmp_path)
+    venv = tmp_path / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to(sys.executable)
+    for module, name, value in (
+        (environment, "ROOT", str(tmp_path)),
+        (environment, "VENV", str(venv)),
+        (environment, "STAMP", str(venv / "workbook-stamp")),
+        (environment, "read", lambda name: (tmp_path / name).read_text(encoding="utf-8")),
+        (environment, "settle_torch", lambda *args: PIN),
+        (environment, "install_rest", lambda torch: None),
+        (machine, "has_gpu", lambda: False),
+    ):
+        monkeypatch.setattr(module, name, value)
+    return tmp_path
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the fixture makes a POSIX environment")
+def test_a_stamp_is_left_once_and_only_by_success(other_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment.env()
+    assert environment.is_current()
+    pins = other_root / "requirements.txt"
+    pins.write_text(pins.read_text().replace("torch==2.13.0", "torch==2.14.0"))
+    assert not environment.is_current()
+
+    def fail(torch: str) -> None:
+        raise Stop("no", "again")
+
+    monkeypatch.setattr(environment, "install_rest", fail)
+    with pytest.raises(Stop):
+        environment.env()
+    assert not (other_root / ".venv" / "workbook-stamp").exists()
+
+
+def test_without_a_screen_no_browser_is_opened() -> None:
+    assert "--no-browser" in command.lab_arguments("Linux", {}, root=False)
+    assert "--no-browser" not in command.lab_arguments("Linux", {"WAYLAND_DISPLAY": "wayland-0"}, root=False)
+    assert "--no-browser" not in command.lab_arguments("Darwin", {}, root=False)
+    assert "--allow-root" in command.lab_arguments("Linux", {}, root=True)
+    assert "--allow-root" not in command.lab_arguments("Linux", {}, root=False)
+
+
+def test_unknown_arguments_are_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "setup_env", "lib"], cwd=tree.ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "env, lab or environment.yml" in done.stderr
+    assert "Traceback" not in done.stderr
