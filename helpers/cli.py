@@ -98,11 +98,11 @@ def _setup_arguments(kind: type, arguments: argparse.Namespace) -> dict[str, obj
     return {field.name: getattr(arguments, field.name) for field in fields(kind)}
 
 
-def _device(arguments: argparse.Namespace):  # noqa: ANN202  (Device | None)
+def _device(arguments: argparse.Namespace):
     return None if arguments.gpu is None else device(arguments.gpu)
 
 
-def _print_answer(answer, arguments: argparse.Namespace, extra: dict[str, int]) -> int:  # noqa: ANN001
+def _print_answer(answer, arguments: argparse.Namespace, extra: dict[str, int]) -> int:
     if not arguments.json:
         print(answer)
         return 0

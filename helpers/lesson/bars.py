@@ -9,6 +9,7 @@ from ..memory.account import GIB, human
 from .pictures import CARD, COLOURS, FAINT, INK, Picture, label
 
 WIDTH, HEIGHT, MARGIN, TOP, BAR = 760, 168, 16, 46, 44
+DARK = ("parameters", "optimizer", "activations")  # colours on which white is easier to read than ink
 
 
 def stacked_bar(title: str, parts: Mapping[str, int], capacity_bytes: int | None = None, device: str = "") -> Picture:
@@ -36,12 +37,13 @@ def _blocks(parts: Mapping[str, int], scale: float) -> list[str]:
         width = size * scale
         blocks.append(
             f'<rect class="part" data-part="{escape(name)}" x="{x:.1f}" y="{TOP}" width="{width:.1f}" '
-            f'height="{BAR}" fill="{COLOURS.get(name, FAINT)}"><title>{escape(label(name))}: {human(size)}</title></rect>'
+            f'height="{BAR}" fill="{COLOURS.get(name, FAINT)}">'
+            f"<title>{escape(label(name))}: {human(size)}</title></rect>"
         )
         if width > 46:
             blocks.append(
                 f'<text x="{x + width / 2:.1f}" y="{TOP + 27}" text-anchor="middle" font-size="13" '
-                f'fill="white">{size / GIB:,.1f}</text>'
+                f'fill="{"white" if name in DARK else INK}">{size / GIB:,.1f}</text>'
             )
         x += width
     return blocks

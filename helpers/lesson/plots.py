@@ -60,7 +60,8 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     unit, name = _unit(totals[peak])
     parts = sorted(steps.parts, key=_order)
     axes.stackplot(range(len(steps)), [[size / unit for size in steps.parts[part]] for part in parts],
-                   colors=[COLOURS[part] for part in parts], labels=[label(part) for part in parts], linewidth=0, step="post")  # fmt: skip
+                   colors=[COLOURS[part] for part in parts], labels=[label(part) for part in parts],
+                   linewidth=0, step="post")  # fmt: skip
     axes.plot([peak], [totals[peak] / unit], "o", color=INK, markersize=4)
     axes.annotate(f"peak {human(totals[peak])}", (peak, totals[peak] / unit), xytext=(6, 6),
                   textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
@@ -134,8 +135,9 @@ def _phases(axes: Axes, phases: Sequence[str]) -> None:
     for at in range(1, len(phases) + 1):
         if at == len(phases) or phases[at] != phases[start]:
             if at - start > len(phases) * 0.04:
-                axes.text((start + at) / 2, 0.985, PHASE_NAMES.get(phases[start], ""), transform=axes.get_xaxis_transform(),
-                          ha="center", va="top", fontsize=9, color=FAINT)  # fmt: skip
+                axes.text((start + at) / 2, 0.985, PHASE_NAMES.get(phases[start], ""),
+                          transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=9,
+                          color=FAINT)  # fmt: skip
             if at < len(phases):
                 axes.axvline(at, color=FAINT, linewidth=0.7, linestyle=":")
             start = at

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from ..catalog.errors import WorkbookError
 from ..memory.account import human
+
+if TYPE_CHECKING:
+    from ..memory.budget import TrainBudget
+    from ..memory.timeline import Measurement
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
 
@@ -44,10 +49,13 @@ def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Pre
     return Prediction(question, unit, guess)
 
 
-def compare(measured: float, unit: str = "MiB", **predicted: float | Prediction | None) -> None:
+def compare(
+    measured: float | Measurement, unit: str = "MiB", **predicted: float | TrainBudget | Prediction | None
+) -> None:
     """Print what was predicted beside what was measured, each with its distance from the measurement.
 
-    Values are bytes; `unit` is only how they are printed. A skipped guess prints a dash.
+    Values are bytes, or a measurement and its budget, whose peaks are meant; `unit` is only how they are printed.
+    A skipped guess prints a dash.
 
     >>> compare(200 * 2**20, you=None, formula=199 * 2**20)
                      MiB   off by
@@ -55,34 +63,54 @@ def compare(measured: float, unit: str = "MiB", **predicted: float | Prediction 
     formula        199.0  −0.50 %
     measured       200.0
     """
+    size = _measured(measured)
     width = max([9, *(len(name) + 1 for name in predicted)])
     print(f"{'':{width}}{unit:>11}   off by")
     for name, value in predicted.items():
-        size = value.bytes if isinstance(value, Prediction) else value
-        if size is None:
+        guess = _predicted(value, measured)
+        if guess is None:
             print(f"{name:{width}}{'–':>11}")
         else:
-            print(f"{name:{width}}{size / UNITS[unit]:>11,.1f}  {_percent(size / measured - 1)}")
-    print(f"{'measured':{width}}{measured / UNITS[unit]:>11,.1f}")
+            print(f"{name:{width}}{guess / UNITS[unit]:>11,.1f}  {_percent(guess / size - 1)}")
+    print(f"{'measured':{width}}{size / UNITS[unit]:>11,.1f}")
 
 
-def check(label: str, measured: float, predicted: float, rel: float) -> None:
+def check(label: str, measured: float | Measurement, predicted: float | TrainBudget, rel: float) -> None:
     """Hold a measurement against a prediction: print ✓ and the distance, or raise AssertionError.
 
-    Both are bytes; `rel` is the allowed distance as a fraction of the measurement.
+    Both are bytes, or a measurement and its budget, whose peaks are compared; then what only the CUDA allocator
+    could see (`unseen_bytes`) counts as predicted. `rel` is the allowed distance as a fraction of the measurement.
 
     >>> check("weights", measured=1000, predicted=1004, rel=0.005)
     ✓ weights: predicted 1004 B, measured 1000 B, off by +0.40 % (allowed ±0.5 %)
     """
-    if not (isfinite(measured) and isfinite(predicted)) or measured <= 0:
-        raise WorkbookError(f"measured {measured!r} against predicted {predicted!r}", "two finite sizes, measured "
-                            "above zero", "look at the cell that made them")  # fmt: skip
-    off = predicted / measured - 1
-    verdict = (f"{label}: predicted {_size(predicted)}, measured {_size(measured)}, off by {_percent(off)} "
-               f"(allowed ±{rel * 100:g} %)")  # fmt: skip
+    size, guess = _measured(measured), _predicted(predicted, measured)
+    if guess is None or not (isfinite(size) and isfinite(guess)) or size <= 0:
+        raise WorkbookError(
+            f"measured {size!r} against predicted {guess!r}",
+            "two finite sizes, measured above zero",
+            "look at the cell that made them",
+        )
+    off = guess / size - 1
+    verdict = (
+        f"{label}: predicted {_size(guess)}, measured {_size(size)}, off by {_percent(off)} "
+        f"(allowed ±{rel * 100:g} %)"
+    )
     if abs(off) > rel:
         raise AssertionError(f"✗ {verdict}")
     print(f"✓ {verdict}")
+
+
+def _measured(value: float | Measurement) -> float:
+    return getattr(value, "peak_bytes", value)
+
+
+def _predicted(value: float | TrainBudget | Prediction | None, measured: float | Measurement) -> float | None:
+    if isinstance(value, Prediction):
+        return value.bytes
+    if hasattr(value, "peak_bytes"):
+        return value.peak_bytes + getattr(measured, "unseen_bytes", 0)
+    return value
 
 
 def _size(size_bytes: float) -> str:

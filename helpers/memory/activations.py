@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..catalog.errors import WorkbookError
+from ..catalog.layers import Layer
 from ..catalog.setup import TrainSetup
-from ..catalog.shape import Layer
 from .account import Breakdown, rounded
 
 FAMILIES = ("gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")  # those whose rows were held against a meter
@@ -139,7 +139,11 @@ def _attention(setup: TrainSetup, layer: Layer) -> dict[str, int]:
         return {"q, k, v": q + 2 * kv, "attention output": q,
                 "log-sum-exp": rounded(4 * tokens * attention.heads)}  # fmt: skip
     scores = setup.micro_batch * attention.heads * setup.sequence**2
-    rows = {"q, k, v": 3 * q, "attention probabilities": rounded(scores * softmax_bytes(setup)), "attention output": q}
+    rows = {
+        "q, k, v": 3 * q,
+        "attention probabilities": rounded(scores * softmax_bytes(setup)),
+        "attention output": q,
+    }
     if softmax_bytes(setup) > e:
         rows["attention probabilities, cast"] = rounded(scores * e)
     return rows

@@ -6,17 +6,17 @@ budget writes down all of them and takes the largest, instead of adding up worst
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 
 from ..catalog.formats import number_format
 from ..catalog.setup import ServeSetup, TrainSetup
-from ..catalog.shape import Layer
 from . import activations
-from .account import PARTS, Breakdown, Moment, rounded
+from .account import Breakdown, Moment
+from .moments import Step
 
-CUBLAS_WORKSPACE_BYTES = 2 * 8_519_680  # one for the main thread, one for autograd's: `:4096:2:16:8` and its slack
+# One for the main thread and one for autograd's, as PyTorch's default `:4096:2:16:8` makes them (seen in snapshots).
+# cuBLAS recommends 32 MiB on Hopper; what PyTorch takes there has not been measured here.
+CUBLAS_WORKSPACE_BYTES = 2 * 8_519_680
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB.
     """
     activations.require_closed_form(setup)
-    step = _Step(setup, CUBLAS_WORKSPACE_BYTES if cuda else 0)
+    step = Step(setup, CUBLAS_WORKSPACE_BYTES if cuda else 0)
     return TrainBudget(
         setup,
         (
@@ -99,209 +99,3 @@ def weight_bytes(setup: ServeSetup) -> int:
     linear = model.quantizable_parameters
     kept = number_format("bf16").storage_bytes(model.parameters - linear)
     return weights.storage_bytes(linear, rows=model.quantizable_rows) + kept
-
-
-def _tensors_bytes(shapes: Iterable[tuple[int, ...]], bytes_per_value: int) -> int:
-    return sum(rounded(prod(shape) * bytes_per_value) for shape in shapes)
-
-
-def _share(size_bytes: int, ranks: int) -> int:
-    """One rank's shard, rounded up."""
-    return -(-size_bytes // ranks)
-
-
-class _Step:
-    """One step's quantities, computed once; each method is one moment."""
-
-    def __init__(self, setup: TrainSetup, cublas_bytes: int) -> None:
-        self.setup, self.model, self.cublas = setup, setup.model, cublas_bytes
-        self.width = activations.Widths.of(setup)
-        self.recipe, self.rule = setup.precision_recipe, setup.optimizer_rule
-        self.tokens = setup.micro_batch * setup.sequence
-        self.hidden_values = self.tokens * self.model.hidden
-        self.logit_values = self.tokens * self.model.vocab
-        self.saved = [activations.saved_by_layer(setup, layer) for layer in self.model.layers]
-        self.outside = activations.saved_outside_layers(setup)
-        self.boundary = activations.boundary_bytes(setup)
-        self.optimizer_bytes = self._optimizer_bytes()
-
-    # --- constants of the step -------------------------------------------------------------------------------------
-
-    def _parameters(self) -> int:
-        whole = _tensors_bytes(self.model.tensors(), self.recipe.weight_bytes)
-        return _share(whole, self.setup.ranks) if self.setup.zero >= 3 else whole
-
-    def _optimizer_bytes(self) -> int:
-        """States and master copy; sharded from ZeRO stage 1 on."""
-        optimized = self.recipe.optimized_bytes
-        whole = sum(
-            self._state_bytes(shape, optimized) + rounded(prod(shape) * self.recipe.master_bytes)
-            for shape in self.model.tensors()
-        )
-        return _share(whole, self.setup.ranks) if self.setup.zero >= 1 else whole
-
-    def _state_bytes(self, shape: tuple[int, ...], optimized_bytes: int) -> int:
-        return rounded(self.rule.state_bytes(shape, optimized_bytes))
-
-    def _gathered(self, layers: int) -> int:
-        """Full-size copies that ZeRO makes for the layers in flight: weights at stage 3, gradients from stage 2."""
-        layer = max(_tensors_bytes(layer.tensors(self.model.hidden), 1) for layer in self.model.layers)
-        weights = layers * layer * self.recipe.weight_bytes if self.setup.zero >= 3 else 0
-        gradients = layer * self.recipe.grad_bytes if self.setup.zero >= 2 else 0
-        return weights + gradients
-
-    def _gradients(self, shapes: Iterable[tuple[int, ...]]) -> int:
-        if self.setup.precision == "megatron-bf16":  # the FP32 main gradients are one buffer that is never freed
-            shapes = self.model.tensors()
-        whole = _tensors_bytes(shapes, self.recipe.grad_bytes)
-        return _share(whole, self.setup.ranks) if self.setup.zero >= 2 else whole
-
-    # --- activations at a layer ------------------------------------------------------------------------------------
-
-    def _kept_by_layers(self, layers: int) -> int:
-        """Saved bytes of the first `layers` layers, as the forward leaves them."""
-        every = self.setup.checkpoint_every
-        if not every:
-            return sum(saved.total for saved in self.saved[:layers])
-        return -(-layers // every) * self.boundary + self._eager_mask()
-
-    def _eager_mask(self) -> int:
-        """Eager attention's additive mask: checkpointing keeps it as an argument of the layers."""
-        if self.setup.attention == "sdpa":
-            return 0
-        return rounded(self.setup.sequence**2 * self.width.residual)
-
-    def _live_at_layer(self, at: int) -> int:
-        """Saved bytes when the backward of layer `at` begins, its segment recomputed if it was checkpointed."""
-        every = self.setup.checkpoint_every
-        if not every:
-            return self._kept_by_layers(at + 1)
-        start = at // every * every
-        recomputed = sum(saved.total for saved in self.saved[start : at + 1])
-        shared = self.boundary if activations.shares_boundary(self.setup) else 0
-        return self._kept_by_layers(start + 1) + recomputed - shared
-
-    def _outside(self, *without: str) -> int:
-        return sum(size for name, size in self.outside.items() if not name.startswith(without))
-
-    # --- the moments -----------------------------------------------------------------------------------------------
-
-    def _moment(self, name: str, gradients: Iterable = (), activations: int = 0, logits: int = 0, workspace: int = 0):
-        sizes = (
-            self._parameters(), self._gradients(gradients), self.optimizer_bytes, activations, logits,
-            workspace + self.cublas, 0,
-        )  # fmt: skip
-        return Moment(name, Breakdown({part: size for part, size in zip(PARTS, sizes, strict=True) if size}))
-
-    def _targets(self) -> int:
-        return rounded(8 * self.tokens)  # the shifted labels, int64, kept by the loss
-
-    def end_of_forward(self) -> Moment:
-        """The loss is being computed: logits, their FP32 copy, and the log-softmax that the backward needs."""
-        upcast = 0 if self.width.compute == 4 else rounded(4 * self.logit_values)
-        logits = rounded(self.width.compute * self.logit_values) + upcast + rounded(4 * self.logit_values)
-        saved = self._kept_by_layers(len(self.saved)) + self.outside.total
-        copies = 0
-        if self.setup.checkpoint_every and self.width.autocast:  # autocast's cache lives until its block is left
-            copies = sum(saved["bf16 copies of the weights"] for saved in self.saved)
-        return self._moment("end of forward, in the loss", (), saved + copies, logits + self._targets(),
-                            self._gathered(1) if self.setup.zero >= 3 else 0)  # fmt: skip
-
-    def backward_of_loss(self) -> Moment:
-        """Three FP32 tensors of N x vocab: the saved log-softmax, its gradient, and the gradient of the logits."""
-        saved = self._kept_by_layers(len(self.saved)) + self.outside.total
-        return self._moment("backward of the loss", (), saved, 3 * rounded(4 * self.logit_values) + self._targets())
-
-    def backward_of_lm_head(self) -> Moment:
-        """The gradients of the logits, of the head's weight and of the hidden states.
-
-        Under autocast the weight's gradient is BF16 first; its FP32 twin is made when the logits are gone.
-        """
-        saved = self._kept_by_layers(len(self.saved))
-        logits = rounded(self.width.compute * self.logit_values)
-        hidden = rounded(self.width.compute * self.hidden_values)
-        name, product = "backward of lm_head", saved + self.outside.total
-        if not self.width.autocast:
-            return self._moment(name, self._head_tensors(), product, logits, hidden)
-        copy = _tensors_bytes(self._head_tensors(), 2)
-        during = self._moment(name, (), product, logits, copy + hidden)
-        after = self._moment(name, self._head_tensors(), saved + self._outside("bf16 copy", "final norm output"), 0,
-                             copy + hidden)  # fmt: skip
-        return max(during, after, key=lambda moment: moment.total)
-
-    def backward_of_final_norm(self) -> Moment:
-        """RMSNorm written out in Python makes five FP32 tensors of N x h; the fused LayerNorm two gradients."""
-        saved = self._kept_by_layers(len(self.saved)) + self._outside("bf16 copy", "final norm output",
-                                                                      "final norm normalised")  # fmt: skip
-        if self.model.norm == "layernorm":
-            temporaries = 2 * rounded(self.hidden_values * self.width.residual)
-        else:
-            temporaries = 5 * rounded(4 * self.hidden_values)
-        return self._moment("backward of the final norm", self._head_tensors(), saved, 0, temporaries)
-
-    def turning_layers(self) -> list[int]:
-        """Layers at which the backward can be highest, in its order.
-
-        From layer to layer activations shrink and gradients grow, both evenly, so the highest is at one of the ends:
-        the last layer and the first, or, with checkpointing, the end of the last whole segment and of the first.
-        """
-        layers, every = len(self.model.layers), self.setup.checkpoint_every
-        if not every:
-            return sorted({layers - 1, 0}, reverse=True)
-        return sorted({layers - 1, layers // every * every - 1, every - 1}, reverse=True)
-
-    def backward_of_layer(self, at: int) -> Moment:
-        """The widest point of one layer's backward: in its MLP, or in eager attention between two score matrices."""
-        layer, saved = self.model.layers[at], self.saved[at]
-        later = [shape for after in self.model.layers[at + 1 :] for shape in after.tensors(self.model.hidden)]
-        gradients = [*self._head_tensors(), (self.model.hidden,), *later]
-        live = self._live_at_layer(at) + self._outside("bf16 copy", "final norm")
-        in_mlp = self._in_mlp(layer)
-        spots = [(live - in_mlp[0], in_mlp[1], [*gradients, *self._down(layer)])]
-        if self.setup.attention == "eager":
-            freed, temporaries = self._in_eager_attention(layer, saved)
-            mlp = [shape for linear in layer.mlp.linears for shape in linear.tensors()]
-            spots.append((live - freed, temporaries, [*gradients, *mlp]))
-        kept, temporaries, shapes = max(spots, key=lambda spot: spot[0] + spot[1])
-        return self._moment(f"backward of layer {at + 1}", shapes, kept, 0, temporaries + self._gathered(2))
-
-    def _down(self, layer: Layer) -> list[tuple[int, ...]]:
-        return list(layer.mlp.linears[-1].tensors())
-
-    def _in_mlp(self, layer: Layer) -> tuple[int, int]:
-        """(freed, temporary) bytes after the down projection's backward, in tensors of N x f.
-
-        SwiGLU: the product is gone, its gradient and those of its two factors are new. ReLU still holds its output,
-        which its own backward reads, and has two gradients. Beside them lives the gradient of the residual stream.
-        """
-        wide = rounded(self.tokens * layer.mlp.ffn * self.width.compute)
-        relu = layer.mlp.activation == "relu"
-        copy = rounded(2 * layer.mlp.linears[-1].weights) if self.width.autocast else 0
-        freed, gradients = copy + (0 if relu else wide), 2 if relu else 3
-        return freed, gradients * wide + rounded(self.hidden_values * self.width.residual)
-
-    def _in_eager_attention(self, layer: Layer, saved: Breakdown) -> tuple[int, int]:
-        """(freed, temporary) bytes inside the softmax's backward: its gradient and its result, B x heads x T x T."""
-        one = rounded(self.width.compute * self.tokens * layer.attention.heads * layer.attention.head_dim)
-        scores = self.setup.micro_batch * layer.attention.heads * self.setup.sequence**2
-        behind = ("mlp norm", "gate", "relu", "gelu", "attention output", "attention probabilities, cast")
-        freed = one + sum(size for name, size in saved.items() if name.startswith(behind))
-        matrices = 2 * rounded(scores * activations.softmax_bytes(self.setup))
-        return freed, matrices + one + rounded(self.hidden_values * self.width.residual)
-
-    def backward_of_embedding(self) -> Moment:
-        """Every gradient exists. Tied weights hold three of vocab x hidden: the head's, the embedding's, their sum."""
-        tied = 2 * _tensors_bytes(self._head_tensors(), self.recipe.grad_bytes) if self.model.tied else 0
-        workspace = rounded(self.hidden_values * self.width.residual) + tied
-        return self._moment("backward of the embedding", self.model.tensors(), 0, 0, workspace)
-
-    def optimizer_step(self) -> Moment:
-        """Weights, gradients, states, and the copies that the optimizer makes while it steps."""
-        shapes, width = list(self.model.tensors()), self.recipe.optimized_bytes
-        copies = self.rule.peak_copies * _tensors_bytes(shapes, width)
-        copies = _share(copies, self.setup.ranks) if self.setup.zero >= 1 else copies
-        largest = self.rule.peak_tensor_copies * max(prod(shape) for shape in shapes) * width
-        return self._moment("optimizer step", shapes, 0, 0, copies + largest)
-
-    def _head_tensors(self) -> list[tuple[int, ...]]:
-        return [(self.model.vocab, self.model.hidden)]

@@ -22,13 +22,17 @@ from .timeline import BACKWARD, FORWARD, OPTIMIZER, Measurement, account
 
 
 def step(
-    run: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer | None = None, warmup: int = 1
+    run: Callable[[], object],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    warmup: int = 1,
 ) -> Measurement:
     """Run `run()`, one whole training step of yours, and account for every byte of it.
 
     `run` takes no arguments and does forward, backward and `optimizer.step()` as your code does. `warmup` steps come
     first, unmeasured: the first step of a run is different, because the optimizer makes its states there
-    (`warmup=0` shows it; `seconds` is steady from `warmup=2`). Sizes are rounded to 512 bytes, as CUDA rounds them. Raises WorkbookError.
+    (`warmup=0` shows it; `seconds` is steady from `warmup=2`). Sizes are
+    rounded to 512 bytes, as CUDA rounds them. Raises WorkbookError.
 
     >>> layer = nn.Linear(256, 256, bias=False)
     >>> measured = step(lambda: layer(torch.ones(2, 256)).sum().backward(), layer)

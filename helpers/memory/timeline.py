@@ -83,7 +83,12 @@ class Measurement:
 
 
 def account(
-    events: Sequence[Event], born: int, vocab: int | None, hidden_bytes: int, device: str, seconds: float | None
+    events: Sequence[Event],
+    born: int,
+    vocab: int | None,
+    hidden_bytes: int,
+    device: str,
+    seconds: float | None,
 ) -> Measurement:
     """Turn events into a measurement, now that every block's fate is known.
 

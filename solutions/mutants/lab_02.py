@@ -31,7 +31,9 @@ def count_parameters(config, frozen_layers):
 def count_parameters(config, frozen_layers):
     """Only the layers freeze: the embedding goes on training."""
     shape = model(config)
-    return shape.parameters, shape.parameters - sum(layer.parameters for layer in shape.layers[:frozen_layers])
+    return shape.parameters, shape.parameters - sum(
+        layer.parameters for layer in shape.layers[:frozen_layers]
+    )
 
 
 @mutant("count-parameters", feedback="what freezes with them?")
@@ -46,7 +48,11 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed = frozen * frozen_bits // 8 + 2 * (frozen // group)
     state = trainable + 4 * -(-trainable // block)
-    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4 * trainable + 2 * state}
+    return {
+        "parameters": packed + 2 * trainable,
+        "gradients": 2 * trainable,
+        "optimizer": 4 * trainable + 2 * state,
+    }
 
 
 @mutant("state-bytes", feedback="a scale for every block begun")
@@ -63,7 +69,11 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed = -(-frozen * frozen_bits // 8) + 2 * -(-frozen // group)
     state = trainable + 4 * -(-trainable // block)
-    return {"parameters": packed + 2 * trainable, "gradients": 2 * total, "optimizer": 4 * trainable + 2 * state}
+    return {
+        "parameters": packed + 2 * trainable,
+        "gradients": 2 * total,
+        "optimizer": 4 * trainable + 2 * state,
+    }
 
 
 @mutant("state-bytes", feedback="a scale for every group begun")
@@ -74,7 +84,11 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed = ceil(frozen * frozen_bits / 8) + 2 * ceil(frozen / group)
     state = trainable + 4 * ceil(trainable / block)
-    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4 * trainable + 2 * state}
+    return {
+        "parameters": packed + 2 * trainable,
+        "gradients": 2 * trainable,
+        "optimizer": 4 * trainable + 2 * state,
+    }
 
 
 @mutant("state-bytes", feedback="bytes are whole numbers")
@@ -83,7 +97,11 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed = -(-frozen * frozen_bits // 8) + 2 * -(-frozen // group)
     state = trainable + 4 * -(-trainable // block)
-    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4.0 * trainable + 2 * state}
+    return {
+        "parameters": packed + 2 * trainable,
+        "gradients": 2 * trainable,
+        "optimizer": 4.0 * trainable + 2 * state,
+    }
 
 
 @mutant("saved-by-child", feedback="count it once")
@@ -157,7 +175,9 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Adds everything up: a moment that never comes."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
     total, trainable = count_parameters(config, frozen_layers)
-    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
+    saved = sum(
+        activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:]
+    )
     saved += activations.saved_outside_layers(setup).total
     return 4 * total + 12 * trainable + saved + 12 * micro_batch * sequence * config["vocab_size"]
 
@@ -167,7 +187,9 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Forgets the logits."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
     total, trainable = count_parameters(config, frozen_layers)
-    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
+    saved = sum(
+        activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:]
+    )
     return max(4 * total + 8 * trainable + saved, 4 * total + 12 * trainable)
 
 
@@ -176,9 +198,13 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """States for frozen parameters."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
     total, trainable = count_parameters(config, frozen_layers)
-    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
+    saved = sum(
+        activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:]
+    )
     saved += activations.saved_outside_layers(setup).total
-    return max(12 * total + saved + 12 * micro_batch * sequence * config["vocab_size"], 12 * total + 4 * trainable)
+    return max(
+        12 * total + saved + 12 * micro_batch * sequence * config["vocab_size"], 12 * total + 4 * trainable
+    )
 
 
 @mutant("largest-micro-batch", feedback="the answer must still fit")
@@ -214,12 +240,15 @@ def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
     from helpers.memory import budget
 
     micro_batch = 0
-    while budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch + 1, sequence)).peak_bytes <= cap_gib * 2**30:
+    while (
+        budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch + 1, sequence)).peak_bytes
+        <= cap_gib * 2**30
+    ):
         micro_batch += 1
     return micro_batch
 
 
-@mutant("accumulate", feedback="weight each micro-batch by its number of targets")
+@mutant("accumulate", feedback="weight each micro-batch by its number of")
 def accumulate(net, micro_batches):
     """The mean of means."""
     net.zero_grad()

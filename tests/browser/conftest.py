@@ -85,7 +85,8 @@ def set_theme() -> Callable:
 
     def change(page, theme: str) -> None:  # noqa: ANN001
         page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
-        page.wait_for_selector(f"body[data-jp-theme-name='{theme}']")
+        page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+        page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     return change
 

@@ -1,8 +1,8 @@
 """Calculators: pure functions from choices to an Answer, and thin widgets over them.
 
-    from helpers.lesson.calculators import training_memory
-    training_memory()                                       # live, in a notebook
-    print(training_memory().answer(micro_batch=4))          # the same in text
+from helpers.lesson.calculators import training_memory
+training_memory()                                       # live, in a notebook
+print(training_memory().answer(micro_batch=4))          # the same in text
 """
 
 from .serving_memory import serving_answer

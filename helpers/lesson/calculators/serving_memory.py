@@ -16,8 +16,8 @@ def serving_answer(setup: ServeSetup, gpu: str | Device | None = None) -> Answer
     parts = predicted.parts
     formula = (
         f"{'parameters':<12}{human(parts['parameters']):>12}   {setup.model.parameters:,} in {setup.weights}",
-        f"{'KV cache':<12}{human(parts['kv_cache']):>12}   {setup.users:,} users × {setup.context:,} tokens, K and V in "
-        f"{setup.kv}",
+        f"{'KV cache':<12}{human(parts['kv_cache']):>12}   {setup.users:,} users × {setup.context:,} tokens, "
+        f"K and V in {setup.kv}",
         f"{'a token':<12}{human(predicted.kv_bytes_per_token):>12}   of one sequence, over the layers that still grow",
     )
     return Answer(

@@ -56,7 +56,10 @@ class Calculator:
     """
 
     def __init__(
-        self, compute: Callable[..., Answer], options: Mapping[str, tuple[str, list]], start: Mapping[str, object]
+        self,
+        compute: Callable[..., Answer],
+        options: Mapping[str, tuple[str, list]],
+        start: Mapping[str, object],
     ) -> None:
         self.compute, self.options, self.start = compute, options, dict(start)
 
@@ -64,7 +67,9 @@ class Calculator:
         """The answer at the starting values, with `changes`: what the sliders would show."""
         unknown = set(changes) - set(self.options)
         if unknown:
-            raise WorkbookError(f"no control named {sorted(unknown)[0]!r}", ", ".join(self.options), "pick one of these")
+            raise WorkbookError(
+                f"no control named {sorted(unknown)[0]!r}", ", ".join(self.options), "pick one of these"
+            )
         return self.compute(**{**self.start, **changes})
 
     def render(self, values: Mapping[str, object]) -> str:
@@ -75,11 +80,13 @@ class Calculator:
             style = f"background:{CARD};color:#b00020;padding:8px 16px;border-radius:6px;white-space:pre-wrap"
             return f'<pre class="error" style="{style}">{escape(str(error))}</pre>'
 
-    def widget(self):  # noqa: ANN201  (ipywidgets is imported only where it is used)
+    def widget(self):
         """The live calculator, as an ipywidgets box."""
         import ipywidgets as w
 
-        controls = {name: _control(w, text, choices, self.start[name]) for name, (text, choices) in self.options.items()}
+        controls = {
+            name: _control(w, text, choices, self.start[name]) for name, (text, choices) in self.options.items()
+        }
         output = w.HTML(self.render(self.start))
 
         def redraw(change: object) -> None:
@@ -87,8 +94,10 @@ class Calculator:
 
         for control in controls.values():
             control.observe(redraw, names="value")
-        grid = w.GridBox(list(controls.values()), layout=w.Layout(grid_template_columns="repeat(2, minmax(300px, 1fr))"))
-        return w.VBox([grid, output], layout=w.Layout(max_width="800px"))
+        grid = w.GridBox(
+            list(controls.values()), layout=w.Layout(grid_template_columns="repeat(2, minmax(300px, 1fr))")
+        )
+        return w.VBox([grid, output], layout=w.Layout(max_width="764px"))
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -107,7 +116,7 @@ class Calculator:
         return str(self.answer())
 
 
-def _control(w, text: str, choices: list, value: object):  # noqa: ANN001, ANN202
+def _control(w, text: str, choices: list, value: object):
     """A slider for numbers, a menu for names; both from a list of choices, so every value is a sensible one."""
     layout, style = w.Layout(width="auto"), {"description_width": "110px"}
     numbers = all(isinstance(choice, int) for choice in choices)

@@ -69,8 +69,9 @@ def _sentence(predicted: budget.TrainBudget, where: Device | None) -> str:
         return (f"Fits the {where.title} with {human(spare)} to spare, from which the CUDA context and fragmentation "
                 f"still take their part.")  # fmt: skip
     change = next(changes_that_fit(predicted.setup, where.capacity_bytes), None)
-    cure = f"The cheapest change that fits: {change}." if change else (
-        "No single choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU.")  # fmt: skip
+    cure = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
+    if change:
+        cure = f"The cheapest change that fits: {change}."
     return f"Does not fit the {where.title}: {human(-spare)} too much. {cure}"
 
 
@@ -100,7 +101,10 @@ def training_memory(**start: object) -> Calculator:
         "model": ("model", names),
         "gpu": ("GPU", list(DEVICES)),
         "precision": ("precision", list(PRECISIONS)),
-        "optimizer": ("optimizer", ["adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd"]),
+        "optimizer": (
+            "optimizer",
+            ["adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd"],
+        ),
         "micro_batch": ("micro-batch", [1, 2, 4, 8, 16, 32, 64]),
         "sequence": ("sequence", [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]),
         "checkpointing": ("checkpointing", ["none", "full", "every:2", "every:4", "every:8"]),

@@ -1,0 +1,25 @@
+"""Small models that train in a second, as config dicts: families that the catalogue has no small model of."""
+
+from helpers.catalog import TrainSetup, model
+
+QWEN2 = {
+    "model_type": "qwen2", "hidden_act": "silu", "hidden_size": 256, "intermediate_size": 768,
+    "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 3000,
+    "tie_word_embeddings": True, "max_position_embeddings": 4096,
+}  # fmt: skip
+OPT = {
+    "model_type": "opt", "activation_function": "relu", "hidden_size": 256, "ffn_dim": 1024,
+    "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 3000, "max_position_embeddings": 512,
+    "word_embed_proj_dim": 256, "do_layer_norm_before": True,
+}  # fmt: skip
+SMALL = {"tiny-llama": "tiny-llama", "tiny-gpt2": "tiny-gpt2", "tiny-qwen3": "tiny-qwen3", "qwen2": QWEN2, "opt": OPT}
+
+
+def variant(name, **changes):
+    """The shape of a catalogue model with some keys of its config changed."""
+    return model({**model(name).config, **changes})
+
+
+def llama_7b(**choices):
+    """The run that the field quotes: one sequence of 2048 tokens, SDPA, fused AdamW, pure BF16."""
+    return TrainSetup("llama-2-7b", **{"precision": "bf16", "optimizer": "adamw-fused", **choices})
