@@ -71,9 +71,7 @@ def require_space(need_bytes: int) -> None:
 def has_gpu() -> bool:
     """True where nvidia-smi lists a GPU; a driver that is installed but broken counts as none."""
     try:
-        out = subprocess.run(
-            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30
-        )
+        out = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return out.returncode == 0 and b"GPU" in out.stdout
@@ -94,12 +92,8 @@ def diagnose(output: str) -> str:
     """What to do about a failed command, from what it printed."""
     if disk_is_full(output):
         return "the disk (or the temporary folder: set TMPDIR) is full; free some space, then run make again."
-    if re.search(
-        r"Temporary failure in name|Failed to establish|Connect(ion|Timeout|Error)|ProxyError", output
-    ):
-        return (
-            "the package index cannot be reached; check the network or pip's configuration, then make again."
-        )
+    if re.search(r"Temporary failure in name|Failed to establish|Connect(ion|Timeout|Error)|ProxyError", output):
+        return "the package index cannot be reached; check the network or pip's configuration, then make again."
     return "read the lines above; if they do not help, `rm -rf .venv` and run make again."
 
 

@@ -13,9 +13,7 @@ from nbformat import NotebookNode
 
 from helpers.catalog.errors import WorkbookError
 
-SCHEMA_KEYS = frozenset(
-    {"cell_type", "grade", "grade_id", "locked", "points", "schema_version", "solution", "task"}
-)
+SCHEMA_KEYS = frozenset({"cell_type", "grade", "grade_id", "locked", "points", "schema_version", "solution", "task"})
 
 
 @dataclass(frozen=True)

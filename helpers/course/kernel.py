@@ -71,9 +71,7 @@ def _manager() -> AsyncKernelManager:
     """nbval's own: its `--nbval-current-env` is this interpreter, whatever kernelspecs the user has."""
     from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 
-    return AsyncKernelManager(
-        kernel_name=CURRENT_ENV_KERNEL_NAME, kernel_spec_manager=NbvalKernelspecManager()
-    )
+    return AsyncKernelManager(kernel_name=CURRENT_ENV_KERNEL_NAME, kernel_spec_manager=NbvalKernelspecManager())
 
 
 def _error(name: str, message: str) -> NotebookNode:

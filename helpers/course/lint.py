@@ -175,17 +175,13 @@ def _has(pattern: str) -> Callable[[NotebookNode], object]:
 
 
 RULES = (
-    Rule(
-        "counted", _is_code, lambda c: not c.execution_count, "never run, so nbval compares nothing: build it"
-    ),
+    Rule("counted", _is_code, lambda c: not c.execution_count, "never run, so nbval compares nothing: build it"),
     Rule("not-empty", _is_code, lambda c: not c.source.strip(), "an empty code cell: delete it"),
     Rule("short", _is_code, lambda c: len(c.source.splitlines()) > MOST_LINES, f"over {MOST_LINES} lines"),
     Rule("no-star-import", _is_code, _has(r"^\s*from .* import \*"), "import names, not *"),
     Rule("not-skipped", _is_code, lambda c: "nbval-skip" in nb.tags(c), "tagged nbval-skip: never tested"),
     Rule("tags-not-marks", _is_code, _has(r"^\s*#+ *NBVAL_"), "use cell tags, not NBVAL comments"),
-    Rule(
-        "no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"
-    ),
+    Rule("no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"),
     Rule(
         "raises",
         _is_code,
@@ -194,17 +190,11 @@ RULES = (
     ),
     Rule("no-stderr", _is_code, lambda c: bool(_stream(c, "stderr")), "a stored warning (stderr)"),
     Rule("no-semicolon", _is_code, _has(r";\s*\Z"), "a trailing ';' hides the output, but not from nbval"),
-    Rule(
-        "shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"
-    ),
+    Rule("shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"),
     Rule("stable-output", _is_compared, _unstable, "the output differs between runs, it holds"),
-    Rule(
-        "stable-calls", _is_compared, _has(UNSTABLE_CALL), f"does not survive nbval: tag it {nb.IGNORE_TAG}"
-    ),
+    Rule("stable-calls", _is_compared, _has(UNSTABLE_CALL), f"does not survive nbval: tag it {nb.IGNORE_TAG}"),
     Rule("check-locked", grading.is_check, _unlocked, "a check cell is locked and has points"),
-    Rule(
-        "check-compared", grading.is_check, lambda c: not _is_compared(c), "a check's output must be compared"
-    ),
+    Rule("check-compared", grading.is_check, lambda c: not _is_compared(c), "a check's output must be compared"),
     Rule(
         "check-prints",
         grading.is_check,
@@ -212,9 +202,7 @@ RULES = (
         "print the values: 'ok' compares equal for any answer",
     ),
     Rule("check-ends", grading.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
-    Rule(
-        "check-asserts", grading.is_check, _asserts_nothing, "no assert with a message that helps the learner"
-    ),
+    Rule("check-asserts", grading.is_check, _asserts_nothing, "no assert with a message that helps the learner"),
     Rule(
         "answer-single",
         grading.is_answer,

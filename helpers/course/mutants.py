@@ -82,9 +82,7 @@ def _trial_problems(
             yield from _exercise_problems(run, exercise, mutants)
 
 
-def _exercise_problems(
-    run: RunCell, exercise: grading.Exercise, mutants: tuple[Mutant, ...]
-) -> Iterator[str]:
+def _exercise_problems(run: RunCell, exercise: grading.Exercise, mutants: tuple[Mutant, ...]) -> Iterator[str]:
     answers = {grading.grade_id(cell): cell.source for cell in exercise.answers}
     solved = _try(run, exercise, exercise.answers[0].source)
     yield from (f"{exercise.title}: the solution fails: {why}" for why in solved)
@@ -125,11 +123,7 @@ def _text(outputs: list[NotebookNode]) -> str:
 
 def _misplaced(exercises: Exercises, mutants: tuple[Mutant, ...]) -> list[str]:
     ids = [grading.grade_id(cell) for exercise in exercises for cell in exercise.answers]
-    return [
-        f"{one.where}: {unknown_name('answer', one.grade_id, ids)}"
-        for one in mutants
-        if one.grade_id not in ids
-    ]
+    return [f"{one.where}: {unknown_name('answer', one.grade_id, ids)}" for one in mutants if one.grade_id not in ids]
 
 
 def _too_few(exercises: Exercises, mutants: tuple[Mutant, ...], least: int) -> list[str]:

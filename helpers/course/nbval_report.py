@@ -91,9 +91,7 @@ def _watching(kernel):
                 return original(stream, timeout=max(0.0, min(1.0, end - time.monotonic())))
             except Empty:
                 if not kernel.is_alive():
-                    raise RuntimeError(
-                        "the kernel died: killed, out of memory, or the code left Python"
-                    ) from None
+                    raise RuntimeError("the kernel died: killed, out of memory, or the code left Python") from None
                 if time.monotonic() >= end:
                     raise
 

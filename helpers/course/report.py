@@ -56,13 +56,9 @@ def _result(exercise: grading.Exercise, assembly: Assembly, cells: dict[str, Cel
     return ExerciseResult(exercise.title, earned, exercise.points, message)
 
 
-def _message(
-    exercise: grading.Exercise, assembly: Assembly, cells: dict[str, CellResult], failures: list[str]
-) -> str:
+def _message(exercise: grading.Exercise, assembly: Assembly, cells: dict[str, CellResult], failures: list[str]) -> str:
     """The first cause: nothing written, a lost cell, an answer that does not run, or what the checks said."""
-    states = {
-        grading.grade_id(answer): assembly.answers[grading.grade_id(answer)] for answer in exercise.answers
-    }
+    states = {grading.grade_id(answer): assembly.answers[grading.grade_id(answer)] for answer in exercise.answers}
     if all(state in ("untouched", "empty") for state in states.values()):
         return NOT_STARTED
     lost = [key for key, state in states.items() if state == "missing"]

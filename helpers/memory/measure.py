@@ -31,8 +31,8 @@ def step(
 
     `run` takes no arguments and does forward, backward and `optimizer.step()` as your code does. `warmup` steps come
     first, unmeasured: the first step of a run is different, because the optimizer makes its states there
-    (`warmup=0` shows it; `seconds` is steady from `warmup=2`). Sizes are
-    rounded to 512 bytes, as CUDA rounds them. Raises WorkbookError.
+    (`warmup=0` shows it; `seconds` is steady from `warmup=2`). Sizes are rounded to 512 bytes, as CUDA rounds them.
+    Raises WorkbookError.
 
     >>> layer = nn.Linear(256, 256, bias=False)
     >>> measured = step(lambda: layer(torch.ones(2, 256)).sum().backward(), layer)
@@ -44,11 +44,12 @@ def step(
                             "step", "pass the function itself: step(train_step, model, optimizer)")  # fmt: skip
     if not isinstance(model, nn.Module):
         raise WorkbookError(f"model is a {type(model).__name__}", "a torch.nn.Module", "pass the model you train")
-    device = next(model.parameters()).device
+    device = _device_of(model)
+    foreign_bytes = _foreign_bytes(model, optimizer, device)
     seconds = None
     for _ in range(warmup):
         seconds = _timed(run, device)
-    return _Watch(model, optimizer, device).measure(run, seconds)
+    return _Watch(model, optimizer, device, foreign_bytes).measure(run, seconds)
 
 
 def training_step(setup: TrainSetup, device: str | None = None, warmup: int = 1) -> Measurement:
@@ -99,11 +100,46 @@ def _timed(run: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
+def _device_of(model: nn.Module) -> torch.device:
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise WorkbookError("the model has no parameters", "a model that trains something", "pass the model you train")
+    return parameter.device
+
+
+def _adopt(meter: Meter, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """Count what is alive between two steps: weights, states, and master copies that only the optimizer knows."""
+    meter.adopt((*model.parameters(), *model.buffers()), "parameters")
+    meter.adopt((p.grad for p in model.parameters() if p.grad is not None), "gradients")
+    if optimizer is not None:
+        updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        meter.adopt((*_tensors(optimizer.state), *updated), "optimizer")
+        meter.adopt((p.grad for p in updated if p.grad is not None), "gradients")
+
+
+def _foreign_bytes(model: nn.Module, optimizer: torch.optim.Optimizer | None, device: torch.device) -> int:
+    """Bytes that this process has allocated on a GPU for something else than this model and optimizer.
+
+    cuBLAS workspaces of earlier cells are dropped first: this step makes its own, and they are counted.
+    """
+    if device.type != "cuda":
+        return 0
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    owned = Meter()
+    _adopt(owned, model, optimizer)
+    owned.stop()
+    return torch.cuda.memory_allocated(device) - owned.live_bytes
+
+
 class _Watch:
     """Knows, at every allocation, which phase runs and which module is at work."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:
-        self.model, self.optimizer, self.device = model, optimizer, device
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, device: torch.device, foreign_bytes: int
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.device, self.foreign_bytes = device, foreign_bytes
         self.names = {module: name for name, module in model.named_modules()}
         self.stack: list[str] = []
         self.after_backward = False  # from optimizer.step() until a module runs again: the gradients go then
@@ -111,32 +147,22 @@ class _Watch:
 
     def measure(self, run: Callable[[], object], seconds: float | None) -> Measurement:
         gc.collect()
-        self.meter.adopt((*self.model.parameters(), *self.model.buffers()), "parameters")
-        self.meter.adopt((p.grad for p in self.model.parameters() if p.grad is not None), "gradients")
-        if self.optimizer is not None:
-            self._adopt_optimizer(self.optimizer)
+        _adopt(self.meter, self.model, self.optimizer)
         born = len(self.meter.events)
         hidden_bytes = self._run(run)
         self.meter.stop()
         return account(self.meter.events, born, self._vocab(), hidden_bytes, str(self.device.type), seconds)
 
-    def _adopt_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Its states, and master copies: parameters that it updates and the model does not own."""
-        updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self.meter.adopt((*_tensors(optimizer.state), *updated), "optimizer")
-        self.meter.adopt((p.grad for p in updated if p.grad is not None), "gradients")
-
     def _run(self, run: Callable[[], object]) -> int:
         """Run under the meter; return the bytes that only the CUDA allocator saw."""
         on_cuda = self.device.type == "cuda"
         if on_cuda:
-            foreign = torch.cuda.memory_allocated(self.device) - self.meter.live_bytes
             torch.cuda.reset_peak_memory_stats(self.device)
         with self._hooked(), self.meter:
             run()
         if not on_cuda:
             return 0
-        return max(0, torch.cuda.max_memory_allocated(self.device) - foreign - self.meter.peak_bytes)
+        return max(0, torch.cuda.max_memory_allocated(self.device) - self.foreign_bytes - self.meter.peak_bytes)
 
     def _vocab(self) -> int | None:
         return getattr(getattr(self.model, "config", None), "vocab_size", None)

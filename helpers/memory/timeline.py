@@ -54,10 +54,11 @@ class Timeline:
 class Measurement:
     """One measured step.
 
-    `moments` holds the highest point of each phase; `saved_by_module` the bytes alive at the end of the forward that
-    the backward needs, by the module that made them; `seconds` the time of a step without the meter (None when there
-    was no warm-up step to time). On CUDA `peak_bytes` is the allocator's own peak; `unseen_bytes` of it no operator
-    returned (cuBLAS workspaces, temporaries inside operators), and they are in the part "workspace". 0 on a CPU.
+    `moments` holds the highest point of each phase. `saved_by_module` holds the bytes alive at the end of the forward
+    that the backward needs, by the module that made them; of several micro-batches, the largest's. `seconds` is the
+    time of a step without the meter (None when there was no warm-up step to time). On CUDA `peak_bytes` is the
+    allocator's own peak; `unseen_bytes` of it no operator returned (cuBLAS workspaces, temporaries inside operators),
+    and they are in the part "workspace". 0 on a CPU.
     """
 
     device: str
@@ -95,41 +96,47 @@ def account(
     The first `born` events are of blocks that were alive before the step. `vocab` tells logits apart: what has that
     last dimension and is no parameter. `hidden_bytes` is what only the CUDA allocator saw.
     """
-    saved = _saved_at_end_of_forward(events)
+    forwards = _saved_by_forward(events)
+    saved = {key for forward in forwards for key in forward}
     for block in {id(event.block): event.block for event in events}.values():
         if block.category == "workspace":
             block.category = _fate(block, saved, vocab)
     timeline = _timeline(events, born)
     moments = _moments(timeline, hidden_bytes)
-    by_module: dict[str, int] = {}
-    for block in saved.values():
-        if block.category in ("activations", "logits"):
-            by_module[block.owner] = by_module.get(block.owner, 0) + block.size_bytes
+    by_module = max(map(_by_module, forwards), key=lambda sizes: sum(sizes.values()), default={})
     peak_bytes = max(moment.total for moment in moments)
     return Measurement(device, peak_bytes, moments, timeline, by_module, seconds, hidden_bytes)
 
 
-def _fate(block: Block, saved: dict[int, Block], vocab: int | None) -> str:
+def _by_module(saved: dict[int, Block]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for block in saved.values():
+        if block.category in ("activations", "logits"):
+            sizes[block.owner] = sizes.get(block.owner, 0) + block.size_bytes
+    return sizes
+
+
+def _fate(block: Block, saved: set[int], vocab: int | None) -> str:
     if vocab and block.shape and block.shape[-1] == vocab and block.phase != OPTIMIZER:
         return "logits"
     recomputed = block.phase == BACKWARD and block.owner
     return "activations" if id(block) in saved or recomputed else "workspace"
 
 
-def _saved_at_end_of_forward(events: Sequence[Event]) -> dict[int, Block]:
-    """Blocks born in a forward that are alive when the backward after it begins (of the last micro-batch, if many)."""
+def _saved_by_forward(events: Sequence[Event]) -> list[dict[int, Block]]:
+    """For each forward (one per micro-batch): the blocks it made that are alive when its backward begins."""
     live: dict[int, Block] = {}
-    saved: dict[int, Block] = {}
+    forwards: list[dict[int, Block]] = []
     previous = FORWARD
     for event in events:
         if event.phase == BACKWARD and previous == FORWARD:
-            saved = {**saved, **{key: block for key, block in live.items() if block.phase == FORWARD}}
+            forwards.append({key: block for key, block in live.items() if block.phase == FORWARD})
         previous = event.phase
         if event.sign > 0:
             live[id(event.block)] = event.block
         else:
             live.pop(id(event.block), None)
-    return saved
+    return forwards
 
 
 def _timeline(events: Sequence[Event], born: int) -> Timeline:
@@ -148,8 +155,10 @@ def _moments(timeline: Timeline, hidden_bytes: int) -> tuple[Moment, ...]:
     highest: dict[str, int] = {}
     totals = [timeline.total(at) for at in range(len(timeline))]
     for at, phase in enumerate(timeline.phases):
-        if phase not in highest or totals[at] > totals[highest[phase]]:
-            highest[phase] = at
+        begins = at > 0 and timeline.phases[at - 1] != phase  # what stands there when a phase begins counts for it
+        for point in (at - 1, at) if begins else (at,):
+            if phase not in highest or totals[point] > totals[highest[phase]]:
+                highest[phase] = point
     moments = []
     for phase, at in highest.items():
         parts = timeline.breakdown(at)

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.course import notebook as nb
 from helpers.course.assemble import assemble, without_marks
-from tests.course.example_lab import RIGHT, cell_of, code, markdown, with_sources
+from tests.course.example_lab import RIGHT, cell_of, check, code, markdown, with_sources
 
 NAME = "05_numbers.ipynb"
 
@@ -72,12 +72,15 @@ def test_a_split_answer_is_joined_with_a_warning(reference, lab):
     assert found.warnings == ("answer 'twice' was found 2 times: joined in order",)
 
 
+def test_a_check_cell_that_is_not_ours_does_not_run(reference, lab):
+    lab.cells.append(check("check-mine", "print('99 points')", 99))
+    assert ids(assemble(reference, lab).notebook) == ids(reference)
+
+
 def test_the_learners_own_cells_stay_where_they_were(reference, lab):
     learner = with_sources(lab, {"setup": "import math, statistics"})
     learner.cells.insert(0, code("a = 0", "very-first"))
-    learner.cells.insert(
-        ids(learner).index("pages"), code("# NBVAL_SKIP\nb = 1", "before-pages", "nbval-skip")
-    )
+    learner.cells.insert(ids(learner).index("pages"), code("# NBVAL_SKIP\nb = 1", "before-pages", "nbval-skip"))
     found = ids(assemble(reference, learner).notebook)
     own = [key for key in found if key.startswith("learner-")]
     assert len(own) == 3
@@ -97,6 +100,4 @@ def test_nbvals_marks_are_blanked(mark):
     source = f's = """\n{mark}\n"""\nx = 1'
     assert list(find_comment_markers(source)), "the mark must be one that nbval obeys"
     assert not list(find_comment_markers(without_marks(source)))
-    assert (
-        without_marks("x = 1  # NBVAL_SKIP is only a word here") == "x = 1  # NBVAL_SKIP is only a word here"
-    )
+    assert without_marks("x = 1  # NBVAL_SKIP is only a word here") == "x = 1  # NBVAL_SKIP is only a word here"

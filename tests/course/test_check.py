@@ -11,6 +11,7 @@ from nbformat import v4
 
 from helpers.course import notebook as nb
 from helpers.course.check import check, results_of
+from helpers.course.report import ExerciseResult
 from helpers.course.run import run
 from tests.course.example_lab import RIGHT, code, save, with_sources
 
@@ -31,12 +32,20 @@ def test_an_untouched_lab_earns_nothing_and_reads_not_started(built_root, capsys
     assert told.endswith("0 of 5 points\n")
 
 
-def test_right_answers_earn_every_point(course, capsys):
-    path = save(
-        with_sources(nb.read(course / "labs" / NAME), RIGHT), course / "elsewhere/05_numbers (1).ipynb"
-    )
+def test_right_answers_earn_every_point(course, capsys, monkeypatch):
+    (course / "conftest.py").write_text("raise SystemExit('a conftest ran')")
+    monkeypatch.setattr("tempfile.tempdir", str(course))
+    path = save(with_sources(nb.read(course / "labs" / NAME), RIGHT), course / "elsewhere/05_numbers (1).ipynb")
     assert check(str(path), course) == 0
     assert capsys.readouterr().out.endswith("5 of 5 points\n")
+
+
+def test_one_failed_exercise_is_exit_code_1(built_root, monkeypatch):
+    results = (ExerciseResult("one", 1, 1, ""), ExerciseResult("two", 0, 1, "no"))
+    monkeypatch.setattr("helpers.course.check.results_of", lambda *paths, seed: (results, ()))
+    assert check("05", built_root) == 1
+    monkeypatch.setattr("helpers.course.check.results_of", lambda *paths, seed: (results[:1], ()))
+    assert check("05", built_root) == 0
 
 
 def test_each_wrong_answer_gets_its_sentence(course):
@@ -92,6 +101,7 @@ def test_only_explicit_passes_count():
     outcomes = {key: result.outcome for key, result in results.items()}
     assert outcomes == {"fine": "passed", "skipped": "not reached", "hangs": "failed", "after": "not reached"}
     assert "ran longer than 1 seconds" in results["hangs"].message
+    assert [key for key, result in results.items() if result.passed] == ["fine"]
 
 
 def test_the_whole_run_has_one_clock_and_leaves_no_kernel(tmp_path):

@@ -45,9 +45,7 @@ BROKEN = {
     "raises": [ran(code("print(1)", "c", RAISES))],
     "no-stderr": [ran(code("warn()", "c"), "oh", "stderr")],
     "no-semicolon": [ran(code("print(1);", "c")), ran(code("print(1);\n", "c"))],
-    "shows": [
-        ran(code(source, "c"), "") for source in ("run()", "for i in x:\n    run(i)", "%magic", "assert 1")
-    ],
+    "shows": [ran(code(source, "c"), "") for source in ("run()", "for i in x:\n    run(i)", "%magic", "assert 1")],
     "stable-output": [
         ran(code("f()", "c"), text)
         for text in (
@@ -75,9 +73,7 @@ BROKEN = {
         ran(with_metadata(check("c", GOOD_CHECK), points=0)),
     ],
     "check-compared": [],  # built below: it needs a tag and the metadata
-    "check-prints": [
-        ran(check("c", GOOD_CHECK), text) for text in (" ", "True", "ok", "✓", "All checks passed!\nOK")
-    ],
+    "check-prints": [ran(check("c", GOOD_CHECK), text) for text in (" ", "True", "ok", "✓", "All checks passed!\nOK")],
     "check-ends": [ran(check("c", GOOD_CHECK + end)) for end in ("\ngot", "\ngot == 1", "\nf()")],
     "check-asserts": [ran(check("c", source)) for source in ("print(f())", "assert f()\nprint(f())")],
     "answer-single": [ran(answer("c", source), "") for source in ("x = 1", "def f(): pass\ndef g(): pass")],

@@ -9,7 +9,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.course import notebook as nb
 from helpers.course.mutants import find_mutants, load_mutants, problems
-from tests.course.example_lab import cell_of, save, with_sources
+from tests.course.example_lab import CHECK_PAGES, cell_of, save, with_sources
 
 KILLED = '''
 from helpers.course.mutants import mutant
@@ -62,9 +62,7 @@ def test_a_mutant_is_its_source_without_the_decorator(tmp_path):
     assert last.source == "def half(x):\n    return x // 3"
 
 
-@pytest.mark.parametrize(
-    "bad", ["@other('a', feedback='b')", "@mutant('a')", "@mutant('a', feedback=b)", "@mutant"]
-)
+@pytest.mark.parametrize("bad", ["@other('a', feedback='b')", "@mutant('a')", "@mutant('a', feedback=b)", "@mutant"])
 def test_a_bad_mutant_is_an_error_not_skipped(bad, tmp_path):
     path = tmp_path / "lab_05.py"
     path.write_text(f"{bad}\ndef f():\n    pass\n")
@@ -84,6 +82,17 @@ def test_survivors_and_wrong_sentences_are_named(course):
     assert len(found) == 2, found
     assert "fails without its sentence 'another sentence'" in found[0]
     assert "survives" in found[1]
+
+
+def test_a_mutant_that_only_prints_otherwise_fails_but_without_a_sentence(course):
+    printed = KILLED.replace("return x // 3", "return {4: 2}.get(x, 0)")
+    (found,) = tried(course, printed)
+    assert "fails without its sentence 'half of 4 is 2': printed" in found
+
+
+def test_the_right_answer_is_put_back_after_each_mutant(course):
+    builds_on_twice = CHECK_PAGES + "\nassert twice(1) == 2, 'twice was left wrong'"
+    assert tried(course, **{"check-pages": builds_on_twice}) == []
 
 
 def test_a_check_that_fails_its_own_solution_is_named(course):

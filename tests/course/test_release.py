@@ -32,6 +32,10 @@ NAME = "05_numbers.ipynb"
             f"def f():\n    if 1:\n        {BEGIN}\n        x = 1\n    else:\n        x = 2\n        {END}",
             'def f():\n    if 1:\n        raise NotImplementedError("write f here")',
         ),
+        (
+            f"def f():\n    def g():\n        {BEGIN}\n        pass\n        {END}",
+            'def f():\n    def g():\n        raise NotImplementedError("write f.g here")',
+        ),
         (f"{BEGIN}\na, b = 1, 2\na = 3\n{END}", "a = None  # your answer\nb = None  # your answer"),
         (f"{BEGIN}\nn: int = 1\n{END}", "n = None  # your answer"),
     ],
@@ -59,10 +63,7 @@ def test_a_bad_region_is_an_error(source, words):
 
 
 def test_hidden_tests_vanish():
-    assert (
-        without_hidden("a = 1\n### BEGIN HIDDEN TESTS\nassert a\n### END HIDDEN TESTS\nb = 2")
-        == "a = 1\nb = 2"
-    )
+    assert without_hidden("a = 1\n### BEGIN HIDDEN TESTS\nassert a\n### END HIDDEN TESTS\nb = 2") == "a = 1\nb = 2"
     with pytest.raises(WorkbookError, match="has no partner"):
         without_hidden("### BEGIN HIDDEN TESTS")
 

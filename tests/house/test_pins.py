@@ -27,9 +27,7 @@ def ranges(project: dict) -> dict[str, SpecifierSet]:
 
 def disagreements(pinned: dict[str, str], wanted: dict[str, SpecifierSet]) -> list[str]:
     unpinned = [f"{name} has no pin" for name in wanted if name not in pinned]
-    unasked = [
-        f"{name} is pinned, but pyproject does not ask for it" for name in pinned if name not in wanted
-    ]
+    unasked = [f"{name} is pinned, but pyproject does not ask for it" for name in pinned if name not in wanted]
     outside = [
         f"{name}=={version} is outside {wanted[name]}"
         for name, version in pinned.items()

@@ -53,9 +53,7 @@ def test_imports_inside_a_room_and_downwards_are_fine() -> None:
 def loaded_by(statement: str) -> set[str]:
     """The heavy packages that a fresh interpreter holds after a statement."""
     code = f"{statement}\nimport sys; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True, text=True, check=True)
     return HEAVY & set(done.stdout.split())
 
 
@@ -70,9 +68,7 @@ def test_the_lightness_test_can_fail() -> None:
 
 def test_import_helpers_is_instant() -> None:
     code = "import time; t = time.perf_counter(); import helpers; print(time.perf_counter() - t)"
-    runs = [
-        subprocess.run([sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True) for _ in range(3)
-    ]
+    runs = [subprocess.run([sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True) for _ in range(3)]
     assert min(float(run.stdout) for run in runs) < 0.3
 
 

@@ -34,11 +34,7 @@ def test_without_a_gpu_cuda_is_the_last_resort() -> None:
 def test_with_a_gpu_no_attempt_is_cpu_only() -> None:
     for system in ("Linux", "Windows"):
         assert not [label for label in labels(True, system) if "CPU" in label]
-    words = [
-        word
-        for attempt in torch_build.torch_attempts("p", PIN, True, "Linux")
-        for word in attempt.commands[-1]
-    ]
+    words = [word for attempt in torch_build.torch_attempts("p", PIN, True, "Linux") for word in attempt.commands[-1]]
     assert "--torch-backend=auto" in words
     assert "torch>=2.11,<3" in words
 
@@ -67,13 +63,9 @@ def test_which_torch_stays(version: str | None, gpu: bool, system_torch: bool, s
     assert torch_build.torch_will_do(version, PIN, gpu, system_torch) is stays
 
 
-def test_a_failed_attempt_leads_to_the_next(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_failed_attempt_leads_to_the_next(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     ran = []
-    monkeypatch.setattr(
-        torch_build, "run", lambda words: ran.append(words) or (int("+cpu" in words[-1]), "no match")
-    )
+    monkeypatch.setattr(torch_build, "run", lambda words: ran.append(words) or (int("+cpu" in words[-1]), "no match"))
     monkeypatch.setattr(torch_build.platform, "system", lambda: "Linux")
     torch_build.install_torch("python", gpu=False)
     assert len(ran) == 3
@@ -144,11 +136,7 @@ def test_an_old_python_hands_over_to_a_newer_one(monkeypatch: pytest.MonkeyPatch
 def test_old_pythons_can_read_it() -> None:
     for path in (tree.ROOT / "setup_env").glob("*.py"):
         parsed = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 6))
-        future = [
-            node
-            for node in ast.walk(parsed)
-            if isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        ]
+        future = [node for node in ast.walk(parsed) if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
         assert not future, f"{path.name}: Python 3.6 does not know `from __future__ import annotations`"
 
 
@@ -199,9 +187,7 @@ def test_without_a_screen_no_browser_is_opened() -> None:
 
 
 def test_unknown_arguments_are_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "setup_env", "lib"], cwd=tree.ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "setup_env", "lib"], cwd=tree.ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "env, lab or environment.yml" in done.stderr
     assert "Traceback" not in done.stderr

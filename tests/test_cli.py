@@ -1,0 +1,189 @@
+"""The `workbook` command: bad input is a table, good input prints JSON of one shape, and nothing is a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.catalog import MODELS, device, model
+from helpers.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAIN = ["estimate", "train", "--model", "llama-2-7b"]
+SERVE = ["estimate", "serve", "--model", "llama-3-8b"]
+WHOLE = "is not a whole number"
+BAD = [
+    ([], "arguments are required: COMMAND"),
+    (["esimate"], "invalid choice"),
+    (["estimate"], "arguments are required: train|serve"),
+    (["estimate", "both"], "invalid choice"),
+    (["estimate", "train"], "--model"),
+    ([*TRAIN, "--colour", "red"], "unrecognized arguments: --colour red"),
+    ([*TRAIN, "--prec", "bf16"], "unrecognized arguments: --prec bf16"),  # no abbreviations: one spelling
+    ([*TRAIN, "--precision"], "expected one argument"),
+    (["estimate", "train", "--model", "lama-2-7b"], "did you mean 'llama-2-7b'?"),
+    (["estimate", "train", "--model", "llama"], "unknown model 'llama'"),
+    (["estimate", "train", "--model", ""], "unknown model ''"),
+    (["estimate", "train", "--model", "./nowhere/config.json"], "there is no file"),
+    (["estimate", "train", "--model", "x" * 9000], "unknown model"),
+    (["estimate", "train", "--model", "mixtral-8x7b"], "no closed form"),
+    (["estimate", "train", "--model", "gemma-2-9b"], "no closed form"),
+    ([*TRAIN, "--gpu", "h1000"], "did you mean"),
+    ([*TRAIN, "--gpu", ""], "unknown device ''"),
+    ([*TRAIN, "--precision", "bf-16"], "did you mean 'bf16'?"),
+    ([*TRAIN, "--precision", ""], "unknown precision ''"),
+    ([*TRAIN, "--optimizer", "adamw-fussed"], "did you mean 'adamw-fused'?"),
+    ([*TRAIN, "--attention", "flash"], "eager, sdpa"),
+    ([*TRAIN, "--micro-batch", "0"], "micro_batch is 0"),
+    ([*TRAIN, "--micro-batch", "-3"], "micro_batch is -3"),
+    ([*TRAIN, "--micro-batch", "1.5"], WHOLE),
+    ([*TRAIN, "--micro-batch", "1e3"], WHOLE),
+    ([*TRAIN, "--micro-batch", "1_000"], WHOLE),
+    ([*TRAIN, "--micro-batch", " 7"], WHOLE),
+    ([*TRAIN, "--micro-batch", "٣"], WHOLE),  # a digit to Python
+    ([*TRAIN, "--micro-batch", ""], WHOLE),
+    ([*TRAIN, "--micro-batch", "nan"], WHOLE),
+    ([*TRAIN, "--micro-batch", "9" * 5000], WHOLE),
+    ([*TRAIN, "--micro-batch", "9" * 17], "1,048,576"),
+    ([*TRAIN, "--sequence", "0"], "sequence is 0"),
+    ([*TRAIN, "--sequence", "99999999999"], "16,777,216"),
+    (["estimate", "train", "--model", "gpt2", "--sequence", "1025"], "position for 1,024 tokens"),
+    ([*TRAIN, "--ranks", "0"], "ranks is 0"),
+    ([*TRAIN, "--zero", "4"], "zero is 4"),
+    ([*TRAIN, "--zero", "-1"], "zero is -1"),
+    ([*TRAIN, "--checkpointing", "every:0"], "every:K with K from 1 to 32"),
+    ([*TRAIN, "--checkpointing", "every:99"], "every:K with K from 1 to 32"),
+    ([*TRAIN, "--checkpointing", "some"], "none, full, every:K"),
+    ([*SERVE, "--weights", "nf5"], "did you mean 'nf4'?"),
+    ([*SERVE, "--kv", "int8"], "unknown KV cache format"),
+    ([*SERVE, "--users", "0"], "users is 0"),
+    ([*SERVE, "--context", "-1"], "context is -1"),
+    ([*SERVE, "--context", "1" * 16], "16,777,216"),
+    ([*SERVE, "--precision", "bf16"], "unrecognized arguments"),  # of train, not of serve
+    (["check"], "lab"),
+    (["check", "99"], "99"),
+    (["build", "77"], "77"),
+]
+FILES = [
+    ("not json", "cannot be read as JSON"),
+    ("", "cannot be read as JSON"),
+    ("[1, 2]", "holds a JSON list"),
+    ("{}", "model_type"),
+    ('{"model_type": "llama"}', "is missing"),
+    ('{"model_type": "llama", "hidden_size": -1}', "is"),
+    ("\ufeff{", "cannot be read as JSON"),
+]
+
+
+def failure(argv, capsys):
+    """stderr of a refused command, which prints nothing else and exits with 2."""
+    assert main(argv) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("workbook: ")
+    assert "expected:" in printed.err
+    assert "do:" in printed.err
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+@pytest.mark.parametrize(("argv", "phrase"), BAD, ids=lambda value: str(value)[:60])
+def test_bad_input_is_refused_with_what_is_allowed(argv, phrase, capsys):
+    assert phrase in failure(argv, capsys)
+
+
+@pytest.mark.parametrize(("content", "phrase"), FILES, ids=[content for content, _ in FILES])
+@pytest.mark.parametrize("kind", ["train", "serve"])
+def test_bad_config_files(kind, content, phrase, tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    assert phrase in failure(["estimate", kind, "--model", str(path)], capsys)
+
+
+def test_a_folder_without_a_config_and_bytes_that_are_no_text(tmp_path, capsys):
+    assert "there is no file" in failure([*TRAIN[:-1], str(tmp_path)], capsys)
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read" in failure([*TRAIN[:-1], str(tmp_path)], capsys)
+
+
+def as_json(argv, capsys):
+    assert main([*argv, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return json.loads(printed.out)
+
+
+GOOD = [
+    ("train", []),
+    ("train", ["--gpu", "H100-80GB"]),
+    ("train", ["--precision", "BF16", "--optimizer", "adamw", "--checkpointing", "every:32"]),
+    ("train", ["--zero", "3", "--ranks", "64", "--attention", "eager", "--micro-batch", "007"]),
+    ("serve", []),
+    ("serve", ["--gpu", "t4", "--weights", "nf4", "--kv", "fp8-e4m3", "--users", "16", "--context", "8192"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), GOOD, ids=str)
+def test_json_has_one_shape(kind, options, capsys):
+    said = as_json(["estimate", kind, "--model", "llama-2-7b", *options], capsys)
+    assert list(said)[:3] == ["parts", "peak_bytes", "device"]
+    assert set(said) - {"parts", "peak_bytes", "device"} == ({"kv_bytes_per_token"} if kind == "serve" else set())
+    assert said["peak_bytes"] == sum(said["parts"].values())
+    assert all(type(size) is int for size in (*said["parts"].values(), said["peak_bytes"]))
+    if "--gpu" not in options:
+        assert said["device"] is None
+        return
+    where = device(options[options.index("--gpu") + 1])
+    assert said["device"] == {
+        "name": where.name,
+        "capacity_bytes": where.capacity_bytes,
+        "fits": said["peak_bytes"] <= where.capacity_bytes,
+    }
+
+
+def test_fits_says_yes_and_no(capsys):
+    small = as_json(["estimate", "train", "--model", "gpt2", "--sequence", "512", "--gpu", "h100-80gb"], capsys)
+    large = as_json([*TRAIN, "--gpu", "h100-80gb"], capsys)
+    assert (small["device"]["fits"], large["device"]["fits"]) == (True, False)
+
+
+def test_kv_bytes_per_token_is_of_one_sequence(capsys):
+    one, many = (as_json([*SERVE, "--users", users], capsys) for users in ("1", "64"))
+    assert one["kv_bytes_per_token"] == many["kv_bytes_per_token"] == 32 * 2 * 8 * 128 * 2
+    assert many["parts"]["kv_cache"] == 64 * one["parts"]["kv_cache"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_can_be_served_and_named_by_its_config(name, tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(dict(model(name).config)))
+    by_name, by_path = (as_json(["estimate", "serve", "--model", m, "--context", "512"], capsys) for m in (name, str(path)))
+    assert by_name == by_path
+
+
+def test_without_json_a_table_and_one_sentence(capsys):
+    assert main([*TRAIN, "--gpu", "h100-80gb"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Training llama-2-7b: ")
+    assert [line.split()[0] for line in lines[2:-2]] == ["parameters", "gradients", "optimizer", "workspace", "peak"]
+    assert lines[-1].startswith("Does not fit the NVIDIA H100 SXM")
+    assert main([*SERVE, "--gpu", "h100-80gb"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Fits the NVIDIA H100 SXM")
+
+
+def test_help_is_not_an_error(capsys):
+    for argv in (["--help"], ["estimate", "train", "--help"]):
+        with pytest.raises(SystemExit) as left:
+            main(argv)
+        assert left.value.code == 0
+        assert "usage: workbook" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("argv", "code"), [(["estimate", "train", "--model", "nope"], 2), ([*SERVE, "--json"], 0)])
+def test_the_command_itself(argv, code):
+    done = subprocess.run([sys.executable, "-m", "helpers.cli", *argv], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr + done.stdout
+    assert bool(done.stderr) == bool(code)
