@@ -82,7 +82,6 @@ def failure(argv, capsys):
     assert main(argv) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("workbook: ")
     assert "expected:" in printed.err
     assert "do:" in printed.err
     assert "Traceback" not in printed.err

@@ -65,7 +65,8 @@ def reference_lab(path: Path, seed: str = STORED_SEED) -> NotebookNode:
 def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path, Path]:
     """(reference, learner's notebook) for what was asked. WorkbookError when either is not there."""
     if learner_path is None and lab.endswith(".ipynb"):
-        learner_path, lab = Path(lab), Path(lab).stem.partition("_")[0]
+        learner_path = Path(lab)
+        lab = _lab_of(learner_path)
     reference = _one(nb.find(lab, root, ["solutions"]), lab)
     learner_path = learner_path or root / "labs" / reference.name
     if not learner_path.is_file():
@@ -75,6 +76,13 @@ def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path
             "pass its path: workbook check PATH.ipynb",
         )
     return reference, learner_path
+
+
+def _lab_of(learner_path: Path) -> str:
+    """The lab that a notebook was released as, whatever its file is called now; else its name's number."""
+    metadata = nb.read(learner_path).metadata if learner_path.is_file() else {}
+    source = metadata.get("workbook", {}).get("source", learner_path.name)
+    return Path(str(source)).stem.partition("_")[0]
 
 
 def _one(paths: list[Path], lab: str) -> Path:

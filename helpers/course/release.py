@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import hashlib
 import sys
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from helpers.course import notebook as nb
 GENERATOR = "workbook release"
 SOLUTION = ("### BEGIN SOLUTION", "### END SOLUTION")
 HIDDEN = ("### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS")
-STUB_MARKS = ('raise NotImplementedError("write ', "= None  # your answer")
 
 
 def release(root: Path, check: bool = False) -> int:
@@ -41,7 +41,7 @@ def release(root: Path, check: bool = False) -> int:
     twins = {root / "labs" / path.name: released(nb.read(path), f"solutions/{path.name}") for path in sources}
     if check:
         return _compare(twins, root)
-    kept = [path for path in twins if path.exists() and _has_answers(path)]
+    kept = [path for path in twins if path.exists() and has_answers(nb.read(path))]
     for path in kept:
         name = path.relative_to(root)
         print(f"✗ {name} holds answers and was kept: move it away, then release", file=sys.stderr)
@@ -58,7 +58,6 @@ def released(solution: NotebookNode, source: str) -> NotebookNode:
     grading.exercises(solution)
     lab = copy.deepcopy(solution)
     own = dict(lab.metadata.get("workbook", {}))
-    lab.metadata["workbook"] = own | {"generator": GENERATOR, "source": source}
     for cell in lab.cells:
         where = f"{source}, cell {grading.grade_id(cell) or cell.get('id')!r}"
         if grading.is_answer(cell):
@@ -68,7 +67,16 @@ def released(solution: NotebookNode, source: str) -> NotebookNode:
             cell.source = without_hidden(cell.source, where)
         if any(mark in cell.source for mark in SOLUTION + HIDDEN):
             raise _bad_marks(where, "a mark in a cell that may not have it")
+    stubs = {grading.grade_id(cell): _digest(cell.source) for cell in lab.cells if grading.is_answer(cell)}
+    lab.metadata["workbook"] = own | {"generator": GENERATOR, "source": source, "stubs": stubs}
     return lab
+
+
+def has_answers(lab: NotebookNode) -> bool:
+    """True when an answer cell is not the stub that was released: somebody's work, which nothing may overwrite."""
+    stubs = lab.metadata.get("workbook", {}).get("stubs", {})
+    answers = (cell for cell in lab.cells if grading.is_answer(cell))
+    return any(_digest(cell.source) != stubs.get(grading.grade_id(cell)) for cell in answers)
 
 
 def stub(answer: str, where: str = "answer") -> str:
@@ -160,10 +168,8 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _has_answers(path: Path) -> bool:
-    """True when a lab on disk holds an answer that is no stub: work that a release would destroy."""
-    answers = [cell.source for cell in nb.read(path).cells if grading.is_answer(cell)]
-    return any(source.strip() and not any(mark in source for mark in STUB_MARKS) for source in answers)
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.strip().encode()).hexdigest()[:16]
 
 
 def _compare(twins: dict[Path, NotebookNode], root: Path) -> int:

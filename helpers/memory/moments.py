@@ -76,10 +76,10 @@ class Step:
         return -(-layers // every) * self.boundary + self._eager_mask()
 
     def _eager_mask(self) -> int:
-        """Eager attention's additive mask: checkpointing keeps it as an argument of the layers."""
+        """Eager attention's additive mask, B x T x T: checkpointing keeps it as an argument of the layers."""
         if self.setup.attention == "sdpa":
             return 0
-        return rounded(self.setup.sequence**2 * self.width.residual)
+        return rounded(self.tokens * self.setup.sequence * self.width.residual)
 
     def _live_at_layer(self, at: int) -> int:
         """Saved bytes when the backward of layer `at` begins, its segment recomputed if it was checkpointed."""

@@ -141,7 +141,7 @@ def shown(call, *args, **kwargs):
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("call", "argument", "phrase"), NAMES, ids=str)
+@pytest.mark.parametrize(("call", "argument", "phrase"), NAMES)
 def test_names_and_values(call, argument, phrase):
     assert phrase in shown(call, argument)
 

@@ -121,7 +121,7 @@ def test_a_good_cell_breaks_no_rule(cell):
     assert broken_by(cell) == set()
 
 
-HEADER = "# 05 Title\n[badge](https://colab.research.google.com/x)\n\n| Time |\n|---|"
+HEADER = "# 05 Title\n**The promise:** x\n\n| time |\n|---|"
 WHOLE = {
     "title": ("solutions", [markdown("no title", "t")]),
     "chapter-header": ("notebooks", [markdown("# 05 Title", "t")]),

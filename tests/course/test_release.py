@@ -6,7 +6,7 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.course import notebook as nb
-from helpers.course.release import release, released, stub, without_hidden
+from helpers.course.release import has_answers, release, released, stub, without_hidden
 from tests.course.example_lab import RIGHT, answer, cell_of, check, example_lab, save, with_sources
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -87,7 +87,9 @@ def test_a_lab_that_cannot_be_graded_is_not_released(cells, words):
 
 def test_the_twin_shows_the_target_and_names_its_source(built_root):
     lab = nb.read(built_root / "labs" / NAME)
-    assert lab.metadata.workbook == {"generator": "workbook release", "source": f"solutions/{NAME}"}
+    assert lab.metadata.workbook.generator == "workbook release"
+    assert lab.metadata.workbook.source == f"solutions/{NAME}"
+    assert not has_answers(lab)
     first_answer, first_check = cell_of(lab, "twice"), cell_of(lab, "check-twice")
     assert (first_answer.outputs, first_answer.execution_count) == ([], None)
     assert first_check.outputs[0].text == "1 -> 2\n5 -> 10\n"
@@ -108,6 +110,14 @@ def test_check_sees_an_edit_a_missing_twin_and_an_orphan(course, capsys):
     (course / "solutions" / NAME).unlink()
     assert release(course, check=True) == 1
     assert "has no source" in capsys.readouterr().err
+
+
+def test_half_an_answer_is_an_answer(built_root):
+    """The stub's line is still there, and so is somebody's work above it."""
+    lab = nb.read(built_root / "labs" / NAME)
+    cell = cell_of(lab, "twice")
+    cell.source = cell.source.replace("raise", "half = x + 0\n    raise")
+    assert has_answers(lab)
 
 
 def test_somebodys_answers_are_never_overwritten(course, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from helpers.course import notebook as nb
 from helpers.course.check import results_of
 from helpers.course.lint import lint
 from helpers.course.mutants import find_mutants, load_mutants, problems
-from helpers.course.release import release, released
+from helpers.course.release import has_answers, release, released
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = nb.find_all(ROOT, ["solutions"])
@@ -22,6 +23,9 @@ def test_there_are_labs():
 
 
 def test_labs_are_what_release_makes_of_solutions(capsys):
+    solved = [path.name for path in nb.find_all(ROOT, ["labs"]) if has_answers(nb.read(path))]
+    if solved and "CI" not in os.environ:
+        pytest.skip(f"{', '.join(solved)} holds your answers; `workbook check` grades them")
     assert release(ROOT, check=True) == 0, capsys.readouterr().err
 
 

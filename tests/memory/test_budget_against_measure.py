@@ -23,6 +23,7 @@ CASES = [
     ("tiny-gpt2", "fp32", "sgd-momentum", 2, 128, "none", "sdpa", 0.005),
     ("tiny-gpt2", "bf16", "adamw-fused", 1, 256, "full", "eager", 0.005),
     ("tiny-gpt2", "bf16", "adamw-foreach", 2, 128, "every:2", "sdpa", 0.005),
+    ("tiny-gpt2", "fp32", "sgd", 4, 256, "full", "eager", 0.005),  # the mask that it keeps is B x T x T
     ("tiny-qwen3", "bf16", "adamw-fused", 2, 128, "full", "sdpa", 0.005),
     ("tiny-qwen3", "autocast-bf16", "adamw-fused", 2, 128, "none", "sdpa", 0.005),
     ("tiny-qwen3", "fp32", "adamw-foreach", 1, 32, "none", "sdpa", 0.005),

@@ -1,0 +1,74 @@
+"""Predict, compare, check: a guess is kept, a table compares, and a check can fail."""
+
+import math
+
+import pytest
+
+from helpers.catalog import WorkbookError
+from helpers.lesson import check, compare, predict
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("unit", "size"), [("bytes", 3), ("KiB", 3 * 2**10), ("MiB", 3 * 2**20), ("GiB", 3 * 2**30), ("GB", 3 * 10**9)]
+)
+def test_a_guess_is_kept_in_bytes(unit, size, printed):
+    assert printed(predict, "peak", unit, guess=3) == f"Your guess, peak: 3 {unit}\n"
+    assert predict("peak", unit, guess=3).bytes == size
+
+
+def test_no_guess_is_allowed_and_says_how_to_make_one(printed):
+    assert predict("peak").bytes is None
+    assert "Put a number in place of None" in printed(predict, "peak", "GiB")
+
+
+@pytest.mark.parametrize("guess", ["12", True, -1, math.nan, math.inf, [3], 3j])
+def test_a_bad_guess_is_refused(guess):
+    with pytest.raises(WorkbookError, match="the guess is") as raised:
+        predict("peak", guess=guess)
+    assert "guess=512" in raised.value.do
+
+
+def test_a_bad_unit_is_refused():
+    with pytest.raises(WorkbookError, match="the unit is 'MB'"):
+        predict("peak", unit="MB")
+
+
+def test_compare_prints_each_prediction_with_its_distance(printed):
+    table = printed(compare, 200 * MIB, you=predict("peak", guess=100), formula=199 * MIB, trace=200 * MIB)
+    rows = [line.split() for line in table.splitlines() if not line.startswith("Your")]
+    assert rows == [
+        ["MiB", "off", "by"],
+        ["you", "100.0", "−50.00", "%"],
+        ["formula", "199.0", "−0.50", "%"],
+        ["trace", "200.0", "0.00", "%"],
+        ["measured", "200.0"],
+    ]
+
+
+def test_compare_without_a_guess_prints_a_dash_and_lines_up(printed):
+    lines = printed(compare, 2**30, unit="GiB", you=None, a_rather_long_name=2 * 2**30).splitlines()
+    assert lines[1].split() == ["you", "–"]
+    assert lines[2].split() == ["a_rather_long_name", "2.0", "+100.00", "%"]
+    assert len({line.rindex(number) + len(number) for line, number in zip(lines[2:], ("2.0", "1.0"), strict=True)}) == 1
+
+
+def test_check_passes_up_to_the_allowed_distance_and_prints_it(printed):
+    said = printed(check, "peak", measured=1000, predicted=1019, rel=0.02)
+    assert said == "✓ peak: predicted 1019 B, measured 1000 B, off by +1.90 % (allowed ±2 %)\n"
+    assert "−1.00 %" in printed(check, "peak", measured=1000, predicted=990, rel=0.02)
+    assert "off by 0.00 %" in printed(check, "peak", measured=10**9, predicted=10**9 + 1, rel=0.02)
+
+
+@pytest.mark.parametrize("predicted", [1021, 979, 0, -1000, 10**9])
+def test_check_raises_beyond_it(predicted, capsys):
+    with pytest.raises(AssertionError, match=r"✗ peak: .*allowed ±2 %"):
+        check("peak", measured=1000, predicted=predicted, rel=0.02)
+    assert "✓" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("measured", "predicted"), [(0, 1), (-1, -1), (math.nan, 1), (1, math.nan), (math.inf, 1)])
+def test_check_refuses_what_is_no_measurement(measured, predicted):
+    with pytest.raises(WorkbookError, match="two finite sizes|against predicted"):
+        check("peak", measured=measured, predicted=predicted, rel=0.5)
