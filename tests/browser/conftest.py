@@ -66,10 +66,10 @@ def calculator_alone() -> nbformat.NotebookNode:
 
 
 @pytest.fixture(scope="session")
-def open_notebook(browser, lab: Lab) -> Callable:  # noqa: ANN001  (Playwright may be missing)
+def open_notebook(browser, lab: Lab) -> Callable:
     """`open_notebook(name)` gives a page on which the notebook is rendered, every cell of it."""
 
-    def open_it(name: str):  # noqa: ANN202
+    def open_it(name: str):
         page = browser.new_page(viewport={"width": 1200, "height": 1000})
         page.set_default_timeout(WAIT_MS)
         page.goto(lab.url(name))
@@ -83,7 +83,7 @@ def open_notebook(browser, lab: Lab) -> Callable:  # noqa: ANN001  (Playwright m
 def set_theme() -> Callable:
     """`set_theme(page, "JupyterLab Dark")`, and wait until it is on."""
 
-    def change(page, theme: str) -> None:  # noqa: ANN001
+    def change(page, theme: str) -> None:
         page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
         page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
         page.wait_for_selector("#jupyterlab-splash", state="detached")
@@ -95,7 +95,7 @@ def set_theme() -> Callable:
 def screenshot() -> Callable:
     """`screenshot(page, name)` saves what a person would see, where WORKBOOK_SCREENSHOTS names a folder."""
 
-    def save(page, name: str) -> None:  # noqa: ANN001
+    def save(page, name: str) -> None:
         if folder := os.environ.get("WORKBOOK_SCREENSHOTS"):
             Path(folder).mkdir(parents=True, exist_ok=True)
             page.screenshot(path=Path(folder) / f"{name}.png")

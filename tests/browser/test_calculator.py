@@ -27,7 +27,7 @@ CONTRAST = """element => {
 
 
 @pytest.fixture(scope="module")
-def live(open_notebook) -> Iterator:  # noqa: ANN001
+def live(open_notebook) -> Iterator:
     """The page with the setup cells and the calculator's cell run."""
     page = open_notebook("calculator.ipynb")
     page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.ready")
@@ -37,23 +37,23 @@ def live(open_notebook) -> Iterator:  # noqa: ANN001
     page.close()
 
 
-def peak_gib(page) -> float:  # noqa: ANN001
+def peak_gib(page) -> float:
     """The number in the picture's title."""
     title = page.locator(".widget-html svg > text").first.text_content()
     return float(re.search(r"([\d.]+) GiB at the peak", title)[1])
 
 
-def bar_widths(page) -> dict[str, float]:  # noqa: ANN001
+def bar_widths(page) -> dict[str, float]:
     """Pixels on the screen of each part of the bar, by name."""
     bars = page.locator(".widget-html svg rect.part").all()
     return {bar.get_attribute("data-part"): bar.bounding_box()["width"] for bar in bars}
 
 
-def slider(page, name: str):  # noqa: ANN001, ANN201
+def slider(page, name: str):
     return page.locator(".widget-hslider", has=page.get_by_text(name, exact=True)).locator(".noUi-handle")
 
 
-def choose(page, name: str, value: str) -> None:  # noqa: ANN001
+def choose(page, name: str, value: str) -> None:
     page.locator(".widget-dropdown", has=page.get_by_text(name, exact=True)).locator("select").select_option(value)
 
 

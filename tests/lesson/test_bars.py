@@ -5,10 +5,11 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from helpers.lesson.bars import MARGIN, WIDTH, stacked_bar
+from helpers.memory.account import PARTS
 
 GIB = 2**30
 SVG = "{http://www.w3.org/2000/svg}"
-PARTS = {"parameters": 25 * GIB, "optimizer": 50 * GIB, "activations": 20 * GIB, "logits": GIB}
+SIZES = {"parameters": 25 * GIB, "optimizer": 50 * GIB, "activations": 20 * GIB, "logits": GIB}
 
 
 def read(picture):
@@ -21,10 +22,10 @@ def widths(picture):
 
 @pytest.mark.parametrize("capacity_bytes", [None, 10 * GIB, 80 * GIB, 4000 * GIB])
 def test_widths_are_proportional_to_bytes_and_the_line_to_the_capacity(capacity_bytes):
-    picture = stacked_bar("t", PARTS, capacity_bytes, "GPU")
+    picture = stacked_bar("t", SIZES, capacity_bytes, "GPU")
     drawn = widths(picture)
-    per_byte = sum(drawn.values()) / sum(PARTS.values())
-    for part, size in PARTS.items():
+    per_byte = sum(drawn.values()) / sum(SIZES.values())
+    for part, size in SIZES.items():
         assert drawn[part] == pytest.approx(size * per_byte, abs=0.1)
     lines = [float(line.get("x1")) for line in read(picture).iter(f"{SVG}line")]
     assert lines == ([pytest.approx(MARGIN + capacity_bytes * per_byte, rel=0.01)] if capacity_bytes else [])
@@ -33,14 +34,14 @@ def test_widths_are_proportional_to_bytes_and_the_line_to_the_capacity(capacity_
 
 def test_blocks_stand_end_to_end_inside_the_card():
     x = MARGIN
-    for rect in (r for r in read(stacked_bar("t", PARTS)).iter(f"{SVG}rect") if r.get("data-part")):
+    for rect in (r for r in read(stacked_bar("t", SIZES)).iter(f"{SVG}rect") if r.get("data-part")):
         assert float(rect.get("x")) == pytest.approx(x, abs=0.2)
         x += float(rect.get("width"))
     assert x <= WIDTH - MARGIN
 
 
 def test_legend_names_each_part_inside_the_card():
-    every = dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "logits", "workspace", "kv_cache"), 999 * 2**20)  # fmt: skip
+    every = dict.fromkeys(PARTS, 999 * 2**20)
     texts = [t for t in read(stacked_bar("t", every)).iter(f"{SVG}text") if t.get("font-size") == "11.5"]
     assert [t.text.rsplit(" ", 2)[0] for t in texts][-2:] == ["workspace", "KV cache"]
     assert len(texts) == len(every)

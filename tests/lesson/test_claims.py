@@ -35,7 +35,12 @@ def test_every_claim_is_whole(key):
 
 def test_ids_are_written_once():
     names = []
-    json.loads(claims._LEDGER.read_text(), object_pairs_hook=lambda pairs: names.extend(k for k, _ in pairs) or dict(pairs))
+
+    def note(pairs):
+        names.extend(key for key, _ in pairs)
+        return dict(pairs)
+
+    json.loads(claims._LEDGER.read_text(encoding="utf-8"), object_pairs_hook=note)
     ids = [name for name in names if name in claims.ledger()]
     assert len(ids) == len(set(ids))
 

@@ -70,5 +70,5 @@ def test_check_raises_beyond_it(predicted, capsys):
 
 @pytest.mark.parametrize(("measured", "predicted"), [(0, 1), (-1, -1), (math.nan, 1), (1, math.nan), (math.inf, 1)])
 def test_check_refuses_what_is_no_measurement(measured, predicted):
-    with pytest.raises(WorkbookError, match="two finite sizes|against predicted"):
+    with pytest.raises(WorkbookError, match="against predicted"):
         check("peak", measured=measured, predicted=predicted, rel=0.5)

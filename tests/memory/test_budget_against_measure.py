@@ -46,7 +46,9 @@ def test_peak_and_parts(case):
     assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=allowed)
     assert_same_at_optimizer_step(predicted, measured, tensors=len(list(setup.model.tensors())))
     if predicted.peak.name != "backward of the embedding":  # there, other moments lie within a permille
-        residual = measured.parts - predicted.parts
+        residual = dict(measured.parts - predicted.parts)
+        # autograd hands a gradient over when it has all of it: until then the meter takes it for a temporary
+        residual["gradients or workspace"] = residual.pop("gradients", 0) + residual.pop("workspace", 0)
         assert all(abs(size) <= allowed * measured.peak_bytes for size in residual.values()), residual
 
 

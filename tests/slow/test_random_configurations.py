@@ -24,7 +24,8 @@ def random_config(draw):
     family = draw.choice(["gpt2", "opt", "llama", "qwen2", "qwen3"])
     if family == "gpt2":
         return {"model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 512,
-                "vocab_size": vocab, "activation_function": "gelu_new", "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+                "vocab_size": vocab, "activation_function": "gelu_new",
+                "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
     shared = {"model_type": family, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
               "vocab_size": vocab, "max_position_embeddings": 512, "tie_word_embeddings": tied,
               "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
