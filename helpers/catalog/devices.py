@@ -177,10 +177,3 @@ def _load() -> Mapping[str, Device]:
 
 
 DEVICES: Mapping[str, Device] = _load()
-
-
-def detect() -> Device | None:
-    """The GPU that this process would use, with its live capacity, or None; imports torch."""
-    from .detect import live_device
-
-    return live_device()

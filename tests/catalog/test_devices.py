@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from helpers.catalog import devices
-from helpers.catalog.detect import describe
 from helpers.catalog.devices import DEVICES, Figure, build_device, device
 from helpers.catalog.errors import WorkbookError
+from helpers.catalog.live import describe, detect
 
 ENTRIES = json.loads((Path(devices.__file__).parent / "data" / "devices.json").read_text())["devices"]
 GOOD = {"value": 5, "unit": "bytes", "kind": "datasheet", "source": "a datasheet", "date": "2024-01"}
@@ -118,7 +118,7 @@ def test_an_unknown_or_partial_gpu_has_its_capacity_and_nothing_else(cuda_name, 
 def test_detect_agrees_with_torch():
     import torch
 
-    found = devices.detect()
+    found = detect()
     if not torch.cuda.is_available():
         assert found is None
     else:

@@ -22,9 +22,9 @@ def saved_storages(model, ids):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = (rounded(storage.nbytes()), storage)  # held, so that no address is reused
-        return tensor
+        # nothing is unpacked here, and an operator that got its own output back would keep itself alive
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda nothing: nothing):
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
     assert loss.requires_grad
     return sum(size for size, _ in kept.values())

@@ -11,7 +11,7 @@ from .devices import DEVICES, Device, Figure
 SAME_CARD = 0.10
 
 
-def live_device() -> Device | None:
+def detect() -> Device | None:
     """The current CUDA device with the capacity that PyTorch reports for it; None without CUDA."""
     import torch
 
