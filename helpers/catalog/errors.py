@@ -27,12 +27,14 @@ class WorkbookError(ValueError):
 
 
 def unknown_name(kind: str, name: object, allowed: Iterable[str]) -> WorkbookError:
-    """The error for a name that is not in `allowed`; suggests the nearest one.
+    """The error for a name that is not in `allowed`; suggests one that begins so, else the nearest.
 
     >>> print(unknown_name("precision", "bf-16", ["bf16", "fp32"]).do)
     did you mean 'bf16'?
     """
     names = list(allowed)
-    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.4)
+    wanted = str(name).lower()
+    longer = sorted((known for known in names if wanted and known.startswith(wanted)), key=len)
+    close = longer or difflib.get_close_matches(wanted, names, n=1, cutoff=0.4)
     do = f"did you mean {close[0]!r}?" if close else f"pick one of the {len(names)} names above"
     return WorkbookError(f"unknown {kind} {name!r}", ", ".join(names), do)

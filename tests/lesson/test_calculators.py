@@ -1,9 +1,11 @@
 """Calculators: one pure function in the widget, in text and in the terminal; every choice answers or explains."""
 
 import json
+import sys
 from base64 import b64decode
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +99,18 @@ def test_fits_and_spare_bytes_are_true_on_every_device(gpu):
         assert answer.sentence.startswith("Fits") == (answer.parts.total <= answer.capacity_bytes)
 
 
+@pytest.mark.parametrize("answer", [training_answer, serving_answer])
+def test_fits_is_decided_by_the_byte(answer):
+    setup = {training_answer: TrainSetup, serving_answer: ServeSetup}[answer]("llama-3-8b")
+    need = answer(setup).parts.total
+    exact, short = (SimpleNamespace(title="GPU", capacity_bytes=size) for size in (need, need - 1))
+    module = sys.modules[answer.__module__]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "device", lambda gpu: gpu)
+        assert answer(setup, exact).sentence.startswith("Fits the GPU with 0 B to spare")
+        assert answer(setup, short).sentence.startswith("Does not fit the GPU: 1 B too much")
+
+
 @pytest.mark.parametrize(("name", "gpu"), [("llama-3-8b", "rtx-4090-24gb"), ("gemma-2-9b", "l40s-48gb")])
 def test_the_users_that_would_fit_do_and_one_more_does_not(name, gpu):
     setup = ServeSetup(name, users=500, context=8000)
@@ -140,7 +154,7 @@ def test_a_stored_notebook_holds_text_and_two_pictures(monkeypatch):
 
 
 def test_without_ipywidgets_text_and_picture_remain(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ipywidgets", None)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert set(displayed(CALCULATOR, monkeypatch)) == {"text/plain", "image/svg+xml", "image/png"}
 
 
