@@ -1,6 +1,7 @@
 """The environment in .venv, made in three steps and stamped with what it was made from."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -73,6 +74,15 @@ def install_rest(torch: str) -> None:
     machine.require(install, "Installing the packages")
 
 
+def quiet_jupyter() -> None:
+    """No news and no update pop-up over the first page; a setting of the user's own wins."""
+    folder = os.path.join(VENV, "share", "jupyter", "lab", "settings")
+    os.makedirs(folder, exist_ok=True)
+    settings = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+    with open(os.path.join(folder, "overrides.json"), "w", encoding="utf-8") as file:
+        json.dump(settings, file, indent=1)
+
+
 def env() -> None:
     """Make .venv current. Leaves no stamp unless everything succeeded, so that the next run tries again."""
     if is_current():
@@ -88,6 +98,7 @@ def env() -> None:
     torch = settle_torch(venv_python(), gpu, system_torch)
     say("3/3 JupyterLab, Transformers and the other packages ...")
     install_rest(torch)
+    quiet_jupyter()
     if gpu:
         warn_without_cuda(venv_python(), torch)
     with open(STAMP, "w", encoding="utf-8") as file:

@@ -91,6 +91,4 @@ class ConfigKeys:
         return spellings[0], _MISSING
 
     def _error(self, key: str, problem: str, expected: str) -> WorkbookError:
-        return WorkbookError(
-            f"{self.name}: {key} {problem}", f"{key}: {expected}", f"correct {key} in the config"
-        )
+        return WorkbookError(f"{self.name}: {key} {problem}", f"{key}: {expected}", f"correct {key} in the config")

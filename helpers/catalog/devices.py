@@ -42,9 +42,7 @@ class Figure:
             "source",
             "where the figure is from",
         )
-        self._require(
-            isinstance(self.date, str) and bool(_DATE.fullmatch(self.date)), "date", "YYYY[-MM[-DD]]"
-        )
+        self._require(isinstance(self.date, str) and bool(_DATE.fullmatch(self.date)), "date", "YYYY[-MM[-DD]]")
         counted = type(self.value) is int and self.value > 0
         self._require(counted or self.unit in ("type", "class"), "value", "a whole number above 0")
         wants = self.unit == "bytes/s"
@@ -142,9 +140,7 @@ def device(name: str | Device) -> Device:
     for entry in DEVICES.values():
         if wanted == entry.name or wanted in entry.aliases:
             return entry
-    raise unknown_name(
-        "device", name, [n for entry in DEVICES.values() for n in (entry.name, *entry.aliases)]
-    )
+    raise unknown_name("device", name, [n for entry in DEVICES.values() for n in (entry.name, *entry.aliases)])
 
 
 def build_device(name: str, entry: Mapping[str, object]) -> Device:

@@ -31,9 +31,7 @@ from .shape import ModelShape
 
 def gpt2(keys: ConfigKeys, source: str) -> ModelShape:
     """GPT-2: learned positions, biases everywhere, LayerNorm, q, k and v fused in one matrix."""
-    hidden, count, heads = sizes(
-        keys, "n_embd|hidden_size", "n_layer|num_hidden_layers", "n_head|num_attention_heads"
-    )
+    hidden, count, heads = sizes(keys, "n_embd|hidden_size", "n_layer|num_hidden_layers", "n_head|num_attention_heads")
     keys.require(
         not keys.flag("add_cross_attention", False),
         "add_cross_attention",
@@ -90,9 +88,7 @@ def opt(keys: ConfigKeys, source: str) -> ModelShape:
     layers = [Layer(attention, mlp, 2, (hidden,) * 4 if affine else ())] * count
     # Post-norm models (OPT-350m) have no norm after the last layer, nor do some old fine-tunes.
     last = keys.flag("do_layer_norm_before", True) and not keys.flag("_remove_final_layer_norm", False)
-    projections = (
-        (Linear("project_in", width, hidden), Linear("project_out", hidden, width)) if width != hidden else ()
-    )
+    projections = (Linear("project_in", width, hidden), Linear("project_out", hidden, width)) if width != hidden else ()
     positions = keys.whole("max_position_embeddings", 2048)
     return assemble(
         keys,
@@ -118,9 +114,7 @@ def llama(keys: ConfigKeys, source: str) -> ModelShape:
     bias = keys.flag("attention_bias", False)
     attention = grouped_attention(keys, hidden, heads, kv_default=heads, qkv_bias=bias, out_bias=bias)
     mlp = gated_mlp(hidden, keys.whole("intermediate_size", 11008), keys, bias=keys.flag("mlp_bias", False))
-    return assemble(
-        keys, source, "llama", hidden, [prenorm_layer(attention, mlp, hidden)] * count, vocab=32000
-    )
+    return assemble(keys, source, "llama", hidden, [prenorm_layer(attention, mlp, hidden)] * count, vocab=32000)
 
 
 def mistral(keys: ConfigKeys, source: str) -> ModelShape:
@@ -138,9 +132,7 @@ def mixtral(keys: ConfigKeys, source: str) -> ModelShape:
     hidden, count, heads = sizes(keys)
     window = keys.optional_whole("sliding_window", None)
     attention = grouped_attention(keys, hidden, heads, kv_default=8, window=window)
-    mlp = expert_mlp(
-        keys, hidden, keys.whole("intermediate_size", 14336), "num_local_experts|num_experts", 8, 2
-    )
+    mlp = expert_mlp(keys, hidden, keys.whole("intermediate_size", 14336), "num_local_experts|num_experts", 8, 2)
     layers = [prenorm_layer(attention, mlp, hidden)] * count
     return assemble(keys, source, "mixtral", hidden, layers, vocab=32000, positions_default=4096 * 32)
 
@@ -150,9 +142,7 @@ def qwen2(keys: ConfigKeys, source: str) -> ModelShape:
     hidden, count, heads = sizes(keys)
     mlp = gated_mlp(hidden, keys.whole("intermediate_size", 22016), keys)
     layers = [
-        prenorm_layer(
-            grouped_attention(keys, hidden, heads, kv_default=32, qkv_bias=True, window=window), mlp, hidden
-        )
+        prenorm_layer(grouped_attention(keys, hidden, heads, kv_default=32, qkv_bias=True, window=window), mlp, hidden)
         for window in qwen_windows(keys, count)
     ]
     return assemble(keys, source, "qwen2", hidden, layers, vocab=151936, positions_default=32768)

@@ -132,9 +132,7 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
             row_bits=32,
             quantized=True,
         ),
-        NumberFormat(
-            "nf4", 4, "one FP32 absmax per 64 values", _QLORA, block_values=64, scale_bits=32, quantized=True
-        ),
+        NumberFormat("nf4", 4, "one FP32 absmax per 64 values", _QLORA, block_values=64, scale_bits=32, quantized=True),
         NumberFormat(
             "nf4-dq",
             4,

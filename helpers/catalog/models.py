@@ -94,9 +94,7 @@ def _from_file(spec: str | Path) -> ModelShape:
             f"there is no file {str(path)!r}", "a config.json or a folder holding one", "check the path"
         )
     config = _read_json(path)
-    return from_config(
-        config, str(config.get("_name_or_path") or "") or path.resolve().parent.name, str(path)
-    )
+    return from_config(config, str(config.get("_name_or_path") or "") or path.resolve().parent.name, str(path))
 
 
 def _looks_like_a_path(spec: str) -> bool:

@@ -55,9 +55,7 @@ def grouped_attention(
         head_dim = keys.optional_whole("head_dim", None) or derived_head_dim(keys, hidden, heads)
     else:
         head_dim = keys.whole("head_dim", head_dim)
-    keys.require(
-        heads % kv_heads == 0, "num_key_value_heads", f"is {kv_heads}", f"a divisor of the {heads} heads"
-    )
+    keys.require(heads % kv_heads == 0, "num_key_value_heads", f"is {kv_heads}", f"a divisor of the {heads} heads")
     q, kv = heads * head_dim, kv_heads * head_dim
     linears = (
         Linear("q_proj", hidden, q, qkv_bias),
@@ -65,9 +63,7 @@ def grouped_attention(
         Linear("v_proj", hidden, kv, qkv_bias),
         Linear("o_proj", q, hidden, out_bias),
     )
-    return Attention(
-        heads, kv_heads, head_dim, linears, (head_dim, head_dim) if qk_norm else (), qk_norm, window
-    )
+    return Attention(heads, kv_heads, head_dim, linears, (head_dim, head_dim) if qk_norm else (), qk_norm, window)
 
 
 def kv_heads_of(keys: ConfigKeys, heads: int, absent: int) -> int:
@@ -132,9 +128,7 @@ def expert_mlp(
     keys.require(used <= experts, "num_experts_per_tok", f"is {used}", f"at most the {experts} experts")
     one = (Linear("gate_up_proj", hidden, 2 * ffn), Linear("down_proj", ffn, hidden))
     always = gated_linears(hidden, shared * ffn) if shared else ()
-    return Mlp(
-        ffn, True, keys.word("hidden_act", "silu"), always, experts, used, shared, one, experts * hidden
-    )
+    return Mlp(ffn, True, keys.word("hidden_act", "silu"), always, experts, used, shared, one, experts * hidden)
 
 
 def prenorm_layer(attention: Attention, mlp: Mlp, hidden: int) -> Layer:
@@ -146,9 +140,7 @@ def qwen_windows(keys: ConfigKeys, count: int) -> list[int | None]:
     """Qwen2 and Qwen3 keep `sliding_window` in the file even when `use_sliding_window` turns it off."""
     window = keys.optional_whole("sliding_window", 4096) if keys.flag("use_sliding_window", False) else None
     first = keys.whole("max_window_layers", 28, least=0)
-    kinds = keys.per_layer("layer_types", count) or [
-        WINDOW if window and i >= first else FULL for i in range(count)
-    ]
+    kinds = keys.per_layer("layer_types", count) or [WINDOW if window and i >= first else FULL for i in range(count)]
     return windows_of(keys, kinds, window)
 
 

@@ -104,8 +104,7 @@ PRECISIONS: dict[str, Precision] = {
             4,
             4,
             "bf16",
-            "Megatron-LM: BF16 weights, an FP32 main gradient and an FP32 master copy: "
-            "10 bytes, 18 with Adam.",
+            "Megatron-LM: BF16 weights, an FP32 main gradient and an FP32 master copy: 10 bytes, 18 with Adam.",
         ),
     )
 }

@@ -93,8 +93,7 @@ def check(label: str, measured: float | Measurement, predicted: float | TrainBud
         )
     off = guess / size - 1
     verdict = (
-        f"{label}: predicted {_size(guess)}, measured {_size(size)}, off by {_percent(off)} "
-        f"(allowed ±{rel * 100:g} %)"
+        f"{label}: predicted {_size(guess)}, measured {_size(size)}, off by {_percent(off)} (allowed ±{rel * 100:g} %)"
     )
     if abs(off) > rel:
         raise AssertionError(f"✗ {verdict}")

@@ -31,9 +31,7 @@ def count_parameters(config, frozen_layers):
 def count_parameters(config, frozen_layers):
     """Only the layers freeze: the embedding goes on training."""
     shape = model(config)
-    return shape.parameters, shape.parameters - sum(
-        layer.parameters for layer in shape.layers[:frozen_layers]
-    )
+    return shape.parameters, shape.parameters - sum(layer.parameters for layer in shape.layers[:frozen_layers])
 
 
 @mutant("count-parameters", feedback="what freezes with them?")
@@ -175,9 +173,7 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Adds everything up: a moment that never comes."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
     total, trainable = count_parameters(config, frozen_layers)
-    saved = sum(
-        activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:]
-    )
+    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
     saved += activations.saved_outside_layers(setup).total
     return 4 * total + 12 * trainable + saved + 12 * micro_batch * sequence * config["vocab_size"]
 
@@ -187,9 +183,7 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Forgets the logits."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
     total, trainable = count_parameters(config, frozen_layers)
-    saved = sum(
-        activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:]
-    )
+    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
     return max(4 * total + 8 * trainable + saved, 4 * total + 12 * trainable)
 
 
@@ -198,13 +192,9 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """States for frozen parameters."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
     total, trainable = count_parameters(config, frozen_layers)
-    saved = sum(
-        activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:]
-    )
+    saved = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers[frozen_layers:])
     saved += activations.saved_outside_layers(setup).total
-    return max(
-        12 * total + saved + 12 * micro_batch * sequence * config["vocab_size"], 12 * total + 4 * trainable
-    )
+    return max(12 * total + saved + 12 * micro_batch * sequence * config["vocab_size"], 12 * total + 4 * trainable)
 
 
 @mutant("largest-micro-batch", feedback="the answer must still fit")
@@ -241,8 +231,7 @@ def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
 
     micro_batch = 0
     while (
-        budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch + 1, sequence)).peak_bytes
-        <= cap_gib * 2**30
+        budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch + 1, sequence)).peak_bytes <= cap_gib * 2**30
     ):
         micro_batch += 1
     return micro_batch

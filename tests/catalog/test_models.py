@@ -170,9 +170,7 @@ def test_kinds_and_active_parameters():
         False,
     ]
     # Mixtral's "13B active", Qwen3's "3.3B", DeepSeek-V3's "37B", by their model cards.
-    billions = [
-        round(model(n).active_parameters / 1e9, 1) for n in ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3")
-    ]
+    billions = [round(model(n).active_parameters / 1e9, 1) for n in ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3")]
     assert billions == [12.9, 3.4, 37.6]
     assert model("llama-3-8b").active_parameters == model("llama-3-8b").parameters
 

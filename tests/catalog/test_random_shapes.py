@@ -74,8 +74,6 @@ def test_random_shapes_equal_transformers(config, on_meta, assert_same_tensors):
 @given(config=ANY, context=st.integers(1, 10_000))
 def test_the_cache_never_shrinks_and_active_never_exceeds_total(config, context):
     shape = model(config)
-    assert (
-        0 <= shape.kv_values(context) - shape.kv_values(context - 1) == shape.kv_values_per_token_at(context)
-    )
+    assert 0 <= shape.kv_values(context) - shape.kv_values(context - 1) == shape.kv_values_per_token_at(context)
     assert shape.active_parameters <= shape.parameters
     assert shape.quantizable_parameters < shape.parameters

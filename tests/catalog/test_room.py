@@ -9,9 +9,7 @@ import pytest
 
 from helpers import catalog
 
-HEAVY = (
-    "import sys, helpers.catalog; print(*{'torch', 'transformers', 'matplotlib', 'numpy'} & set(sys.modules))"
-)
+HEAVY = "import sys, helpers.catalog; print(*{'torch', 'transformers', 'matplotlib', 'numpy'} & set(sys.modules))"
 MODULES = ("devices", "errors", "formats", "layers", "models", "recipes", "setup", "shape")
 
 

@@ -92,9 +92,7 @@ def test_a_setup_is_frozen_and_resolved():
         setup.ranks = 2
 
 
-@pytest.mark.parametrize(
-    ("text", "every"), [("none", 0), ("full", 1), ("every:1", 1), ("every:32", 32), ("FULL", 1)]
-)
+@pytest.mark.parametrize(("text", "every"), [("none", 0), ("full", 1), ("every:1", 1), ("every:32", 32), ("FULL", 1)])
 def test_checkpointing_is_parsed(text, every):
     assert TrainSetup("llama-2-7b", checkpointing=text).checkpoint_every == every
 

@@ -22,9 +22,7 @@ def stored_picture() -> bytes:
     """The PNG of the chapter's cell tagged readme-picture."""
     cells = nbformat.read(CHAPTER, as_version=4).cells
     cell = next(cell for cell in cells if "readme-picture" in cell.metadata.get("tags", ()))
-    return base64.b64decode(
-        next(o.data["image/png"] for o in cell.outputs if "image/png" in o.get("data", {}))
-    )
+    return base64.b64decode(next(o.data["image/png"] for o in cell.outputs if "image/png" in o.get("data", {})))
 
 
 def test_the_picture_is_the_chapters():

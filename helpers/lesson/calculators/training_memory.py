@@ -76,22 +76,39 @@ def _sentence(predicted: budget.TrainBudget, where: Device | None) -> str:
 
 
 def changes_that_fit(setup: TrainSetup, capacity_bytes: int) -> Iterator[str]:
-    """Changes that bring the peak under `capacity_bytes`, the cheapest in time and quality first."""
-    ladder = [
-        ("the fused optimizer", {"optimizer": "adamw-fused"}),
-        ("checkpoint every layer", {"checkpointing": "full"}),
-        ("fused optimizer, checkpoint every layer", {"optimizer": "adamw-fused", "checkpointing": "full"}),
-        ("8-bit Adam", {"optimizer": "adamw-8bit"}),
-        ("8-bit Adam, checkpoint every layer", {"optimizer": "adamw-8bit", "checkpointing": "full"}),
-        ("micro-batch 1, 8-bit Adam, checkpoint every layer",
-         {"micro_batch": 1, "optimizer": "adamw-8bit", "checkpointing": "full"}),
-        ("pure BF16 with 8-bit Adam, micro-batch 1, checkpoint every layer (watch the loss)",
-         {"precision": "bf16", "micro_batch": 1, "optimizer": "adamw-8bit", "checkpointing": "full"}),
-    ]  # fmt: skip
-    for text, change in ladder:
+    """Changes that bring the peak under `capacity_bytes`, the cheapest in time and quality first.
+
+    Only what `setup` does not do already is offered. Each is told with the peak it leads to.
+    """
+    cures = _cures(setup)
+    offered = (tuple(name for name in names if name in cures) for names in LADDER)
+    for names in dict.fromkeys(names for names in offered if names):
+        change = {field: value for name in names for field, value in cures[name].items()}
         need = budget.train(replace(setup, **change), cuda=True).peak_bytes
         if need <= capacity_bytes:
-            yield f"{text} ({human(need)})"
+            yield f"{', '.join(names)} ({human(need)})"
+
+
+FUSED, EIGHT_BIT = "the fused optimizer", "8-bit Adam"
+CHECKPOINT, ONE, BF16 = "checkpoint every layer", "micro-batch 1", "pure BF16 (watch the loss)"
+LADDER = (
+    (FUSED,), (CHECKPOINT,), (FUSED, CHECKPOINT), (EIGHT_BIT,), (EIGHT_BIT, CHECKPOINT),
+    (ONE,), (ONE, CHECKPOINT), (ONE, FUSED, CHECKPOINT), (ONE, EIGHT_BIT, CHECKPOINT),
+    (BF16,), (BF16, ONE, CHECKPOINT), (BF16, ONE, EIGHT_BIT), (BF16, ONE, EIGHT_BIT, CHECKPOINT),
+)  # fmt: skip
+
+
+def _cures(setup: TrainSetup) -> dict[str, dict[str, object]]:
+    """What could still be changed, by name."""
+    adam = setup.optimizer.startswith("adamw")
+    possible = {
+        FUSED: ({"optimizer": "adamw-fused"}, setup.optimizer == "adamw-foreach"),
+        EIGHT_BIT: ({"optimizer": "adamw-8bit"}, adam and setup.optimizer != "adamw-8bit"),
+        CHECKPOINT: ({"checkpointing": "full"}, setup.checkpoint_every != 1),
+        ONE: ({"micro_batch": 1}, setup.micro_batch > 1),
+        BF16: ({"precision": "bf16"}, setup.precision != "bf16"),
+    }
+    return {name: change for name, (change, offered) in possible.items() if offered}
 
 
 def training_memory(**start: object) -> Calculator:
