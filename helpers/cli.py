@@ -14,6 +14,7 @@ from .catalog.errors import WorkbookError
 from .catalog.models import MODELS
 from .catalog.recipes import OPTIMIZERS, PRECISIONS
 from .catalog.setup import ATTENTIONS, KV_FORMATS, WEIGHT_FORMATS, ServeSetup, TrainSetup
+from .memory.account import PARTS
 
 USAGE_ERROR = 2
 
@@ -111,7 +112,8 @@ def _print_answer(answer, arguments: argparse.Namespace, extra: dict[str, int]) 
         "name": where.name, "capacity_bytes": where.capacity_bytes,
         "fits": answer.parts.total <= where.capacity_bytes,
     }  # fmt: skip
-    print(json.dumps({"parts": dict(answer.parts), "peak_bytes": answer.parts.total, "device": fits, **extra}))
+    parts = {part: answer.parts.get(part, 0) for part in PARTS}  # every name, whatever the peak is made of
+    print(json.dumps({"parts": parts, "peak_bytes": answer.parts.total, "device": fits, **extra}))
     return 0
 
 

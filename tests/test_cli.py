@@ -9,6 +9,7 @@ import pytest
 
 from helpers.catalog import MODELS, device, model
 from helpers.cli import main
+from helpers.memory.account import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ["estimate", "train", "--model", "llama-2-7b"]
@@ -129,6 +130,7 @@ def test_json_has_one_shape(kind, options, capsys):
     said = as_json(["estimate", kind, "--model", "llama-2-7b", *options], capsys)
     assert list(said)[:3] == ["parts", "peak_bytes", "device"]
     assert set(said) - {"parts", "peak_bytes", "device"} == ({"kv_bytes_per_token"} if kind == "serve" else set())
+    assert tuple(said["parts"]) == PARTS
     assert said["peak_bytes"] == sum(said["parts"].values())
     assert all(type(size) is int for size in (*said["parts"].values(), said["peak_bytes"]))
     if "--gpu" not in options:

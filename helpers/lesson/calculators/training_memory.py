@@ -35,14 +35,14 @@ def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> Answe
 def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
     """One line per part of the peak, numbers substituted."""
     setup, parts = predicted.setup, predicted.parts
-    n, recipe, rule = setup.model.parameters, setup.precision_recipe, setup.optimizer_rule
+    n, recipe = setup.model.parameters, setup.precision_recipe
     shard = {part: f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
              for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))}  # fmt: skip
     tokens = f"{setup.micro_batch} × {setup.sequence:,} tokens"
     explained = {
         "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
         "gradients": f"up to {n:,} × {recipe.grad_bytes} B{shard['gradients']}",
-        "optimizer": f"{rule.name}: states{' and FP32 master copy' if recipe.master_bytes else ''}{shard['optimizer']}",
+        "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
         "activations": f"{tokens}, {_per_layer(setup)}",
         "logits": f"{tokens} × {setup.model.vocab:,} vocabulary",
         "workspace": "temporaries of the moment, and cuBLAS",
@@ -50,6 +50,17 @@ def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
     for part, size in parts.items():
         yield f"{part:<12}{human(size):>12}   {explained[part]}"
     yield f"{'peak':<12}{human(predicted.peak_bytes):>12}   {predicted.peak.name}"
+
+
+def _states(setup: TrainSetup) -> str:
+    """The optimizer's states in words and numbers, the master copy with them."""
+    rule, recipe, n = setup.optimizer_rule, setup.precision_recipe, setup.model.parameters
+    master = f"{n:,} × {recipe.master_bytes} B of master copy, " if recipe.master_bytes else ""
+    if rule.block_values:
+        return f"{master}{rule.states} states × {n:,} × 1 B, a scale per {rule.block_values}"
+    if rule.factored:
+        return f"{master}a row and a column for each matrix"
+    return f"{master}{rule.states} states × {n:,} × {recipe.optimized_bytes} B"
 
 
 def _per_layer(setup: TrainSetup) -> str:
