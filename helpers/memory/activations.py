@@ -14,7 +14,7 @@ from ..catalog.layers import Layer
 from ..catalog.setup import TrainSetup
 from .account import Breakdown, rounded
 
-FAMILIES = ("gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")  # those whose rows were held against a meter
+FAMILIES = ("gemma2", "gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")  # those whose rows were held against a meter
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,20 @@ def require_closed_form(setup: TrainSetup) -> None:
             "run its training step under helpers.memory.measure; weights and KV cache need no activations: "
             "`workbook estimate serve` knows them",
         )
+    if setup.attention == "eager":
+        return
+    if model.family == "gemma2":
+        raise WorkbookError(
+            f"attention is {setup.attention!r} and {model.name} caps its attention scores",
+            "eager: Transformers has no other kernel for capped scores",
+            "pass attention='eager' (--attention eager)",
+        )
     window = min((layer.attention.window for layer in model.layers if layer.attention.window), default=None)
     if window and setup.sequence >= window:
         raise WorkbookError(
             f"sequence {setup.sequence:,} fills {model.name}'s attention window of {window:,} tokens",
             f"a sequence below {window:,}: from there on Transformers makes a T x T mask, which has no rows here",
-            "shorten the sequence, or measure the step with helpers.memory.measure",
+            "shorten the sequence, pass attention='eager', or measure the step with helpers.memory.measure",
         )
 
 
@@ -65,6 +73,7 @@ def saved_by_layer(setup: TrainSetup, layer: Layer) -> Breakdown:
         **_attention(setup, layer),
         **_norm(setup, "mlp norm", readers=_readers(mlp.linears[:-1])),
         **_mlp(setup, layer),
+        **_output_norms(setup, layer),
         **_weight_copies(setup, layer),
     }
     return Breakdown({name: size for name, size in rows.items() if size})
@@ -101,10 +110,11 @@ def _readers(linears: tuple) -> int:
 def _norm(setup: TrainSetup, name: str, readers: int) -> dict[str, int]:
     """A norm's input, statistics and output. Transformers' RMSNorm upcasts its input and keeps that FP32 copy.
 
+    Gemma-2's multiplies by its weight in FP32 as well. An output that only joins the residual stream has no reader.
     Under autocast every linear layer that reads the FP32 output makes, and saves, a BF16 copy of its own.
     """
     width, values = Widths.of(setup), _tokens(setup) * setup.model.hidden
-    output = readers * rounded(2 * values) if width.autocast else rounded(values * width.residual)
+    output = readers * rounded(2 * values) if width.autocast else min(readers, 1) * rounded(values * width.residual)
     statistic = rounded(4 * _tokens(setup))
     if setup.model.norm == "layernorm":
         return {f"{name} input": rounded(values * width.residual), f"{name} mean and rstd": 2 * statistic,
@@ -112,9 +122,16 @@ def _norm(setup: TrainSetup, name: str, readers: int) -> dict[str, int]:
     return {
         f"{name} input, fp32": rounded(4 * values),
         f"{name} rstd": statistic,
-        f"{name} normalised": rounded(values * width.residual),
+        f"{name} normalised": rounded(values * (4 if setup.model.family == "gemma2" else width.residual)),
         f"{name} output": output,
     }
+
+
+def _output_norms(setup: TrainSetup, layer: Layer) -> dict[str, int]:
+    """Gemma-2 norms the outputs of attention and MLP too, before they join the residual stream."""
+    if layer.norms < 4:
+        return {}
+    return {**_norm(setup, "attention output norm", readers=0), **_norm(setup, "mlp output norm", readers=0)}
 
 
 def _qk_norm(setup: TrainSetup, layer: Layer) -> dict[str, int]:
@@ -144,9 +161,18 @@ def _attention(setup: TrainSetup, layer: Layer) -> dict[str, int]:
         "attention probabilities": rounded(scores * softmax_bytes(setup)),
         "attention output": q,
     }
+    if setup.model.family == "gemma2" and setup.model.config.get("attn_logit_softcapping", 50.0):
+        rows["attention scores, capped"] = rounded(scores * e)
     if softmax_bytes(setup) > e:
         rows["attention probabilities, cast"] = rounded(scores * e)
     return rows
+
+
+def capped_logits_bytes(setup: TrainSetup) -> int:
+    """Gemma-2's tanh of the logits, kept from the loss to its backward; 0 for other models."""
+    if setup.model.family != "gemma2" or not setup.model.config.get("final_logit_softcapping", 30.0):
+        return 0
+    return rounded(_tokens(setup) * setup.model.vocab * Widths.of(setup).compute)
 
 
 def softmax_bytes(setup: TrainSetup) -> int:

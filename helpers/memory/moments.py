@@ -73,13 +73,17 @@ class Step:
         every = self.setup.checkpoint_every
         if not every:
             return sum(saved.total for saved in self.saved[:layers])
-        return -(-layers // every) * self.boundary + self._eager_mask()
+        return -(-layers // every) * self.boundary + self._eager_masks(layers)
 
-    def _eager_mask(self) -> int:
-        """Eager attention's additive mask, B x T x T: checkpointing keeps it as an argument of the layers."""
+    def _eager_masks(self, layers: int) -> int:
+        """Eager attention's additive masks, B x T x T: checkpointing keeps them as arguments of its layers.
+
+        There is one for each window that the first `layers` layers have.
+        """
         if self.setup.attention == "sdpa":
             return 0
-        return rounded(self.tokens * self.setup.sequence * self.width.residual)
+        windows = {layer.attention.window for layer in self.model.layers[:layers]}
+        return len(windows) * rounded(self.tokens * self.setup.sequence * self.width.residual)
 
     def _live_at_layer(self, at: int) -> int:
         """Saved bytes when the backward of layer `at` begins, its segment recomputed if it was checkpointed."""
@@ -110,6 +114,7 @@ class Step:
         """The loss is being computed: logits, their FP32 copy, and the log-softmax that the backward needs."""
         upcast = 0 if self.width.compute == 4 else rounded(4 * self.logit_values)
         logits = rounded(self.width.compute * self.logit_values) + upcast + rounded(4 * self.logit_values)
+        logits += activations.capped_logits_bytes(self.setup)
         saved = self._kept_by_layers(len(self.saved)) + self.outside.total
         copies = 0
         if self.setup.checkpoint_every and self.width.autocast:  # autocast's cache lives until its block is left
@@ -120,7 +125,8 @@ class Step:
     def backward_of_loss(self) -> Moment:
         """Three FP32 tensors of N x vocab: the saved log-softmax, its gradient, and the gradient of the logits."""
         saved = self._kept_by_layers(len(self.saved)) + self.outside.total
-        return self._moment("backward of the loss", (), saved, 3 * rounded(4 * self.logit_values) + self._targets())
+        logits = 3 * rounded(4 * self.logit_values) + activations.capped_logits_bytes(self.setup)
+        return self._moment("backward of the loss", (), saved, logits + self._targets())
 
     def backward_of_lm_head(self) -> Moment:
         """The gradients of the logits, of the head's weight and of the hidden states.
@@ -167,11 +173,14 @@ class Step:
         gradients = [*self._head_tensors(), (self.model.hidden,), *later]
         live = self._live_at_layer(at) + self._outside("bf16 copy", "final norm")
         in_mlp = self._in_mlp(layer)
-        spots = [(live - in_mlp[0], in_mlp[1], [*gradients, *self._down(layer)])]
+        live_in_mlp = live - in_mlp[0] - sum(size for name, size in saved.items() if name.startswith("mlp output norm"))
+        spots = [(live_in_mlp, in_mlp[1], [*gradients, *self._down(layer)])]
+        if layer.norms == 4:
+            spots.append((live - saved["mlp output norm normalised"], self._in_output_norm(), gradients))
         if self.setup.attention == "eager":
             freed, temporaries = self._in_eager_attention(layer, saved)
-            mlp = [shape for linear in layer.mlp.linears for shape in linear.tensors()]
-            spots.append((live - freed, temporaries, [*gradients, *mlp]))
+            done = (*layer.mlp.linears, layer.attention.linears[-1])
+            spots.append((live - freed, temporaries, [*gradients, *(t for linear in done for t in linear.tensors())]))
         kept, temporaries, shapes = max(spots, key=lambda spot: spot[0] + spot[1])
         return self._moment(f"backward of layer {at + 1}", shapes, kept, 0, temporaries + self._gathered(2))
 
@@ -190,12 +199,27 @@ class Step:
         freed, gradients = copy + (0 if relu else wide), 2 if relu else 3
         return freed, gradients * wide + rounded(self.hidden_values * self.width.residual)
 
+    def _in_output_norm(self) -> int:
+        """Five FP32 tensors of N x h, as in the final norm, with all of the layer's saved tensors still there."""
+        return 5 * rounded(4 * self.hidden_values) + rounded(self.hidden_values * self.width.residual)
+
     def _in_eager_attention(self, layer: Layer, saved: Breakdown) -> tuple[int, int]:
         """(freed, temporary) bytes inside the softmax's backward: its gradient and its result, B x heads x T x T."""
         one = rounded(self.width.compute * self.tokens * layer.attention.heads * layer.attention.head_dim)
         scores = self.setup.micro_batch * layer.attention.heads * self.setup.sequence**2
-        behind = ("mlp norm", "gate", "relu", "gelu", "attention output", "attention probabilities, cast")
+        behind = (
+            "mlp norm",
+            "mlp output norm",
+            "gate",
+            "relu",
+            "gelu",
+            "attention output",
+            "attention probabilities, cast",
+        )
         freed = one + sum(size for name, size in saved.items() if name.startswith(behind))
+        if self.width.autocast:
+            done = (*layer.mlp.linears, layer.attention.linears[-1])
+            freed += sum(rounded(2 * linear.weights) for linear in done)
         matrices = 2 * rounded(scores * activations.softmax_bytes(self.setup))
         return freed, matrices + one + rounded(self.hidden_values * self.width.residual)
 

@@ -62,8 +62,15 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
         if hasattr(config, name):
             setattr(config, name, 0.0)
     dtype = torch.bfloat16 if setup.precision_recipe.weight_bytes == 2 else torch.float32
-    with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=setup.attention, dtype=dtype)
+    try:
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=setup.attention, dtype=dtype)
+    except ValueError as problem:
+        raise WorkbookError(
+            f"Transformers does not build {setup.model.name} with {setup.attention} attention",
+            "a model and an attention that it knows",
+            f"pass attention='eager', if that was not it: {str(problem).splitlines()[0][:200]}",
+        ) from None
     model.loss_type = "ForCausalLM"  # Transformers finds none for GPT-2, warns, and then uses this one
     return model.to(device).train()
 
@@ -71,8 +78,14 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
 def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
     """One of the catalogue's optimizers, with its memory behaviour asked for by name and not left to a default."""
     if name == "adamw-8bit":
-        import bitsandbytes
-
+        try:
+            import bitsandbytes
+        except ImportError:
+            raise WorkbookError(
+                "8-bit Adam needs bitsandbytes, which is not installed",
+                "the package bitsandbytes",
+                "pip install --no-deps bitsandbytes, or choose optimizer='adamw-fused'",
+            ) from None
         return bitsandbytes.optim.AdamW8bit(parameters, lr=1e-4)
     makers = {
         "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
@@ -162,12 +175,22 @@ def _require_runnable(setup: TrainSetup, device: str) -> None:
             f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}", "a run on one rank without ZeRO",
             "measure replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget",
         )  # fmt: skip
-    needed, free = budget.train(setup).peak_bytes, _free_bytes(device)
+    needed, free = _needed_bytes(setup), _free_bytes(device)
     if needed > free:
         raise WorkbookError(
             f"this run needs about {human(needed)}", f"at most the {human(free)} that {device} has free",
             "lower micro_batch or sequence, or predict it with helpers.memory.budget",
         )  # fmt: skip
+
+
+def _needed_bytes(setup: TrainSetup) -> int:
+    """The predicted peak, or, for a model without a closed form, what its parameters alone will take."""
+    try:
+        return budget.train(setup).peak_bytes
+    except WorkbookError:
+        recipe, rule = setup.precision_recipe, setup.optimizer_rule
+        states = sum(rule.state_bytes(shape, recipe.optimized_bytes) for shape in setup.model.tensors())
+        return setup.model.parameters * (recipe.weight_bytes + recipe.grad_bytes + recipe.master_bytes) + states
 
 
 def _free_bytes(device: str) -> int:

@@ -12,7 +12,24 @@ OPT = {
     "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 3000, "max_position_embeddings": 512,
     "word_embed_proj_dim": 256, "do_layer_norm_before": True,
 }  # fmt: skip
-SMALL = {"tiny-llama": "tiny-llama", "tiny-gpt2": "tiny-gpt2", "tiny-qwen3": "tiny-qwen3", "qwen2": QWEN2, "opt": OPT}
+GEMMA2 = {
+    "model_type": "gemma2", "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "vocab_size": 1000, "sliding_window": 100,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+MISTRAL = {
+    "model_type": "mistral", "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "sliding_window": 300,
+}  # fmt: skip
+SMALL = {
+    "tiny-llama": "tiny-llama",
+    "tiny-gpt2": "tiny-gpt2",
+    "tiny-qwen3": "tiny-qwen3",
+    "qwen2": QWEN2,
+    "opt": OPT,
+    "gemma2": GEMMA2,
+    "mistral": MISTRAL,
+}
 
 
 def variant(name, **changes):

@@ -10,7 +10,8 @@ from helpers.memory import activations, rounded, steps
 from tests.memory.configs import SMALL, llama_7b
 
 CASES = [(name, precision, attention)
-         for name in SMALL for precision in ("fp32", "bf16") for attention in ("sdpa", "eager")]  # fmt: skip
+         for name in SMALL for precision in ("fp32", "bf16") for attention in ("sdpa", "eager")
+         if (name, attention) != ("gemma2", "sdpa")]  # fmt: skip
 
 
 def saved_storages(model, ids):
@@ -37,7 +38,8 @@ def test_saved_bytes_equal_what_autograd_saved(name, precision, attention):
     ids = torch.randint(0, setup.model.vocab, (2, 96))
     layers = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers)
     log_softmax = 4 * ids.numel() * setup.model.vocab
-    expected = layers + activations.saved_outside_layers(setup).total + log_softmax
+    logits = log_softmax + activations.capped_logits_bytes(setup)
+    expected = layers + activations.saved_outside_layers(setup).total + logits
     assert expected == pytest.approx(saved_storages(run.model, ids), rel=0.003)
 
 
@@ -74,7 +76,7 @@ def test_autocast_keeps_a_copy_of_every_weight_matrix():
                                                                          setup.model.layers[0])  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "gemma-2-9b", "deepseek-v3"])
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
 def test_what_was_never_held_against_a_meter_is_refused(name):
     setup = TrainSetup(name)
     with pytest.raises(WorkbookError, match="no closed form"):

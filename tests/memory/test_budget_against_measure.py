@@ -27,12 +27,18 @@ CASES = [
     ("tiny-qwen3", "bf16", "adamw-fused", 2, 128, "full", "sdpa", 0.005),
     ("tiny-qwen3", "autocast-bf16", "adamw-fused", 2, 128, "none", "sdpa", 0.005),
     ("tiny-qwen3", "fp32", "adamw-foreach", 1, 32, "none", "sdpa", 0.005),
+    ("gemma2", "fp32", "adamw-fused", 2, 160, "none", "eager", 0.005),
+    ("gemma2", "bf16", "adamw-fused", 2, 160, "full", "eager", 0.01),
+    ("gemma2", "autocast-bf16", "adamw-fused", 2, 160, "every:2", "eager", 0.01),
+    ("gemma2", "bf16", "adamw-foreach", 1, 32, "none", "eager", 0.005),
+    ("mistral", "fp32", "adamw-fused", 2, 160, "none", "sdpa", 0.005),
+    ("mistral", "bf16", "sgd-momentum", 2, 400, "none", "eager", 0.005),
     ("qwen2", "fp32", "adamw-fused", 2, 128, "none", "sdpa", 0.005),
     ("qwen2", "bf16", "adamw-foreach", 1, 128, "every:2", "eager", 0.005),
     ("opt", "fp32", "adamw-fused", 2, 128, "none", "sdpa", 0.005),
     ("opt", "bf16", "adamw-fused", 2, 128, "full", "sdpa", 0.005),
 ]
-SMALL_CHANGE_BYTES = 1024  # the rotary frequencies
+SMALL_CHANGE_BYTES = 1536  # the rotary frequencies; Gemma-2's scale of the embedding
 COUNTER_BYTES = 1024  # per tensor: the step counter, and the rounding of two states one by one
 
 

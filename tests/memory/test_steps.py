@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.catalog import TrainSetup, WorkbookError
-from helpers.memory import steps
+from helpers.memory import measure, steps
 from tests.memory.configs import SMALL
 
 SETUP = TrainSetup("tiny-llama", "fp32", "adamw-fused", 1, 32)
@@ -15,12 +15,27 @@ SETUP = TrainSetup("tiny-llama", "fp32", "adamw-fused", 1, 32)
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "autocast-bf16", "megatron-bf16"])
 def test_the_model_is_the_catalogue_s_in_the_dtype_of_its_recipe(name, precision):
-    setup = TrainSetup(SMALL[name], precision, sequence=32)
+    setup = TrainSetup(SMALL[name], precision, sequence=32, attention="eager" if name == "gemma2" else "sdpa")
     model = steps.build_model(setup, "cpu")
     assert sum(p.numel() for p in model.parameters()) == setup.model.parameters
     assert {p.element_size() for p in model.parameters()} == {setup.precision_recipe.weight_bytes}
     assert model.training
     assert not [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.p]
+
+
+def test_an_attention_that_transformers_does_not_have_is_told():
+    with pytest.raises(WorkbookError, match="pass attention='eager'"):
+        steps.training_run(TrainSetup(SMALL["gemma2"], "fp32", "adamw-fused", 1, 32), "cpu")
+
+
+def test_a_model_without_a_closed_form_is_measured_all_the_same():
+    experts = {"model_type": "mixtral", "hidden_size": 64,
+               "intermediate_size": 96, "num_hidden_layers": 2,
+               "num_attention_heads": 4, "num_key_value_heads": 2,
+               "num_local_experts": 4, "vocab_size": 200}  # fmt: skip
+    setup = TrainSetup(experts, "bf16", "adamw-fused", 1, 32)
+    measured = measure.training_step(setup, "cpu")
+    assert measured.parts["parameters"] == pytest.approx(2 * setup.model.parameters, rel=0.05)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "autocast-bf16", "megatron-bf16"])
@@ -62,7 +77,7 @@ def test_megatron_s_masters_are_fp32_and_steer_the_bf16_weights():
         ({"ranks": 2}, "2 ranks"),
         ({"zero": 1}, "ZeRO stage 1"),
         ({"model": "llama-2-70b"}, "this run needs about"),
-        ({"model": "mixtral-8x7b"}, "no closed form"),
+        ({"model": "mixtral-8x7b"}, "this run needs about"),
     ],
 )
 def test_what_cannot_run_here_is_refused_before_it_is_built(change, phrase):
