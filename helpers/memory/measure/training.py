@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..catalog.errors import WorkbookError
-from ..catalog.setup import TrainSetup
-from .account import GIB
-from .meter import Meter
-from .steps import training_run
-from .timeline import BACKWARD, FORWARD, OPTIMIZER, Measurement, account
+from ...catalog.errors import WorkbookError
+from ...catalog.setup import TrainSetup
+from ..meter import Meter
+from ..steps import training_run
+from ..timeline import BACKWARD, FORWARD, OPTIMIZER, Measurement, account
 
 
 def step(
@@ -59,37 +57,6 @@ def training_step(setup: TrainSetup, device: str | None = None, warmup: int = 1)
     """
     prepared = training_run(setup, device)
     return step(prepared.step, prepared.model, prepared.optimizer, warmup)
-
-
-@contextlib.contextmanager
-def capped(gib: float, holding: Iterable[nn.Module] = ()) -> Iterator[Meter]:
-    """Make this machine, whatever it has, run out of memory at `gib` GiB.
-
-    Counts what is allocated inside the block and the parameters of the models in `holding`, rounded to 512 bytes,
-    so the same cell hits the same wall on a laptop and on an 80 GB card. The allocation that would pass the wall
-    raises `torch.OutOfMemoryError`. On the way out the frames of the traceback are cleared: they would keep the
-    failed step's tensors alive, which is why a retry in an `except` block often fails on a GPU.
-
-    >>> with capped(0.001):
-    ...     torch.zeros(1024, 1024)
-    Traceback (most recent call last):
-    torch.OutOfMemoryError: ...
-    """
-    if isinstance(gib, bool) or not isinstance(gib, (int, float)) or not 0 < gib < 2**20:
-        raise WorkbookError(f"the cap is {gib!r}", "a positive number of GiB", "write capped(0.5) for half a GiB")
-    meter = Meter(limit_bytes=round(gib * GIB))
-    meter.adopt((p for model in holding for p in model.parameters()), "parameters")
-    try:
-        with meter:
-            yield meter
-    except torch.OutOfMemoryError as error:
-        traceback.clear_frames(error.__traceback__)
-        raise
-    finally:
-        meter.stop()
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def _timed(run: Callable[[], object], device: torch.device) -> float:

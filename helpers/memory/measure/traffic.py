@@ -1,0 +1,121 @@
+"""What each kernel reads and writes, counted as PyTorch dispatches it: the bytes an uncached machine would move.
+
+A view moves nothing. Anything else reads its tensor arguments once, each distinct element once (an expanded tensor is
+small), and writes its results. In-place operators read what they change, unless they only overwrite it. FLOPs are
+those of `torch.utils.flop_counter`, which knows matrix products, convolutions and attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+
+from ..work import Work
+
+_aten = torch.ops.aten
+FLOPS = flop_registry | {  # attention on a CPU is one kernel that the registry does not list
+    _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[_aten._scaled_dot_product_flash_attention]
+}
+OVERWRITES = {_aten.copy_, _aten.fill_, _aten.zero_, _aten.normal_, _aten.uniform_}
+LOOKS_UP = {_aten.embedding, _aten.index_select, _aten.gather, _aten.index, _aten.take}  # reads rows, not the table
+MOVES_NOTHING = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
+
+
+class Traffic(TorchDispatchMode):
+    """Counts while it is active: `kernels` is a list of (name, Work), `total` their sum.
+
+    >>> x = torch.zeros(1000)
+    >>> with Traffic() as moved:
+    ...     y = (x * 2).add_(1)
+    >>> [(name, work.bytes) for name, work in moved.kernels]
+    [('mul', 8000), ('add_', 8000)]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[tuple[str, Work]] = []
+
+    @property
+    def total(self) -> Work | None:
+        """The work of all kernels; None when nothing moved."""
+        total = None
+        for _, work in self.kernels:
+            total = work if total is None else total + work
+        return total
+
+    @property
+    def bytes(self) -> int:
+        return self.total.bytes if self.kernels else 0
+
+    @property
+    def flops(self) -> int:
+        return self.total.flops if self.kernels else 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        packet = func._overloadpacket
+        if packet not in MOVES_NOTHING:
+            self._count(packet, _Call(func, args, kwargs, result))
+        return result
+
+    def _count(self, packet: Any, call: _Call) -> None:
+        read_bytes, written_bytes = call.read_bytes, call.written_bytes
+        if packet in LOOKS_UP:
+            table, *others = call.read
+            read_bytes = min(_size(table), written_bytes) + sum(map(_size, others))
+        if read_bytes + written_bytes:
+            self.kernels.append((packet.__name__, Work(call.flops, read_bytes, written_bytes)))
+
+
+class _Call:
+    """One operator call: which of its tensors it reads and which it writes."""
+
+    def __init__(self, func: Any, args: tuple, kwargs: dict, result: Any) -> None:
+        self.packet, self.args, self.kwargs, self.result = func._overloadpacket, args, kwargs, result
+        named = list(zip(func._schema.arguments, args, strict=False))
+        named += [(one, kwargs[one.name]) for one in func._schema.arguments if one.name in kwargs]
+        changed = [(one, tensor) for one, value in named for tensor in _tensors(value) if _is_written(one)]
+        given = {tensor.untyped_storage()._cdata for _, value in named for tensor in _tensors(value)}
+        made = [tensor for tensor in _tensors(result) if tensor.untyped_storage()._cdata not in given]
+        self.written = made + [tensor for _, tensor in changed]
+        self.read = [
+            tensor for one, value in named for tensor in _tensors(value) if self.written and not self._overwrites(one)
+        ]
+
+    def _overwrites(self, argument: Any) -> bool:
+        """True for `out=` tensors, and for the target of operators that do not look at what was there."""
+        return _is_written(argument) and (argument.is_out or self.packet in OVERWRITES)
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(_size(tensor) for tensor in {id(t): t for t in self.read}.values())
+
+    @property
+    def written_bytes(self) -> int:
+        return sum(map(_size, self.written))
+
+    @property
+    def flops(self) -> int:
+        count = FLOPS.get(self.packet)
+        return count(*self.args, **self.kwargs, out_val=self.result) if count else 0
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _size(tensor: torch.Tensor) -> int:
+    """Bytes of the distinct elements: a dimension of stride 0 repeats the same ones."""
+    distinct = 1
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        distinct *= length if stride or length == 0 else 1
+    return distinct * tensor.element_size()
