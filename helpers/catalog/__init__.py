@@ -6,7 +6,7 @@
     TrainSetup("llama-2-7b", optimizer="adamw-fused", micro_batch=4)
 
 Every figure is in data/, with its source and date. torch and Transformers are imported only by `detect` and
-by `model` for a family that has no closed form in families.py.
+by `model` for a family that has no closed form in families.
 """
 
 from .devices import DEVICES, Device, Figure, device

@@ -49,6 +49,7 @@ class Attention:
     """One layer's attention. `window` is the number of tokens it looks back on, None for all of them.
 
     `norm_vectors` are the lengths of the norms inside attention: Qwen3's on q and k, MLA's on its latents.
+    `sinks` is GPT-OSS's one learned score per head, which takes part in the softmax and stands for no token.
     """
 
     heads: int
@@ -59,6 +60,7 @@ class Attention:
     qk_norm: bool = False
     window: int | None = None
     mla: Mla | None = None
+    sinks: bool = False
 
     @property
     def kind(self) -> str:
@@ -71,8 +73,9 @@ class Attention:
 
     @property
     def parameters(self) -> int:
-        """Projections, their biases and the norms inside attention."""
-        return sum(linear.parameters for linear in self.linears) + sum(self.norm_vectors)
+        """Projections, their biases, the norms inside attention and the sinks."""
+        projections = sum(linear.parameters for linear in self.linears)
+        return projections + sum(self.norm_vectors) + (self.heads if self.sinks else 0)
 
     @property
     def kv_values_per_token(self) -> int:
@@ -86,7 +89,12 @@ class Attention:
         return 2 * self.kv_heads * self.head_dim
 
     def kv_values(self, context: int) -> int:
-        """K and V values held for one sequence of `context` tokens, bounded by the window."""
+        """K and V values held for one sequence of `context` tokens, bounded by the window.
+
+        While it decodes, Transformers' dynamic cache holds just that: it slices a window of w tokens to w - 1,
+        but the slice is a view, and its storage still has w. After a prefill in one piece the view keeps the
+        whole prompt alive until the next token.
+        """
         held = context if self.window is None else min(context, self.window)
         return held * self.kv_values_per_token
 
@@ -109,6 +117,7 @@ class Mlp:
     shared_experts: int = 0
     expert_linears: tuple[Linear, ...] = ()
     router_parameters: int = 0
+    router_bias: bool = False
 
     @property
     def expert_ffn(self) -> int:
@@ -158,8 +167,12 @@ class Layer:
         for linear in self.attention.linears + self.mlp.linears:
             yield from linear.tensors()
         for linear in self.mlp.expert_linears:
-            yield (self.mlp.experts, linear.outputs, linear.inputs)
+            yield from ((self.mlp.experts, *tensor) for tensor in linear.tensors())
         if self.mlp.router_parameters:
             yield (self.mlp.experts, hidden)
+        if self.mlp.router_bias:
+            yield (self.mlp.experts,)
+        if self.attention.sinks:
+            yield (self.attention.heads,)
         for length in self.attention.norm_vectors + self.norm_vectors:
             yield (length,)

@@ -12,7 +12,7 @@ SAME_CARD = 0.10
 
 
 def detect() -> Device | None:
-    """The current CUDA device with the capacity that PyTorch reports for it; None without CUDA."""
+    """The current CUDA or ROCm device with the capacity that PyTorch reports for it; None without one."""
     import torch
 
     if not torch.cuda.is_available():

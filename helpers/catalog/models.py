@@ -61,7 +61,8 @@ def from_config(config: Mapping[str, object], name: str | None = None, source: s
         raise WorkbookError(
             f"{label} holds several models: a text_config beside others",
             "the config of one decoder",
-            "pass config['text_config'], on its own, to size the language model",
+            "pass config['text_config'] on its own (from a file: saved as a config.json of its own) "
+            "to size the language model without its towers",
         )
     if not isinstance(family, str) or not family:
         raise WorkbookError(

@@ -16,9 +16,10 @@ def sizes(
     hidden: str = "hidden_size",
     layers: str = "num_hidden_layers",
     heads: str = "num_attention_heads",
+    heads_default: int | None = None,
 ) -> tuple[int, int, int]:
-    """Hidden size, layers and heads: the three keys that no family has a default for here."""
-    return keys.whole(hidden), keys.whole(layers, most=MOST_LAYERS), keys.whole(heads)
+    """Hidden size, layers and heads: required, but for the heads of a family whose hub configs omit them."""
+    return keys.whole(hidden), keys.whole(layers, most=MOST_LAYERS), keys.whole(heads, heads_default)
 
 
 def require_multiple(keys: ConfigKeys, hidden: int, heads: int) -> None:
@@ -48,14 +49,10 @@ def grouped_attention(
     out_bias: bool = False,
     qk_norm: bool = False,
     window: int | None = None,
+    sinks: bool = False,
 ) -> Attention:
     """Separate q, k, v and o projections; `head_dim` is the family's default, None to derive it."""
-    kv_heads = kv_heads_of(keys, heads, kv_default)
-    if head_dim is None:
-        head_dim = keys.optional_whole("head_dim", None) or derived_head_dim(keys, hidden, heads)
-    else:
-        head_dim = keys.whole("head_dim", head_dim)
-    keys.require(heads % kv_heads == 0, "num_key_value_heads", f"is {kv_heads}", f"a divisor of the {heads} heads")
+    kv_heads, head_dim = kv_heads_and_dim(keys, hidden, heads, kv_default, head_dim)
     q, kv = heads * head_dim, kv_heads * head_dim
     linears = (
         Linear("q_proj", hidden, q, qkv_bias),
@@ -63,7 +60,30 @@ def grouped_attention(
         Linear("v_proj", hidden, kv, qkv_bias),
         Linear("o_proj", q, hidden, out_bias),
     )
-    return Attention(heads, kv_heads, head_dim, linears, (head_dim, head_dim) if qk_norm else (), qk_norm, window)
+    norms = (head_dim, head_dim) if qk_norm else ()
+    return Attention(heads, kv_heads, head_dim, linears, norms, qk_norm, window, sinks=sinks)
+
+
+def fused_attention(
+    keys: ConfigKeys, hidden: int, heads: int, *, kv_default: int, window: int | None = None
+) -> Attention:
+    """q, k and v out of one matrix without biases, as Phi-3 has them."""
+    kv_heads, head_dim = kv_heads_and_dim(keys, hidden, heads, kv_default, None)
+    qkv = Linear("qkv_proj", hidden, (heads + 2 * kv_heads) * head_dim)
+    return Attention(heads, kv_heads, head_dim, (qkv, Linear("o_proj", heads * head_dim, hidden)), window=window)
+
+
+def kv_heads_and_dim(
+    keys: ConfigKeys, hidden: int, heads: int, kv_default: int, head_dim: int | None
+) -> tuple[int, int]:
+    """KV heads, which must divide the heads, and head_dim: given, or the family's, or hidden / heads."""
+    kv_heads = kv_heads_of(keys, heads, kv_default)
+    if head_dim is None:
+        head_dim = keys.optional_whole("head_dim", None) or derived_head_dim(keys, hidden, heads)
+    else:
+        head_dim = keys.whole("head_dim", head_dim)
+    keys.require(heads % kv_heads == 0, "num_key_value_heads", f"is {kv_heads}", f"a divisor of the {heads} heads")
+    return kv_heads, head_dim
 
 
 def kv_heads_of(keys: ConfigKeys, heads: int, absent: int) -> int:
@@ -121,14 +141,34 @@ def gated_linears(hidden: int, ffn: int, bias: bool = False) -> tuple[Linear, ..
 
 
 def expert_mlp(
-    keys: ConfigKeys, hidden: int, ffn: int, key: str, default: int, used_default: int, shared: int = 0
+    keys: ConfigKeys,
+    hidden: int,
+    ffn: int,
+    key: str,
+    default: int,
+    used_default: int,
+    *,
+    shared: int = 0,
+    bias: bool = False,
 ) -> Mlp:
-    """Routed experts of width `ffn`, beside `shared` ones fused in one MLP; the router is a matrix."""
+    """Routed experts of width `ffn`, beside `shared` ones fused in one MLP; the router is a matrix.
+
+    `bias` gives each expert's two projections, and the router, a bias: GPT-OSS.
+    """
     experts, used = keys.whole(key, default, most=2**16), keys.whole("num_experts_per_tok", used_default)
     keys.require(used <= experts, "num_experts_per_tok", f"is {used}", f"at most the {experts} experts")
-    one = (Linear("gate_up_proj", hidden, 2 * ffn), Linear("down_proj", ffn, hidden))
-    always = gated_linears(hidden, shared * ffn) if shared else ()
-    return Mlp(ffn, True, keys.word("hidden_act", "silu"), always, experts, used, shared, one, experts * hidden)
+    return Mlp(
+        ffn,
+        True,
+        keys.word("hidden_act", "silu"),
+        gated_linears(hidden, shared * ffn) if shared else (),
+        experts,
+        used,
+        shared,
+        (Linear("gate_up_proj", hidden, 2 * ffn, bias), Linear("down_proj", ffn, hidden, bias)),
+        router_parameters=Linear("router", hidden, experts, bias).parameters,
+        router_bias=bias,
+    )
 
 
 def prenorm_layer(attention: Attention, mlp: Mlp, hidden: int) -> Layer:

@@ -175,7 +175,7 @@ class ModelShape:
         if self.counted:
             raise WorkbookError(
                 f"{wanted} is not known for the family {self.family!r}",
-                "a family with a closed form in helpers.catalog.config",
+                "a family with a closed form in helpers.catalog.families",
                 "read it on the model card",
             )
 
@@ -184,5 +184,5 @@ class ModelShape:
             raise WorkbookError(
                 f"the KV cache of the family {self.family!r} is not one K and one V per layer",
                 "a model whose Transformers cache holds keys and values for each layer",
-                "measure it on the model, or use a family with a closed form in helpers.catalog.config",
+                "measure it on the model, or use a family with a closed form in helpers.catalog.families",
             )

@@ -53,12 +53,16 @@ EXPERTS = {
     "moe_intermediate_size": SMALL,
     "decoder_sparse_step": st.integers(1, 3),
 }
+ROUTED = {"num_local_experts": st.integers(4, 8), "num_experts_per_tok": st.integers(1, 4)}
 ANY = st.one_of(
     grouped("llama", attention_bias=st.booleans(), mlp_bias=st.booleans()),
     grouped("qwen2"),
     grouped("qwen3", attention_bias=st.booleans()),
     grouped("qwen3_moe", **EXPERTS),
     grouped("gemma2"),
+    grouped("gemma3_text", sliding_window_pattern=st.integers(1, 5), attention_bias=st.booleans()),
+    grouped("phi3", sliding_window=st.none() | SMALL),
+    grouped("gpt_oss", attention_bias=st.booleans(), **ROUTED),
     grouped("mixtral", num_local_experts=st.integers(2, 6)),
     gpt2(),
 )

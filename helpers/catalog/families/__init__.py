@@ -1,0 +1,40 @@
+"""Closed forms: from a family's config to its tensors. One function per family, under `FAMILIES`.
+
+    from helpers.catalog.families import FAMILIES
+    FAMILIES["llama"](ConfigKeys("mine", config), "source").parameters
+
+Each is checked against the model that Transformers builds from the same config, tensor by tensor. Defaults
+are those of Transformers' config class for the family; the sizes that nobody should guess are required.
+Imports ..config, ..parts and what they use; no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..config import ConfigKeys
+from ..shape import ModelShape
+from .dense import gemma2, gemma3_text, llama, mistral, phi3, qwen2, qwen3
+from .experts import deepseek_v3, gpt_oss, mixtral, qwen3_moe
+from .learned_positions import gpt2, opt
+
+__all__ = ["FAMILIES"]
+
+FAMILIES: dict[str, Callable[[ConfigKeys, str], ModelShape]] = {
+    family.__name__: family
+    for family in (
+        deepseek_v3,
+        gemma2,
+        gemma3_text,
+        gpt2,
+        gpt_oss,
+        llama,
+        mistral,
+        mixtral,
+        opt,
+        phi3,
+        qwen2,
+        qwen3,
+        qwen3_moe,
+    )
+}

@@ -1,0 +1,103 @@
+"""Closed forms of the families with mixtures of experts; DeepSeek-V3's attention is latent besides."""
+
+from __future__ import annotations
+
+from ..config import ConfigKeys
+from ..parts import (
+    FULL,
+    WINDOW,
+    assemble,
+    expert_mlp,
+    gated_mlp,
+    grouped_attention,
+    latent_attention,
+    prenorm_layer,
+    sizes,
+    windows_of,
+)
+from ..shape import ModelShape
+
+
+def mixtral(keys: ConfigKeys, source: str) -> ModelShape:
+    """Mixtral: Mistral's attention, and eight experts where the MLP was."""
+    hidden, count, heads = sizes(keys)
+    window = keys.optional_whole("sliding_window", None)
+    attention = grouped_attention(keys, hidden, heads, kv_default=8, window=window)
+    mlp = expert_mlp(keys, hidden, keys.whole("intermediate_size", 14336), "num_local_experts|num_experts", 8, 2)
+    layers = [prenorm_layer(attention, mlp, hidden)] * count
+    return assemble(keys, source, "mixtral", hidden, layers, vocab=32000, positions_default=4096 * 32)
+
+
+def qwen3_moe(keys: ConfigKeys, source: str) -> ModelShape:
+    """Qwen3 MoE: Qwen3's attention; experts in each `decoder_sparse_step`-th layer but `mlp_only_layers`."""
+    hidden, count, heads = sizes(keys)
+    window = keys.optional_whole("sliding_window", 4096) if keys.flag("use_sliding_window", False) else None
+    bias = keys.flag("attention_bias", False)
+    attention = grouped_attention(
+        keys, hidden, heads, kv_default=4, qkv_bias=bias, out_bias=bias, qk_norm=True, window=window
+    )
+    dense = gated_mlp(hidden, keys.whole("intermediate_size", 6144), keys)
+    routed = "num_experts|num_local_experts"
+    step, only_dense = keys.whole("decoder_sparse_step", 1), keys.layer_indices("mlp_only_layers")
+    sparse = keys.whole(routed, 128, least=0) and expert_mlp(
+        keys, hidden, keys.whole("moe_intermediate_size", 768), routed, 128, 8
+    )
+    mlps = [sparse if sparse and i not in only_dense and (i + 1) % step == 0 else dense for i in range(count)]
+    layers = [prenorm_layer(attention, mlp, hidden) for mlp in mlps]
+    return assemble(keys, source, "qwen3_moe", hidden, layers, vocab=151936, positions_default=32768)
+
+
+def deepseek_v3(keys: ConfigKeys, source: str) -> ModelShape:
+    """DeepSeek-V3: latent attention, a few dense layers, then 256 routed experts and a shared one.
+
+    Counts what Transformers builds: 671,026,404,352 parameters, without the checkpoint's
+    multi-token-prediction layer. The router's `e_score_correction_bias` is a buffer, so it is not a
+    parameter.
+    """
+    hidden, count, heads = sizes(keys)
+    attention = latent_attention(keys, hidden, heads)
+    dense = gated_mlp(hidden, keys.whole("intermediate_size", 18432), keys)
+    sparse = expert_mlp(
+        keys,
+        hidden,
+        keys.whole("moe_intermediate_size", 2048),
+        "n_routed_experts|num_local_experts",
+        256,
+        8,
+        shared=keys.whole("n_shared_experts", 1, least=0),
+    )
+    first = keys.whole("first_k_dense_replace", 3, least=0)
+    layers = [prenorm_layer(attention, dense if i < first else sparse, hidden) for i in range(count)]
+    return assemble(keys, source, "deepseek_v3", hidden, layers, vocab=129280, positions_default=4096)
+
+
+def gpt_oss(keys: ConfigKeys, source: str) -> ModelShape:
+    """GPT-OSS: biases on every projection, expert and router; a sink per head; every other layer has a window.
+
+    Counts what Transformers builds in BF16. The released checkpoints hold the experts' matrices in MXFP4 (4 bits
+    and an 8-bit scale for each 32 values), and all else in BF16.
+    """
+    hidden, count, heads = sizes(keys)
+    bias, window = keys.flag("attention_bias", True), keys.optional_whole("sliding_window", 128)
+    kinds = keys.per_layer("layer_types", count) or [FULL if i % 2 else WINDOW for i in range(count)]
+    ffn = keys.whole("intermediate_size", 2880)
+    mlp = expert_mlp(keys, hidden, ffn, "num_local_experts|num_experts", 128, 4, bias=True)
+    layers = [
+        prenorm_layer(
+            grouped_attention(
+                keys,
+                hidden,
+                heads,
+                kv_default=8,
+                head_dim=64,
+                qkv_bias=bias,
+                out_bias=bias,
+                window=each,
+                sinks=True,
+            ),
+            mlp,
+            hidden,
+        )
+        for each in windows_of(keys, kinds, window)
+    ]
+    return assemble(keys, source, "gpt_oss", hidden, layers, vocab=201088, positions_default=131072)
