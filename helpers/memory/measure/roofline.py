@@ -1,0 +1,203 @@
+"""The roof of this machine and operators under it: bytes and FLOPs by rule, time by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from ...catalog.errors import WorkbookError, unknown_name
+from .. import work
+from ..work import Roof, Work
+from .clock import Run, settle, usable
+
+_aten = torch.ops.aten
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+HEAD_DIM = 64
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the probes are: streams of `values` elements, rows and a weight of `width`, attention over `tokens`."""
+
+    values: int
+    width: int
+    heads: int
+    tokens: int
+    side: int
+
+
+SIZES = {  # a stream is several times the last cache, a matrix product long enough to time
+    "cpu": Sizes(values=2**25, width=2048, heads=8, tokens=1024, side=1024),
+    "cuda": Sizes(values=2**29, width=8192, heads=32, tokens=8192, side=8192),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One operator, its work by rule, and the seconds it took."""
+
+    name: str
+    work: Work
+    seconds: float
+
+    @property
+    def flops_per_s(self) -> float:
+        return self.work.flops / self.seconds
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.work.bytes / self.seconds
+
+    def share_of(self, roof: Roof) -> float:
+        """Which part of what the roof allows this point reaches: 1 is on the roof."""
+        return roof.seconds(self.work) / self.seconds
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A measured roof, and the points measured with it."""
+
+    roof: Roof
+    points: dict[str, Point]
+
+
+def default_format(device: str | None = None) -> str:
+    """The number format to measure in: BF16 on a GPU that has it (FP16 before Ampere), FP32 on a CPU."""
+    if usable(device).type == "cpu":
+        return "fp32"
+    return "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"
+
+
+def roofline(names: Iterable[str] | None = None, device: str | None = None, format_name: str | None = None) -> Roofline:
+    """Measure the roof and, in the same passes, the operators in `names`: all of `PROBES` unless given.
+
+    The roof is the fastest stream (read, copy, add; each writing elsewhere than it reads) and the fastest square
+    matrix product. Outputs are made beforehand: on a CPU, asking the system for fresh pages can cost more than the
+    operator. Takes about five seconds. Raises WorkbookError.
+    """
+    bench = _bench(device, format_name)
+    wanted = list(PROBES if names is None else names)
+    for name in wanted:
+        if name not in PROBES:
+            raise unknown_name("probe", name, PROBES)
+    streams, products = _streams(bench), _products(bench)
+    probes = {name: PROBES[name](bench) for name in wanted}
+    prepared = {**streams, **products, **probes}
+    with torch.inference_mode():
+        seconds = settle({name: run for name, (_, run) in prepared.items()}, bench.device)
+    found = {name: Point(name, counted, seconds[name]) for name, (counted, _) in prepared.items()}
+    roof = Roof(max(found[name].flops_per_s for name in products), max(found[name].bytes_per_s for name in streams),
+                f"this {'GPU' if bench.device.type == 'cuda' else 'CPU'}, {bench.format_name}")  # fmt: skip
+    return Roofline(roof, {name: found[name] for name in probes})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and in which format, how large, and three streams of memory that the probes share."""
+
+    device: torch.device
+    dtype: torch.dtype
+    format_name: str
+    sizes: Sizes
+    x: torch.Tensor
+    y: torch.Tensor
+    z: torch.Tensor
+
+    def random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=self.dtype, device=self.device)
+
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Input and output of an operator on rows: half of two streams, seen as matrices."""
+        half = self.sizes.values // 2
+        return self.x[:half].view(-1, self.sizes.width), self.y[:half].view(-1, self.sizes.width)
+
+
+def _bench(device: str | None, format_name: str | None) -> Bench:
+    where = usable(device)
+    name = format_name or default_format(where.type)
+    if name not in DTYPES:
+        raise unknown_name("number format that is timed here", name, DTYPES)
+    if name == "fp16" and where.type == "cpu":
+        raise WorkbookError("CPUs do not compute in FP16", "fp32 or bf16 on a CPU", "pass format_name='fp32'")
+    sizes = SIZES[where.type]
+    if where.type == "cuda":  # all of it takes four streams of 2-byte values: a small card gets shorter ones
+        while 10 * sizes.values > torch.cuda.mem_get_info(where)[0]:
+            sizes = Sizes(sizes.values // 2, sizes.width, sizes.heads, sizes.tokens, sizes.side)
+    streams = (torch.ones(sizes.values, dtype=DTYPES[name], device=where) for _ in range(3))
+    return Bench(where, DTYPES[name], name, sizes, *streams)
+
+
+Prepared = tuple[Work, Run]
+
+
+def _streams(bench: Bench) -> dict[str, Prepared]:
+    x, y, z, values, name = bench.x, bench.y, bench.z, bench.sizes.values, bench.format_name
+    moved = work.copy(values, name)
+    return {
+        "read stream": (Work(values, moved.read_bytes, 0), x.sum),
+        "copy stream": (moved, lambda: y.copy_(x)),
+        "add stream": (work.pointwise(values, name, inputs=2), lambda: torch.add(x, z, out=y)),
+    }
+
+
+def _products(bench: Bench) -> dict[str, Prepared]:
+    prepared = {}
+    for side in (bench.sizes.side // 2, bench.sizes.side, bench.sizes.side * 3 // 2):
+        a, b, out = (bench.random(side, side) for _ in range(3))
+        run = lambda a=a, b=b, out=out: torch.mm(a, b, out=out)  # noqa: E731 - bound here, one per side
+        prepared[f"product of {side}"] = work.matmul(side, side, side, bench.format_name), run
+    return prepared
+
+
+def _copy(bench: Bench) -> Prepared:
+    x, y = bench.rows()
+    return work.copy(x.numel(), bench.format_name), lambda: y.copy_(x)
+
+
+def _layernorm(bench: Bench) -> Prepared:
+    x, y = bench.rows()
+    width = x.shape[1]
+    weight, bias = bench.random(width), bench.random(width)
+    _, mean, rstd = torch.native_layer_norm(x, [width], weight, bias, 1e-5)
+
+    def run() -> None:
+        _aten.native_layer_norm.out(x, [width], weight, bias, 1e-5, out0=y, out1=mean, out2=rstd)
+
+    return work.layernorm(len(x), width, bench.format_name), run
+
+
+def _softmax(bench: Bench) -> Prepared:
+    x, y = bench.rows()
+    return work.softmax(*x.shape, bench.format_name), lambda: _aten._softmax.out(x, -1, False, out=y)
+
+
+def _gemm(bench: Bench) -> Prepared:
+    """A linear layer over many tokens."""
+    m, n, k = bench.sizes.side // 2, bench.sizes.side * 2, bench.sizes.side
+    x, weight, out = bench.random(m, k), bench.random(n, k), bench.random(m, n)
+    return work.matmul(m, n, k, bench.format_name), lambda: torch.mm(x, weight.t(), out=out)
+
+
+def _gemv(bench: Bench) -> Prepared:
+    """A linear layer over one token, as a decode step has it; the weight is larger than any cache."""
+    weight = bench.z.view(-1, bench.sizes.width)
+    n, k = weight.shape
+    x = bench.random(1, k)
+    return work.matmul(1, n, k, bench.format_name), lambda: functional.linear(x, weight)
+
+
+def _attention(bench: Bench) -> Prepared:
+    """Every token attends to every token; the score matrix stays on the chip."""
+    sizes = bench.sizes
+    q, k, v = (bench.random(1, sizes.heads, sizes.tokens, HEAD_DIM) for _ in range(3))
+    counted = work.attention(sizes.tokens, sizes.tokens, sizes.heads, HEAD_DIM, format_name=bench.format_name)
+    return counted, lambda: functional.scaled_dot_product_attention(q, k, v)
+
+
+PROBES: dict[str, Callable[[Bench], Prepared]] = {
+    "copy": _copy, "layernorm": _layernorm, "softmax": _softmax,
+    "GEMV": _gemv, "attention": _attention, "GEMM": _gemm,
+}  # fmt: skip

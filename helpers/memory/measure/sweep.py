@@ -1,0 +1,165 @@
+"""The working-set sweep: read a block of memory again and again, and let its size find the caches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+import torch
+
+from ..account import human
+from .caches import reported
+from .clock import settle, usable
+
+SMALLEST_BYTES = 4 * 2**10
+READ_PER_CALL = {"cpu": 32 * 2**20, "cuda": 2**30}  # enough that the cost of a call vanishes
+LARGEST_BYTES = {"cpu": 2**28, "cuda": 2**30}
+FALLING = 0.04  # from one size to the next (a factor of √2), beyond what noise does
+UNNAMED = "step"
+STEP = 0.09  # a whole step: L2 and L3 of a server core are 15 to 20 % apart
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of the hierarchy as measured: data up to `size_bytes` is read at `bytes_per_s`.
+
+    `size_bytes` is None for the last level, which the sweep did not exceed.
+    """
+
+    name: str
+    size_bytes: int | None
+    bytes_per_s: float
+
+    def __str__(self) -> str:
+        size = "beyond" if self.size_bytes is None else human(self.size_bytes)
+        return f"{self.name:<8}{size:>12}{self.bytes_per_s / 1e9:>10,.0f} GB/s"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Bytes per second by working-set size, what the system reports of its caches, and the levels found."""
+
+    device: str
+    sizes: tuple[int, ...]
+    bytes_per_s: tuple[float, ...]
+    reported: dict[str, int]
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels, nearest first, named after the reported caches whose size they have within a factor of two."""
+        steps, plateaus = find_steps(self.sizes, self.bytes_per_s)
+        names = [_name(size, self.reported) for size in steps]
+        outer = "HBM" if self.device == "cuda" else "DRAM"
+        return (*map(Level, names, steps, plateaus), Level(outer, None, plateaus[-1]))
+
+    @property
+    def remark(self) -> str:
+        """What does not agree with the reported caches, and the likely reason; "" where all of it does."""
+        if not self.reported:
+            return "This system reports no cache sizes, so the steps stand for themselves."
+        found = {level.name for level in self.levels}
+        missed = [f"{name} ({human(size)})" for name, size in self.reported.items() if name not in found]
+        said = []
+        if missed:
+            said.append(f"No step near {', '.join(missed)}: its speed is within {STEP:.0%} of its neighbour's, or what "
+                        f"else runs on this machine hides it.")  # fmt: skip
+        if UNNAMED in found:
+            said.append("A step that is no reported cache is other work on this machine, or its page tables.")
+        return " ".join(said and [*said, "Run the cell again when nothing else runs."])
+
+
+def sweep(device: str | None = None, largest_bytes: int | None = None) -> Sweep:
+    """Read blocks of 4 KiB up to `largest_bytes`, two sizes per doubling, each again and again.
+
+    A block of n bytes is shown to `sum` as a matrix whose rows are all that same block, so one operator reads it
+    many times and the same code measures a CPU's caches and a GPU's. On a CPU one thread reads: L1 and L2 belong
+    to one core. Takes one to five seconds. Raises WorkbookError for a device that is not there.
+    """
+    where = usable(device)
+    caches = reported(where)
+    largest = largest_bytes or min(2**30, max(LARGEST_BYTES[where.type], 8 * max(caches.values(), default=0)))
+    sizes = _sizes(largest)
+    memory = torch.ones(sizes[-1] // 8, dtype=torch.int64, device=where)
+    times = {size: max(1, READ_PER_CALL[where.type] // size) for size in sizes}
+    with _one_thread(where):
+        seconds = settle({size: memory[: size // 8].expand(times[size], -1).sum for size in sizes}, where)
+    rates = tuple(times[size] * size / seconds[size] for size in sizes)
+    return Sweep(where.type, tuple(sizes), rates, caches)
+
+
+def _sizes(largest: int) -> list[int]:
+    """4 KiB, 5.6 KiB, 8 KiB, … in whole cache lines of 128 bytes."""
+    sizes, at = [], 0
+    while (size := round(SMALLEST_BYTES * 2 ** (at / 2) / 128) * 128) <= largest:
+        sizes.append(size)
+        at += 1
+    return sizes
+
+
+@contextlib.contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def find_steps(sizes: Sequence[int], rates: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Where a curve of rates falls from one plateau to the next: the sizes of the steps, and every plateau's rate.
+
+    A larger working set is never read faster, so the curve is first made to fall. A step is a run of falling
+    points; it stands where the curve passes the geometric mean of the plateaus at its two ends.
+
+    >>> find_steps([1, 2, 4, 8, 16, 32], [100, 100, 100, 25, 25, 25])
+    ([6], [100.0, 25.0])
+    """
+    falling = _never_rising(rates)
+    steps, plateaus, start = [], [], 0
+    at = 1
+    while at < len(falling):
+        first = at - 1
+        while at < len(falling) and falling[at] < falling[at - 1] * (1 - FALLING):
+            at += 1
+        if falling[at - 1] < falling[first] * (1 - STEP):
+            steps.append(_crossing(sizes, falling, first, at - 1))
+            plateaus.append(_middle(falling[start : first + 1]))
+            start = at - 1
+        at += 1
+    return steps, [*plateaus, _middle(falling[start:])]
+
+
+def _never_rising(rates: Sequence[float]) -> list[float]:
+    """The nearest curve that never rises: neighbours that do are pooled into their mean (isotonic regression)."""
+    pools: list[tuple[float, int]] = []
+    for rate in map(float, rates):
+        pools.append((rate, 1))
+        while len(pools) > 1 and pools[-1][0] > pools[-2][0]:
+            (last, few), (before, more) = pools.pop(), pools.pop()
+            pools.append(((last * few + before * more) / (few + more), few + more))
+    return [rate for rate, count in pools for _ in range(count)]
+
+
+def _crossing(sizes: Sequence[int], rates: Sequence[float], first: int, last: int) -> int:
+    """The size at which the curve between two points passes the geometric mean of their rates."""
+    wanted = (log(rates[first]) + log(rates[last])) / 2
+    for at in range(first, last):
+        high, low = log(rates[at]), log(rates[at + 1])
+        if high >= wanted >= low and high > low:
+            part = (high - wanted) / (high - low)
+            return round(exp(log(sizes[at]) + part * (log(sizes[at + 1]) - log(sizes[at]))))
+    return sizes[last]
+
+
+def _middle(rates: Sequence[float]) -> float:
+    return sorted(rates)[len(rates) // 2]
+
+
+def _name(size: int, caches: dict[str, int]) -> str:
+    """The reported cache nearest in size, if within a factor of two; else UNNAMED."""
+    near = min(caches, key=lambda name: abs(log(caches[name] / size)), default=None)
+    return near if near and 0.5 <= caches[near] / size <= 2 else UNNAMED
