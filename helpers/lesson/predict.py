@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from ..memory.budget import TrainBudget
     from ..memory.timeline import Measurement
 
-UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
+SIZES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
+UNITS = {
+    **SIZES, "s": 1, "ms": 1e-3, "µs": 1e-6, "GB/s": 1e9, "TB/s": 1e12, "GFLOP/s": 1e9, "TFLOP/s": 1e12,
+    "FLOPs per byte": 1, "tokens": 1, "tokens/s": 1, "×": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,21 +29,22 @@ class Prediction:
     guess: float | None
 
     @property
-    def bytes(self) -> float | None:
+    def value(self) -> float | None:
+        """The guess in bytes, seconds, or whatever one of `unit` is without its prefix; None where there is none."""
         return None if self.guess is None else self.guess * UNITS[self.unit]
 
 
 def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Prediction:
     """Commit to a number before measuring it. Leave `guess=None` to go on without one.
 
-    `unit` is one of bytes, KiB, MiB, GiB, GB. Raises WorkbookError for a guess that is no number.
+    `unit` is one of bytes, KiB, MiB, GiB, GB, s, ms, µs, GB/s, TB/s, GFLOP/s, TFLOP/s, FLOPs per byte, tokens,
+    tokens/s, ×. Raises WorkbookError for a guess that is no number.
 
-    >>> predict("peak of one training step", "GiB", guess=16).bytes
+    >>> predict("peak of one training step", "GiB", guess=16).value
     Your guess, peak of one training step: 16 GiB
     17179869184
     """
-    if unit not in UNITS:
-        raise WorkbookError(f"the unit is {unit!r}", ", ".join(UNITS), "write unit='MiB'")
+    _require_unit(unit)
     if guess is None:
         print(f"{question}, in {unit}: no guess yet. Put a number in place of None and run this cell again.")
     elif isinstance(guess, bool) or not isinstance(guess, (int, float)) or not isfinite(guess) or guess < 0:
@@ -50,12 +55,16 @@ def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Pre
 
 
 def compare(
-    measured: float | Measurement, unit: str = "MiB", **predicted: float | TrainBudget | Prediction | None
+    measured: float | Measurement,
+    unit: str = "MiB",
+    called: str = "measured",
+    **predicted: float | TrainBudget | Prediction | None,
 ) -> None:
     """Print what was predicted beside what was measured, each with its distance from the measurement.
 
-    Values are bytes, or a measurement and its budget, whose peaks are meant; `unit` is only how they are printed.
-    A skipped guess prints a dash.
+    Values are bytes, or a measurement and its budget, whose peaks are meant; seconds, bytes per second and so on where
+    `unit` is one of those. `unit` is only how they are printed. A skipped guess prints a dash. `called` names the last
+    row where the truth is no measurement: "datasheet".
 
     >>> compare(200 * 2**20, you=None, formula=199 * 2**20)
                      MiB   off by
@@ -63,37 +72,48 @@ def compare(
     formula        199.0  −0.50 %
     measured       200.0
     """
-    size = _measured(measured)
-    width = max([9, *(len(name) + 1 for name in predicted)])
+    _require_unit(unit)
+    size, digits = _measured(measured), 1 if unit in SIZES else 2
+    width = max([9, *(len(name) + 1 for name in (called, *predicted))])
     print(f"{'':{width}}{unit:>11}   off by")
     for name, value in predicted.items():
         guess = _predicted(value, measured)
         if guess is None:
             print(f"{name:{width}}{'–':>11}")
         else:
-            print(f"{name:{width}}{guess / UNITS[unit]:>11,.1f}  {_percent(guess / size - 1)}")
-    print(f"{'measured':{width}}{size / UNITS[unit]:>11,.1f}")
+            print(f"{name:{width}}{guess / UNITS[unit]:>11,.{digits}f}  {_percent(guess / size - 1)}")
+    print(f"{called:{width}}{size / UNITS[unit]:>11,.{digits}f}")
 
 
-def check(label: str, measured: float | Measurement, predicted: float | TrainBudget, rel: float) -> None:
+def check(
+    label: str,
+    measured: float | Measurement,
+    predicted: float | TrainBudget,
+    rel: float,
+    unit: str | None = None,
+) -> None:
     """Hold a measurement against a prediction: print ✓ and the distance, or raise AssertionError.
 
     Both are bytes, or a measurement and its budget, whose peaks are compared; then what only the CUDA allocator
     could see (`unseen_bytes`) counts as predicted. `rel` is the allowed distance as a fraction of the measurement.
+    With a `unit` such as "ms" both are in what that unit is without its prefix (seconds), and printed in it.
 
     >>> check("weights", measured=1000, predicted=1004, rel=0.005)
     ✓ weights: predicted 1004 B, measured 1000 B, off by +0.40 % (allowed ±0.5 %)
     """
+    if unit is not None:
+        _require_unit(unit)
     size, guess = _measured(measured), _predicted(predicted, measured)
     if guess is None or not (isfinite(size) and isfinite(guess)) or size <= 0:
         raise WorkbookError(
             f"measured {size!r} against predicted {guess!r}",
-            "two finite sizes, measured above zero",
+            "two finite numbers, measured above zero",
             "look at the cell that made them",
         )
     off = guess / size - 1
     verdict = (
-        f"{label}: predicted {_size(guess)}, measured {_size(size)}, off by {_percent(off)} (allowed ±{rel * 100:g} %)"
+        f"{label}: predicted {_size(guess, unit)}, measured {_size(size, unit)}, "
+        f"off by {_percent(off)} (allowed ±{rel * 100:g} %)"
     )
     if abs(off) > rel:
         raise AssertionError(f"✗ {verdict}")
@@ -106,13 +126,20 @@ def _measured(value: float | Measurement) -> float:
 
 def _predicted(value: float | TrainBudget | Prediction | None, measured: float | Measurement) -> float | None:
     if isinstance(value, Prediction):
-        return value.bytes
+        return value.value
     if hasattr(value, "peak_bytes"):
         return value.peak_bytes + getattr(measured, "unseen_bytes", 0)
     return value
 
 
-def _size(size_bytes: float) -> str:
+def _require_unit(unit: str) -> None:
+    if unit not in UNITS:
+        raise WorkbookError(f"the unit is {unit!r}", ", ".join(UNITS), "write unit='MiB'")
+
+
+def _size(size_bytes: float, unit: str | None) -> str:
+    if unit is not None:
+        return f"{size_bytes / UNITS[unit]:,.2f} {unit}"
     return f"{size_bytes:.0f} B" if size_bytes < 10_000 else human(size_bytes)
 
 

@@ -119,7 +119,9 @@ def layernorm(rows: int, width: int, format_name: str = "fp32") -> Work:
     _require_count("rows", rows)
     _require_count("width", width)
     one = number_format(format_name)
-    return Work(8 * rows * width, one.storage_bytes(rows * width + 2 * width), one.storage_bytes(rows * width + 2 * rows))
+    return Work(
+        8 * rows * width, one.storage_bytes(rows * width + 2 * width), one.storage_bytes(rows * width + 2 * rows)
+    )
 
 
 def softmax(rows: int, width: int, format_name: str = "fp32") -> Work:

@@ -15,11 +15,11 @@ MIB = 2**20
 )
 def test_a_guess_is_kept_in_bytes(unit, size, printed):
     assert printed(predict, "peak", unit, guess=3) == f"Your guess, peak: 3 {unit}\n"
-    assert predict("peak", unit, guess=3).bytes == size
+    assert predict("peak", unit, guess=3).value == size
 
 
 def test_no_guess_is_allowed_and_says_how_to_make_one(printed):
-    assert predict("peak").bytes is None
+    assert predict("peak").value is None
     assert "Put a number in place of None" in printed(predict, "peak", "GiB")
 
 
@@ -72,3 +72,32 @@ def test_check_raises_beyond_it(predicted, capsys):
 def test_check_refuses_what_is_no_measurement(measured, predicted):
     with pytest.raises(WorkbookError, match="against predicted"):
         check("peak", measured=measured, predicted=predicted, rel=0.5)
+
+
+@pytest.mark.parametrize(("unit", "value"), [("ms", 0.003), ("GB/s", 3e9), ("tokens/s", 3), ("FLOPs per byte", 3)])
+def test_a_guess_of_time_or_rate_is_kept_without_its_prefix(unit, value, printed):
+    assert predict("how long", unit, guess=3).value == pytest.approx(value)
+    assert printed(compare, value, unit=unit).split()[-1] == "3.00"
+
+
+def test_seconds_are_compared_and_checked_in_their_unit(printed):
+    table = printed(compare, 0.020, unit="ms", you=predict("how long", "ms", guess=10), floor=0.015)
+    rows = [line.split() for line in table.splitlines() if not line.startswith("Your")]
+    assert rows == [["ms", "off", "by"], ["you", "10.00", "−50.00", "%"], ["floor", "15.00", "−25.00", "%"],
+                    ["measured", "20.00"]]  # fmt: skip
+    said = printed(check, "a step", measured=0.020, predicted=0.015, rel=0.3, unit="ms")
+    assert said == "✓ a step: predicted 15.00 ms, measured 20.00 ms, off by −25.00 % (allowed ±30 %)\n"
+    with pytest.raises(AssertionError, match=r"✗ a step: predicted 15\.00 ms"):
+        check("a step", measured=0.020, predicted=0.015, rel=0.2, unit="ms")
+
+
+@pytest.mark.parametrize("call", [lambda: compare(1, unit="msec"), lambda: check("x", 1, 1, rel=1, unit="GHz")])
+def test_an_unknown_unit_is_refused_before_anything_is_printed(call, capsys):
+    with pytest.raises(WorkbookError, match="the unit is"):
+        call()
+    assert capsys.readouterr().out == ""
+
+
+def test_the_truth_may_have_another_name(printed):
+    rows = printed(compare, 295.3, unit="FLOPs per byte", called="datasheet", you=None).splitlines()
+    assert rows[-1].split() == ["datasheet", "295.30"]

@@ -171,3 +171,38 @@ def test_shape_variants_of_a_family_go_through_the_closed_form():
     setup = llama_7b()
     less = [budget.train(replace(setup, model=shape)).moments[0].parts["activations"] for shape in (full, grouped)]
     assert less[0] - less[1] == 32 * 2 * (32 - 8) * 128 * 2048 * 2  # K and V of 24 heads fewer
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # every weight but the untied table, one row of it, and K and V of 2,048 tokens
+        ({"model": "llama-3-8b"}, 2 * (8_030_261_248 - 128_255 * 4096) + 2 * 2 * 32 * 8 * 128 * 2048),
+        # tied: the head reads the whole table
+        ({"model": "llama-3.2-1b", "context": 1}, 2 * 1_235_814_400 + 2 * 2 * 16 * 8 * 64),
+        # learned positions are looked up too
+        ({"model": "gpt2", "context": 1}, 2 * (124_439_808 - 1024 * 768) + 2 * 2 * 12 * 768),
+        # two of eight experts for one user
+        ({"model": "mixtral-8x7b", "context": 1},
+         2 * (46_702_792_704 - 31_999 * 4096 - 32 * 6 * 3 * 4096 * 14336) + 2 * 2 * 32 * 8 * 128),
+    ],
+)  # fmt: skip
+def test_bytes_that_a_decode_step_reads(changes, expected):
+    assert budget.decode_bytes(ServeSetup(**{"users": 1, "context": 2048, **changes})) == expected
+
+
+def test_more_users_share_the_weights_and_add_their_own_cache():
+    one, many = (ServeSetup("llama-3-8b", users=users, context=2048) for users in (1, 64))
+    kv = budget.serve(one).parts["kv_cache"]
+    assert budget.decode_bytes(many) == budget.decode_bytes(one) + 63 * (kv + 2 * 4096)
+    assert budget.decode_bytes(ServeSetup("mixtral-8x7b", users=8, context=1)) > 3 * budget.decode_bytes(
+        ServeSetup("mixtral-8x7b", users=1, context=1)
+    )
+
+
+def test_a_decode_step_never_reads_more_than_there_is():
+    for users in (1, 10**6):
+        setup = ServeSetup("llama-3-8b", users=users, context=128)
+        assert budget.decode_bytes(setup) <= budget.serve(setup).peak_bytes
+    nf4 = budget.decode_bytes(ServeSetup("llama-3-8b", weights="nf4"))
+    assert nf4 < 0.4 * budget.decode_bytes(ServeSetup("llama-3-8b"))

@@ -6,14 +6,14 @@
     measure.roofline().roof.ridge               # FLOPs per byte from which on compute is the limit
 
 `training` watches a step, `cap` makes any machine run out of memory at a chosen size, `traffic` counts what kernels
-read and write; `clock` times, `sweep`, `copies` and `roofline` are what it times.
+read and write; `clock` times what `levels` (caches), `links` (copies) and `probes` (operators under their roof) run.
 """
 
 from .cap import capped
-from .clock import default_device, fastest, settle
-from .copies import Copy, copies
-from .roofline import PROBES, Point, Roofline, default_format, roofline
-from .sweep import Level, Sweep, sweep
+from .clock import default_device, fastest, graphed, settle
+from .levels import Level, Sweep, sweep
+from .links import Copy, copies
+from .probes import PROBES, Point, Roofline, default_format, matrix_format, roofline
 from .traffic import Traffic
 from .training import step, training_step
 
@@ -30,6 +30,8 @@ __all__ = [
     "default_device",
     "default_format",
     "fastest",
+    "graphed",
+    "matrix_format",
     "roofline",
     "settle",
     "step",

@@ -43,7 +43,7 @@ def _of_linux(folder: Path) -> dict[str, int]:
 
 
 def _bytes(text: str) -> int:
-    """"32K" is 32,768."""
+    """ "32K" is 32,768."""
     return int(text[:-1]) * _SUFFIX[text[-1]] if text[-1:] in _SUFFIX else int(text)
 
 

@@ -22,7 +22,7 @@ def default_device() -> str:
 
 
 def usable(device: str | torch.device | None) -> torch.device:
-    """The device to measure on; None takes the GPU where there is one. Raises WorkbookError for one that is not there."""
+    """The device to measure on: the GPU where there is one, for None. WorkbookError for one that is not there."""
     try:
         where = torch.device(default_device() if device is None else device)
     except (RuntimeError, TypeError):
@@ -41,24 +41,50 @@ def fastest(run: Run, device: str | torch.device | None = None) -> float:
 
 
 def settle(runs: Mapping[str, Run], device: str | torch.device | None = None, rel: float = 0.02) -> dict[str, float]:
-    """Seconds of the fastest run of each, timed in turns until a whole pass finds none faster by more than `rel`.
+    """Seconds of the fastest run of each, timed in turns until two passes find none faster by more than `rel`.
 
-    In turns, so that a slow second of the machine hits all of them and their ratios stay true; at least two passes
-    of three runs, at most twelve. On a GPU the time is the device's own, between two events, over as many runs in a
+    In turns, so that a slow second of the machine hits all of them and their ratios stay true; at most twelve passes
+    of three runs. On a GPU the time is the device's own, between two events, over as many runs in a
     row as fill a millisecond. Raises WorkbookError for a device that is not there.
     """
     where = usable(device)
     timer = _between_events if where.type == "cuda" else _on_cpu
     best = {name: timer(run) for name, run in runs.items()}  # the first run of each: it pays for what is new
-    for done in range(1, MOST_PASSES + 1):
-        improved = False
+    quiet = 0
+    for _ in range(MOST_PASSES):
+        quiet += 1
         for name, run in runs.items():
             seconds = min(timer(run) for _ in range(RUNS))
-            improved |= seconds < best[name] * (1 - rel)
+            if seconds < best[name] * (1 - rel):
+                quiet = 0
             best[name] = min(best[name], seconds)
-        if done > 1 and not improved:
+        if quiet == 2:
             break
     return best
+
+
+def graphed(run: Run) -> Run:
+    """`run` recorded once as a CUDA graph, whose replay leaves no gaps between its kernels; on a CPU `run` itself.
+
+    A small model's step on a GPU takes longer to launch than to compute, and its time then says nothing about memory.
+    A `run` that cannot be recorded, because it looks at a value on the way, is returned as it is.
+    """
+    if not torch.cuda.is_available():
+        return run
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # what a first run allocates and compiles must not be part of the recording
+        for _ in range(RUNS):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            run()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return run
+    return graph.replay
 
 
 def _on_cpu(run: Run) -> float:

@@ -7,6 +7,7 @@ those of `torch.utils.flop_counter`, which knows matrix products, convolutions a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ FLOPS = flop_registry | {  # attention on a CPU is one kernel that the registry 
     _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[_aten._scaled_dot_product_flash_attention]
 }
 OVERWRITES = {_aten.copy_, _aten.fill_, _aten.zero_, _aten.normal_, _aten.uniform_}
+PLACES = {_aten.index_put_, _aten.index_copy_, _aten.index_add_, _aten.scatter_}  # rows, not the whole target
 LOOKS_UP = {_aten.embedding, _aten.index_select, _aten.gather, _aten.index, _aten.take}  # reads rows, not the table
 MOVES_NOTHING = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
 
@@ -57,19 +59,22 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = kwargs or {}
+        if (
+            torch.is_inference_mode_enabled()
+        ):  # there, composite operators arrive whole: take them apart, as autograd does
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         result = func(*args, **kwargs)
-        packet = func._overloadpacket
-        if packet not in MOVES_NOTHING:
-            self._count(packet, _Call(func, args, kwargs, result))
+        if func._overloadpacket not in MOVES_NOTHING:
+            self._count(_Call(func, args, kwargs, result))
         return result
 
-    def _count(self, packet: Any, call: _Call) -> None:
-        read_bytes, written_bytes = call.read_bytes, call.written_bytes
-        if packet in LOOKS_UP:
-            table, *others = call.read
-            read_bytes = min(_size(table), written_bytes) + sum(map(_size, others))
+    def _count(self, call: _Call) -> None:
+        read_bytes, written_bytes = call.moved()
         if read_bytes + written_bytes:
-            self.kernels.append((packet.__name__, Work(call.flops, read_bytes, written_bytes)))
+            self.kernels.append((call.packet.__name__, Work(call.flops, read_bytes, written_bytes)))
 
 
 class _Call:
@@ -91,13 +96,16 @@ class _Call:
         """True for `out=` tensors, and for the target of operators that do not look at what was there."""
         return _is_written(argument) and (argument.is_out or self.packet in OVERWRITES)
 
-    @property
-    def read_bytes(self) -> int:
-        return sum(_size(tensor) for tensor in {id(t): t for t in self.read}.values())
-
-    @property
-    def written_bytes(self) -> int:
-        return sum(map(_size, self.written))
+    def moved(self) -> tuple[int, int]:
+        """Bytes read and bytes written; for a lookup or a placement those of the rows, not of the table."""
+        read_bytes, written_bytes = _distinct(self.read), _distinct(self.written)
+        if self.packet in LOOKS_UP:
+            return min(_size(self.read[0]), written_bytes) + _distinct(self.read[1:]), written_bytes
+        if self.packet in PLACES:
+            target, *others = self.read
+            rows = min(_size(target), max(map(_size, others)))
+            return _distinct(others) + (rows if self.packet is _aten.index_add_ else 0), rows
+        return read_bytes, written_bytes
 
     @property
     def flops(self) -> int:
@@ -111,6 +119,12 @@ def _is_written(argument: Any) -> bool:
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _distinct(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of several tensors; the same place of the same storage counts once, under whatever shape."""
+    places = {(t.untyped_storage()._cdata, t.storage_offset() * t.element_size(), _size(t)) for t in tensors}
+    return sum(size for _, _, size in places)
 
 
 def _size(tensor: torch.Tensor) -> int:

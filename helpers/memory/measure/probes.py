@@ -71,6 +71,16 @@ def default_format(device: str | None = None) -> str:
     return "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"
 
 
+def matrix_format(device: str | None = None) -> str:
+    """The format in which this machine multiplies matrices fastest: 16 bits where it has units for them, else FP32."""
+    if usable(device).type == "cuda":
+        return default_format(device)
+    has = (
+        getattr(torch.cpu, name, lambda: False)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    )
+    return "bf16" if any(has) else "fp32"
+
+
 def roofline(names: Iterable[str] | None = None, device: str | None = None, format_name: str | None = None) -> Roofline:
     """Measure the roof and, in the same passes, the operators in `names`: all of `PROBES` unless given.
 

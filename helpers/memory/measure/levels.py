@@ -9,6 +9,7 @@ from math import exp, log
 
 import torch
 
+from ...catalog.errors import WorkbookError
 from ..account import human
 from .caches import reported
 from .clock import settle, usable
@@ -79,6 +80,11 @@ def sweep(device: str | None = None, largest_bytes: int | None = None) -> Sweep:
     """
     where = usable(device)
     caches = reported(where)
+    if largest_bytes is not None and not _sensible(largest_bytes):
+        expected = f"a whole number from {16 * SMALLEST_BYTES:,} to 2**36"
+        raise WorkbookError(
+            f"largest_bytes is {largest_bytes!r}", expected, "leave it out for eight times the last cache"
+        )
     largest = largest_bytes or min(2**30, max(LARGEST_BYTES[where.type], 8 * max(caches.values(), default=0)))
     sizes = _sizes(largest)
     memory = torch.ones(sizes[-1] // 8, dtype=torch.int64, device=where)
@@ -87,6 +93,10 @@ def sweep(device: str | None = None, largest_bytes: int | None = None) -> Sweep:
         seconds = settle({size: memory[: size // 8].expand(times[size], -1).sum for size in sizes}, where)
     rates = tuple(times[size] * size / seconds[size] for size in sizes)
     return Sweep(where.type, tuple(sizes), rates, caches)
+
+
+def _sensible(largest_bytes: object) -> bool:
+    return type(largest_bytes) is int and 16 * SMALLEST_BYTES <= largest_bytes <= 2**36
 
 
 def _sizes(largest: int) -> list[int]:

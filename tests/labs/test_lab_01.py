@@ -1,0 +1,88 @@
+"""What lab 01 says in words is what its code does; and its answers agree with rules written elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.course import grading
+from helpers.course import notebook as nb
+from helpers.course.build import execute
+from helpers.course.mutants import find_mutants, load_mutants
+from helpers.memory.measure.traffic import Traffic
+from helpers.memory.work import COMPUTE, Roof, Work
+
+LAB = Path(__file__).resolve().parents[2] / "solutions" / "01_the_memory_hierarchy.ipynb"
+ROOFS = [Roof(64, 1), Roof(2**20, 2**12), Roof(989_400_000_000_000, 3_350_000_000_000)]
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return nb.read(LAB)
+
+
+@pytest.fixture(scope="module")
+def names(lab):
+    """What the lab's cells define, checks left out."""
+    defined: dict = {}
+    for cell in lab.cells:
+        if cell.cell_type == "code" and not grading.is_check(cell) and cell.id != "find-helpers":
+            exec(cell.source, defined)
+    return defined
+
+
+def test_the_naive_norm_of_the_question_moves_what_it_says(lab, names):
+    question = next(cell.source for cell in lab.cells if cell.id == "q5")
+    exec(re.search(r"```python\n(.*?)```", question, re.DOTALL)[1], names)
+    x, residual, weight = torch.randn(64, 1024), torch.randn(64, 1024), torch.randn(1024)
+    given = [tensor.bfloat16() for tensor in (x, residual, weight)]
+    with Traffic() as naive:
+        h, y = names["add_and_norm_naive"](*given, 1e-5)
+    with Traffic() as lean:
+        lean_h, lean_y = names["add_and_norm"](*given, 1e-5)
+    assert f"{naive.bytes:,}" in question
+    assert round(naive.bytes / x.numel()) == 42
+    assert 16 * x.numel() <= lean.bytes <= 16 * x.numel() + 8192  # "a few thousand"
+    assert torch.equal(h, lean_h)
+    torch.testing.assert_close(y, lean_y)
+
+
+@pytest.mark.parametrize("roof", ROOFS, ids=lambda roof: f"{roof.ridge:.0f}")
+def test_the_crossing_is_where_the_roof_changes_its_mind(names, roof):
+    for inputs, outputs, weight_bytes in [(512, 512, 2 * 512**2), (4096, 1024, 1_000_003), (1024, 1024, 9 * 2**16)]:
+        tokens = names["compute_bound_from"](inputs, outputs, weight_bytes, roof)
+        tried = [tokens - 1, tokens] if tokens else [1, 10**9]
+        bounds = [roof.bound(_linear(t, inputs, outputs, weight_bytes)) == COMPUTE for t in tried if t]
+        assert bounds == ([False, True] if tokens else [False, False])[-len(bounds) :]
+
+
+def _linear(tokens, inputs, outputs, weight_bytes):
+    return Work(2 * tokens * inputs * outputs, weight_bytes + 2 * tokens * inputs, 2 * tokens * outputs)
+
+
+def test_every_number_of_a_target_is_printed_by_its_check(lab):
+    """The target is in the question; a target that the worked lab does not reach would send everybody astray."""
+    cells = {cell.id: cell for cell in lab.cells}
+    checks = ["move-seconds", "chain-bytes", "adapter-work", "decode-work", None, None, "decode-tokens-per-s"]
+    for number, check in enumerate(checks, 1):
+        target = re.search(r"\*\*Target:\*\*.*", cells[f"q{number}"].source)[0]
+        wanted = re.findall(r"\d{1,3}(?:,\d{3})+|\d+\.\d{4}|\d{3}\.\d\b", target) if check else []
+        printed = "".join(output.text for output in cells[f"{check}-check"].outputs) if check else ""
+        assert [figure for figure in wanted if figure not in printed and figure != "8,192"] == []
+        assert not check or wanted
+
+
+def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):
+    calling = {mutant.grade_id for mutant in load_mutants(find_mutants(LAB)) if '"""Calls ' in mutant.source}
+    assert calling >= {grading.grade_id(cell) for cell in lab.cells if grading.is_answer(cell)} - {None}
+
+
+def test_the_solution_passes_with_other_inputs(lab):
+    """Another seed draws other cases; the checks assert on them too, and print something else."""
+    fresh = execute(lab, LAB.parent, seed="2").notebook
+    for stored, drawn in zip(lab.cells, fresh.cells, strict=True):
+        if grading.is_check(stored):
+            assert drawn.outputs[0].text != stored.outputs[0].text
