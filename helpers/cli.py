@@ -14,6 +14,7 @@ from .catalog.errors import WorkbookError
 from .catalog.models import MODELS
 from .catalog.recipes import OPTIMIZERS, PRECISIONS
 from .catalog.setup import ATTENTIONS, KV_FORMATS, WEIGHT_FORMATS, ServeSetup, TrainSetup
+from .lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
 from .memory.account import PARTS
 
 USAGE_ERROR = 2
@@ -48,8 +49,8 @@ def _parser() -> Parser:
 
 
 def _estimate_parser(commands: argparse._SubParsersAction) -> None:
-    estimate = commands.add_parser("estimate", help="predict memory without a GPU", allow_abbrev=False)
-    kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar="train|serve")
+    estimate = commands.add_parser("estimate", help="predict memory and time without a GPU", allow_abbrev=False)
+    kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar="train|serve|op")
     train = kinds.add_parser("train", help="one training step, per rank", allow_abbrev=False)
     serve = kinds.add_parser("serve", help="weights and KV cache of one replica", allow_abbrev=False)
     for parser in (train, serve):
@@ -70,6 +71,19 @@ def _estimate_parser(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--users", type=_whole, default=1, help="sequences at once")
     serve.add_argument("--context", type=_whole, default=2048, help="tokens that each of them holds")
     serve.set_defaults(run=_estimate_serve)
+    _op_parser(kinds)
+
+
+def _op_parser(kinds: argparse._SubParsersAction) -> None:
+    op = kinds.add_parser("op", help="one operator under a GPU's roof: the least time, and what sets it",
+                          allow_abbrev=False)  # fmt: skip
+    op.add_argument("--op", required=True, help=", ".join(OPERATORS))
+    op.add_argument("--gpu", required=True, help=f"one of {', '.join(DEVICES)}")
+    op.add_argument("--format", default="bf16", help="number format of the tensors: fp32, tf32, bf16, fp16, fp8-e4m3 …")
+    for size, text in SIZES.items():
+        op.add_argument(f"--{size.replace('_', '-')}", type=_whole, help=f"{text} (default {DEFAULTS[size]})")
+    op.add_argument("--json", action="store_true", help="print JSON, in bytes, FLOPs and seconds")
+    op.set_defaults(run=_estimate_op)
 
 
 def _whole(text: str) -> int:
@@ -93,6 +107,15 @@ def _estimate_serve(arguments: argparse.Namespace) -> int:
     setup = ServeSetup(**_setup_arguments(ServeSetup, arguments))
     per_token = budget.serve(setup).kv_bytes_per_token
     return _print_answer(serving_answer(setup, _device(arguments)), arguments, {"kv_bytes_per_token": per_token})
+
+
+def _estimate_op(arguments: argparse.Namespace) -> int:
+    from .lesson.calculators import roofline_answer
+
+    given = {size: getattr(arguments, size) for size in SIZES if getattr(arguments, size) is not None}
+    answer = roofline_answer(arguments.gpu, arguments.op, arguments.format, **given)
+    print(json.dumps(answer.figures) if arguments.json else answer)
+    return 0
 
 
 def _setup_arguments(kind: type, arguments: argparse.Namespace) -> dict[str, object]:
@@ -143,6 +166,12 @@ def _check(arguments: argparse.Namespace) -> int:
     return check(arguments.lab, _root())
 
 
+def _doctor(arguments: argparse.Namespace) -> int:
+    from .course.doctor import doctor
+
+    return doctor(_root(), as_json=arguments.json)
+
+
 _COURSE = (
     ("build", "execute notebooks and store their outputs",
      lambda p: p.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given"), _build),
@@ -150,6 +179,8 @@ _COURSE = (
      lambda p: p.add_argument("--check", action="store_true", help="only say what would change"), _release),
     ("check", "run the checks of your lab and show points",
      lambda p: p.add_argument("lab", help="a number like 02, or the path of a notebook"), _check),
+    ("doctor", "what this machine is, which chapters it can run, and what to fix",
+     lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"), _doctor),
 )  # fmt: skip
 
 if __name__ == "__main__":

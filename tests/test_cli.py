@@ -13,12 +13,13 @@ from helpers.memory.account import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ["estimate", "train", "--model", "llama-2-7b"]
+OP = ["estimate", "op", "--gpu", "h100-80gb", "--op"]
 SERVE = ["estimate", "serve", "--model", "llama-3-8b"]
 WHOLE = "is not a whole number"
 BAD = [
     ([], "arguments are required: COMMAND"),
     (["esimate"], "invalid choice"),
-    (["estimate"], "arguments are required: train|serve"),
+    (["estimate"], "arguments are required: train|serve|op"),
     (["estimate", "both"], "invalid choice"),
     (["estimate", "train"], "--model"),
     ([*TRAIN, "--colour", "red"], "unrecognized arguments: --colour red"),
@@ -64,6 +65,22 @@ BAD = [
     ([*SERVE, "--context", "-1"], "context is -1"),
     ([*SERVE, "--context", "1" * 16], "16,777,216"),
     ([*SERVE, "--precision", "bf16"], "unrecognized arguments"),  # of train, not of serve
+    (["estimate", "op"], "arguments are required: --op, --gpu"),
+    (["estimate", "op", "--op", "linear"], "--gpu"),
+    ([*OP, "gemm"], "unknown operator 'gemm'"),
+    ([*OP, "sofmax"], "did you mean 'softmax'?"),
+    ([*OP, "linear", "--gpu", "h1000"], "did you mean"),
+    ([*OP, "linear", "--gpu", "t4"], "NVIDIA T4 16 GB has no rate for matrix products in bf16"),
+    ([*OP, "linear", "--format", "bf17"], "did you mean 'bf16'?"),
+    ([*OP, "linear", "--format", "nf4"], "linear in nf4 is not counted here"),
+    ([*OP, "softmax", "--format", "tf32"], "fp32, bf16, fp16"),
+    ([*OP, "linear", "--tokens", "0"], "tokens is 0"),
+    ([*OP, "linear", "--tokens", "1e3"], WHOLE),
+    ([*OP, "linear", "--outputs", "9" * 17], "16,777,216"),
+    ([*OP, "linear", "--context", "8192"], "linear takes no context"),  # refused, not quietly dropped
+    ([*OP, "attention-decode", "--kv-heads", "5"], "32 heads share 5"),
+    ([*OP, "attention-decode", "--heads", "5"], "width 4,096 is not divided by 5 heads"),
+    ([*OP, "linear", "--model", "gpt2"], "unrecognized arguments"),
     (["check"], "lab"),
     (["check", "99"], "99"),
     (["build", "77"], "77"),
@@ -157,6 +174,23 @@ def test_kv_bytes_per_token_is_of_one_sequence(capsys):
     assert many["parts"]["kv_cache"] == 64 * one["parts"]["kv_cache"]
 
 
+def test_the_floor_of_an_operator_in_json_and_in_text(capsys):
+    """4096 × 14336 BF16 weights over the H100's 3.35 TB/s are 35.1 µs."""
+    gemv = [*OP, "linear", "--format", "bf16", "--tokens", "1", "--width", "4096", "--outputs", "14336"]
+    said = as_json(gemv, capsys)
+    assert list(said) == ["flops", "read_bytes", "written_bytes", "intensity", "ridge", "seconds", "bound",
+                          "tokens_at_ridge"]  # fmt: skip
+    assert (said["flops"], said["read_bytes"], said["written_bytes"]) == (117440512, 117448704, 28672)
+    assert said["seconds"] == pytest.approx(117477376 / 3.35e12)
+    assert (said["bound"], said["tokens_at_ridge"]) == ("memory", 326)
+    assert as_json([*OP, "softmax"], capsys)["tokens_at_ridge"] is None
+    assert main(gemv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "linear, NVIDIA H100 SXM 80 GB: 35.1 µs at least, memory-bound"
+    assert lines[-1].startswith("Memory is the limit: computing fills 0.3 % of that time.")
+    assert lines[-1].endswith("From 326 tokens at once compute is the limit.")
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_can_be_served_and_named_by_its_config(name, tmp_path, capsys):
     path = tmp_path / "config.json"
@@ -176,7 +210,7 @@ def test_without_json_a_table_and_one_sentence(capsys):
 
 
 def test_help_is_not_an_error(capsys):
-    for argv in (["--help"], ["estimate", "train", "--help"]):
+    for argv in (["--help"], ["estimate", "train", "--help"], ["estimate", "op", "--help"]):
         with pytest.raises(SystemExit) as left:
             main(argv)
         assert left.value.code == 0

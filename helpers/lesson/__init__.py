@@ -7,9 +7,9 @@
 matplotlib and ipywidgets are imported when something is drawn, not before.
 """
 
-from . import claims, plots
+from . import claims, plots, rooflines, speeds
 from .draw import draw
 from .pictures import Picture
 from .predict import Prediction, check, compare, predict
 
-__all__ = ["Picture", "Prediction", "check", "claims", "compare", "draw", "plots", "predict"]
+__all__ = ["Picture", "Prediction", "check", "claims", "compare", "draw", "plots", "predict", "rooflines", "speeds"]

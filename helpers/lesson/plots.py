@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..memory.account import GIB, PARTS, human
-from .pictures import CARD, COLOURS, FAINT, INK, LINES, Picture, label
+from .figures import as_picture, new_figure
+from .pictures import COLOURS, FAINT, INK, LINES, Picture, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from ..memory.timeline import Timeline
 
@@ -26,7 +25,7 @@ def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]] | Sequence[tu
     `rows` is a mapping, or (label, parts) pairs where labels repeat.
     """
     pairs = list(rows.items()) if isinstance(rows, Mapping) else list(rows)
-    figure, axes = _figure(title, height=1.2 + 0.4 * len(pairs))
+    figure, axes = new_figure(title, height=1.2 + 0.4 * len(pairs))
     unit, name = _unit(max(sum(parts.values()) for _, parts in pairs))
     seen: set[str] = set()
     for row, (_, parts) in enumerate(pairs):
@@ -46,7 +45,7 @@ def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]] | Sequence[tu
     axes.set_xlabel(name)
     axes.margins(x=0.1)
     _legend(axes)
-    return _picture(figure, title)
+    return as_picture(figure, title)
 
 
 def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Picture:
@@ -54,7 +53,7 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
 
     `budget_bytes` draws a predicted peak as a dashed line.
     """
-    figure, axes = _figure(title, height=3.4)
+    figure, axes = new_figure(title, height=3.4)
     totals = [steps.total(at) for at in range(len(steps))]
     peak = max(range(len(totals)), key=totals.__getitem__)
     unit, name = _unit(totals[peak])
@@ -74,14 +73,14 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     axes.set_xlabel("allocations and frees, in order")
     axes.set_ylabel(name)
     _legend(axes)
-    return _picture(figure, title)
+    return as_picture(figure, title)
 
 
 def lines(title: str, x: Sequence[float], series: Mapping[str, Sequence[float]], x_label: str, y_label: str,
           points: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None, log: bool = False
           ) -> Picture:  # fmt: skip
     """Curves over `x`, each named at its end; `points` are measured dots, drawn in the colour of the same name."""
-    figure, axes = _figure(title, height=3.0)
+    figure, axes = new_figure(title, height=3.0)
     for colour, (name, values) in zip(LINES, series.items(), strict=False):
         axes.plot(x, values, color=colour, linewidth=2)
         axes.annotate(f" {name}", (x[-1], values[-1]), va="center", fontsize=9, color=colour)
@@ -96,13 +95,13 @@ def lines(title: str, x: Sequence[float], series: Mapping[str, Sequence[float]],
     axes.set_ylabel(y_label)
     axes.set_ylim(bottom=0)
     figure.subplots_adjust(right=0.8)
-    return _picture(figure, title)
+    return as_picture(figure, title)
 
 
 def bars(title: str, rows: Mapping[str, int]) -> Picture:
     """Plain horizontal bars of bytes, largest first, each with its size."""
     ordered = sorted(rows.items(), key=lambda row: -row[1])
-    figure, axes = _figure(title, height=0.9 + 0.27 * len(ordered))
+    figure, axes = new_figure(title, height=0.9 + 0.27 * len(ordered))
     unit, name = _unit(ordered[0][1])
     for row, (_, size) in enumerate(ordered):
         axes.barh(row, size / unit, height=0.7, color=COLOURS["activations"])
@@ -112,21 +111,7 @@ def bars(title: str, rows: Mapping[str, int]) -> Picture:
     axes.set_xlabel(name)
     axes.margins(x=0.16)
     figure.subplots_adjust(left=0.36)
-    return _picture(figure, title)
-
-
-def _figure(title: str, height: float) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.6, height), dpi=110, facecolor=CARD)
-    axes = figure.add_subplot(facecolor=CARD)
-    top, bottom = 1 - 0.42 / height, 0.46 / height
-    figure.subplots_adjust(left=0.2, right=0.97, top=top, bottom=bottom)
-    figure.text(0.02, 1 - 0.14 / height, title, fontsize=11, fontweight="bold", color=INK, va="top")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(colors=INK, labelsize=9)
-    return figure, axes
+    return as_picture(figure, title)
 
 
 def _phases(axes: Axes, phases: Sequence[str]) -> None:
@@ -158,10 +143,3 @@ def _order(part: str) -> int:
 
 def _unit(size_bytes: float) -> tuple[int, str]:
     return (GIB, "GiB") if size_bytes >= 2 * GIB else (MIB, "MiB")
-
-
-def _picture(figure: Figure, title: str) -> Picture:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor=CARD, bbox_inches="tight", pad_inches=0.12,
-                   metadata={"Software": None})  # fmt: skip
-    return Picture(title, png=buffer.getvalue())

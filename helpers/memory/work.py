@@ -106,7 +106,7 @@ def pointwise(values: int, format_name: str = "fp32", inputs: int = 1, flops_per
     """
     _require_count("values", values)
     _require_count("inputs", inputs)
-    size = number_format(format_name).storage_bytes(values)
+    size = _stored(values, format_name)
     return Work(flops_per_value * values, inputs * size, size)
 
 
@@ -118,10 +118,8 @@ def layernorm(rows: int, width: int, format_name: str = "fp32") -> Work:
     """
     _require_count("rows", rows)
     _require_count("width", width)
-    one = number_format(format_name)
-    return Work(
-        8 * rows * width, one.storage_bytes(rows * width + 2 * width), one.storage_bytes(rows * width + 2 * rows)
-    )
+    read, written = rows * width + 2 * width, rows * width + 2 * rows
+    return Work(8 * rows * width, _stored(read, format_name), _stored(written, format_name))
 
 
 def softmax(rows: int, width: int, format_name: str = "fp32") -> Work:
@@ -139,8 +137,8 @@ def matmul(m: int, n: int, k: int, format_name: str = "bf16", out_format: str | 
     """
     for name, value in (("m", m), ("n", n), ("k", k)):
         _require_count(name, value)
-    one, out = number_format(format_name), number_format(out_format or format_name)
-    return Work(2 * m * n * k, one.storage_bytes(m * k) + one.storage_bytes(k * n), out.storage_bytes(m * n))
+    read_bytes = _stored(m * k, format_name) + _stored(k * n, format_name)
+    return Work(2 * m * n * k, read_bytes, _stored(m * n, out_format or format_name))
 
 
 def attention(queries: int, context: int, heads: int, head_dim: int, kv_heads: int | None = None, batch: int = 1,
@@ -158,10 +156,19 @@ def attention(queries: int, context: int, heads: int, head_dim: int, kv_heads: i
     if heads % shared:
         raise WorkbookError(f"{heads} heads share {shared} heads of K and V", "kv_heads that divide heads",
                             "Llama-3-8B has heads=32, kv_heads=8")  # fmt: skip
-    one = number_format(format_name)
-    q = one.storage_bytes(batch * heads * queries * head_dim)
-    kv = one.storage_bytes(2 * batch * shared * context * head_dim)
+    q = _stored(batch * heads * queries * head_dim, format_name)
+    kv = _stored(2 * batch * shared * context * head_dim, format_name)
     return Work(4 * batch * heads * queries * context * head_dim, q + kv, q)
+
+
+def _stored(values: int, format_name: str) -> int:
+    """Bytes of a tensor as an operator reads it; a format with scales is a checkpoint's, and no operand."""
+    one = number_format(format_name)
+    if one.quantized:
+        what = f"{one.name} is a format of weights, with scales beside the values"
+        do = "add up the Work yourself: Work(flops, read_bytes, written_bytes)"
+        raise WorkbookError(what, "a format of an operand: fp32, bf16, fp16, fp8-e4m3", do)
+    return one.storage_bytes(values)
 
 
 def _require_count(name: str, value: object, least: int = 1) -> None:

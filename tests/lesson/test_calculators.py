@@ -11,7 +11,7 @@ import pytest
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
 from helpers.cli import main
-from helpers.lesson.calculators import changes_that_fit, serving_answer, training_answer, training_memory
+from helpers.lesson.calculators import changes_that_fit, roofline, serving_answer, training_answer, training_memory
 from helpers.memory import budget
 
 CALCULATOR = training_memory()
@@ -137,6 +137,29 @@ def test_an_unknown_control_is_refused():
         CALCULATOR.answer(colour="red")
 
 
+@pytest.mark.parametrize(("calculator", "start"), [(training_memory, {"gpu": "h100", "micro_batch": 3}),
+                                                    (roofline, {"gpu": "h100", "tokens": 148})])  # fmt: skip
+def test_a_start_beside_the_choices_joins_them(calculator, start):
+    started = calculator(**start)
+    assert started.options["gpu"][1][0] == "h100"
+    grid, output = started.widget().children
+    assert {name: control.value for name, control in zip(started.options, grid.children, strict=True)} == started.start
+    assert output.value == started.answer().as_html()
+    name = next(name for name in start if name != "gpu")
+    numbers = started.options[name][1]
+    assert (numbers == sorted(numbers), start[name] in numbers) == (True, True)
+
+
+@pytest.mark.parametrize("calculator", [training_memory, roofline])
+def test_a_start_for_no_control_and_a_bad_one(calculator):
+    with pytest.raises(WorkbookError, match="did you mean 'gpu'"):
+        calculator(gpus="h100")
+    bad = calculator(gpu="h1000")
+    assert 'class="error"' in bad.widget().children[1].value
+    with pytest.raises(WorkbookError, match="unknown device 'h1000'"):
+        bad.answer()
+
+
 def displayed(calculator, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
@@ -144,10 +167,11 @@ def displayed(calculator, monkeypatch):
     return shown[0]
 
 
-def test_a_stored_notebook_holds_text_and_two_pictures(monkeypatch):
+@pytest.mark.parametrize("calculator", [CALCULATOR, roofline()], ids=["training_memory", "roofline"])
+def test_a_stored_notebook_holds_text_and_two_pictures(calculator, monkeypatch):
     """PNG beside SVG: JupyterLab shows no SVG of a notebook that it does not trust, such as a fresh clone's."""
-    bundle, answer = displayed(CALCULATOR, monkeypatch), CALCULATOR.answer()
-    assert bundle["text/plain"] == str(answer) == repr(CALCULATOR)
+    bundle, answer = displayed(calculator, monkeypatch), calculator.answer()
+    assert bundle["text/plain"] == str(answer) == repr(calculator)
     assert bundle["image/svg+xml"] == answer.picture.svg
     assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     assert "model_id" in bundle["application/vnd.jupyter.widget-view+json"]

@@ -95,6 +95,8 @@ def test_the_datasheet_roof_of_an_h100():
         lambda: work.attention(1, 8, 6, 4, kv_heads=4),
         lambda: work.attention(1, 8, 4, 4, kv_heads=0),
         lambda: work.matmul(1, 2, 3, "bf17"),
+        lambda: work.matmul(1, 2, 3, "int8"),
+        lambda: work.copy(64, "nf4"),
         lambda: Work(1, 0, 0),
         lambda: Work(-1, 1, 1),
         lambda: Roof(0, 1),

@@ -9,7 +9,8 @@ from statistics import median
 
 import pytest
 
-from helpers.lesson.calculators import training_memory
+from helpers.lesson.calculators import roofline, training_memory
+from helpers.lesson.calculators.operators import OPERATORS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -21,15 +22,23 @@ def told(capsys, line):
         print(f"\n  {line}")
 
 
-def test_redraw_of_the_calculator(capsys):
-    calculator, seconds = training_memory(), []
-    for model, micro_batch, sequence in product(("llama-2-7b", "llama-2-70b", "gpt2"), (1, 8, 64), (256, 1024, 131072)):
-        values = {**calculator.start, "model": model, "micro_batch": micro_batch, "sequence": sequence}
+REDRAWS = [
+    (training_memory, {"model": ("llama-2-7b", "llama-2-70b", "gpt2"), "micro_batch": (1, 8, 64),
+                       "sequence": (256, 1024, 131072)}),
+    (roofline, {"op": tuple(OPERATORS), "gpu": ("h100-80gb", "t4-16gb"), "tokens": (1, 1024, 65536)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "choices"), REDRAWS, ids=lambda value: getattr(value, "__name__", ""))
+def test_redraw_of_a_calculator(make, choices, capsys):
+    calculator, seconds = make(), []
+    for values in product(*choices.values()):
+        chosen = {**calculator.start, **dict(zip(choices, values, strict=True))}
         start = time.perf_counter()
-        html = calculator.render(values)
+        html = calculator.render(chosen)
         seconds.append(time.perf_counter() - start)
         assert html
-    told(capsys, f"calculator redraw: median {median(seconds) * 1e3:.1f} ms, worst {max(seconds) * 1e3:.1f} ms "
+    told(capsys, f"redraw of {make.__name__}: median {median(seconds) * 1e3:.1f} ms, worst {max(seconds) * 1e3:.1f} ms "
                  f"of {len(seconds)}; the goal is a median under 50 ms")  # fmt: skip
 
 

@@ -5,8 +5,20 @@ training_memory()                                       # live, in a notebook
 print(training_memory().answer(micro_batch=4))          # the same in text
 """
 
+from .roofline import RooflineAnswer, roofline, roofline_answer
 from .serving_memory import serving_answer
-from .shell import Answer, Calculator
+from .shell import Answer, Calculator, MemoryAnswer
 from .training_memory import changes_that_fit, training_answer, training_memory
 
-__all__ = ["Answer", "Calculator", "changes_that_fit", "serving_answer", "training_answer", "training_memory"]
+__all__ = [
+    "Answer",
+    "Calculator",
+    "MemoryAnswer",
+    "RooflineAnswer",
+    "changes_that_fit",
+    "roofline",
+    "roofline_answer",
+    "serving_answer",
+    "training_answer",
+    "training_memory",
+]

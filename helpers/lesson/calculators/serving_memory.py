@@ -6,10 +6,10 @@ from ...catalog.devices import Device, device
 from ...catalog.setup import ServeSetup
 from ...memory import budget
 from ...memory.account import human
-from .shell import Answer
+from .shell import MemoryAnswer
 
 
-def serving_answer(setup: ServeSetup, gpu: str | Device | None = None) -> Answer:
+def serving_answer(setup: ServeSetup, gpu: str | Device | None = None) -> MemoryAnswer:
     """What `setup` needs on `gpu`: weights, KV cache, bytes per token and the users that fit."""
     predicted = budget.serve(setup)
     where = device(gpu) if gpu else None
@@ -20,11 +20,11 @@ def serving_answer(setup: ServeSetup, gpu: str | Device | None = None) -> Answer
         f"K and V in {setup.kv}",
         f"{'a token':<12}{human(predicted.kv_bytes_per_token):>12}   of one sequence, over the layers that still grow",
     )
-    return Answer(
+    return MemoryAnswer(
         f"Serving {setup.model.name}: {human(predicted.peak_bytes)} for weights and a full KV cache",
-        parts,
         formula,
         _sentence(predicted, where),
+        parts,
         where.capacity_bytes if where else None,
         where.title if where else "",
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from html import escape
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, unknown_name
 from ...memory.account import Breakdown
 from ..bars import stacked_bar
 from ..pictures import CARD, INK, Picture
@@ -15,25 +16,22 @@ from ..plots import stacked_bars
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a calculator says: bytes by part, the device they must fit, the formula filled in, and one sentence."""
+class Answer(ABC):
+    """What a calculator says: a title, the formula filled in, one sentence, and the picture that its kind draws."""
 
     title: str
-    parts: Breakdown
     formula: tuple[str, ...]
     sentence: str
-    capacity_bytes: int | None = None
-    device: str = ""
 
     @property
+    @abstractmethod
     def picture(self) -> Picture:
-        return stacked_bar(self.title, self.parts, self.capacity_bytes, self.device)
+        """SVG, quick enough to follow a slider."""
 
     @property
+    @abstractmethod
     def png(self) -> bytes:
         """The picture again: a notebook that nobody has run here is not trusted, and JupyterLab hides its SVG."""
-        capacities = {self.device: self.capacity_bytes} if self.capacity_bytes else None
-        return stacked_bars(self.title, {"": self.parts}, capacities).png
 
     def __str__(self) -> str:
         return "\n".join((self.title, "", *self.formula, "", self.sentence))
@@ -47,12 +45,32 @@ class Answer:
         )
 
 
+@dataclass(frozen=True)
+class MemoryAnswer(Answer):
+    """Bytes by part, stacked against the device that they must fit."""
+
+    parts: Breakdown
+    capacity_bytes: int | None = None
+    device: str = ""
+
+    @property
+    def picture(self) -> Picture:
+        return stacked_bar(self.title, self.parts, self.capacity_bytes, self.device)
+
+    @property
+    def png(self) -> bytes:
+        capacities = {self.device: self.capacity_bytes} if self.capacity_bytes else None
+        return stacked_bars(self.title, {"": self.parts}, capacities).png
+
+
 class Calculator:
     """Sliders and menus over `compute(**values) -> Answer`.
 
     `options` gives each control's choices in order, `start` where it stands. In a live notebook the widgets show;
     where there is no front end (a stored notebook, GitHub, a terminal) the answer at `start` shows as text and
-    picture. Bad values print their error in place of the picture; the controls stay.
+    picture. Bad values print their error in place of the picture; the controls stay. `used` names the controls that
+    matter for given values, all when there is none; the others are hidden, and keep their place and their value.
+    A start that is not among the choices (an alias, 3 sequences) joins them; WorkbookError for an unknown control.
     """
 
     def __init__(
@@ -60,8 +78,14 @@ class Calculator:
         compute: Callable[..., Answer],
         options: Mapping[str, tuple[str, list]],
         start: Mapping[str, object],
+        used: Callable[[Mapping[str, object]], Collection[str]] | None = None,
     ) -> None:
-        self.compute, self.options, self.start = compute, options, dict(start)
+        self.compute, self.start = compute, dict(start)
+        for name in self.start:
+            if name not in options:
+                raise unknown_name("control", name, options)
+        self.options = {name: (text, _choices(choices, start[name])) for name, (text, choices) in options.items()}
+        self.used = used or (lambda values: options)
 
     def answer(self, **changes: object) -> Answer:
         """The answer at the starting values, with `changes`: what the sliders would show."""
@@ -87,11 +111,16 @@ class Calculator:
         controls = {
             name: _control(w, text, choices, self.start[name]) for name, (text, choices) in self.options.items()
         }
-        output = w.HTML(self.render(self.start))
+        output = w.HTML()
 
-        def redraw(change: object) -> None:
-            output.value = self.render({name: control.value for name, control in controls.items()})
+        def redraw(change: object = None) -> None:
+            values = {name: control.value for name, control in controls.items()}
+            used = self.used(values)
+            for name, control in controls.items():
+                control.layout.visibility = "visible" if name in used else "hidden"
+            output.value = self.render(values)
 
+        redraw()
         for control in controls.values():
             control.observe(redraw, names="value")
         grid = w.GridBox(
@@ -114,6 +143,13 @@ class Calculator:
 
     def __repr__(self) -> str:
         return str(self.answer())
+
+
+def _choices(choices: list, start: object) -> list:
+    if start in choices:
+        return choices
+    numbers = all(type(choice) is int for choice in (*choices, start))
+    return sorted([*choices, start]) if numbers else [start, *choices]
 
 
 def _control(w, text: str, choices: list, value: object):

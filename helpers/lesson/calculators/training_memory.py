@@ -11,10 +11,10 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
 from ...memory import activations, budget
 from ...memory.account import human
-from .shell import Answer, Calculator
+from .shell import Calculator, MemoryAnswer
 
 
-def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> Answer:
+def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> MemoryAnswer:
     """What `setup` needs on `gpu`: the peak by part, the formula filled in, and whether it fits.
 
     Raises WorkbookError for a model whose activations have no closed form.
@@ -22,11 +22,11 @@ def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> Answe
     predicted = budget.train(setup, cuda=True)
     where = device(gpu) if gpu else None
     title = f"Training {setup.model.name}: {human(predicted.peak_bytes)} at the peak, in the {predicted.peak.name}"
-    return Answer(
+    return MemoryAnswer(
         title,
-        predicted.parts,
         tuple(_formula(predicted)),
         _sentence(predicted, where),
+        predicted.parts,
         where.capacity_bytes if where else None,
         where.title if where else "",
     )
@@ -143,5 +143,5 @@ def training_memory(**start: object) -> Calculator:
     return Calculator(_compute, options, {**first, **start})
 
 
-def _compute(gpu: str, **choices: object) -> Answer:
+def _compute(gpu: str, **choices: object) -> MemoryAnswer:
     return training_answer(TrainSetup(**choices), gpu)

@@ -11,7 +11,7 @@ read and write; `clock` times what `levels` (caches), `links` (copies) and `prob
 
 from .cap import capped
 from .clock import default_device, fastest, graphed, settle
-from .levels import Level, Sweep, sweep
+from .levels import Level, Sweep, one_thread, sweep
 from .links import Copy, copies
 from .probes import PROBES, Point, Roofline, default_format, matrix_format, roofline
 from .traffic import Traffic
@@ -32,6 +32,7 @@ __all__ = [
     "fastest",
     "graphed",
     "matrix_format",
+    "one_thread",
     "roofline",
     "settle",
     "step",

@@ -1,19 +1,24 @@
-"""How long something takes at its quickest: interference only ever adds time, so the fastest run says most."""
+"""How long something takes. Other work on the machine only ever adds time: the fastest run says most about one thing,
+and how two compare is told by runs of the same second.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from statistics import median
+from typing import TypeVar
 
 import torch
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, unknown_name
 
 RUNS = 3  # in each pass over what is timed
-MOST_PASSES = 12
+LEAST_PASSES, MOST_PASSES = 5, 12
 LEAST_ON_GPU_S = 1e-3  # launches take microseconds: so many runs go between two events that they do not count
 
 Run = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)
 
 
 def default_device() -> str:
@@ -40,27 +45,42 @@ def fastest(run: Run, device: str | torch.device | None = None) -> float:
     return settle({"run": run}, device)["run"]
 
 
-def settle(runs: Mapping[str, Run], device: str | torch.device | None = None, rel: float = 0.02) -> dict[str, float]:
-    """Seconds of the fastest run of each, timed in turns until two passes find none faster by more than `rel`.
+def settle(
+    runs: Mapping[Name, Run], device: str | torch.device | None = None, against: Name | None = None
+) -> dict[Name, float]:
+    """Seconds of the fastest run of each, all timed in turns.
 
-    In turns, so that a slow second of the machine hits all of them and their ratios stay true; at most twelve passes
-    of three runs. On a GPU the time is the device's own, between two events, over as many runs in a
-    row as fill a millisecond. Raises WorkbookError for a device that is not there.
+    With `against`, seconds that compare: the fastest of that one, times the median over the passes of how much longer
+    each took than it did in the same pass. A burst of other work then slows both and changes nothing; the fastest
+    runs of two things may have met different machines. On a GPU the time is the device's own, between two events,
+    over as many runs in a row as fill a millisecond. Raises WorkbookError for a device that is not there.
+    """
+    if against is not None and against not in runs:
+        raise unknown_name("run to compare with", str(against), map(str, runs))
+    passes = in_turns(runs, device)
+    best = {name: min(one[name] for one in passes) for name in runs}
+    if against is None:
+        return best
+    return {name: best[against] * median(one[name] / one[against] for one in passes) for name in runs}
+
+
+def in_turns(runs: Mapping[Name, Run], device: str | torch.device | None = None, rel: float = 0.02
+             ) -> list[dict[Name, float]]:  # fmt: skip
+    """Seconds of each run, pass by pass: five passes, and on until two in a row find none faster by more than `rel`.
+
+    In each pass the fastest of three runs counts; there are twelve passes at most.
     """
     where = usable(device)
     timer = _between_events if where.type == "cuda" else _on_cpu
-    best = {name: timer(run) for name, run in runs.items()}  # the first run of each: it pays for what is new
+    best = {name: timer(run) for name, run in runs.items()}  # the first run of each pays for what is new
+    passes: list[dict[Name, float]] = []
     quiet = 0
-    for _ in range(MOST_PASSES):
-        quiet += 1
-        for name, run in runs.items():
-            seconds = min(timer(run) for _ in range(RUNS))
-            if seconds < best[name] * (1 - rel):
-                quiet = 0
-            best[name] = min(best[name], seconds)
-        if quiet == 2:
-            break
-    return best
+    while len(passes) < LEAST_PASSES or (quiet < 2 and len(passes) < MOST_PASSES):
+        passes.append({name: min(timer(run) for _ in range(RUNS)) for name, run in runs.items()})
+        faster = any(seconds < best[name] * (1 - rel) for name, seconds in passes[-1].items())
+        quiet = 0 if faster else quiet + 1
+        best = {name: min(best[name], seconds) for name, seconds in passes[-1].items()}
+    return passes
 
 
 def graphed(run: Run) -> Run:

@@ -89,7 +89,7 @@ def sweep(device: str | None = None, largest_bytes: int | None = None) -> Sweep:
     sizes = _sizes(largest)
     memory = torch.ones(sizes[-1] // 8, dtype=torch.int64, device=where)
     times = {size: max(1, READ_PER_CALL[where.type] // size) for size in sizes}
-    with _one_thread(where):
+    with one_thread(where):
         seconds = settle({size: memory[: size // 8].expand(times[size], -1).sum for size in sizes}, where)
     rates = tuple(times[size] * size / seconds[size] for size in sizes)
     return Sweep(where.type, tuple(sizes), rates, caches)
@@ -109,9 +109,10 @@ def _sizes(largest: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
+def one_thread(device: str | torch.device | None = None) -> Iterator[None]:
+    """Inside, a CPU computes on one thread, for L1 and L2 belong to one core; nothing changes on a GPU."""
     threads = torch.get_num_threads()
-    if device.type == "cpu":
+    if usable(device).type == "cpu":
         torch.set_num_threads(1)
     try:
         yield

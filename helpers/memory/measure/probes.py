@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from torch.nn import functional
@@ -11,11 +12,12 @@ from torch.nn import functional
 from ...catalog.errors import WorkbookError, unknown_name
 from .. import work
 from ..work import Roof, Work
-from .clock import Run, settle, usable
+from .clock import Run, in_turns, usable
 
 _aten = torch.ops.aten
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HEAD_DIM = 64
+Prepared = tuple[Work, Run]
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,9 @@ def roofline(names: Iterable[str] | None = None, device: str | None = None, form
     """Measure the roof and, in the same passes, the operators in `names`: all of `PROBES` unless given.
 
     The roof is the fastest stream (read, copy, add; each writing elsewhere than it reads) and the fastest square
-    matrix product. Outputs are made beforehand: on a CPU, asking the system for fresh pages can cost more than the
-    operator. Takes about five seconds. Raises WorkbookError.
+    matrix product. A point's share of the roof is the median over passes, each against the roof of the same pass, so
+    that other work on the machine, which slows both, moves no point. Outputs are made beforehand: on a CPU, asking the
+    system for fresh pages can cost more than the operator. Takes about five seconds. Raises WorkbookError.
     """
     bench = _bench(device, format_name)
     wanted = list(PROBES if names is None else names)
@@ -97,11 +100,25 @@ def roofline(names: Iterable[str] | None = None, device: str | None = None, form
     probes = {name: PROBES[name](bench) for name in wanted}
     prepared = {**streams, **products, **probes}
     with torch.inference_mode():
-        seconds = settle({name: run for name, (_, run) in prepared.items()}, bench.device)
-    found = {name: Point(name, counted, seconds[name]) for name, (counted, _) in prepared.items()}
-    roof = Roof(max(found[name].flops_per_s for name in products), max(found[name].bytes_per_s for name in streams),
-                f"this {'GPU' if bench.device.type == 'cuda' else 'CPU'}, {bench.format_name}")  # fmt: skip
-    return Roofline(roof, {name: found[name] for name in probes})
+        passes = in_turns({name: run for name, (_, run) in prepared.items()}, bench.device)
+    label = f"this {'GPU' if bench.device.type == 'cuda' else 'CPU'}, {bench.format_name}"
+    roofs = [_roof_of(one, streams, products, label) for one in passes]
+    roof = Roof(max(one.flops_per_s for one in roofs), max(one.bytes_per_s for one in roofs), label)
+    shares = {name: median(over.seconds(counted) / one[name] for over, one in zip(roofs, passes, strict=True))
+              for name, (counted, _) in probes.items()}  # fmt: skip
+    return Roofline(roof, {name: Point(name, counted, roof.seconds(counted) / shares[name])
+                           for name, (counted, _) in probes.items()})  # fmt: skip
+
+
+def _roof_of(
+    seconds: dict[str, float], streams: dict[str, Prepared], products: dict[str, Prepared], label: str
+) -> Roof:
+    """The roof of one pass."""
+    return Roof(
+        max(counted.flops / seconds[name] for name, (counted, _) in products.items()),
+        max(counted.bytes / seconds[name] for name, (counted, _) in streams.items()),
+        label,
+    )
 
 
 @dataclass(frozen=True)
@@ -138,9 +155,6 @@ def _bench(device: str | None, format_name: str | None) -> Bench:
             sizes = Sizes(sizes.values // 2, sizes.width, sizes.heads, sizes.tokens, sizes.side)
     streams = (torch.ones(sizes.values, dtype=DTYPES[name], device=where) for _ in range(3))
     return Bench(where, DTYPES[name], name, sizes, *streams)
-
-
-Prepared = tuple[Work, Run]
 
 
 def _streams(bench: Bench) -> dict[str, Prepared]:

@@ -59,10 +59,8 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = kwargs or {}
-        if (
-            torch.is_inference_mode_enabled()
-        ):  # there, composite operators arrive whole: take them apart, as autograd does
-            with self:
+        if torch.is_inference_mode_enabled():
+            with self:  # composite operators arrive whole there: take them apart, as autograd does elsewhere
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result

@@ -30,15 +30,17 @@ def test_the_fastest_run_counts_not_the_mean(scripted):
     assert clock.fastest(Scripted(9, 5, 7, 3, 8), "cpu") == 3
 
 
-def test_two_quiet_passes_end_it(scripted):
+def test_five_passes_are_enough_where_nothing_gets_faster(scripted):
     run = Scripted(1.0)
     clock.fastest(run, "cpu")
-    assert run.asked == 1 + 2 * clock.RUNS
+    assert run.asked == 1 + clock.LEAST_PASSES * clock.RUNS
 
 
 def test_it_goes_on_while_anything_gets_faster(scripted):
-    steady, slow = Scripted(1.0), Scripted(*[8.0] * 6, 4.0)
+    late = 1 + 4 * clock.RUNS  # in the last of the passes that there are anyway
+    steady, slow = Scripted(1.0), Scripted(*[8.0] * late, 4.0)
     assert clock.settle({"steady": steady, "slow": slow}, "cpu") == {"steady": 1.0, "slow": 4.0}
+    assert steady.asked == 1 + 7 * clock.RUNS  # two quiet ones more
     run = Scripted(*(10 / 1.05**at for at in range(100)))  # always faster: it must end all the same
     clock.fastest(run, "cpu")
     assert run.asked == 1 + clock.MOST_PASSES * clock.RUNS
@@ -48,6 +50,22 @@ def test_runs_take_turns(scripted):
     order = []
     clock.settle({name: lambda name=name: order.append(name) or 1.0 for name in "ab"}, "cpu")
     assert order[:8] == ["a", "b", "a", "a", "a", "b", "b", "b"]
+
+
+def test_against_another_a_slow_pass_slows_both_and_changes_nothing(scripted):
+    """`twice` takes twice as long, on a machine that is three times slower but in one pass, which it misses."""
+    machine = [1, *[3.0] * 3, *[1.0] * 3, *[3.0] * 30]
+    one = Scripted(*machine)
+    twice = Scripted(2, *[6.0] * 3, *[6.0] * 3, *[6.0] * 30)
+    together = clock.settle({"one": one, "twice": twice}, "cpu", against="one")
+    assert together["twice"] / together["one"] == pytest.approx(2)
+    alone = clock.settle({"one": Scripted(*machine), "twice": Scripted(*[6.0] * 30)}, "cpu")
+    assert alone["twice"] / alone["one"] == 6  # what the fastest runs say
+
+
+def test_what_is_compared_with_must_be_there():
+    with pytest.raises(WorkbookError, match="run to compare with"):
+        measure.settle({"one": lambda: None}, "cpu", against="on")
 
 
 def test_real_time_passes():
