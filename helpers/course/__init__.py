@@ -12,6 +12,7 @@ __all__ = [
     "assemble",
     "build",
     "check",
+    "doctor",
     "grading",
     "kernel",
     "lint",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from nbformat import NotebookNode
 from helpers.catalog.errors import WorkbookError
 from helpers.course import grading
 from helpers.course import notebook as nb
+from helpers.course.doctor import needs
 
 MOST_LINES = 40
 HEADER = {"one promise": "**The promise:**", "a table of time and needs": "\n| time |"}
@@ -86,11 +88,33 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
             "notebook-metadata",
             "more than the build stores: run workbook build; own data: metadata.workbook",
         )
+    if path.parent.name == "notebooks" or needs.states_needs(notebook.metadata):
+        yield from (("needs", message) for message in _needs(notebook))
     try:
         grading.require_ids(notebook, path.name)
         grading.exercises(notebook)
     except WorkbookError as error:
         yield "exercises", f"{error.what}; expected: {error.expected}"
+
+
+def _needs(notebook: NotebookNode) -> Iterator[str]:
+    """What is wrong with what the notebook says that it needs; its own imports must be among the packages."""
+    try:
+        stated = needs.from_metadata(notebook.metadata)
+    except WorkbookError as error:
+        yield f"{error.what}; expected: {error.expected}"
+        return
+    known = {*stated.packages, "helpers", *sys.stdlib_module_names}
+    if missing := sorted(_imported(notebook) - known):
+        yield f"packages lacks {', '.join(missing)}, which a cell imports"
+
+
+def _imported(notebook: NotebookNode) -> set[str]:
+    """The first names of what the code cells import."""
+    nodes = [node for cell in notebook.cells if _is_code(cell) for top in _body(cell) for node in ast.walk(top)]
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in plain | named}
 
 
 def _is_code(cell: NotebookNode) -> bool:

@@ -122,9 +122,19 @@ def test_a_good_cell_breaks_no_rule(cell):
 
 
 HEADER = "# 05 Title\n**The promise:** x\n\n| time |\n|---|"
+NEEDS = {"memory_gib": 1, "disk_gib": 0, "gpu": "optional", "packages": ["torch"]}
+
+
+def stating(**changes: object) -> dict:
+    """A notebook's metadata with good needs, changed; None takes a key away."""
+    stated = {key: value for key, value in (NEEDS | changes).items() if value is not None}
+    return {"workbook": {"needs": stated}}
+
+
 WHOLE = {
     "title": ("solutions", [markdown("no title", "t")]),
     "chapter-header": ("notebooks", [markdown("# 05 Title", "t")]),
+    "needs": ("notebooks", [markdown(HEADER, "t")]),
     "exercises": ("solutions", [markdown("# T", "t"), ran(answer("a", "def f(): pass"), "")]),
     "notebook-metadata": ("solutions", [markdown("# T", "t")]),
 }
@@ -133,12 +143,44 @@ WHOLE = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_rules_about_a_whole_notebook(name):
     folder, cells = WHOLE[name]
-    notebook = v4.new_notebook(cells=cells, metadata={"widgets": {}} if name == "notebook-metadata" else {})
+    metadata = {"widgets": {}} if name == "notebook-metadata" else stating() if name == "chapter-header" else {}
+    notebook = v4.new_notebook(cells=cells, metadata=metadata)
     assert [found.rule for found in findings(notebook, Path(folder) / "05_x.ipynb")] == [name]
 
 
 def test_a_chapter_with_its_header_is_clean():
-    assert findings(v4.new_notebook(cells=[markdown(HEADER, "t")]), Path("notebooks/05_x.ipynb")) == []
+    cells = [markdown(HEADER, "t"), ran(code("import os, torch.nn\nfrom helpers.memory import budget", "c"), "")]
+    assert findings(v4.new_notebook(cells=cells, metadata=stating()), Path("notebooks/05_x.ipynb")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"memory_gib": None}, "has the keys disk_gib, gpu, packages"),
+        ({"colour": "red"}, "colour"),
+        ({"memory_gib": 0}, "memory_gib=0"),
+        ({"memory_gib": "4"}, "memory_gib='4'"),
+        ({"memory_gib": True}, "memory_gib=True"),
+        ({"memory_gib": float("nan")}, "memory_gib=nan"),
+        ({"disk_gib": -1}, "disk_gib=-1"),
+        ({"gpu": "yes"}, "gpu='yes'"),
+        ({"packages": "torch"}, "packages='torch'"),
+        ({"packages": ["torch>=2"]}, "torch>=2"),
+        ({"packages": []}, "lacks torch"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("folder", ["notebooks", "solutions"])
+def test_needs_that_are_not_well_formed_are_found(folder, changes, words):
+    cells = [markdown(HEADER, "t"), ran(code("def f():\n    from torch import nn", "c"), "")]
+    (found,) = findings(v4.new_notebook(cells=cells, metadata=stating(**changes)), Path(folder) / "05_x.ipynb")
+    assert found.rule == "needs"
+    assert words in found.message
+
+
+def test_a_lab_may_leave_its_needs_to_its_chapter():
+    cells = [markdown(HEADER, "t"), ran(code("import torch", "c"), "")]
+    assert findings(v4.new_notebook(cells=cells), Path("solutions/05_x.ipynb")) == []
 
 
 def test_a_finding_says_where_and_what(course):

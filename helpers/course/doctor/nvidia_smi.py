@@ -1,0 +1,99 @@
+"""What NVIDIA's driver says, whatever torch thinks of it: one call of `nvidia-smi -q -x`, read with mistrust.
+
+`nvidia-smi` comes with every driver; its Python twin (nvidia-ml-py) is an optional package, and the doctor must
+also see a GPU where it is missing.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+MIB = 2**20
+TIMEOUT_S = 10
+COMMAND = ("nvidia-smi", "-q", "-x")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU; what nobody told is None or "". `processes` are those that hold its memory, in words."""
+
+    name: str
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    capability: str = ""
+    uuid: str = ""
+    processes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver and the GPUs it lists; `cuda` is the newest CUDA it supports. `problem`: "" when it answers."""
+
+    version: str = ""
+    cuda: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    problem: str = ""
+
+
+def ask(command: tuple[str, ...] = COMMAND, timeout_s: float = TIMEOUT_S) -> Driver | None:
+    """The driver, None where there is no nvidia-smi. Never raises: what went wrong is `problem`."""
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s)
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired:
+        return Driver(problem=f"nvidia-smi did not answer within {timeout_s:g} s")
+    except OSError as error:
+        return Driver(problem=f"nvidia-smi does not start: {error.strerror or error}")
+    text = done.stdout.decode("utf-8", "replace")
+    if done.returncode:
+        said = (text + done.stderr.decode("utf-8", "replace")).strip().splitlines() or ["no reason given"]
+        return Driver(problem=f"nvidia-smi failed: {said[0].strip()[:120]}")
+    return parse(text)
+
+
+def parse(text: str) -> Driver:
+    """The driver from nvidia-smi's XML.
+
+    Drivers from 610 on call the driver's version KMD and CUDA's UMD; both spellings are read.
+    """
+    try:
+        log = ElementTree.fromstring(text.strip())
+    except ElementTree.ParseError:
+        return Driver(problem="nvidia-smi printed something else than it is asked for")
+    version = _first(log, r"\d[\d.]*", "driver_version", "kmd_version")
+    cuda = _first(log, r"\d+\.\d+", "cuda_version", "cuda_umd_version")
+    gpus = tuple(_gpu(found) for found in log.findall("gpu"))
+    return Driver(version, cuda, gpus, "" if gpus else "nvidia-smi lists no GPU")
+
+
+def _gpu(found: ElementTree.Element) -> Gpu:
+    return Gpu(
+        name=(found.findtext("product_name") or "NVIDIA GPU").strip(),
+        total_bytes=_mib(found.findtext("fb_memory_usage/total")),
+        free_bytes=_mib(found.findtext("fb_memory_usage/free")),
+        uuid=(found.findtext("uuid") or "").strip(),
+        processes=tuple(_process(one) for one in found.findall("processes/process_info")),
+    )
+
+
+def _process(found: ElementTree.Element) -> str:
+    """`python (process 4711), 3.2 GiB`; the size is left out where the driver does not tell it."""
+    path = (found.findtext("process_name") or "").replace("\\", "/").split()
+    used_bytes = _mib(found.findtext("used_memory"))
+    size = f", {used_bytes / 2**30:.1f} GiB" if used_bytes else ""
+    name = path[0].rpartition("/")[2] if path else "a program"
+    return f"{name} (process {(found.findtext('pid') or '?').strip()}){size}"
+
+
+def _first(log: ElementTree.Element, pattern: str, *tags: str) -> str:
+    found = (re.match(pattern, (log.findtext(tag) or "").strip()) for tag in tags)
+    return next((match.group() for match in found if match), "")
+
+
+def _mib(text: str | None) -> int | None:
+    match = re.match(r"(\d+) MiB", (text or "").strip())
+    return int(match.group(1)) * MIB if match else None
