@@ -47,6 +47,24 @@ class Meter(TorchDispatchMode):
             if block is not None:
                 block.category = category
 
+    def name(self, tensor: torch.Tensor, owner: str) -> None:
+        """Settle who owns a block that is alive now."""
+        block = self.live.get(tensor.untyped_storage()._cdata)
+        if block is not None:
+            block.owner = owner
+
+    def hold(self, size_bytes: int, owner: str) -> Block:
+        """Count a block that no operator returns; it stays."""
+        block = Block(rounded(size_bytes), self.where()[0], owner, ())
+        self._born(block)
+        return block
+
+    def transient(self, size_bytes: int) -> None:
+        """Count a block that an operator makes and frees within itself."""
+        block = self.hold(size_bytes, self.where()[1])
+        self.live_bytes -= block.size_bytes
+        self.events.append(Event(block, -1, block.phase))
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
@@ -71,10 +89,13 @@ class Meter(TorchDispatchMode):
         phase, owner = self.where()
         block = Block(size_bytes, phase, owner, tuple(tensor.shape), category)
         self.live[key] = block
-        self.live_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        self.events.append(Event(block, +1, phase))
+        self._born(block)
         self._finalizers[key] = weakref.finalize(storage, self._freed, key)
+
+    def _born(self, block: Block) -> None:
+        self.live_bytes += block.size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.events.append(Event(block, +1, block.phase))
 
     def _freed(self, key: int) -> None:
         block = self.live.pop(key)

@@ -1,0 +1,83 @@
+"""Tensors without memory: a place where PyTorch runs and nothing is allocated, and models of any size inside it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+def without_memory(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """Give a model built on the meta device fake parameters and buffers, ties kept; inside `mode`.
+
+    In the order of `Module._apply`, children first: the order in which `model.cuda()` allocates.
+    """
+    made: dict[int, torch.Tensor] = {}
+    with mode:
+        _replace(model, made)
+    return model
+
+
+def _replace(module: nn.Module, made: dict[int, torch.Tensor]) -> None:
+    for child in module.children():
+        _replace(child, made)
+    for tensors in (module._parameters, module._buffers):
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
+            if id(tensor) not in made:
+                made[id(tensor)] = _twin(tensor)
+            tensors[name] = made[id(tensor)]
+
+
+def _twin(tensor: torch.Tensor) -> torch.Tensor:
+    twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    return nn.Parameter(twin, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+
+
+def convert(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True,
+            made: dict[int, tuple] | None = None) -> nn.Module:  # fmt: skip
+    """`Module._apply` for fake parameters: `.to(dtype)` and `.half()` put new ones in place of the old, ties kept.
+
+    The real one swaps the tensors' insides, which those of fake tensors do not allow.
+    """
+    made = {} if made is None else made
+    for child in module.children() if recurse else ():
+        convert(child, fn, recurse, made)
+    for tensors in (module._parameters, module._buffers):
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
+            if id(tensor) not in made:
+                made[id(tensor)] = tensor, _converted(tensor, fn)  # the old one too, so that its id stays its own
+            tensors[name] = made[id(tensor)][1]
+    return module
+
+
+def _converted(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        new = fn(tensor)
+    if new is tensor or not isinstance(tensor, nn.Parameter):
+        return new
+    return nn.Parameter(new, requires_grad=tensor.requires_grad)
+
+
+@contextlib.contextmanager
+def as_on_a_device() -> Iterator[None]:
+    """Keep what fake tensors do differently from those of a device out of the way.
+
+    `Module._apply` is replaced by `convert`. On a device Transformers' `find_packed_sequence_indices` looks at the
+    positions, finds one sequence in each row and returns nothing; without values it gives up and keeps a T x T mask.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(nn.Module, "_apply", convert))
+        with contextlib.suppress(ImportError):
+            from transformers import masking_utils
+
+            nothing = mock.patch.object(masking_utils, "find_packed_sequence_indices", lambda *_, **__: None)
+            stack.enter_context(nothing)
+        yield

@@ -1,0 +1,222 @@
+"""Recording: run PyTorch code inside `fake()`, and know what was allocated, when, by whom, and for what."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ...catalog.errors import WorkbookError
+from ..account import Breakdown, Moment
+from ..allocator import Replay, Settings, replay
+from ..meter import Meter
+from ..timeline import Block, Event, Measurement, account
+from ..watch import Watch, adopt, tensors_in
+from .cuda import cuda_paths
+from .fake import as_on_a_device
+from .kernels import CudaMeter
+
+CUDA, CPU = "cuda", "cpu"
+AMPERE = (8, 0)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a run would allocate: `events` from the first tensor on, the last run of them measured.
+
+    `measured` is what the meter's accounting says of that run, in the same type as a real measurement.
+    """
+
+    measured: Measurement
+    events: tuple[Event, ...] = field(repr=False)
+    first: int  # the event with which the measured run begins
+
+    @property
+    def peak(self) -> Moment:
+        """The moment at which most is live."""
+        return self.measured.peak
+
+    @property
+    def peak_bytes(self) -> int:
+        """Live bytes at the peak, each tensor rounded to 512."""
+        return self.measured.peak_bytes
+
+    @property
+    def parts(self) -> Breakdown:
+        return self.measured.parts
+
+    @cached_property
+    def on_gpu(self) -> Replay:
+        """All events through PyTorch's caching allocator with its default settings."""
+        return self.replayed()
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """What torch.cuda.max_memory_allocated() would say of the measured run."""
+        return max(self.on_gpu.allocated[max(0, self.first - 1) :], default=0)
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """What torch.cuda.max_memory_reserved() would say of it, the peak reset when it began."""
+        return max(self.on_gpu.reserved[max(0, self.first - 1) :], default=0)
+
+    def replayed(self, settings: Settings | None = None, capacity_bytes: int | None = None) -> Replay:
+        """The events through the allocator with other settings, or on a device that can run out."""
+        return replay(self.events, settings or Settings(), capacity_bytes=capacity_bytes)
+
+    @cached_property
+    def at_peak(self) -> tuple[Block, ...]:
+        """What is live at the peak of the measured run, the largest first."""
+        live: dict[int, Block] = {}
+        total = highest = 0
+        found: list[Block] = []
+        for number, event in enumerate(self.events):
+            total += event.sign * event.block.size_bytes
+            if event.sign > 0:
+                live[id(event.block)] = event.block
+            else:
+                live.pop(id(event.block), None)
+            if number >= self.first and total > highest:
+                highest, found = total, list(live.values())
+        return tuple(sorted(found, key=lambda block: -block.size_bytes))
+
+
+class Session:
+    """An open `fake()`: everything made inside it is an event of its meter."""
+
+    def __init__(self, mode: FakeTensorMode, meter: Meter, device: str) -> None:
+        self.mode, self.meter, self.device = mode, meter, device
+
+
+_open: list[Session] = []
+
+
+@contextlib.contextmanager
+def fake(device: str = CUDA, capability: tuple[int, int] = AMPERE) -> Iterator[Session]:
+    """A place where tensors have shapes and no memory. Build models and inputs inside it, then `record` a run.
+
+    `device` says whose memory is predicted: "cuda" with the kernels of a GPU of this compute capability, or "cpu".
+    Tensors stay CPU tensors in either case: leave out `.cuda()`.
+
+    >>> with fake():
+    ...     layer, x = nn.Linear(4096, 4096), torch.empty(8, 4096)
+    ...     trace = record(lambda: layer(x).sum().backward(), layer)
+    >>> trace.parts["parameters"]
+    67125248
+    """
+    if device not in (CUDA, CPU):
+        raise WorkbookError(f"the device is {device!r}", "cuda or cpu", "say whose memory is to be predicted")
+    if _open:
+        raise WorkbookError("fake() inside fake()", "one at a time", "record everything inside the outer one")
+    mode = FakeTensorMode()
+    meter = CudaMeter(capability) if device == CUDA else Meter()
+    meter.where = lambda: ("load", "")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(as_on_a_device())
+        stack.enter_context(mode)
+        if device == CUDA:
+            stack.enter_context(cuda_paths(capability))
+        stack.enter_context(meter)
+        stack.callback(meter.stop)
+        _open.append(Session(mode, meter, device))
+        stack.callback(_open.pop)
+        yield _open[-1]
+
+
+def record(
+    run: Callable[[], object],
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    warmup: int = 1,
+) -> Trace:
+    """Run `run()` inside `fake()` and account for its last run; `warmup` runs come first and leave what they leave.
+
+    `run` takes no arguments: a training step, a forward, one operator. `model` and `optimizer` let the trace tell
+    parameters, gradients and states apart, and name modules. Raises WorkbookError, with what to do, for code that
+    cannot run without values.
+    """
+    session = _session()
+    watch = Watch(model, optimizer, torch.device("cpu"), meter=session.meter)
+    _label(session.meter, model, optimizer)
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()  # nothing is freed by it that the reader's code would not free, and it takes a third of the time
+    try:
+        with watch.hooked(), _told():
+            for _ in range(warmup):
+                run()
+            _label(session.meter, model, optimizer)
+            first = len(session.meter.events)
+            run()
+    finally:
+        session.meter.where = lambda: ("after", "")
+        if collecting:
+            gc.enable()
+    if session.device == CUDA and optimizer is not None:
+        _leave_on_host(session.meter, optimizer)
+    events = tuple(session.meter.events)
+    return Trace(account(events, first, watch.vocab, 0, session.device, None), events, first)
+
+
+def _session() -> Session:
+    if not _open:
+        raise WorkbookError("record() outside of fake()", "a run inside `with trace.fake():`",
+                            "make the model and its inputs inside it too, so that they take no memory")  # fmt: skip
+    return _open[-1]
+
+
+def _label(meter: Meter, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
+    """Name what is alive between two runs, as `adopt` counts it."""
+    adopt(meter, model, optimizer)
+    if model is not None:
+        meter.relabel((*model.parameters(), *model.buffers()), "parameters")
+        meter.relabel((p.grad for p in model.parameters() if p.grad is not None), "gradients")
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            meter.name(tensor, name)
+    if optimizer is not None:
+        meter.relabel(tensors_in(optimizer.state), "optimizer")
+
+
+def _leave_on_host(meter: Meter, optimizer: torch.optim.Optimizer) -> None:
+    """Step counters stay in host memory unless the optimizer is fused or capturable (`_init_group` in torch.optim)."""
+    for group in optimizer.param_groups:
+        if group.get("fused") or group.get("capturable"):
+            continue
+        for parameter in group["params"]:
+            step = optimizer.state.get(parameter, {}).get("step")
+            block = meter.live.get(step.untyped_storage()._cdata) if isinstance(step, torch.Tensor) else None
+            if block is not None:
+                block.size_bytes = 0
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Errors of fake tensors, in words about the reader's code."""
+    try:
+        yield
+    except fake_tensor.DataDependentOutputException as problem:
+        raise WorkbookError(f"the run looks at a value ({problem.func})", "code whose path does not depend on values",
+                            "leave out .item(), prints of tensors and data-dependent ifs, or measure it for real: "
+                            "helpers.memory.measure.step") from None  # fmt: skip
+    except fake_tensor.DynamicOutputShapeException as problem:
+        raise WorkbookError(f"the size of a result depends on values ({problem.func})", "shapes known beforehand",
+                            "replace it (nonzero, masked_select, unique) or measure it for real") from None  # fmt: skip
+    except fake_tensor.UnsupportedFakeTensorException as problem:
+        raise WorkbookError(f"an operator does not run without memory: {problem}", "operators with a fake kernel",
+                            "torch.library.register_fake gives a custom operator one") from None  # fmt: skip
+    except NotImplementedError as problem:
+        raise WorkbookError(f"an operator does not run without memory: {str(problem)[:200]}",
+                            "operators with a fake kernel",
+                            "torch.library.register_fake gives a custom operator one") from None  # fmt: skip
+    except AssertionError as problem:
+        if "convert all Tensors to FakeTensors" not in str(problem):
+            raise
+        raise WorkbookError("the run uses a tensor that was made outside of fake()", "everything made inside",
+                            "build the model and its inputs inside `with trace.fake():`") from None  # fmt: skip
