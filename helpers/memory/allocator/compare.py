@@ -1,0 +1,115 @@
+"""The simulator against a real allocator: a snapshot's history replayed, its calls to the driver compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ...catalog.errors import WorkbookError
+from ..account import human
+from .blocks import Segment
+from .driver import SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, Driver, SegmentEvent
+from .replay import ALLOC, FREE, Replay, Step, empty_cache, replay
+from .settings import Settings
+from .snapshot import Snapshot, TraceEvent
+
+TAKEN, RETURNED = (SEGMENT_ALLOC, SEGMENT_MAP), (SEGMENT_FREE, SEGMENT_UNMAP)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`differences` names, in order, what the simulator did otherwise; empty when everything is equal.
+
+    `unrecorded_bytes` were reserved before the history begins; what they caused shows among the differences.
+    """
+
+    replay: Replay = field(repr=False)
+    segment_events: int
+    differences: tuple[str, ...]
+    unrecorded_bytes: int = 0
+
+    @property
+    def agrees(self) -> bool:
+        return not self.differences
+
+    def __str__(self) -> str:
+        if self.agrees:
+            return f"equal: {len(self.replay)} events, {self.segment_events} calls to the driver, every final block"
+        late = [f"{human(self.unrecorded_bytes)} were reserved before the history begins"]
+        return "\n".join([*(late if self.unrecorded_bytes else []), *self.differences])
+
+
+def steps_of(trace: Sequence[TraceEvent]) -> list[Step]:
+    """The steps in a history: its alloc and free_completed entries, and an empty_cache where segments went back.
+
+    A run of segment_free is an empty_cache or the retry of a failing request; both give back the same. With
+    max_split_size_mb a retry may give back less, which the replay does not tell apart. What was allocated before the
+    history begins is left out when it is freed.
+    """
+    return list(_steps(trace))
+
+
+def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, device: int = 0) -> Comparison:
+    """Replay the history of `device` and compare each call to the driver and the blocks of each final segment.
+
+    `settings` are the snapshot's own unless given. WorkbookError when there is no history, or one of private pools.
+    """
+    trace = snapshot.trace(device)
+    if not any(event.action == "alloc" for event in trace):
+        raise WorkbookError(f"the snapshot has no history of device {device}", "one that was recorded while it ran",
+                            "call torch.cuda.memory._record_memory_history() before the first allocation")  # fmt: skip
+    real = tuple(segment for segment in snapshot.segments if segment.device == device)
+    if any(segment.private for segment in real):
+        raise WorkbookError("the snapshot has private memory pools", "PyTorch's two default pools",
+                            "record it without CUDA graphs and without torch.cuda.MemPool")  # fmt: skip
+    recorded = [event for event in trace if event.action in (*TAKEN, *RETURNED)]
+    driver = Driver(recorded=[(event.size_bytes, event.address) for event in recorded if event.action in TAKEN])
+    ran = replay(_steps(trace), settings or Settings.parse(snapshot.conf), driver=driver)
+    balance = sum(event.size_bytes if event.action in TAKEN else -event.size_bytes for event in recorded)
+    differences = (*_calls(recorded, ran.segment_events), *_final(real, ran.segments))
+    return Comparison(ran, len(recorded), differences, sum(segment.size_bytes for segment in real) - balance)
+
+
+def _steps(trace: Sequence[TraceEvent]) -> Iterator[Step]:
+    living: set[int] = set()
+    returning = False
+    for event in trace:
+        if event.action in RETURNED:
+            if not returning:
+                yield empty_cache()
+            returning = True
+            continue
+        returning = False
+        if event.action == "alloc":
+            living.add(event.address)
+            yield Step(ALLOC, event.address, event.size_bytes, event.stream, event.where or f"{event.address:#x}")
+        elif event.action == "free_completed" and event.address in living:
+            living.remove(event.address)
+            yield Step(FREE, event.address, name=event.where or f"{event.address:#x}")
+
+
+def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator[str]:
+    """The first call that differs in kind, size or stream; what follows it would only repeat the news."""
+    for number, (event, call) in enumerate(zip(real, ours, strict=False)):
+        if (event.action, event.size_bytes, event.stream) != (call.action, call.size_bytes, call.stream):
+            yield (f"call {number} to the driver: {event.action} of {human(event.size_bytes)} on the device, "
+                   f"{call.action} of {human(call.size_bytes)} here")  # fmt: skip
+            return
+    if len(real) != len(ours):
+        yield f"{len(real)} calls to the driver on the device, {len(ours)} here"
+
+
+def _final(real: Sequence[Segment], ours: Sequence[Segment]) -> Iterator[str]:
+    theirs, mine = [_layout(segment) for segment in real], [_layout(segment) for segment in ours]
+    if theirs == mine:
+        return
+    if len(theirs) != len(mine):
+        yield f"{len(theirs)} segments at the end on the device, {len(mine)} here"
+    for number, (a, b) in enumerate(zip(theirs, mine, strict=False)):
+        if a != b:
+            yield f"segment {number} at the end: {a} on the device, {b} here"
+            return
+
+
+def _layout(segment: Segment) -> tuple[object, ...]:
+    return (segment.pool, *((block.size_bytes, block.state) for block in segment.blocks))

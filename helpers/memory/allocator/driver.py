@@ -1,0 +1,85 @@
+"""The CUDA driver as the allocator sees it: bytes that it gives and takes back, and addresses."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP = (
+    "segment_alloc", "segment_free", "segment_map", "segment_unmap"
+)  # fmt: skip
+FIRST_ADDRESS = 0x7F00_0000_0000
+RANGE_BYTES = 2**40  # virtual addresses per expandable segment; the real one reserves 9/8 of the card
+
+
+class SegmentEvent(NamedTuple):
+    """One call to the driver, named as in the `device_traces` of a snapshot."""
+
+    action: str
+    size_bytes: int
+    address: int
+    stream: int
+
+
+class Driver:
+    """Hands out at most `capacity_bytes` (None: no end), and remembers each call in `calls`.
+
+    Addresses grow and are never used again, so equal traces give equal addresses. `recorded` are the (size, address)
+    pairs that a real driver answered, first come first used: best fit breaks ties by address.
+    """
+
+    def __init__(self, capacity_bytes: int | None = None, recorded: Iterable[tuple[int, int]] = ()) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.reserved_bytes = self.peak_reserved_bytes = 0
+        self.calls: list[SegmentEvent] = []
+        self._next = FIRST_ADDRESS
+        self._recorded = deque(recorded)
+
+    @property
+    def free_bytes(self) -> int | None:
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.reserved_bytes
+
+    def malloc(self, size: int, stream: int) -> int | None:
+        """cudaMalloc: an address, or None when the device is full."""
+        if not self._fits(size):
+            return None
+        address = self._address(size)
+        self._count(SegmentEvent(SEGMENT_ALLOC, size, address, stream), size)
+        return address
+
+    def free(self, address: int, size: int, stream: int) -> None:
+        self._count(SegmentEvent(SEGMENT_FREE, size, address, stream), -size)
+
+    def reserve_addresses(self, first_map_bytes: int) -> int:
+        """cuMemAddressReserve: where an expandable segment begins. Costs no memory."""
+        if self._recorded and self._recorded[0][0] == first_map_bytes:
+            return self._recorded[0][1]  # it stays recorded for the call of map that follows
+        address, self._next = self._next, self._next + RANGE_BYTES
+        return address
+
+    def map(self, address: int, size: int, stream: int) -> bool:
+        """cuMemCreate and cuMemMap of whole pages, all or none of them."""
+        if not self._fits(size):
+            return False
+        if self._recorded and self._recorded[0] == (size, address):
+            self._recorded.popleft()
+        self._count(SegmentEvent(SEGMENT_MAP, size, address, stream), size)
+        return True
+
+    def unmap(self, address: int, size: int, stream: int) -> None:
+        self._count(SegmentEvent(SEGMENT_UNMAP, size, address, stream), -size)
+
+    def _fits(self, size: int) -> bool:
+        return self.free_bytes is None or size <= self.free_bytes
+
+    def _count(self, event: SegmentEvent, change: int) -> None:
+        self.reserved_bytes += change
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        self.calls.append(event)
+
+    def _address(self, size: int) -> int:
+        if self._recorded and self._recorded[0][0] == size:
+            return self._recorded.popleft()[1]
+        address, self._next = self._next, self._next + size
+        return address

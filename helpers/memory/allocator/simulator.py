@@ -1,0 +1,221 @@
+"""The caching allocator itself: DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13.
+
+Followed: rounding, the two pools, best fit, splitting, merging, oversize blocks, expandable segments, the retry when
+the driver refuses, a memory fraction, streams. Not followed: record_stream (a block that another stream still uses),
+CUDA graphs' and users' own pools, garbage collection by age, cudaMallocAsync.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...catalog.errors import WorkbookError
+from ..account import BLOCK_BYTES
+from . import expandable, outcome
+from .blocks import Chunk, Pool, Segment, merge, shown
+from .driver import RANGE_BYTES, Driver
+from .outcome import Outcome, OutOfMemory
+from .settings import SMALL_BYTES, Settings
+
+
+class Allocation(NamedTuple):
+    """The handle of a live block; give it to `free`."""
+
+    serial: int
+    address: int
+    size_bytes: int
+    requested_bytes: int
+
+
+class Allocator:
+    """One device's allocator. `capacity_bytes` is what the driver can give it, None for no end.
+
+    `allowed_bytes` is the limit of `torch.cuda.set_per_process_memory_fraction`. Call `alloc`, `free` and
+    `empty_cache`; `last` is the Outcome of the call before. Bytes in use and held, with their peaks, are those of
+    torch.cuda.memory_allocated and memory_reserved.
+
+    >>> allocator = Allocator()
+    >>> block = allocator.alloc(3 * 2**20)
+    >>> allocator.allocated_bytes // 2**20, allocator.reserved_bytes // 2**20
+    (3, 20)
+    """
+
+    def __init__(self, settings: Settings | None = None, capacity_bytes: int | None = None,
+                 allowed_bytes: int | None = None, driver: Driver | None = None) -> None:  # fmt: skip
+        for name, limit in (("capacity_bytes", capacity_bytes), ("allowed_bytes", allowed_bytes)):
+            if limit is not None:
+                _whole(name, limit)
+        self.settings, self.allowed_bytes = settings or Settings(), allowed_bytes
+        self.driver = driver or Driver(capacity_bytes)
+        self.small, self.large = Pool(is_small=True), Pool(is_small=False)
+        self.live: dict[int, Chunk] = {}
+        self.allocated_bytes = self.peak_allocated_bytes = 0
+        self.last = Outcome(outcome.NOTHING)
+        self._serial = 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.driver.reserved_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.driver.peak_reserved_bytes
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """What the allocator holds, by address."""
+        return shown([*self.live.values(), *self.small.free, *self.large.free])
+
+    def alloc(self, size_bytes: int, stream: int = 0, name: str = "") -> Allocation:
+        """A block of at least `size_bytes`; OutOfMemory when there is none, WorkbookError for a size that is none.
+
+        0 bytes take nothing, as in torch.
+        """
+        _whole("size_bytes", size_bytes)
+        self._serial += 1
+        if size_bytes == 0:
+            self.last = Outcome(outcome.NOTHING, name)
+            return Allocation(self._serial, 0, 0, 0)
+        size, calls = self.settings.block_bytes(size_bytes), len(self.driver.calls)
+        pool = self.small if size <= SMALL_BYTES else self.large
+        chunk = self._cached(pool, stream, size)
+        found = chunk is not None
+        if chunk is None:
+            chunk = self._new(pool, stream, size)
+        if chunk is None:
+            raise self._out_of_memory(pool, stream, size, size_bytes, name)
+        source, was = chunk.size, chunk.last
+        rest = self._take(chunk, size) if self._should_split(chunk, size) else 0
+        fresh = outcome.GROWN if chunk.range else outcome.SEGMENT
+        kind = fresh if not found else outcome.SPLIT if rest else outcome.REUSED
+        self._settle(chunk, size_bytes, name)
+        self.last = Outcome(kind, name, size_bytes, chunk.size, chunk.address, source, rest, was,
+                            events=tuple(self.driver.calls[calls:]))  # fmt: skip
+        return Allocation(self._serial, chunk.address, chunk.size, size_bytes)
+
+    def free(self, handle: Allocation) -> None:
+        """Put the block back into the cache, merged with free neighbours; the driver hears nothing (free_block)."""
+        if not isinstance(handle, Allocation):
+            raise WorkbookError(f"{handle!r} is no allocation", "what alloc returned", "keep it: block = alloc(…)")
+        if handle.size_bytes == 0:
+            self.last = Outcome(outcome.NOTHING)
+            return
+        chunk = self.live.pop(handle.serial, None)
+        if chunk is None or chunk.address != handle.address:
+            raise WorkbookError("this block is not allocated", "a block that alloc returned and nobody has freed",
+                                "free each block once, with the allocator that it came from")  # fmt: skip
+        size, name, requested = chunk.size, chunk.name, chunk.requested
+        chunk.allocated, chunk.requested, chunk.name, chunk.last = False, 0, "", chunk.name
+        self.allocated_bytes -= size
+        merged = merge(chunk, chunk.prev) + merge(chunk, chunk.next)
+        chunk.pool.free.add(chunk)
+        self.last = Outcome(outcome.FREED, name, requested, size, handle.address, chunk.size, merged=merged)
+
+    def empty_cache(self) -> None:
+        """Give back every segment without a live block, and every free page of expandable ones."""
+        calls = len(self.driver.calls)
+        self._release_cached()
+        self.last = Outcome(outcome.EMPTIED, events=tuple(self.driver.calls[calls:]))
+
+    def _cached(self, pool: Pool, stream: int, size: int) -> Chunk | None:
+        """get_free_block: the smallest free block of the stream that is large enough, unless it may not be used."""
+        candidates, limit = pool.free.from_size(stream, size), self.settings.max_split_bytes
+        chunk = expandable.best_fit(candidates) if self.settings.expandable_segments else next(candidates, None)
+        if chunk is None:
+            return None
+        if limit is not None and size < limit <= chunk.size:  # an oversize block is kept for oversize requests
+            return None
+        if limit is not None and size >= limit and chunk.size >= size + self.settings.slack_bytes:
+            return None
+        pool.free.remove(chunk)
+        return chunk
+
+    def _new(self, pool: Pool, stream: int, size: int) -> Chunk | None:
+        """malloc: ask the driver; if it refuses, give back what may help and ask again, then everything."""
+        chunk = self._ask(pool, stream, size)
+        if chunk is None and self._release_oversize(pool, stream, size):
+            chunk = self._ask(pool, stream, size)
+        if chunk is None:
+            self._release_cached()
+            chunk = self._ask(pool, stream, size)
+        return chunk
+
+    def _ask(self, pool: Pool, stream: int, size: int) -> Chunk | None:
+        """alloc_block: a new segment, or more pages of the expandable one."""
+        segment = self.settings.segment_bytes(size)
+        if self.allowed_bytes is not None and self.reserved_bytes + segment > self.allowed_bytes:
+            return None
+        if self.settings.expandable_segments:
+            page = self.settings.segment_bytes(1) if pool.is_small else self.settings.large_segment_bytes
+            return expandable.grow(pool, self.driver, stream, size, page)
+        address = self.driver.malloc(segment, stream)
+        return None if address is None else Chunk(address, segment, stream, pool)
+
+    def _should_split(self, chunk: Chunk, size: int) -> bool:
+        """should_split: 512 B are worth keeping in the small pool and in expandable segments, else over 1 MiB."""
+        rest = chunk.size - size
+        if chunk.pool.is_small or self.settings.expandable_segments:
+            return rest >= BLOCK_BYTES
+        limit = self.settings.max_split_bytes
+        return (limit is None or size < limit) and rest > SMALL_BYTES
+
+    def _take(self, chunk: Chunk, size: int) -> int:
+        """Cut `chunk` down to `size`; the rest goes on the free list (alloc_found_block). Returns the rest's size."""
+        rest = Chunk(chunk.address + size, chunk.size - size, chunk.stream, chunk.pool, chunk.range)
+        rest.put_between(chunk, chunk.next)
+        chunk.pool.free.add(rest)
+        chunk.size = size
+        return rest.size
+
+    def _settle(self, chunk: Chunk, requested: int, name: str) -> None:
+        chunk.allocated, chunk.requested, chunk.name, chunk.last = True, requested, name, ""
+        self.live[self._serial] = chunk
+        self.allocated_bytes += chunk.size
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+
+    def _release_oversize(self, pool: Pool, stream: int, size: int) -> bool:
+        """release_available_cached_blocks, with max_split_size_mb only: give back one oversize block, or the largest.
+
+        False when they do not suffice; those that were given back stay so.
+        """
+        limit = self.settings.max_split_bytes
+        if limit is None or self.settings.expandable_segments:
+            return False
+        wanted = max(size, limit)
+        enough = next(pool.free.from_size(stream, wanted), None)
+        chosen = [enough] if enough else []
+        if not chosen:
+            for chunk in reversed(pool.free.of_stream(stream)):
+                if chunk.size < limit or sum(c.size for c in chosen) >= wanted:
+                    break
+                chosen.append(chunk)
+        for chunk in chosen:
+            self._release(chunk)
+        return sum(chunk.size for chunk in chosen) >= wanted
+
+    def _release_cached(self) -> None:
+        """release_cached_blocks: the large pool first, each in the order of its free list."""
+        for pool in (self.large, self.small):
+            chunks = list(pool.free)
+            for chunk in chunks:
+                if chunk.range is None and not chunk.is_split:
+                    self._release(chunk)
+            expandable.release([chunk for chunk in chunks if chunk.range is not None], self.driver)
+
+    def _release(self, chunk: Chunk) -> None:
+        chunk.pool.free.remove(chunk)
+        self.driver.free(chunk.address, chunk.size, chunk.stream)
+
+    def _out_of_memory(self, pool: Pool, stream: int, size: int, requested: int, name: str) -> OutOfMemory:
+        limits = [limit for limit in (self.driver.capacity_bytes, self.allowed_bytes) if limit is not None]
+        capped = self.allowed_bytes is not None and self.allowed_bytes == min(limits)
+        fits = self.allocated_bytes + size <= min(limits)
+        largest = max((chunk.size for chunk in pool.free.of_stream(stream)), default=0)
+        return OutOfMemory(name, requested, size, self.settings.segment_bytes(size), self.allocated_bytes,
+                           self.reserved_bytes, min(limits), largest,
+                           outcome.FRAGMENTED if fits else outcome.CAPPED if capped else outcome.FULL)  # fmt: skip
+
+
+def _whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= RANGE_BYTES:
+        raise WorkbookError(f"{name} is {value!r}", "a whole number of bytes from 0 to 1 TiB", f"pass {name} as an int")

@@ -1,0 +1,171 @@
+"""Snapshots of a real allocator: `torch.cuda.memory._dump_snapshot`, read without running anything inside."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from ...catalog.errors import WorkbookError
+from .blocks import ALLOCATED, FREE, PENDING, Segment, SegmentBlock
+
+STATES = {"active_allocated": ALLOCATED, "inactive": FREE, "active_pending_free": PENDING,
+          "active_awaiting_free": PENDING}  # fmt: skip
+ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
+           "segment_unmap", "snapshot", "oom")  # fmt: skip
+MAKE_ONE = "make one with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
+
+
+class TraceEvent(NamedTuple):
+    """One entry of `device_traces`. `size_bytes` as requested; for "oom", `address` is what the driver had free."""
+
+    action: str
+    address: int
+    size_bytes: int
+    stream: int
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The segments of all devices, and per device what the history holds; `conf` is its settings' text."""
+
+    segments: tuple[Segment, ...]
+    traces: tuple[tuple[TraceEvent, ...], ...] = field(default=(), repr=False)
+    conf: str = ""
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def allocated_bytes(self) -> int:
+        return sum(segment.allocated_bytes for segment in self.segments)
+
+    def trace(self, device: int = 0) -> tuple[TraceEvent, ...]:
+        return self.traces[device] if 0 <= device < len(self.traces) else ()
+
+
+class _BuiltinsOnly(pickle.Unpickler):
+    """A snapshot holds dicts, lists, text and numbers. A pickle that names anything else could run code."""
+
+    def find_class(self, module: str, name: str) -> object:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, and a snapshot names nothing")
+
+
+def read_snapshot(source: str | Path | Mapping) -> Snapshot:
+    """The snapshot in a file of `_dump_snapshot`, or in the dict that `_snapshot()` returned.
+
+    WorkbookError for a file that is none, or that holds anything but plain data: nothing in it is executed.
+    """
+    data = source if isinstance(source, Mapping) else _loaded(Path(source))
+    if not isinstance(data, Mapping) or not isinstance(data.get("segments"), list):
+        raise WorkbookError(f"{_named(source)} holds no segments", "a dict with the list 'segments'", MAKE_ONE)
+    segments = tuple(_segment(number, raw) for number, raw in enumerate(data["segments"]))
+    traces = data.get("device_traces") or []
+    if not isinstance(traces, list):
+        raise WorkbookError(f"device_traces is {_kind(traces)}", "a list per device", MAKE_ONE)
+    settings = data.get("allocator_settings")
+    settings = settings if isinstance(settings, Mapping) else {}
+    conf = settings.get("PYTORCH_CUDA_ALLOC_CONF") or settings.get("PYTORCH_ALLOC_CONF") or ""
+    ordered = tuple(sorted(segments, key=lambda segment: (segment.device, segment.address)))
+    return Snapshot(ordered, tuple(tuple(_trace(device, raw)) for device, raw in enumerate(traces)), str(conf))
+
+
+def live_snapshot() -> Snapshot:
+    """What this process's CUDA allocator holds now; its history where `_record_memory_history` runs."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise WorkbookError("this machine has no CUDA device", "a GPU whose allocator can be asked",
+                            "read a file instead: read_snapshot('snapshot.pickle')")  # fmt: skip
+    return read_snapshot(torch.cuda.memory._snapshot())
+
+
+def _loaded(path: Path) -> object:
+    try:
+        with path.open("rb") as file:
+            return _BuiltinsOnly(file).load()
+    except OSError as error:
+        raise WorkbookError(f"cannot read {path}: {error.strerror}", "a snapshot file", MAKE_ONE) from None
+    except Exception as error:  # a broken pickle raises whatever its bytes stumble over
+        reason = str(error) or type(error).__name__
+        raise WorkbookError(f"{path.name} is no snapshot: {reason}", "a pickle of plain data", MAKE_ONE) from None
+
+
+def _segment(number: int, raw: object) -> Segment:
+    where = f"segment {number}"
+    if not isinstance(raw, Mapping):
+        raise WorkbookError(f"{where} is {_kind(raw)}", "a dict", MAKE_ONE)
+    address, size = _int(raw, "address", where), _int(raw, "total_size", where)
+    blocks = tuple(_blocks(address, raw, where))
+    if sum(block.size_bytes for block in blocks) != size:
+        raise WorkbookError(f"the blocks of {where} do not add up to its {size} bytes", "a whole snapshot", MAKE_ONE)
+    pool = raw.get("segment_type", "large")
+    if pool not in ("small", "large"):
+        raise WorkbookError(f"segment_type of {where} is {pool!r}", "'small' or 'large'", MAKE_ONE)
+    private = raw.get("segment_pool_id") not in (None, (0, 0), [0, 0])
+    return Segment(address, size, _int(raw, "stream", where, 0), pool, bool(raw.get("is_expandable")), blocks,
+                   _int(raw, "device", where, 0), private)  # fmt: skip
+
+
+def _blocks(address: int, raw: Mapping, where: str) -> Iterator[SegmentBlock]:
+    """Blocks in order; their own addresses came with torch 2.0, before that they follow from the sizes."""
+    blocks = raw.get("blocks")
+    if not isinstance(blocks, list):
+        raise WorkbookError(f"blocks of {where} is {_kind(blocks)}", "a list", MAKE_ONE)
+    for number, block in enumerate(blocks):
+        inside = f"block {number} of {where}"
+        if not isinstance(block, Mapping):
+            raise WorkbookError(f"{inside} is {_kind(block)}", "a dict", MAKE_ONE)
+        size = _int(block, "size", inside)
+        state = STATES.get(str(block.get("state")))
+        if state is None:
+            raise WorkbookError(f"state of {inside} is {block.get('state')!r}", ", ".join(STATES), MAKE_ONE)
+        if _int(block, "address", inside, address) != address:
+            raise WorkbookError(f"{inside} does not begin where the one before ends", "a whole snapshot", MAKE_ONE)
+        requested = 0 if state == FREE else _int(block, "requested_size", inside, size)
+        yield SegmentBlock(address, size, requested, state, _place(block) if state != FREE else "")
+        address += size
+
+
+def _trace(device: int, raw: object) -> Iterator[TraceEvent]:
+    if not isinstance(raw, list):
+        raise WorkbookError(f"device_traces[{device}] is {_kind(raw)}", "a list of events", MAKE_ONE)
+    for number, event in enumerate(raw):
+        where = f"event {number} of device {device}"
+        if not isinstance(event, Mapping):
+            raise WorkbookError(f"{where} is {_kind(event)}", "a dict", MAKE_ONE)
+        if event.get("action") not in ACTIONS:
+            raise WorkbookError(f"action of {where} is {event.get('action')!r}", ", ".join(ACTIONS), MAKE_ONE)
+        address = _int(event, "device_free" if event["action"] == "oom" else "addr", where, 0)
+        yield TraceEvent(event["action"], address, _int(event, "size", where), _int(event, "stream", where, 0),
+                         _place(event))  # fmt: skip
+
+
+def _place(raw: Mapping) -> str:
+    """The innermost line of the user's own Python in a stack, as file:line function; "" where none was recorded."""
+    frames = raw.get("frames")
+    for frame in frames if isinstance(frames, list) else ():
+        name = str(frame.get("filename", "")) if isinstance(frame, Mapping) else ""
+        if name.endswith(".py") and "/torch/" not in name.replace("\\", "/"):
+            short = name.replace("\\", "/").rsplit("/", 1)[-1]
+            return f"{short}:{frame.get('line', '?')} {frame.get('name', '')}".rstrip()
+    return ""
+
+
+def _int(raw: Mapping, key: str, where: str, default: int | None = None) -> int:
+    value = raw.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise WorkbookError(f"{key} of {where} is {value!r}", "a whole number from 0 up", MAKE_ONE)
+    return value
+
+
+def _named(source: object) -> str:
+    return "this dict" if isinstance(source, Mapping) else Path(source).name
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"of type {type(value).__name__}"
