@@ -36,12 +36,20 @@ def training_run(setup: TrainSetup, device: str | None = None) -> TrainingRun:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     _require_runnable(setup, device)
     torch.manual_seed(0)
-    model = build_model(setup, device)
+    return run_of(setup, build_model(setup, device), device)
+
+
+Make = Callable[[str, Iterator[nn.Parameter]], torch.optim.Optimizer]
+
+
+def run_of(setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None) -> TrainingRun:
+    """The step that `setup` describes, on a model that is built already; `make` builds its optimizer."""
+    make = make or make_optimizer
     _checkpoint(model, setup)
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), device=device)
     if setup.precision == "megatron-bf16":
-        return _megatron_run(model, setup, ids)
-    optimizer = make_optimizer(setup.optimizer, model.parameters())
+        return _megatron_run(model, setup, ids, make)
+    optimizer = make(setup.optimizer, (p for p in model.parameters() if p.requires_grad))
 
     def step() -> None:
         with precision_context(setup, device):
@@ -140,14 +148,14 @@ def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
     )  # fmt: skip
 
 
-def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor) -> TrainingRun:
+def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: Make) -> TrainingRun:
     """BF16 weights, FP32 master copies that the optimizer updates, FP32 main gradients that are never freed."""
     parameters = list(model.parameters())
     masters = [nn.Parameter(p.detach().float()) for p in parameters]
     for parameter, master in zip(parameters, masters, strict=True):
         master.grad = torch.zeros_like(master)
         parameter.register_post_accumulate_grad_hook(_into_main_gradient(master))
-    optimizer = make_optimizer(setup.optimizer, iter(masters))
+    optimizer = make(setup.optimizer, iter(masters))
 
     def step() -> None:
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -169,12 +177,17 @@ def _into_main_gradient(master: nn.Parameter) -> Callable[[nn.Parameter], None]:
     return accumulate
 
 
-def _require_runnable(setup: TrainSetup, device: str) -> None:
+def require_one_rank(setup: TrainSetup) -> None:
+    """WorkbookError for a setup that shards: nothing here runs on several ranks."""
     if setup.ranks > 1 or setup.zero:
         raise WorkbookError(
             f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}", "a run on one rank without ZeRO",
-            "measure replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget",
+            "run replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget",
         )  # fmt: skip
+
+
+def _require_runnable(setup: TrainSetup, device: str) -> None:
+    require_one_rank(setup)
     needed, free = _needed_bytes(setup), _free_bytes(device)
     if needed > free:
         raise WorkbookError(

@@ -5,16 +5,20 @@ training_memory()                                       # live, in a notebook
 print(training_memory().answer(micro_batch=4))          # the same in text
 """
 
+from .allocation import AllocationAnswer, allocation, allocation_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
 from .serving_memory import serving_answer
 from .shell import Answer, Calculator, MemoryAnswer
 from .training_memory import changes_that_fit, training_answer, training_memory
 
 __all__ = [
+    "AllocationAnswer",
     "Answer",
     "Calculator",
     "MemoryAnswer",
     "RooflineAnswer",
+    "allocation",
+    "allocation_answer",
     "changes_that_fit",
     "roofline",
     "roofline_answer",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.models import MODELS, model
@@ -11,6 +10,7 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
 from ...memory import activations, budget
 from ...memory.account import human
+from ...memory.fit import ladder
 from .shell import Calculator, MemoryAnswer
 
 
@@ -89,37 +89,11 @@ def _sentence(predicted: budget.TrainBudget, where: Device | None) -> str:
 def changes_that_fit(setup: TrainSetup, capacity_bytes: int) -> Iterator[str]:
     """Changes that bring the peak under `capacity_bytes`, the cheapest in time and quality first.
 
-    Only what `setup` does not do already is offered. Each is told with the peak it leads to.
+    Only what `setup` does not do already is offered, on one rank. Each is told with the peak it leads to; with costs
+    and with more GPUs they are in `helpers.memory.fit`.
     """
-    cures = _cures(setup)
-    offered = (tuple(name for name in names if name in cures) for names in LADDER)
-    for names in dict.fromkeys(names for names in offered if names):
-        change = {field: value for name in names for field, value in cures[name].items()}
-        need = budget.train(replace(setup, **change), cuda=True).peak_bytes
-        if need <= capacity_bytes:
-            yield f"{', '.join(names)} ({human(need)})"
-
-
-FUSED, EIGHT_BIT = "the fused optimizer", "8-bit Adam"
-CHECKPOINT, ONE, BF16 = "checkpoint every layer", "micro-batch 1", "pure BF16 (watch the loss)"
-LADDER = (
-    (FUSED,), (CHECKPOINT,), (FUSED, CHECKPOINT), (EIGHT_BIT,), (EIGHT_BIT, CHECKPOINT),
-    (ONE,), (ONE, CHECKPOINT), (ONE, FUSED, CHECKPOINT), (ONE, EIGHT_BIT, CHECKPOINT),
-    (BF16,), (BF16, ONE, CHECKPOINT), (BF16, ONE, EIGHT_BIT), (BF16, ONE, EIGHT_BIT, CHECKPOINT),
-)  # fmt: skip
-
-
-def _cures(setup: TrainSetup) -> dict[str, dict[str, object]]:
-    """What could still be changed, by name."""
-    adam = setup.optimizer.startswith("adamw")
-    possible = {
-        FUSED: ({"optimizer": "adamw-fused"}, setup.optimizer == "adamw-foreach"),
-        EIGHT_BIT: ({"optimizer": "adamw-8bit"}, adam and setup.optimizer != "adamw-8bit"),
-        CHECKPOINT: ({"checkpointing": "full"}, setup.checkpoint_every != 1),
-        ONE: ({"micro_batch": 1}, setup.micro_batch > 1),
-        BF16: ({"precision": "bf16"}, setup.precision != "bf16"),
-    }
-    return {name: change for name, (change, offered) in possible.items() if offered}
+    for fit in ladder(setup, capacity_bytes):
+        yield f"{fit.change} ({human(fit.peak_bytes)})"
 
 
 def training_memory(**start: object) -> Calculator:

@@ -12,5 +12,6 @@ adds what its kernels keep to themselves, `runs` has steps ready made.
 """
 
 from .record import Trace, fake, record
+from .runs import decode, lora, prefill, train
 
-__all__ = ["Trace", "fake", "record"]
+__all__ = ["Trace", "decode", "fake", "lora", "prefill", "record", "train"]

@@ -36,6 +36,10 @@ def cuda_paths(capability: tuple[int, int]) -> Iterator[None]:
 def _attention_on(capability: tuple[int, int]):
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
         """_fused_sdp_choice_cuda in sdp_utils.cpp: flash, else memory-efficient, else the plain formula."""
+        if torch.is_autocast_enabled("cpu"):  # autocast_mode.h lists it among the ops that run in lower precision
+            low = torch.get_autocast_dtype("cpu")
+            query, key, value = query.to(low), key.to(low), value.to(low)
+            attn_mask = attn_mask.to(low) if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
         half = query.dtype in (torch.float16, torch.bfloat16)
         same = query.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
         if same and half and attn_mask is None and capability >= (8, 0) and query.shape[-1] <= FLASH_WIDTH:

@@ -78,6 +78,5 @@ def as_on_a_device() -> Iterator[None]:
         with contextlib.suppress(ImportError):
             from transformers import masking_utils
 
-            nothing = mock.patch.object(masking_utils, "find_packed_sequence_indices", lambda *_, **__: None)
-            stack.enter_context(nothing)
+            stack.enter_context(mock.patch.object(masking_utils, "find_packed_sequence_indices", return_value=None))
         yield

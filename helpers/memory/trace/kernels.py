@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..meter import Meter
-from ..timeline import BACKWARD, Block
+from ..timeline import BACKWARD, OPTIMIZER, Block
 
 _aten = torch.ops.aten
 PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv}
@@ -27,8 +27,20 @@ def workspace_bytes(capability: tuple[int, int]) -> int:
 LT_WORKSPACE_BYTES = 1024 * 1024  # parseCUDABlasLtWorkspaceSize in CublasHandlePool.cpp, by default
 
 
-class CudaMeter(Meter):
-    """A meter that also counts what CUDA's kernels keep to themselves."""
+class FakeMeter(Meter):
+    """A meter for tensors without values. Optimizers ask some for one: a step counter's, a norm's. They get 1.0.
+
+    Such numbers scale updates and decide no size; anywhere else, to ask for a value is an error.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if func is _aten._local_scalar_dense.default and self.where()[0] == OPTIMIZER:
+            return 1.0
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class CudaMeter(FakeMeter):
+    """Also counts what CUDA's kernels keep to themselves."""
 
     def __init__(self, capability: tuple[int, int]) -> None:
         super().__init__()
@@ -75,7 +87,7 @@ def _flash_backward(grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, *_: ob
 def _efficient_backward(grad: torch.Tensor, q: torch.Tensor, *_: object) -> list[int]:
     """_efficient_attention_backward in transformers/cuda/attention_backward.cu: delta, and for 16-bit types a
     workspace in which grad_q is summed up in FP32 (kNeedsAccumGradQ in kernel_backward.h)."""
-    batch, heads, rows, width = q.shape
+    batch, heads, rows, _ = q.shape
     accumulator = 4 * q.numel() if q.element_size() == 2 else 0
     return [4 * batch * heads * rows + accumulator]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from ..timeline import Block, Event, Measurement, account
 from ..watch import Watch, adopt, tensors_in
 from .cuda import cuda_paths
 from .fake import as_on_a_device
-from .kernels import CudaMeter
+from .kernels import CudaMeter, FakeMeter
 
 CUDA, CPU = "cuda", "cpu"
 AMPERE = (8, 0)
@@ -116,7 +116,7 @@ def fake(device: str = CUDA, capability: tuple[int, int] = AMPERE) -> Iterator[S
     if _open:
         raise WorkbookError("fake() inside fake()", "one at a time", "record everything inside the outer one")
     mode = FakeTensorMode()
-    meter = CudaMeter(capability) if device == CUDA else Meter()
+    meter = CudaMeter(capability) if device == CUDA else FakeMeter()
     meter.where = lambda: ("load", "")
     with contextlib.ExitStack() as stack:
         stack.enter_context(as_on_a_device())
@@ -135,12 +135,13 @@ def record(
     model: nn.Module | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     warmup: int = 1,
+    kv_cache: Callable[[], Iterable[torch.Tensor]] = tuple,
 ) -> Trace:
     """Run `run()` inside `fake()` and account for its last run; `warmup` runs come first and leave what they leave.
 
     `run` takes no arguments: a training step, a forward, one operator. `model` and `optimizer` let the trace tell
-    parameters, gradients and states apart, and name modules. Raises WorkbookError, with what to do, for code that
-    cannot run without values.
+    parameters, gradients and states apart, and name modules; `kv_cache()` gives the tensors that are K and V now.
+    Raises WorkbookError, with what to do, for code that cannot run without values.
     """
     session = _session()
     watch = Watch(model, optimizer, torch.device("cpu"), meter=session.meter)
@@ -153,8 +154,10 @@ def record(
             for _ in range(warmup):
                 run()
             _label(session.meter, model, optimizer)
+            session.meter.relabel(kv_cache(), "kv_cache")
             first = len(session.meter.events)
             run()
+            session.meter.relabel(kv_cache(), "kv_cache")
     finally:
         session.meter.where = lambda: ("after", "")
         if collecting:

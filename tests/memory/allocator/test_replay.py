@@ -49,6 +49,8 @@ TOLD = [
     ([alloc("a", 3 * MIB), alloc("b", 3 * MIB), free("a"), free("b")], "", None,
      "kept 3.00 MiB in the cache and merged it into a hole of 20.00 MiB; the driver gets nothing back"),
     ([alloc("a", 16 * MIB), free("a"), empty_cache()], "", None, "gave 16.00 MiB back to the driver"),
+    ([alloc("a", 30 * MIB), free("a"), empty_cache()], "expandable_segments:True", None,
+     "gave 40.00 MiB back to the driver"),
     ([alloc("a", 16 * MIB), free("a"), alloc("b", 20 * MIB)], "", 20 * MIB,
      "the driver had too little, so 16.00 MiB of cache went back first; then asked the driver for a new segment of "
      "20.00 MiB"),

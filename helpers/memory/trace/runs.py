@@ -1,0 +1,128 @@
+"""Steps ready made: training, LoRA, prefill and decode of any model that the catalogue or a config.json describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from ...catalog.devices import Device, device
+from ...catalog.errors import WorkbookError
+from ...catalog.setup import ServeSetup, TrainSetup
+from ..steps import build_model, require_one_rank, run_of
+from .eight_bit import optimizer_without_values
+from .fake import without_memory
+from .record import AMPERE, CUDA, Trace, fake, record
+
+# Compute capabilities that change what is allocated; NVIDIA's CUDA GPUs table. All others count as Ampere (8, 0).
+CAPABILITIES = {"v100": (7, 0), "t4": (7, 5), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0)}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def capability_of(gpu: str | Device | None) -> tuple[int, int]:
+    """The compute capability whose kernels a trace follows; Ampere's where `gpu` is None."""
+    if gpu is None:
+        return AMPERE
+    return CAPABILITIES.get(device(gpu).name.split("-")[0], AMPERE)
+
+
+def train(setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, steps: int = 2) -> Trace:
+    """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
+
+    `on` is "cuda", or "cpu" for what `measure.training_step` would measure here. Raises WorkbookError.
+    Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
+    """
+    require_one_rank(setup)
+    _require_steps(steps)
+    model = build_model(setup, "meta")
+    with fake(on, capability_of(gpu)) as session:
+        without_memory(model, session.mode)
+        run = run_of(setup, model, "cpu", optimizer_without_values)
+        return record(run.step, run.model, run.optimizer, warmup=steps - 1)
+
+
+def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_proj"), gpu: str | Device | None = None,
+         on: str = CUDA, steps: int = 2) -> Trace:  # fmt: skip
+    """Trace training of LoRA adapters of `rank` on the linear layers called `targets`, the base frozen, as in peft.
+
+    The adapters are FP32, peft's default, whatever the base is in. Needs the package peft. Raises WorkbookError.
+    """
+    require_one_rank(setup)
+    _require_steps(steps)
+    model = build_model(setup, "meta")
+    with fake(on, capability_of(gpu)) as session:
+        adapted = _with_adapters(without_memory(model, session.mode), rank, targets)
+        if setup.checkpoint_every:
+            adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
+        run = run_of(setup, adapted, "cpu", optimizer_without_values)
+        return record(run.step, run.model, run.optimizer, warmup=steps - 1)
+
+
+def prefill(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -> Trace:
+    """Trace the forward over `users` prompts of `context` tokens, which fills the KV cache. Raises WorkbookError.
+
+    As `generate` does it: logits of the last token only.
+    """
+    return _serve(setup, gpu, on, cached=0)
+
+
+def decode(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -> Trace:
+    """Trace one token for each of `users`, the last of `context`; the cache grows as Transformers' DynamicCache does.
+
+    That cache is concatenated layer by layer, so a layer's old and new K and V are alive together for a moment.
+    """
+    return _serve(setup, gpu, on, cached=setup.context - 1)
+
+
+def _serve(setup: ServeSetup, gpu: str | Device | None, on: str, cached: int) -> Trace:
+    if setup.weights not in DTYPES or setup.kv != setup.weights:
+        raise WorkbookError(f"weights in {setup.weights} and KV in {setup.kv} are not traced",
+                            f"the same of {', '.join(DTYPES)} for both",
+                            "use helpers.memory.budget.serve for quantized formats")  # fmt: skip
+    from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+    with torch.device("meta"):
+        config = AutoConfig.for_model(**setup.model.config)
+        model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[setup.weights]).eval()
+    with fake(on, capability_of(gpu)) as session, torch.no_grad():
+        without_memory(model, session.mode)
+        cache = DynamicCache(config=model.config)
+
+        def forward(tokens: int) -> None:
+            ids = torch.zeros(setup.users, tokens, dtype=torch.long)
+            model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+
+        if cached:
+            forward(cached)
+        return record(lambda: forward(setup.context - cached), model, warmup=0, kv_cache=lambda: _tensors_of(cache))
+
+
+def _tensors_of(cache: object) -> Iterable[torch.Tensor]:
+    for layer in cache.layers:
+        for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
+            if isinstance(tensor, torch.Tensor):
+                yield tensor
+
+
+def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Module:
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise WorkbookError(f"the LoRA rank is {rank!r}", "a whole number from 1 up", "16 is usual")
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise WorkbookError("LoRA is traced through peft, which is not installed", "the package peft",
+                            "pip install --no-deps peft") from None  # fmt: skip
+    try:
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
+                            target_modules=list(targets))  # fmt: skip
+        return get_peft_model(model, config)
+    except ValueError as problem:
+        names = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
+        raise WorkbookError(f"no adapters for {', '.join(targets)}: {str(problem)[:120]}", ", ".join(names),
+                            "name linear layers of this model") from None  # fmt: skip
+
+
+def _require_steps(steps: int) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 10:
+        raise WorkbookError(f"steps is {steps!r}", "1 to 10", "the second step is like all that follow")

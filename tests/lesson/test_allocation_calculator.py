@@ -1,0 +1,164 @@
+"""The allocation-step calculator: every event of every trace answers, in text and in the widget alike."""
+
+import doctest
+import sys
+import time
+from base64 import b64decode
+
+import pytest
+
+from helpers.catalog import WorkbookError
+from helpers.lesson.calculators import allocation, allocation_answer
+from helpers.lesson.calculators import traces as ready
+from helpers.lesson.calculators.allocation import SETTINGS
+from helpers.lesson.calculators.traces import TRACES
+from helpers.memory.allocator import MIB, replay
+
+ALL = [(name, settings) for name in TRACES for settings in SETTINGS]
+
+
+@pytest.mark.parametrize(("name", "settings"), ALL)
+def test_every_event_answers_with_the_replays_own_figures(name, settings):
+    steps, capacity_bytes = TRACES[name].steps, TRACES[name].capacity_bytes
+    ran = replay(steps, "" if settings == "default" else settings, capacity_bytes)
+    for at in range(len(ran)):
+        answer = allocation_answer(name, settings, at + 1)
+        figures = answer.figures
+        assert (figures["allocated_bytes"], figures["reserved_bytes"]) == (ran.allocated[at], ran.reserved[at])
+        assert figures["outcome"] == ran.outcomes[at].kind
+        assert answer.title == f"event {at + 1} of {len(steps)}: {steps[at]}"
+        assert [line.split()[0] for line in answer.formula] == ["allocated", "reserved", "unused", "driver"]
+        told = ran.told(at).partition(": ")[2]
+        assert answer.sentence.lower().startswith(told.lower())
+        assert answer.as_html().startswith("<svg")
+
+
+def test_lines_and_traces_are_short():
+    for name, settings in ALL:
+        for at in range(1, len(TRACES[name].steps) + 1):
+            assert all(len(line) <= 92 for line in allocation_answer(name, settings, at).formula)
+        assert len(TRACES[name].steps) <= 40
+
+
+ENDS = {
+    ("batch first", "default"): (40, "fragmented"), ("batch first", "max_split_size_mb:20"): (52, None),
+    ("batch first", "expandable_segments:True"): (60, None), ("weights first", "default"): (52, None),
+    ("KV cache by cat", "default"): (208, None), ("KV cache by cat", "expandable_segments:True"): (100, None),
+    ("equal steps", "default"): (56, None), ("equal steps", "expandable_segments:True"): (40, None),
+    ("training", "default"): (224, None), ("small tensors", "default"): (24, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("choice", "end"), ENDS.items(), ids=lambda value: str(value))
+def test_each_trace_shows_what_it_is_there_for(choice, end):
+    last = allocation_answer(*choice, 99)
+    assert (last.full.peak_reserved_bytes // MIB, last.figures["oom"]) == end
+
+
+def test_the_refused_request_is_told():
+    sentence = allocation_answer("batch first", step=7).sentence
+    assert sentence.startswith("Cannot serve 36.00 MiB though 52.00 MiB are free: the largest hole is 28.00 MiB, and")
+    assert sentence.endswith(TRACES["batch first"].watch)
+
+
+def test_a_cure_is_compared_with_default_settings():
+    assert "Default settings fail here: alloc batch 2" in allocation_answer("batch first", SETTINGS[2], 7).sentence
+    assert "Default settings reserve 208.00 MiB." in allocation_answer("KV cache by cat", SETTINGS[2], 15).sentence
+    assert "Default settings" not in allocation_answer("KV cache by cat", SETTINGS[2], 14).sentence
+
+
+def test_training_shows_a_retry():
+    told = [allocation_answer("training", step=step).sentence for step in range(1, 33)]
+    assert any(sentence.startswith("The driver had too little, so") for sentence in told)
+
+
+BROKEN = [
+    ({"trace_name": "KV cache"}, "unknown trace 'KV cache'", "did you mean 'KV cache by cat'?"),
+    ({"trace_name": None}, "unknown trace None", ""),
+    ({"trace_name": "training", "step": 0}, "step is 0", "pass step=1"),
+    ({"trace_name": "training", "step": 2.5}, "step is 2.5", ""),
+    ({"trace_name": "training", "step": True}, "step is True", ""),
+    ({"trace_name": "training", "settings": "max_split:20"}, "unknown allocator setting 'max_split'", "did you mean"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "what", "do"), BROKEN, ids=[row[1] for row in BROKEN])
+def test_what_cannot_be_answered_is_told(arguments, what, do):
+    with pytest.raises(WorkbookError) as caught:
+        allocation_answer(**arguments)
+    assert caught.value.what == what
+    assert do in caught.value.do
+    assert 'class="error"' in allocation().render({"settings": "default", "step": 1, **arguments})
+
+
+def parts(calculator):
+    grid, play, output = calculator.widget().children
+    return dict(zip(calculator.options, grid.children, strict=True)), play, output
+
+
+def test_moving_a_control_redraws():
+    calculator = allocation()
+    controls, _, output = parts(calculator)
+    before = output.value
+    assert before == calculator.answer().as_html()
+    controls["step"].value = 7
+    assert output.value == calculator.render({**calculator.start, "step": 7}) != before
+    controls["settings"].value = "expandable_segments:True"
+    assert "Default settings fail here" in output.value
+
+
+def test_the_player_and_the_slider_move_each_other():
+    controls, play, output = parts(allocation())
+    play.value = 6
+    assert controls["step"].value == 7
+    assert "fragmented" in output.value
+    controls["step"].value = 2
+    assert play.value == 1
+
+
+def test_the_player_ends_where_the_trace_does():
+    controls, play, _ = parts(allocation())
+    assert (play.min, play.max) == (0, 6)
+    controls["trace_name"].value = "training"
+    assert play.max == 31
+
+
+def test_a_stored_notebook_holds_text_and_two_pictures(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    calculator = allocation(trace_name="training", step=20)
+    calculator._ipython_display_()
+    assert shown[0]["text/plain"] == str(calculator.answer())
+    assert shown[0]["image/svg+xml"] == calculator.answer().picture.svg
+    assert b64decode(shown[0]["image/png"]).startswith(b"\x89PNG")
+
+
+def test_without_ipywidgets_text_and_picture_remain(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    allocation()._ipython_display_()
+    assert set(shown[0]) == {"text/plain", "image/svg+xml", "image/png"}
+
+
+def test_an_empty_allocator_has_a_still_picture_too():
+    """No trace ends a step with nothing reserved today; the answer must not fail when one does."""
+    answer = allocation_answer("training", step=1)
+    emptied = type(answer)(**{**vars(answer), "ran": replay([])})
+    assert emptied.png.startswith(b"\x89PNG")
+
+
+def test_a_redraw_takes_well_under_50_ms():
+    """About 0.3 ms; the whole of a trace and its frame, done once, about 10."""
+    calculator = allocation(trace_name="training")
+    calculator.answer()
+    start = time.process_time()
+    for step in range(1, 33):
+        calculator.render({**calculator.start, "step": step})
+    assert (time.process_time() - start) / 32 < 0.05
+
+
+def test_the_examples_in_the_docstrings():
+
+    for module in (sys.modules["helpers.lesson.calculators.allocation"], ready):
+        assert doctest.testmod(module).failed == 0
