@@ -15,8 +15,9 @@ from .account import Breakdown, Moment
 from .moments import Step
 
 # One for the main thread and one for autograd's, as PyTorch's default `:4096:2:16:8` makes them (seen in snapshots).
-# cuBLAS recommends 32 MiB on Hopper; what PyTorch takes there has not been measured here.
+# On Hopper PyTorch takes 32 MiB each (parseChosenWorkspaceSize); that is not in the budget.
 CUBLAS_WORKSPACE_BYTES = 2 * 8_519_680
+LT_WORKSPACE_BYTES = 2**20  # products with a bias go through cuBLASLt, which has its own
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB.
     """
     activations.require_closed_form(setup)
-    step = Step(setup, CUBLAS_WORKSPACE_BYTES if cuda else 0)
+    step = Step(setup, _workspace_bytes(setup) if cuda else 0)
     return TrainBudget(
         setup,
         (
@@ -77,6 +78,13 @@ def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
             step.optimizer_step(),
         ),
     )
+
+
+def _workspace_bytes(setup: TrainSetup) -> int:
+    """cuBLAS for both threads; for linear layers with a bias also cuBLASLt, in autograd's thread when it recomputes."""
+    layer = setup.model.layers[0]
+    biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
+    return CUBLAS_WORKSPACE_BYTES + biased * LT_WORKSPACE_BYTES * (2 if setup.checkpoint_every else 1)
 
 
 def serve(setup: ServeSetup) -> ServeBudget:

@@ -7,6 +7,7 @@ a checkpoint runs again in the backward pass). What the chosen kernels allocate 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from unittest import mock
 
@@ -14,6 +15,14 @@ import torch
 from torch.nn import functional
 
 _aten = torch.ops.aten
+HALF = (torch.float16, torch.bfloat16)
+# AT_FORALL_FP32 in aten/src/ATen/autocast_mode.h, as far as models use them: CUDA's autocast runs these in FP32, a
+# CPU's leaves most of them as they come. Of those that take a dtype only softmax and log_softmax keep their result.
+FP32_UNDER_AUTOCAST = (
+    "pow", "__pow__", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p", "log2", "log10", "layer_norm",
+    "group_norm", "norm", "cosine_similarity", "softplus", "cross_entropy", "nll_loss", "kl_div", "mse_loss",
+    "smooth_l1_loss", "l1_loss",
+)  # fmt: skip
 FLASH_WIDTH = 256  # check_head_dim_size_flash in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 
 
@@ -25,6 +34,8 @@ def cuda_paths(capability: tuple[int, int]) -> Iterator[None]:
         (functional, "dropout", _dropout),
     ]
     for owner in (functional, torch, torch.Tensor):
+        replaced += [(owner, name, _in_fp32(getattr(owner, name)))
+                     for name in FP32_UNDER_AUTOCAST if name in vars(owner) or hasattr(owner, name)]  # fmt: skip
         replaced.append((owner, "softmax", _fused(owner.softmax, torch._softmax)))
         replaced.append((owner, "log_softmax", _fused(owner.log_softmax, torch._log_softmax)))
     with contextlib.ExitStack() as stack:
@@ -40,7 +51,7 @@ def _attention_on(capability: tuple[int, int]):
             low = torch.get_autocast_dtype("cpu")
             query, key, value = query.to(low), key.to(low), value.to(low)
             attn_mask = attn_mask.to(low) if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
-        half = query.dtype in (torch.float16, torch.bfloat16)
+        half = query.dtype in HALF
         same = query.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
         if same and half and attn_mask is None and capability >= (8, 0) and query.shape[-1] <= FLASH_WIDTH:
             return _flash(query, key, value, dropout_p, is_causal, scale)
@@ -82,10 +93,27 @@ def _dropout(input, p=0.5, training=True, inplace=False):
     return torch.native_dropout(input, p, True)[0]
 
 
+def _in_fp32(plain):
+    """`plain` with its 16-bit arguments cast to FP32 while autocast is on."""
+
+    def cast(value: object) -> object:
+        return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALF else value
+
+    @functools.wraps(plain)
+    def function(*args, **kwargs):
+        if not torch.is_autocast_enabled("cpu"):
+            return plain(*args, **kwargs)
+        return plain(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+
+    return function
+
+
 def _fused(plain, kernel):
     """softmax(x, dtype=float32) in SoftMax.cpp: one kernel for FP16; every other type is converted first, and kept."""
 
     def softmax(input, dim=None, *args, dtype=None, **kwargs):
+        if torch.is_autocast_enabled("cpu") and input.dtype in HALF:
+            dtype = torch.float32
         if dtype == torch.float32 and input.dtype == torch.float16:
             return kernel(input, dim, True)
         return plain(input, dim, *args, dtype=dtype, **kwargs)

@@ -66,6 +66,10 @@ def _converted(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor])
     return nn.Parameter(new, requires_grad=tensor.requires_grad)
 
 
+def _one_sequence(*args: object, **kwargs: object) -> None:
+    """What Transformers finds in a row that holds one sequence. A Mock in its place would keep its arguments alive."""
+
+
 @contextlib.contextmanager
 def as_on_a_device() -> Iterator[None]:
     """Keep what fake tensors do differently from those of a device out of the way.
@@ -78,5 +82,5 @@ def as_on_a_device() -> Iterator[None]:
         with contextlib.suppress(ImportError):
             from transformers import masking_utils
 
-            stack.enter_context(mock.patch.object(masking_utils, "find_packed_sequence_indices", return_value=None))
+            stack.enter_context(mock.patch.object(masking_utils, "find_packed_sequence_indices", _one_sequence))
         yield

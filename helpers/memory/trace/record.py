@@ -211,7 +211,7 @@ def _told() -> Iterator[None]:
     except fake_tensor.DynamicOutputShapeException as problem:
         raise WorkbookError(f"the size of a result depends on values ({problem.func})", "shapes known beforehand",
                             "replace it (nonzero, masked_select, unique) or measure it for real") from None  # fmt: skip
-    except fake_tensor.UnsupportedFakeTensorException as problem:
+    except (fake_tensor.UnsupportedFakeTensorException, fake_tensor.UnsupportedOperatorException) as problem:
         raise WorkbookError(f"an operator does not run without memory: {problem}", "operators with a fake kernel",
                             "torch.library.register_fake gives a custom operator one") from None  # fmt: skip
     except NotImplementedError as problem:

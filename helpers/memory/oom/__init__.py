@@ -1,0 +1,20 @@
+"""*I have this OOM*: from a log or a snapshot to the reason and the cheapest change. Imports catalog and memory.
+
+    from helpers.memory.oom import explain, explain_file
+    print(explain(log_text))
+    explain_file("snapshot.pickle", setup=TrainSetup("llama-3.2-1b", micro_batch=4)).fits
+
+`message` reads what a message says, `frames` the traceback above it, `reason` decides, `cures` names changes,
+`snapshot` does the same for `torch.cuda.memory._dump_snapshot`. No torch; nothing in a file is executed.
+"""
+
+from .cures import Change
+from .explain import Explanation, Row, explain
+from .file import explain_file, with_setup
+from .frames import Frame, frames, place
+from .message import Holder, Oom, clean, parse
+from .reason import REASONS, Why, why
+from .snapshot import explain_snapshot
+
+__all__ = ["REASONS", "Change", "Explanation", "Frame", "Holder", "Oom", "Row", "Why", "clean", "explain",
+           "explain_file", "explain_snapshot", "frames", "parse", "place", "why", "with_setup"]  # fmt: skip

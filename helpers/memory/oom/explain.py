@@ -1,0 +1,173 @@
+"""From a log to an explanation: what was asked and where, who held what, why it failed, what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..account import human
+from ..fit import Fit
+from . import frames as stack_of
+from .cures import Change, changes_for
+from .frames import Frame
+from .message import Oom, clean, parse
+from .reason import Why, strangers, why
+
+FAILED_AGAIN = ("It failed again while the first failure was being handled: inside an `except`, the error's frames "
+                "still hold the failed step's tensors.")  # fmt: skip
+_OF_PLACE = {stack_of.OPTIMIZER: ("If this was the first step: the states are made there, and every later step needs "
+                                  "them too.",)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the account of a card: bytes under a name; `note` says how it is known."""
+
+    name: str
+    size_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """An out-of-memory failure, explained. `str()` is the page a person reads, `figures` the same for JSON.
+
+    `reason` is full, fragmented, capped, outside, host or unclear. `place` and `frame` are "" and None where there is
+    no traceback. `fits` are the changes that suffice by the closed form, when a setup was given; `blocks` are the
+    largest live blocks of a snapshot.
+    """
+
+    title: str
+    why: Why
+    rows: tuple[Row, ...]
+    place: str = ""
+    frame: Frame | None = None
+    blocks: tuple[Row, ...] = ()
+    changes: tuple[Change, ...] = ()
+    fits: tuple[Fit, ...] = ()
+    predicted: str = ""
+    room_bytes: int | None = None
+    following: int = 0
+
+    @property
+    def reason(self) -> str:
+        return self.why.reason
+
+    @property
+    def figures(self) -> dict[str, object]:
+        frame = self.frame
+        return {
+            "reason": self.reason, "title": self.title, "sentence": self.why.sentence, "notes": list(self.why.notes),
+            "place": self.place or None,
+            "line": {"path": frame.path, "line": frame.line, "function": frame.function, "code": frame.code}
+            if frame else None,
+            "bytes": {row.name: row.size_bytes for row in self.rows},
+            "blocks": [{"made_by": row.name, "bytes": row.size_bytes, "note": row.note} for row in self.blocks],
+            "changes": [change.figures for change in self.changes],
+            "fit": [fit.figures for fit in self.fits], "predicted": self.predicted or None,
+            "following": self.following,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join(_page(self))
+
+
+def explain(text: str) -> Explanation:
+    """Explain the first out-of-memory message of a log. WorkbookError when it holds none.
+
+    >>> explain("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.66 "
+    ...         "GiB is free. Including non-PyTorch memory, this process has 20.81 GiB memory in use. Of the allocated "
+    ...         "memory 12.09 GiB is allocated by PyTorch, and 4.84 GiB is reserved by PyTorch but unallocated.").reason
+    'fragmented'
+    """
+    text = clean(text)
+    oom = parse(text)
+    stack = stack_of.frames(text, oom.start)
+    decided, place = why(oom), stack_of.place(stack)
+    retried = _failed_again(text, oom)
+    decided = replace(decided, notes=(*decided.notes, *((FAILED_AGAIN,) if retried else ()), *_OF_PLACE.get(place, ())))
+    return Explanation(
+        _title(oom, place), decided, tuple(_rows(oom)), place, stack_of.users_line(stack),
+        changes=changes_for(oom, decided.reason, place, retried=retried), room_bytes=_room(oom),
+        following=oom.following,
+    )  # fmt: skip
+
+
+def _failed_again(text: str, oom: Oom) -> bool:
+    return oom.following > 0 and "During handling of the above exception" in text[oom.start :]
+
+
+def _title(oom: Oom, place: str) -> str:
+    where = f", {stack_of.TEXTS[place]}" if place else ""
+    card = f" on GPU {oom.device}" if oom.device is not None else ""
+    if oom.kind == "killed":
+        return f"A process was killed{where}"
+    asked = f"{human(oom.requested_bytes)} refused" if oom.requested_bytes else "Out of memory, size not told"
+    return f"{asked}{card}{where}"
+
+
+def _rows(oom: Oom) -> Iterator[Row]:
+    """What the message accounts for; what it does not say has no row."""
+    named = (
+        ("asked", oom.requested_bytes, "KV cache of one sequence" if oom.kind == "vllm" else ""),
+        ("the card", oom.capacity_bytes, ""),
+        ("allowed", oom.allowed_bytes, "a limit below the card's size" if oom.capacity_bytes else ""),
+        ("in tensors", oom.allocated_bytes, ""),
+        ("cached", oom.cached_bytes, "PyTorch's, in no tensor" if oom.cached_bytes is not None else ""),
+        ("outside", oom.outside_bytes, "contexts, libraries, other processes; by subtraction"),
+        ("other", oom.other_bytes, "Metal allocations that are no tensors"),
+        ("free", oom.free_bytes, ""),
+        ("this process", oom.process_bytes, "all of it, its context included" if oom.kind == "allocator" else ""),
+    )
+    yield from (Row(name, size, note) for name, size, note in named if size is not None)
+    foreign = strangers(oom)
+    for held in oom.holders:
+        if held.held_bytes is not None and oom.kind == "allocator":
+            yield Row(f"process {held.pid}", held.held_bytes, "another one" if held in foreign else "")
+
+
+def _room(oom: Oom) -> int | None:
+    """What PyTorch could have for tensors at most: the limit, or the card less what is not PyTorch's."""
+    if oom.allowed_bytes is not None:
+        return oom.allowed_bytes
+    if oom.capacity_bytes is None or oom.outside_bytes is None:
+        return oom.capacity_bytes
+    return oom.capacity_bytes - oom.outside_bytes
+
+
+def _page(explained: Explanation) -> Iterator[str]:
+    yield explained.title
+    if explained.frame:
+        yield f"  {explained.frame}"
+        if explained.frame.code:
+            yield f"    {explained.frame.code}"
+    if explained.rows:
+        yield ""
+        yield from _table(explained.rows)
+    if explained.blocks:
+        yield from ("", "Largest live blocks, by the line that made them")
+        yield from _table(explained.blocks)
+    yield from ("", f"{explained.reason.capitalize()}. {explained.why.sentence}")
+    yield from (f"  Note: {note}" for note in explained.why.notes)
+    yield from _cures(explained)
+    if explained.following:
+        more = "message follows" if explained.following == 1 else "messages follow"
+        yield from ("", f"{explained.following} more such {more} in this text; this is the first.")
+
+
+def _table(rows: tuple[Row, ...]) -> Iterator[str]:
+    width = max(len(row.name) for row in rows)
+    return (f"  {row.name:<{width}}  {human(row.size_bytes):>11}  {row.note}".rstrip() for row in rows)
+
+
+def _cures(explained: Explanation) -> Iterator[str]:
+    yield from ("", "What to change, cheapest first") if explained.changes else ()
+    for number, change in enumerate(explained.changes, 1):
+        yield f"  {number}. {change.do}"
+        if change.costs:
+            yield f"     costs {change.costs}"
+    if explained.predicted:
+        yield from ("", explained.predicted)
+    for fit in explained.fits:
+        yield f"  {human(fit.peak_bytes):>11}  {fit.change}"
+        yield from (f"{'costs':>13}  {fit.costs}", f"{'flags':>13}  {fit.flags}")

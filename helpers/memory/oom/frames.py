@@ -1,0 +1,139 @@
+"""Tracebacks, read: the frames before a message, the user's own line among them, and what kind of place it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LIBRARY = re.compile(r"site-packages|dist-packages|[\\/]lib[\\/]python3|[\\/]Lib[\\/]|^<frozen|[\\/]torch[\\/]nn[\\/]")
+BEGINS = re.compile(r"Traceback \(most recent call last\)")
+PREFIX = re.compile(r"^(?:\[rank\d+\]: ?|\(?\w+ pid=\d+\)? ?(?:\w+ [\d-]+ [\d:]+ \[[^\]]+\] ?)?"
+                    r"|(?:\S+  ?\| )?ERROR [\d-]+ [\d:]+ \[[^\]]+\] ?|\d{4}-\d\d-\d\d [\d:.,]+ (?:\| )?)")  # fmt: skip
+# Python's own, IPython 8's, IPython 7's, rich's
+FRAME = re.compile(
+    r'^\s*File "(?P<py>[^"]+)", line (?P<py_line>\d+)(?:, in (?P<py_name>.+))?$'
+    r"|^File (?P<ip>[^\s\"]\S*?):(?P<ip_line>\d+)(?:, in (?P<ip_name>[^(]+).*)?$"
+    r"|^(?P<cell>(?:Cell )?In ?\[\d+\]), line (?P<cell_line>\d+)(?:, in (?P<cell_name>[^(]+).*)?$"
+    r"|^(?P<old>[/<~][^\s:]*|[A-Z]:\\\S+) in (?P<old_name>[^(\s]+)\(.*$"
+    r"|^\s*(?P<rich>(?:[A-Za-z]:)?[^\s:]+\.py):(?P<rich_line>\d+) in (?P<rich_name>\S+)\s*$"
+)
+POINTED = re.compile(r"^\s*(?:-+>|❱)\s*(\d+)\s(?:[│|]\s?)*(.*)$")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack: `code` is its source where the traceback shows it."""
+
+    path: str
+    line: int | None
+    function: str
+    code: str = ""
+
+    @property
+    def is_users(self) -> bool:
+        return not LIBRARY.search(self.path)
+
+    def __str__(self) -> str:
+        short = self.path.replace("\\", "/").rsplit("/", 1)[-1]
+        where = f"{short}:{self.line}" if self.line is not None else short
+        return f"{where} in {self.function}" if self.function else where
+
+
+def frames(text: str, start: int) -> tuple[Frame, ...]:
+    """The stack above the message at `start` of `text`, outermost first; () where there is none.
+
+    Of a log that several ranks write into, only the lines of the message's rank count.
+    """
+    before = text[:start].split("\n")
+    same = _timeless(before[-1])
+    lines = [line[len(_prefix(line)) :] for line in before[:-1] if not same or _timeless(line) == same]
+    begun = [number for number, line in enumerate(lines) if BEGINS.search(line)]
+    return tuple(_frames(lines[begun[-1] + 1 :])) if begun else ()
+
+
+def _prefix(line: str) -> str:
+    """What a launcher put before a line."""
+    match = PREFIX.match(line)
+    return match.group() if match else ""
+
+
+def _timeless(line: str) -> str:
+    return re.sub(r"[\d:.,-]{4,}", "", _prefix(line)).strip()
+
+
+def _frames(lines: list[str]) -> Iterator[Frame]:
+    at, begun = None, 0
+    for number, line in enumerate(lines):
+        match = FRAME.match(line)
+        if match:
+            if at:
+                yield _frame(at, lines[begun:number])
+            at, begun = match, number + 1
+    if at:
+        yield _frame(at, lines[begun:])
+
+
+def _frame(match: re.Match, below: list[str]) -> Frame:
+    named = {name: value for name, value in match.groupdict().items() if value is not None}
+    kind = next(name for name in ("py", "ip", "cell", "old", "rich") if name in named)
+    line = named.get(f"{kind}_line")
+    pointed = next((found for found in map(POINTED.match, below) if found), None)
+    if pointed:
+        line, code = pointed[1], pointed[2]
+    else:
+        code = below[0] if kind == "py" and below and below[0].startswith("    ") else ""
+    return Frame(named[kind], int(line) if line else None, named.get(f"{kind}_name", "").strip(), code.strip())
+
+
+def users_line(stack: tuple[Frame, ...]) -> Frame | None:
+    """The deepest frame that is in no installed package."""
+    return next((frame for frame in reversed(stack) if frame.is_users), None)
+
+
+LOADING, OPTIMIZER, RECOMPUTE, BACKWARD = "loading weights", "the optimizer step", "recomputation", "the backward pass"
+KV_CACHE, LOGITS, SCORES = "the KV cache", "logits and loss", "attention scores"
+JOINING, FORWARD = "joining tensors", "the forward pass"
+# In order: a place further up also contains what stands further down (a backward pass recomputes a forward).
+PLACES: tuple[tuple[str, re.Pattern], ...] = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        (LOADING, r"from_pretrained|load_state_dict|_load_pretrained|safetensors|core_model_loading|serialization\.py"
+                  r"|load_model|model_loader|module\.py:\d*:(?:_apply|to|cuda|convert)\b"),
+        (OPTIMIZER, r"torch/optim/|bitsandbytes/optim/|apex/optimizers/|optimizer\.step\(|optim\.step\("),
+        (RECOMPUTE, r"utils/checkpoint\.py:\d*:(?:unpack_hook|recompute_fn|backward)|checkpointing\.py:\d*:backward"),
+        (BACKWARD, r"\.backward\(|_engine_run_backward|_execution_engine|autograd/__init__\.py:\d*:(?:backward|grad)"),
+        (KV_CACHE, r"cache_utils\.py|cache_engine\.py|kv_cache|key_cache|_allocate_kv"),
+        (LOGITS, r"cross_entropy|loss_utils\.py|lm_head|log_softmax|logits|loss_function|CrossEntropyLoss"),
+        (SCORES, r"eager_attention|attn_weights|attention_scores|baddbmm|math_sdp"
+                 r"|matmul\(q\w*, ?k|(?:F|functional)\.softmax\("),
+        (JOINING, r"torch\.(?:cat|stack|hstack|vstack)\("),
+        (FORWARD, r"nn/modules/|_call_impl|:forward\b"),
+    )
+)  # fmt: skip
+TEXTS = {
+    LOADING: "while weights were loaded or moved", OPTIMIZER: "in the optimizer step",
+    RECOMPUTE: "in the backward pass, while a checkpointed part was recomputed", BACKWARD: "in the backward pass",
+    KV_CACHE: "while the KV cache grew", LOGITS: "at the logits or the loss",
+    SCORES: "at the attention scores", JOINING: "where tensors are joined (a copy of all of them)",
+    FORWARD: "in the forward pass",
+}  # fmt: skip
+_DEEPEST = (KV_CACHE, LOGITS, SCORES, JOINING)  # outer frames pass through all of these
+
+
+def place(stack: tuple[Frame, ...]) -> str:
+    """The kind of place where the request was made; "" where the frames do not tell.
+
+    >>> place((Frame("train.py", 9, "main", "loss.backward()"),))
+    'the backward pass'
+    """
+    for name, pattern in PLACES:
+        asked = stack[-4:] if name in _DEEPEST else stack
+        if any(pattern.search(_line(frame)) for frame in asked):
+            return name
+    return ""
+
+
+def _line(frame: Frame) -> str:
+    path = frame.path.replace("\\", "/")
+    return f"{path}:{frame.line or ''}:{frame.function} {frame.code}"

@@ -1,0 +1,192 @@
+"""Out-of-memory messages, read: from the text of a log to a request, a device and who held what. Facts only.
+
+The words are those of c10/cuda/CUDACachingAllocator.cpp (torch 1.0 to 2.13), aten/src/ATen/mps/MPSAllocator.mm,
+c10/core/impl/alloc_cpu.cpp, vLLM's kv_cache_utils.py, the Linux kernel's OOM killer, and of this workbook's `capped`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...catalog.errors import WorkbookError
+
+UNITS = {"bytes": 1, "B": 1, "KB": 2**10, "KIB": 2**10, "MB": 2**20, "MIB": 2**20, "GB": 2**30, "GIB": 2**30,
+         "TIB": 2**40}  # fmt: skip
+UNKNOWN_TO_DRIVER = 2**60  # Windows' driver answers −1 for the memory of a process: 17179869184.00 GiB in the message
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+LOOKED_FOR = ("'CUDA out of memory' (HIP and XPU too), 'MPS backend out of memory', CUBLAS_STATUS_ALLOC_FAILED, 'CUDA "
+              "error: out of memory', DefaultCPUAllocator, vLLM's 'No available memory for the cache blocks', "
+              "'Killed' or SIGKILL")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that the message names, and its bytes on the card; None where the driver does not tell."""
+
+    pid: int
+    held_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Oom:
+    """What one message says, in bytes; None is what it does not say.
+
+    `kind`: "allocator" (PyTorch's, with or without sizes), "cap" (this workbook's), "mps", "cublas", "driver" (an
+    error of CUDA itself), "vllm", "host", "killed". `requested_bytes` of CUDA is what was asked of the driver: for
+    tensors up to 1 MiB a segment of 2 MiB, up to 10 MiB one of 20 MiB. `process_bytes` is the whole process on the
+    card, `allowed_bytes` a limit below the card's size, `other_bytes` what MPS counts beside its own.
+    """
+
+    kind: str
+    text: str
+    device: int | None = None
+    requested_bytes: int | None = None
+    capacity_bytes: int | None = None
+    free_bytes: int | None = None
+    allocated_bytes: int | None = None
+    cached_bytes: int | None = None
+    private_bytes: int | None = None
+    process_bytes: int | None = None
+    allowed_bytes: int | None = None
+    other_bytes: int | None = None
+    holders: tuple[Holder, ...] = ()
+    start: int = 0
+    following: int = 0
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        if self.allocated_bytes is None or self.cached_bytes is None:
+            return None
+        return self.allocated_bytes + self.cached_bytes
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """On the card and not PyTorch's: contexts, libraries, other processes. By subtraction, so rounded to 0.01 GiB.
+
+        None where a part is unknown, or where a driver that swaps to host memory let PyTorch hold more than the card.
+        """
+        if None in (self.capacity_bytes, self.free_bytes, self.reserved_bytes):
+            return None
+        rest = self.capacity_bytes - self.free_bytes - self.reserved_bytes
+        return rest if rest >= 0 else None
+
+
+def parse(text: str) -> Oom:
+    """The first out-of-memory message in `text` (colour codes removed, wrapped lines joined); how many follow it.
+
+    WorkbookError when there is none: it names what was looked for.
+
+    >>> oom = parse("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 4.00 GiB total capacity; 3.41 GiB already"
+    ...             " allocated; 0 bytes free; 3.44 GiB reserved in total by PyTorch)")
+    >>> oom.requested_bytes, oom.free_bytes, oom.cached_bytes // 2**20
+    (20971520, 0, 30)
+    """
+    text = clean(text)
+    found = sorted(((match.start(), kind, match) for kind, pattern, _ in KINDS for match in pattern.finditer(text)),
+                   key=lambda item: item[0])  # fmt: skip
+    if not found:
+        raise WorkbookError("there is no out-of-memory message in this text", LOOKED_FOR,
+                            "give the whole log, or a snapshot by torch.cuda.memory._dump_snapshot")  # fmt: skip
+    start, kind, match = found[0]
+    reader = next(reader for name, _, reader in KINDS if name == kind)
+    return replace(reader(" ".join(_message(text, match).split())), start=start, following=len(found) - 1)
+
+
+def clean(text: str) -> str:
+    """Without colour codes, carriage returns and the frames that rich draws around a traceback."""
+    return re.sub(r"^[│┃|] ?|[│┃]\s*$", "", _ANSI.sub("", text).replace("\r\n", "\n"), flags=re.MULTILINE)
+
+
+def _message(text: str, match: re.Match) -> str:
+    """The message's own text: up to where the next one, or another traceback, begins."""
+    rest = text[match.end() : match.end() + 2500]
+    later = [m.start() for _, pattern, _ in KINDS for m in pattern.finditer(rest)]
+    later += [m.start() for m in re.finditer(r"Traceback \(most recent|During handling of|\n\s*\n", rest)]
+    return match.group() + rest[: min(later, default=len(rest))]
+
+
+def _size(text: str | None) -> int | None:
+    if text is None:
+        return None
+    number, unit = text.split()
+    size = round(float(number) * UNITS[unit if unit == "bytes" else unit.upper()])
+    return None if size >= UNKNOWN_TO_DRIVER else size
+
+
+SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B|B)\b)"
+
+
+def _find(pattern: str, text: str) -> int | None:
+    """The size where `{}` stands in a pattern; None where the text has no such words."""
+    match = re.search(pattern.replace("{}", SIZE), text)
+    return _size(match[1]) if match else None
+
+
+def _allocator(text: str) -> Oom:
+    card = re.search(r"GPU (\d+)", text)
+    allocated = _find(r"Of the allocated memory {} is allocated", text)
+    cached = _find(r"{} is reserved by PyTorch but unallocated", text)
+    if allocated is None:
+        allocated, reserved = _find(r"{} already allocated", text), _find(r"{} reserved in total", text)
+        # "cached" (torch 1.0 to 1.3) is without what is allocated, "reserved" (from 1.4 on) with it
+        cached = _find(r"{} cached", text)
+        cached = reserved - allocated if reserved is not None and allocated is not None else cached
+    named = re.findall(rf"Process (\d+) has {SIZE} memory", text)
+    holders = tuple(Holder(int(pid), _size(size)) for pid, size in named)
+    return Oom(
+        "allocator", text, int(card[1]) if card else None, _find(r"Tried to allocate {}", text),
+        _find(r"total capaci?ty of {}", text) or _find(r"{} total capacity", text),
+        _find(r"of which {} is free", text) if "of which" in text else _find(r"{} free", text),
+        allocated, cached, _find(r"{} allocated in private pools", text),
+        _find(r"this process has {} memory", text), _find(r"{} allowed", text), holders=holders,
+    )  # fmt: skip
+
+
+def _cap(text: str) -> Oom:
+    return Oom("cap", text, requested_bytes=_find(r"allocate {}", text),
+               allocated_bytes=_find(r"{} is allocated", text),
+               allowed_bytes=_find(r"The cap is {}", text), free_bytes=_find(r"of which {} is free", text))  # fmt: skip
+
+
+def _mps(text: str) -> Oom:
+    return Oom("mps", text, requested_bytes=_find(r"Tried to allocate {}", text),
+               allocated_bytes=_find(r"MPS allocated: {}", text), allowed_bytes=_find(r"max allowed: {}", text),
+               other_bytes=_find(r"other allocations: {}", text))  # fmt: skip
+
+
+def _vllm(text: str) -> Oom:
+    return Oom("vllm", text, requested_bytes=_find(r"{} KV cache is needed", text),
+               free_bytes=_find(r"available KV cache memory \({}\)", text))  # fmt: skip
+
+
+def _host(text: str) -> Oom:
+    match = re.search(r"you tried to allocate (\d+) ?bytes", text, re.IGNORECASE)
+    numpy = _find(r"Unable to allocate {}", text)
+    return Oom("host", text, requested_bytes=int(match[1]) if match else numpy)
+
+
+def _killed(text: str) -> Oom:
+    resident = re.search(r"anon-rss:(\d+)kB", text)
+    pid = re.search(r"Killed process (\d+)", text)
+    held = int(resident[1]) * 1024 if resident else None
+    holders = (Holder(int(pid[1]), held),) if pid else ()
+    return Oom("killed", text, process_bytes=held, holders=holders)
+
+
+Reader = Callable[[str], Oom]
+KINDS: tuple[tuple[str, re.Pattern, Reader], ...] = (
+    ("allocator", re.compile(r"(?:CUDA|HIP|XPU|(?<![\w.])NPU) out of memory"), _allocator),
+    ("allocator", re.compile(r"OutOfMemoryError: Tried to allocate"), _allocator),
+    ("cap", re.compile(r"(?<!CUDA )(?<!HIP )out of memory\. Tried to allocate [^.]+\.\d+ \w+\.\s+The cap is"), _cap),
+    ("mps", re.compile(r"MPS backend out of memory"), _mps),
+    ("cublas", re.compile(r"CUBLAS_STATUS_ALLOC_FAILED"), lambda text: Oom("cublas", text)),
+    ("driver", re.compile(r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"),
+     lambda text: Oom("driver", text)),
+    ("vllm", re.compile(r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with)"),
+     _vllm),
+    ("host", re.compile(r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b", re.MULTILINE), _host),
+    ("killed", re.compile(r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*: ?-9\b"
+                          r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b", re.MULTILINE), _killed),
+)  # fmt: skip

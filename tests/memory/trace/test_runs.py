@@ -1,0 +1,89 @@
+"""Ready-made runs: against the closed form, at sizes that no test machine holds, and what they refuse."""
+
+import pytest
+
+from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
+from helpers.memory import budget, trace
+from helpers.memory.trace.runs import capability_of
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        ("llama-3.2-1b", {"precision": "bf16", "optimizer": "adamw-fused"}),
+        ("llama-3.2-1b", {"precision": "bf16", "checkpointing": "full"}),
+        ("gpt2", {"precision": "fp32", "optimizer": "sgd"}),
+        ("tiny-llama", {"precision": "autocast-bf16"}),
+        ("tiny-gpt2", {"precision": "autocast-bf16"}),
+    ],
+)
+def test_training_agrees_with_the_closed_form(model, how):
+    setup = TrainSetup(model, micro_batch=2, sequence=256, **how)
+    found, predicted = trace.train(setup), budget.train(setup, cuda=True)
+    assert found.peak_bytes == pytest.approx(predicted.peak_bytes, rel=0.002)
+    assert found.peak_reserved_bytes >= found.peak_allocated_bytes >= found.peak_bytes
+
+
+def test_the_first_step_makes_the_states():
+    setup = TrainSetup("tiny-llama", precision="fp32", micro_batch=1, sequence=64, optimizer="adamw-fused")
+    first, second = trace.train(setup, steps=1), trace.train(setup, steps=2)
+    assert second.parts["optimizer"] == pytest.approx(2 * second.parts["parameters"], rel=0.001)
+    assert first.peak_bytes <= second.peak_bytes
+
+
+def test_prefill_leaves_the_cache_that_the_budget_counts():
+    setup = ServeSetup("llama-3-8b", users=2, context=512)
+    found = trace.prefill(setup)
+    assert found.parts["kv_cache"] == budget.serve(setup).parts["kv_cache"]
+    assert found.parts["parameters"] == pytest.approx(budget.serve(setup).parts["parameters"], rel=1e-5)
+
+
+def test_a_decode_step_holds_a_layer_s_cache_twice_for_a_moment():
+    setup = ServeSetup("llama-3-8b", users=8, context=1024)
+    found, kv = trace.decode(setup), budget.serve(setup).parts["kv_cache"]
+    assert kv < found.parts["kv_cache"] <= kv * (1 + 1 / 32)
+
+
+def test_a_window_bounds_the_cache():
+    found = trace.decode(ServeSetup("tiny-llama", weights="bf16", kv="bf16", users=1, context=300))
+    assert found.parts["kv_cache"] > 0
+
+
+def test_lora_trains_only_its_adapters():
+    pytest.importorskip("peft")
+    setup = TrainSetup("tiny-llama", precision="bf16", micro_batch=1, sequence=64, checkpointing="full")
+    found = trace.lora(setup, rank=8, targets=("q_proj", "v_proj"))
+    adapters = 4 * 2 * (2 * 8 * 256) if setup.model.kv_heads == setup.model.heads else None
+    if adapters:
+        assert found.parts["optimizer"] == pytest.approx(2 * 4 * adapters, rel=0.02)
+    assert found.peak_bytes < trace.train(setup).peak_bytes
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: trace.train(TrainSetup("tiny-llama", zero=3, ranks=2)),
+        lambda: trace.train(TrainSetup("tiny-llama"), steps=0),
+        lambda: trace.train(TrainSetup("tiny-llama"), gpu="h1000"),
+        lambda: trace.prefill(ServeSetup("tiny-llama", weights="nf4")),
+        lambda: trace.prefill(ServeSetup("tiny-llama", kv="int8")),
+    ],
+)
+def test_bad_input_is_refused(call):
+    with pytest.raises(WorkbookError):
+        call()
+
+
+@pytest.mark.parametrize(("rank", "targets"), [(0, ("q_proj",)), (True, ("q_proj",)), (8, ("query",))])
+def test_bad_adapters_are_refused(rank, targets):
+    pytest.importorskip("peft")
+    with pytest.raises(WorkbookError):
+        trace.lora(TrainSetup("tiny-llama", precision="bf16"), rank, targets)
+
+
+def test_the_gpu_decides_the_kernels():
+    assert capability_of("t4") == (7, 5)
+    assert capability_of("h100-pcie") == (9, 0)
+    assert capability_of("rtx-4090") == capability_of(None) == (8, 0)
