@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_iter
 from .account import rounded
 from .timeline import Block, Event
 
+LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
+
 
 class Meter(TorchDispatchMode):
     """Counts storages while it is active.
@@ -55,7 +57,7 @@ class Meter(TorchDispatchMode):
 
     def hold(self, size_bytes: int, owner: str) -> Block:
         """Count a block that no operator returns; it stays."""
-        block = Block(rounded(size_bytes), self.where()[0], owner, ())
+        block = Block(rounded(size_bytes), LIBRARY, owner, ())
         self._born(block)
         return block
 
@@ -63,7 +65,7 @@ class Meter(TorchDispatchMode):
         """Count a block that an operator makes and frees within itself."""
         block = self.hold(size_bytes, self.where()[1])
         self.live_bytes -= block.size_bytes
-        self.events.append(Event(block, -1, block.phase))
+        self.events.append(Event(block, -1, self.where()[0]))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -95,7 +97,7 @@ class Meter(TorchDispatchMode):
     def _born(self, block: Block) -> None:
         self.live_bytes += block.size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        self.events.append(Event(block, +1, block.phase))
+        self.events.append(Event(block, +1, self.where()[0]))
 
     def _freed(self, key: int) -> None:
         block = self.live.pop(key)

@@ -29,6 +29,7 @@ class Watch:
         self.model, self.optimizer = model, optimizer
         self.device, self.foreign_bytes = device, foreign_bytes
         self.names = {module: name for name, module in model.named_modules()} if model else {}
+        self.parameter_names = {id(p): name for name, p in model.named_parameters()} if model else {}
         self.stack: list[str] = []
         self.after_backward = False  # from optimizer.step() until a module runs again: the gradients go then
         self.meter = meter or Meter()
@@ -90,6 +91,7 @@ class Watch:
     def _got_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:  # a hook of the reader's may have moved it already
             self.meter.relabel([parameter.grad], "gradients")
+            self.meter.name(parameter.grad, self.parameter_names.get(id(parameter), ""))
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self.after_backward = True

@@ -185,6 +185,10 @@ def _label(meter: Meter, model: nn.Module | None, optimizer: torch.optim.Optimiz
             meter.name(tensor, name)
     if optimizer is not None:
         meter.relabel(tensors_in(optimizer.state), "optimizer")
+        names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+        for parameter, states in optimizer.state.items():
+            for tensor in tensors_in(states):
+                meter.name(tensor, names.get(id(parameter), ""))
 
 
 def _leave_on_host(meter: Meter, optimizer: torch.optim.Optimizer) -> None:

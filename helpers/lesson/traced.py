@@ -1,0 +1,92 @@
+"""A trace in words and numbers: beside the closed form, part by part, with the phases and what is live at the peak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..catalog.devices import Device
+from ..memory.account import PARTS, Breakdown, human
+from .pictures import label
+
+if TYPE_CHECKING:
+    from ..memory.trace import Trace
+
+MOST_NAMES = 8
+
+
+def trace_report(title: str, found: Trace, predicted: Breakdown | None, where: Device | None = None) -> str:
+    """What `workbook trace` prints; `predicted` is the closed form's breakdown, None where there is none."""
+    return "\n".join(_lines(title, found, predicted, where))
+
+
+def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | None = None) -> dict[str, object]:
+    """The same for programs: every size in bytes."""
+    fits = None if where is None else {
+        "name": where.name, "capacity_bytes": where.capacity_bytes,
+        "fits": found.peak_reserved_bytes <= where.capacity_bytes,
+    }  # fmt: skip
+    return {
+        "parts": {part: found.parts.get(part, 0) for part in PARTS},
+        "peak_bytes": found.peak_bytes,
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "phases": {moment.name: moment.total for moment in found.measured.moments},
+        "budget_parts": None if predicted is None else {part: predicted.get(part, 0) for part in PARTS},
+        "device": fits,
+    }
+
+
+def _lines(title: str, found: Trace, predicted: Breakdown | None, where: Device | None) -> Iterator[str]:
+    yield f"{title}: {human(found.peak_allocated_bytes)} allocated at the peak, in the {found.peak.name}"
+    yield ""
+    yield from _table(found.parts, predicted)
+    yield ""
+    yield f"{'allocated':<14}{human(found.peak_allocated_bytes):>12}   torch.cuda.max_memory_allocated()"
+    yield f"{'reserved':<14}{human(found.peak_reserved_bytes):>12}   torch.cuda.max_memory_reserved()"
+    yield ""
+    yield "highest in each phase"
+    for moment in found.measured.moments:
+        yield f"  {moment.name:<16}{human(moment.total):>12}"
+    yield ""
+    yield "largest at the peak"
+    for size, name in _largest(found):
+        yield f"  {human(size):>12}  {name}"
+    yield ""
+    yield _sentence(found, where)
+
+
+def _table(parts: Breakdown, predicted: Breakdown | None) -> Iterator[str]:
+    yield f"{'':<14}{'trace':>12}" + (f"{'budget':>12}{'residual':>12}" if predicted is not None else "")
+    for part in PARTS:
+        traced, guess = parts.get(part, 0), (predicted or {}).get(part, 0)
+        if traced or guess:
+            rest = f"{human(guess):>12}{human(traced - guess):>12}" if predicted is not None else ""
+            yield f"{part:<14}{human(traced):>12}{rest}"
+    if predicted is not None:
+        rest = parts.total - predicted.total
+        yield (f"{'peak':<14}{human(parts.total):>12}{human(predicted.total):>12}{human(rest):>12}"
+               f"   budget off by {-rest / parts.total:+.2%}")  # fmt: skip
+
+
+def _largest(found: Trace) -> list[tuple[int, str]]:
+    """The largest blocks at the peak, those of the same place in every layer together."""
+    together: dict[str, list[int]] = {}
+    for block in found.at_peak:
+        owner = re.sub(r"\.\d+(?=\.|$)", ".*", block.owner) or f"made in the {block.phase}"
+        together.setdefault(f"{label(block.category)}: {owner}", []).append(block.size_bytes)
+    rows = [
+        (sum(sizes), f"{name}, {len(sizes)} tensors" if len(sizes) > 1 else name) for name, sizes in together.items()
+    ]
+    return sorted(rows, reverse=True)[:MOST_NAMES]
+
+
+def _sentence(found: Trace, where: Device | None) -> str:
+    need = found.peak_reserved_bytes
+    if where is None:
+        return "The CUDA context comes on top: a few hundred MiB that PyTorch does not count."
+    spare = where.capacity_bytes - need
+    if spare >= 0:
+        return f"Fits the {where.title} with {human(spare)} to spare for the CUDA context."
+    return f"Does not fit the {where.title}: {human(-spare)} too much."
