@@ -35,6 +35,7 @@ def train(setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, st
     """
     require_one_rank(setup)
     _require_steps(steps)
+    _require_grouped_products(setup)
     model = build_model(setup, "meta")
     with fake(on, capability_of(gpu)) as session:
         without_memory(model, session.mode)
@@ -121,6 +122,13 @@ def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Mo
         names = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
         raise WorkbookError(f"no adapters for {', '.join(targets)}: {str(problem)[:120]}", ", ".join(names),
                             "name linear layers of this model") from None  # fmt: skip
+
+
+def _require_grouped_products(setup: TrainSetup) -> None:
+    if setup.precision_recipe.weight_bytes != 2 and any(layer.mlp.experts for layer in setup.model.layers):
+        raise WorkbookError(f"experts with weights as {setup.precision} keeps them are not traced",
+                            "bf16 or megatron-bf16: the grouped product of experts runs without memory in BF16 only",
+                            "trace it with precision='bf16', or measure a small one")  # fmt: skip
 
 
 def _require_steps(steps: int) -> None:

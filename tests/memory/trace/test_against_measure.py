@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from helpers.catalog import TrainSetup
+from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import measure, rounded, trace
 
 SETUPS = [
@@ -47,6 +47,20 @@ def test_a_step_is_traced_to_the_byte(setup):
     assert found.peak.name == real.peak.name
     assert found.parts["parameters"] == real.parts["parameters"]
     assert real.saved_bytes - found.measured.saved_bytes in (0, batch)
+
+
+EXPERTS = {
+    "model_type": "mixtral", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "num_local_experts": 4,
+}  # fmt: skip
+
+
+def test_experts_are_traced_to_the_byte_in_bf16_and_refused_in_fp32():
+    setup = TrainSetup(EXPERTS, precision="bf16", micro_batch=2, sequence=64)
+    found, real = trace.train(setup, on="cpu"), measure.training_step(setup)
+    assert found.peak_bytes - real.peak_bytes in (0, 1024)
+    with pytest.raises(WorkbookError, match="experts"):
+        trace.train(replace(setup, precision="fp32"))
 
 
 class Dropping(nn.Module):
