@@ -1,0 +1,81 @@
+"""`workbook trace`: the real code without memory, from the terminal."""
+
+import json
+
+import pytest
+
+from helpers.catalog import ServeSetup, TrainSetup
+from helpers.cli import main
+from helpers.memory import budget
+from helpers.memory.account import PARTS
+
+TRAIN = ["trace", "train", "--model", "tiny-llama", "--precision", "bf16", "--sequence", "64"]
+SERVE = ["trace", "serve", "--model", "tiny-llama", "--users", "2", "--context", "64"]
+
+
+def told(capsys, *words):
+    code = main([*words])
+    return code, capsys.readouterr()
+
+
+def test_training_beside_the_closed_form(capsys):
+    code, said = told(capsys, *TRAIN, "--gpu", "a100")
+    assert code == 0
+    for words in ("trace", "budget", "residual", "parameters", "torch.cuda.max_memory_reserved()", "largest at the peak",
+                  "Fits the NVIDIA A100"):  # fmt: skip
+        assert words in said.out
+    off = float(said.out.split("budget off by ")[1].split("%")[0])
+    assert abs(off) < 0.1
+
+
+def test_json_has_every_figure_in_bytes(capsys):
+    _, said = told(capsys, *TRAIN, "--gpu", "t4", "--json")
+    found = json.loads(said.out)
+    assert list(found["parts"]) == list(PARTS)
+    assert sum(found["parts"].values()) == found["peak_bytes"] <= found["peak_allocated_bytes"]
+    assert found["peak_allocated_bytes"] <= found["peak_reserved_bytes"]
+    assert list(found["phases"]) == ["forward", "backward", "optimizer step"]
+    assert found["device"]["fits"] is True
+    predicted = budget.train(TrainSetup("tiny-llama", precision="bf16", sequence=64), cuda=True).parts
+    assert found["budget_parts"]["parameters"] == predicted["parameters"]
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_serving_by_phase(phase, capsys):
+    _, said = told(capsys, *SERVE, "--phase", phase, "--json")
+    kv = budget.serve(ServeSetup("tiny-llama", users=2, context=64)).parts["kv_cache"]
+    assert kv <= json.loads(said.out)["parts"]["kv_cache"] <= 1.6 * kv
+
+
+def test_dtype_stands_for_the_recipe(capsys):
+    _, half = told(capsys, *TRAIN[:4], "--dtype", "bf16", "--sequence", "64", "--json")
+    _, full = told(capsys, *TRAIN[:4], "--dtype", "fp32", "--sequence", "64", "--json")
+    assert json.loads(full.out)["parts"]["parameters"] > 1.9 * json.loads(half.out)["parts"]["parameters"]
+
+
+def test_lora(capsys):
+    pytest.importorskip("peft")
+    code, said = told(capsys, *TRAIN, "--lora-rank", "8", "--lora-targets", "q_proj,o_proj")
+    assert code == 0
+    assert "LoRA of rank 8" in said.out
+    assert "budget" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "phrase"),
+    [
+        ([*TRAIN, "--steps", "0"], "steps"),
+        ([*TRAIN, "--gpu", "h1000"], "h1000"),
+        ([*TRAIN, "--zero", "3", "--ranks", "2"], "ranks"),
+        ([*TRAIN, "--lora-rank", "0"], "LoRA rank"),
+        ([*TRAIN, "--dtype", "fp8"], "fp8"),
+        ([*SERVE, "--weights", "nf4"], "nf4"),
+        (["trace", "serve", "--model", "tiny-lama"], "tiny-lama"),
+        (["trace"], "required"),
+    ],
+)
+def test_bad_input_ends_in_one_clear_error(words, phrase, capsys):
+    code, said = told(capsys, *words)
+    assert code == 2
+    assert phrase in said.err
+    assert "Traceback" not in said.err
