@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..catalog.errors import WorkbookError
 from ..catalog.formats import number_format
 from ..catalog.setup import ServeSetup, TrainSetup
 from . import activations
@@ -65,6 +66,8 @@ def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB.
     """
     activations.require_closed_form(setup)
+    if cuda:
+        _require_fused_attention(setup)
     step = Step(setup, _workspace_bytes(setup) if cuda else 0)
     return TrainBudget(
         setup,
@@ -78,6 +81,17 @@ def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
             step.optimizer_step(),
         ),
     )
+
+
+def _require_fused_attention(setup: TrainSetup) -> None:
+    """Grouped heads in FP32 have no fused kernel on CUDA: flash wants 16 bits, the memory-efficient one equal heads."""
+    first = setup.model.layers[0].attention
+    if setup.attention == "sdpa" and setup.precision == "fp32" and first.kv_heads != first.heads:
+        raise WorkbookError(
+            f"{setup.model.name} has grouped heads: on CUDA, SDPA in FP32 falls back to the plain formula, scores and all",
+            "a recipe with 16-bit compute, or attention='eager'",
+            "choose autocast-bf16 or bf16, or trace it: helpers.memory.trace.train",
+        )
 
 
 def _workspace_bytes(setup: TrainSetup) -> int:

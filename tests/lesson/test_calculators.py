@@ -44,7 +44,8 @@ def test_recipes_optimizers_and_checkpointing_in_every_combination(model):
     for values in product(*(CALCULATOR.options[name][1] for name in names)):
         chosen = dict(zip(names, values, strict=True))
         html = CALCULATOR.render({**CALCULATOR.start, "model": model, "sequence": 512, **chosen})
-        assert "<svg" in html or "every:K with K" in html, values
+        refused = "grouped heads" in html if (model, values[0], values[3]) == ("tiny-qwen3", "fp32", "sdpa") else False
+        assert "<svg" in html or "every:K with K" in html or refused, values
 
 
 def test_start_stands_on_an_option_of_each_control():

@@ -206,3 +206,17 @@ def test_a_decode_step_never_reads_more_than_there_is():
         assert budget.decode_bytes(setup) <= budget.serve(setup).peak_bytes
     nf4 = budget.decode_bytes(ServeSetup("llama-3-8b", weights="nf4"))
     assert nf4 < 0.4 * budget.decode_bytes(ServeSetup("llama-3-8b"))
+
+
+def test_grouped_heads_in_fp32_are_refused_on_cuda_and_no_others():
+    grouped = TrainSetup("llama-3.2-1b", precision="fp32", sequence=256)
+    with pytest.raises(WorkbookError, match="grouped heads"):
+        budget.train(grouped, cuda=True)
+    budget.train(grouped)  # a CPU's kernel takes grouped heads
+    for change in (
+        {"precision": "bf16"},
+        {"precision": "autocast-bf16"},
+        {"attention": "eager"},
+        {"model": "llama-2-7b"},
+    ):
+        budget.train(replace(grouped, **change), cuda=True)
