@@ -67,7 +67,7 @@ class Trace:
         """What torch.cuda.max_memory_reserved() would say of it, the peak reset when it began."""
         return max(self.on_gpu.reserved[max(0, self.first - 1) :], default=0)
 
-    def replayed(self, settings: Settings | None = None, capacity_bytes: int | None = None) -> Replay:
+    def replayed(self, settings: Settings | str | None = None, capacity_bytes: int | None = None) -> Replay:
         """The events through the allocator with other settings, or on a device that can run out."""
         return replay(self.events, settings or Settings(), capacity_bytes=capacity_bytes)
 
