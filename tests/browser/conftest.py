@@ -49,8 +49,18 @@ def lab(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     folder = tmp_path_factory.mktemp("notebooks")
     shutil.copy(CHAPTER, folder / "stored.ipynb")
     nbformat.write(calculator_alone(), folder / "calculator.ipynb")
+    for name in ("roofline", "allocation"):
+        nbformat.write(calculator_of(name), folder / f"{name}.ipynb")
     with jupyter_lab(folder, tmp_path_factory.mktemp("home")) as lab:
         yield lab
+
+
+def calculator_of(name: str) -> nbformat.NotebookNode:
+    """A notebook with one calculator in it, not yet run."""
+    notebook = calculator_alone()
+    notebook.cells[1].source = f"from helpers.lesson.calculators import {name}"
+    notebook.cells[2].source = f"{name}()"
+    return notebook
 
 
 def calculator_alone() -> nbformat.NotebookNode:

@@ -1,0 +1,67 @@
+"""The roofline and the allocator's calculators in real JupyterLab: controls move what is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+TITLE = ".widget-html svg > text"
+
+
+@pytest.fixture
+def live(open_notebook, request):
+    page = open_notebook(f"{request.param}.ipynb")
+    page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.ready")
+    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_selector(".widget-html svg")
+    yield page
+    page.close()
+
+
+def title(page) -> str:
+    return page.locator(TITLE).first.text_content()
+
+
+def wait_for_another(page, before: str) -> None:
+    page.wait_for_function("before => document.querySelector('.widget-html svg > text').textContent !== before",
+                           arg=before)  # fmt: skip
+
+
+def slider(page, name: str):
+    return page.locator(".widget-hslider", has=page.get_by_text(name, exact=True)).locator(".noUi-handle")
+
+
+def choose(page, name: str, value: str) -> None:
+    page.locator(".widget-dropdown", has=page.get_by_text(name, exact=True)).locator("select").select_option(value)
+
+
+@pytest.mark.parametrize("live", ["roofline"], indirect=True)
+def test_more_tokens_and_another_operator_move_the_roofline(live, screenshot) -> None:
+    screenshot(live, "roofline-light")
+    before = title(live)
+    assert "memory-bound" in before
+    for _ in range(12):
+        slider(live, "tokens").press("ArrowRight")
+    live.wait_for_function("document.querySelector('.widget-html svg > text').textContent.includes('compute-bound')")
+    assert slider(live, "outputs").is_visible()
+    before = title(live)
+    choose(live, "operator", "softmax")
+    wait_for_another(live, before)
+    assert not slider(live, "outputs").is_visible()  # softmax has none
+    screenshot(live, "roofline-softmax")
+
+
+@pytest.mark.parametrize("live", ["allocation"], indirect=True)
+def test_steps_move_the_segments_and_play_plays(live, set_theme, screenshot) -> None:
+    before = title(live)
+    slider(live, "event").press("ArrowRight")
+    wait_for_another(live, before)
+    assert title(live).startswith("event 4")
+    screenshot(live, "allocation-light")
+    before = title(live)
+    live.locator(".widget-play button").first.click()
+    wait_for_another(live, before)
+    set_theme(live, "JupyterLab Dark")
+    screenshot(live, "allocation-dark")
+    set_theme(live, "JupyterLab Light")
