@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +83,18 @@ BAD = [
     ([*OP, "attention-decode", "--kv-heads", "5"], "32 heads share 5"),
     ([*OP, "attention-decode", "--heads", "5"], "width 4,096 is not divided by 5 heads"),
     ([*OP, "linear", "--model", "gpt2"], "unrecognized arguments"),
+    ([*TRAIN, "--fit"], "--fit needs a device"),
+    ([*SERVE, "--fit"], "--fit needs a device"),
+    ([*OP, "linear", "--fit"], "unrecognized arguments: --fit"),
+    (["explain-oom"], "arguments are required: FILE"),
+    (["explain-oom", "nowhere.txt"], "cannot read nowhere.txt"),
+    (["explain-oom", "."], "Is a directory"),
+    (["explain-oom", "pyproject.toml"], "no out-of-memory message"),
+    (["explain-oom", "x", "--gpu", "h1000"], "did you mean"),
+    (["explain-oom", "x", "--users", "3"], "--users without --model"),
+    (["explain-oom", "x", "--model", "gpt2", "--users", "3", "--zero", "1"], "--zero and --users together"),
+    (["explain-oom", "x", "--model", "gpt3"], "did you mean"),
+    (["explain-oom", "x", "--model", "gpt2", "--micro-batch", "1.5"], WHOLE),
     (["check"], "lab"),
     (["check", "99"], "99"),
     (["build", "77"], "77"),
@@ -174,6 +188,55 @@ def test_kv_bytes_per_token_is_of_one_sequence(capsys):
     assert many["parts"]["kv_cache"] == 64 * one["parts"]["kv_cache"]
 
 
+def test_fit_lists_changes_in_json_and_in_text(capsys):
+    asked = [*TRAIN, "--gpu", "h100-80gb", "--fit"]
+    said = as_json(asked, capsys)
+    assert list(said) == ["parts", "peak_bytes", "device", "fit"]
+    assert said["fit"][0] == {"change": "8-bit Adam", "peak_bytes": said["fit"][0]["peak_bytes"],
+                              "costs": "states rounded to 8 bits (bitsandbytes)",
+                              "fields": {"optimizer": "adamw-8bit"}, "device": None}  # fmt: skip
+    again = as_json([*TRAIN, "--gpu", "h100-80gb", "--optimizer", "adamw-8bit"], capsys)
+    assert again["peak_bytes"] == said["fit"][0]["peak_bytes"] <= said["device"]["capacity_bytes"]
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert "What would fit, cheapest first:" in text
+    assert "flags  --optimizer adamw-8bit" in text
+    assert main([*SERVE, "--gpu", "h100-80gb", "--fit"]) == 0
+    assert "Fits already, with 64.01 GiB to spare." in capsys.readouterr().out
+
+
+OOM_LOG = """Traceback (most recent call last):
+  File "train.py", line 31, in step
+    optimizer.step()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 23.64 GiB of
+which 11.06 MiB is free. Including non-PyTorch memory, this process has 23.60 GiB memory in use. Of the allocated
+memory 23.10 GiB is allocated by PyTorch, and 34.87 MiB is reserved by PyTorch but unallocated.
+"""
+
+
+def test_explain_oom_in_text_in_json_and_from_a_pipe(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "log.txt"
+    path.write_text(OOM_LOG)
+    assert main(["explain-oom", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["64.00 MiB refused on GPU 0, in the optimizer step", "  train.py:31 in step",
+                         "    optimizer.step()"]  # fmt: skip
+    assert any(line.startswith("Full. 23.10 GiB in tensors and 64.00 MiB more do not fit") for line in lines)
+    said = as_json(["explain-oom", str(path)], capsys)
+    assert (said["reason"], said["place"], said["line"]["line"], said["fit"]) == ("full", "the optimizer step", 31, [])
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(OOM_LOG.encode())))
+    assert as_json(["explain-oom", "-"], capsys) == said
+
+
+@pytest.mark.parametrize(("flags", "fields"), [(["--micro-batch", "4"], "optimizer"), (["--users", "900"], "users")])
+def test_explain_oom_with_a_setup_names_what_fits(flags, fields, tmp_path, capsys):
+    path = tmp_path / "log.txt"
+    path.write_text(OOM_LOG)
+    said = as_json(["explain-oom", str(path), "--model", "llama-3.2-1b", *flags], capsys)
+    assert "By the closed form llama-3.2-1b" in said["predicted"]
+    assert fields in said["fit"][0]["fields"]
+
+
 def test_the_floor_of_an_operator_in_json_and_in_text(capsys):
     """4096 × 14336 BF16 weights over the H100's 3.35 TB/s are 35.1 µs."""
     gemv = [*OP, "linear", "--format", "bf16", "--tokens", "1", "--width", "4096", "--outputs", "14336"]
@@ -210,7 +273,8 @@ def test_without_json_a_table_and_one_sentence(capsys):
 
 
 def test_help_is_not_an_error(capsys):
-    for argv in (["--help"], ["estimate", "train", "--help"], ["estimate", "op", "--help"]):
+    for argv in (["--help"], ["estimate", "train", "--help"], ["estimate", "op", "--help"],
+                 ["explain-oom", "--help"]):  # fmt: skip
         with pytest.raises(SystemExit) as left:
             main(argv)
         assert left.value.code == 0

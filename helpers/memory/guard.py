@@ -30,7 +30,7 @@ class Spent:
     budget_bytes: int
     peak_bytes: int = 0
     unseen_bytes: int = 0
-    largest: tuple[Block, ...] = field(default=(), repr=False)
+    largest: tuple[Row, ...] = field(default=(), repr=False)
 
     @property
     def fits(self) -> bool:
@@ -42,15 +42,25 @@ class Spent:
         lines = [f"memory budget: peak {human(self.peak_bytes)}, budget {human(self.budget_bytes)}, {verdict}"]
         if self.largest:
             lines.append("largest live tensors at the peak:")
-            lines += [f"  {human(block.size_bytes):>11}  {_shape(block):<20} {block.owner}".rstrip()
-                      for block in self.largest]  # fmt: skip
+            lines += [str(row) for row in self.largest]
         if self.unseen_bytes:
             lines.append(f"  {human(self.unseen_bytes):>11}  that no operator returned: cuBLAS, temporaries in kernels")
         return "\n".join(lines)
 
 
-def _shape(block: Block) -> str:
-    return " × ".join(map(str, block.shape)) or "scalar"
+@dataclass(frozen=True)
+class Row:
+    """Live tensors of one shape that one line made."""
+
+    size_bytes: int
+    count: int
+    shape: tuple[int, ...]
+    owner: str
+
+    def __str__(self) -> str:
+        shape = " × ".join(map(str, self.shape)) or "scalar"
+        several = f"{self.count} of " if self.count > 1 else ""
+        return f"  {human(self.size_bytes):>11}  {several + shape:<24} {self.owner}".rstrip()
 
 
 @contextlib.contextmanager
@@ -65,12 +75,12 @@ def guarded(mib: float, holding: Iterable[nn.Module] | nn.Module = ()) -> Iterat
     import torch
     from torch import nn
 
-    from .meter import Meter
+    from .fresh import FreshMeter
     from .watch import Watch
 
     budget_bytes = _checked(mib)
     models = (holding,) if isinstance(holding, nn.Module) else tuple(holding)
-    meter, spent = Meter(), Spent(budget_bytes)
+    meter, spent = FreshMeter(), Spent(budget_bytes)
     for model in models:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             meter.adopt([tensor], "parameters")
@@ -113,8 +123,8 @@ def _users_line() -> str:
     return ""
 
 
-def _largest_at_peak(events: list[Event]) -> tuple[Block, ...]:
-    """The largest blocks that were live when the total was highest."""
+def _largest_at_peak(events: list[Event]) -> tuple[Row, ...]:
+    """What was live when the total was highest, by line and shape, the largest first."""
     total = highest = at = 0
     for number, event in enumerate(events, 1):
         total += event.sign * event.block.size_bytes
@@ -126,7 +136,11 @@ def _largest_at_peak(events: list[Event]) -> tuple[Block, ...]:
             live[id(event.block)] = event.block
         else:
             live.pop(id(event.block), None)
-    return tuple(sorted(live.values(), key=lambda block: block.size_bytes, reverse=True)[:LARGEST])
+    grouped: dict[tuple, list[int]] = {}
+    for block in live.values():
+        grouped.setdefault((block.shape, block.owner), []).append(block.size_bytes)
+    rows = [Row(sum(sizes), len(sizes), *key) for key, sizes in grouped.items()]
+    return tuple(sorted(rows, key=lambda row: row.size_bytes, reverse=True)[:LARGEST])
 
 
 class _Card:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 LIBRARY = re.compile(r"site-packages|dist-packages|[\\/]lib[\\/]python3|[\\/]Lib[\\/]|^<frozen|[\\/]torch[\\/]nn[\\/]")
+# Between an operator and its refusal by a dispatch mode, as `capped` is one: these frames say nothing of the place.
+BETWEEN = re.compile(r"helpers[\\/]memory[\\/](?:meter|fresh)\.py"
+                     r"|[\\/]torch[\\/](?:_dynamo[\\/]eval_frame|_compile|utils[\\/]_python_dispatch)\.py")  # fmt: skip
 BEGINS = re.compile(r"Traceback \(most recent call last\)")
 PREFIX = re.compile(r"^(?:\[rank\d+\]: ?|\(?\w+ pid=\d+\)? ?(?:\w+ [\d-]+ [\d:]+ \[[^\]]+\] ?)?"
                     r"|(?:\S+  ?\| )?ERROR [\d-]+ [\d:]+ \[[^\]]+\] ?|\d{4}-\d\d-\d\d [\d:.,]+ (?:\| )?)")  # fmt: skip
@@ -18,7 +21,7 @@ FRAME = re.compile(
     r"|^(?P<old>[/<~][^\s:]*|[A-Z]:\\\S+) in (?P<old_name>[^(\s]+)\(.*$"
     r"|^\s*(?P<rich>(?:[A-Za-z]:)?[^\s:]+\.py):(?P<rich_line>\d+) in (?P<rich_name>\S+)\s*$"
 )
-POINTED = re.compile(r"^\s*(?:-+>|❱)\s*(\d+)\s(?:[│|]\s?)*(.*)$")
+POINTED = re.compile(r"^\s*(?:-+>|❱)\s*(\d+)\s[│|\s]*(.*)$")
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ def frames(text: str, start: int) -> tuple[Frame, ...]:
     same = _timeless(before[-1])
     lines = [line[len(_prefix(line)) :] for line in before[:-1] if not same or _timeless(line) == same]
     begun = [number for number, line in enumerate(lines) if BEGINS.search(line)]
-    return tuple(_frames(lines[begun[-1] + 1 :])) if begun else ()
+    stack = _frames(lines[begun[-1] + 1 :]) if begun else ()
+    return tuple(frame for frame in stack if not BETWEEN.search(frame.path))
 
 
 def _prefix(line: str) -> str:

@@ -39,7 +39,8 @@ def _allocator(oom: Oom) -> Why:
     if oom.capacity_bytes and asked > oom.capacity_bytes:
         return Why(FULL, f"One request of {human(asked)} is larger than the card's {human(oom.capacity_bytes)}: no "
                          "cleaning up helps. Look at the shapes on that line.")  # fmt: skip
-    if oom.allowed_bytes is not None and allocated + cached + asked > oom.allowed_bytes + ROUNDING_BYTES:
+    limit = oom.allowed_bytes
+    if limit is not None and (asked <= free or allocated + cached + asked > limit + ROUNDING_BYTES):
         return _under_a_limit(oom)
     if asked <= cached + free:
         return _in_pieces(oom)
@@ -48,7 +49,7 @@ def _allocator(oom: Oom) -> Why:
 
 def _under_a_limit(oom: Oom) -> Why:
     asked, allocated, limit = oom.requested_bytes, oom.allocated_bytes, oom.allowed_bytes
-    if allocated + asked > limit:
+    if allocated + asked > limit - ROUNDING_BYTES:
         return Why(CAPPED, f"{human(allocated)} in tensors and {human(asked)} more pass the {human(limit)} that this "
                            f"process is allowed; the card itself has {human(oom.free_bytes)} free.")  # fmt: skip
     return Why(FRAGMENTED, f"{human(limit - allocated)} of the {human(limit)} allowed are not in tensors, but "
@@ -64,7 +65,7 @@ def _in_pieces(oom: Oom) -> Why:
     others = sum(held.held_bytes or 0 for held in strangers(oom))
     if others > oom.reserved_bytes:
         return Why(OUTSIDE, f"Other processes hold {human(others)} of this card, more than the "
-                            f"{human(oom.reserved_bytes)} of PyTorch here, {human(cached)} of them unused.")  # fmt: skip
+                            f"{human(oom.reserved_bytes)} of PyTorch's, {human(cached)} of them unused.")  # fmt: skip
     notes = (f"Only {cached / oom.reserved_bytes:.1%} of what PyTorch holds is unused: the card is nearly full too, "
              "and curing the fragments buys little.",) if is_nearly_full(oom) else ()  # fmt: skip
     return Why(FRAGMENTED, f"{human(cached + free)} were unused ({human(cached)} cached by PyTorch, {human(free)} free "
