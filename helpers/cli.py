@@ -311,7 +311,7 @@ def _accuracy(arguments: argparse.Namespace) -> int:
 
 
 def _accuracy_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", metavar="KIND", help="op (20 s), lora (90 s, needs peft) or serving; all by default")
+    parser.add_argument("--only", metavar="KIND", help="op (half a minute), lora (two, with peft), serving; else all")
     parser.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
 
 

@@ -1,0 +1,67 @@
+"""Published measurements as cited facts: on which device, of what, how much, and who says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ...catalog.errors import WorkbookError, unknown_name
+
+KINDS = ("op", "lora", "serving")
+UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1}  # bytes, but for blocks of a paged cache
+_DATA = Path(__file__).parent / "data" / "measured.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that was run and measured. `figures` are in `unit`, by quantity; `device` is "any" where none counts.
+
+    `setup` is what `ops`, `lora` or `serving` needs to rebuild it. A figure without a source cannot be built.
+    """
+
+    name: str
+    kind: str
+    device: str
+    setup: Mapping[str, object]
+    figures: Mapping[str, float]
+    unit: str
+    source: str
+
+    def __post_init__(self) -> None:
+        for part, fine in (("kind", self.kind in KINDS), ("unit", self.unit in UNITS),
+                           ("source", isinstance(self.source, str) and len(self.source) > 3),
+                           ("figures", bool(self.figures) and all(f > 0 for f in self.figures.values()))):  # fmt: skip
+            if not fine:
+                raise WorkbookError(f"{self.name} has {part}={getattr(self, part)!r}", f"a {part} as in measured.json",
+                                    "look the figure up, and write down where")  # fmt: skip
+
+    @property
+    def unit_bytes(self) -> int:
+        return UNITS[self.unit]
+
+
+@cache
+def _data() -> dict:
+    return json.loads(_DATA.read_text(encoding="utf-8"))
+
+
+@cache
+def cases(kind: str | None = None) -> tuple[Case, ...]:
+    """All cases, or those of one kind: "op", "lora" or "serving".
+
+    >>> len(cases("op")), len(cases("lora"))
+    (63, 20)
+    """
+    if kind is not None and kind not in KINDS:
+        raise unknown_name("kind of case", kind, KINDS)
+    sources = _data()["sources"]
+    found = (Case(**{**one, "source": sources.get(one["source"], one["source"])}) for one in _data()["cases"])
+    return tuple(case for case in found if kind in (None, case.kind))
+
+
+def model_config(name: str) -> dict[str, object]:
+    """What a Transformers config needs for one of the measured models that the catalogue does not have."""
+    return _data()["models"][name]

@@ -1,0 +1,120 @@
+"""A LoRA step on a T4, as fitcheck-llm's scripts/measure.py ran it: FP16 base, FP32 adapters, checkpointing, AdamW."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ...catalog.errors import WorkbookError
+from .. import trace
+from ..allocator import replay
+from ..timeline import BACKWARD, FORWARD, OPTIMIZER
+from ..trace.fake import without_memory
+from ..trace.runs import capability_of
+from .addresses import TopDown
+from .cases import Case, model_config
+
+
+def predict(case: Case) -> dict[str, int]:
+    """Bytes that the script would report: after loading, and in the step after the first. Raises without peft."""
+    _require_peft()
+    base = _base(case)  # outside: fake() would count what its construction throws away
+    with _quiet(), trace.fake("cuda", capability_of(case.device)) as session, _equal_heads():
+        model = _adapted(case, without_memory(base, session.mode))
+        loaded = len(session.meter.events)
+        step, optimizer = _step(case, model)
+        found = trace.record(step, model, optimizer)
+    played = replay(found.events, driver=TopDown())
+    phases = [event.phase for event in found.events]
+
+    def peak(phase: str) -> int:
+        return max(played.allocated[at] for at in range(found.first, len(phases)) if phases[at] == phase)
+
+    return {
+        "after load": played.allocated[loaded - 1],
+        "peak allocated": max(played.allocated[found.first - 1 :]),
+        "peak reserved": max(played.reserved[found.first - 1 :]),
+        "peak of forward": peak(FORWARD),
+        "peak of backward": peak(BACKWARD),
+        "peak of optimizer step": peak(OPTIMIZER),
+    }
+
+
+def _base(case: Case) -> nn.Module:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(**model_config(case.setup["model"]), use_cache=False)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            config, attn_implementation=case.setup["attention"], dtype=torch.float16
+        )
+
+
+def _require_peft() -> None:
+    """Import it before fake(): what it imports in its turn makes tensors that are no part of the step."""
+    try:
+        with _quiet():
+            import peft  # noqa: F401 - used in _adapted
+    except ImportError:
+        raise WorkbookError("the LoRA steps are rebuilt with peft, which is not installed", "the package peft",
+                            "pip install --no-deps peft==0.21.2, or leave them out: --only op") from None  # fmt: skip
+
+
+def _adapted(case: Case, base: nn.Module) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    rank = case.setup["rank"]
+    model = get_peft_model(base, LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, bias="none",
+                                            task_type="CAUSAL_LM", target_modules=case.setup["targets"]))  # fmt: skip
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.enable_input_require_grads()
+    return model.train()
+
+
+def _step(case: Case, model: nn.Module) -> tuple[Callable[[], None], torch.optim.Optimizer]:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, foreach=True)  # CUDA's default
+    ids = torch.zeros(case.setup["micro_batch"], case.setup["sequence"], dtype=torch.long)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        found = model(input_ids=ids, labels=ids)
+        found.loss.backward()
+        optimizer.step()
+
+    return step, optimizer
+
+
+@contextlib.contextmanager
+def _equal_heads() -> Iterator[None]:
+    """The script repeats K and V for grouped queries, since a T4's fused kernel takes equal numbers of heads only."""
+    attention = functional.scaled_dot_product_attention
+
+    def repeated(query, key, value, *args, **kwargs):
+        groups = query.size(-3) // key.size(-3)
+        if groups > 1:
+            key, value = (one.repeat_interleave(groups, dim=-3) for one in (key, value))
+            kwargs.pop("enable_gqa", None)
+        return attention(query, key, value, *args, **kwargs)
+
+    with mock.patch.object(functional, "scaled_dot_product_attention", repeated):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Transformers' future names and bitsandbytes' search for a GPU do not concern the reader of a table."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

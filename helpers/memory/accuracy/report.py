@@ -1,0 +1,36 @@
+"""The table as `workbook accuracy` prints it: each row as it is found, the sums, and what other estimators answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from .cases import cases
+from .others import Answer, answers, listed
+from .table import HEAD, Row, as_json, rows, table
+
+
+def report(kind: str | None = None, json_wanted: bool = False) -> int:
+    """Print all cases, or those of one kind, and return 0. Raises WorkbookError for an unknown kind or without peft."""
+    found: list[Row] = []
+    cases(kind)  # an unknown kind is told before anything is printed
+    if not json_wanted:
+        print(HEAD)
+    for row in rows(kind):
+        found.append(row)
+        if not json_wanted:
+            print(row, flush=True)
+    others = _about(found)
+    if json_wanted:
+        json.dump(as_json(found, others), sys.stdout)
+        print()
+        return 0
+    print(f"\n{table(found)}")
+    if others:
+        print(f"\nWhat others answer (answered, measured, times)\n\n{listed(others, found)}")
+    return 0
+
+
+def _about(found: list[Row]) -> list[Answer]:
+    shown = {(row.case.name, row.quantity) for row in found}
+    return [answer for answer in answers() if (answer.case, answer.quantity) in shown]

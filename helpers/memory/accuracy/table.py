@@ -1,0 +1,123 @@
+"""Predicted beside measured, row by row and in sum: as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .cases import Case, cases
+from .others import Answer
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of one case. `predicted` is None where there is no answer, and `why` then says the reason.
+
+    Both figures are in bytes, but for counts of blocks.
+    """
+
+    case: Case
+    quantity: str
+    measured: int
+    predicted: int | None
+    why: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured, less 1; None without a prediction."""
+        return None if self.predicted is None else self.predicted / self.measured - 1
+
+    def __str__(self) -> str:
+        of, unit = self.case.unit_bytes, self.case.unit
+        digits = 0 if unit == "blocks" else 2
+        told = "no answer" if self.predicted is None else f"{self.predicted / of:,.{digits}f}"
+        error = "" if self.error is None else f"{self.error:+.3%}"
+        figures = f"{told:>11} {self.measured / of:>11,.{digits}f} {unit:6} {error:>8}"
+        return f"{self.case.name:44} {self.quantity:22} {figures}  {self.why}".rstrip()
+
+
+def rows(kind: str | None = None) -> Iterator[Row]:
+    """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps two."""
+    for case in cases(kind):
+        yield from rows_of(case)
+
+
+def rows_of(case: Case) -> Iterator[Row]:
+    """The figures of one case beside their predictions. Raises WorkbookError when its packages are missing."""
+    predict, why = _rebuilt_by(case.kind)
+    predicted = predict(case)
+    for quantity, figure in case.figures.items():
+        yield Row(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity), why(case))
+
+
+def _rebuilt_by(kind: str):
+    """Imported when asked for: they bring torch and transformers."""
+    if kind == "op":
+        from . import ops
+
+        return ops.predict, lambda _: ""
+    if kind == "lora":
+        from . import lora
+
+        return lora.predict, lambda _: ""
+    from . import serving
+
+    return serving.predict, serving.why
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Rows of one group: how many have an answer, and how wrong it is on average and at worst."""
+
+    group: str
+    rows: int
+    answered: int
+    mean: float
+    worst: float
+
+    def __str__(self) -> str:
+        return f"{self.group:44} {self.answered:3} of {self.rows:3}   {self.mean:8.3%} {self.worst:8.3%}"
+
+
+def summaries(found: Sequence[Row]) -> list[Summary]:
+    """One for each kind and quantity; reserved memory apart for each kind of attention."""
+    groups: dict[str, list[Row]] = {}
+    for row in found:
+        groups.setdefault(_group(row), []).append(row)
+    return [_summary(name, of) for name, of in groups.items()]
+
+
+def _group(row: Row) -> str:
+    if row.case.kind == "serving":
+        return f"serving, {row.quantity}"
+    attention = f" ({row.case.setup['attention']})" if row.case.kind == "lora" else ""
+    return f"{row.case.kind}, {row.quantity}{attention}"
+
+
+def _summary(name: str, found: Sequence[Row]) -> Summary:
+    errors = [abs(row.error) for row in found if row.error is not None]
+    mean = sum(errors) / len(errors) if errors else float("nan")
+    return Summary(name, len(found), len(errors), mean, max(errors, default=float("nan")))
+
+
+HEAD = f"{'':44} {'':22} {'predicted':>11} {'measured':>11} {'':6} {'error':>8}"
+SUM_HEAD = f"{'':44} {'answered':>10}   {'mean':>8} {'worst':>8}"
+
+
+def table(found: Iterable[Row]) -> str:
+    """The summary of `found`, a line for each group; answers only count in the errors."""
+    return "\n".join([SUM_HEAD, *(str(one).replace("nan%", "   –") for one in summaries(list(found)))])
+
+
+def as_json(found: Sequence[Row], others: Sequence[Answer] = ()) -> dict[str, object]:
+    """All of it as plain data; bytes but for blocks, errors as fractions, null where there is no answer."""
+    return {
+        "rows": [{"name": row.case.name, "kind": row.case.kind, "device": row.case.device, "quantity": row.quantity,
+                  "setup": dict(row.case.setup), "measured": row.measured, "predicted": row.predicted,
+                  "unit": "blocks" if row.case.unit == "blocks" else "bytes", "error": row.error, "why": row.why,
+                  "source": row.case.source} for row in found],
+        "summary": [{"group": one.group, "rows": one.rows, "answered": one.answered,
+                     "mean_error": one.mean if one.answered else None,
+                     "worst_error": one.worst if one.answered else None} for one in summaries(found)],
+        "others": [other.as_json() for other in others],
+    }  # fmt: skip

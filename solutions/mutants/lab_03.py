@@ -1,0 +1,319 @@
+"""Known-wrong answers to lab 03. Each must fail its check, with the sentence that its learner then reads."""
+
+# ruff: noqa: F821, F811  (they are put into the lab's cells, where these names are defined)
+
+from helpers.course.mutants import mutant
+
+
+@mutant("first-fit", feedback="the second request fits beside the first")
+def first_fit(steps):
+    """Calls helpers: PyTorch's allocator has two pools, other segments, best fit, and keeps what is freed."""
+    ran = replay(steps)
+    return list(zip(ran.allocated, ran.reserved, strict=True))
+
+
+@mutant("first-fit", feedback="not the one that fits best")
+def first_fit(steps):
+    """Best fit."""
+    segments, record = [], []
+    for step in steps:
+        if step.action == "alloc":
+            size, holes = -(-step.size_bytes // 4096) * 4096, []
+            for number, (segment_size, blocks) in enumerate(segments):
+                begin = 0
+                for block_begin, block_end in [*sorted(blocks.values()), (segment_size, None)]:
+                    holes += [(block_begin - begin, number, begin)] if block_begin - begin >= size else []
+                    begin = block_end
+            if not holes:
+                segments.append((-(-size // (16 * MIB)) * 16 * MIB, {}))
+            _, number, begin = min(holes, default=(0, len(segments) - 1, 0))
+            segments[number][1][step.key] = (begin, begin + size)
+        else:
+            for _, blocks in segments:
+                blocks.pop(step.key, None)
+            segments = [(size, blocks) for size, blocks in segments if blocks]
+        allocated = sum(end - begin for _, blocks in segments for begin, end in blocks.values())
+        record.append((allocated, sum(size for size, _ in segments)))
+    return record
+
+
+@mutant("first-fit", feedback="joins its free neighbours")
+def first_fit(steps):
+    """Never merges."""
+    segments, record = [], []  # a segment is a list of [size, name or None]
+    for step in steps:
+        if step.action == "alloc":
+            size = -(-step.size_bytes // 4096) * 4096
+            if not any(name is None and place >= size for one in segments for place, name in one):
+                segments.append([[-(-size // (16 * MIB)) * 16 * MIB, None]])
+            one, at = next((one, at) for one in segments for at, (place, name) in enumerate(one)
+                           if name is None and place >= size)  # fmt: skip
+            rest = one[at][0] - size
+            one[at : at + 1] = [[size, step.key], *([[rest, None]] if rest else [])]
+        else:
+            for one in segments:
+                for block in one:
+                    block[1] = None if block[1] == step.key else block[1]
+            segments = [one for one in segments if any(name for _, name in one)]
+        allocated = sum(size for one in segments for size, name in one if name)
+        record.append((allocated, sum(size for one in segments for size, _ in one)))
+    return record
+
+
+@mutant("train-lean", feedback="what does a list, a hook or a graph still hold")
+def train_lean(net, optimizer, batches):
+    """Calls what is there, and collects the garbage afterwards."""
+    result = train_leaking(net, optimizer, batches)
+    gc.collect()
+    return result
+
+
+@mutant("train-lean", feedback="what does a list, a hook or a graph still hold")
+def train_lean(net, optimizer, batches):
+    """Makes all batches before the first step."""
+    return train_leaking(net, optimizer, list(batches))
+
+
+@mutant("train-lean", feedback="not of the batches' means")
+def train_lean(net, optimizer, batches):
+    """Nothing kept, and means of means."""
+    means = {"loss": 0.0, "accuracy": 0.0, "moved": 0.0, "hidden": 0.0}
+    worst, steps = 0.0, 0
+    for x, y in batches:
+        logits = net(x)
+        loss = functional.cross_entropy(logits, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            means["moved"] += (net(x) - logits).abs().mean().item()
+            means["hidden"] += net[:2](x).square().mean().sqrt().item()
+        means["loss"] += loss.item()
+        means["accuracy"] += (logits.argmax(-1) == y).float().mean().item()
+        worst, steps = max(worst, loss.item()), steps + 1
+    return {**{name: value / steps for name, value in means.items()}, "worst": worst}
+
+
+@mutant("train-lean", feedback="your hook is still on the net")
+def train_lean(net, optimizer, batches):
+    """Numbers only, and the hook stays."""
+    loss_sum = right = rows = squares = values = moved = steps = 0
+    worst = 0.0
+
+    def look(module, given, output):
+        nonlocal squares, values
+        squares, values = squares + output.detach().square().sum().item(), values + output.numel()
+
+    net[1].register_forward_hook(look)
+    for x, y in batches:
+        logits = net(x)
+        loss = functional.cross_entropy(logits, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            moved, steps = moved + (net(x) - logits).abs().mean().item(), steps + 1
+        loss_sum, rows, worst = loss_sum + loss.item() * len(y), rows + len(y), max(worst, loss.item())
+        right += (logits.argmax(-1) == y).sum().item()
+    return {"loss": loss_sum / rows, "accuracy": right / rows, "worst": worst, "moved": moved / steps,
+            "hidden": (squares / values) ** 0.5}  # fmt: skip
+
+
+@mutant("growing-cache", feedback="grow by a factor, and return views")
+class GrowingCache:
+    """Calls Transformers' cache, which concatenates."""
+
+    def __init__(self):
+        from transformers import DynamicCache
+
+        self.cache = DynamicCache()
+
+    def append(self, k, v):
+        keys, values = self.cache.update(k[None], v[None], 0)
+        return keys[0], values[0]
+
+
+@mutant("growing-cache", feedback="grow by a factor, and return views")
+class GrowingCache:
+    """Grows by 64 tokens at a time."""
+
+    def __init__(self):
+        self.tokens, self.keys, self.values = 0, None, None
+
+    def append(self, k, v):
+        def with_room(buffer, new):
+            needed = self.tokens + new.shape[1]
+            if buffer is not None and needed <= buffer.shape[1]:
+                return buffer
+            larger = new.new_empty(new.shape[0], -(-needed // 64) * 64, new.shape[2])
+            if buffer is not None:
+                larger[:, : self.tokens] = buffer[:, : self.tokens]
+            return larger
+
+        self.keys, self.values = with_room(self.keys, k), with_room(self.values, v)
+        begin, self.tokens = self.tokens, self.tokens + k.shape[1]
+        self.keys[:, begin : self.tokens], self.values[:, begin : self.tokens] = k, v
+        return self.keys[:, : self.tokens], self.values[:, : self.tokens]
+
+
+@mutant("growing-cache", feedback="room that nobody may need")
+class GrowingCache:
+    """Reserves for the longest text there could be."""
+
+    def __init__(self):
+        self.tokens = 0
+
+    def append(self, k, v):
+        if not self.tokens:
+            self.keys, self.values = (one.new_empty(one.shape[0], 16_384, one.shape[2]) for one in (k, v))
+        begin, self.tokens = self.tokens, self.tokens + k.shape[1]
+        self.keys[:, begin : self.tokens], self.values[:, begin : self.tokens] = k, v
+        return self.keys[:, : self.tokens], self.values[:, : self.tokens]
+
+
+@mutant("growing-cache", feedback="let the old keys go before the values grow")
+class GrowingCache:
+    """Doubles keys and values together, the old ones alive beside the new."""
+
+    def __init__(self):
+        self.tokens, self.both = 0, None
+
+    def append(self, k, v):
+        needed = self.tokens + k.shape[1]
+        if self.both is None or needed > self.both.shape[2]:
+            larger = k.new_empty(2, k.shape[0], max(64, needed, 2 * self.tokens), k.shape[2])
+            if self.both is not None:
+                larger[:, :, : self.tokens] = self.both[:, :, : self.tokens]
+            self.both = larger
+        for buffer, new in zip(self.both, (k, v), strict=True):
+            buffer[:, self.tokens : needed] = new
+        self.tokens = needed
+        return self.both[0, :, :needed], self.both[1, :, :needed]
+
+
+@mutant("load", feedback="your loader dies on a card of")
+def load(clips):
+    """Calls the loader that is there, and sets what the check does not: the settings are the default ones."""
+    import os
+
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    return load_and_die(clips)
+
+
+@mutant("load", feedback="your loader dies on a card of")
+def load(clips):
+    """Hopes that empty_cache gives back segments with features in them."""
+    kept = []
+    for clip in clips:
+        kept.append(features(decode_clip(clip)))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return kept
+
+
+@mutant("load", feedback="is their memory written again")
+def load(clips):
+    """One block for the features too, which the next clip overwrites."""
+    largest = max(clip.values for clip in clips)
+    pixels, made = torch.empty(largest), torch.empty(largest // 2)
+    return [features(decode_clip(clip, pixels[: clip.values]), made[: clip.values // 2]) for clip in clips]
+
+
+@mutant("backward-that-fits", feedback="leave the except block first")
+def backward_that_fits(loss_of, net, xs, ys, micro_batch):
+    """Calls the version that tries again inside `except`; with little to keep alive it even goes through."""
+    return try_again_inside(loss_of, net, xs, ys, micro_batch)
+
+
+@mutant("backward-that-fits", feedback="clear them")
+def backward_that_fits(loss_of, net, xs, ys, micro_batch):
+    """Clears the gradients once, and adds to those of the failed attempt."""
+    net.zero_grad()
+    while True:
+        try:
+            for x, y in zip(xs.split(micro_batch), ys.split(micro_batch), strict=True):
+                (loss_of(x, y) * len(x) / len(xs)).backward()
+            return micro_batch
+        except torch.OutOfMemoryError:
+            if micro_batch == 1:
+                raise
+        micro_batch //= 2
+
+
+@mutant("backward-that-fits", feedback="weight each micro-batch by its rows")
+def backward_that_fits(loss_of, net, xs, ys, micro_batch):
+    """The mean of means."""
+    while True:
+        net.zero_grad()
+        try:
+            parts = list(zip(xs.split(micro_batch), ys.split(micro_batch), strict=True))
+            for x, y in parts:
+                (loss_of(x, y) / len(parts)).backward()
+            return micro_batch
+        except torch.OutOfMemoryError:
+            if micro_batch == 1:
+                raise
+        micro_batch //= 2
+
+
+@mutant("backward-that-fits", feedback="what cannot be cured is let out")
+def backward_that_fits(loss_of, net, xs, ys, micro_batch):
+    """Takes every RuntimeError for a full card."""
+    while True:
+        net.zero_grad()
+        try:
+            for x, y in zip(xs.split(micro_batch), ys.split(micro_batch), strict=True):
+                (loss_of(x, y) * len(x) / len(xs)).backward()
+            return micro_batch
+        except RuntimeError:
+            micro_batch //= 2
+        if micro_batch == 0:
+            return 0
+
+
+@mutant("budget", feedback="and nothing older")
+class Budget(Meter):
+    """Calls helpers' Meter, which rounds to 512 bytes and counts what it meets."""
+
+    def __init__(self, budget_bytes):
+        super().__init__()
+        self.at_peak = {}
+
+
+@mutant("budget", feedback="and nothing older")
+class Budget(TorchDispatchMode):
+    """Adds up what is made, and nothing ever dies."""
+
+    def __init__(self, budget_bytes):
+        super().__init__()
+        self.budget_bytes, self.peak_bytes, self.at_peak, self.seen = budget_bytes, 0, {}, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if tensor.untyped_storage()._cdata not in self.seen:
+                self.seen.add(tensor.untyped_storage()._cdata)
+                self.peak_bytes += tensor.untyped_storage().nbytes()
+        return result
+
+
+@mutant("budget", feedback="must raise")
+class Budget(TorchDispatchMode):
+    """Counts right, and lets every block pass."""
+
+    def __init__(self, budget_bytes):
+        super().__init__()
+        self.alive, self.peak_bytes, self.at_peak = {}, 0, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {one.untyped_storage()._cdata for one in tree_leaves(args) if isinstance(one, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        storage = result.untyped_storage()
+        if storage._cdata not in given:
+            self.alive[storage._cdata] = (func.overloadpacket.__name__, storage.nbytes())
+            weakref.finalize(storage, self.alive.pop, storage._cdata, None)
+        if sum(size for _, size in self.alive.values()) > self.peak_bytes:
+            self.peak_bytes, self.at_peak = sum(size for _, size in self.alive.values()), {}
+            for operator, size in self.alive.values():
+                self.at_peak[operator] = self.at_peak.get(operator, 0) + size
+        return result

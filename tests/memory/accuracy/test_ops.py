@@ -1,0 +1,30 @@
+"""Peaks of 63 operator benchmarks on A100, H100 and RTX 4090: what is left is the rounding of the published figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.memory.accuracy import cases, rows
+from helpers.memory.accuracy.table import rows_of
+from helpers.memory.trace import kernels
+
+MEAN, WORST = 0.000_02, 0.000_05
+FORWARD = next(case for case in cases("op") if case.name == "geglu forward t1024 a100")
+
+
+def error_of(case) -> float:
+    (row,) = rows_of(case)
+    return abs(row.error)
+
+
+def test_all_63_peaks() -> None:
+    errors = {row.case.name: abs(row.error) for row in rows("op")}
+    assert len(errors) == 63
+    assert sum(errors.values()) / 63 <= MEAN
+    assert max(errors.values()) <= WORST, max(errors, key=errors.get)
+
+
+def test_without_the_workspaces_it_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert error_of(FORWARD) <= WORST
+    monkeypatch.setattr(kernels, "workspace_bytes", lambda capability: 0)
+    assert error_of(FORWARD) > WORST

@@ -1,0 +1,48 @@
+"""`workbook accuracy`, as text and as JSON."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import pytest
+
+from helpers.cli import main
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["accuracy", "--only", "serving"]) == 0
+    out = capsys.readouterr().out
+    assert "Llama-3-8B weights                           weights" in out
+    assert "this workbook          24.00   24.00 GiB      1x" in out
+    assert "EleutherAI cookbook    48.00   24.00 GiB      2x" in out
+    assert "nan" not in out
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["accuracy", "--only", "serving", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"rows", "summary", "others"} == set(found)
+    first = found["rows"][0]
+    assert (first["predicted"], first["unit"]) == (16_062_619_648, "bytes")
+    assert all(row["source"] and (row["predicted"] is None) == (row["error"] is None) for row in found["rows"])
+
+
+def test_an_unknown_kind_is_told_before_anything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["accuracy", "--only", "lroa"]) == 2
+    told = capsys.readouterr()
+    assert "did you mean 'lora'?" in told.err
+    assert told.out == ""
+
+
+def test_without_peft_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    real = builtins.__import__
+
+    def without_peft(name, *args, **kwargs):
+        if name == "peft":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_peft)
+    assert main(["accuracy", "--only", "lora", "--json"]) == 2
+    assert "pip install --no-deps peft" in capsys.readouterr().err
