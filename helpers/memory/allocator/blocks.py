@@ -139,8 +139,8 @@ def merge(into: Chunk, other: Chunk | None) -> bool:
 
 
 def shown(chunks: list[Chunk]) -> tuple[Segment, ...]:
-    """The segments that `chunks`, all the mapped ones, make up, by address (snapshot())."""
-    heads = sorted((c for c in chunks if c.prev is None or not c.prev.mapped), key=lambda chunk: chunk.address)
+    """The segments that `chunks`, all the mapped ones, make up; the oldest first, for addresses fall."""
+    heads = sorted((c for c in chunks if c.prev is None or not c.prev.mapped), key=lambda chunk: -chunk.address)
     return tuple(_segment(head) for head in heads)
 
 

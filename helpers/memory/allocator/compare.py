@@ -66,7 +66,7 @@ def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, 
     driver = Driver(recorded=[(event.size_bytes, event.address) for event in recorded if event.action in TAKEN])
     ran = replay(_steps(trace), settings or Settings.parse(snapshot.conf), driver=driver)
     balance = sum(event.size_bytes if event.action in TAKEN else -event.size_bytes for event in recorded)
-    differences = (*_calls(recorded, ran.segment_events), *_final(real, ran.segments))
+    differences = (*_calls(recorded, ran.segment_events), *_final(by_address(real), by_address(ran.segments)))
     return Comparison(ran, len(recorded), differences, sum(segment.size_bytes for segment in real) - balance)
 
 
@@ -97,6 +97,11 @@ def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator
             return
     if len(real) != len(ours):
         yield f"{len(real)} calls to the driver on the device, {len(ours)} here"
+
+
+def by_address(segments: Sequence[Segment]) -> list[Segment]:
+    """A snapshot lists segments by address, the simulator in the order in which they were made."""
+    return sorted(segments, key=lambda segment: segment.address)
 
 
 def _final(real: Sequence[Segment], ours: Sequence[Segment]) -> Iterator[str]:

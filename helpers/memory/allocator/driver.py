@@ -25,8 +25,11 @@ class SegmentEvent(NamedTuple):
 class Driver:
     """Hands out at most `capacity_bytes` (None: no end), and remembers each call in `calls`.
 
-    Addresses grow and are never used again, so equal traces give equal addresses. `recorded` are the (size, address)
-    pairs that a real driver answered, first come first used: best fit breaks ties by address.
+    Best fit breaks ties by address, so where new segments lie decides fragmentation. They lie below the older ones
+    here: a GPU shares the addresses of its process, and Linux hands those out from the top down. (The driver's source
+    is not public, so that is inferred; with rising addresses ten published runs of eager attention come out up to 8.9 %
+    off in reserved bytes, with falling ones 0.16 %.) No address is used twice, so equal traces give equal addresses.
+    `recorded` are the (size, address) pairs that a real driver answered, first come first used.
     """
 
     def __init__(self, capacity_bytes: int | None = None, recorded: Iterable[tuple[int, int]] = ()) -> None:
@@ -55,8 +58,8 @@ class Driver:
         """cuMemAddressReserve: where an expandable segment begins. Costs no memory."""
         if self._recorded and self._recorded[0][0] == first_map_bytes:
             return self._recorded[0][1]  # it stays recorded for the call of map that follows
-        address, self._next = self._next, self._next + RANGE_BYTES
-        return address
+        self._next -= RANGE_BYTES
+        return self._next
 
     def map(self, address: int, size: int, stream: int) -> bool:
         """cuMemCreate and cuMemMap of whole pages, all or none of them."""
@@ -81,5 +84,5 @@ class Driver:
     def _address(self, size: int) -> int:
         if self._recorded and self._recorded[0][0] == size:
             return self._recorded.popleft()[1]
-        address, self._next = self._next, self._next + size
-        return address
+        self._next -= size
+        return self._next

@@ -154,9 +154,12 @@ def _cublas(oom: Oom) -> Why:
 
 
 def _driver(oom: Oom) -> Why:
-    return Why(UNCLEAR, "CUDA itself refused, outside PyTorch's allocator, and gives no sizes: a context, a library or "
-                        "pinned host memory had no room.",
-               ("The traceback's line may be later than the call that failed: CUDA_LAUNCH_BLOCKING=1 shows it.",))
+    return Why(
+        UNCLEAR,
+        "CUDA itself refused, outside PyTorch's allocator, and gives no sizes: a context, a library or "
+        "pinned host memory had no room.",
+        ("The traceback's line may be later than the call that failed: CUDA_LAUNCH_BLOCKING=1 shows it.",),
+    )
 
 
 def _vllm(oom: Oom) -> Why:

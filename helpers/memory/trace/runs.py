@@ -51,6 +51,7 @@ def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_pr
     """
     require_one_rank(setup)
     _require_steps(steps)
+    _require_peft()  # before fake(): what it imports in its turn makes tensors that are no part of the step
     model = build_model(setup, "meta")
     with fake(on, capability_of(gpu)) as session:
         adapted = _with_adapters(without_memory(model, session.mode), rank, targets)
@@ -106,14 +107,19 @@ def _tensors_of(cache: object) -> Iterable[torch.Tensor]:
                 yield tensor
 
 
-def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Module:
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise WorkbookError(f"the LoRA rank is {rank!r}", "a whole number from 1 up", "16 is usual")
+def _require_peft() -> None:
     try:
-        from peft import LoraConfig, get_peft_model
+        import peft  # noqa: F401 - used in _with_adapters
     except ImportError:
         raise WorkbookError("LoRA is traced through peft, which is not installed", "the package peft",
                             "pip install --no-deps peft") from None  # fmt: skip
+
+
+def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Module:
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise WorkbookError(f"the LoRA rank is {rank!r}", "a whole number from 1 up", "16 is usual")
+    from peft import LoraConfig, get_peft_model
+
     try:
         config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
                             target_modules=list(targets))  # fmt: skip

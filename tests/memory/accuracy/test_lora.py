@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from helpers.memory.accuracy import Case, Row, cases
-from helpers.memory.accuracy.addresses import TopDown
 from helpers.memory.accuracy.table import rows_of
 from helpers.memory.allocator import MIB, Allocator
 from helpers.memory.trace import kernels
@@ -53,8 +52,7 @@ def test_without_the_hidden_product_of_softmax_backward_it_is_red(monkeypatch: p
 
 
 def test_newer_segments_lie_below_so_of_equal_free_blocks_the_newest_is_used() -> None:
-    assert which_is_used(Allocator(driver=TopDown())) == "second"
-    assert which_is_used(Allocator()) == "first"
+    assert which_is_used(Allocator()) == "second"
 
 
 def which_is_used(allocator: Allocator) -> str:

@@ -11,7 +11,7 @@ from helpers.memory.allocator.blocks import FREE
 def audit(allocator: Allocator) -> None:
     """No overlap, no bytes lost, counters true, free neighbours merged, free lists equal to what is free."""
     segments = allocator.segments
-    for before, after in pairwise(segments):
+    for before, after in pairwise(sorted(segments, key=lambda segment: segment.address)):
         assert before.address + before.size_bytes <= after.address, "two segments overlap"
     for segment in segments:
         _audit_segment(segment)
