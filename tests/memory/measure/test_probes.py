@@ -44,6 +44,20 @@ def test_streams_do_the_work_that_their_rule_counts(small):
         assert seen.bytes == pytest.approx(rule.bytes, rel=0.001)
 
 
+def test_a_point_is_as_far_under_the_roof_as_in_the_same_passes(small, monkeypatch):
+    """Every run takes a second, GEMM four; in one pass the machine is ten times slower for all of them."""
+
+    def passes(runs, device):
+        usual = {name: 4.0 if name == "GEMM" else 1.0 for name in runs}
+        return [usual, {name: 10 * seconds for name, seconds in usual.items()}, usual]
+
+    monkeypatch.setattr(probes, "in_turns", passes)
+    found = measure.roofline(["GEMM"], "cpu", "fp32")
+    gemm = found.points["GEMM"]
+    assert gemm.seconds == pytest.approx(4.0)
+    assert gemm.share_of(found.roof) == pytest.approx(found.roof.seconds(gemm.work) / 4)
+
+
 def test_a_roof_can_be_measured_alone(small):
     assert measure.roofline([], "cpu", "fp32").points == {}
 
