@@ -16,6 +16,8 @@ from helpers.memory.oom.reason import REASONS
 from .oom_messages import ME, REAL, now
 
 GIB = 2**30
+
+
 @pytest.mark.parametrize(("text", "reason", "says"), REAL.values(), ids=REAL)
 def test_a_real_message_gets_its_reason(text, reason, says):
     explained = explain(text)
