@@ -1,0 +1,34 @@
+"""The `workbook` command: estimates from the terminal, and what builds, releases and checks the notebooks.
+
+Each module here holds one family of commands, with its flags; `add` puts it on the parser.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ..catalog.errors import WorkbookError
+from . import course, estimate, oom, trace
+from .flags import Parser
+
+__all__ = ["main"]
+USAGE_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code: 0 done, 1 a check failed, 2 bad input."""
+    try:
+        arguments = _parser().parse_args(argv)
+        return arguments.run(arguments)
+    except WorkbookError as error:
+        print(f"workbook: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.", allow_abbrev=False)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for family in (estimate, oom, trace, course):
+        family.add(commands)
+    return parser

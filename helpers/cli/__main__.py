@@ -1,0 +1,7 @@
+"""`python -m helpers.cli` is `workbook`, where the script is not on the path."""
+
+import sys
+
+from . import main
+
+sys.exit(main())

@@ -1,0 +1,71 @@
+"""`workbook build, release, check, doctor, accuracy`: what keeps the notebooks, and the predictions, true."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..catalog.errors import WorkbookError
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    for name, help_text, flags, run in _COMMANDS:
+        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
+        flags(command)
+        command.set_defaults(run=run)
+
+
+def _root() -> Path:
+    """The workbook's folder: where solutions/ lies, here or above, else where the package was installed from."""
+    for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]):
+        if (folder / "solutions").is_dir() and (folder / "notebooks").is_dir():
+            return folder
+    raise WorkbookError("no workbook here", "a folder with notebooks/ and solutions/", "run this in the clone")
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    from ..course.build import build
+
+    return build(arguments.names, _root())
+
+
+def _release(arguments: argparse.Namespace) -> int:
+    from ..course.release import release
+
+    return release(_root(), check=arguments.check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from ..course.check import check
+
+    return check(arguments.lab, _root())
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from ..course.doctor import doctor
+
+    return doctor(_root(), as_json=arguments.json)
+
+
+def _accuracy(arguments: argparse.Namespace) -> int:
+    from ..memory.accuracy import report
+
+    return report(arguments.only, json_wanted=arguments.json)
+
+
+def _accuracy_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", metavar="KIND", help="op (half a minute), lora (two, with peft), serving; else all")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
+
+
+_COMMANDS = (
+    ("build", "execute notebooks and store their outputs",
+     lambda p: p.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given"), _build),
+    ("release", "write labs/ from solutions/",
+     lambda p: p.add_argument("--check", action="store_true", help="only say what would change"), _release),
+    ("check", "run the checks of your lab and show points",
+     lambda p: p.add_argument("lab", help="a number like 02, or the path of a notebook"), _check),
+    ("doctor", "what this machine is, which chapters it can run, and what to fix",
+     lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"), _doctor),
+    ("accuracy", "predictions beside published GPU measurements, with errors", _accuracy_flags, _accuracy),
+)  # fmt: skip

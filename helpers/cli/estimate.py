@@ -1,0 +1,103 @@
+"""`workbook estimate`: memory and time in closed form, and what makes a setup fit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from ..catalog.devices import DEVICES, Device
+from ..catalog.errors import WorkbookError
+from ..catalog.models import MODELS
+from ..catalog.setup import ServeSetup, TrainSetup
+from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
+from ..memory.account import PARTS
+from .flags import device_of, serve_flags, setup_arguments, train_flags, whole
+
+if TYPE_CHECKING:
+    from ..memory.fit import Fit
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    estimate = commands.add_parser("estimate", help="predict memory and time without a GPU", allow_abbrev=False)
+    kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar="train|serve|op")
+    train = kinds.add_parser("train", help="one training step, per rank", allow_abbrev=False)
+    serve = kinds.add_parser("serve", help="weights and KV cache of one replica", allow_abbrev=False)
+    for parser in (train, serve):
+        parser.add_argument("--model", required=True, help=f"{', '.join(MODELS)}, or a path to a config.json")
+        parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
+        parser.add_argument("--fit", action="store_true", help="list what makes it fit --gpu, cheapest change first")
+        parser.add_argument("--json", action="store_true", help="print JSON, in bytes")
+    train_flags(train)
+    train.set_defaults(run=_estimate_train)
+    serve_flags(serve)
+    serve.set_defaults(run=_estimate_serve)
+    _op_parser(kinds)
+
+
+def _op_parser(kinds: argparse._SubParsersAction) -> None:
+    op = kinds.add_parser("op", help="one operator under a GPU's roof: the least time, and what sets it",
+                          allow_abbrev=False)  # fmt: skip
+    op.add_argument("--op", required=True, help=", ".join(OPERATORS))
+    op.add_argument("--gpu", required=True, help=f"one of {', '.join(DEVICES)}")
+    op.add_argument("--format", default="bf16", help="number format of the tensors: fp32, tf32, bf16, fp16, fp8-e4m3 …")
+    for size, text in SIZES.items():
+        op.add_argument(f"--{size.replace('_', '-')}", type=whole, help=f"{text} (default {DEFAULTS[size]})")
+    op.add_argument("--json", action="store_true", help="print JSON, in bytes, FLOPs and seconds")
+    op.set_defaults(run=_estimate_op)
+
+
+def _estimate_train(arguments: argparse.Namespace) -> int:
+    from ..lesson.calculators import training_answer
+
+    setup = TrainSetup(**setup_arguments(TrainSetup, arguments))
+    return _print_answer(training_answer(setup, device_of(arguments)), arguments, {}, setup)
+
+
+def _estimate_serve(arguments: argparse.Namespace) -> int:
+    from ..lesson.calculators import serving_answer
+    from ..memory import budget
+
+    setup = ServeSetup(**setup_arguments(ServeSetup, arguments))
+    per_token = budget.serve(setup).kv_bytes_per_token
+    return _print_answer(
+        serving_answer(setup, device_of(arguments)), arguments, {"kv_bytes_per_token": per_token}, setup
+    )
+
+
+def _estimate_op(arguments: argparse.Namespace) -> int:
+    from ..lesson.calculators import roofline_answer
+
+    given = {size: getattr(arguments, size) for size in SIZES if getattr(arguments, size) is not None}
+    answer = roofline_answer(arguments.gpu, arguments.op, arguments.format, **given)
+    print(json.dumps(answer.figures) if arguments.json else answer)
+    return 0
+
+
+def _offers(setup: TrainSetup | ServeSetup, where: Device | None) -> list[Fit]:
+    from ..memory.fit import changes
+
+    if where is None:
+        raise WorkbookError("--fit needs a device to fit", "--gpu with one of its names", "add --gpu, as in --gpu h100")
+    return list(changes(setup, where.capacity_bytes))
+
+
+def _print_answer(answer, arguments: argparse.Namespace, extra: dict[str, int], setup: TrainSetup | ServeSetup) -> int:
+    where = device_of(arguments)
+    offers = _offers(setup, where) if arguments.fit else None
+    if not arguments.json:
+        print(answer)
+        if offers is not None:
+            from ..memory.fit import told
+
+            print("", told(setup, where.capacity_bytes, offers), sep="\n")
+        return 0
+    if offers is not None:
+        extra = {**extra, "fit": [offer.figures for offer in offers]}
+    fits = None if where is None else {
+        "name": where.name, "capacity_bytes": where.capacity_bytes,
+        "fits": answer.parts.total <= where.capacity_bytes,
+    }  # fmt: skip
+    parts = {part: answer.parts.get(part, 0) for part in PARTS}  # every name, whatever the peak is made of
+    print(json.dumps({"parts": parts, "peak_bytes": answer.parts.total, "device": fits, **extra}))
+    return 0

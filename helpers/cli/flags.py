@@ -1,0 +1,57 @@
+"""What several commands share: the parser and its errors, the flags of a setup, and the setup made of them."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+
+from ..catalog.devices import device
+from ..catalog.errors import WorkbookError
+from ..catalog.recipes import OPTIMIZERS, PRECISIONS
+from ..catalog.setup import ATTENTIONS, KV_FORMATS, WEIGHT_FORMATS
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors told as what, expected, do."""
+
+    def error(self, message: str) -> None:
+        raise WorkbookError(message, self.format_usage().strip(), f"run `{self.prog} --help`")
+
+
+def train_flags(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--precision", default="autocast-bf16", help=", ".join(PRECISIONS))
+    parser.add_argument("--optimizer", default="adamw", help=", ".join(OPTIMIZERS))
+    parser.add_argument("--micro-batch", type=whole, default=1, help="sequences in one forward")
+    parser.add_argument("--sequence", type=whole, default=2048, help="tokens in a sequence")
+    parser.add_argument("--checkpointing", default="none", help="none, full, every:K")
+    parser.add_argument("--attention", default="sdpa", help=", ".join(ATTENTIONS))
+    parser.add_argument("--zero", type=whole, default=0, help="ZeRO stage, 0 to 3")
+    parser.add_argument("--ranks", type=whole, default=1, help="data-parallel ranks")
+
+
+def serve_flags(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--weights", default="bf16", help=", ".join(WEIGHT_FORMATS))
+    parser.add_argument("--skipped", type=_names, metavar="NAMES", help="linears left in 16 bits, by part or name, as in "
+                        "lm_head,down_proj; '' for none; default: what the format's tool leaves")  # fmt: skip
+    parser.add_argument("--kv", default="bf16", help=", ".join(KV_FORMATS))
+    parser.add_argument("--users", type=whole, default=1, help="sequences at once")
+    parser.add_argument("--context", type=whole, default=2048, help="tokens that each of them holds")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def whole(text: str) -> int:
+    """Digits only: Python's int() would take 1_000 and ' 7 ' too."""
+    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def setup_arguments(kind: type, arguments: argparse.Namespace) -> dict[str, object]:
+    return {field.name: getattr(arguments, field.name) for field in fields(kind)}
+
+
+def device_of(arguments: argparse.Namespace):
+    return None if arguments.gpu is None else device(arguments.gpu)

@@ -1,0 +1,53 @@
+"""`workbook explain-oom`: from a log or a snapshot to the cause and the cheapest change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields
+
+from ..catalog.devices import DEVICES
+from ..catalog.errors import WorkbookError
+from ..catalog.setup import ServeSetup, TrainSetup
+from .flags import device_of, serve_flags, train_flags
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    text = "why a run went out of memory, and what to change: from a log, or an allocator snapshot"
+    explain = commands.add_parser("explain-oom", help=text, description=text, allow_abbrev=False)
+    explain.add_argument("file", metavar="FILE", help="a log with the traceback, - for a pipe, or a snapshot pickle")
+    explain.add_argument("--gpu", help=f"the card, where the file does not tell: {', '.join(DEVICES)}")
+    explain.add_argument("--json", action="store_true", help="print JSON, in bytes")
+    explain.add_argument("--model", help="also say what the closed form makes of this model, with the flags of "
+                         "`estimate train` or of `estimate serve`")  # fmt: skip
+    for add, run in ((train_flags, "training run"), (serve_flags, "serving replica")):
+        group = explain.add_argument_group(f"with --model, for a {run}")
+        add(group)
+        for action in group._group_actions:
+            action.default = argparse.SUPPRESS  # so that a flag which was given can be told from one that was not
+    explain.set_defaults(run=_explain_oom)
+
+
+def _explain_oom(arguments: argparse.Namespace) -> int:
+    from ..memory.oom import explain_file
+
+    explained = explain_file(arguments.file, device_of(arguments), _run_described(arguments))
+    print(json.dumps(explained.figures) if arguments.json else explained)
+    return 0
+
+
+def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | None:
+    """The setup of explain-oom's flags, a serving one if any of its own flags is there; None without --model."""
+    given = {kind: {field.name for field in fields(kind)} & vars(arguments).keys() - {"model"}
+             for kind in (TrainSetup, ServeSetup)}  # fmt: skip
+    flags = {kind: ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names)) for kind, names in given.items()}
+    if all(given.values()):
+        raise WorkbookError(f"{flags[TrainSetup]} and {flags[ServeSetup]} together", "the flags of one kind of run",
+                            "describe the training run or the serving replica that failed")  # fmt: skip
+    if arguments.model is None:
+        if any(given.values()):
+            raise WorkbookError(f"{flags[TrainSetup] or flags[ServeSetup]} without --model", "a model to compute with",
+                                "add --model, as in --model llama-3.2-1b")  # fmt: skip
+        return None
+    kind = ServeSetup if given[ServeSetup] else TrainSetup
+    return kind(arguments.model, **{name: getattr(arguments, name) for name in given[kind]})

@@ -1,0 +1,73 @@
+"""`workbook trace`: the real code run without memory, beside the closed form."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ..catalog.devices import DEVICES
+from ..catalog.errors import WorkbookError
+from ..catalog.models import MODELS
+from ..catalog.setup import ServeSetup, TrainSetup
+from .flags import device_of, serve_flags, setup_arguments, train_flags, whole
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    trace = commands.add_parser("trace", help="run the real code without memory: the peak a GPU would report",
+                                allow_abbrev=False)  # fmt: skip
+    kinds = trace.add_subparsers(title="what to trace", required=True, metavar="train|serve")
+    train = kinds.add_parser("train", help="training steps, on one rank", allow_abbrev=False)
+    serve = kinds.add_parser("serve", help="prefill, and one decode step", allow_abbrev=False)
+    for parser in (train, serve):
+        parser.add_argument("--model", required=True, help=f"{', '.join(MODELS)}, or a path to a config.json")
+        parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
+        parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="weights and what is computed with them")
+        parser.add_argument("--json", action="store_true", help="print JSON, in bytes")
+    train_flags(train)
+    train.add_argument("--lora-rank", type=whole, help="train LoRA adapters of this rank, the base frozen")
+    train.add_argument("--lora-targets", default="q_proj,v_proj", help="linear layers that get one, by name")
+    train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
+    train.set_defaults(run=_trace_train)
+    serve_flags(serve)
+    serve.add_argument("--phase", choices=("prefill", "decode"), default="decode", help="which of the two")
+    serve.set_defaults(run=_trace_serve)
+
+
+def _trace_train(arguments: argparse.Namespace) -> int:
+    from ..memory import budget, trace
+
+    if arguments.dtype:
+        arguments.precision = arguments.dtype
+    setup, where = TrainSetup(**setup_arguments(TrainSetup, arguments)), device_of(arguments)
+    title = (f"{setup.model.name}, {setup.precision}, {setup.optimizer}, "
+             f"{setup.micro_batch} × {setup.sequence:,} tokens")  # fmt: skip
+    if arguments.lora_rank is not None:
+        targets = arguments.lora_targets.split(",")
+        found = trace.lora(setup, arguments.lora_rank, targets, where, steps=arguments.steps)
+        return _print_trace(f"LoRA of rank {arguments.lora_rank} on {title}", found, None, arguments)
+    found = trace.train(setup, where, steps=arguments.steps)
+    try:
+        predicted = budget.train(setup, cuda=True).parts
+    except WorkbookError:  # no closed form for its activations: then the trace stands alone
+        predicted = None
+    return _print_trace(f"Training {title}", found, predicted, arguments)
+
+
+def _trace_serve(arguments: argparse.Namespace) -> int:
+    from ..memory import budget, trace
+
+    if arguments.dtype:
+        arguments.weights = arguments.kv = arguments.dtype
+    setup = ServeSetup(**setup_arguments(ServeSetup, arguments))
+    run = trace.prefill if arguments.phase == "prefill" else trace.decode
+    title = f"One {arguments.phase} of {setup.model.name}, {setup.users:,} users × {setup.context:,} tokens"
+    return _print_trace(title, run(setup, device_of(arguments)), budget.serve(setup).parts, arguments)
+
+
+def _print_trace(title: str, found, predicted, arguments: argparse.Namespace) -> int:
+    from ..lesson.traced import trace_figures, trace_report
+
+    where = device_of(arguments)
+    print(json.dumps(trace_figures(found, predicted, where)) if arguments.json
+          else trace_report(title, found, predicted, where))  # fmt: skip
+    return 0
