@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from .errors import WorkbookError
 from .families import FAMILIES
-from .shape import Attention, Counted, Layer, Mlp, ModelShape
+from .shape import Attention, Counted, Layer, Linear, LinearGroup, Mlp, ModelShape
 
 _CONTEXT = 2  # tokens of the probe that shows what the model caches
 
@@ -69,37 +69,46 @@ def _build(config: Mapping[str, object], name: str):
 
 
 def _count(net, kv_known: bool) -> Counted:
-    linears = [*_layer_linears(net), *_stacked_experts(net)]
     shapes = tuple(tuple(parameter.shape) for parameter in net.parameters())
     return Counted(
         parameters=sum(parameter.numel() for parameter in net.parameters()),
-        quantizable_parameters=sum(rows * columns for rows, columns in linears),
-        quantizable_rows=sum(rows for rows, _ in linears),
+        linears=(*_linears(net), *_stacked_experts(net)),
         tensors=shapes,
         kv_known=kv_known,
     )
 
 
-def _layer_linears(net) -> Iterator[tuple[int, int]]:
-    """(rows, columns) of the linear modules inside a numbered layer: what bitsandbytes replaces."""
+def _linears(net) -> Iterator[LinearGroup]:
+    """The linear modules, but for the head: what bitsandbytes replaces."""
     import torch
     from transformers.pytorch_utils import Conv1D
 
     for path, module in net.named_modules():
-        if not any(part.isdigit() for part in path.split(".")):
+        if module is net.get_output_embeddings():
             continue
+        name = path.rsplit(".", 1)[-1]
         if isinstance(module, torch.nn.Linear):
-            yield module.out_features, module.in_features
+            linear = Linear(name, module.in_features, module.out_features, module.bias is not None)
         elif isinstance(module, Conv1D):  # GPT-2's linear, stored transposed
-            yield module.weight.shape[1], module.weight.shape[0]
+            linear = Linear(name, *module.weight.shape, bias=True)
+        else:
+            continue
+        yield LinearGroup(_part(path), linear, 1)
 
 
-def _stacked_experts(net) -> Iterator[tuple[int, int]]:
-    """(rows, columns) of routed experts, which Transformers stacks as (experts, rows, columns)."""
+def _part(path: str) -> str:
+    if not any(word.isdigit() for word in path.split(".")):
+        return "projections"
+    return "attention" if "attn" in path or "attention" in path else "mlp"
+
+
+def _stacked_experts(net) -> Iterator[LinearGroup]:
+    """Routed experts, which Transformers stacks as (experts, outputs, inputs)."""
     for path, parameter in net.named_parameters():
-        if "experts" in path.split(".") and parameter.ndim == 3:
-            experts, rows, columns = parameter.shape
-            yield experts * rows, columns
+        words = path.split(".")
+        if "experts" in words and parameter.ndim == 3:
+            experts, outputs, inputs = parameter.shape
+            yield LinearGroup("experts", Linear(words[-1], inputs, outputs), experts)
 
 
 def _probe_cache(net) -> tuple[Attention, ...]:

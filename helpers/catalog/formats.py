@@ -6,15 +6,22 @@ from dataclasses import dataclass
 
 from .errors import WorkbookError, unknown_name
 
+# What the tools leave in 16 bits unless told otherwise, by part of the model or name of the layer.
+CHECKPOINTS_KEEP = ("lm_head", "projections")  # GPTQ, AWQ, FP8: only layers inside the decoder layers are quantized
+BITSANDBYTES_KEEPS = ("lm_head", "experts")  # Transformers stacks experts in one tensor, which is no nn.Linear
+
 
 @dataclass(frozen=True)
 class NumberFormat:
     """How values are stored: `value_bits` each, plus scales.
 
-    `block_values` values share one scale of `scale_bits`; `superblock_blocks` blocks share one more of
-    `superscale_bits` (double quantization); `row_bits` is kept once per output row. Zero means there is none.
-    `quantized` formats apply to the linear layers inside the decoder layers only: embeddings, norms and the
-    output head stay in 16 bits, as bitsandbytes, GPTQ and AWQ leave them.
+    `block_values` values share one scale of `scale_bits` (a zero point in it, where there is one); `row_blocks` says
+    that blocks end with their row. `superblock_blocks` blocks share one more of `superscale_bits` (double
+    quantization); `row_bits` is kept once per output row, `constant_bytes` once per tensor (code tables, an offset).
+    Zero means there is none.
+    Nothing is computed in a `quantized` format: its values are decoded first. As a format of weights, one that is
+    `linears_only` applies to linear layers: embeddings, norms and biases stay in 16 bits, and so do the parts in
+    `keeps`. With `experts_only`, of a model that has experts, nothing but them is quantized.
     """
 
     name: str
@@ -26,7 +33,12 @@ class NumberFormat:
     superblock_blocks: int = 0
     superscale_bits: int = 0
     row_bits: int = 0
+    constant_bytes: int = 0
+    row_blocks: bool = False
     quantized: bool = False
+    linears_only: bool = False
+    keeps: tuple[str, ...] = CHECKPOINTS_KEEP
+    experts_only: bool = False
 
     @property
     def bits_per_value(self) -> float:
@@ -46,30 +58,34 @@ class NumberFormat:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of one value in a format that packs nothing; an error for 4-bit ones."""
+        """Bytes of one value in a format that packs nothing; an error for those that pack."""
         if self.value_bits % 8:
             raise WorkbookError(
-                f"{self.name} packs {8 // self.value_bits} values in a byte",
+                f"{self.name} packs values of {self.value_bits} bits in bytes",
                 "a format of whole bytes per value",
                 "use storage_bytes(values), which counts the packing and the scales",
             )
         return self.value_bits // 8
 
-    def storage_bytes(self, values: int, rows: int | None = None) -> int:
-        """Bytes of a tensor of `values` elements with `rows` output rows, every scale included, rounded up.
+    def packed_bytes(self, values: int) -> int:
+        """Bytes of the values alone, rounded up."""
+        _require_count("values", values)
+        return _bits_to_bytes(values * self.value_bits)
 
-        `rows` is needed only where a scale is kept per row (int8). Constants of a whole tensor (code tables,
-        the offset of double quantization) are left out: they are under 1.1 KB however large the tensor is.
+    def scale_bytes(self, values: int, rows: int | None = None) -> int:
+        """Bytes of all scales and zero points of a tensor of `values` elements with `rows` output rows.
 
-        >>> number_format("nf4").storage_bytes(4096 * 4096) / 2**20
-        9.0
-        >>> number_format("int8").storage_bytes(4096 * 4096, rows=4096)
-        16793600
+        `rows` is needed where a scale is kept per row (int8). Without it blocks are counted as if one row held all.
+
+        >>> number_format("nf4-dq").scale_bytes(4096 * 4096)
+        266240
         """
         _require_count("values", values)
-        total = _bits_to_bytes(values * self.value_bits)
+        if rows is not None:
+            _require_count("rows", rows)
+        total = 0
         if self.block_values:
-            blocks = _ceil_div(values, self.block_values)
+            blocks = self._blocks(values, rows)
             total += _bits_to_bytes(blocks * self.scale_bits)
             if self.superblock_blocks:
                 total += _bits_to_bytes(_ceil_div(blocks, self.superblock_blocks) * self.superscale_bits)
@@ -80,9 +96,23 @@ class NumberFormat:
                     "the number of output rows",
                     "pass rows=weight.shape[0]",
                 )
-            _require_count("rows", rows)
             total += _bits_to_bytes(rows * self.row_bits)
         return total
+
+    def storage_bytes(self, values: int, rows: int | None = None) -> int:
+        """Bytes of values and scales, rounded up. Constants of a whole tensor (`constant_bytes`) are left out.
+
+        >>> number_format("nf4").storage_bytes(4096 * 4096) / 2**20
+        9.0
+        >>> number_format("int8").storage_bytes(4096 * 4096, rows=4096)
+        16793600
+        """
+        return self.packed_bytes(values) + self.scale_bytes(values, rows)
+
+    def _blocks(self, values: int, rows: int | None) -> int:
+        if self.row_blocks and rows:
+            return rows * _ceil_div(values // rows, self.block_values)
+        return _ceil_div(values, self.block_values)
 
 
 def number_format(name: str) -> NumberFormat:
@@ -109,6 +139,34 @@ def _require_count(name: str, value: object) -> None:
 _IEEE = "IEEE 754-2019"
 _OCP_FP8 = "OCP 8-bit Floating Point Specification 1.0 (2023)"
 _QLORA = "Dettmers et al., QLoRA, 2023, arXiv:2305.14314"
+_GROUPS = "Frantar et al., GPTQ, 2022, arXiv:2210.17323; Lin et al., AWQ, 2023, arXiv:2306.00978"
+_CODES = 16 * 4  # bitsandbytes keeps the 16 levels beside each weight, in FP32
+_NESTED = 256 * 4 + 4  # and with double quantization the 256 levels of the scales, and their mean
+
+
+def _grouped(bits: int, group: int) -> NumberFormat:
+    """Integers with a scale and a zero point per group of a row, as GPTQ and AWQ checkpoints hold them.
+
+    GPTQ's also name each input's group, 4 bytes an input, which is not counted: engines drop it unless the groups
+    are out of order.
+    """
+    return NumberFormat(
+        f"int{bits}-g{group}",
+        bits,
+        f"one FP16 scale and one {bits}-bit zero point per {group} values of a row",
+        _GROUPS,
+        block_values=group,
+        scale_bits=16 + bits,
+        row_blocks=True,
+        quantized=True,
+        linears_only=True,
+    )
+
+
+def _fp8(name: str) -> NumberFormat:
+    """DeepSeek's checkpoints keep an FP32 for each 128 x 128 values instead: 0.02 % more."""
+    return NumberFormat(name, 8, "one FP32 per weight", _OCP_FP8, constant_bytes=4, linears_only=True)
+
 
 NUMBER_FORMATS: dict[str, NumberFormat] = {
     f.name: f
@@ -122,8 +180,8 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
         ),
         NumberFormat("fp16", 16, "none", _IEEE),
         NumberFormat("bf16", 16, "none", "Kalamkar et al., 2019, arXiv:1905.12322"),
-        NumberFormat("fp8-e4m3", 8, "one FP32 per tensor, too small to count", _OCP_FP8),
-        NumberFormat("fp8-e5m2", 8, "one FP32 per tensor, too small to count", _OCP_FP8),
+        _fp8("fp8-e4m3"),
+        _fp8("fp8-e5m2"),
         NumberFormat(
             "int8",
             8,
@@ -131,8 +189,21 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
             "Dettmers et al., LLM.int8(), 2022, arXiv:2208.07339",
             row_bits=32,
             quantized=True,
+            linears_only=True,
+            keeps=BITSANDBYTES_KEEPS,
         ),
-        NumberFormat("nf4", 4, "one FP32 absmax per 64 values", _QLORA, block_values=64, scale_bits=32, quantized=True),
+        NumberFormat(
+            "nf4",
+            4,
+            "one FP32 absmax per 64 values",
+            _QLORA,
+            block_values=64,
+            scale_bits=32,
+            constant_bytes=_CODES,
+            quantized=True,
+            linears_only=True,
+            keeps=BITSANDBYTES_KEEPS,
+        ),
         NumberFormat(
             "nf4-dq",
             4,
@@ -142,17 +213,12 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
             scale_bits=8,
             superblock_blocks=256,
             superscale_bits=32,
+            constant_bytes=_CODES + _NESTED,
             quantized=True,
+            linears_only=True,
+            keeps=BITSANDBYTES_KEEPS,
         ),
-        NumberFormat(
-            "int4-g128",
-            4,
-            "one FP16 scale and one 4-bit zero point per 128 values",
-            "Frantar et al., GPTQ, 2022, arXiv:2210.17323; Lin et al., AWQ, 2023, arXiv:2306.00978",
-            block_values=128,
-            scale_bits=20,
-            quantized=True,
-        ),
+        *(_grouped(bits, group) for bits in (2, 3, 4, 8) for group in (32, 64, 128)),
         NumberFormat(
             "mxfp4",
             4,
@@ -160,7 +226,10 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
             "OCP Microscaling Formats (MX) Specification 1.0 (2023)",
             block_values=32,
             scale_bits=8,
+            row_blocks=True,
             quantized=True,
+            linears_only=True,
+            experts_only=True,
         ),
     )
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 TensorShape = tuple[int, ...]
+LINEAR_PARTS = ("attention", "mlp", "experts", "projections", "lm_head")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,24 @@ class Linear:
         yield (self.outputs, self.inputs)
         if self.bias:
             yield (self.outputs,)
+
+
+@dataclass(frozen=True)
+class LinearGroup:
+    """`count` equal linear layers in one part of a model.
+
+    `part` is one of LINEAR_PARTS: shared experts are in mlp, experts are the routed ones, and projections those of
+    OPT-350m's narrow embedding.
+    """
+
+    part: str
+    linear: Linear
+    count: int
+
+    @property
+    def weights(self) -> int:
+        """Elements of all their weight matrices."""
+        return self.count * self.linear.weights
 
 
 @dataclass(frozen=True)
@@ -156,11 +175,11 @@ class Layer:
     def parameters(self) -> int:
         return self.attention.parameters + self.mlp.parameters + self.norm_parameters
 
-    @property
-    def quantizable_linears(self) -> tuple[tuple[Linear, int], ...]:
-        """The layer's linear layers and how many there are of each; neither router nor norms."""
-        once = [(linear, 1) for linear in self.attention.linears + self.mlp.linears]
-        return (*once, *((linear, self.mlp.experts) for linear in self.mlp.expert_linears))
+    def linears(self) -> Iterator[LinearGroup]:
+        """The layer's linear layers: what quantization shrinks; neither router nor norms."""
+        yield from (LinearGroup("attention", linear, 1) for linear in self.attention.linears)
+        yield from (LinearGroup("mlp", linear, 1) for linear in self.mlp.linears)
+        yield from (LinearGroup("experts", linear, self.mlp.experts) for linear in self.mlp.expert_linears)
 
     def tensors(self, hidden: int) -> Iterator[TensorShape]:
         """Shapes of the trainable tensors as Transformers holds them: routed experts stacked in one."""

@@ -9,7 +9,7 @@ from .errors import WorkbookError, unknown_name
 from .formats import NUMBER_FORMATS
 from .models import model as resolve_model
 from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
-from .shape import ModelShape
+from .shape import LINEAR_PARTS, ModelShape
 
 __all__ = [
     "ATTENTIONS", "KV_FORMATS", "OPTIMIZERS", "PRECISIONS", "WEIGHT_FORMATS", "Optimizer", "Precision",
@@ -79,11 +79,15 @@ class TrainSetup:
 class ServeSetup:
     """One replica of a service: `users` sequences at once, each holding `context` tokens of KV cache.
 
-    `weights` and `kv` are number formats; a quantized weight format shrinks the linear layers of the
-    decoder layers only. Raises WorkbookError.
+    `weights` and `kv` are number formats; a format with scales shrinks linear layers only. `skipped` names those that
+    stay in 16 bits, by part (attention, mlp, experts, projections, lm_head) or by name (down_proj), as
+    `llm_int8_skip_modules` does; None is what the format's tool leaves: bitsandbytes lm_head and stacked experts, MXFP4
+    all but the experts where there are any, the others lm_head. Raises WorkbookError.
 
     >>> ServeSetup("llama-2-70b", users=128).model.kv_values(2048) * 2 * 128 / 2**30
     80.0
+    >>> ServeSetup("mixtral-8x7b", weights="nf4", skipped=["lm_head"]).skipped
+    ('lm_head',)
     """
 
     model: ModelShape | str
@@ -91,6 +95,7 @@ class ServeSetup:
     kv: str = "bf16"
     users: int = 1
     context: int = 2048
+    skipped: Iterable[str] | None = None
 
     def __post_init__(self) -> None:
         _set(self, "model", resolve_model(self.model))
@@ -99,6 +104,7 @@ class ServeSetup:
         _whole("users", self.users, 1, MAX_COUNT)
         _whole("context", self.context, 1, MAX_TOKENS)
         _check_positions("context", self.context, self.model)
+        _set(self, "skipped", _skipped(self.skipped, self.model))
 
 
 def _set(setup: object, name: str, value: object) -> None:
@@ -110,6 +116,14 @@ def _known(kind: str, name: object, allowed: Iterable[str]) -> str:
     if not isinstance(name, str) or name.lower() not in allowed:
         raise unknown_name(kind, name, allowed)
     return name.lower()
+
+
+def _skipped(names: Iterable[str] | None, model: ModelShape) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    known = dict.fromkeys((*LINEAR_PARTS, *(group.linear.name for group in model.linears())))
+    given = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
+    return tuple(_known("linear layers to skip", name, known) for name in given)
 
 
 def _whole(name: str, value: object, least: int, most: int) -> None:

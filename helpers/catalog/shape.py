@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .errors import WorkbookError
-from .layers import Attention, Layer, Linear, Mla, Mlp, TensorShape
+from .layers import LINEAR_PARTS, Attention, Layer, Linear, LinearGroup, Mla, Mlp, TensorShape
 
-__all__ = ["Attention", "Counted", "Layer", "Linear", "Mla", "Mlp", "ModelShape", "TensorShape"]
+__all__ = [
+    "LINEAR_PARTS", "Attention", "Counted", "Layer", "Linear", "LinearGroup", "Mla", "Mlp", "ModelShape", "TensorShape",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,7 @@ class Counted:
     """Figures counted on the Transformers model itself, for a family that has no closed form here."""
 
     parameters: int
-    quantizable_parameters: int
-    quantizable_rows: int
+    linears: tuple[LinearGroup, ...]
     tensors: tuple[TensorShape, ...]
     kv_known: bool
 
@@ -82,23 +84,28 @@ class ModelShape:
             "lm_head": head,
         }
 
+    def linears(self) -> tuple[LinearGroup, ...]:
+        """Every linear layer that a weight format may shrink, equal ones together; a tied lm_head is none.
+
+        Routed experts are in it one by one, although Transformers stacks them in one tensor.
+        """
+        groups = Counter({LinearGroup("projections", linear, 1): 1 for linear in self.projections})
+        for one in self.counted.linears if self.counted else (one for layer in self.layers for one in layer.linears()):
+            groups[one] += 1
+        if not self.tied:
+            head = Linear("lm_head", self.embedding_width, self.vocab, self.lm_head_bias)
+            groups[LinearGroup("lm_head", head, 1)] += 1
+        return tuple(LinearGroup(one.part, one.linear, one.count * times) for one, times in groups.items())
+
     @property
     def quantizable_parameters(self) -> int:
-        """Weights of the linear layers inside the decoder layers: what a 4-bit or 8-bit format shrinks.
-
-        Routed experts are in it, as in the quantized checkpoints that people serve, although Transformers
-        stacks them in one tensor that bitsandbytes passes over.
-        """
-        if self.counted:
-            return self.counted.quantizable_parameters
-        return sum(count * linear.weights for linear, count in self._quantizable())
+        """Weights of the linear layers inside the decoder layers, routed experts among them."""
+        return sum(group.weights for group in self._inside_layers())
 
     @property
     def quantizable_rows(self) -> int:
         """Output rows of those layers: one scale each in int8."""
-        if self.counted:
-            return self.counted.quantizable_rows
-        return sum(count * linear.outputs for linear, count in self._quantizable())
+        return sum(group.count * group.linear.outputs for group in self._inside_layers())
 
     @property
     def active_parameters(self) -> int:
@@ -167,9 +174,8 @@ class ModelShape:
         """
         return self.kv_values(context) - self.kv_values(context - 1)
 
-    def _quantizable(self) -> Iterator[tuple[Linear, int]]:
-        for layer in self.layers:
-            yield from layer.quantizable_linears
+    def _inside_layers(self) -> Iterator[LinearGroup]:
+        return (group for group in self.linears() if group.part not in ("projections", "lm_head"))
 
     def _require_closed_form(self, wanted: str) -> None:
         if self.counted:

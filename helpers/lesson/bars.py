@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from html import escape
 
 from ..memory.account import GIB, human
-from .pictures import CARD, COLOURS, FAINT, INK, Picture, label
+from .pictures import CARD, INK, Picture, colour_of, label
 
 WIDTH, HEIGHT, MARGIN, TOP, BAR = 760, 168, 16, 46, 44
-DARK = ("parameters", "optimizer", "activations")  # colours on which white is easier to read than ink
+DARK = ("parameters", "optimizer", "activations", "quantized", "kept")  # white is easier to read on these than ink
 
 
 def stacked_bar(title: str, parts: Mapping[str, int], capacity_bytes: int | None = None, device: str = "") -> Picture:
@@ -37,7 +37,7 @@ def _blocks(parts: Mapping[str, int], scale: float) -> list[str]:
         width = size * scale
         blocks.append(
             f'<rect class="part" data-part="{escape(name)}" x="{x:.1f}" y="{TOP}" width="{width:.1f}" '
-            f'height="{BAR}" fill="{COLOURS.get(name, FAINT)}">'
+            f'height="{BAR}" fill="{colour_of(name)}">'
             f"<title>{escape(label(name))}: {human(size)}</title></rect>"
         )
         if width > 46:
@@ -69,7 +69,7 @@ def _legend(parts: Mapping[str, int]) -> list[str]:
         if x + width > WIDTH:
             x, y = float(MARGIN), y + 20
         items.append(
-            f'<rect x="{x:.0f}" y="{y - 10}" width="10" height="10" fill="{COLOURS.get(name, FAINT)}"/>'
+            f'<rect x="{x:.0f}" y="{y - 10}" width="10" height="10" fill="{colour_of(name)}"/>'
             f'<text x="{x + 14:.0f}" y="{y}" font-size="11.5" fill="{INK}">{escape(text)}</text>'
         )
         x += width

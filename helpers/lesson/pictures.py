@@ -19,13 +19,19 @@ COLOURS = {
     "workspace": "#999999",
     "kv_cache": "#56B4E9",
 }
+WEIGHTS = {"quantized": "#0072B2", "scales": "#E69F00", "constants": "#CC79A7", "kept": "#009E73"}  # of "parameters"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-LABELS = {"kv_cache": "KV cache", "logits": "logits and loss"}
+LABELS = {"kv_cache": "KV cache", "logits": "logits and loss", "kept": "not quantized"}
 
 
 def label(part: str) -> str:
     """A part's name as people write it."""
     return LABELS.get(part, part)
+
+
+def colour_of(part: str) -> str:
+    """A part's colour; grey for one that has none."""
+    return COLOURS.get(part) or WEIGHTS.get(part, FAINT)
 
 
 @dataclass(frozen=True)

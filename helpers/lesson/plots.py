@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..memory.account import GIB, PARTS, human
 from .figures import as_picture, new_figure
-from .pictures import COLOURS, FAINT, INK, LINES, Picture, label
+from .pictures import COLOURS, FAINT, INK, LINES, WEIGHTS, Picture, colour_of, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..memory.timeline import Timeline
 
 MIB = 2**20
+ORDER = (*WEIGHTS, *PARTS)
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer"}
 
 
@@ -32,7 +33,7 @@ def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]] | Sequence[tu
         left = 0.0
         for part in sorted(parts, key=_order):
             size = parts[part] / unit
-            axes.barh(row, size, left=left, height=0.68, color=COLOURS.get(part, FAINT),
+            axes.barh(row, size, left=left, height=0.68, color=colour_of(part),
                       label=None if part in seen else label(part))  # fmt: skip
             seen.add(part)
             left += size
@@ -131,14 +132,15 @@ def _phases(axes: Axes, phases: Sequence[str]) -> None:
 def _legend(axes: Axes) -> None:
     """Above the axes on the right would hide nothing, below costs height: a row under the x label."""
     handles, names = axes.get_legend_handles_labels()
-    order = sorted(range(len(names)), key=lambda at: [label(part) for part in PARTS].index(names[at]))
+    known = [label(part) for part in ORDER]
+    order = sorted(range(len(names)), key=lambda at: known.index(names[at]) if names[at] in known else len(known))
     handles, names = [handles[at] for at in order], [names[at] for at in order]
     axes.legend(handles, names, loc="upper right", bbox_to_anchor=(1.0, -0.38 / (axes.figure.get_figheight() - 0.88)),
                 ncols=7, frameon=False, fontsize=8.5, handlelength=0.9, columnspacing=1.1)  # fmt: skip
 
 
 def _order(part: str) -> int:
-    return PARTS.index(part) if part in PARTS else len(PARTS)
+    return ORDER.index(part) if part in ORDER else len(ORDER)
 
 
 def _unit(size_bytes: float) -> tuple[int, str]:

@@ -14,6 +14,9 @@ from ..catalog.setup import ServeSetup, TrainSetup
 from . import activations
 from .account import Breakdown, Moment
 from .moments import Step
+from .weights import KEPT, layer_bytes, weight_bytes, weight_parts
+
+__all__ = ["ServeBudget", "TrainBudget", "decode_bytes", "serve", "train", "weight_bytes", "weight_parts"]
 
 # One for the main thread and one for autograd's, as PyTorch's default `:4096:2:16:8` makes them (seen in snapshots).
 # On Hopper PyTorch takes 32 MiB each (parseChosenWorkspaceSize); that is not in the budget.
@@ -104,23 +107,13 @@ def _workspace_bytes(setup: TrainSetup) -> int:
 def serve(setup: ServeSetup) -> ServeBudget:
     """Predict a serving replica: weights in their format, and K and V for `users` sequences of `context` tokens.
 
-    A quantized format covers the linear layers of the decoder; embeddings, norms and lm_head stay 16-bit.
+    A format with scales covers linear layers only (`ServeSetup.skipped`); `weight_parts` tells what the bytes are.
     Llama-3-8B in BF16: 14.96 GiB of weights. Qwen3-30B-A3B, one user, 262,144 tokens: 24.0 GiB of KV.
     """
     model, kv = setup.model, number_format(setup.kv)
     kv_cache = setup.users * kv.storage_bytes(model.kv_values(setup.context))
     parts = Breakdown(parameters=weight_bytes(setup), kv_cache=kv_cache)
     return ServeBudget(setup, parts, kv.storage_bytes(model.kv_values_per_token_at(setup.context)))
-
-
-def weight_bytes(setup: ServeSetup) -> int:
-    """Bytes of the weights as they are served, scales included."""
-    model, weights = setup.model, number_format(setup.weights)
-    if not weights.quantized:
-        return weights.storage_bytes(model.parameters)
-    linear = model.quantizable_parameters
-    kept = number_format("bf16").storage_bytes(model.parameters - linear)
-    return weights.storage_bytes(linear, rows=model.quantizable_rows) + kept
 
 
 def decode_bytes(setup: ServeSetup) -> int:
@@ -135,19 +128,17 @@ def decode_bytes(setup: ServeSetup) -> int:
     looked_up = model.learned_positions * model.hidden
     if not model.tied:
         looked_up += (model.vocab - setup.users) * model.embedding_width
-    unread = number_format("bf16" if number_format(setup.weights).quantized else setup.weights).storage_bytes(
-        max(0, looked_up)
-    )
+    rule = number_format(setup.weights)
+    table = number_format(KEPT) if rule.linears_only else rule
     cached = serve(setup).parts["kv_cache"]
-    return weight_bytes(setup) - unread - _idle_expert_bytes(setup) + cached
+    return weight_bytes(setup) - table.storage_bytes(max(0, looked_up)) - _idle_expert_bytes(setup) + cached
 
 
 def _idle_expert_bytes(setup: ServeSetup) -> int:
     """Weights of experts that no user's token can have chosen."""
-    one = number_format(setup.weights)
     idle_bytes = 0
     for layer in setup.model.layers:
         idle = max(0, layer.mlp.experts - setup.users * layer.mlp.experts_per_token)
-        for linear in layer.mlp.expert_linears:
-            idle_bytes += one.storage_bytes(idle * linear.weights, rows=idle * linear.outputs)
+        if idle:
+            idle_bytes += idle * sum(layer_bytes(setup, one) for one in layer.linears() if one.part == "experts")
     return idle_bytes

@@ -103,12 +103,28 @@ class Watch:
 def adopt(meter: Meter, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
     """Count what is alive between two steps: weights, states, and master copies that only the optimizer knows."""
     if model is not None:
-        meter.adopt((*model.parameters(), *model.buffers()), "parameters")
+        meter.adopt((tensor for _, tensor in weights_of(model)), "parameters")
         meter.adopt((p.grad for p in model.parameters() if p.grad is not None), "gradients")
     if optimizer is not None:
         updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         meter.adopt((*tensors_in(optimizer.state), *updated), "optimizer")
         meter.adopt((p.grad for p in updated if p.grad is not None), "gradients")
+
+
+def weights_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by name, and what bitsandbytes keeps beside them: scales and code tables."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        yield name, tensor
+        yield from ((name, beside) for beside in _beside(tensor))
+
+
+def _beside(weight: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors of a Params4bit's QuantState, nested ones too, and the scales of an Int8Params."""
+    states = [getattr(weight, "quant_state", None)]
+    while states[-1] is not None:
+        states.append(states[-1].state2)
+    found = [getattr(state, name) for state in states[:-1] for name in ("absmax", "code", "offset")]
+    yield from (one for one in (*found, getattr(weight, "SCB", None)) if isinstance(one, torch.Tensor))
 
 
 def tensors_in(state: dict) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The roofline and the allocator's calculators in real JupyterLab: controls move what is shown."""
+"""The other calculators in real JupyterLab: controls move what is shown."""
 
 from __future__ import annotations
 
@@ -65,3 +65,21 @@ def test_steps_move_the_segments_and_play_plays(live, set_theme, screenshot) -> 
     set_theme(live, "JupyterLab Dark")
     screenshot(live, "allocation-dark")
     set_theme(live, "JupyterLab Light")
+
+
+@pytest.mark.parametrize("live", ["quantization"], indirect=True)
+def test_another_format_and_what_is_skipped_move_the_bar(live, screenshot) -> None:
+    screenshot(live, "quantization-light")
+    before = title(live)
+    assert "nf4-dq" in before
+    choose(live, "model", "mixtral-8x7b")
+    wait_for_another(live, before)
+    assert "The experts stay as they are" in live.locator("p.sentence").first.text_content()
+    before = title(live)
+    choose(live, "skipped", "lm_head")
+    wait_for_another(live, before)
+    assert "The experts stay" not in live.locator("p.sentence").first.text_content()
+    before = title(live)
+    choose(live, "weights", "int3-g64")
+    wait_for_another(live, before)
+    screenshot(live, "quantization-int3")

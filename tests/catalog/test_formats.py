@@ -8,7 +8,11 @@ from helpers.catalog.formats import NUMBER_FORMATS, number_format
 
 BITS = {
     "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8-e4m3": 8, "fp8-e5m2": 8, "int8": 8,
-    "nf4": 4.5, "nf4-dq": 4 + 8 / 64 + 32 / (64 * 256), "int4-g128": 4.15625, "mxfp4": 4.25,
+    "nf4": 4.5, "nf4-dq": 4 + 8 / 64 + 32 / (64 * 256), "mxfp4": 4.25,
+    "int2-g32": 2.5625, "int2-g64": 2.28125, "int2-g128": 2.140625,
+    "int3-g32": 3.59375, "int3-g64": 3.296875, "int3-g128": 3.1484375,
+    "int4-g32": 4.625, "int4-g64": 4.3125, "int4-g128": 4.15625,
+    "int8-g32": 8.75, "int8-g64": 8.375, "int8-g128": 8.1875,
 }  # fmt: skip
 
 
@@ -28,7 +32,11 @@ def test_bits_per_value():
         ("nf4-dq", 64 * 256, None, 8192 + 256 + 4),
         ("nf4-dq", 64 * 256 + 1, None, 8193 + 257 + 8),
         ("int4-g128", 128, None, 64 + 3),  # 16 + 4 bits round up to 3 bytes
+        ("int4-g128", 2 * 130, 2, 130 + 10),  # two groups in each row, though 260 values would fill three
+        ("int3-g32", 64, 2, 24 + 5),  # 19 bits twice
         ("mxfp4", 33, None, 17 + 2),
+        ("mxfp4", 66, 2, 33 + 4),
+        ("nf4", 2 * 65, 2, 65 + 3 * 4),  # bitsandbytes' blocks run on over the end of a row
         ("nf4", 0, None, 0),
     ],
 )
@@ -58,7 +66,22 @@ def test_nf4_equals_a_real_bitsandbytes_tensor():
     assert number_format("nf4-dq").storage_bytes(weight.numel()) == held
 
 
-def test_only_weight_schemes_are_quantized():
+def test_constants_are_those_of_a_real_bitsandbytes_tensor():
+    functional = pytest.importorskip("bitsandbytes").functional
+    import torch
+
+    for name, kind, nested in (("nf4", "nf4", False), ("nf4-dq", "nf4", True), ("nf4", "fp4", False)):
+        state = functional.quantize_4bit(torch.randn(64, 64), quant_type=kind, compress_statistics=nested)[1]
+        held = [state.code, *([state.offset, state.state2.code] if nested else [])]
+        assert number_format(name).constant_bytes == sum(tensor.nbytes for tensor in held), (name, kind)
+
+
+def test_which_formats_are_quantized_and_what_they_leave():
     quantized = {name for name, entry in NUMBER_FORMATS.items() if entry.quantized}
-    assert quantized == {"int8", "nf4", "nf4-dq", "int4-g128", "mxfp4"}
-    assert all(entry.source for entry in NUMBER_FORMATS.values())
+    groups = {f"int{bits}-g{group}" for bits in (2, 3, 4, 8) for group in (32, 64, 128)}
+    assert quantized == {"int8", "nf4", "nf4-dq", "mxfp4"} | groups
+    assert {name for name, entry in NUMBER_FORMATS.items() if entry.linears_only} == quantized | {
+        "fp8-e4m3", "fp8-e5m2",
+    }  # fmt: skip
+    assert {name for name, entry in NUMBER_FORMATS.items() if "experts" in entry.keeps} == {"int8", "nf4", "nf4-dq"}
+    assert all(entry.source and "lm_head" in entry.keeps for entry in NUMBER_FORMATS.values())

@@ -77,7 +77,8 @@ def test_4_bit_weights_carry_their_scales_and_only_linear_layers_shrink():
     linear = 32 * (4 * WIDTH * WIDTH + 3 * WIDTH * FFN)
     kept = N - linear
     nf4 = served("llama-2-7b", weights="nf4").parts["parameters"]
-    assert nf4 == linear // 2 + 4 * linear // 64 + 2 * kept  # half a byte, and an FP32 scale per 64 weights
+    levels = 32 * 7 * 16 * 4  # FP32, beside each weight
+    assert nf4 == linear // 2 + 4 * linear // 64 + levels + 2 * kept  # half a byte, and an FP32 scale per 64 weights
 
 
 # Bytes per parameter at the optimizer step: two recipes are called mixed precision, and they differ.

@@ -6,6 +6,7 @@ print(training_memory().answer(micro_batch=4))          # the same in text
 """
 
 from .allocation import AllocationAnswer, allocation, allocation_answer
+from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
 from .serving_memory import serving_answer
 from .shell import Answer, Calculator, MemoryAnswer
@@ -16,10 +17,13 @@ __all__ = [
     "Answer",
     "Calculator",
     "MemoryAnswer",
+    "QuantizationAnswer",
     "RooflineAnswer",
     "allocation",
     "allocation_answer",
     "changes_that_fit",
+    "quantization",
+    "quantization_answer",
     "roofline",
     "roofline_answer",
     "serving_answer",

@@ -8,10 +8,11 @@
     found.peak_reserved_bytes, found.at_peak[:5]
 
 `record` runs and accounts, `fake` makes tensors without memory, `cuda` takes the paths that a GPU takes, `kernels`
-adds what its kernels keep to themselves, `runs` has steps ready made.
+adds what its kernels keep to themselves, `runs` has steps ready made, `bases` the 4-bit bases of QLoRA.
 """
 
+from .bases import QuantizedBase
 from .record import Trace, fake, record
 from .runs import decode, lora, prefill, train
 
-__all__ = ["Trace", "decode", "fake", "lora", "prefill", "record", "train"]
+__all__ = ["QuantizedBase", "Trace", "decode", "fake", "lora", "prefill", "record", "train"]

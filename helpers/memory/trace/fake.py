@@ -10,10 +10,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .bases import is_unpacked, packed
+
 
 def without_memory(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
     """Give a model built on the meta device fake parameters and buffers, ties kept; inside `mode`.
 
+    Weights of bitsandbytes' Linear4bit become what it keeps of them.
     In the order of `Module._apply`, children first: the order in which `model.cuda()` allocates.
     """
     made: dict[int, torch.Tensor] = {}
@@ -35,6 +38,8 @@ def _replace(module: nn.Module, made: dict[int, torch.Tensor]) -> None:
 
 
 def _twin(tensor: torch.Tensor) -> torch.Tensor:
+    if is_unpacked(tensor):
+        return packed(tensor)
     twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     return nn.Parameter(twin, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
 

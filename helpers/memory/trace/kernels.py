@@ -5,11 +5,13 @@ The meter sees what operators return. Here is what they hold besides, while they
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ..account import rounded
 from ..meter import Meter
 from ..timeline import BACKWARD, OPTIMIZER, Block
 
@@ -25,6 +27,7 @@ def workspace_bytes(capability: tuple[int, int]) -> int:
     return 4096 * 8 * 1024 if capability[0] in (9, 10) else 2 * 4096 * 1024 + 8 * 16 * 1024
 
 
+FUSED_TOKENS = 64
 LT_WORKSPACE_BYTES = 1024 * 1024  # parseCUDABlasLtWorkspaceSize in CublasHandlePool.cpp, by default
 
 
@@ -54,12 +57,32 @@ class CudaMeter(FakeMeter):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         packet = func._overloadpacket
         if packet in PRODUCTS:
-            biased = packet is _aten.addmm and args[0].dim() == 1
-            self._workspace("cuBLASLt" if biased else "cuBLAS", LT_WORKSPACE_BYTES if biased else self.workspace_bytes)
+            self._workspace(*self._library(biased=packet is _aten.addmm and args[0].dim() == 1))
         elif packet in TRANSIENT:
             for size_bytes in TRANSIENT[packet](*args):
                 self.transient(size_bytes)
+        elif packet._qualified_op_name == "bitsandbytes::gemm_4bit":
+            self._four_bit_product(*args)
         return result
+
+    def _four_bit_product(self, x: torch.Tensor, weight: torch.Tensor, shape: Sequence[int], absmax: torch.Tensor,
+                          block: int, kind: str, bias: torch.Tensor | None = None,
+                          absmax_8bit: torch.Tensor | None = None, *_: object) -> None:  # fmt: skip
+        """_dequant_linear_fallback in bitsandbytes/backends/cuda/ops.py: weight and scales decoded, then F.linear.
+
+        For few tokens a kernel decodes as it multiplies and holds nothing: up to 4 on every GPU, up to 16 to 512
+        by shape and GPU (_gemm_4bit_use_custom_cuda). Here the line is at 64.
+        """
+        if x.numel() // x.shape[-1] <= FUSED_TOKENS and shape[1] % block == 0:
+            return
+        decoded = [x.element_size() * shape[0] * shape[1]]
+        if absmax_8bit is not None:
+            decoded += [4 * absmax_8bit.numel()] * 2  # without the offset, and with it
+        self.transient(sum(map(rounded, decoded)))
+        self._workspace(*self._library(biased=bias is not None))
+
+    def _library(self, biased: bool) -> tuple[str, int]:
+        return ("cuBLASLt", LT_WORKSPACE_BYTES) if biased else ("cuBLAS", self.workspace_bytes)
 
     def _workspace(self, library: str, size_bytes: int) -> None:
         """getCurrentCUDABlasHandle, getCUDABlasLtWorkspace: one for each thread, made at its first product and kept.

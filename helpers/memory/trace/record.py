@@ -18,7 +18,7 @@ from ..account import Breakdown, Moment
 from ..allocator import Replay, Settings, replay
 from ..meter import Meter
 from ..timeline import Block, Event, Measurement, account
-from ..watch import Watch, adopt, tensors_in
+from ..watch import Watch, adopt, tensors_in, weights_of
 from .cuda import cuda_paths
 from .fake import as_on_a_device
 from .kernels import CudaMeter, FakeMeter
@@ -179,9 +179,9 @@ def _label(meter: Meter, model: nn.Module | None, optimizer: torch.optim.Optimiz
     """Name what is alive between two runs, as `adopt` counts it."""
     adopt(meter, model, optimizer)
     if model is not None:
-        meter.relabel((*model.parameters(), *model.buffers()), "parameters")
+        meter.relabel((tensor for _, tensor in weights_of(model)), "parameters")
         meter.relabel((p.grad for p in model.parameters() if p.grad is not None), "gradients")
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        for name, tensor in weights_of(model):
             meter.name(tensor, name)
     if optimizer is not None:
         meter.relabel(tensors_in(optimizer.state), "optimizer")

@@ -11,9 +11,10 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..steps import build_model, require_one_rank, run_of
+from .bases import BASES, DYNAMIC_MAP_BYTES, QuantizedBase, base_on_meta, quiet_import
 from .eight_bit import optimizer_without_values
 from .fake import without_memory
-from .record import AMPERE, CUDA, Trace, fake, record
+from .record import AMPERE, CUDA, Session, Trace, fake, record
 
 # Compute capabilities that change what is allocated; NVIDIA's CUDA GPUs table. All others count as Ampere (8, 0).
 CAPABILITIES = {"v100": (7, 0), "t4": (7, 5), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0)}
@@ -44,17 +45,23 @@ def train(setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, st
 
 
 def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_proj"), gpu: str | Device | None = None,
-         on: str = CUDA, steps: int = 2) -> Trace:  # fmt: skip
+         on: str = CUDA, steps: int = 2, base: str | QuantizedBase | None = None) -> Trace:  # fmt: skip
     """Trace training of LoRA adapters of `rank` on the linear layers called `targets`, the base frozen, as in peft.
 
-    The adapters are FP32, peft's default, whatever the base is in. Needs the package peft. Raises WorkbookError.
+    `base` quantizes it, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
+    `setup.precision` keeps weights. The adapters are FP32, peft's default, whatever the base is in. Needs the package
+    peft, and bitsandbytes for a quantized base. Raises WorkbookError.
     """
     require_one_rank(setup)
     _require_steps(steps)
     _require_peft()  # before fake(): what it imports in its turn makes tensors that are no part of the step
-    model = build_model(setup, "meta")
+    quantized = QuantizedBase(base) if isinstance(base, str) else base
+    model = base_on_meta(setup, quantized) if quantized else build_model(setup, "meta")
     with fake(on, capability_of(gpu)) as session:
-        adapted = _with_adapters(without_memory(model, session.mode), rank, targets)
+        model = without_memory(model, session.mode)
+        if quantized:
+            _prepare(model, quantized, session)
+        adapted = _with_adapters(model, rank, targets)
         if setup.checkpoint_every:
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
         run = run_of(setup, adapted, "cpu", optimizer_without_values)
@@ -109,10 +116,21 @@ def _tensors_of(cache: object) -> Iterable[torch.Tensor]:
 
 def _require_peft() -> None:
     try:
-        import peft  # noqa: F401 - used in _with_adapters
+        with quiet_import():
+            import peft  # noqa: F401 - used in _with_adapters
     except ImportError:
         raise WorkbookError("LoRA is traced through peft, which is not installed", "the package peft",
                             "pip install --no-deps peft") from None  # fmt: skip
+
+
+def _prepare(model: nn.Module, base: QuantizedBase, session: Session) -> None:
+    """What happens to a quantized base between loading it and giving it adapters."""
+    if session.device == CUDA and BASES[base.weights]:
+        session.meter.hold(DYNAMIC_MAP_BYTES, "bitsandbytes: levels of an 8-bit scale")
+    if base.prepared:
+        from peft import prepare_model_for_kbit_training
+
+        prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
 
 
 def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Module:

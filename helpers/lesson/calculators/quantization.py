@@ -1,0 +1,174 @@
+"""The quantization calculator: a model in a format, part by part, the GPUs that hold it, and the floor of a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ...catalog.devices import DEVICES, Device, device
+from ...catalog.formats import number_format
+from ...catalog.models import MODELS
+from ...catalog.models import model as resolve_model
+from ...catalog.setup import ServeSetup
+from ...catalog.shape import LinearGroup, ModelShape
+from ...memory import budget
+from ...memory.account import Breakdown, human
+from ...memory.weights import KEPT, is_quantized, weight_parts
+from ..units import si
+from .shell import Calculator, MemoryAnswer
+
+FORMATS = ["bf16", "fp8-e4m3", "int8", "nf4", "nf4-dq", "int8-g128", "int4-g32", "int4-g64", "int4-g128", "int3-g64",
+           "int3-g128", "int2-g64", "mxfp4"]  # fmt: skip
+# What the control offers; `quantization_answer` takes any list of parts and names.
+SKIPPED = {"as the format's tool does": None, "lm_head": ["lm_head"], "lm_head, experts": ["lm_head", "experts"],
+           "lm_head, attention": ["lm_head", "attention"], "nothing": []}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QuantizationAnswer(MemoryAnswer):
+    """Bytes of the weights by what they are, and one user's KV cache."""
+
+    setup: ServeSetup | None = None
+    gpu: Device | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.parts.total - self.parts["kv_cache"]
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Over the whole model, what is not quantized with it."""
+        return 8 * self.weight_bytes / self.setup.model.parameters
+
+    @property
+    def fits(self) -> tuple[str, ...]:
+        """The devices of the catalogue that hold weights and cache, the smallest first."""
+        by_size = sorted(DEVICES.values(), key=lambda entry: entry.capacity_bytes)
+        return tuple(entry.name for entry in by_size if entry.capacity_bytes >= self.parts.total)
+
+    @property
+    def decode_bytes(self) -> int:
+        """Bytes that one token must read."""
+        return budget.decode_bytes(self.setup)
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """The floor of a decode step; None without a device whose bandwidth is known."""
+        known = self.gpu is not None and self.gpu.memory_bandwidth
+        return self.decode_bytes / self.gpu.memory_bytes_per_s if known else None
+
+    @property
+    def figures(self) -> dict[str, object]:
+        """Every number of the answer by name, unrounded, for JSON."""
+        return {
+            "parts": dict(self.parts), "weight_bytes": self.weight_bytes, "bits_per_parameter": self.bits_per_parameter,
+            "fits": list(self.fits), "decode_bytes": self.decode_bytes, "seconds_per_token": self.seconds_per_token,
+        }  # fmt: skip
+
+
+def quantization_answer(
+    model: ModelShape | str,
+    weights: str = "nf4-dq",
+    gpu: str | Device | None = None,
+    skipped: Iterable[str] | None = None,
+    context: int = 2048,
+) -> QuantizationAnswer:
+    """`model` with its weights in a format, serving one user with `context` tokens of 16-bit KV cache.
+
+    `skipped` names the linear layers that stay in 16 bits; None is what the format's tool leaves (`ServeSetup`). The
+    floor is bytes over the datasheet's bandwidth: no activations, no time to decode weights. WorkbookError for an
+    unknown model, format, device or layer, and for more context than the model has positions.
+
+    >>> answer = quantization_answer("llama-3-8b", "nf4-dq", "rtx-4090")
+    >>> answer.weight_bytes, round(answer.bits_per_parameter, 2), round(answer.seconds_per_token * 1e3, 2)
+    (5702540160, 5.68, 4.88)
+    """
+    setup, where = ServeSetup(model, weights, context=context, skipped=skipped), device(gpu) if gpu else None
+    parts = {**weight_parts(setup), "kv_cache": budget.serve(setup).parts["kv_cache"]}
+    shown = Breakdown({part: size for part, size in parts.items() if size})
+    size = (where.capacity_bytes, where.title) if where else (None, "")
+    answer = QuantizationAnswer("", (), "", shown, *size, setup, where)
+    title = (f"{setup.model.name} in {setup.weights}: {human(answer.weight_bytes)}, "
+             f"{answer.bits_per_parameter:.2f} bits a parameter")  # fmt: skip
+    return replace(answer, title=title, formula=tuple(_formula(answer)), sentence=" ".join(_sentences(answer)))
+
+
+def _formula(answer: QuantizationAnswer) -> Iterator[str]:
+    """One line per part, numbers substituted, then the floor."""
+    explained, read = _explained(answer.setup), answer.decode_bytes
+    for part, size in answer.parts.items():
+        yield _line("KV cache" if part == "kv_cache" else part, human(size), explained[part])
+    yield _line("a token", human(read), "read: of the embedding a row, of experts the chosen ones, all else once")
+    if answer.seconds_per_token:
+        rate = answer.gpu.memory_bytes_per_s
+        yield _line("floor", si(answer.seconds_per_token, "s"),
+                    f"{si(read, 'B')} / {si(rate, 'B/s')}: at most {rate / read:,.0f} tokens/s")  # fmt: skip
+
+
+def _line(name: str, value: str, text: str) -> str:
+    return f"{name:<12}{value:>12}   {text}"
+
+
+def _explained(setup: ServeSetup) -> dict[str, str]:
+    rule, (groups, others) = number_format(setup.weights), _groups(setup)
+    weights, layers = sum(group.weights for group in groups), sum(group.count for group in groups)
+    width = number_format(KEPT if rule.linears_only else rule.name).value_bytes
+    kept = f"{setup.model.parameters - weights:,} × {width} B"
+    named = ", ".join(dict.fromkeys(("embeddings", "norms", *(group.part for group in others))))
+    return {
+        "quantized": f"{weights:,} × {rule.value_bits} bits, in {layers:,} linear layers",
+        "scales": rule.scale,
+        "constants": f"{layers:,} layers × {rule.constant_bytes:,} B: code tables, offsets, scales of a whole weight",
+        "kept": f"{kept}: {named}" if rule.linears_only else f"{kept}: everything",
+        "kv_cache": f"1 user × {setup.context:,} tokens, K and V in {setup.kv}",
+    }
+
+
+def _groups(setup: ServeSetup) -> tuple[list[LinearGroup], list[LinearGroup]]:
+    """The linear layers that are quantized, and those that are not."""
+    found: tuple[list, list] = ([], [])
+    for group in setup.model.linears():
+        found[not is_quantized(setup, group)].append(group)
+    return found
+
+
+def _sentences(answer: QuantizationAnswer) -> Iterator[str]:
+    """What the format saves of what it promises, and whether it fits."""
+    setup, bits = answer.setup, number_format(answer.setup.weights).value_bits
+    if bits < 16:
+        plain = budget.weight_bytes(replace(setup, weights="bf16"))
+        yield f"{plain / answer.weight_bytes:.2f}× smaller than in BF16, not {16 / bits:.3g}×."
+    if setup.skipped is None and "experts" in number_format(setup.weights).keeps and _experts(setup.model):
+        yield "The experts stay as they are: Transformers stacks them in a tensor that bitsandbytes passes over."
+    if answer.gpu:
+        spare = answer.capacity_bytes - answer.parts.total
+        yield (f"Fits the {answer.device} with {human(spare)} to spare." if spare >= 0
+               else f"Does not fit the {answer.device}: {human(-spare)} too much.")  # fmt: skip
+    more = " …" if len(answer.fits) > 3 else ""
+    yield (f"The smallest that hold it: {', '.join(answer.fits[:3])}{more}." if answer.fits
+           else "No device of the catalogue holds it.")  # fmt: skip
+
+
+def _experts(shape: ModelShape) -> bool:
+    return any(group.part == "experts" for group in shape.linears())
+
+
+def quantization(**start: object) -> Calculator:
+    """The live calculator. `start` moves its controls: `quantization(model="mixtral-8x7b", weights="int4-g128")`."""
+    options = {
+        "model": ("model", list(MODELS)),
+        "weights": ("weights", FORMATS),
+        "skipped": ("skipped", list(SKIPPED)),
+        "gpu": ("GPU", list(DEVICES)),
+        "context": ("context", [2048 * 2**power for power in range(8)]),
+    }
+    first = {"model": "llama-3-8b", "weights": "nf4-dq", "skipped": "as the format's tool does",
+             "gpu": "rtx-4090-24gb", "context": 2048}  # fmt: skip
+    return Calculator(_compute, options, {**first, **start})
+
+
+def _compute(skipped: str, model: str, context: int, **choices: object) -> QuantizationAnswer:
+    """A model with a table of positions gets no more context than it has."""
+    shape = resolve_model(model)
+    tokens = min(context, shape.max_positions) if shape.learned_positions else context
+    return quantization_answer(shape, skipped=SKIPPED.get(skipped, skipped), context=tokens, **choices)

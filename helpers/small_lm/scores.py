@@ -1,0 +1,151 @@
+"""Two scores of a causal language model: perplexity on held-out text, and recall of facts stated earlier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..catalog.errors import WorkbookError
+from .language import Document, held_out_documents, recall_documents
+from .texts import Text, texts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+
+DISTANCES = (50, 100, 250, 500, 1000)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions at one distance, and how many got the right word."""
+
+    distance: int
+    questions: int
+    right: int
+
+    @property
+    def rate(self) -> float:
+        return self.right / self.questions
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Recall by distance in words; `total` counts all questions, `recall[1000]` is the rate at that distance.
+
+    >>> print(Recall((Asked(100, 64, 64), Asked(1000, 64, 48))))
+    recall 87.5 %  (100: 100.0 %, 1000: 75.0 %)
+    """
+
+    by_distance: tuple[Asked, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(asked.right for asked in self.by_distance) / self.questions
+
+    @property
+    def questions(self) -> int:
+        return sum(asked.questions for asked in self.by_distance)
+
+    @property
+    def worst(self) -> float:
+        """The lowest rate of any distance."""
+        return min(asked.rate for asked in self.by_distance)
+
+    def __getitem__(self, distance: int) -> float:
+        for asked in self.by_distance:
+            if asked.distance == distance:
+                return asked.rate
+        raise WorkbookError(f"no question was asked at distance {distance!r}",
+                            ", ".join(str(asked.distance) for asked in self.by_distance),
+                            f"pass distances=({distance!r},) to recall()")  # fmt: skip
+
+    def __str__(self) -> str:
+        each = ", ".join(f"{asked.distance}: {asked.rate:.1%}" for asked in self.by_distance)
+        return f"recall {self.total:.1%}  ({each})".replace("%", " %")
+
+
+def perplexity(model: PreTrainedModel, documents: Sequence[Document] | None = None,
+               tokenizer: PreTrainedTokenizerBase | None = None) -> float:  # fmt: skip
+    """exp of the mean loss per token, over `documents` (8 held-out ones of 1,024 words).
+
+    `tokenizer` is for a model with another vocabulary than the small one's: perplexity is then per token of *its* text,
+    which cannot be compared with the small model's. WorkbookError if the logits are not finite.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    documents = held_out_documents() if documents is None else documents
+    if not documents:
+        raise WorkbookError("no documents", "one or more", "leave documents out for the held-out ones")
+    loss_sum, tokens = 0.0, 0
+    with torch.no_grad():
+        for text in texts(model, documents, tokenizer):
+            logits = _logits(model, text.ids)[:, :-1].float()
+            loss_sum += F.cross_entropy(logits.flatten(0, 1), text.ids[:, 1:].flatten(), reduction="sum").item()
+            tokens += text.ids[:, 1:].numel()
+    mean = loss_sum / tokens
+    return math.exp(mean) if mean < 700 else math.inf  # where exp ends
+
+
+def recall(model: PreTrainedModel, distances: Sequence[int] = DISTANCES, cache: Callable[[], Cache] | None = None,
+           tokenizer: PreTrainedTokenizerBase | None = None, documents: int = 4) -> Recall:  # fmt: skip
+    """How often the most likely word after a name is the right one, its fact stated `distance` words before.
+
+    Up to 16 questions in each of `documents` documents per distance. With `cache`, a callable that makes an empty
+    Transformers cache, the facts are read through it in one prefill and the questions decoded from it one by one: what
+    a quantized, windowed or evicted cache has lost is then missing from the score.
+    """
+    import torch
+
+    asked = []
+    with torch.no_grad():
+        for distance in _checked(distances, documents):
+            read = texts(model, recall_documents(distance, documents), tokenizer)
+            marks = [mark for text in read for mark in _right(model, text, cache)]
+            asked.append(Asked(distance, len(marks), sum(marks)))
+    return Recall(tuple(asked))
+
+
+def _right(model: PreTrainedModel, text: Text, cache: Callable[[], Cache] | None) -> list[bool]:
+    """Whether each answer of each row is the most likely token where it stands."""
+    import torch
+
+    if cache is None:
+        logits = _logits(model, text.ids)[:, [position - 1 for position in text.answers]]
+    else:
+        logits = torch.stack(list(_decoded(model, text, cache())), dim=1)
+    return (logits.argmax(-1) == text.ids[:, text.answers]).flatten().tolist()
+
+
+def _decoded(model: PreTrainedModel, text: Text, cache: Cache) -> Iterator[Tensor]:
+    """Logits [rows, vocabulary] before each answer, the questions read one after the other."""
+    fed = 0
+    for end in (text.questions, *text.answers):
+        logits = _logits(model, text.ids[:, fed:end], cache, first=fed)
+        if end in text.answers:
+            yield logits[:, -1]
+        fed = end
+
+
+def _logits(model: PreTrainedModel, ids: Tensor, cache: Cache | None = None, first: int = 0) -> Tensor:
+    """Positions are passed, so that they stay true where a cache has dropped tokens."""
+    import torch
+
+    positions = torch.arange(first, first + ids.shape[1], device=ids.device)[None]
+    logits = model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None).logits
+    if not logits.isfinite().all():
+        raise WorkbookError("the model's logits are not all finite", "numbers; a broken model has no score",
+                            "look for the layer that overflows")  # fmt: skip
+    return logits
+
+
+def _checked(distances: Sequence[int], documents: int) -> Sequence[int]:
+    if not isinstance(distances, (tuple, list, range)) or not distances:
+        raise WorkbookError(f"distances is {distances!r}", "a sequence of numbers of words",
+                            "pass distances=(100, 1000)")  # fmt: skip
+    if isinstance(documents, bool) or not isinstance(documents, int) or documents < 1:
+        raise WorkbookError(f"documents is {documents!r}", "a whole number from 1 up", "pass documents=4")
+    return distances

@@ -1,0 +1,51 @@
+"""Weights, and activations, in fewer bits, with the bytes really stored. Imports torch; engines only when asked.
+
+    from helpers.techniques import quantization as q
+    small = q.replace_linears(model, functools.partial(q.QuantizedLinear.of, grid=q.Grid(bits=4, group=64)))
+    q.model_bytes(small), q.model_bytes(q.engines.bitsandbytes_4bit(model))
+
+`grids` rounds, `packing` stores, `nf4` and `int8` are formats of their own, `linears` puts them in a model,
+`engines` are the field's.
+"""
+
+from . import engines
+from .grids import Grid, Scales, require_finite
+from .int8 import Int8Tensor, llm_int8, w8a8
+from .linears import (
+    Int8Linear,
+    NF4Linear,
+    QuantizedLinear,
+    StoredLinear,
+    dense_linears,
+    model_bytes,
+    replace_linears,
+    swapped,
+)
+from .nf4 import NF4_LEVELS, NF4Tensor, normal_levels
+from .packing import QuantizedTensor, Stored, pack, storage_bits, unpack
+
+__all__ = [
+    "NF4_LEVELS",
+    "Grid",
+    "Int8Linear",
+    "Int8Tensor",
+    "NF4Linear",
+    "NF4Tensor",
+    "QuantizedLinear",
+    "QuantizedTensor",
+    "Scales",
+    "Stored",
+    "StoredLinear",
+    "dense_linears",
+    "engines",
+    "llm_int8",
+    "model_bytes",
+    "normal_levels",
+    "pack",
+    "replace_linears",
+    "require_finite",
+    "storage_bits",
+    "swapped",
+    "unpack",
+    "w8a8",
+]

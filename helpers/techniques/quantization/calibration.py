@@ -1,0 +1,181 @@
+"""What each linear layer sees when a model reads real text: the input to every method that rounds with care.
+
+    for step in layer_by_layer(model, batches):     # one decoder layer at a time
+        seen = step.observe()                       # {"mlp.down_proj": Seen, ...}
+        ...                                         # change step.layer; the next one is fed by what you leave
+
+Memory: the hidden states of the calibration tokens, and for one decoder layer a [inputs, inputs] sum per linear layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...catalog.errors import WorkbookError
+from .linears import dense_linears
+
+
+class Seen:
+    """The inputs x of one linear layer, summed up as they pass: [inputs, inputs] in FP32 instead of every token.
+
+    `keep_tokens` of them are kept as well, in `inputs` [tokens, inputs]. Channel j is column j of the weight.
+    """
+
+    def __init__(self, columns: int, keep_tokens: int = 0, device: torch.device | str = "cpu") -> None:
+        self.tokens = 0
+        self.inputs = torch.empty(0, columns, device=device)
+        self._keep_tokens = keep_tokens
+        self._products = torch.zeros(columns, columns, device=device)
+        self._abs_sum, self._abs_max = torch.zeros(2, columns, device=device)
+
+    def add(self, x: Tensor) -> None:
+        """Count x [..., inputs]."""
+        x = x.detach().reshape(-1, x.shape[-1]).float()
+        if not x.isfinite().all():
+            raise WorkbookError("activations that are not finite", "finite inputs to every linear layer",
+                                "load the model in BF16 or FP32: FP16 overflows at 65,504")  # fmt: skip
+        self.tokens += len(x)
+        self._products += x.T @ x
+        self._abs_sum += x.abs().sum(0)
+        self._abs_max = self._abs_max.maximum(x.abs().amax(0))
+        self.inputs = torch.cat([self.inputs, x[: self._keep_tokens - len(self.inputs)]])
+
+    @property
+    def hessian(self) -> Tensor:
+        """E[x xᵀ], half the Hessian of the squared output error; constant factors change nothing in GPTQ."""
+        return self._products / self._counted()
+
+    @property
+    def mean_abs(self) -> Tensor:
+        """Mean |x_j| of each channel: AWQ's salience."""
+        return self._abs_sum / self._counted()
+
+    @property
+    def max_abs(self) -> Tensor:
+        """Largest |x_j| of each channel: what SmoothQuant brings down."""
+        return self._abs_max
+
+    def _counted(self) -> int:
+        if not self.tokens:
+            raise WorkbookError("no calibration tokens", "inputs added before a mean is asked for",
+                                "call add(x), or take what Step.observe() returns")  # fmt: skip
+        return self.tokens
+
+
+def require_hessian(hessian: Tensor, columns: int) -> Tensor:
+    """`hessian` itself; WorkbookError unless it could be E[x xᵀ] of a layer of that many inputs."""
+    if hessian.shape != (columns, columns):
+        raise WorkbookError(f"a Hessian of shape {list(hessian.shape)} for rows of {columns} values",
+                            f"[{columns}, {columns}]", "collect it from this layer's own inputs")  # fmt: skip
+    if not hessian.isfinite().all() or (hessian.diagonal() < 0).any():
+        raise WorkbookError("a Hessian that is no sum of squares", "finite, with no negative diagonal",
+                            "collect it with Step.observe()")  # fmt: skip
+    return hessian
+
+
+def output_error(delta: Tensor, hessian: Tensor) -> float:
+    """E‖ΔW x‖², the mean over tokens of a layer's squared output error, as tr(ΔW H ΔWᵀ); no inputs needed.
+
+    ΔW is [rows, columns], H = E[x xᵀ]. With ΔW = [[1, -1]] and channels that are always equal it is 0:
+
+    >>> output_error(torch.tensor([[1.0, -1.0]]), torch.ones(2, 2))
+    0.0
+    """
+    return float(((delta @ hessian) * delta).sum())
+
+
+@dataclass
+class Step:
+    """One decoder layer and the calls that it gets: hidden states [sequences, tokens, hidden] and keywords."""
+
+    name: str
+    layer: nn.Module
+    hidden: list[Tensor]
+    keywords: list[dict[str, Any]]
+
+    def linears(self) -> dict[str, nn.Linear]:
+        """The layer's linear layers by their name in it."""
+        return dense_linears(self.layer)
+
+    def observe(self, keep_tokens: int = 0) -> dict[str, Seen]:
+        """Run the layer on its calls and sum up what each of its linear layers is fed."""
+        linears = self.linears()
+        seen = {name: Seen(linear.in_features, keep_tokens, linear.weight.device) for name, linear in linears.items()}
+        hooks = [linear.register_forward_pre_hook(lambda _, args, to=seen[name]: to.add(args[0]))
+                 for name, linear in linears.items()]  # fmt: skip
+        try:
+            self.outputs()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return seen
+
+    @torch.no_grad()
+    def outputs(self) -> list[Tensor]:
+        """What the layer, as it is now, makes of its calls: the next layer's hidden states."""
+        results = [self.layer(hidden, **words) for hidden, words in zip(self.hidden, self.keywords, strict=True)]
+        return [result[0] if isinstance(result, tuple) else result for result in results]
+
+
+def layer_by_layer(model: nn.Module, batches: Sequence[Tensor], follow: bool = True) -> Iterator[Step]:
+    """Every decoder layer in turn. `batches` are token ids [sequences, tokens].
+
+    With `follow`, outputs are computed after you are done with a layer: the next one is calibrated on the errors of
+    all before it, as GPTQ's reference does. Without, before: every layer sees what the given model makes.
+    Hidden states of the calibration tokens are held once (twice without `follow`), and sums for one layer.
+    """
+    calls = _first_calls(model, batches)
+    hidden, layers = calls[0][0], decoder_layers(model)
+    for index, (name, layer) in enumerate(layers.items()):
+        step = Step(name, layer, hidden, calls[index][1])
+        hidden = None if follow else step.outputs()
+        yield step
+        if index + 1 < len(layers):
+            hidden = step.outputs() if follow else hidden
+
+
+def decoder_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The repeated layers of a Transformers decoder by full name: {"model.layers.0": ..., ...}."""
+    count = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return {f"{name}.{index}": layer for index, layer in enumerate(module)}
+    raise WorkbookError(f"{type(model).__name__} has no list of decoder layers", "a Transformers decoder such as Llama",
+                        "pass the model itself, with its config")  # fmt: skip
+
+
+@torch.no_grad()
+def _first_calls(model: nn.Module, batches: Sequence[Tensor]) -> list[tuple[list[Tensor], list[dict[str, Any]]]]:
+    """For each layer (hidden states, keywords) per batch; hidden states of the first layer only."""
+    _require_batches(model, batches)
+    calls: list[tuple[list[Tensor], list[dict[str, Any]]]] = [([], []) for _ in decoder_layers(model)]
+
+    def remember(index: int, args: tuple[Any, ...], words: dict[str, Any]) -> None:
+        if index == 0:
+            calls[index][0].append(args[0])
+        calls[index][1].append(words)  # each layer's own: a sliding-window layer has another mask
+
+    hooks = [layer.register_forward_pre_hook(lambda _, a, k, index=index: remember(index, a, k), with_kwargs=True)
+             for index, layer in enumerate(decoder_layers(model).values())]  # fmt: skip
+    try:
+        for batch in batches:
+            model.base_model(batch, use_cache=False)  # without the head: logits would dwarf the rest
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def _require_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
+    good = [isinstance(batch, Tensor) and batch.dim() == 2 and batch.numel() and not batch.is_floating_point()
+            for batch in batches]  # fmt: skip
+    if not good or not all(good):
+        raise WorkbookError("calibration batches that are not token ids", "tensors of ids [sequences, tokens]",
+                            "pass batches=[ids[:8], ids[8:16]]")  # fmt: skip
+    if model.training:
+        raise WorkbookError("a model in training mode", "no dropout while calibrating", "call model.eval() first")

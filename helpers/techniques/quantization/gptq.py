@@ -1,0 +1,119 @@
+"""GPTQ: round a weight column by column and let the columns that are still free make up for each error.
+
+Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers",
+arXiv:2210.17323, algorithm 1. Column q of W [rows, columns] is rounded; with U the upper Cholesky factor of H⁻¹,
+
+    e = (w_q - Q(w_q)) / U_qq          the error, in units of what one step of column q costs
+    W[:, q+1:] -= e · U[q, q+1:]       spread over the columns not yet rounded
+
+which keeps tr(ΔW H ΔWᵀ), the squared error of the layer's output, low. The true Hessian of that error loses row and
+column q when q is fixed; the rows of U are those shrinking inverses, found once and for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ...catalog.errors import WorkbookError
+from .calibration import layer_by_layer, require_hessian
+from .grids import ROW, TENSOR, Grid, Scales
+from .linears import QuantizedLinear, swapped
+from .packing import QuantizedTensor
+
+
+def gptq(weight: Tensor, hessian: Tensor, grid: Grid, act_order: bool = False, damping: float = 0.01,
+         block: int = 128) -> tuple[Tensor, Scales]:  # fmt: skip
+    """Codes [rows, columns] and scales, to be stored like any other weight on `grid`.
+
+    `hessian` [columns, columns] is E[x xᵀ] of the layer's inputs. `damping` times its mean diagonal is added to the
+    diagonal. A group's scales are found when its first column is reached, from the weight as it then is.
+    `act_order` rounds the columns with the largest H_jj first, while all others are free to make up. Its groups are
+    static: columns keep their place in storage and scales come from the original weight, so that nothing is stored
+    beside codes and scales. (Permuted groups fit a little closer, and cost an index per column and a gather per use.)
+
+    The third weight goes up because the second, which always comes with it, went down:
+
+    >>> weight, together = torch.tensor([[3.0, 0.4, 0.4]]), torch.tensor([[1, 0, 0], [0, 1, 0.9], [0, 0.9, 1]])
+    >>> grid = Grid(bits=3, group="row", symmetric=True)
+    >>> grid.values(*gptq(weight, together, grid))
+    tensor([[3., 0., 1.]])
+    """
+    if damping < 0 or block < 1:
+        raise WorkbookError(f"damping={damping}, block={block}", "damping from 0 up, at least one column in a block",
+                            "pass damping=0.01, block=128")  # fmt: skip
+    weight, hessian = _checked(weight, hessian, grid)
+    rows, columns = weight.shape
+    dead = hessian.diagonal() == 0
+    hessian.diagonal()[dead] = 1.0
+    weight[:, dead] = 0.0  # never fed by the calibration text: it would only widen its group
+    order = hessian.diagonal().argsort(descending=True) if act_order else torch.arange(columns, device=weight.device)
+    upper = inverse_factor(hessian[order][:, order], damping)
+
+    size = {ROW: columns, TENSOR: rows * columns}.get(grid.group, grid.group)
+    scales = grid.scales(weight)
+    refresh = not act_order and grid.group != TENSOR
+    if refresh and size < columns:
+        block = size * max(1, block // size)  # a group across two blocks would be scaled by half-updated columns
+    weight, codes = weight[:, order], torch.empty_like(weight, dtype=torch.uint8)
+    for start in range(0, columns, block):
+        stop = min(start + block, columns)
+        errors = weight.new_zeros(rows, stop - start)
+        for column in range(start, stop):
+            group = int(order[column]) // size
+            if refresh and column % size == 0:
+                _replace(scales, group, grid.scales(weight[:, column : column + size]))
+            codes[:, order[column]], errors[:, column - start] = _round_column(
+                weight[:, column:stop], upper[column, column:stop], grid, scales[group]
+            )
+        weight[:, stop:] -= errors @ upper[start:stop, stop:]  # lazily: one large product per block
+    return codes, scales
+
+
+def _round_column(free: Tensor, factor: Tensor, grid: Grid, scales: Scales) -> tuple[Tensor, Tensor]:
+    """Round the first of the `free` columns and update the rest in place. Returns its codes and its error."""
+    code = grid.encode(free[:, :1], scales)
+    error = (free[:, :1] - grid.decode(code, scales)) / factor[0]
+    free -= error * factor
+    return code[:, 0], error[:, 0]
+
+
+def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
+    """Upper triangular U with UᵀU = (H + λI)⁻¹, λ = damping x mean of H's diagonal."""
+    damped = hessian + torch.diag(damping * hessian.diagonal().mean().expand(len(hessian)))
+    lower, failed = torch.linalg.cholesky_ex(damped)
+    if failed:
+        raise WorkbookError("a Hessian that is not positive definite", "damping that outweighs rounding in it",
+                            f"pass damping={max(10 * damping, 0.01):g}, or calibrate on more tokens")  # fmt: skip
+    return torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
+
+
+def gptq_model(model: nn.Module, batches: Sequence[Tensor], grid: Grid, *, act_order: bool = False,
+               damping: float = 0.01) -> nn.Module:  # fmt: skip
+    """A second model whose decoder layers hold packed `QuantizedLinear`s, quantized one decoder layer at a time.
+
+    `batches` are token ids to calibrate on. The rest is shared with `model`, which stays as it is.
+    """
+    quantized = swapped(model, {})
+    for step in layer_by_layer(quantized, batches):
+        linears = step.linears()
+        for name, seen in step.observe().items():
+            linear = linears[name]
+            codes, scales = gptq(linear.weight, seen.hessian, grid, act_order, damping)
+            stored = QuantizedTensor.from_codes(codes, scales, grid, linear.weight.dtype)
+            step.layer.set_submodule(name, QuantizedLinear(stored, linear.bias))
+    return quantized
+
+
+def _replace(scales: Scales, group: int, found: Scales) -> None:
+    scales.scale[:, group : group + 1] = found.scale
+    scales.zero[:, group : group + 1] = found.zero
+
+
+def _checked(weight: Tensor, hessian: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """FP32 copies to work on."""
+    grid.blocks(weight)  # refuses a shape that the grid cannot hold; grid.scales will refuse NaN
+    require_hessian(hessian, weight.shape[1])
+    return weight.detach().to(torch.float32, copy=True), hessian.detach().to(weight.device, torch.float32, copy=True)

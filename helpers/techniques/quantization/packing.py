@@ -1,0 +1,144 @@
+"""Codes in real bytes: what a quantized weight occupies is measured on its storages, not multiplied out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...catalog.errors import WorkbookError
+from .grids import Grid, Scales
+
+WIDTHS = (2, 4, 8)  # the code widths that fill a byte without a rest
+
+
+def storage_bits(bits: int) -> int:
+    """Bits that one code of `bits` occupies here: the next width that divides a byte. 3 bits are kept in 4."""
+    wide_enough = [width for width in WIDTHS if isinstance(bits, int) and 1 <= bits <= width]
+    if not wide_enough:
+        raise WorkbookError(f"codes of {bits!r} bits", "1 to 8 bits", "pass the bits of a Grid")
+    return wide_enough[0]
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Codes 0 … 2**bits - 1 (uint8, any shape) in ceil(count * bits / 8) bytes, flat, the first in the high bits.
+
+    That is bitsandbytes' order of nibbles. What is left of the last byte is 0.
+
+    >>> pack(torch.tensor([1, 2, 15], dtype=torch.uint8), bits=4).tolist()      # 0x12, 0xF0
+    [18, 240]
+    """
+    _require_width(bits)
+    if codes.dtype != torch.uint8 or (codes.numel() and int(codes.max()) >= 2**bits):
+        raise WorkbookError(f"codes in {codes.dtype}, up to {int(codes.max()) if codes.numel() else 'none'}",
+                            f"uint8 from 0 to {2**bits - 1}", "shift signed codes up, and check `bits`")  # fmt: skip
+    per_byte = 8 // bits
+    lanes = F.pad(codes.reshape(-1), (0, -codes.numel() % per_byte)).reshape(-1, per_byte)
+    packed = torch.zeros(len(lanes), dtype=torch.uint8, device=codes.device)
+    for place in range(per_byte):
+        packed |= lanes[:, place] << (8 - bits * (place + 1))
+    return packed
+
+
+def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
+    """The first `count` codes in `packed`, flat uint8: the inverse of `pack`."""
+    _require_width(bits)
+    per_byte = 8 // bits
+    if packed.dtype != torch.uint8 or not 0 <= count <= packed.numel() * per_byte:
+        raise WorkbookError(f"{count} codes of {bits} bits in {packed.numel()} values of {packed.dtype}",
+                            f"uint8, at most {packed.numel() * per_byte} codes",
+                            "pass the count that was packed")  # fmt: skip
+    shifts = torch.arange(8 - bits, -1, -bits, dtype=torch.uint8, device=packed.device)
+    codes = (packed.reshape(-1, 1) >> shifts) & (2**bits - 1)
+    return codes.reshape(-1)[:count]
+
+
+class Stored:
+    """What every stored weight can do. A subclass is a frozen dataclass of tensors, which occupy memory, and facts.
+
+    It has `shape`, `dtype` (of the weight it came from) and `dequantize(dtype=None)`, and can be taken apart into
+    `tensors` (a module's buffers) and `facts`, and put together again: `type(w)(**w.tensors, **w.facts)`.
+    """
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self._parts() if isinstance(value, Tensor)}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {name: value for name, value in self._parts() if not isinstance(value, Tensor)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its storages, codes and scales; whole storages, also where a tensor shows only a part."""
+        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in self.tensors.values()}
+        return sum(storage.nbytes() for storage in storages.values())
+
+    def _parts(self) -> list[tuple[str, Any]]:
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedTensor(Stored):
+    """A weight on a Grid: packed codes, scales [rows, groups], and packed zero points where the grid has them.
+
+    A symmetric grid keeps no zero points: they are all the middle code. 4,096 x 4,096 at 4 bits, groups of 128,
+    FP16 scales and zero points take 4.15625 bits per value:
+
+    >>> grid = Grid(bits=4, group=128, scale_dtype=torch.float16)
+    >>> QuantizedTensor.of(torch.ones(16, 4096), grid).nbytes * 8 / (16 * 4096)
+    4.15625
+    """
+
+    packed: Tensor
+    scale: Tensor
+    zeros: Tensor | None
+    shape: tuple[int, int]
+    grid: Grid
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        if self.scale.dtype != self.grid.scale_dtype:
+            raise WorkbookError(f"scales in {self.scale.dtype}", f"{self.grid.scale_dtype}, as the grid keeps them",
+                                "call model.to(dtype) before quantizing, not after")  # fmt: skip
+
+    @classmethod
+    def of(cls, weight: Tensor, grid: Grid) -> QuantizedTensor:
+        """`weight` [rows, columns] rounded to the nearest levels of `grid`."""
+        scales = grid.scales(weight)
+        return cls.from_codes(grid.codes(weight, scales), scales, grid, weight.dtype)
+
+    @classmethod
+    def from_codes(cls, codes: Tensor, scales: Scales, grid: Grid, dtype: torch.dtype) -> QuantizedTensor:
+        """Codes [rows, columns] that a method such as GPTQ chose, with the scales they stand on."""
+        width = storage_bits(grid.bits)
+        zeros = None if grid.symmetric else pack(_whole(scales.zero), width)
+        return cls(pack(codes, width), scales.scale.contiguous(), zeros, tuple(codes.shape), grid, dtype)
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The dense weight [rows, columns], in `dtype` or in that of the original."""
+        rows, columns = self.shape
+        codes = unpack(self.packed, storage_bits(self.grid.bits), rows * columns).reshape(rows, columns)
+        return self.grid.values(codes, self._scales()).to(dtype or self.dtype)
+
+    def _scales(self) -> Scales:
+        if self.zeros is None:
+            return Scales(self.scale, torch.full_like(self.scale, 2 ** (self.grid.bits - 1)))
+        zeros = unpack(self.zeros, storage_bits(self.grid.bits), self.scale.numel())
+        return Scales(self.scale, zeros.reshape(self.scale.shape))
+
+
+def _whole(zero: Tensor) -> Tensor:
+    """Zero points as codes. Truncating 7.6 to 7 would move every weight of the group: refused."""
+    if not torch.equal(zero, zero.round()) or (zero < 0).any():
+        raise WorkbookError("zero points that are not codes", "whole numbers from 0 up", "use those of grid.scales")
+    return zero.to(torch.uint8)
+
+
+def _require_width(bits: int) -> None:
+    if isinstance(bits, bool) or bits not in WIDTHS:
+        raise WorkbookError(f"codes of {bits!r} bits do not fill a byte", f"bits of {WIDTHS}",
+                            "keep narrower codes in the next width: bits=storage_bits(3) is 4")  # fmt: skip

@@ -1,0 +1,155 @@
+"""Mixed precision: measure what each layer loses at each width, then spend a byte budget where it buys most.
+
+    options = measure(model, score=lambda m: log(perplexity(m)))     # one unit rounded at a time
+    plan = choose_bits(options, byte_budget=600_000)
+    mixed = apply(model, plan)
+
+Losses of single units are added up as if they did not meet: a forecast that the last line lets you check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from ...catalog.errors import WorkbookError, unknown_name
+from .calibration import decoder_layers
+from .grids import Grid
+from .linears import QuantizedLinear, dense_linears, swapped
+
+WIDTHS = (2, 4, 8)  # 3 bits are stored in 4, so they would cost what 4 bits cost
+
+
+@dataclass(frozen=True)
+class Option:
+    """One unit at one width: what it occupies, and how much the score rises when only this unit is rounded."""
+
+    bits: int
+    nbytes: int
+    loss: float
+
+
+Options = Mapping[str, Sequence[Option]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A width for every unit, its bytes, and the sum of the losses, which is a forecast: measure the model itself."""
+
+    bits: dict[str, int]
+    nbytes: int
+    loss: float
+
+    def __str__(self) -> str:
+        counts = {width: list(self.bits.values()).count(width) for width in sorted(set(self.bits.values()))}
+        widths = ", ".join(f"{count} x {width} bits" for width, count in counts.items())
+        return f"{widths}: {self.nbytes:,} B, forecast +{self.loss:.4f}"
+
+
+@dataclass(frozen=True)
+class _Path:
+    """A choice for the first units: the last option taken, and the path before it."""
+
+    nbytes: int
+    loss: float
+    bits: int = 0
+    before: _Path | None = None
+
+
+def choose_bits(options: Options, byte_budget: int) -> Plan:
+    """The plan with the least summed loss among those of at most `byte_budget` bytes: exact, not greedy.
+
+    A multiple-choice knapsack. Units are added one by one; of all partial plans only those are kept that no other
+    beats in both bytes and loss. A beaten one can be swapped for its better in any plan that contains it, so
+    nothing is lost, and equal bytes collapse. With layers of a few shapes the front stays in the hundreds.
+
+    >>> two = [Option(2, 50, 0.9), Option(4, 100, 0.1)]
+    >>> choose_bits({"a": two, "b": [Option(2, 50, 0.2), Option(4, 100, 0.1)]}, byte_budget=150).bits
+    {'a': 4, 'b': 2}
+    """
+    smallest = _smallest(options)
+    rest = sum(smallest.values())
+    if byte_budget < rest:
+        raise WorkbookError(f"a budget of {byte_budget:,} bytes", f"at least {rest:,}, every unit at its smallest",
+                            f"pass byte_budget={rest}, or measure a smaller width") from None  # fmt: skip
+    front = [_Path(0, 0.0)]
+    for name, choices in options.items():
+        rest -= smallest[name]
+        longer = (_Path(path.nbytes + choice.nbytes, path.loss + choice.loss, choice.bits, path)
+                  for path in front for choice in choices)  # fmt: skip
+        front = _unbeaten(path for path in longer if path.nbytes + rest <= byte_budget)
+    best = front[-1]  # the front falls in loss as it rises in bytes
+    return Plan(dict(zip(options, _widths(best), strict=True)), best.nbytes, best.loss)
+
+
+def _unbeaten(paths: Iterator[_Path]) -> list[_Path]:
+    front: list[_Path] = []
+    for path in sorted(paths, key=lambda path: (path.nbytes, path.loss)):
+        if not front or path.loss < front[-1].loss:
+            front.append(path)
+    return front
+
+
+def _widths(path: _Path) -> list[int]:
+    widths = []
+    while path.before is not None:
+        widths.append(path.bits)
+        path = path.before
+    return widths[::-1]
+
+
+def _smallest(options: Options) -> dict[str, int]:
+    """The fewest bytes of each unit; an error for what could not be compared."""
+    for name, choices in options.items():
+        if not choices or not all(choice.nbytes >= 0 and abs(choice.loss) < float("inf") for choice in choices):
+            raise WorkbookError(f"{name} has {list(choices)}", "options of at least 0 bytes and a finite loss",
+                                "leave out a width whose score is not a number")  # fmt: skip
+    if not options:
+        raise WorkbookError("no units to choose for", "at least one", "pass what measure() returned")
+    return {name: min(choice.nbytes for choice in choices) for name, choices in options.items()}
+
+
+def measure(model: nn.Module, score: Callable[[nn.Module], float], widths: Sequence[int] = WIDTHS, group: int = 64,
+            unit: str = "linear") -> dict[str, list[Option]]:  # fmt: skip
+    """What every unit loses at every width: it alone is rounded to nearest and `score` (lower is better) asked.
+
+    A unit is one linear layer, or with unit="layer" all of a decoder layer's. That is units x widths + 1 calls of
+    `score`. Bytes are those of the packed storage. Rounding can help by chance: a loss may be below zero.
+    """
+    exact = score(model)
+    options: dict[str, list[Option]] = {}
+    for name, linears in units_of(model, unit).items():
+        options[name] = []
+        for bits in widths:
+            modules = _rounded(linears, bits, group)
+            nbytes = sum(module.stored.nbytes for module in modules.values())
+            options[name].append(Option(bits, nbytes, score(swapped(model, modules)) - exact))
+    return options
+
+
+def apply(model: nn.Module, plan: Plan, group: int = 64) -> nn.Module:
+    """A second model with every unit of the plan packed at its width; the rest is shared with `model`."""
+    units = units_of(model, "linear") | units_of(model, "layer")
+    modules: dict[str, nn.Module] = {}
+    for name, bits in plan.bits.items():
+        if name not in units:
+            raise unknown_name("unit", name, units)
+        modules |= _rounded(units[name], bits, group)
+    return swapped(model, modules)
+
+
+def units_of(model: nn.Module, unit: str) -> dict[str, dict[str, nn.Linear]]:
+    """The linear layers of each unit, all by full name."""
+    linears = dense_linears(model)
+    if unit == "linear":
+        return {name: {name: linear} for name, linear in linears.items()}
+    if unit == "layer":
+        return {layer: {name: linear for name, linear in linears.items() if name.startswith(f"{layer}.")}
+                for layer in decoder_layers(model)}  # fmt: skip
+    raise unknown_name("unit", unit, ("linear", "layer"))
+
+
+def _rounded(linears: Mapping[str, nn.Linear], bits: int, group: int) -> dict[str, QuantizedLinear]:
+    return {name: QuantizedLinear.of(linear, Grid(bits, group)) for name, linear in linears.items()}

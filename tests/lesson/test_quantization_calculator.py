@@ -1,0 +1,143 @@
+"""The quantization calculator: worked values, sums that are the numbers they explain, and words that are true."""
+
+import time
+from base64 import b64decode
+
+import pytest
+
+from helpers.catalog import DEVICES, MODELS, ServeSetup, WorkbookError, device, model
+from helpers.lesson.calculators import quantization, quantization_answer
+from helpers.lesson.calculators.quantization import FORMATS, SKIPPED
+from helpers.memory import budget, human
+
+CALCULATOR = quantization()
+LINEAR = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)  # Llama-3-8B's, by hand
+BESIDE = 2 * 128256 * 4096 + 65 * 4096
+# By hand: bytes of values, scales and constants of Llama-3-8B, whose layers are whole blocks.
+WORKED = {
+    "bf16": {},
+    "int8": {"quantized": LINEAR, "scales": 32 * 4 * (2 * 4096 + 2 * 1024 + 2 * 14336 + 4096)},
+    "fp8-e4m3": {"quantized": LINEAR, "constants": 224 * 4},
+    "nf4": {"quantized": LINEAR // 2, "scales": LINEAR // 16, "constants": 224 * 64},
+    "nf4-dq": {"quantized": LINEAR // 2, "scales": LINEAR // 64 + LINEAR // 4096, "constants": 224 * 1092},
+    "int4-g128": {"quantized": LINEAR // 2, "scales": LINEAR // 128 * 20 // 8},
+    "int3-g64": {"quantized": LINEAR * 3 // 8, "scales": LINEAR // 64 * 19 // 8},
+}
+
+
+@pytest.mark.parametrize("weights", WORKED)
+def test_values_worked_by_hand(weights):
+    answer = quantization_answer("llama-3-8b", weights)
+    kept = 2 * BESIDE if WORKED[weights] else 2 * (BESIDE + LINEAR)
+    assert dict(answer.parts) == {**WORKED[weights], "kept": kept, "kv_cache": 2 * 2048 * 2 * 32 * 1024}
+    assert answer.weight_bytes == sum(WORKED[weights].values()) + kept
+    assert answer.bits_per_parameter == pytest.approx(8 * answer.weight_bytes / 8_030_261_248)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_in_every_format_answers_and_says_what_is_so(name):
+    longest = min(2048, model(name).max_positions)
+    for weights in FORMATS:
+        answer = quantization_answer(name, weights, "h100", context=longest)
+        setup = ServeSetup(name, weights=weights, context=longest)
+        assert answer.parts.total == budget.serve(setup).peak_bytes
+        assert answer.sentence.count("Fits the") == (answer.parts.total <= device("h100").capacity_bytes)
+        assert [line.split()[0] for line in answer.formula] == [
+            *("KV" if part == "kv_cache" else part for part in answer.parts), "a", "floor",
+        ]  # fmt: skip
+
+
+def test_the_devices_that_hold_it_are_all_of_them_and_in_order():
+    for name, weights in (("llama-3-8b", "nf4"), ("llama-3-70b", "int4-g128"), ("deepseek-v3", "nf4")):
+        answer = quantization_answer(name, weights)
+        capacities = [DEVICES[fits].capacity_bytes for fits in answer.fits]
+        assert capacities == sorted(capacities)
+        assert set(answer.fits) == {name for name, it in DEVICES.items() if it.capacity_bytes >= answer.parts.total}
+        assert ("No device" in answer.sentence) == (not answer.fits)
+
+
+def test_the_floor_is_bytes_over_bandwidth_and_the_formula_gives_it():
+    answer = quantization_answer("llama-3-8b", "int4-g64", "rtx-4090", context=8192)
+    read = budget.decode_bytes(ServeSetup("llama-3-8b", weights="int4-g64", context=8192))
+    assert answer.seconds_per_token == answer.figures["seconds_per_token"] == read / 1008e9
+    assert answer.formula[-1].split()[:3] == ["floor", f"{read / 1008e6:.2f}", "ms"]
+    assert answer.formula[-1].endswith(f"at most {1008e9 / read:,.0f} tokens/s")
+    assert human(read) in answer.formula[-2]
+    assert quantization_answer("llama-3-8b").seconds_per_token is None
+
+
+def test_the_experts_that_bitsandbytes_leaves_are_told_of_and_no_others():
+    told = {weights: "experts stay" in quantization_answer("mixtral-8x7b", weights).sentence for weights in FORMATS}
+    assert {weights for weights in told if told[weights]} == {"int8", "nf4", "nf4-dq"}
+    assert "experts stay" not in quantization_answer("mixtral-8x7b", "nf4", skipped=["lm_head"]).sentence
+    assert "experts stay" not in quantization_answer("llama-3-8b", "nf4").sentence
+    assert "experts" in next(line for line in quantization_answer("mixtral-8x7b", "nf4").formula if "kept" in line)
+
+
+def test_what_is_skipped_is_named_and_costs():
+    plain, careful = (quantization_answer("llama-3-8b", "nf4", skipped=names) for names in (None, ["lm_head", "mlp"]))
+    assert careful.formula[3].endswith("embeddings, norms, mlp, lm_head")
+    assert careful.weight_bytes > 2 * plain.weight_bytes
+    assert "smaller than in BF16, not 4×" in careful.sentence
+
+
+@pytest.mark.parametrize("name", CALCULATOR.options)
+def test_every_option_of_every_control_answers(name):
+    for value in CALCULATOR.options[name][1]:
+        for other in ("llama-3-8b", "mixtral-8x7b", "gpt2", "opt-13b"):
+            assert "<svg" in CALCULATOR.render({**CALCULATOR.start, "model": other, name: value}), (name, value, other)
+
+
+def test_the_controls_say_what_the_function_is_given():
+    for words, names in SKIPPED.items():
+        chosen = CALCULATOR.answer(skipped=words)
+        assert str(chosen) == str(quantization_answer("llama-3-8b", "nf4-dq", "rtx-4090", names))
+    assert CALCULATOR.answer(model="gpt2", context=4096).setup.context == 1024  # all its positions
+
+
+def test_moving_a_control_redraws_within_50_ms():
+    box = CALCULATOR.widget()
+    grid, output = box.children
+    controls = {control.description: control for control in grid.children}
+    assert list(controls) == ["model", "weights", "skipped", "GPU", "context"]
+    before = output.value
+    controls["weights"].value = "int8"
+    assert output.value != before
+    times = []
+    for name in ("deepseek-v3", "llama-3.1-405b", "gpt-oss-120b") * 3:
+        start = time.process_time()
+        controls["model"].value = name
+        times.append(time.process_time() - start)
+    assert sorted(times)[len(times) // 2] < 0.05
+
+
+def test_parts_are_told_apart_in_both_pictures():
+    answer = quantization_answer("llama-3-8b", "nf4-dq", "t4")
+    fills = [rect.partition('fill="')[2][:7] for rect in answer.picture.svg.split('<rect class="part"')[1:]]
+    assert len(set(fills)) == len(answer.parts) == 5
+    assert answer.png.startswith(b"\x89PNG")
+
+
+def test_a_stored_notebook_holds_text_and_two_pictures(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    CALCULATOR._ipython_display_()
+    assert shown[0]["text/plain"] == str(CALCULATOR.answer())
+    assert b64decode(shown[0]["image/png"]).startswith(b"\x89PNG")
+
+
+BAD = [
+    ({"model": "lama-3-8b"}, "did you mean 'llama"),
+    ({"model": "llama-3-8b", "weights": "nf5"}, "unknown weight format 'nf5'"),
+    ({"model": "llama-3-8b", "weights": "int4-g63"}, "did you mean 'int4-g64'"),
+    ({"model": "llama-3-8b", "gpu": "h1000"}, "unknown device 'h1000'"),
+    ({"model": "llama-3-8b", "skipped": ["lm-head"]}, "did you mean 'lm_head'"),
+    ({"model": "llama-3-8b", "context": 0}, "context is 0"),
+    ({"model": "gpt2", "context": 2048}, "position for 1,024 tokens"),
+]
+
+
+@pytest.mark.parametrize(("given", "told"), BAD)
+def test_bad_input(given, told):
+    with pytest.raises(WorkbookError, match=told):
+        quantization_answer(**given)
