@@ -17,11 +17,12 @@ ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ["estimate", "train", "--model", "llama-2-7b"]
 OP = ["estimate", "op", "--gpu", "h100-80gb", "--op"]
 SERVE = ["estimate", "serve", "--model", "llama-3-8b"]
+QUANTIZE = ["estimate", "quantize", "--model", "llama-3-8b"]
 WHOLE = "is not a whole number"
 BAD = [
     ([], "arguments are required: COMMAND"),
     (["esimate"], "invalid choice"),
-    (["estimate"], "arguments are required: train|serve|op"),
+    (["estimate"], "arguments are required: train|serve|quantize|op"),
     (["estimate", "both"], "invalid choice"),
     (["estimate", "train"], "--model"),
     ([*TRAIN, "--colour", "red"], "unrecognized arguments: --colour red"),
@@ -58,6 +59,10 @@ BAD = [
     ([*TRAIN, "--ranks", "0"], "ranks is 0"),
     ([*TRAIN, "--zero", "4"], "zero is 4"),
     ([*TRAIN, "--zero", "-1"], "zero is -1"),
+    ([*SERVE, "--skipped", "lm_hed"], "did you mean 'lm_head'?"),
+    ([*QUANTIZE, "--weights", "nf5"], "unknown weight format 'nf5'"),
+    ([*QUANTIZE, "--context", "0"], "context is 0"),
+    (["train-lm", "--steps-scale", "0"], "steps_scale is 0"),
     ([*TRAIN, "--checkpointing", "every:0"], "every:K with K from 1 to 32"),
     ([*TRAIN, "--checkpointing", "every:99"], "every:K with K from 1 to 32"),
     ([*TRAIN, "--checkpointing", "some"], "none, full, every:K"),
@@ -287,3 +292,12 @@ def test_the_command_itself(argv, code):
     assert done.returncode == code
     assert "Traceback" not in done.stderr + done.stdout
     assert bool(done.stderr) == bool(code)
+
+
+def test_quantize_answers_as_its_calculator_does(capsys):
+    assert main([*QUANTIZE, "--weights", "nf4-dq", "--gpu", "rtx-4090", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["weight_bytes"] == 5_702_540_160
+    assert "rtx-4090-24gb" in said["fits"]
+    assert main([*QUANTIZE, "--skipped", "", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["weight_bytes"] < said["weight_bytes"]

@@ -1,4 +1,4 @@
-"""`workbook build, release, check, doctor, accuracy`: what keeps the notebooks, and the predictions, true."""
+"""`workbook build, release, check, doctor, train-lm, accuracy`: what keeps the notebooks, and the predictions, true."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError
+from .flags import whole
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -58,6 +59,18 @@ def _accuracy_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
 
 
+def _train_lm(arguments: argparse.Namespace) -> int:
+    from ..small_lm import training
+
+    return training.main(Path(arguments.out), seed=arguments.seed, steps_scale=arguments.steps_scale)
+
+
+def _train_lm_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", default="small-lm", help="folder to write the checkpoint to (default small-lm)")
+    parser.add_argument("--seed", type=whole, default=0, help="of the weights and the documents")
+    parser.add_argument("--steps-scale", type=float, default=1.0, help="1 reproduces the shipped model; 0.1 is a try")
+
+
 _COMMANDS = (
     ("build", "execute notebooks and store their outputs",
      lambda p: p.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given"), _build),
@@ -67,5 +80,6 @@ _COMMANDS = (
      lambda p: p.add_argument("lab", help="a number like 02, or the path of a notebook"), _check),
     ("doctor", "what this machine is, which chapters it can run, and what to fix",
      lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"), _doctor),
+    ("train-lm", "train the small language model again: a quarter of an hour on two cores", _train_lm_flags, _train_lm),
     ("accuracy", "predictions beside published GPU measurements, with errors", _accuracy_flags, _accuracy),
 )  # fmt: skip

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ..catalog.devices import DEVICES, Device
 from ..catalog.errors import WorkbookError
 from ..catalog.models import MODELS
-from ..catalog.setup import ServeSetup, TrainSetup
+from ..catalog.setup import WEIGHT_FORMATS, ServeSetup, TrainSetup
 from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
 from ..memory.account import PARTS
-from .flags import device_of, serve_flags, setup_arguments, train_flags, whole
+from .flags import device_of, serve_flags, setup_arguments, skipped_flag, train_flags, whole
 
 if TYPE_CHECKING:
     from ..memory.fit import Fit
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU", allow_abbrev=False)
-    kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar="train|serve|op")
+    kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar="train|serve|quantize|op")
     train = kinds.add_parser("train", help="one training step, per rank", allow_abbrev=False)
     serve = kinds.add_parser("serve", help="weights and KV cache of one replica", allow_abbrev=False)
     for parser in (train, serve):
@@ -32,7 +32,20 @@ def add(commands: argparse._SubParsersAction) -> None:
     train.set_defaults(run=_estimate_train)
     serve_flags(serve)
     serve.set_defaults(run=_estimate_serve)
+    _quantize_parser(kinds)
     _op_parser(kinds)
+
+
+def _quantize_parser(kinds: argparse._SubParsersAction) -> None:
+    parser = kinds.add_parser("quantize", help="weights in a format: bytes by part, GPUs that hold them, tokens/s",
+                              allow_abbrev=False)  # fmt: skip
+    parser.add_argument("--model", required=True, help=f"{', '.join(MODELS)}, or a path to a config.json")
+    parser.add_argument("--weights", default="nf4-dq", help=", ".join(WEIGHT_FORMATS))
+    skipped_flag(parser)
+    parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
+    parser.add_argument("--context", type=whole, default=2048, help="tokens of one user's KV cache")
+    parser.add_argument("--json", action="store_true", help="print JSON, in bytes and seconds")
+    parser.set_defaults(run=_estimate_quantize)
 
 
 def _op_parser(kinds: argparse._SubParsersAction) -> None:
@@ -63,6 +76,15 @@ def _estimate_serve(arguments: argparse.Namespace) -> int:
     return _print_answer(
         serving_answer(setup, device_of(arguments)), arguments, {"kv_bytes_per_token": per_token}, setup
     )
+
+
+def _estimate_quantize(arguments: argparse.Namespace) -> int:
+    from ..lesson.calculators import quantization_answer
+
+    chosen = (arguments.model, arguments.weights, arguments.gpu, arguments.skipped, arguments.context)
+    answer = quantization_answer(*chosen)
+    print(json.dumps(answer.figures) if arguments.json else answer)
+    return 0
 
 
 def _estimate_op(arguments: argparse.Namespace) -> int:

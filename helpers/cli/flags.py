@@ -31,11 +31,15 @@ def train_flags(parser: argparse._ActionsContainer) -> None:
 
 def serve_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--weights", default="bf16", help=", ".join(WEIGHT_FORMATS))
-    parser.add_argument("--skipped", type=_names, metavar="NAMES", help="linears left in 16 bits, by part or name, "
-                        "as in lm_head,down_proj; '' for none; default: what the format's tool leaves")  # fmt: skip
+    skipped_flag(parser)
     parser.add_argument("--kv", default="bf16", help=", ".join(KV_FORMATS))
     parser.add_argument("--users", type=whole, default=1, help="sequences at once")
     parser.add_argument("--context", type=whole, default=2048, help="tokens that each of them holds")
+
+
+def skipped_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--skipped", type=_names, metavar="NAMES", help="linears left in 16 bits, by part or name, "
+                        "as in lm_head,down_proj; '' for none; default: what the format's tool leaves")  # fmt: skip
 
 
 def _names(text: str) -> tuple[str, ...]:

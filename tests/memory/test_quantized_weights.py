@@ -13,10 +13,10 @@ from helpers.memory import budget
 from helpers.memory.weights import is_quantized, weight_bytes, weight_parts
 from tests.memory.configs import GEMMA2, OPT, QWEN2
 
-# Widths that neither 64 nor 256 x 64 divides: every tail is there.
+# Widths that neither 2 nor 64 divides: every tail is there, half a byte too.
 LLAMA = {
-    "model_type": "llama", "hidden_size": 132, "intermediate_size": 330, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 66, "vocab_size": 301,
+    "model_type": "llama", "hidden_size": 129, "intermediate_size": 331, "num_hidden_layers": 2,
+    "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 66, "vocab_size": 301,
 }  # fmt: skip
 GPT2 = {"model_type": "gpt2", "n_embd": 96, "n_layer": 2, "n_head": 4, "vocab_size": 301,
         "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip

@@ -14,7 +14,7 @@ from helpers.small_lm.language import TOKEN_ID
 from helpers.small_lm.tokenizer import tokenizer
 from helpers.small_lm.words import VOCABULARY
 
-SHORT = (Stage("copying", words=64, rows=2, steps=2), Stage("facts", words=48, rows=2, steps=2))
+SHORT = (Stage("copying", words=64, rows=2, steps=1), Stage("facts", words=48, rows=2, steps=1))
 
 
 def test_copying_grades_only_what_was_seen_before():
@@ -82,7 +82,7 @@ def test_stopped_and_resumed_is_the_same_run(short, tmp_path, monkeypatch):
     advance = training.Run.advance
 
     def stopped(run):
-        if run.step == 3:
+        if run.step == 1:
             raise KeyboardInterrupt
         return advance(run)
 
@@ -112,7 +112,7 @@ def test_main_prints_and_keeps_the_scores(short, tmp_path, monkeypatch, capsys):
     told = json.loads((tmp_path / card.CARD).read_text(encoding="utf-8"))
     assert (told["scores"]["perplexity"], told["parameters"]) == (400.0, 1_734_336)
     assert "--seed 3" in told["trained_by"]
-    assert told["stages"] == ["copying: 2 steps of 2 × 64 words", "facts: 2 steps of 2 × 48 words"]
+    assert told["stages"] == ["copying: 1 steps of 2 × 64 words", "facts: 1 steps of 2 × 48 words"]
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "1", True, None])

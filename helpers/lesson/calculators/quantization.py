@@ -98,7 +98,7 @@ def _formula(answer: QuantizationAnswer) -> Iterator[str]:
     explained, read = _explained(answer.setup), answer.decode_bytes
     for part, size in answer.parts.items():
         yield _line("KV cache" if part == "kv_cache" else part, human(size), explained[part])
-    yield _line("a token", human(read), "read: of the embedding a row, of experts the chosen ones, all else once")
+    yield _line("a token", human(read), "read: one row of the embedding, the chosen experts, all else")
     if answer.seconds_per_token:
         rate = answer.gpu.memory_bytes_per_s
         yield _line("floor", si(answer.seconds_per_token, "s"),
@@ -144,7 +144,7 @@ def _sentences(answer: QuantizationAnswer) -> Iterator[str]:
         spare = answer.capacity_bytes - answer.parts.total
         yield (f"Fits the {answer.device} with {human(spare)} to spare." if spare >= 0
                else f"Does not fit the {answer.device}: {human(-spare)} too much.")  # fmt: skip
-    more = " …" if len(answer.fits) > 3 else ""
+    more = f" and {len(answer.fits) - 3} more" if len(answer.fits) > 3 else ""
     yield (f"The smallest that hold it: {', '.join(answer.fits[:3])}{more}." if answer.fits
            else "No device of the catalogue holds it.")  # fmt: skip
 

@@ -13,6 +13,7 @@ from .grids import require_finite
 from .packing import Stored
 
 LARGEST = 127  # -128 is left out, so that the levels are symmetric
+SMALLEST = 1e-36  # 127 over less is infinite; a row that small becomes zeros
 EXACT_COLUMNS = 1024  # products of two codes that FP32 adds without rounding: 1024 * 127**2 < 2**24
 THRESHOLD = 6.0  # from here on an activation is an outlier: Dettmers et al., LLM.int8(), 2022, arXiv:2208.07339
 
@@ -54,7 +55,7 @@ class Int8Tensor(Stored):
 def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Each row over its own absmax: (codes int8 in the same shape, absmax FP32 [rows])."""
     absmax = rows.abs().amax(-1).float()
-    steps = LARGEST / torch.where(absmax == 0, torch.ones_like(absmax), absmax)
+    steps = LARGEST / absmax.clamp(min=SMALLEST)
     return (rows.float() * steps[:, None]).round().to(torch.int8), absmax
 
 

@@ -70,16 +70,14 @@ def choose_bits(options: Options, byte_budget: int) -> Plan:
     {'a': 4, 'b': 2}
     """
     smallest = _smallest(options)
-    rest = sum(smallest.values())
-    if byte_budget < rest:
-        raise WorkbookError(f"a budget of {byte_budget:,} bytes", f"at least {rest:,}, every unit at its smallest",
-                            f"pass byte_budget={rest}, or measure a smaller width") from None  # fmt: skip
+    if byte_budget < smallest:
+        raise WorkbookError(f"a budget of {byte_budget:,} bytes", f"at least {smallest:,}, every unit at its smallest",
+                            f"pass byte_budget={smallest}, or measure a smaller width")  # fmt: skip
     front = [_Path(0, 0.0)]
-    for name, choices in options.items():
-        rest -= smallest[name]
+    for choices in options.values():
         longer = (_Path(path.nbytes + choice.nbytes, path.loss + choice.loss, choice.bits, path)
                   for path in front for choice in choices)  # fmt: skip
-        front = _unbeaten(path for path in longer if path.nbytes + rest <= byte_budget)
+        front = _unbeaten(path for path in longer if path.nbytes <= byte_budget)
     best = front[-1]  # the front falls in loss as it rises in bytes
     return Plan(dict(zip(options, _widths(best), strict=True)), best.nbytes, best.loss)
 
@@ -100,15 +98,15 @@ def _widths(path: _Path) -> list[int]:
     return widths[::-1]
 
 
-def _smallest(options: Options) -> dict[str, int]:
-    """The fewest bytes of each unit; an error for what could not be compared."""
+def _smallest(options: Options) -> int:
+    """The fewest bytes of any plan; an error for what could not be compared."""
     for name, choices in options.items():
         if not choices or not all(choice.nbytes >= 0 and abs(choice.loss) < float("inf") for choice in choices):
             raise WorkbookError(f"{name} has {list(choices)}", "options of at least 0 bytes and a finite loss",
                                 "leave out a width whose score is not a number")  # fmt: skip
     if not options:
         raise WorkbookError("no units to choose for", "at least one", "pass what measure() returned")
-    return {name: min(choice.nbytes for choice in choices) for name, choices in options.items()}
+    return sum(min(choice.nbytes for choice in choices) for choices in options.values())
 
 
 def measure(model: nn.Module, score: Callable[[nn.Module], float], widths: Sequence[int] = WIDTHS, group: int = 64,

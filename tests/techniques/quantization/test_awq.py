@@ -25,11 +25,11 @@ from tests.techniques.quantization.tiny import correlated_inputs, damage, logits
 GRID = Grid(3, 8)
 
 
-def problem(rows=16):
-    """A weight, and inputs of very unequal channels."""
+def problem(seed=0):
+    """A weight [16, 24], and inputs of very unequal channels."""
     seen = Seen(24)
-    seen.add(correlated_inputs())
-    return torch.randn(rows, 24, generator=torch.Generator().manual_seed(1)), seen
+    seen.add(correlated_inputs(seed=seed))
+    return torch.randn(16, 24, generator=torch.Generator().manual_seed(seed + 1)), seen
 
 
 def nearest(model, grid):
@@ -74,17 +74,18 @@ def test_clipping_knows_that_the_inputs_were_scaled():
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_the_search_finds_the_best_alpha():
-    weight, seen = problem()
+@pytest.mark.parametrize("seed", [1, 2, 3])  # the best step is 13, 14, 11
+def test_the_search_finds_the_best_alpha(seed):
+    weight, seen = problem(seed)
 
     def loss(scale):
-        x = correlated_inputs()
+        x = correlated_inputs(seed=seed)
         rounded = GRID.round(weight * scale) @ (x / scale).T  # what the scaled layer computes
         return float((rounded - weight @ x.T).square().sum(0).mean())
 
     losses = {step: loss(salience_scale(seen.mean_abs, step / 20)) for step in range(21)}
     assert loss(search_scale([weight], seen, GRID)) == pytest.approx(min(losses.values()), rel=1e-4)
-    assert min(losses.values()) < 0.8 * losses[0]
+    assert min(losses.values()) < 0.9 * losses[0]
     assert 0 < min(losses, key=losses.get) < 20
 
 

@@ -30,6 +30,11 @@ def all_codes(*shape, seed=0):
     return torch.randint(-127, 128, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.int8)
 
 
+def test_a_row_next_to_nothing_is_zeros():
+    codes, _ = to_int8(torch.tensor([[1e-40, -1e-40, 0.0], [1e-38, 0.0, -1e-38]]))
+    assert codes.tolist() == [[0, 0, 0], [1, 0, -1]]
+
+
 @pytest.mark.parametrize("kernel", [True, False])
 @pytest.mark.parametrize(("tokens", "inner", "out"), [(1, 8, 8), (5, 33, 7), (32, 4096, 16), (3, 2049, 1)])
 def test_products_are_exact_on_either_path(monkeypatch, kernel, tokens, inner, out):

@@ -10,6 +10,7 @@ from torch import nn
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.formats import number_format
 from helpers.techniques.quantization.grids import Grid
+from helpers.techniques.quantization.int8 import llm_int8, w8a8
 from helpers.techniques.quantization.linears import (
     Int8Linear,
     NF4Linear,
@@ -82,6 +83,17 @@ def test_a_state_dict_carries_the_weight(make):
     other.load_state_dict(layer.state_dict())
     assert torch.equal(layer(x), other(x))
     assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+
+
+def test_the_mode_and_the_threshold_are_heeded():
+    linear, x = nn.Linear(64, 24), torch.randn(5, 64)
+    x[:, 3] = 8.0
+    stored = Int8Linear.of(linear).stored
+    assert torch.equal(Int8Linear.of(linear)(x), w8a8(x, stored, linear.bias))
+    for threshold in (6.0, 9.0):
+        layer = Int8Linear.of(linear, "llm.int8", threshold)
+        assert torch.equal(layer(x), llm_int8(x, stored, linear.bias, threshold))
+    assert not torch.equal(layer(x), Int8Linear.of(linear, "llm.int8")(x))
 
 
 def test_gradients_pass_through_to_the_input():

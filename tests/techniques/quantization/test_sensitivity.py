@@ -59,7 +59,7 @@ def test_measure_rounds_one_unit_at_a_time_and_counts_packed_bytes():
 
     def score(candidate):
         seen.append(candidate)
-        return damage(candidate)
+        return 1 + damage(candidate)  # a score has its own zero
 
     options = measure(model, score, widths=(2, 8), group=16)
     assert list(options) == list(dense_linears(model))

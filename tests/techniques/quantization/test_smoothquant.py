@@ -5,12 +5,22 @@ import doctest
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    OPTConfig,
+    OPTForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from helpers.catalog import WorkbookError
 from helpers.small_lm import plant
-from helpers.techniques.quantization import Int8Linear, replace_linears
+from helpers.techniques.quantization import Grid, Int8Linear, replace_linears
 from helpers.techniques.quantization import smoothquant as module
+from helpers.techniques.quantization.awq import awq
 from helpers.techniques.quantization.calibration import layer_by_layer
 from helpers.techniques.quantization.smoothquant import NORM_PAIRS, fold, smooth, smoothing_scale
 from tests.techniques.quantization.tiny import damage, logits, tiny_llama, token_batches
@@ -86,6 +96,13 @@ def gpt2():
     return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=61)).eval()
 
 
+def opt():
+    """Linear layers, but with other names."""
+    config = OPTConfig(hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=61,
+                       word_embed_proj_dim=32)  # fmt: skip
+    return OPTForCausalLM(config).eval()
+
+
 def test_a_norm_that_adds_one_to_its_weight_is_refused_and_left_as_it_was():
     norm = gemma().model.layers[0].input_layernorm
     torch.nn.init.normal_(norm.weight)
@@ -101,6 +118,8 @@ BAD = [
     (lambda: smooth(tiny_llama(), token_batches(), alpha=float("nan")), "alpha is nan"),
     (lambda: smooth(gemma(), token_batches()), "does not scale with its weight"),
     (lambda: smooth(gpt2(), token_batches()), "no linear layer"),
+    (lambda: smooth(opt(), token_batches()), "OPTDecoderLayer has no input_layernorm"),
+    (lambda: awq(opt(), token_batches(), Grid(3, 16)), "OPTDecoderLayer has no self_attn.o_proj"),
     (lambda: smooth(tiny_llama(), []), "calibration batches"),
 ]
 

@@ -1,0 +1,178 @@
+"""A policy put into a model: the `forward` of its layers runs under `torch.utils.checkpoint`. Names do not change.
+
+    with checkpointed(model, "every:2") as applied:
+        model(ids, labels=ids, use_cache=False).loss.backward()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...catalog.errors import WorkbookError
+from .engines import offloading, recomputing
+from .offload import Offload
+from .policies import Segment, layout
+
+ATTENTION_NAMES = ("self_attn", "attn", "attention", "self_attention")
+MLP_NAMES = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
+
+
+class Applied:
+    """What was done to a model: the segments, the `offload` that counts its bytes (or None), and `undo()`."""
+
+    def __init__(self, segments: tuple[Segment, ...], offload: Offload | None) -> None:
+        self.segments, self.offload = segments, offload
+        self._before: list[tuple[nn.Module, Any]] = []
+
+    def patch(self, module: nn.Module, forward: Callable) -> None:
+        """Put `forward` in place of the module's own, until `undo()`."""
+        self._before.append((module, vars(module).get("forward")))
+        module.forward = forward
+
+    def undo(self) -> None:
+        """Put back every `forward` as it was."""
+        for module, forward in reversed(self._before):
+            del module.forward
+            if forward is not None:
+                module.forward = forward
+        self._before.clear()
+
+
+def apply(model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callable | None = None) -> Applied:
+    """Put `policy`, a name or the segments of a plan, into a decoder or an nn.Sequential; `.undo()` takes it out.
+
+    `checkpoint(run, hidden)` replaces PyTorch's engine in "full" segments, `checkpoint_by_hooks` for example. Layers
+    must pass a hidden state on, their first argument, and hold no KV cache (use_cache=False). Raises WorkbookError.
+
+    >>> model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    >>> [str(segment) for segment in apply(model, "every:2").segments]
+    ['0-1 full', '2 full']
+    """
+    layers = decoder_layers(model)
+    segments = layout(policy, len(layers)) if isinstance(policy, str) else _chain(policy, len(layers))
+    moving = any(segment.how.startswith("offload") for segment in segments)
+    offload = Offload((*model.parameters(), *model.buffers())) if moving else None
+    applied = Applied(segments, offload)
+    try:
+        for segment in segments:
+            _apply(applied, segment, layers, checkpoint)
+    except WorkbookError:
+        applied.undo()
+        raise
+    return applied
+
+
+@contextlib.contextmanager
+def checkpointed(model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callable | None = None
+                 ) -> Iterator[Applied]:  # fmt: skip
+    """`apply` for the length of a `with`; forward and backward both belong inside it."""
+    applied = apply(model, policy, checkpoint)
+    try:
+        yield applied
+    finally:
+        applied.undo()
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The chain: the children of an nn.Sequential, or the longest nn.ModuleList of a decoder. Raises WorkbookError."""
+    if isinstance(model, nn.Sequential):
+        return list(model)
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    if not any(map(len, lists)):
+        raise WorkbookError(f"{type(model).__name__} has no list of layers", "an nn.Sequential, or a Transformers decoder",
+                            "pass the model itself")  # fmt: skip
+    return list(max(lists, key=len))
+
+
+def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
+    """`segments`, if they are those of a chain of `layers`: one begins where the one before ends."""
+    ends = [0, *(segment.stop for segment in segments)]
+    if [segment.start for segment in segments] != ends[:-1] or ends[-1] != layers:
+        raise WorkbookError(f"segments {', '.join(map(str, segments))}", f"layers 0 to {layers - 1}, each once, in order",
+                            "solve for the costs of this model")  # fmt: skip
+    return tuple(segments)
+
+
+def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], checkpoint: Callable | None) -> None:
+    how, part = segment.how, segment.how.removeprefix("module:")
+    if how == "none":
+        return
+    if segment.stop - segment.start > 1 or segment.parts:
+        _together(applied, segment, layers, checkpoint or recomputing("full"))
+        return
+    layer = layers[segment.start]
+    target = _part(layer, part) if part != how else layer
+    run = offloading(applied.offload, how) if how.startswith("offload") else recomputing(how)
+    if how == "full" and checkpoint:
+        run = checkpoint
+    applied.patch(target, _recomputed(target.forward, run))
+
+
+def _recomputed(forward: Callable, run: Callable) -> Callable:
+    def checkpointed_forward(*inputs: Any, **kwargs: Any) -> Any:
+        _require_no_cache(inputs, kwargs)
+        first, others = inputs[:1], inputs[1:]  # the closure must not hold the hidden state: the engine does, or moves it
+        return run(lambda *hidden: forward(*hidden, *others, **kwargs), *first)
+
+    return checkpointed_forward
+
+
+def _together(applied: Applied, segment: Segment, layers: list[nn.Module], checkpoint: Callable) -> None:
+    """One checkpoint over several layers: all but the last note their arguments and pass the hidden state through.
+
+    The last runs them all. Each gets what it was called with itself: layers may differ in their masks.
+    """
+    forwards = {at: layers[at].forward for at in range(segment.start, segment.stop)}
+    noted: dict[int, tuple[tuple, dict]] = {}
+
+    def noting(at: int) -> Callable:
+        def note(hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            _require_no_cache(args, kwargs)
+            noted[at] = (args, kwargs)
+            return hidden if at < segment.stop - 1 else run_all(hidden, dict(noted))
+
+        return note
+
+    def run_all(hidden: Tensor, calls: dict[int, tuple[tuple, dict]]) -> Tensor:
+        noted.clear()
+        return _through(segment, forwards, calls, checkpoint, hidden)
+
+    for at in forwards:
+        applied.patch(layers[at], noting(at))
+
+
+def _through(segment: Segment, forwards: dict, calls: dict, checkpoint: Callable, hidden: Tensor) -> Tensor:
+    def run(hidden: Tensor) -> Tensor:
+        for part in segment.parts:
+            hidden = _through(part, forwards, calls, checkpoint, hidden)
+        for at in range(segment.start, segment.stop) if not segment.parts else ():
+            hidden = forwards[at](hidden, *calls[at][0], **calls[at][1])
+            _require_tensor(hidden)
+        return hidden
+
+    return checkpoint(run, hidden)
+
+
+def _part(layer: nn.Module, name: str) -> nn.Module:
+    for known in {"attention": ATTENTION_NAMES, "mlp": MLP_NAMES}[name]:
+        if isinstance(getattr(layer, known, None), nn.Module):
+            return getattr(layer, known)
+    children = ", ".join(child for child, _ in layer.named_children()) or "no children"
+    raise WorkbookError(f"{type(layer).__name__} has no {name}: it has {children}", "a layer with attention and mlp",
+                        "use a policy for whole layers, such as full")  # fmt: skip
+
+
+def _require_no_cache(args: tuple, kwargs: dict) -> None:
+    if any(hasattr(value, "get_seq_length") for value in (*args, *kwargs.values())):
+        raise WorkbookError("a KV cache in a layer that is run twice: its tokens would be appended twice",
+                            "a training step without one", "call the model with use_cache=False")  # fmt: skip
+
+
+def _require_tensor(hidden: object) -> None:
+    if not isinstance(hidden, Tensor):
+        raise WorkbookError(f"a layer that returns a {type(hidden).__name__}", "layers that pass one tensor on",
+                            "use a policy of single layers, such as full")  # fmt: skip

@@ -1,0 +1,114 @@
+"""A model as a chain of layers with costs, and what any choice of segments costs on it: bytes and FLOPs. No torch.
+
+    price(layers, layout("sqrt-n", len(layers)))        # Price(peak_bytes=…, stored_bytes=…, recompute_flops=…)
+
+The model. After the forward pass each segment has *stored* something. The backward pass takes the last segment first;
+while it works on one, alive are what the segments before it have stored, and what this one needs: its stored bytes, what
+it computes again, and working tensors. So peak = max over segments (stored before it + its own need), or, between
+forward and backward, all that is stored + `head_bytes` (logits and loss). Parameters, their gradients and the
+optimizer's states are not in it: subtract them from the memory you have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...catalog.errors import WorkbookError, unknown_name
+from .policies import Segment
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One layer by itself under one policy.
+
+    `stored_bytes` stay after its forward, `backward_bytes` (those included) is the most alive while its backward runs.
+    """
+
+    stored_bytes: int
+    backward_bytes: int
+    recompute_flops: int = 0
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What a layer costs under each policy of single layers, and inside a longer segment that is recomputed.
+
+    `saved_bytes` are those a plain forward keeps for backward, its input of `input_bytes` among them if `keeps_input`.
+    A recomputation ends with the last tensor that backward needs: `forward_flops` runs all of the layer, the
+    `recompute_flops` of the choice "full" may be fewer. `choices` must have "none" and "full".
+    """
+
+    input_bytes: int
+    saved_bytes: int
+    keeps_input: bool
+    forward_flops: int
+    choices: dict[str, Choice] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        missing = {"none", "full"} - set(self.choices)
+        sizes = (self.input_bytes, self.saved_bytes, self.forward_flops)
+        if missing or min(sizes) < 0 or (self.keeps_input and self.saved_bytes < self.input_bytes):
+            raise WorkbookError(f"a layer with the choices {', '.join(self.choices) or 'none at all'} and costs {sizes}",
+                                "choices for 'none' and 'full', no cost below zero, and a kept input among the saved",
+                                "measure the layers: costs(model, run)")  # fmt: skip
+
+    @property
+    def working_bytes(self) -> int:
+        """Alive in the backward of a recomputed layer beside its input and saved tensors: gradients, temporaries."""
+        beside_input = self.saved_bytes - (self.input_bytes if self.keeps_input else 0)
+        return max(0, self.choices["full"].backward_bytes - self.input_bytes - beside_input)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a chain costs: the most bytes alive at once, bytes stored after forward, FLOPs done a second time."""
+
+    peak_bytes: int
+    stored_bytes: int
+    recompute_flops: int
+
+
+def price(layers: Sequence[LayerCost], segments: Sequence[Segment], head_bytes: int = 0) -> Price:
+    """What `segments` cost on this chain. Raises WorkbookError for a policy that the layers have no measured cost of."""
+    stored = flops = peak = 0
+    for segment in segments:
+        one = price_segment(layers, segment)
+        peak = max(peak, stored + one.backward_bytes)
+        stored += one.stored_bytes
+        flops += one.recompute_flops
+    return Price(max(peak, stored + head_bytes), stored, flops)
+
+
+def price_segment(layers: Sequence[LayerCost], segment: Segment) -> Choice:
+    """One segment by itself, as if it were one layer."""
+    if segment.parts:
+        return _nested(layers, segment)
+    if segment.stop - segment.start == 1:
+        layer = layers[segment.start]
+        if segment.how not in layer.choices:
+            raise unknown_name("measured policy", segment.how, layer.choices)
+        return layer.choices[segment.how]
+    return _recomputed(layers[segment.start : segment.stop])
+
+
+def _recomputed(chain: Sequence[LayerCost]) -> Choice:
+    """Layers under one checkpoint: their first input stored; all they save alive again, until each has gone backward."""
+    alive = chain[0].input_bytes - (chain[0].input_bytes if chain[0].keeps_input else 0)
+    most = 0
+    for layer in chain:
+        alive += layer.saved_bytes
+        most = max(most, alive + layer.working_bytes)
+    flops = sum(layer.forward_flops for layer in chain[:-1]) + chain[-1].choices["full"].recompute_flops
+    return Choice(chain[0].input_bytes, most, flops)
+
+
+def _nested(layers: Sequence[LayerCost], segment: Segment) -> Choice:
+    """Checkpoints within a checkpoint: it runs again until the input of its last part is there, then each part does."""
+    parts = [price_segment(layers, part) for part in segment.parts]
+    stored = most = 0
+    for part in parts:
+        most = max(most, stored + part.backward_bytes)
+        stored += part.stored_bytes
+    first_run = sum(layer.forward_flops for layer in layers[segment.start : segment.parts[-1].start])
+    return Choice(parts[0].stored_bytes, most, first_run + sum(part.recompute_flops for part in parts))

@@ -1,0 +1,74 @@
+"""FLOPs counted, not assumed: every operator of a real step, those of the backward pass and those run again included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from .apply import checkpointed
+from .policies import Segment
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Bill:
+    """FLOPs of a step without checkpointing, and with it.
+
+    >>> Bill(plain_flops=300, flops=400).ratio
+    1.3333333333333333
+    """
+
+    plain_flops: int
+    flops: int
+
+    @property
+    def extra_flops(self) -> int:
+        return self.flops - self.plain_flops
+
+    @property
+    def ratio(self) -> float:
+        """FLOPs with the policy for each FLOP without it: 4/3 is the folklore's one extra forward."""
+        return self.flops / self.plain_flops
+
+
+def bill(model: nn.Module, step: Callable[[], object], policy: str | Sequence[Segment]) -> Bill:
+    """What `policy` adds to `step()`, a forward and backward of `model`: two real steps, counted. Gradients add up."""
+    plain = flops_of(step)
+    with checkpointed(model, policy):
+        return Bill(plain, flops_of(step))
+
+
+def flops_of(step: Callable[[], object]) -> int:
+    """FLOPs of the matrix products, convolutions and attention kernels of `step()`. Pointwise operators count nothing.
+
+    >>> layer = nn.Linear(10, 20, bias=False)
+    >>> flops_of(lambda: layer(torch.ones(5, 10)))
+    2000
+    """
+    with flop_counter() as counter:
+        step()
+    return counter.get_total_flops()
+
+
+def flop_counter() -> FlopCounterMode:
+    """PyTorch's counter, which also knows the attention kernel of CPUs: without it attention costs nothing there."""
+    names = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward")
+    here = (_aten._scaled_dot_product_flash_attention_for_cpu, _aten._scaled_dot_product_flash_attention_for_cpu_backward)
+    mapping = {op: _raw(flop_registry[getattr(_aten, name)]) for op, name in zip(here, names, strict=True)}
+    return FlopCounterMode(display=False, custom_mapping=mapping)
+
+
+def _raw(formula: Callable) -> Callable:
+    """The registered formula takes tensors already; the counter would otherwise turn them into shapes twice."""
+
+    def count(*args: Any, **kwargs: Any) -> int:
+        return formula(*args, **kwargs)
+
+    count._get_raw = True
+    return count

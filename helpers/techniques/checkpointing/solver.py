@@ -1,0 +1,134 @@
+"""The cheapest checkpointing that fits: least recomputed FLOPs for a byte budget, exact for a chain. No torch.
+
+    plan = solve(layers, budget_bytes=2 * 2**30)        # layers: LayerCosts, from costs(model, run)
+    apply(model, plan.segments)
+
+A plan cuts the chain into segments; one layer alone may take any policy it has a cost for ("none" keeps all, "full"
+only its input, "selective" something between), several layers together keep the input of the first. `chain` says what a
+plan costs. Checkpoints within checkpoints are not tried: Griewank and Walther's revolve (2000) and rotor (Beaumont et
+al. 2019, arXiv:1911.13214) need them, to go below `least_bytes` here. Checkmate (Jain et al. 2020, arXiv:1910.02653)
+solves any graph with an integer program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...catalog.errors import WorkbookError
+from .chain import Choice, LayerCost, Price, price, price_segment
+from .policies import Segment
+
+Edges = list[list[tuple[Segment, Choice]]]  # by first layer: every segment that may begin there, with its price
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The segments of a chain, and what they cost. Prints one line for each run of equal segments."""
+
+    segments: tuple[Segment, ...]
+    price: Price
+
+    def __str__(self) -> str:
+        kinds: list[tuple[str, int, int]] = []
+        for segment in self.segments:
+            kind = f"{segment.how} x {segment.stop - segment.start}"
+            start = kinds.pop()[1] if kinds and kinds[-1][0] == kind else segment.start
+            kinds.append((kind, start, segment.stop))
+        return "\n".join(f"layers {start} to {stop - 1}: {kind}" for kind, start, stop in kinds)
+
+
+@dataclass(frozen=True)
+class _Path:
+    """A choice for the first layers: the last segment taken, and the path before it."""
+
+    stored_bytes: int
+    flops: int
+    segment: Segment | None = None
+    before: _Path | None = None
+
+
+def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -> Plan:
+    """The plan with the fewest recomputed FLOPs whose peak is at most `budget_bytes`; of equals the one that stores least.
+
+    Dynamic programming from the first layer to the last. Of all plans for the layers up to here only those are kept
+    that no other beats in both stored bytes and FLOPs: what comes later asks for nothing else, so a beaten plan can
+    be swapped for its better. Raises WorkbookError, with the least possible budget, where nothing fits.
+
+    >>> one = LayerCost(10, 100, False, 50, {"none": Choice(100, 110), "full": Choice(10, 120, 40)})
+    >>> print(solve([one] * 4, budget_bytes=250))
+    layers 0 to 2: full x 1
+    layers 3 to 3: none x 1
+    """
+    edges, needs = _prepared(layers, head_bytes)
+    if isinstance(budget_bytes, bool) or not budget_bytes >= needs[0]:
+        raise WorkbookError(f"a budget of {budget_bytes!r} bytes", f"at least {needs[0]:,}: no plan needs less",
+                            f"pass budget_bytes={needs[0]}, or make the micro-batch smaller")  # fmt: skip
+    fronts: list[list[_Path]] = [[] for _ in range(len(layers) + 1)]
+    fronts[0] = [_Path(0, 0)]
+    for start in range(len(layers)):
+        fronts[start] = _unbeaten(fronts[start])
+        for segment, choice in edges[start]:
+            fronts[segment.stop] += _longer(fronts[start], segment, choice, budget_bytes, needs[segment.stop])
+    best = min(fronts[-1], key=lambda path: (path.flops, path.stored_bytes))
+    segments = tuple(reversed(list(_segments(best))))
+    return Plan(segments, price(layers, segments, head_bytes))
+
+
+def least_bytes(layers: Sequence[LayerCost], head_bytes: int = 0) -> int:
+    """The smallest budget that some plan fits, whatever it recomputes."""
+    return _prepared(layers, head_bytes)[1][0]
+
+
+def front(layers: Sequence[LayerCost], head_bytes: int = 0, points: int = 16) -> list[Plan]:
+    """The bargain between memory and time: the best plans for `points` budgets, from the least to enough for no
+    recomputation at all; plans that cost the same are listed once."""  # fmt: skip
+    least = least_bytes(layers, head_bytes)
+    most = price(layers, [Segment(at, at + 1, "none") for at in range(len(layers))], head_bytes).peak_bytes
+    budgets = {least + (most - least) * step // max(1, points - 1) for step in range(points)}
+    plans = {plan.price: plan for plan in (solve(layers, budget, head_bytes) for budget in sorted(budgets))}
+    return list(plans.values())
+
+
+def _prepared(layers: Sequence[LayerCost], head_bytes: int) -> tuple[Edges, list[int]]:
+    """All segments with their prices, and for each place in the chain the least that the layers from there on need.
+
+    That is max(need of the segment itself, what it stores + the need of all after it), for the best segment.
+    """
+    if not layers:
+        raise WorkbookError("a chain without layers", "at least one", "pass what costs(model, run) returned")
+    edges: Edges = [[] for _ in layers]
+    needs = [0] * len(layers) + [head_bytes]
+    for start in reversed(range(len(layers))):
+        edges[start] = [(segment, price_segment(layers, segment)) for segment in _starting(start, layers)]
+        needs[start] = min(max(choice.backward_bytes, choice.stored_bytes + needs[segment.stop])
+                           for segment, choice in edges[start])  # fmt: skip
+    return edges, needs
+
+
+def _starting(start: int, layers: Sequence[LayerCost]) -> Iterator[Segment]:
+    yield from (Segment(start, start + 1, how) for how in layers[start].choices)
+    yield from (Segment(start, stop) for stop in range(start + 2, len(layers) + 1))
+
+
+def _longer(paths: Iterable[_Path], segment: Segment, choice: Choice, budget: int, need_after: int) -> Iterator[_Path]:
+    """Every path with `segment` added, unless it or anything that could follow would not fit."""
+    own = max(choice.backward_bytes, choice.stored_bytes + need_after)
+    for path in paths:
+        if path.stored_bytes + own > budget:
+            return  # paths are sorted by stored bytes
+        yield _Path(path.stored_bytes + choice.stored_bytes, path.flops + choice.recompute_flops, segment, path)
+
+
+def _unbeaten(paths: Iterable[_Path]) -> list[_Path]:
+    kept: list[_Path] = []
+    for path in sorted(paths, key=lambda path: (path.stored_bytes, path.flops)):
+        if not kept or path.flops < kept[-1].flops:
+            kept.append(path)
+    return kept
+
+
+def _segments(path: _Path) -> Iterator[Segment]:
+    while path.before is not None:
+        yield path.segment
+        path = path.before
