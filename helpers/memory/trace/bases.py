@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,6 +14,9 @@ from torch import nn
 from ...catalog.errors import WorkbookError, unknown_name
 from ...catalog.setup import TrainSetup
 from ..steps import build_model
+
+if TYPE_CHECKING:
+    from .record import Session
 
 BASES = {"nf4": False, "nf4-dq": True}  # by name: whether the scales are quantized too
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -44,20 +48,24 @@ class QuantizedBase:
 
 
 def base_on_meta(setup: TrainSetup, base: QuantizedBase) -> nn.Module:
-    """The model of `setup` with its linear layers replaced as Transformers replaces them; nothing is allocated.
-
-    `without_memory` then gives each weight what bitsandbytes keeps of it. Needs bitsandbytes.
-    """
+    """The model of `setup` with its linear layers replaced as Transformers replaces them; nothing is allocated."""
     if setup.precision == "megatron-bf16":
         raise WorkbookError("megatron-bf16 with a quantized base", "bf16 or autocast-bf16",
                             "pass precision='bf16': what is frozen needs no master copy")  # fmt: skip
+    return in_4_bits(build_model(replace(setup, precision="bf16"), "meta"), base)
+
+
+def in_4_bits(model: nn.Module, base: QuantizedBase) -> nn.Module:
+    """Any Transformers model on the meta device, made such a base. Needs bitsandbytes; raises WorkbookError.
+
+    `without_memory` then gives each weight what bitsandbytes keeps of it.
+    """
     _require_bitsandbytes()
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.quantizers.base import get_keys_to_not_convert
 
     dtype = DTYPES[base.dtype]
-    model = build_model(replace(setup, precision="bf16"), "meta")
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype,
@@ -66,6 +74,16 @@ def base_on_meta(setup: TrainSetup, base: QuantizedBase) -> nn.Module:
         model = replace_with_bnb_linear(model, get_keys_to_not_convert(model), config)
     model.is_loaded_in_4bit = True
     return model.train()
+
+
+def prepare(model: nn.Module, base: QuantizedBase, session: Session) -> None:
+    """What happens to a base between loading it and giving it adapters, inside `fake()`."""
+    if session.device == "cuda" and BASES[base.weights]:
+        session.meter.hold(DYNAMIC_MAP_BYTES, "bitsandbytes: levels of an 8-bit scale")
+    if base.prepared:
+        from peft import prepare_model_for_kbit_training
+
+        prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
 
 
 def is_unpacked(tensor: torch.Tensor) -> bool:

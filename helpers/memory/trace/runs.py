@@ -11,10 +11,10 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..steps import build_model, require_one_rank, run_of
-from .bases import BASES, DYNAMIC_MAP_BYTES, QuantizedBase, base_on_meta, quiet_import
+from .bases import QuantizedBase, base_on_meta, prepare, quiet_import
 from .eight_bit import optimizer_without_values
 from .fake import without_memory
-from .record import AMPERE, CUDA, Session, Trace, fake, record
+from .record import AMPERE, CUDA, Trace, fake, record
 
 # Compute capabilities that change what is allocated; NVIDIA's CUDA GPUs table. All others count as Ampere (8, 0).
 CAPABILITIES = {"v100": (7, 0), "t4": (7, 5), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0)}
@@ -60,7 +60,7 @@ def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_pr
     with fake(on, capability_of(gpu)) as session:
         model = without_memory(model, session.mode)
         if quantized:
-            _prepare(model, quantized, session)
+            prepare(model, quantized, session)
         adapted = _with_adapters(model, rank, targets)
         if setup.checkpoint_every:
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
@@ -121,16 +121,6 @@ def _require_peft() -> None:
     except ImportError:
         raise WorkbookError("LoRA is traced through peft, which is not installed", "the package peft",
                             "pip install --no-deps peft") from None  # fmt: skip
-
-
-def _prepare(model: nn.Module, base: QuantizedBase, session: Session) -> None:
-    """What happens to a quantized base between loading it and giving it adapters."""
-    if session.device == CUDA and BASES[base.weights]:
-        session.meter.hold(DYNAMIC_MAP_BYTES, "bitsandbytes: levels of an 8-bit scale")
-    if base.prepared:
-        from peft import prepare_model_for_kbit_training
-
-        prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
 
 
 def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Module:

@@ -4,7 +4,7 @@
     with checkpointing.checkpointed(model, "every:2"):
         train_step()
 
-`function` is checkpointing by hand; `policies`, `apply` and `engines` put the field's into a model; `offload` moves what
+`function` is checkpointing by hand; `policies`, `patched` and `engines` put the field's into a model; `offload` moves what
 is kept to the host; `chain` prices, `costs` and `flops` measure, `solver` finds the cheapest that fits. `policies`,
 `chain` and `solver` need no torch.
 """
@@ -12,9 +12,9 @@ is kept to the host; `chain` prices, `costs` and `flops` measure, `solver` finds
 from importlib import import_module
 
 _HOMES = {
-    "apply": ("Applied", "apply", "checkpointed", "decoder_layers"),
+    "patched": ("Applied", "apply", "checkpointed", "decoder_layers"),
     "chain": ("Choice", "LayerCost", "Price", "price"),
-    "costs": ("costs",),
+    "costs": ("layer_costs",),
     "flops": ("Bill", "bill", "flop_counter", "flops_of"),
     "function": ("Checkpoint", "checkpoint_by_function", "checkpoint_by_hooks"),
     "offload": ("NaiveOffload", "Offload"),

@@ -51,7 +51,7 @@ class LayerCost:
         if missing or min(sizes) < 0 or (self.keeps_input and self.saved_bytes < self.input_bytes):
             raise WorkbookError(f"a layer with the choices {', '.join(self.choices) or 'none at all'} and costs {sizes}",
                                 "choices for 'none' and 'full', no cost below zero, and a kept input among the saved",
-                                "measure the layers: costs(model, run)")  # fmt: skip
+                                "measure the layers: layer_costs(model, run)")  # fmt: skip
 
     @property
     def working_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """What each layer of a model costs, measured by running it: bytes by the meter, FLOPs by PyTorch's counter.
 
-    layers = costs(model, lambda: model(ids, use_cache=False))
+    layers = layer_costs(model, lambda: model(ids, use_cache=False))
     solve(layers, budget_bytes=...)
 
 Inside `helpers.memory.trace.fake("cpu")` the same code takes no memory: a 7B model's costs in seconds.
@@ -21,7 +21,7 @@ from ...memory.account import rounded
 from ...memory.meter import Meter
 from ...memory.timeline import Event
 from ...memory.watch import adopt
-from .apply import checkpointed, decoder_layers
+from .patched import checkpointed, decoder_layers
 from .chain import Choice, LayerCost
 from .flops import flop_counter
 
@@ -32,7 +32,7 @@ class _Done(Exception):
     """The last layer has been reached: what comes after it in the model need not run."""
 
 
-def costs(model: nn.Module, run: Callable[[], object], choices: Sequence[str] = CHOICES) -> list[LayerCost]:
+def layer_costs(model: nn.Module, run: Callable[[], object], choices: Sequence[str] = CHOICES) -> list[LayerCost]:
     """The costs of every layer of `model`'s chain, with the inputs that `run()`, a forward, gives it.
 
     Each layer runs forward and backward by itself, once for each of `choices` (policies of single layers), so that no more

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from .apply import checkpointed
+from .patched import checkpointed
 from .policies import Segment
 
 _aten = torch.ops.aten

@@ -1,6 +1,6 @@
 """The cheapest checkpointing that fits: least recomputed FLOPs for a byte budget, exact for a chain. No torch.
 
-    plan = solve(layers, budget_bytes=2 * 2**30)        # layers: LayerCosts, from costs(model, run)
+    plan = solve(layers, budget_bytes=2 * 2**30)        # layers: LayerCosts, from layer_costs(model, run)
     apply(model, plan.segments)
 
 A plan cuts the chain into segments; one layer alone may take any policy it has a cost for ("none" keeps all, "full"
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
 from .chain import Choice, LayerCost, Price, price, price_segment
@@ -38,8 +39,7 @@ class Plan:
         return "\n".join(f"layers {start} to {stop - 1}: {kind}" for kind, start, stop in kinds)
 
 
-@dataclass(frozen=True)
-class _Path:
+class _Path(NamedTuple):
     """A choice for the first layers: the last segment taken, and the path before it."""
 
     stored_bytes: int
@@ -81,8 +81,10 @@ def least_bytes(layers: Sequence[LayerCost], head_bytes: int = 0) -> int:
 
 
 def front(layers: Sequence[LayerCost], head_bytes: int = 0, points: int = 16) -> list[Plan]:
-    """The bargain between memory and time: the best plans for `points` budgets, from the least to enough for no
-    recomputation at all; plans that cost the same are listed once."""  # fmt: skip
+    """The bargain between memory and time: the best plans for `points` budgets, each different plan once.
+
+    The budgets run from the least possible to what a chain needs that recomputes nothing.
+    """
     least = least_bytes(layers, head_bytes)
     most = price(layers, [Segment(at, at + 1, "none") for at in range(len(layers))], head_bytes).peak_bytes
     budgets = {least + (most - least) * step // max(1, points - 1) for step in range(points)}
@@ -96,7 +98,7 @@ def _prepared(layers: Sequence[LayerCost], head_bytes: int) -> tuple[Edges, list
     That is max(need of the segment itself, what it stores + the need of all after it), for the best segment.
     """
     if not layers:
-        raise WorkbookError("a chain without layers", "at least one", "pass what costs(model, run) returned")
+        raise WorkbookError("a chain without layers", "at least one", "pass what layer_costs(model, run) returned")
     edges: Edges = [[] for _ in layers]
     needs = [0] * len(layers) + [head_bytes]
     for start in reversed(range(len(layers))):

@@ -11,6 +11,7 @@ from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
 from helpers.memory import budget, measure, rounded, trace
 from helpers.memory.steps import NO_DROPOUT, run_of
 from helpers.memory.trace import QuantizedBase
+from helpers.memory.trace.bases import base_on_meta
 from helpers.memory.watch import weights_of
 from tests.memory.configs import QWEN2
 
@@ -89,6 +90,13 @@ def test_a_step_is_traced_to_the_byte(config, targets, base, how, tmp_path):
         real.parts[part] for part in ("parameters", "optimizer")
     ]
     assert abs(found.measured.saved_bytes - real.saved_bytes) in (0, batch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_that_is_not_quantized_is_in_the_base_s_dtype(dtype):
+    """The weights too, before they are packed: bitsandbytes decodes to the type that it was given."""
+    model = base_on_meta(setup_of(QWEN2, {}), QuantizedBase("nf4", dtype))
+    assert {parameter.dtype for parameter in model.parameters()} == {DTYPES[dtype]}
 
 
 @pytest.mark.parametrize("weights", ["nf4", "nf4-dq"])

@@ -84,6 +84,14 @@ def test_bad_input(folder, call, what):
     assert error.value.what == (what or f"{folder / 'nothing'} holds no config.json")
 
 
+def test_a_folder_whose_rows_are_no_whole_blocks(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    llama(hidden_size=96).save_pretrained(tmp_path)
+    with pytest.raises(WorkbookError) as error:
+        engines.from_folder(tmp_path)
+    assert error.value.what == "a weight of shape [96, 96]" + ON_CPU
+
+
 @pytest.mark.parametrize(
     ("package", "call"),
     [

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, unknown_name
 from .engines import offloading, recomputing
 from .offload import Offload
-from .policies import Segment, layout
+from .policies import PER_LAYER, Segment, layout
 
 ATTENTION_NAMES = ("self_attn", "attn", "attention", "self_attention")
 MLP_NAMES = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
@@ -99,9 +99,12 @@ def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
 
 def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], checkpoint: Callable | None) -> None:
     how, part = segment.how, segment.how.removeprefix("module:")
+    if how not in PER_LAYER:
+        raise unknown_name("checkpointing policy", how, PER_LAYER)
     if how == "none":
         return
     if segment.stop - segment.start > 1 or segment.parts:
+        _require_full(segment)
         _together(applied, segment, layers, checkpoint or recomputing("full"))
         return
     layer = layers[segment.start]
@@ -164,6 +167,12 @@ def _part(layer: nn.Module, name: str) -> nn.Module:
     children = ", ".join(child for child, _ in layer.named_children()) or "no children"
     raise WorkbookError(f"{type(layer).__name__} has no {name}: it has {children}", "a layer with attention and mlp",
                         "use a policy for whole layers, such as full")  # fmt: skip
+
+
+def _require_full(segment: Segment) -> None:
+    if segment.how != "full":
+        raise WorkbookError(f"a segment of {segment.stop - segment.start} layers under {segment.how!r}",
+                            "'full', the only policy of several layers together", "make a segment of each layer")  # fmt: skip
 
 
 def _require_no_cache(args: tuple, kwargs: dict) -> None:
