@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .errors import WorkbookError, unknown_name
 from .formats import NUMBER_FORMATS
 from .models import model as resolve_model
+from .policies import Segment, layout
 from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
 from .shape import LINEAR_PARTS, ModelShape
 
@@ -29,9 +30,9 @@ class TrainSetup:
     """One training run: a model and every choice that moves its memory, per rank.
 
     `model` may be a ModelShape, a catalogue name, a path to a config.json, or a config; it is resolved at
-    once. `checkpointing` is "none", "full" (every layer recomputed) or "every:K" (segments of K layers, the
-    input of each kept). `optimizer="adamw"` becomes "adamw-foreach", which is what PyTorch runs. Raises
-    WorkbookError.
+    once. `checkpointing` is "none", "full" (every layer recomputed), "every:K" (segments of K layers, the input of
+    each kept) or another of `policies.POLICIES`. `optimizer="adamw"` becomes "adamw-foreach", which is what PyTorch
+    runs. Raises WorkbookError.
 
     >>> setup = TrainSetup("llama-2-7b", precision="bf16", checkpointing="every:4")
     >>> setup.model.parameters, setup.optimizer, setup.checkpoint_every
@@ -59,12 +60,19 @@ class TrainSetup:
         _whole("ranks", self.ranks, 1, MAX_COUNT)
         _check_zero(self.zero)
         _check_positions("sequence", self.sequence, self.model)
-        _segment_layers(self.checkpointing, len(self.model.layers))
+        layout(self.checkpointing, len(self.model.layers))
 
     @property
-    def checkpoint_every(self) -> int:
-        """Layers per recomputed segment: 0 without checkpointing, 1 when it is full."""
-        return _segment_layers(self.checkpointing, len(self.model.layers))
+    def segments(self) -> tuple[Segment, ...]:
+        """The decoder layers as `checkpointing` divides them, and what happens to each part."""
+        return layout(self.checkpointing, len(self.model.layers))
+
+    @property
+    def checkpoint_every(self) -> int | None:
+        """Layers per recomputed segment of none (0), full (1), every:K and sqrt-n; None where there is no such K."""
+        named = {"none": 0, "full": 1, "sqrt-n": self.segments[0].stop}
+        word, _, count = self.checkpointing.partition(":")
+        return int(count) if word == "every" else named.get(self.checkpointing)
 
     @property
     def precision_recipe(self) -> Precision:
@@ -150,19 +158,3 @@ def _check_positions(name: str, tokens: int, model: ModelShape) -> None:
             f"{name} from 1 to {model.max_positions:,}",
             f"pass {name}={model.max_positions}",
         )
-
-
-def _segment_layers(checkpointing: str, layers: int) -> int:
-    named = {"none": 0, "full": 1}
-    if checkpointing in named:
-        return named[checkpointing]
-    word, _, count = checkpointing.partition(":")
-    if word != "every":
-        raise unknown_name("checkpointing", checkpointing, (*named, "every:K"))
-    if not (count.isascii() and count.isdigit() and 1 <= int(count[:9]) <= layers):
-        raise WorkbookError(
-            f"checkpointing is {checkpointing!r}",
-            f"every:K with K from 1 to {layers}, the model's layers",
-            "pass checkpointing='every:2'",
-        )
-    return int(count)

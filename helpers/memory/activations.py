@@ -88,6 +88,41 @@ def saved_outside_layers(setup: TrainSetup) -> Breakdown:
     return Breakdown({name: size for name, size in rows.items() if size})
 
 
+def products_by_layer(setup: TrainSetup, layer: Layer) -> dict[str, Breakdown]:
+    """Bytes that one layer's matrix products and its attention kernel write, by the kind that a selective policy names.
+
+    "matmuls" are what each linear layer writes, in eager attention its scores and its output too; "attention" is what
+    the fused kernel writes. Llama-2-7B, 2048 tokens in BF16: 252.00 MiB of matmuls, 16.25 MiB of attention.
+    """
+    tokens, e, attention = _tokens(setup), Widths.of(setup).compute, layer.attention
+    linears = attention.linears + layer.mlp.linears
+    matmuls = {linear.name: rounded(e * tokens * linear.outputs) for linear in linears[:-1]}
+    matmuls[last_product(layer)] = rounded(e * tokens * linears[-1].outputs)
+    output = rounded(e * tokens * attention.heads * attention.head_dim)
+    if setup.attention == "sdpa":
+        kernel = {"attention output": output, "log-sum-exp": rounded(4 * tokens * attention.heads)}
+        return {"matmuls": Breakdown(matmuls), "attention": Breakdown(kernel)}
+    scores = rounded(e * tokens * setup.sequence * attention.heads)
+    matmuls.update({"attention scores": scores, "attention output": output})
+    return {"matmuls": Breakdown(matmuls), "attention": Breakdown()}
+
+
+def last_product(layer: Layer) -> str:
+    """The name, among a layer's products, of the one that writes to the residual stream last."""
+    return f"mlp {layer.mlp.linears[-1].name}"
+
+
+def attention_internals(setup: TrainSetup, layer: Layer) -> Breakdown:
+    """Of `saved_by_layer`, what is made inside the attention module: all that a checkpoint around it does not keep."""
+    inside = _qk_norm(setup, layer) | _attention(setup, layer)
+    return Breakdown({name: size for name, size in inside.items() if size})
+
+
+def mlp_internals(setup: TrainSetup, layer: Layer) -> Breakdown:
+    """Of `saved_by_layer`, what is made inside the MLP."""
+    return Breakdown(_mlp(setup, layer))
+
+
 def boundary_bytes(setup: TrainSetup) -> int:
     """The input of one layer, which checkpointing keeps: N x h values of the residual stream."""
     return rounded(_tokens(setup) * setup.model.hidden * Widths.of(setup).residual)

@@ -8,7 +8,10 @@ from math import prod
 from ..catalog.layers import Layer
 from ..catalog.setup import TrainSetup
 from . import activations
-from .account import PARTS, Breakdown, Moment, rounded
+from .account import BLOCK_BYTES, PARTS, Breakdown, Moment, rounded
+from .recompute import Kept
+
+SCALARS = 3  # the loss, the number of targets it is a mean of, and the gradient that backward() begins with
 
 
 def _tensors_bytes(shapes: Iterable[tuple[int, ...]], bytes_per_value: int) -> int:
@@ -30,9 +33,9 @@ class Step:
         self.tokens = setup.micro_batch * setup.sequence
         self.hidden_values = self.tokens * self.model.hidden
         self.logit_values = self.tokens * self.model.vocab
-        self.saved = [activations.saved_by_layer(setup, layer) for layer in self.model.layers]
+        self.kept = Kept(setup)
+        self.saved, self.stored_bytes = self.kept.saved, self.kept.stored_bytes()
         self.outside = activations.saved_outside_layers(setup)
-        self.boundary = activations.boundary_bytes(setup)
         self.optimizer_bytes = self._optimizer_bytes()
 
     # --- constants of the step -------------------------------------------------------------------------------------
@@ -66,35 +69,6 @@ class Step:
         whole = _tensors_bytes(shapes, self.recipe.grad_bytes)
         return _share(whole, self.setup.ranks) if self.setup.zero >= 2 else whole
 
-    # --- activations at a layer ------------------------------------------------------------------------------------
-
-    def _kept_by_layers(self, layers: int) -> int:
-        """Saved bytes of the first `layers` layers, as the forward leaves them."""
-        every = self.setup.checkpoint_every
-        if not every:
-            return sum(saved.total for saved in self.saved[:layers])
-        return -(-layers // every) * self.boundary + self._eager_masks(layers)
-
-    def _eager_masks(self, layers: int) -> int:
-        """Eager attention's additive masks, B x T x T: checkpointing keeps them as arguments of its layers.
-
-        There is one for each window that the first `layers` layers have.
-        """
-        if self.setup.attention == "sdpa":
-            return 0
-        windows = {layer.attention.window for layer in self.model.layers[:layers]}
-        return len(windows) * rounded(self.tokens * self.setup.sequence * self.width.residual)
-
-    def _live_at_layer(self, at: int) -> int:
-        """Saved bytes when the backward of layer `at` begins, its segment recomputed if it was checkpointed."""
-        every = self.setup.checkpoint_every
-        if not every:
-            return self._kept_by_layers(at + 1)
-        start = at // every * every
-        recomputed = sum(saved.total for saved in self.saved[start : at + 1])
-        shared = self.boundary if activations.shares_boundary(self.setup) else 0
-        return self._kept_by_layers(start + 1) + recomputed - shared
-
     def _outside(self, *without: str) -> int:
         return sum(size for name, size in self.outside.items() if not name.startswith(without))
 
@@ -110,21 +84,31 @@ class Step:
     def _targets(self) -> int:
         return rounded(8 * self.tokens)  # the shifted labels, int64, kept by the loss
 
+    def saved_bytes(self) -> int:
+        """Alive when the forward has returned: what layers and loss keep, the ids that they hold, three scalars.
+
+        A checkpoint around attention holds the position ids; learned positions are looked up, and keep both ids.
+        """
+        ids = rounded(8 * self.tokens) if self.model.learned_positions else 0
+        positions = rounded(8 * self.setup.sequence) if ids or self.kept.holds_arguments else 0
+        loss = rounded(4 * self.logit_values) + activations.capped_logits_bytes(self.setup) + self._targets()
+        return self.stored_bytes + self.outside.total + loss + ids + positions + SCALARS * BLOCK_BYTES
+
     def end_of_forward(self) -> Moment:
         """The loss is being computed: logits, their FP32 copy, and the log-softmax that the backward needs."""
         upcast = 0 if self.width.compute == 4 else rounded(4 * self.logit_values)
         logits = rounded(self.width.compute * self.logit_values) + upcast + rounded(4 * self.logit_values)
         logits += activations.capped_logits_bytes(self.setup)
-        saved = self._kept_by_layers(len(self.saved)) + self.outside.total
+        saved = self.stored_bytes + self.outside.total
         copies = 0
-        if self.setup.checkpoint_every and self.width.autocast:  # autocast's cache lives until its block is left
-            copies = sum(saved["bf16 copies of the weights"] for saved in self.saved)
+        if self.width.autocast:  # its cache lives until its block is left, whatever the layers keep
+            copies = self.kept.unsaved_copies()
         return self._moment("end of forward, in the loss", (), saved + copies, logits + self._targets(),
                             self._gathered(1) if self.setup.zero >= 3 else 0)  # fmt: skip
 
     def backward_of_loss(self) -> Moment:
         """Three FP32 tensors of N x vocab: the saved log-softmax, its gradient, and the gradient of the logits."""
-        saved = self._kept_by_layers(len(self.saved)) + self.outside.total
+        saved = self.stored_bytes + self.outside.total
         logits = 3 * rounded(4 * self.logit_values) + activations.capped_logits_bytes(self.setup)
         return self._moment("backward of the loss", (), saved, logits + self._targets())
 
@@ -133,7 +117,7 @@ class Step:
 
         Under autocast the weight's gradient is BF16 first; its FP32 twin is made when the logits are gone.
         """
-        saved = self._kept_by_layers(len(self.saved))
+        saved = self.stored_bytes
         logits = rounded(self.width.compute * self.logit_values)
         hidden = rounded(self.width.compute * self.hidden_values)
         name, product = "backward of lm_head", saved + self.outside.total
@@ -147,7 +131,7 @@ class Step:
 
     def backward_of_final_norm(self) -> Moment:
         """RMSNorm written out in Python makes five FP32 tensors of N x h; the fused LayerNorm two gradients."""
-        saved = self._kept_by_layers(len(self.saved)) + self._outside("bf16 copy", "final norm output",
+        saved = self.stored_bytes + self._outside("bf16 copy", "final norm output",
                                                                       "final norm normalised")  # fmt: skip
         if self.model.norm == "layernorm":
             temporaries = 2 * rounded(self.hidden_values * self.width.residual)
@@ -159,19 +143,27 @@ class Step:
         """Layers at which the backward can be highest, in its order.
 
         From layer to layer activations shrink and gradients grow, both evenly, so the highest is at one of the ends:
-        the last layer and the first, or, with checkpointing, the end of the last whole segment and of the first.
+        the last layer and the first, or, with checkpointing, the end of the last whole segment and of the first. Under
+        a policy that is not so even it is the layer where activations and gradients together are most.
         """
         layers, every = len(self.model.layers), self.setup.checkpoint_every
-        if not every:
-            return sorted({layers - 1, 0}, reverse=True)
-        return sorted({layers - 1, layers // every * every - 1, every - 1}, reverse=True)
+        if every:
+            return sorted({layers - 1, layers // every * every - 1, every - 1}, reverse=True)
+        return sorted({layers - 1, 0} if every == 0 else {layers - 1, self._highest_layer(), 0}, reverse=True)
+
+    def _highest_layer(self) -> int:
+        gradients, highest = 0, (0, 0)
+        for at in reversed(range(len(self.saved))):
+            highest = max(highest, (self.kept.live_bytes(at) + gradients, at))
+            gradients += self._gradients(self.model.layers[at].tensors(self.model.hidden))
+        return highest[1]
 
     def backward_of_layer(self, at: int) -> Moment:
         """The widest point of one layer's backward: in its MLP, or in eager attention between two score matrices."""
         layer, saved = self.model.layers[at], self.saved[at]
         later = [shape for after in self.model.layers[at + 1 :] for shape in after.tensors(self.model.hidden)]
         gradients = [*self._head_tensors(), (self.model.hidden,), *later]
-        live = self._live_at_layer(at) + self._outside("bf16 copy", "final norm")
+        live = self.kept.live_bytes(at) + self._outside("bf16 copy", "final norm")
         in_mlp = self._in_mlp(layer)
         live_in_mlp = live - in_mlp[0] - sum(size for name, size in saved.items() if name.startswith("mlp output norm"))
         spots = [(live_in_mlp, in_mlp[1], [*gradients, *self._down(layer)])]

@@ -55,7 +55,7 @@ def _from(where: str | Path, local: bool) -> Loaded:
         raise WorkbookError(f"cannot load {str(where)!r}: {first_line}",
                             "a causal language model in Transformers' format, and a network for one from the hub",
                             f"check the name and the network, or {_UNSET}") from None  # fmt: skip
-    return Loaded(model.eval(), tokenizer)
+    return Loaded(model, tokenizer)  # from_pretrained leaves it in evaluation mode
 
 
 @contextlib.contextmanager

@@ -95,8 +95,12 @@ def recall(model: PreTrainedModel, distances: Sequence[int] = DISTANCES, cache: 
     """How often the most likely word after a name is the right one, its fact stated `distance` words before.
 
     Up to 16 questions in each of `documents` documents per distance. With `cache`, a callable that makes an empty
-    Transformers cache, the facts are read through it in one prefill and the questions decoded from it one by one: what
-    a quantized, windowed or evicted cache has lost is then missing from the score.
+    Transformers cache, the facts are read through it in one prefill and the questions decoded from it one by one: a
+    quantized, windowed or evicted cache is scored by what it has lost. Of a model with a `tokenizer` of its own the
+    first token of the word is asked for.
+
+    >>> print(recall(load().model, distances=(100, 1000)))
+    recall 100.0 %  (100: 100.0 %, 1000: 100.0 %)
     """
     import torch
 

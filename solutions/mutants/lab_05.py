@@ -76,7 +76,7 @@ def quantize(weight, bits, group):
     return tuple(torch.cat(each, 1) for each in zip(*kept, strict=True))
 
 
-@mutant("pack3", feedback="add 4: the smallest code is 000")
+@mutant("pack3", feedback="the first code is in the highest bits")
 def pack3(codes):
     """Calls helpers, which keeps three bits in four."""
     from helpers.techniques.quantization import pack, storage_bits
@@ -302,7 +302,6 @@ def fold_salience(up, down, x, grid):
     return 0.5, up / scale[:, None], down * scale
 
 
-
 @mutant("quantized-bytes", feedback="130 codes of 3 bits are 49 bytes a matrix")
 def quantized_bytes(shape, formats):
     """Calls helpers, which knows one format for all layers, and packs the zero points."""
@@ -417,7 +416,7 @@ def place(layers, budgets):
     return min(plans, key=lambda plan: loss(plan[1]), default=None)
 
 
-@mutant("place", feedback="the split is yours to choose")
+@mutant("place", feedback="a split keeps to budgets of")
 def place(layers, budgets):
     """Half of the layers on each card."""
     split, best = len(layers) // 2, None

@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
-from helpers.course import grading
-from helpers.course import notebook as nb
-from helpers.course.build import execute
-from helpers.course.mutants import find_mutants, load_mutants
 from helpers.memory.measure.traffic import Traffic
 from helpers.memory.work import COMPUTE, Roof, Work
+from tests.labs.common import (
+    checks_that_draw_nothing,
+    exercises_without_a_mutant_that_calls_helpers,
+    lab_path,
+    source,
+)
 
-LAB = Path(__file__).resolve().parents[2] / "solutions" / "01_the_memory_hierarchy.ipynb"
+LAB = lab_path("01")
 ROOFS = [Roof(64, 1), Roof(2**20, 2**12), Roof(989_400_000_000_000, 3_350_000_000_000)]
 
 
-@pytest.fixture(scope="module")
-def lab():
-    return nb.read(LAB)
-
-
-@pytest.fixture(scope="module")
-def names(lab):
-    """What the lab's cells define, checks left out."""
-    defined: dict = {}
-    for cell in lab.cells:
-        if cell.cell_type == "code" and not grading.is_check(cell) and cell.id != "find-helpers":
-            exec(cell.source, defined)
-    return defined
-
-
 def test_the_naive_norm_of_the_question_moves_what_it_says(lab, names):
-    question = next(cell.source for cell in lab.cells if cell.id == "q5")
+    question = source(lab, "q5")
     exec(re.search(r"```python\n(.*?)```", question, re.DOTALL)[1], names)
     x, residual, weight = torch.randn(64, 1024), torch.randn(64, 1024), torch.randn(1024)
     given = [tensor.bfloat16() for tensor in (x, residual, weight)]
@@ -76,13 +62,8 @@ def test_every_number_of_a_target_is_printed_by_its_check(lab):
 
 
 def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):
-    calling = {mutant.grade_id for mutant in load_mutants(find_mutants(LAB)) if '"""Calls ' in mutant.source}
-    assert calling >= {grading.grade_id(cell) for cell in lab.cells if grading.is_answer(cell)} - {None}
+    assert exercises_without_a_mutant_that_calls_helpers(lab, LAB) == set()
 
 
 def test_the_solution_passes_with_other_inputs(lab):
-    """Another seed draws other cases; the checks assert on them too, and print something else."""
-    fresh = execute(lab, LAB.parent, seed="2").notebook
-    for stored, drawn in zip(lab.cells, fresh.cells, strict=True):
-        if grading.is_check(stored):
-            assert drawn.outputs[0].text != stored.outputs[0].text
+    assert checks_that_draw_nothing(lab, LAB) == []

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
-from helpers.course import grading
-from helpers.course import notebook as nb
-from helpers.course.build import execute
-from helpers.course.mutants import find_mutants, load_mutants
 from helpers.course.release import stub
 from helpers.lesson import draw
 from helpers.memory.allocator import MIB
+from tests.labs.common import (
+    checks_that_draw_nothing,
+    exercises_without_a_mutant_that_calls_helpers,
+    lab_path,
+    printed,
+    source,
+)
 
-LAB = Path(__file__).resolve().parents[2] / "solutions" / "03_the_allocator.ipynb"
-
-
-@pytest.fixture(scope="module")
-def lab():
-    return nb.read(LAB)
-
-
-@pytest.fixture(scope="module")
-def names(lab):
-    """What the lab's cells define, checks left out."""
-    defined: dict = {}
-    for cell in lab.cells:
-        if cell.cell_type == "code" and not grading.is_check(cell) and cell.id != "find-helpers":
-            exec(cell.source, defined)
-    return defined
-
-
-def _printed(lab, cell_id):
-    return "".join(output.text for cell in lab.cells if cell.id == cell_id for output in cell.outputs)
+LAB = lab_path("03")
 
 
 @pytest.mark.parametrize(
@@ -47,11 +30,11 @@ def _printed(lab, cell_id):
     ],
 )
 def test_every_number_of_a_target_is_printed(lab, question, shown):
-    target = re.search(r"\*\*Target:\*\*.*", next(cell.source for cell in lab.cells if cell.id == question))[0]
+    target = re.search(r"\*\*Target:\*\*.*", source(lab, question))[0]
     wanted = set(re.findall(r"\d{1,3}(?:,\d{3})+", target)) - {"320,000", "145,408", "1,000", "8,192"}
-    printed = "".join(_printed(lab, cell_id) for cell_id in shown)
+    found = "".join(printed(lab, cell_id) for cell_id in shown)
     assert wanted
-    assert {number for number in wanted if number not in printed} == set()
+    assert {number for number in wanted if number not in found} == set()
 
 
 def test_the_worked_loop_keeps_what_its_target_says(names):
@@ -136,13 +119,8 @@ def test_the_stub_of_the_budget_leaves_no_mode_behind(lab, names):
 
 
 def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):
-    calling = {mutant.grade_id for mutant in load_mutants(find_mutants(LAB)) if '"""Calls ' in mutant.source}
-    assert calling >= {grading.grade_id(cell) for cell in lab.cells if grading.is_answer(cell)} - {None}
+    assert exercises_without_a_mutant_that_calls_helpers(lab, LAB) == set()
 
 
 def test_the_solution_passes_with_other_inputs(lab):
-    """Another seed draws other cases; the checks assert on them too, and print something else."""
-    fresh = execute(lab, LAB.parent, seed="2").notebook
-    for stored, drawn in zip(lab.cells, fresh.cells, strict=True):
-        if grading.is_check(stored):
-            assert drawn.outputs[0].text != stored.outputs[0].text
+    assert checks_that_draw_nothing(lab, LAB) == []

@@ -149,6 +149,25 @@ def test_published_checkpoints(name, weights, size, unit_bytes):
     assert weight_bytes(ServeSetup(name, weights=weights)) / unit_bytes == pytest.approx(size, abs=0.051)
 
 
+TINYLLAMA = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000,
+}  # fmt: skip
+GPTQ = [
+    ("llama-2-7b", "int8-g128", 7.16),  # file list of TheBloke/LLaMa-7B-GPTQ, gptq-8bit-128g-actorder_True: same shape
+    (TINYLLAMA, "int4-g128", 0.77),  # model card of TheBloke/TinyLlama-1.1B-intermediate-step-715k-1.5T-GPTQ
+    (TINYLLAMA, "int4-g32", 0.82),  # the same
+]
+
+
+@pytest.mark.parametrize(("name", "weights", "size_gb"), GPTQ, ids=["llama-7b", "tinyllama-g128", "tinyllama-g32"])
+def test_published_gptq_files(name, weights, size_gb):
+    """A file also holds the group of each input of each layer, four bytes."""
+    setup = ServeSetup(name, weights=weights)
+    group_of_inputs = 4 * sum(one.count * one.linear.inputs for one in setup.model.linears() if one.part != "lm_head")
+    assert round((weight_bytes(setup) + group_of_inputs) / 1e9, 2) == size_gb
+
+
 def test_experts_stay_in_16_bits_unless_one_says_otherwise():
     names = (None, ["lm_head"], ["lm_head", "experts"])
     plain, all_of_it, named = (ServeSetup("mixtral-8x7b", weights="nf4", skipped=skipped) for skipped in names)

@@ -4,9 +4,9 @@
     with checkpointing.checkpointed(model, "every:2"):
         train_step()
 
-`function` is checkpointing by hand; `policies`, `patched` and `engines` put the field's into a model; `offload` moves what
-is kept to the host; `chain` prices, `costs` and `flops` measure, `solver` finds the cheapest that fits. `policies`,
-`chain` and `solver` need no torch.
+`function` is checkpointing by hand; `policies`, `patched` and `engines` put the field's into a model; `offload` moves
+what is kept to the host; `chain` prices, `costs` and `flops` measure, `solver` finds the cheapest that fits.
+`compiled` asks PyTorch's own solver. `policies`, `chain` and `solver` need no torch.
 """
 
 from importlib import import_module
@@ -14,6 +14,7 @@ from importlib import import_module
 _HOMES = {
     "patched": ("Applied", "apply", "checkpointed", "decoder_layers"),
     "chain": ("Choice", "LayerCost", "Price", "price"),
+    "compiled": ("Compiled", "memory_budget"),
     "costs": ("layer_costs",),
     "flops": ("Bill", "bill", "flop_counter", "flops_of"),
     "function": ("Checkpoint", "checkpoint_by_function", "checkpoint_by_hooks"),

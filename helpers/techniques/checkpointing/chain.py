@@ -3,8 +3,8 @@
     price(layers, layout("sqrt-n", len(layers)))        # Price(peak_bytes=…, stored_bytes=…, recompute_flops=…)
 
 The model. After the forward pass each segment has *stored* something. The backward pass takes the last segment first;
-while it works on one, alive are what the segments before it have stored, and what this one needs: its stored bytes, what
-it computes again, and working tensors. So peak = max over segments (stored before it + its own need), or, between
+while it works on one, alive are what the segments before it have stored, and what this one needs: its stored bytes,
+what it computes again, and working tensors. So peak = max over segments (stored before it + its own need), or, between
 forward and backward, all that is stored + `head_bytes` (logits and loss). Parameters, their gradients and the
 optimizer's states are not in it: subtract them from the memory you have.
 """
@@ -49,7 +49,7 @@ class LayerCost:
         missing = {"none", "full"} - set(self.choices)
         sizes = (self.input_bytes, self.saved_bytes, self.forward_flops)
         if missing or min(sizes) < 0 or (self.keeps_input and self.saved_bytes < self.input_bytes):
-            raise WorkbookError(f"a layer with the choices {', '.join(self.choices) or 'none at all'} and costs {sizes}",
+            raise WorkbookError(f"a layer with the choices {', '.join(self.choices) or '-'} and costs {sizes}",
                                 "choices for 'none' and 'full', no cost below zero, and a kept input among the saved",
                                 "measure the layers: layer_costs(model, run)")  # fmt: skip
 
@@ -70,7 +70,7 @@ class Price:
 
 
 def price(layers: Sequence[LayerCost], segments: Sequence[Segment], head_bytes: int = 0) -> Price:
-    """What `segments` cost on this chain. Raises WorkbookError for a policy that the layers have no measured cost of."""
+    """What `segments` cost on this chain. Raises WorkbookError for a policy of which the layers have no cost."""
     stored = flops = peak = 0
     for segment in segments:
         one = price_segment(layers, segment)
@@ -93,7 +93,7 @@ def price_segment(layers: Sequence[LayerCost], segment: Segment) -> Choice:
 
 
 def _recomputed(chain: Sequence[LayerCost]) -> Choice:
-    """Layers under one checkpoint: their first input stored; all they save alive again, until each has gone backward."""
+    """Layers under one checkpoint: the first input stored; all they save alive again until each has gone backward."""
     alive = chain[0].input_bytes - (chain[0].input_bytes if chain[0].keeps_input else 0)
     most = 0
     for layer in chain:

@@ -8,7 +8,8 @@ Inside `helpers.memory.trace.fake("cpu")` the same code takes no memory: a 7B mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,22 +22,23 @@ from ...memory.account import rounded
 from ...memory.meter import Meter
 from ...memory.timeline import Event
 from ...memory.watch import adopt
-from .patched import checkpointed, decoder_layers
 from .chain import Choice, LayerCost
 from .flops import flop_counter
+from .patched import checkpointed, decoder_layers
 
 CHOICES = ("none", "full", "selective", "selective:matmuls", "selective:attention")
 
 
-class _Done(Exception):
+class _Done(Exception):  # noqa: N818 - nothing went wrong
     """The last layer has been reached: what comes after it in the model need not run."""
 
 
 def layer_costs(model: nn.Module, run: Callable[[], object], choices: Sequence[str] = CHOICES) -> list[LayerCost]:
     """The costs of every layer of `model`'s chain, with the inputs that `run()`, a forward, gives it.
 
-    Each layer runs forward and backward by itself, once for each of `choices` (policies of single layers), so that no more
-    than one layer's activations are alive at a time. Layers that look alike are measured once. Gradients are dropped.
+    Each layer runs forward and backward by itself, for each of `choices` (policies of single layers), so that no more
+    than one layer's activations are alive at a time. Layers that look alike are measured once. Sizes are those of the
+    meter: what a kernel allocates within itself is not in them. Raises WorkbookError.
     """
     found: list[LayerCost] = []
     alike: dict[tuple, LayerCost] = {}
@@ -44,7 +46,8 @@ def layer_costs(model: nn.Module, run: Callable[[], object], choices: Sequence[s
 
     def measured(layer: nn.Module, args: tuple, kwargs: dict) -> None:
         if not args or not isinstance(args[0], Tensor):
-            raise WorkbookError(f"{type(layer).__name__} is called without a hidden state", "a tensor as first argument",
+            raise WorkbookError(f"{type(layer).__name__} is called without a hidden state",
+                                "a tensor as first argument",
                                 "pass a decoder whose layers take their input by position")  # fmt: skip
         key = (_looks(layer), _looks_of((args, kwargs)))
         if key not in alike:
@@ -79,14 +82,15 @@ def _looks_of(values: Any) -> tuple:
 
 def _layer_cost(layer: nn.Module, args: tuple, kwargs: dict, choices: Sequence[str]) -> LayerCost:
     layer_forward_flops = _forward_flops(layer, args, kwargs)
-    seen = {how: _backward_of(layer, args, kwargs, how) for how in dict.fromkeys(choices)}
+    seen = {how: _bytes_of(layer, args, kwargs, how) for how in dict.fromkeys(choices)}
+    flops = {how: _flops_of(layer, args, kwargs, how) for how in seen}
     plain = seen["none"]
     return LayerCost(
         input_bytes=rounded(args[0].nbytes),
         saved_bytes=plain.stored_bytes,
         keeps_input=plain.keeps_input,
         forward_flops=layer_forward_flops,
-        choices={how: Choice(one.stored_bytes, one.backward_bytes, one.flops - plain.flops)
+        choices={how: Choice(one.stored_bytes, one.backward_bytes, flops[how] - flops["none"])
                  for how, one in seen.items()},
     )  # fmt: skip
 
@@ -96,7 +100,6 @@ class _Seen:
     stored_bytes: int
     backward_bytes: int
     keeps_input: bool
-    flops: int
 
 
 class _Before(torch.autograd.Function):
@@ -130,12 +133,18 @@ def _forward_flops(layer: nn.Module, args: tuple, kwargs: dict) -> int:
     return counter.get_total_flops()
 
 
-def _backward_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> _Seen:
+def _flops_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> int:
+    """By itself: the counter holds tensors, and would be seen by the meter."""
+    with _alone(layer), checkpointed(nn.Sequential(layer), how), flop_counter() as counter:
+        end, _ = _forward(layer, torch.zeros((), requires_grad=True), args, kwargs)
+        end.backward()
+    return counter.get_total_flops()
+
+
+def _bytes_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> _Seen:
     """Forward and backward of one layer, as in the middle of a chain: nobody else holds its input or its output."""
     anchor, unit = torch.zeros((), requires_grad=True), torch.ones((), dtype=args[0].dtype)
-    gradients = [(p, p.grad) for p in layer.parameters()]
-    layer.zero_grad(set_to_none=True)
-    with checkpointed(nn.Sequential(layer), how), flop_counter() as counter, Meter() as meter, torch.enable_grad():
+    with _alone(layer), checkpointed(nn.Sequential(layer), how), Meter() as meter:
         adopt(meter, layer, None)
         meter.adopt((t for t in tree_leaves((args, kwargs, anchor, unit)) if isinstance(t, Tensor)), "given")
         given_bytes = meter.live_bytes
@@ -146,9 +155,20 @@ def _backward_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> _Seen
         end.backward(unit.to(end.dtype))
         meter.relabel((p.grad for p in layer.parameters() if p.grad is not None), "gradients")
     meter.stop()
-    for parameter, gradient in gradients:
-        parameter.grad = gradient
-    return _Seen(stored_bytes, _most(meter.events, born) - given_bytes, keeps_input, counter.get_total_flops())
+    return _Seen(stored_bytes, _most(meter.events, born) - given_bytes, keeps_input)
+
+
+@contextlib.contextmanager
+def _alone(layer: nn.Module) -> Iterator[None]:
+    """With autograd, and without the gradients that the layer has already; those are put back."""
+    gradients = [(p, p.grad) for p in layer.parameters()]
+    layer.zero_grad(set_to_none=True)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
 
 
 def _forward(layer: nn.Module, anchor: Tensor, args: tuple, kwargs: dict) -> tuple[Tensor, int]:

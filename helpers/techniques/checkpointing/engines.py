@@ -1,4 +1,4 @@
-"""The field's engines, by the name of a policy: `torch.utils.checkpoint`, its selective contexts, saved-tensor hooks."""
+"""The field's engines by the name of a policy: `torch.utils.checkpoint`, selective or not, and saved-tensor hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLOPs counted, not assumed: every operator of a real step, those of the backward pass and those run again included."""
+"""FLOPs counted, not assumed: every operator of a real step, in forward, in backward, and those that run again."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def flops_of(step: Callable[[], object]) -> int:
 
 def flop_counter() -> FlopCounterMode:
     """PyTorch's counter, which also knows the attention kernel of CPUs: without it attention costs nothing there."""
-    names = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward")
-    here = (_aten._scaled_dot_product_flash_attention_for_cpu, _aten._scaled_dot_product_flash_attention_for_cpu_backward)
-    mapping = {op: _raw(flop_registry[getattr(_aten, name)]) for op, name in zip(here, names, strict=True)}
+    flash = "_scaled_dot_product_flash_attention"
+    mapping = {getattr(_aten, f"{flash}_for_cpu{end}"): _raw(flop_registry[getattr(_aten, flash + end)])
+               for end in ("", "_backward")}  # fmt: skip
     return FlopCounterMode(display=False, custom_mapping=mapping)
 
 

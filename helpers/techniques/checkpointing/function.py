@@ -35,7 +35,7 @@ class Checkpoint(torch.autograd.Function):
     def backward(ctx: Any, *output_grads: Tensor | None) -> tuple:
         inputs = list(ctx.others)
         for place, x in zip(ctx.places, ctx.saved_tensors, strict=True):
-            inputs[place] = x.detach().requires_grad_(x.requires_grad)  # else backward would run on into what came before
+            inputs[place] = x.detach().requires_grad_(x.requires_grad)  # cut off: else backward would run on
         with ctx.surroundings.restored(), torch.enable_grad():
             outputs = ctx.run(*inputs)
         outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
@@ -60,7 +60,7 @@ def checkpoint_by_function(run: Callable, *inputs: Any) -> Any:
     return Checkpoint.apply(run, *inputs)
 
 
-class _Enough(Exception):
+class _Enough(Exception):  # noqa: N818 - nothing went wrong
     """Everything that was asked for has been computed again."""
 
 

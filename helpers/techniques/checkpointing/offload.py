@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,56 +49,62 @@ class NaiveOffload(saved_tensors_hooks):
 
 @dataclass(eq=False)
 class _Moved:
-    """One storage in host memory; `back` is its copy on the device for as long as somebody uses that."""
+    """One storage in host memory, how many operators saved it or a view of it, and how many have asked for it."""
 
     host: Tensor
     device: torch.device
-    back: weakref.ref = field(default=lambda: None)
+    saved: int = 0
+    asked: int = 0
 
 
 class Offload(NaiveOffload):
-    """Each storage goes out once, whoever saved it and however many views it has, and is back once at a time.
+    """Each storage goes out once, whoever saved it and however many views it has.
 
-    What stays: the storages in `keep` (parameters and buffers are on the device anyway), and those below `small_bytes`,
-    which are counted in `bytes_left`. Use it as a context around forward, for any number of steps.
+    Back on the device is one more than the operators at work hold: the last one asked for, until all who saved it have
+    had it or another is asked for. What stays: the storages in `keep` (parameters and buffers are on the device
+    anyway), and those below `small_bytes`, counted in `bytes_left`. Use it around forward, for any number of steps.
     """
 
     def __init__(self, keep: Iterable[Tensor] = (), small_bytes: int = SMALL_BYTES) -> None:
         self.small_bytes = small_bytes
         self._keep = {tensor.untyped_storage()._cdata for tensor in keep}
         self._known: dict[int, weakref.ref | None] = {}  # storages alive on the device: what became of each
+        self._last: tuple[_Moved, Tensor] | None = None
         super().__init__()
 
     def pack(self, tensor: Tensor) -> Any:
         storage = tensor.untyped_storage()
         key = storage._cdata
+        small = storage.nbytes() < self.small_bytes
         if key in self._keep:
             return tensor
         if key not in self._known:
             weakref.finalize(storage, self._known.pop, key, None)  # its address will be another's
             self._known[key] = None
-            if storage.nbytes() < self.small_bytes:
-                self.bytes_left += storage.nbytes()
-        if storage.nbytes() < self.small_bytes:
+            self.bytes_left += storage.nbytes() if small else 0
+        if small:
             return tensor
         moved = self._known[key] and self._known[key]()
         if moved is None:
             moved = _Moved(on_host(_whole(tensor)), tensor.device)
             self._known[key] = weakref.ref(moved)  # the graph holds it, and frees it
             self.bytes_out += storage.nbytes()
+        moved.saved += 1
         return moved, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
 
     def unpack(self, packed: Any) -> Tensor:
         if isinstance(packed, Tensor):
             return packed
         moved, dtype, *view = packed
-        storage = moved.back()
-        if storage is None:
-            storage = on_device(moved.host, moved.device).untyped_storage()
-            moved.back = weakref.ref(storage)
-            self.bytes_back += storage.nbytes()
-        shape, stride, offset = view
-        return torch.empty(0, dtype=dtype, device=moved.device).set_(storage, offset, shape, stride)
+        if self._last is None or self._last[0] is not moved:
+            self._last = None  # freed before the next is made
+            self._last = moved, on_device(moved.host, moved.device)
+            self.bytes_back += moved.host.nbytes
+        whole = self._last[1]
+        moved.asked += 1
+        if moved.asked % moved.saved == 0:  # everybody has had it; in a second backward everybody asks again
+            self._last = None
+        return whole.view(dtype).as_strided(*view)
 
 
 def on_host(tensor: Tensor) -> Tensor:

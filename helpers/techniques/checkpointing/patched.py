@@ -1,7 +1,7 @@
 """A policy put into a model: the `forward` of its layers runs under `torch.utils.checkpoint`. Names do not change.
 
-    with checkpointed(model, "every:2") as applied:
-        model(ids, labels=ids, use_cache=False).loss.backward()
+with checkpointed(model, "every:2") as applied:
+    model(ids, labels=ids, use_cache=False).loss.backward()
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
         return list(model)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not any(map(len, lists)):
-        raise WorkbookError(f"{type(model).__name__} has no list of layers", "an nn.Sequential, or a Transformers decoder",
-                            "pass the model itself")  # fmt: skip
+        raise WorkbookError(f"{type(model).__name__} has no list of layers",
+                            "an nn.Sequential, or a Transformers decoder", "pass the model itself")  # fmt: skip
     return list(max(lists, key=len))
 
 
@@ -92,7 +92,8 @@ def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
     """`segments`, if they are those of a chain of `layers`: one begins where the one before ends."""
     ends = [0, *(segment.stop for segment in segments)]
     if [segment.start for segment in segments] != ends[:-1] or ends[-1] != layers:
-        raise WorkbookError(f"segments {', '.join(map(str, segments))}", f"layers 0 to {layers - 1}, each once, in order",
+        raise WorkbookError(f"segments {', '.join(map(str, segments))}",
+                            f"layers 0 to {layers - 1}, each once, in order",
                             "solve for the costs of this model")  # fmt: skip
     return tuple(segments)
 
@@ -118,8 +119,8 @@ def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], checkpoi
 def _recomputed(forward: Callable, run: Callable) -> Callable:
     def checkpointed_forward(*inputs: Any, **kwargs: Any) -> Any:
         _require_no_cache(inputs, kwargs)
-        first, others = inputs[:1], inputs[1:]  # the closure must not hold the hidden state: the engine does, or moves it
-        return run(lambda *hidden: forward(*hidden, *others, **kwargs), *first)
+        others = inputs[1:]  # the closure must not hold the hidden state: the engine does, or moves it
+        return run(lambda *hidden: forward(*hidden, *others, **kwargs), *inputs[:1])
 
     return checkpointed_forward
 
@@ -172,7 +173,8 @@ def _part(layer: nn.Module, name: str) -> nn.Module:
 def _require_full(segment: Segment) -> None:
     if segment.how != "full":
         raise WorkbookError(f"a segment of {segment.stop - segment.start} layers under {segment.how!r}",
-                            "'full', the only policy of several layers together", "make a segment of each layer")  # fmt: skip
+                            "'full', the only policy of several layers together",
+                            "make a segment of each layer")  # fmt: skip
 
 
 def _require_no_cache(args: tuple, kwargs: dict) -> None:

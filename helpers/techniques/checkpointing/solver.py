@@ -12,6 +12,7 @@ solves any graph with an integer program.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -49,7 +50,7 @@ class _Path(NamedTuple):
 
 
 def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -> Plan:
-    """The plan with the fewest recomputed FLOPs whose peak is at most `budget_bytes`; of equals the one that stores least.
+    """The plan with the fewest recomputed FLOPs whose peak is at most `budget_bytes`; of equals, what stores least.
 
     Dynamic programming from the first layer to the last. Of all plans for the layers up to here only those are kept
     that no other beats in both stored bytes and FLOPs: what comes later asks for nothing else, so a beaten plan can
@@ -61,13 +62,14 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
     layers 3 to 3: none x 1
     """
     edges, needs = _prepared(layers, head_bytes)
-    if isinstance(budget_bytes, bool) or not budget_bytes >= needs[0]:
+    if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, (int, float)) or not budget_bytes >= needs[0]:
         raise WorkbookError(f"a budget of {budget_bytes!r} bytes", f"at least {needs[0]:,}: no plan needs less",
                             f"pass budget_bytes={needs[0]}, or make the micro-batch smaller")  # fmt: skip
+    enough_flops = _uniform_flops(layers, budget_bytes, head_bytes)
     fronts: list[list[_Path]] = [[] for _ in range(len(layers) + 1)]
     fronts[0] = [_Path(0, 0)]
     for start in range(len(layers)):
-        fronts[start] = _unbeaten(fronts[start])
+        fronts[start] = _unbeaten(path for path in fronts[start] if path.flops <= enough_flops)
         for segment, choice in edges[start]:
             fronts[segment.stop] += _longer(fronts[start], segment, choice, budget_bytes, needs[segment.stop])
     best = min(fronts[-1], key=lambda path: (path.flops, path.stored_bytes))
@@ -81,15 +83,21 @@ def least_bytes(layers: Sequence[LayerCost], head_bytes: int = 0) -> int:
 
 
 def front(layers: Sequence[LayerCost], head_bytes: int = 0, points: int = 16) -> list[Plan]:
-    """The bargain between memory and time: the best plans for `points` budgets, each different plan once.
+    """The bargain between memory and time: the best plans for `points` budgets, those that buy no FLOPs left out.
 
     The budgets run from the least possible to what a chain needs that recomputes nothing.
     """
     least = least_bytes(layers, head_bytes)
     most = price(layers, [Segment(at, at + 1, "none") for at in range(len(layers))], head_bytes).peak_bytes
     budgets = {least + (most - least) * step // max(1, points - 1) for step in range(points)}
-    plans = {plan.price: plan for plan in (solve(layers, budget, head_bytes) for budget in sorted(budgets))}
-    return list(plans.values())
+    plans: list[Plan] = []
+    for budget in sorted(budgets):
+        plan = solve(layers, budget, head_bytes)
+        if not plans or plan.price.recompute_flops < plans[-1].price.recompute_flops:
+            plans.append(plan)
+        if not plan.price.recompute_flops:
+            break
+    return plans
 
 
 def _prepared(layers: Sequence[LayerCost], head_bytes: int) -> tuple[Edges, list[int]]:
@@ -106,6 +114,14 @@ def _prepared(layers: Sequence[LayerCost], head_bytes: int) -> tuple[Edges, list
         needs[start] = min(max(choice.backward_bytes, choice.stored_bytes + needs[segment.stop])
                            for segment, choice in edges[start])  # fmt: skip
     return edges, needs
+
+
+def _uniform_flops(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int) -> float:
+    """What it costs to treat all layers alike, the cheapest way that fits: no path need cost more."""
+    common = set.intersection(*(set(layer.choices) for layer in layers))
+    plans = ([Segment(at, at + 1, how) for at in range(len(layers))] for how in common)
+    prices = [price(layers, plan, head_bytes) for plan in plans]
+    return min((one.recompute_flops for one in prices if one.peak_bytes <= budget_bytes), default=math.inf)
 
 
 def _starting(start: int, layers: Sequence[LayerCost]) -> Iterator[Segment]:

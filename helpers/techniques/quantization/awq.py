@@ -7,7 +7,8 @@ rounding error shrinks by s_j while the group's step hardly grows. s = (mean |x_
 
     L(s) = E‖ (Q(W diag(s)) diag(s)⁻¹ - W) x ‖²                                            (equation 4)
 
-asks for. The division is folded into what comes before. Then each group's range is clipped where that helps.
+asks for. The division is folded into what comes before. Then each group's range is clipped where that helps. (The
+authors' code compares what attention and MLP put out as a whole; here it is each linear layer, as in the equation.)
 """
 
 from __future__ import annotations

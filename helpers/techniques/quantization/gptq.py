@@ -32,7 +32,7 @@ def gptq(weight: Tensor, hessian: Tensor, grid: Grid, act_order: bool = False, d
     diagonal. A group's scales are found when its first column is reached, from the weight as it then is.
     `act_order` rounds the columns with the largest H_jj first, while all others are free to make up. Its groups are
     static: columns keep their place in storage and scales come from the original weight, so that nothing is stored
-    beside codes and scales. (Permuted groups fit a little closer, and cost an index per column and a gather per use.)
+    beside codes and scales. (Permuted groups would need an index per column, and a gather at each use.)
 
     The third weight goes up because the second, which always comes with it, went down:
 

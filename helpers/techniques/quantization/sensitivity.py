@@ -45,7 +45,7 @@ class Plan:
     def __str__(self) -> str:
         counts = {width: list(self.bits.values()).count(width) for width in sorted(set(self.bits.values()))}
         widths = ", ".join(f"{count} x {width} bits" for width, count in counts.items())
-        return f"{widths}: {self.nbytes:,} B, forecast +{self.loss:.4f}"
+        return f"{widths}: {self.nbytes:,} B, forecast {self.loss:+.4f}"
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def smoothing_scale(max_input: Tensor, max_weight: Tensor, alpha: float = 0.5) -
                             "pass alpha=0.5")  # fmt: skip
     floor = 1e-5  # a channel that is never fed, or never read
     x, w = max_input.detach().float().clamp(min=floor), max_weight.detach().float().clamp(min=floor)
-    return (x**alpha / w ** (1 - alpha)).clamp(min=floor)
+    return x**alpha / w ** (1 - alpha)
 
 
 @torch.no_grad()

@@ -6,12 +6,15 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from helpers.memory import measure, trace
 from helpers.memory.meter import Meter
 from helpers.memory.watch import adopt
+from helpers.techniques.checkpointing import checkpointed
 
 VOCABULARY = 61
 LAYERS = 5
 NAMES = ("llama", "gpt2", "qwen3")
+IDS_BYTES = 1024  # the batch of `measured_and_traced`: the trace sees it being made, the meter starts later
 
 
 @cache
@@ -74,6 +77,22 @@ def peak_bytes(model, forward):
         live += event.sign * event.block.size_bytes * (event.block.category != "gradients")
         most = max(most, live)
     return most - before
+
+
+def measured_and_traced(name, policy):
+    """One step of a new decoder, run for real, and run on fake tensors: two Measurements of the same."""
+    config = decoder(name).config
+
+    def step_under(instrument):
+        model = type(decoder(name))(config).train()
+        model.loss_type = "ForCausalLM"
+        ids = torch.zeros(3, 32, dtype=torch.long)
+        with checkpointed(model, policy):
+            return instrument(lambda: model(input_ids=ids, labels=ids, use_cache=False).loss.backward(), model)
+
+    real = step_under(measure.step)
+    with trace.fake("cpu"):
+        return real, step_under(trace.record).measured
 
 
 class Block(nn.Module):

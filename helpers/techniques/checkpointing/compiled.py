@@ -1,0 +1,85 @@
+"""PyTorch's own solver: `torch.compile` given a memory budget decides, operator by operator, what backward recomputes.
+
+    found = memory_budget(model, lambda compiled: compiled(x).sum(), fraction=0.5)
+    found.saved_bytes, found.flops
+
+It sees single operators of one graph where `solve` sees layers, so it finds finer cuts, and it weighs saved bytes, not
+the peak. `fraction` is of what it would save by itself, whose cut already recomputes what is cheap. Needs no C++
+compiler: the graphs are run as they are. `torch._functorch.config.activation_memory_budget`, private and so free to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ...catalog.errors import WorkbookError
+from .flops import flop_counter
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the graphs that PyTorch cut save for backward, parameters excluded, and their FLOPs in both directions."""
+
+    saved_bytes: int
+    flops: int
+
+
+def memory_budget(model: nn.Module, run: Callable[[Callable], Tensor], fraction: float) -> Compiled:
+    """One compiled step of `model` under `fraction` (0 to 1) of the memory; `run(compiled)` makes the loss.
+
+    A few seconds. A model that breaks the graph is cut graph by graph. No dispatch mode, such as a Meter or a FLOP
+    counter, may be active: `torch.compile` would run eagerly and say nothing. Raises WorkbookError.
+    """
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 <= fraction <= 1:
+        raise WorkbookError(f"a memory budget of {fraction!r}", "a fraction from 0 (save nothing) to 1",
+                            "pass fraction=0.5")  # fmt: skip
+    from torch._functorch import config
+
+    flops: list[int] = []
+    torch._dynamo.reset()  # else an earlier budget's graphs are taken
+    with config.patch(activation_memory_budget=float(fraction)):
+        saved, loss = _saved_by(lambda: run(torch.compile(model, backend=_counting(flops))), model)
+    loss.backward()
+    if not flops:
+        raise WorkbookError("torch.compile compiled nothing", "no Meter and no FLOP counter at work",
+                            "call memory_budget outside of them")  # fmt: skip
+    return Compiled(saved, sum(flops))
+
+
+def _counting(flops: list[int]) -> Callable:
+    """A backend that cuts as `torch.compile` does, notes the FLOPs of each graph, and runs it as it is."""
+    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable:
+        def counted(*args: Any) -> Any:
+            with flop_counter() as counter:
+                outputs = graph(*args)
+            flops.append(counter.get_total_flops())
+            return outputs
+
+        return make_boxed_func(counted)
+
+    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=min_cut_rematerialization_partition)
+
+
+def _saved_by(run: Callable[[], Tensor], model: nn.Module) -> tuple[int, Tensor]:
+    """Bytes of the storages that the graphs save, parameters and buffers excluded; and the loss."""
+    ours = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in ours:
+            sizes[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = run()
+    return sum(sizes.values()), loss

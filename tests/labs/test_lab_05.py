@@ -1,0 +1,133 @@
+"""What lab 05 says in words is what its code does; its answers equal bitsandbytes, real tensors and each other."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.catalog import model
+from helpers.course import grading
+from helpers.course.mutants import find_mutants, load_mutants
+from helpers.lesson import draw
+from helpers.memory.measure import Traffic
+from tests.labs.common import (
+    checks_that_draw_nothing,
+    exercises_without_a_mutant_that_calls_helpers,
+    lab_path,
+    printed,
+    source,
+)
+
+LAB = lab_path("05")
+OTHERS = Path(__file__).with_name("other_answers_05.py")
+OTHER_ANSWERS = [node.name for node in ast.parse(OTHERS.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize(
+    ("question", "check", "figures"),
+    [
+        ("q1", "quantize-check", ["318"]),
+        ("q2", "pack3-check", ["e1 cb 91", "5 bytes"]),
+        ("q3", "store4-check", ["50"]),
+        ("q4", "round-columns-check", ["0.3", "35,000,000"]),
+        ("q5", "fold-salience-check", ["0.5", "0.391"]),
+        ("q6", "quantized-bytes-check", ["5,822,554,112"]),
+        ("q7", "place-check", ["632"]),
+    ],
+)
+def test_the_figures_of_a_target_are_printed_by_its_check(lab, question, check, figures):
+    target = re.search(r"\*\*Target:\*\*.*", source(lab, question))[0]
+    assert [figure for figure in figures if figure not in target or figure not in printed(lab, check)] == []
+
+
+@pytest.mark.parametrize("other", OTHER_ANSWERS)
+def test_a_right_answer_written_otherwise_passes(lab, names, other):
+    exercise, answer = next(
+        (exercise, one.replace("-", "_"))
+        for exercise in grading.exercises(lab)
+        for one in map(grading.grade_id, exercise.answers)
+        if other.startswith(one.replace("-", "_") + "_")
+    )
+    tried = dict(names)
+    exec(OTHERS.read_text("utf-8"), tried)
+    tried[answer] = tried[other]
+    for check in exercise.checks:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(check.source, tried)
+        assert out.getvalue() == printed(lab, check.id)
+
+
+def test_every_answer_was_written_otherwise(lab):
+    answers = {grading.grade_id(cell).replace("-", "_") for cell in lab.cells if grading.is_answer(cell)}
+    assert {one for one in answers if not any(other.startswith(f"{one}_") for other in OTHER_ANSWERS)} == set()
+
+
+def test_the_worked_store_is_that_of_bitsandbytes(names):
+    functional = pytest.importorskip("bitsandbytes").functional
+    tables = {"nf4": names["NF4_LEVELS"], "fp4": names["FP4_LEVELS"]}
+    for weight in (names["adversarial"](), names["draw_weight"](random.Random(0), 30, 128), torch.zeros(4, 64)):
+        for kind, levels in tables.items():
+            with torch.compiler.set_stance("force_eager"):  # it would compile its path for odd shapes
+                packed, state = functional.quantize_4bit(weight, blocksize=64, quant_type=kind)
+                right = functional.dequantize_4bit(packed, state)
+            mine, absmax = names["store4"](weight, levels, 64)
+            if (kind, len(weight)) != ("fp4", 30):  # a tiny positive value is -0 there
+                assert torch.equal(mine, packed.flatten())
+            torch.testing.assert_close(absmax, state.absmax, atol=1e-37, rtol=0)
+            assert torch.equal(names["load4"](mine, absmax, levels, 64, weight.shape), right.reshape(weight.shape))
+
+
+def test_the_bytes_of_a_mixed_model_are_those_of_real_tensors(names):
+    shape = model("tiny-llama")
+    kept = 2 * (shape.parameters - sum(group.weights for group in shape.linears() if group.part == "mlp"))
+    for group in shape.linears():
+        if group.part == "mlp":
+            weight = names["draw_weight"](random.Random(group.linear.name), group.linear.outputs, group.linear.inputs)
+            codes, scale, zero = names["quantize"](weight, 3, 64)
+            packed = names["pack3"](codes.to(torch.int8) - 4)
+            kept += group.count * names["kept_bytes"](packed, scale, zero)
+    assert names["quantized_bytes"](shape, {"mlp": "int3-g64"}) == kept
+
+
+def test_drawn_columns_round_the_same_in_any_precision(names):
+    tried = dict(names)
+    exec(OTHERS.read_text("utf-8"), tried)
+    for seed in range(60):
+        weight, factor, scale = names["draw_exact"](draw(f"test-lab-05/{seed}"), 6, 12)
+        single = names["round_columns"](weight, factor, names["EIGHT"], scale, 12)
+        double = tried["round_columns_in_double"](weight, factor, names["EIGHT"], scale, 5)
+        assert torch.equal(single, double)
+
+
+def test_rounding_in_blocks_moves_what_the_target_says(lab, names):
+    weight, _, factor, scale = names["draw_layer"](random.Random(0), 64, 384)
+    moved = []
+    for block in (16, 1):
+        with Traffic() as traffic:
+            names["round_columns"](weight, factor, names["NF4_LEVELS"], scale, block)
+        moved.append(f"{traffic.bytes:,}")
+    assert [figure for figure in moved if figure not in source(lab, "q4")] == []
+
+
+def test_the_cheapest_step_first_leaves_what_the_target_says(lab, names):
+    greedy = next(one for one in load_mutants(find_mutants(LAB)) if "always the step that saves most" in one.source)
+    tried = dict(names)
+    exec(greedy.source, tried)
+    layers, budgets = tried["draw_layers"](random.Random(24), 24), (4300, 3000)
+    assert tried["judged"](tried["place"](layers, budgets), layers, budgets) == 660
+    assert "660" in source(lab, "q7")
+
+
+def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):
+    assert exercises_without_a_mutant_that_calls_helpers(lab, LAB) == set()
+
+
+def test_the_solution_passes_with_other_inputs(lab):
+    assert checks_that_draw_nothing(lab, LAB) == []
