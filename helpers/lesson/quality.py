@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .figures import as_picture, new_figure
 from .labels import Labels
-from .pictures import FAINT, INK, LINES, Picture
+from .pictures import FAINT, LINES, Picture
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,11 +34,11 @@ def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bin
 
 
 def channels(title: str, before: Tensor, after: Tensor, names: tuple[str, str]) -> Picture:
-    """Two rows of bars on one logarithmic scale: a size for each channel, before and after."""
+    """A size for each channel on a logarithmic scale: bars before, dots after."""
     figure, axes = new_figure(title, height=3.0)
     figure.subplots_adjust(left=0.1)
-    for values, colour, name, width in ((before, LINES[1], names[0], 1.6), (after, LINES[0], names[1], 0.8)):
-        axes.vlines(range(len(values)), 1e-4, values.tolist(), color=colour, linewidth=width, label=name)
+    axes.vlines(range(len(before)), 1e-4, before.tolist(), color=LINES[1], linewidth=1.6, label=names[0])
+    axes.plot(range(len(after)), after.tolist(), ".", color=LINES[0], markersize=4, label=names[1])
     axes.set_yscale("log")
     low = float(after.clamp(min=1e-3).min())
     axes.set_ylim(low / 2, float(max(before.max(), after.max())) * 2)
@@ -49,11 +49,30 @@ def channels(title: str, before: Tensor, after: Tensor, names: tuple[str, str]) 
     return as_picture(figure, title)
 
 
-def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, best: Sequence[str] = (),
-          limit: tuple[str, float] | None = None) -> Picture:  # fmt: skip
-    """Quality against bytes: a named dot for each of `points` (bytes, lower-is-better score, logarithmic).
+def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]], y_label: str, noise: float) -> Picture:
+    """What each width loses, on a logarithmic scale: a curve for each of `series`.
 
-    The dots in `best` are joined: no other has both fewer bytes and a better score. `limit` is a dashed line.
+    What is below `noise` is drawn on the dotted line at `noise`: it cannot be told from nothing.
+    """
+    figure, axes = new_figure(title, height=3.2)
+    figure.subplots_adjust(left=0.12)
+    for colour, (name, values) in zip(LINES, series.items(), strict=False):
+        axes.plot(bits, [max(value, noise) for value in values], "o-", color=colour, markersize=6, label=name)
+    axes.axhline(noise, color=FAINT, linestyle=":", linewidth=1)
+    axes.text(bits[-1], noise, "lost in noise ", ha="right", va="bottom", fontsize=8.5, color=FAINT)
+    axes.set_yscale("log")
+    axes.set_xticks(bits)
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.set_xlabel("bits", fontsize=9)
+    axes.set_ylabel(y_label, fontsize=9)
+    axes.legend(loc="upper right", frameon=False, fontsize=9)
+    return as_picture(figure, title)
+
+
+def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, best: Sequence[str] = ()) -> Picture:
+    """Quality against bytes: a named dot for each of `points` (bytes, lower-is-better score).
+
+    The dots in `best` are joined: no other has both fewer bytes and a better score.
     """
     figure, axes = new_figure(title, height=4.0)
     figure.subplots_adjust(left=0.11, right=0.93)
@@ -62,11 +81,7 @@ def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, b
     if best:
         joined = sorted(points[name] for name in best)
         axes.plot([size / MB for size, _ in joined], [score for _, score in joined], color=FAINT, linewidth=1, zorder=1)
-    axes.set_yscale("log")
-    axes.margins(0.12)
-    if limit:
-        axes.axhline(limit[1], color=INK, linestyle="--", linewidth=1)
-        axes.text(axes.get_xlim()[1], limit[1], limit[0], ha="right", va="bottom", fontsize=8.5, color=INK)
+    axes.margins(0.14)
     axes.set_xlabel("MB of weights", fontsize=9)
     axes.set_ylabel(y_label, fontsize=9)
     named = Labels(axes)

@@ -101,8 +101,8 @@ class Step:
         logits += activations.capped_logits_bytes(self.setup)
         saved = self.stored_bytes + self.outside.total
         copies = 0
-        if self.width.autocast:  # its cache lives until its block is left, whatever the layers keep
-            copies = self.kept.unsaved_copies()
+        if self.width.autocast:  # its cache lives until its block is left; the last hidden state is the caller's
+            copies = self.kept.unsaved_copies() + rounded(4 * self.hidden_values)
         return self._moment("end of forward, in the loss", (), saved + copies, logits + self._targets(),
                             self._gathered(1) if self.setup.zero >= 3 else 0)  # fmt: skip
 
@@ -172,7 +172,8 @@ class Step:
         if self.setup.attention == "eager":
             freed, temporaries = self._in_eager_attention(layer, saved)
             done = (*layer.mlp.linears, layer.attention.linears[-1])
-            spots.append((live - freed, temporaries, [*gradients, *(t for linear in done for t in linear.tensors())]))
+            again = self.kept.live_bytes(at, attention=True) - self.kept.live_bytes(at)
+            spots.append((live + again - freed, temporaries, [*gradients, *(t for linear in done for t in linear.tensors())]))
         kept, temporaries, shapes = max(spots, key=lambda spot: spot[0] + spot[1])
         return self._moment(f"backward of layer {at + 1}", shapes, kept, 0, temporaries + self._gathered(2))
 

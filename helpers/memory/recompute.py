@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..catalog.errors import WorkbookError
-from ..catalog.layers import Layer
+from ..catalog.layers import Attention, Layer, Mlp
 from ..catalog.policies import Segment
 from ..catalog.setup import TrainSetup
 from . import activations
@@ -52,6 +52,8 @@ class Kept:
         self.boundary = activations.boundary_bytes(setup)
         self._shared = self.boundary if activations.shares_boundary(setup) else 0
         self._segments = setup.segments
+        self._values = setup.micro_batch * setup.sequence * setup.model.hidden
+        self._fp32_input = rounded(4 * self._values) if activations.Widths.of(setup).autocast else 0
 
     @property
     def holds_arguments(self) -> bool:
@@ -66,9 +68,12 @@ class Kept:
         """Autocast's BF16 copies of the weights that nothing but its cache holds when forward ends."""
         return sum(self._copies_unsaved(segment) for segment in self._segments)
 
-    def live_bytes(self, at: int) -> int:
-        """Alive when the backward of layer `at` begins, the segments around it having been run again."""
-        return self._live(self._segments, at) + self._masks(at + 1)
+    def live_bytes(self, at: int, attention: bool = False) -> int:
+        """Alive when the backward of layer `at` begins in its MLP, the segments around it having been run again.
+
+        `attention=True` is for the backward of its attention, with all that the MLP had still counted.
+        """
+        return self._live(self._segments, at, attention) + self._masks(at + 1)
 
     def _stored(self, segments: Sequence[Segment]) -> int:
         return sum(map(self._stored_by, segments))
@@ -79,29 +84,33 @@ class Kept:
         if how == "none":
             return self.saved[segment.start].total
         if how == "module:attention":
-            return self.saved[segment.start].total - self._attention_dropped(layer)
+            dropped = self._dropped(layer.attention, activations.attention_internals(self.setup, layer))
+            return self.saved[segment.start].total - dropped
         if how == "module:mlp":
-            return self.saved[segment.start].total - self._mlp_dropped(layer)
+            dropped = self._dropped(layer.mlp, activations.mlp_internals(self.setup, layer))
+            return self.saved[segment.start].total - dropped
         if how == "offload:inputs":
             return 0
         return self.boundary + selected(self.setup, layer, how).total
 
-    def _live(self, segments: Sequence[Segment], at: int) -> int:
+    def _live(self, segments: Sequence[Segment], at: int, attention: bool) -> int:
         before = [segment for segment in segments if segment.stop <= at]
-        return self._stored(before) + self._opened(segments[len(before)], at)
+        return self._stored(before) + self._opened(segments[len(before)], at, attention)
 
-    def _opened(self, segment: Segment, at: int) -> int:
+    def _opened(self, segment: Segment, at: int, attention: bool) -> int:
         """What a segment holds, and has made again, when the backward of its layer `at` begins.
 
         The MLP's backward comes first: of a layer whose attention is recomputed, that is not there yet.
         """
-        if segment.how in ("none", "module:mlp"):
-            return self.saved[at].total
-        if segment.how == "module:attention":
+        how, again = segment.how, sum(saved.total for saved in self.saved[segment.start : at + 1])
+        if how == "module:attention" and not attention:
             return self._stored_by(segment)
+        if how.startswith("module:"):
+            return again + self._fp32_input
+        if how in ("none", "offload:inputs"):  # an input that came back is gone when nobody saved it again
+            return again
         if segment.parts:  # the first part keeps the very tensor that the segment does
-            return self._live(segment.parts, at)
-        again = sum(saved.total for saved in self.saved[segment.start : at + 1])
+            return self._live(segment.parts, at, attention)
         return self.boundary - self._shared + again + self._never_asked_for(segment)
 
     def _never_asked_for(self, segment: Segment) -> int:
@@ -110,22 +119,16 @@ class Kept:
         return 0 if reads_last_product(layer) else selected(self.setup, layer, segment.how).get(
             activations.last_product(layer), 0)  # fmt: skip
 
-    def _attention_dropped(self, layer: Layer) -> int:
-        """Its internals; under autocast it keeps its input in FP32 in place of a BF16 copy for each of its readers."""
-        dropped = activations.attention_internals(self.setup, layer).total
-        return dropped + self._casts_dropped(layer.attention.linears, len(layer.attention.linears) - 1)
+    def _dropped(self, part: Attention | Mlp, internals: Breakdown) -> int:
+        """What a checkpoint around a part of a layer spares, less the input that it keeps where nobody else does.
 
-    def _mlp_dropped(self, layer: Layer) -> int:
-        dropped = activations.mlp_internals(self.setup, layer).total
-        return dropped + self._casts_dropped(layer.mlp.linears, len(layer.mlp.linears) - 1)
-
-    def _casts_dropped(self, linears: Sequence, readers: int) -> int:
-        width = activations.Widths.of(self.setup)
-        if not width.autocast:
-            return 0
-        values = self.setup.micro_batch * self.setup.sequence * self.setup.model.hidden
-        weights = sum(rounded(2 * linear.weights) for linear in linears)
-        return weights + readers * rounded(2 * values) - rounded(4 * values)
+        Under autocast that is FP32, in place of a BF16 copy for each of the products that read it.
+        """
+        if not self._fp32_input:
+            return internals.total
+        weights = sum(rounded(2 * linear.weights) for linear in part.linears)
+        casts = (len(part.linears) - 1) * rounded(2 * self._values)
+        return internals.total + weights + casts - self._fp32_input
 
     def _copies_unsaved(self, segment: Segment) -> int:
         inside = {"none": (), "module:attention": ("attention",), "module:mlp": ("mlp",)}.get(segment.how, BOTH)

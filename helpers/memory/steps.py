@@ -27,25 +27,30 @@ class TrainingRun:
     step: Callable[[], None]
 
 
-def training_run(setup: TrainSetup, device: str | None = None) -> TrainingRun:
+Make = Callable[[str, Iterator[nn.Parameter]], torch.optim.Optimizer]
+Apply = Callable[[nn.Module, str], object]
+
+
+def training_run(setup: TrainSetup, device: str | None = None, apply: Apply | None = None) -> TrainingRun:
     """Build what `setup` describes on `device` ("cuda" where there is a GPU, else "cpu"), on one rank.
 
     Weights are random and dropout is off: memory does not care about either value. Raises WorkbookError when the
-    setup shards over ranks, or when its predicted peak is more than this machine has free.
+    setup shards over ranks, or when its predicted peak is more than this machine has free; `apply` as in `run_of`.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     _require_runnable(setup, device)
     torch.manual_seed(0)
-    return run_of(setup, build_model(setup, device), device)
+    return run_of(setup, build_model(setup, device), device, apply=apply)
 
 
-Make = Callable[[str, Iterator[nn.Parameter]], torch.optim.Optimizer]
+def run_of(setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None,
+           apply: Apply | None = None) -> TrainingRun:  # fmt: skip
+    """The step that `setup` describes, on a model that is built already; `make` builds its optimizer.
 
-
-def run_of(setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None) -> TrainingRun:
-    """The step that `setup` describes, on a model that is built already; `make` builds its optimizer."""
+    `apply(model, policy)` puts the checkpointing into the model; segments of whole layers need none.
+    """
     make = make or make_optimizer
-    _checkpoint(model, setup)
+    _checkpoint(model, setup, apply)
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), device=device)
     if setup.precision == "megatron-bf16":
         return _megatron_run(model, setup, ids, make)
@@ -126,14 +131,28 @@ class Segment(nn.Module):
         return hidden
 
 
-def _checkpoint(model: nn.Module, setup: TrainSetup) -> None:
+def _checkpoint(model: nn.Module, setup: TrainSetup, apply: Apply | None) -> None:
     every = setup.checkpoint_every
-    if not every:
+    if every == 0:
         return
+    if apply:
+        apply(model, setup.checkpointing)
+        return
+    require_segments(setup)
     owner, name = _layer_list(model, len(setup.model.layers))
     layers = list(getattr(owner, name))
     segments = [Segment(layers[start : start + every]) for start in range(0, len(layers), every)]
     setattr(owner, name, nn.ModuleList(segments))
+
+
+def require_segments(setup: TrainSetup) -> None:
+    """WorkbookError for a policy that needs more than segments of layers: how to pass what does the rest."""
+    if setup.checkpoint_every is None:
+        raise WorkbookError(
+            f"checkpointing is {setup.checkpointing!r}, and nothing here puts it into a model",
+            "none, full, every:K or sqrt-n, or a function apply(model, policy)",
+            "pass apply=helpers.techniques.checkpointing.apply",
+        )
 
 
 def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:

@@ -63,6 +63,19 @@ def quantize(weight, bits, group):
     return tuple(torch.cat(each, 1) for each in zip(*kept, strict=True))
 
 
+@mutant("quantize", feedback="the zero point is the code of 0.0, rounded")
+def quantize(weight, bits, group):
+    """Cuts the zero point off where it should round."""
+    kept = []
+    for part in weight.split(group, dim=1):
+        low, high = part.amin(1, keepdim=True).clamp(max=0), part.amax(1, keepdim=True).clamp(min=0)
+        scale = torch.where(high > low, (high - low) / (2**bits - 1), 1).half()
+        zero = (-low / scale.float()).to(torch.uint8)
+        codes = ((part / scale.float()).round() + zero).clamp(0, 2**bits - 1)
+        kept.append((codes.to(torch.uint8), scale, zero))
+    return tuple(torch.cat(each, 1) for each in zip(*kept, strict=True))
+
+
 @mutant("quantize", feedback="the range includes zero")
 def quantize(weight, bits, group):
     """Spans from minimum to maximum, also where zero lies outside."""

@@ -32,15 +32,20 @@ def test_every_level_is_a_tick_under_the_histogram(drawn):
 
 def test_channels_are_as_tall_as_their_values(drawn):
     axes = drawn(quality.channels, "t", torch.tensor([100.0, 1.0]), torch.tensor([2.0, 1.0]), ("before", "after"))
-    tops = [[float(segment[1][1]) for segment in lines.get_segments()] for lines in axes.collections]
-    assert tops == [[100.0, 1.0], [2.0, 1.0]]
+    assert [float(segment[1][1]) for segment in axes.collections[0].get_segments()] == [100.0, 1.0]
+    assert list(axes.lines[0].get_ydata()) == [2.0, 1.0]
     assert axes.get_ylim()[1] >= 100
+
+
+def test_what_is_lost_in_noise_is_drawn_at_the_noise(drawn):
+    axes = drawn(quality.lost, "t", [2, 4], {"groups": [0.5, -0.01]}, "lost", 0.001)
+    assert list(axes.lines[0].get_ydata()) == [0.5, 0.001]
 
 
 def test_the_front_joins_the_best_and_names_all(drawn):
     best = quality.unbeaten(POINTS)
-    axes = drawn(quality.front, "t", POINTS, "perplexity", best, limit=("FP32", 3.5))
-    assert {text.get_text() for text in axes.texts} == {*POINTS, "FP32"}
+    axes = drawn(quality.front, "t", POINTS, "perplexity", best)
+    assert {text.get_text() for text in axes.texts} == set(POINTS)
     joined = next(line for line in axes.lines if len(line.get_xdata()) == len(best))
     assert list(joined.get_xdata()) == sorted(POINTS[name][0] / 1e6 for name in best)
 

@@ -152,7 +152,7 @@ def test_mixed_precision_beats_one_width_at_the_same_bytes(capsys):
     chosen = log(perplexity(apply(float_model(), plan)))
     by_depth = [log(perplexity(apply(float_model(), half))) for half in halves(options, budget)]
     with capsys.disabled():
-        print(f"\n  {plan}; loss {chosen:.4f}; 4 bits for the first half {by_depth[0]:.4f}, the second {by_depth[1]:.4f}")
+        print(f"\n  {plan}; loss {chosen:.4f}; half at 4 bits, half at 2: {by_depth[0]:.4f}, {by_depth[1]:.4f}")
     assert plan.nbytes <= budget
     assert chosen < min(by_depth)
 

@@ -12,7 +12,7 @@ from torch import nn
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ..meter import Meter
-from ..steps import training_run
+from ..steps import Apply, training_run
 from ..timeline import Measurement
 from ..watch import Watch, adopt
 
@@ -48,12 +48,15 @@ def step(
     return Watch(model, optimizer, device, foreign_bytes).measure(run, seconds)
 
 
-def training_step(setup: TrainSetup, device: str | None = None, warmup: int = 1) -> Measurement:
+def training_step(setup: TrainSetup, device: str | None = None, warmup: int = 1,
+                  apply: Apply | None = None) -> Measurement:  # fmt: skip
     """Build the model of `setup` with random weights and measure a real training step of it on this machine.
 
-    `device` is "cuda" where there is a GPU, else "cpu". Raises WorkbookError when the run would not fit.
+    `device` is "cuda" where there is a GPU, else "cpu". `apply(model, policy)` puts the checkpointing in where it is
+    more than segments of layers: `helpers.techniques.checkpointing.apply`. Raises WorkbookError when the run would
+    not fit.
     """
-    prepared = training_run(setup, device)
+    prepared = training_run(setup, device, apply)
     return step(prepared.step, prepared.model, prepared.optimizer, warmup)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
-from ..steps import build_model, require_one_rank, run_of
+from ..steps import Apply, build_model, require_one_rank, require_segments, run_of
 from .bases import QuantizedBase, base_on_meta, prepare, quiet_import
 from .eight_bit import optimizer_without_values
 from .fake import without_memory
@@ -28,29 +28,35 @@ def capability_of(gpu: str | Device | None) -> tuple[int, int]:
     return CAPABILITIES.get(device(gpu).name.split("-")[0], AMPERE)
 
 
-def train(setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, steps: int = 2) -> Trace:
+def train(setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, steps: int = 2,
+          apply: Apply | None = None) -> Trace:  # fmt: skip
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
-    `on` is "cuda", or "cpu" for what `measure.training_step` would measure here. Raises WorkbookError.
+    `on` is "cuda", or "cpu" for what `measure.training_step` would measure here. `apply(model, policy)` puts the
+    checkpointing in where it is more than segments of layers: `helpers.techniques.checkpointing.apply`. Raises
+    WorkbookError.
     Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
     """
     require_one_rank(setup)
     _require_steps(steps)
     _require_grouped_products(setup)
+    if apply is None:
+        require_segments(setup)  # before a large model is built
     model = build_model(setup, "meta")
     with fake(on, capability_of(gpu)) as session:
         without_memory(model, session.mode)
-        run = run_of(setup, model, "cpu", optimizer_without_values)
+        run = run_of(setup, model, "cpu", optimizer_without_values, apply)
         return record(run.step, run.model, run.optimizer, warmup=steps - 1)
 
 
 def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_proj"), gpu: str | Device | None = None,
-         on: str = CUDA, steps: int = 2, base: str | QuantizedBase | None = None) -> Trace:  # fmt: skip
+         on: str = CUDA, steps: int = 2, base: str | QuantizedBase | None = None,
+         apply: Apply | None = None) -> Trace:  # fmt: skip
     """Trace training of LoRA adapters of `rank` on the linear layers called `targets`, the base frozen, as in peft.
 
     `base` quantizes it, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
-    `setup.precision` keeps weights. The adapters are FP32, peft's default, whatever the base is in. Needs the package
-    peft, and bitsandbytes for a quantized base. Raises WorkbookError.
+    `setup.precision` keeps weights. The adapters are FP32, peft's default, whatever the base is in. `apply` is as in
+    `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises WorkbookError.
     """
     require_one_rank(setup)
     _require_steps(steps)
@@ -62,9 +68,9 @@ def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_pr
         if quantized:
             prepare(model, quantized, session)
         adapted = _with_adapters(model, rank, targets)
-        if setup.checkpoint_every:
+        if setup.checkpointing != "none":
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
-        run = run_of(setup, adapted, "cpu", optimizer_without_values)
+        run = run_of(setup, adapted, "cpu", optimizer_without_values, apply)
         return record(run.step, run.model, run.optimizer, warmup=steps - 1)
 
 

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from helpers.memory.meter import Meter
 from helpers.memory.watch import adopt
 from helpers.techniques.checkpointing import Checkpoint, checkpoint_by_function, checkpoint_by_hooks, flops_of
-from tests.techniques.checkpointing.models import Block, chain
+from tests.techniques.checkpointing.models import Block, chain, peak_bytes
 
 OURS = (checkpoint_by_function, checkpoint_by_hooks)
 
@@ -111,6 +111,14 @@ def test_only_the_input_is_kept_and_nothing_after_backward(engine):
         gc.collect()
         assert meter.live_bytes == there
     meter.stop()
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_the_peak_of_the_backward_pass_is_that_of_pytorchs_engine(ours):
+    """What is made again is freed operator by operator, and not when the last has had it."""
+    real = {checkpoint_by_function: reentrant, checkpoint_by_hooks: non_reentrant}[ours]
+    model, x = chain(4, width=64, hidden=256), torch.randn(128, 64, requires_grad=True)
+    assert peak_bytes(model, lambda: ours(model, x).sum()) == peak_bytes(model, lambda: real(model, x).sum())
 
 
 def test_hooks_give_the_way_to_a_second_backward():

@@ -1,6 +1,6 @@
 """The solver against every plan there is, and against the field's policies at the same budget."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -35,7 +35,7 @@ def every_plan(layers):
     """All ways to cut the chain, and all choices for the pieces of one layer."""
     for cuts in product([False, True], repeat=len(layers) - 1):
         edges = [0, *(at + 1 for at, cut in enumerate(cuts) if cut), len(layers)]
-        pieces = list(zip(edges[:-1], edges[1:], strict=True))
+        pieces = list(pairwise(edges))
         options = [layers[a].choices if b == a + 1 else ["full"] for a, b in pieces]
         for hows in product(*options):
             yield tuple(Segment(a, b, how) for (a, b), how in zip(pieces, hows, strict=True))
