@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MB = 1e6
+TICKS = [digit * 10**power for power in range(-3, 6) for digit in (1, 2, 3, 5)]
 
 
 def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bins: int = 120) -> Picture:
@@ -59,7 +60,7 @@ def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]],
     for colour, (name, values) in zip(LINES, series.items(), strict=False):
         axes.plot(bits, [max(value, noise) for value in values], "o-", color=colour, markersize=6, label=name)
     axes.axhline(noise, color=FAINT, linestyle=":", linewidth=1)
-    axes.text(bits[-1], noise, "lost in noise ", ha="right", va="bottom", fontsize=8.5, color=FAINT)
+    axes.text(bits[0], noise, "noise", ha="left", va="bottom", fontsize=8.5, color=FAINT)
     axes.set_yscale("log")
     axes.set_xticks(bits)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
@@ -81,10 +82,18 @@ def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, b
     if best:
         joined = sorted(points[name] for name in best)
         axes.plot([size / MB for size, _ in joined], [score for _, score in joined], color=FAINT, linewidth=1, zorder=1)
-    axes.margins(0.14)
+    axes.set_xscale("log")
+    sizes = [size / MB for size, _ in points.values()]
+    axes.set_xlim(min(sizes) / 1.2, max(sizes) * 1.5)
+    axes.set_xticks([tick for tick in TICKS if min(sizes) / 1.2 <= tick <= max(sizes) * 1.5])
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.margins(y=0.14)
     axes.set_xlabel("MB of weights", fontsize=9)
     axes.set_ylabel(y_label, fontsize=9)
     named = Labels(axes)
+    if best:
+        named.avoid_line(*zip(*((size / MB, score) for size, score in joined), strict=True))
     for size, score in points.values():
         named.avoid_point(size / MB, score)
     for number, (name, (size, score)) in enumerate(points.items()):

@@ -58,8 +58,8 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
 
     >>> one = LayerCost(10, 100, False, 50, {"none": Choice(100, 110), "full": Choice(10, 120, 40)})
     >>> print(solve([one] * 4, budget_bytes=250))
-    layers 0 to 2: full x 1
-    layers 3 to 3: none x 1
+    layers 0 to 1: full x 1
+    layers 2 to 3: none x 1
     """
     edges, needs = _prepared(layers, head_bytes)
     if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, (int, float)) or not budget_bytes >= needs[0]:
