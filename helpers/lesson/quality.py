@@ -1,4 +1,4 @@
-"""Pictures of rounding: levels over a histogram, error against bits, channel sizes, quality against bytes."""
+"""Pictures of bargains: levels over a histogram, error against bits, channel sizes, quality or time against bytes."""
 
 from __future__ import annotations
 
@@ -98,6 +98,25 @@ def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, b
         named.avoid_point(size / MB, score)
     for number, (name, (size, score)) in enumerate(points.items()):
         named.place((size / MB, score), name, LINES[number % len(LINES)])
+    return as_picture(figure, title)
+
+
+def trade(title: str, points: Mapping[str, tuple[float, float]], front: Sequence[tuple[float, float]], x_label: str,
+          y_label: str) -> Picture:  # fmt: skip
+    """Named dots (x, y), both better when lower, over the curve of the best that can be had."""
+    figure, axes = new_figure(title, height=3.6)
+    figure.subplots_adjust(left=0.1)
+    axes.plot(*zip(*front, strict=True), "-", color=FAINT, linewidth=3, alpha=0.5)
+    for number, point in enumerate(points.values()):
+        axes.plot(*([one] for one in point), "o", markersize=7, color=LINES[number % len(LINES)])
+    axes.margins(0.14)
+    axes.set_xlabel(x_label, fontsize=9)
+    axes.set_ylabel(y_label, fontsize=9)
+    named = Labels(axes)
+    for point in points.values():
+        named.avoid_point(*point)
+    for number, (name, point) in enumerate(points.items()):
+        named.place(point, name, LINES[number % len(LINES)])
     return as_picture(figure, title)
 
 

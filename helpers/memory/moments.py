@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from math import prod
 
@@ -15,7 +16,7 @@ SCALARS = 3  # the loss, the number of targets it is a mean of, and the gradient
 
 
 def _tensors_bytes(shapes: Iterable[tuple[int, ...]], bytes_per_value: int) -> int:
-    return sum(rounded(prod(shape) * bytes_per_value) for shape in shapes)
+    return sum(count * rounded(prod(shape) * bytes_per_value) for shape, count in Counter(shapes).items())
 
 
 def _share(size_bytes: int, ranks: int) -> int:
@@ -36,20 +37,21 @@ class Step:
         self.kept = Kept(setup)
         self.saved, self.stored_bytes = self.kept.saved, self.kept.stored_bytes()
         self.outside = activations.saved_outside_layers(setup)
-        self.optimizer_bytes = self._optimizer_bytes()
+        self.tensors = Counter(self.model.tensors())
+        self.parameter_bytes, self.optimizer_bytes = self._parameters(), self._optimizer_bytes()
 
     # --- constants of the step -------------------------------------------------------------------------------------
 
     def _parameters(self) -> int:
-        whole = _tensors_bytes(self.model.tensors(), self.recipe.weight_bytes)
+        whole = _tensors_bytes(self.tensors, self.recipe.weight_bytes)
         return _share(whole, self.setup.ranks) if self.setup.zero >= 3 else whole
 
     def _optimizer_bytes(self) -> int:
         """States and master copy; sharded from ZeRO stage 1 on."""
         optimized = self.recipe.optimized_bytes
         whole = sum(
-            self._state_bytes(shape, optimized) + rounded(prod(shape) * self.recipe.master_bytes)
-            for shape in self.model.tensors()
+            count * (self._state_bytes(shape, optimized) + rounded(prod(shape) * self.recipe.master_bytes))
+            for shape, count in self.tensors.items()
         )
         return _share(whole, self.setup.ranks) if self.setup.zero >= 1 else whole
 
@@ -65,7 +67,7 @@ class Step:
 
     def _gradients(self, shapes: Iterable[tuple[int, ...]]) -> int:
         if self.setup.precision == "megatron-bf16":  # the FP32 main gradients are one buffer that is never freed
-            shapes = self.model.tensors()
+            shapes = self.tensors
         whole = _tensors_bytes(shapes, self.recipe.grad_bytes)
         return _share(whole, self.setup.ranks) if self.setup.zero >= 2 else whole
 
@@ -76,7 +78,7 @@ class Step:
 
     def _moment(self, name: str, gradients: Iterable = (), activations: int = 0, logits: int = 0, workspace: int = 0):
         sizes = (
-            self._parameters(), self._gradients(gradients), self.optimizer_bytes, activations, logits,
+            self.parameter_bytes, self._gradients(gradients), self.optimizer_bytes, activations, logits,
             workspace + self.cublas, 0,
         )  # fmt: skip
         return Moment(name, Breakdown({part: size for part, size in zip(PARTS, sizes, strict=True) if size}))
@@ -220,11 +222,11 @@ class Step:
         """Every gradient exists. Tied weights hold three of vocab x hidden: the head's, the embedding's, their sum."""
         tied = 2 * _tensors_bytes(self._head_tensors(), self.recipe.grad_bytes) if self.model.tied else 0
         workspace = rounded(self.hidden_values * self.width.residual) + tied
-        return self._moment("backward of the embedding", self.model.tensors(), 0, 0, workspace)
+        return self._moment("backward of the embedding", self.tensors, 0, 0, workspace)
 
     def optimizer_step(self) -> Moment:
         """Weights, gradients, states, and the copies that the optimizer makes while it steps."""
-        shapes, width = list(self.model.tensors()), self.recipe.optimized_bytes
+        shapes, width = self.tensors, self.recipe.optimized_bytes
         copies = self.rule.peak_copies * _tensors_bytes(shapes, width)
         copies = _share(copies, self.setup.ranks) if self.setup.zero >= 1 else copies
         largest = self.rule.peak_tensor_copies * max(prod(shape) for shape in shapes) * width

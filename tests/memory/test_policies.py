@@ -66,10 +66,8 @@ def test_the_peak_moves_from_the_loss_to_a_layer():
 def test_on_cuda_the_statistics_of_a_norm_stay_fp32_and_on_a_cpu_they_do_not():
     setup = setup_of("gpt2", "bf16")
     measured = measure.training_step(setup, "cpu")
-    one, norms = (2 * (1024 * -(-4 * 480 // 512) // 2), 11), 2 * 5 + 1
-    spared = norms * 2 * (2048 - 1024)  # 480 values: 2 bytes each on a CPU, 4 on CUDA, in whole blocks
-    assert one[1] == norms
-    assert budget.train(setup).saved_bytes - measured.saved_bytes == spared
+    spared = 2 * (2048 - 1024)  # mean and rstd of 480 tokens, 4 bytes each on CUDA and 2 here, in whole blocks
+    assert budget.train(setup).saved_bytes - measured.saved_bytes == (2 * 5 + 1) * spared
 
 
 @pytest.mark.parametrize("policy", ["selective", "module:attention", "nested:3", "first:4", "offload:inputs"])
@@ -100,7 +98,7 @@ def test_flops_of_llama_2_7b_by_hand():
     assert flops["full"].backward == 2 * flops["full"].forward + 32 * kernel // 2
     assert flops["full"].recomputed == 32 * (layer - down) == budget.extra_flops(llama_7b(checkpointing="full"))
     assert flops["selective:matmuls"].recomputed == 32 * kernel
-    assert round(flops["full"].ratio, 3) == 1.253
+    assert round(flops["full"].ratio, 3) == 1.257
 
 
 def test_a_recomputed_segment_runs_all_but_its_last_product():

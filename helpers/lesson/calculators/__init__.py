@@ -6,6 +6,7 @@ print(training_memory().answer(micro_batch=4))          # the same in text
 """
 
 from .allocation import AllocationAnswer, allocation, allocation_answer
+from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
 from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
 from .serving_memory import serving_answer
@@ -16,12 +17,15 @@ __all__ = [
     "AllocationAnswer",
     "Answer",
     "Calculator",
+    "CheckpointingAnswer",
     "MemoryAnswer",
     "QuantizationAnswer",
     "RooflineAnswer",
     "allocation",
     "allocation_answer",
     "changes_that_fit",
+    "checkpointing",
+    "checkpointing_answer",
     "quantization",
     "quantization_answer",
     "roofline",

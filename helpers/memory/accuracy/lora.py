@@ -16,6 +16,7 @@ from ...catalog.errors import WorkbookError
 from .. import trace
 from ..timeline import BACKWARD, FORWARD, OPTIMIZER
 from ..trace.fake import without_memory
+from ..trace.on_host import linears_made_on_host
 from ..trace.runs import capability_of
 from .cases import Case, model_config
 
@@ -25,7 +26,9 @@ def predict(case: Case) -> dict[str, int]:
     _require_peft()
     base = _base(case)  # outside: fake() would count what its construction throws away
     with _quiet(), trace.fake("cuda", capability_of(case.device)) as session, _equal_heads():
-        model = _adapted(case, without_memory(base, session.mode))
+        model = without_memory(base, session.mode)
+        with linears_made_on_host(session.meter):
+            model = _adapted(case, model)
         loaded = len(session.meter.events)
         step, optimizer = _step(case, model)
         found = trace.record(step, model, optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -14,6 +15,7 @@ from ..steps import Apply, build_model, require_one_rank, require_segments, run_
 from .bases import QuantizedBase, base_on_meta, prepare, quiet_import
 from .eight_bit import optimizer_without_values
 from .fake import without_memory
+from .on_host import linears_made_on_host
 from .record import AMPERE, CUDA, Trace, fake, record
 
 # Compute capabilities that change what is allocated; NVIDIA's CUDA GPUs table. All others count as Ampere (8, 0).
@@ -67,7 +69,8 @@ def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_pr
         model = without_memory(model, session.mode)
         if quantized:
             prepare(model, quantized, session)
-        adapted = _with_adapters(model, rank, targets)
+        with linears_made_on_host(session.meter) if on == CUDA else contextlib.nullcontext():
+            adapted = _with_adapters(model, rank, targets)
         if setup.checkpointing != "none":
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
         run = run_of(setup, adapted, "cpu", optimizer_without_values, apply)
