@@ -1,10 +1,12 @@
-"""Memory against FLOPs: policies as points, and the line through those that no other beats. SVG, and PNG for storage."""
+"""Memory against FLOPs: policies as points, and the line through those that no other beats. SVG, and PNG."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
+from math import floor, log10
 
 from ..memory.account import GIB, human
 from .figures import as_picture, new_figure
@@ -33,15 +35,41 @@ class Point:
         return CHOSEN if self.chosen else ON if self.on_front else FAINT
 
 
+@dataclass(frozen=True)
+class Scale:
+    """Linear axes from nothing up: shares of FLOPs across, bytes up."""
+
+    across: float
+    up: float
+
+    @classmethod
+    def of(cls, points: Sequence[Point]) -> Scale:
+        return cls(max([0.1, *(point.extra_share for point in points)]), 1.08 * max(p.peak_bytes for p in points))
+
+    def x(self, share: float) -> float:
+        return LEFT + 14 + share / self.across * (RIGHT - LEFT - 120)
+
+    def y(self, size_bytes: float) -> float:
+        return BOTTOM - size_bytes / self.up * (BOTTOM - TOP)
+
+    def at(self, point: Point) -> tuple[float, float]:
+        return self.x(point.extra_share), self.y(point.peak_bytes)
+
+
 def front_svg(title: str, points: Sequence[Point], capacity_bytes: int | None = None, device: str = "") -> Picture:
     """Every point with its name, the front as steps, and a dashed line at the capacity where it is within reach."""
-    across = max([0.1, *(point.extra_share for point in points)])
-    up = 1.08 * max(point.peak_bytes for point in points)
-    placed = [(point, (LEFT + 14 + point.extra_share / across * (RIGHT - LEFT - 90),
-                       BOTTOM - point.peak_bytes / up * (BOTTOM - TOP))) for point in points]  # fmt: skip
-    body = [*_axes(across, up), *_steps(placed), *_names(placed)]
-    if capacity_bytes and capacity_bytes <= up:
-        body += _capacity(BOTTOM - capacity_bytes / up * (BOTTOM - TOP), f"{device} {human(capacity_bytes)}")
+    scale = Scale.of(points)
+    placed = [(point, scale.at(point)) for point in sorted(points, key=lambda point: point.chosen)]
+    taken = [(x - 6, y - 6, x + 6, y + 6) for _, (x, y) in placed]
+    corners = sorted(at for point, at in placed if point.on_front)
+    body = [*_axes(scale), _steps(corners)]
+    for (x, y), (to_x, to_y) in pairwise(corners):
+        taken += [(x, y - 1, to_x, y + 1), (to_x - 1, y, to_x + 1, to_y)]
+    if capacity_bytes and capacity_bytes <= scale.up:
+        y = scale.y(capacity_bytes)
+        body += _capacity(y, f"{device} {human(capacity_bytes)}")
+        taken += [(LEFT, y - 1, RIGHT, y + 1), (RIGHT - 260, y - 18, RIGHT, y)]
+    body += _names(placed, taken)
     head = _text(16, 24, title, INK, 15, "start", ' font-weight="600"')
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -63,32 +91,39 @@ def one_below_another(*pictures: Picture) -> Picture:
     return Picture(title, svg=f'{head}role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>')
 
 
-def _axes(across: float, up: float) -> Iterator[str]:
+def _ticks(most: float) -> list[float]:
+    """At most six round numbers from nothing to `most`."""
+    size = 10.0 ** floor(log10(most))
+    step = next(step for step in (size / 10, size / 5, size / 4, size / 2, size, 2 * size) if most / step <= 5)
+    return [step * count for count in range(int(most / step) + 1)]
+
+
+def _axes(scale: Scale) -> Iterator[str]:
     yield _line(LEFT, BOTTOM, RIGHT, BOTTOM, FAINT)
     yield _line(LEFT, TOP, LEFT, BOTTOM, FAINT)
-    for share in range(5):
-        value = across * share / 4
-        yield _text(LEFT + 14 + share / 4 * (RIGHT - LEFT - 90), BOTTOM + 17, f"{100 * value:.0f} %", FAINT, 11, "middle")
-        y = BOTTOM - share / 4 * (BOTTOM - TOP)
+    for percent in _ticks(100 * scale.across):
+        yield _text(scale.x(percent / 100), BOTTOM + 17, f"{percent:g} %", FAINT, 11, "middle")
+    unit, name = (GIB, "GiB") if scale.up >= GIB else (2**20, "MiB")
+    for size in _ticks(scale.up / unit):
+        y = scale.y(size * unit)
         yield _line(LEFT - 4, y, LEFT, y, FAINT)
-        yield _text(LEFT - 8, y + 4, f"{up * share / 4 / GIB:,.3g} GiB", FAINT, 11, "end")
+        yield _text(LEFT - 8, y + 4, f"{size:g} {name}", FAINT, 11, "end")
     yield _text((LEFT + RIGHT) / 2, BOTTOM + 35, "more FLOPs than without checkpointing; the peak on the left", INK, 12,
                 "middle")  # fmt: skip
 
 
-def _steps(placed: Sequence[tuple[Point, tuple[float, float]]]) -> Iterator[str]:
+def _steps(corners: Sequence[tuple[float, float]]) -> str:
     """From one on the front to the next: right at the same memory, then down."""
-    corners = sorted(at for point, at in placed if point.on_front)
     path = "".join(f" H {x:.1f} V {y:.1f}" for x, y in corners[1:])
-    yield (f'<path class="front" d="M {corners[0][0]:.1f} {corners[0][1]:.1f}{path}" fill="none" stroke="{ON}" '
+    return (f'<path class="front" d="M {corners[0][0]:.1f} {corners[0][1]:.1f}{path}" fill="none" stroke="{ON}" '
            f'stroke-width="1.5"/>')  # fmt: skip
 
 
-def _names(placed: Sequence[tuple[Point, tuple[float, float]]]) -> Iterator[str]:
+def _names(placed: Sequence[tuple[Point, tuple[float, float]]], taken: list[Box]) -> Iterator[str]:
     """Marks first; then names, the chosen one's and those on the front before the others, where they cover nothing."""
-    taken: list[Box] = [(x - 6, y - 6, x + 6, y + 6) for _, (x, y) in placed]
     for point, (x, y) in placed:
-        yield (f'<circle class="policy" cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{point.colour if point.chosen else CARD}" '
+        fill = point.colour if point.chosen else CARD
+        yield (f'<circle class="policy" cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" '
                f'stroke="{point.colour}" stroke-width="2.5"><title>{escape(point.name)}: {human(point.peak_bytes)}, '
                f"{100 * point.extra_share:.1f} % more FLOPs</title></circle>")  # fmt: skip
     for point, (x, y) in sorted(placed, key=lambda one: (not one[0].chosen, not one[0].on_front)):
@@ -130,7 +165,7 @@ def front_png(title: str, points: Sequence[Point], capacity_bytes: int | None = 
     corners = sorted((point.extra_share, point.peak_bytes) for point in points if point.on_front)
     x, y = [100 * share for share, _ in corners], [size / GIB for _, size in corners]
     axes.step(x, y, where="post", color=ON, linewidth=1.5)
-    for point in points:
+    for point in sorted(points, key=lambda point: point.chosen):
         axes.plot([100 * point.extra_share], [point.peak_bytes / GIB], "o", markersize=7, markeredgewidth=1.8,
                   color=point.colour if point.chosen else CARD, markeredgecolor=point.colour)  # fmt: skip
     axes.margins(x=0.16)

@@ -38,6 +38,8 @@ class Step:
         self.saved, self.stored_bytes = self.kept.saved, self.kept.stored_bytes()
         self.outside = activations.saved_outside_layers(setup)
         self.tensors = Counter(self.model.tensors())
+        shapes = {layer: list(layer.tensors(self.model.hidden)) for layer in set(self.model.layers)}
+        self.layer_tensors = [shapes[layer] for layer in self.model.layers]
         self.parameter_bytes, self.optimizer_bytes = self._parameters(), self._optimizer_bytes()
 
     # --- constants of the step -------------------------------------------------------------------------------------
@@ -60,7 +62,7 @@ class Step:
 
     def _gathered(self, layers: int) -> int:
         """Full-size copies that ZeRO makes for the layers in flight: weights at stage 3, gradients from stage 2."""
-        layer = max(_tensors_bytes(layer.tensors(self.model.hidden), 1) for layer in self.model.layers)
+        layer = max(_tensors_bytes(shapes, 1) for shapes in self.layer_tensors)
         weights = layers * layer * self.recipe.weight_bytes if self.setup.zero >= 3 else 0
         gradients = layer * self.recipe.grad_bytes if self.setup.zero >= 2 else 0
         return weights + gradients
@@ -157,13 +159,13 @@ class Step:
         gradients, highest = 0, (0, 0)
         for at in reversed(range(len(self.saved))):
             highest = max(highest, (self.kept.live_bytes(at) + gradients, at))
-            gradients += self._gradients(self.model.layers[at].tensors(self.model.hidden))
+            gradients += self._gradients(self.layer_tensors[at])
         return highest[1]
 
     def backward_of_layer(self, at: int) -> Moment:
         """The widest point of one layer's backward: in its MLP, or in eager attention between two score matrices."""
         layer, saved = self.model.layers[at], self.saved[at]
-        later = [shape for after in self.model.layers[at + 1 :] for shape in after.tensors(self.model.hidden)]
+        later = [shape for shapes in self.layer_tensors[at + 1 :] for shape in shapes]
         gradients = [*self._head_tensors(), (self.model.hidden,), *later]
         live = self.kept.live_bytes(at) + self._outside("bf16 copy", "final norm")
         in_mlp = self._in_mlp(layer)
@@ -175,7 +177,8 @@ class Step:
             freed, temporaries = self._in_eager_attention(layer, saved)
             done = (*layer.mlp.linears, layer.attention.linears[-1])
             again = self.kept.live_bytes(at, attention=True) - self.kept.live_bytes(at)
-            spots.append((live + again - freed, temporaries, [*gradients, *(t for linear in done for t in linear.tensors())]))
+            products = [shape for linear in done for shape in linear.tensors()]
+            spots.append((live + again - freed, temporaries, [*gradients, *products]))
         kept, temporaries, shapes = max(spots, key=lambda spot: spot[0] + spot[1])
         return self._moment(f"backward of layer {at + 1}", shapes, kept, 0, temporaries + self._gathered(2))
 

@@ -1,8 +1,8 @@
 """FLOPs of a training step in closed form: forward, backward, and what checkpointing runs again. No torch.
 
-Counted as PyTorch's `torch.utils.flop_counter` counts: matrix products and attention, a multiply and an add each, nothing
-taken off for a causal mask. A recomputation stops at the last tensor that the backward needs, so the product that
-ends a segment is not run again.
+Counted as PyTorch's `torch.utils.flop_counter` counts: matrix products and attention, a multiply and an add each,
+nothing taken off for a causal mask. A recomputation stops at the last tensor that the backward needs, so the product
+that ends a segment is not run again.
 """
 
 from __future__ import annotations

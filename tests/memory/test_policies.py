@@ -1,4 +1,4 @@
-"""Every checkpointing policy that has a closed form, against a real step: saved bytes to the byte, the peak, the FLOPs."""
+"""Every checkpointing policy with a closed form against a real step: saved bytes to the byte, the peak, the FLOPs."""
 
 from dataclasses import replace
 from functools import cache
@@ -23,7 +23,7 @@ SHAPES = {
 POLICIES = ("none", "full", "every:2", "sqrt-n", "first:2", "nested:3", "recursive", "selective", "selective:matmuls",
             "selective:attention", "module:attention", "module:mlp", "offload:inputs")  # fmt: skip
 # GPT-2 is not here: its gelu_new is another on CUDA under autocast, and it is CUDA's that the budget tells
-OTHERS = [(name, precision, "sdpa", policy) for name, precision in (("qwen3", "bf16"), ("llama", "autocast-bf16"))
+OTHERS = [(*same, "sdpa", policy) for same in (("qwen3", "bf16"), ("llama", "autocast-bf16"))
           for policy in ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs")]  # fmt: skip
 EAGER = [("llama", precision, "eager", policy) for precision in ("fp32", "autocast-bf16")
          for policy in ("selective", "module:attention", "module:mlp")]  # fmt: skip
@@ -125,7 +125,7 @@ def test_gemma_runs_the_last_product_again_because_a_norm_reads_it():
 def test_without_a_way_to_apply_it_a_policy_is_refused_and_told_of(policy):
     setup = setup_of("llama", policy=policy)
     for instrument in (lambda: measure.training_step(setup, "cpu"), lambda: trace.train(setup)):
-        with pytest.raises(WorkbookError, match="pass apply=helpers.techniques.checkpointing.apply"):
+        with pytest.raises(WorkbookError, match=r"pass apply=helpers\.techniques\.checkpointing\.apply"):
             instrument()
 
 

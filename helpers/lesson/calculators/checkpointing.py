@@ -18,8 +18,9 @@ from ..pictures import Picture
 from ..units import si
 from .shell import Calculator, MemoryAnswer
 
-POLICIES = ("none", "full", "every:2", "every:4", "sqrt-n", "recursive", "selective", "selective:matmuls",
-            "selective:attention", "module:attention", "module:mlp", "offload:inputs")  # fmt: skip
+COMPARED = ("none", "full", "every:2", "every:4", "sqrt-n", "selective", "selective:matmuls", "selective:attention",
+            "module:attention", "module:mlp", "offload:inputs")  # fmt: skip
+POLICIES = (*COMPARED, "first:2", "nested:4", "recursive")  # what the control offers; one that is chosen is compared
 HELPS = 0.01  # a peak that falls by less has not been helped
 
 
@@ -88,7 +89,7 @@ class CheckpointingAnswer(MemoryAnswer):
     def figures(self) -> dict[str, object]:
         """Every number of the answer by name, unrounded, for JSON."""
         front = self.front
-        rows = [{**vars(row), "on_front": row in front, "fits": fits(row, self.capacity_bytes)} for row in self.rows]
+        rows = [{**vars(row), "on_front": row in front, "fits": _fits(row, self.capacity_bytes)} for row in self.rows]
         return {"parts": dict(self.parts), "peak_bytes": self.parts.total, "policy": self.setup.checkpointing,
                 "policies": rows}  # fmt: skip
 
@@ -104,7 +105,7 @@ def checkpointing_answer(setup: TrainSetup, gpu: str | Device | None = None) -> 
     (2.0, 0.257, 'selective')
     """
     where = device(gpu) if gpu else None
-    names = [name for name in POLICIES if _layers_needed(name) <= len(setup.model.layers)]
+    names = [name for name in COMPARED if _layers_needed(name) <= len(setup.model.layers)]
     names.append(f"first:{max(1, len(setup.model.layers) // 2)}")
     predicted = {name: budget.train(replace(setup, checkpointing=name), cuda=True)
                  for name in dict.fromkeys((*names, setup.checkpointing))}  # fmt: skip
@@ -125,7 +126,7 @@ def _row(predicted: budget.TrainBudget) -> PolicyRow:
                      flops.recomputed, flops.ratio - 1)  # fmt: skip
 
 
-def fits(row: PolicyRow, capacity_bytes: int | None) -> bool | None:
+def _fits(row: PolicyRow, capacity_bytes: int | None) -> bool | None:
     """Whether a policy's peak is within the device; None without one."""
     return None if capacity_bytes is None else row.peak_bytes <= capacity_bytes
 
@@ -133,9 +134,10 @@ def fits(row: PolicyRow, capacity_bytes: int | None) -> bool | None:
 def _formula(answer: CheckpointingAnswer) -> Iterator[str]:
     """The table of policies, a mark at those on the front, then the chosen one with its numbers filled in."""
     front, setup, chosen = answer.front, answer.setup, answer.chosen
-    yield f"  {'policy':<20}{'kept':>12}{'peak':>12}{'more FLOPs':>12}   {'fits' if answer.capacity_bytes else ''}".rstrip()
+    told = "   fits" if answer.capacity_bytes else ""
+    yield f"  {'policy':<20}{'kept':>12}{'peak':>12}{'more FLOPs':>12}{told}"
     for row in answer.rows:
-        told = {None: "", True: "yes", False: "no"}[fits(row, answer.capacity_bytes)]
+        told = {None: "", True: "yes", False: "no"}[_fits(row, answer.capacity_bytes)]
         mark = "*" if row in front else " "
         yield (f"{mark} {row.policy:<20}{human(row.kept_bytes):>12}{human(row.peak_bytes):>12}"
                f"{100 * row.extra_share:>10.1f} %   {told}").rstrip()  # fmt: skip
@@ -143,9 +145,11 @@ def _formula(answer: CheckpointingAnswer) -> Iterator[str]:
     one = f"{setup.micro_batch} × {setup.sequence:,} × {setup.model.hidden:,} × {_residual_bytes(setup)} B"
     yield f"{'a boundary':<12}{human(activations.boundary_bytes(setup)):>12}   {one}: what a segment's input takes"
     saved = activations.saved_by_layer(setup, setup.model.layers[0]).total
-    yield f"{'a layer':<12}{human(saved):>12}   saved by each of {len(setup.model.layers)} layers that is not recomputed"
+    layers = f"each of {len(setup.model.layers)} layers"
+    yield f"{'a layer':<12}{human(saved):>12}   saved by {layers} that is not recomputed"
     whole = budget.step_flops(replace(setup, checkpointing="none")).total
-    yield f"{'run again':<12}{si(chosen.extra_flops, 'FLOP'):>12}   on {si(whole, 'FLOP')} of a step: {_percent(chosen)}"
+    again = si(chosen.extra_flops, "FLOP")
+    yield f"{'run again':<12}{again:>12}   on {si(whole, 'FLOP')} of a step: {_percent(chosen)}"
 
 
 def _residual_bytes(setup: TrainSetup) -> int:
@@ -168,6 +172,9 @@ def _sentences(answer: CheckpointingAnswer) -> Iterator[str]:
     else:
         yield (f"{row.policy} lowers the peak by {100 * spared:.0f} % for {_percent(row)} FLOPs; it is now in the "
                f"{row.peak_name}.")  # fmt: skip
+    if row.policy == "offload:inputs":
+        moved = len(answer.setup.model.layers) * activations.boundary_bytes(answer.setup)
+        yield f"{human(moved)} cross the link to the host and come back: time that is no FLOPs."
     if not answer.capacity_bytes:
         return
     over = row.peak_bytes - answer.capacity_bytes
