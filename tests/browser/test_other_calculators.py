@@ -83,3 +83,17 @@ def test_another_format_and_what_is_skipped_move_the_bar(live, screenshot) -> No
     choose(live, "weights", "int3-g64")
     wait_for_another(live, before)
     screenshot(live, "quantization-int3")
+
+
+@pytest.mark.parametrize("live", ["checkpointing"], indirect=True)
+def test_another_policy_moves_the_bar_and_the_front(live, screenshot) -> None:
+    screenshot(live, "checkpointing-light")
+    before = title(live)
+    assert "full" in before
+    choose(live, "policy", "selective")
+    wait_for_another(live, before)
+    assert "for 0.0 % more FLOPs" in live.locator("p.sentence").first.text_content()
+    before = title(live)
+    slider(live, "micro-batch").press("ArrowLeft")
+    wait_for_another(live, before)
+    screenshot(live, "checkpointing-selective")

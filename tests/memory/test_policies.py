@@ -23,8 +23,8 @@ SHAPES = {
 POLICIES = ("none", "full", "every:2", "sqrt-n", "first:2", "nested:3", "recursive", "selective", "selective:matmuls",
             "selective:attention", "module:attention", "module:mlp", "offload:inputs")  # fmt: skip
 # GPT-2 is not here: its gelu_new is another on CUDA under autocast, and it is CUDA's that the budget tells
-OTHERS = [(*same, "sdpa", policy) for same in (("qwen3", "bf16"), ("llama", "autocast-bf16"))
-          for policy in ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs")]  # fmt: skip
+OTHERS = [(*same, "sdpa", policy) for same in (("qwen3", "bf16"), ("llama", "autocast-bf16")) for policy in
+          ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs")]  # fmt: skip
 EAGER = [("llama", precision, "eager", policy) for precision in ("fp32", "autocast-bf16")
          for policy in ("selective", "module:attention", "module:mlp")]  # fmt: skip
 CASES = [(name, "fp32", "sdpa", policy) for name in SHAPES for policy in POLICIES] + OTHERS + EAGER

@@ -43,7 +43,7 @@ def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
         "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
         "gradients": f"up to {n:,} × {recipe.grad_bytes} B{shard['gradients']}",
         "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
-        "activations": f"{tokens}, {_per_layer(setup)}",
+        "activations": f"{tokens}, {_per_layer(predicted)}",
         "logits": f"{tokens} × {setup.model.vocab:,} vocabulary",
         "workspace": "temporaries of the moment, and cuBLAS",
     }
@@ -63,9 +63,12 @@ def _states(setup: TrainSetup) -> str:
     return f"{master}{rule.states} states × {n:,} × {recipe.optimized_bytes} B"
 
 
-def _per_layer(setup: TrainSetup) -> str:
+def _per_layer(predicted: budget.TrainBudget) -> str:
+    setup = predicted.setup
     saved = human(activations.saved_by_layer(setup, setup.model.layers[0]).total)
     layers, every = len(setup.model.layers), setup.checkpoint_every
+    if every is None:
+        return f"{layers} layers under {setup.checkpointing} keep {human(predicted.kept_bytes)}; {saved} saved by one"
     if not every:
         return f"{saved} saved by each of {layers} layers"
     return f"{layers} layers checkpointed by {every}; {saved} a layer while its segment is recomputed"
@@ -109,7 +112,7 @@ def training_memory(**start: object) -> Calculator:
         ),
         "micro_batch": ("micro-batch", [1, 2, 4, 8, 16, 32, 64]),
         "sequence": ("sequence", [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]),
-        "checkpointing": ("checkpointing", ["none", "full", "every:2", "every:4", "every:8"]),
+        "checkpointing": ("checkpointing", ["none", "full", "every:2", "every:4", "every:8", "selective"]),
         "attention": ("attention", ["sdpa", "eager"]),
     }
     first = {"model": "llama-2-7b", "gpu": "h100-80gb", "precision": "autocast-bf16", "optimizer": "adamw-fused",
