@@ -22,7 +22,7 @@ WHOLE = "is not a whole number"
 BAD = [
     ([], "arguments are required: COMMAND"),
     (["esimate"], "invalid choice"),
-    (["estimate"], "arguments are required: train|serve|quantize|op"),
+    (["estimate"], "arguments are required: train|serve|checkpointing|quantize|op"),
     (["estimate", "both"], "invalid choice"),
     (["estimate", "train"], "--model"),
     ([*TRAIN, "--colour", "red"], "unrecognized arguments: --colour red"),
@@ -65,7 +65,7 @@ BAD = [
     (["train-lm", "--steps-scale", "0"], "steps_scale is 0"),
     ([*TRAIN, "--checkpointing", "every:0"], "every:K with K from 1 to 32"),
     ([*TRAIN, "--checkpointing", "every:99"], "every:K with K from 1 to 32"),
-    ([*TRAIN, "--checkpointing", "some"], "none, full, every:K"),
+    ([*TRAIN, "--checkpointing", "some"], "none, full, selective, "),
     ([*SERVE, "--weights", "nf5"], "did you mean 'nf4'?"),
     ([*SERVE, "--kv", "int8"], "unknown KV cache format"),
     ([*SERVE, "--users", "0"], "users is 0"),
@@ -301,3 +301,12 @@ def test_quantize_answers_as_its_calculator_does(capsys):
     assert "rtx-4090-24gb" in said["fits"]
     assert main([*QUANTIZE, "--skipped", "", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["weight_bytes"] < said["weight_bytes"]
+
+
+def test_checkpointing_answers_with_every_policy(capsys):
+    command = ["estimate", "checkpointing", "--model", "llama-2-7b", "--micro-batch", "4", "--gpu", "h100"]
+    assert main([*command, "--checkpointing", "selective"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("none", "full", "sqrt-n", "module:mlp"))
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)

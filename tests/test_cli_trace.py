@@ -85,3 +85,22 @@ def test_bad_input_ends_in_one_clear_error(words, phrase, capsys):
     assert code == 2
     assert phrase in said.err
     assert "Traceback" not in said.err
+
+
+def test_a_policy_that_is_more_than_segments_is_put_in(capsys):
+    plain, selective = (json_of(capsys, "--checkpointing", policy) for policy in ("none", "selective"))
+    assert selective["peak_allocated_bytes"] < plain["peak_allocated_bytes"]
+
+
+def test_a_quantized_base_is_smaller(capsys):
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    lora = ("--lora-rank", "4", "--model", "llama-3.2-1b", "--sequence", "16")
+    plain, quantized = (json_of(capsys, *lora, *more) for more in ((), ("--lora-base", "nf4")))
+    assert quantized["peak_allocated_bytes"] < plain["peak_allocated_bytes"]
+
+
+def json_of(capsys, *flags):
+    tiny = ["--model", "tiny-llama", "--micro-batch", "8", "--sequence", "256", "--precision", "bf16"]
+    assert main(["trace", "train", "--json", *tiny, *flags]) == 0
+    return json.loads(capsys.readouterr().out)

@@ -5,6 +5,7 @@ Each module here holds one family of commands, with its flags; `add` puts it on 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 a check failed, 2 bad input."""
     try:
         arguments = _parser().parse_args(argv)
-        return arguments.run(arguments)
+        done = arguments.run(arguments)
+        sys.stdout.flush()
+        return done
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except WorkbookError as error:
         print(f"workbook: {error}", file=sys.stderr)
         return USAGE_ERROR

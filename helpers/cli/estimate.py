@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU", allow_abbrev=False)
-    kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar="train|serve|quantize|op")
+    kinds = estimate.add_subparsers(
+        title="what to estimate", required=True, metavar="train|serve|checkpointing|quantize|op"
+    )
     train = kinds.add_parser("train", help="one training step, per rank", allow_abbrev=False)
     serve = kinds.add_parser("serve", help="weights and KV cache of one replica", allow_abbrev=False)
     for parser in (train, serve):
@@ -32,8 +34,19 @@ def add(commands: argparse._SubParsersAction) -> None:
     train.set_defaults(run=_estimate_train)
     serve_flags(serve)
     serve.set_defaults(run=_estimate_serve)
+    _checkpointing_parser(kinds)
     _quantize_parser(kinds)
     _op_parser(kinds)
+
+
+def _checkpointing_parser(kinds: argparse._SubParsersAction) -> None:
+    parser = kinds.add_parser("checkpointing", help="every policy: what it keeps, where it peaks, what it runs again",
+                              allow_abbrev=False)  # fmt: skip
+    parser.add_argument("--model", required=True, help=f"{', '.join(MODELS)}, or a path to a config.json")
+    train_flags(parser)
+    parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
+    parser.add_argument("--json", action="store_true", help="print JSON, in bytes and FLOPs")
+    parser.set_defaults(run=_estimate_checkpointing)
 
 
 def _quantize_parser(kinds: argparse._SubParsersAction) -> None:
@@ -76,6 +89,14 @@ def _estimate_serve(arguments: argparse.Namespace) -> int:
     return _print_answer(
         serving_answer(setup, device_of(arguments)), arguments, {"kv_bytes_per_token": per_token}, setup
     )
+
+
+def _estimate_checkpointing(arguments: argparse.Namespace) -> int:
+    from ..lesson.calculators import checkpointing_answer
+
+    answer = checkpointing_answer(TrainSetup(**setup_arguments(TrainSetup, arguments)), arguments.gpu)
+    print(json.dumps(answer.figures) if arguments.json else answer)
+    return 0
 
 
 def _estimate_quantize(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from ..catalog.devices import device
 from ..catalog.errors import WorkbookError
+from ..catalog.policies import POLICIES
 from ..catalog.recipes import OPTIMIZERS, PRECISIONS
 from ..catalog.setup import ATTENTIONS, KV_FORMATS, WEIGHT_FORMATS
 
@@ -23,7 +24,7 @@ def train_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--optimizer", default="adamw", help=", ".join(OPTIMIZERS))
     parser.add_argument("--micro-batch", type=whole, default=1, help="sequences in one forward")
     parser.add_argument("--sequence", type=whole, default=2048, help="tokens in a sequence")
-    parser.add_argument("--checkpointing", default="none", help="none, full, every:K")
+    parser.add_argument("--checkpointing", default="none", help=", ".join(POLICIES))
     parser.add_argument("--attention", default="sdpa", help=", ".join(ATTENTIONS))
     parser.add_argument("--zero", type=whole, default=0, help="ZeRO stage, 0 to 3")
     parser.add_argument("--ranks", type=whole, default=1, help="data-parallel ranks")

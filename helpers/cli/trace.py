@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 
 from ..catalog.devices import DEVICES
 from ..catalog.errors import WorkbookError
@@ -26,6 +27,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     train_flags(train)
     train.add_argument("--lora-rank", type=whole, help="train LoRA adapters of this rank, the base frozen")
     train.add_argument("--lora-targets", default="q_proj,v_proj", help="linear layers that get one, by name")
+    train.add_argument("--lora-base", choices=("nf4", "nf4-dq"), help="quantize the frozen base: QLoRA")
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
     train.set_defaults(run=_trace_train)
     serve_flags(serve)
@@ -43,14 +45,24 @@ def _trace_train(arguments: argparse.Namespace) -> int:
              f"{setup.micro_batch} × {setup.sequence:,} tokens")  # fmt: skip
     if arguments.lora_rank is not None:
         targets = arguments.lora_targets.split(",")
-        found = trace.lora(setup, arguments.lora_rank, targets, where, steps=arguments.steps)
+        more = {"steps": arguments.steps, "base": arguments.lora_base, "apply": _policy(setup)}
+        found = trace.lora(setup, arguments.lora_rank, targets, where, **more)
         return _print_trace(f"LoRA of rank {arguments.lora_rank} on {title}", found, None, arguments)
-    found = trace.train(setup, where, steps=arguments.steps)
+    found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup))
     try:
         predicted = budget.train(setup, cuda=True).parts
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
     return _print_trace(f"Training {title}", found, predicted, arguments)
+
+
+def _policy(setup: TrainSetup) -> Callable | None:
+    """What puts the setup's policy into a model; None for those that `memory` knows how to put in."""
+    if setup.checkpoint_every is not None:
+        return None
+    from ..techniques.checkpointing import apply
+
+    return apply
 
 
 def _trace_serve(arguments: argparse.Namespace) -> int:

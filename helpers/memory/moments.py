@@ -195,6 +195,8 @@ class Step:
         relu = layer.mlp.activation == "relu"
         copy = rounded(2 * layer.mlp.linears[-1].weights) if self.width.autocast else 0
         freed, gradients = copy + (0 if relu else wide), 2 if relu else 3
+        if layer.mlp.activation == "gelu_new" and self.width.autocast:  # pow and what follows it are FP32 on CUDA
+            gradients *= 2
         return freed, gradients * wide + rounded(self.hidden_values * self.width.residual)
 
     def _in_output_norm(self) -> int:

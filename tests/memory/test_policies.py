@@ -22,7 +22,7 @@ SHAPES = {
 }  # fmt: skip
 POLICIES = ("none", "full", "every:2", "sqrt-n", "first:2", "nested:3", "recursive", "selective", "selective:matmuls",
             "selective:attention", "module:attention", "module:mlp", "offload:inputs")  # fmt: skip
-# GPT-2 is not here: its gelu_new is another on CUDA under autocast, and it is CUDA's that the budget tells
+# GPT-2 under autocast is held against the trace: its gelu_new is another on CUDA, and that is what the budget tells
 OTHERS = [(*same, "sdpa", policy) for same in (("qwen3", "bf16"), ("llama", "autocast-bf16")) for policy in
           ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs")]  # fmt: skip
 EAGER = [("llama", precision, "eager", policy) for precision in ("fp32", "autocast-bf16")
@@ -63,6 +63,14 @@ def test_the_peak_moves_from_the_loss_to_a_layer():
     assert names["selective"] == "backward of layer 5"
 
 
+def test_the_peak_can_lie_in_the_middle():
+    """Of nested segments 1-3 and 4-5 the end of the first: most boundaries, and the gradients of two layers."""
+    setup = replace(setup_of("llama", policy="nested:3"), micro_batch=8)
+    predicted, measured = budget.train(setup), measure.training_step(setup, "cpu", apply=apply)
+    assert predicted.peak.name == "backward of layer 3"
+    assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.002)
+
+
 def test_on_cuda_the_statistics_of_a_norm_stay_fp32_and_on_a_cpu_they_do_not():
     setup = setup_of("gpt2", "bf16")
     measured = measure.training_step(setup, "cpu")
@@ -70,11 +78,14 @@ def test_on_cuda_the_statistics_of_a_norm_stay_fp32_and_on_a_cpu_they_do_not():
     assert budget.train(setup).saved_bytes - measured.saved_bytes == (2 * 5 + 1) * spared
 
 
-@pytest.mark.parametrize("policy", ["selective", "module:attention", "nested:3", "first:4", "offload:inputs"])
-def test_on_cuda_as_the_trace_tells_it(policy):
-    setup = TrainSetup("gpt2", "autocast-bf16", "sgd", micro_batch=4, sequence=512, checkpointing=policy)
+@pytest.mark.parametrize("precision", ["fp32", "autocast-bf16"])
+@pytest.mark.parametrize("policy", ["full", "selective", "selective:attention", "module:attention", "module:mlp",
+                                    "nested:3", "first:2", "offload:inputs"])  # fmt: skip
+def test_on_cuda_as_the_trace_tells_it(policy, precision):
+    """With the workspaces of cuBLASLt, a MiB for each thread that multiplies and adds a bias."""
+    setup = setup_of("gpt2", precision, policy=policy)
     traced = trace.train(setup, apply=apply)
-    assert budget.train(setup, cuda=True).peak_bytes == pytest.approx(traced.peak_bytes, rel=0.001)
+    assert budget.train(setup, cuda=True).peak_bytes == pytest.approx(traced.peak_bytes, abs=2**15)
 
 
 def test_one_layer_of_llama_2_7b_by_hand():
@@ -139,11 +150,10 @@ def test_segments_need_no_apply_and_give_the_same(policy):
 
 def test_apply_is_handed_the_model_and_the_policy_and_only_where_there_is_one():
     seen = []
-    for policy in ("none", "selective"):
+    for policy in ("none", "full", "selective"):
         training_run(setup_of("llama", policy=policy), "cpu", apply=lambda *given: seen.append(given))
-    [(model, policy)] = seen
-    assert isinstance(model, torch.nn.Module)
-    assert policy == "selective"
+    assert [policy for _, policy in seen] == ["full", "selective"]
+    assert all(isinstance(model, torch.nn.Module) for model, _ in seen)
 
 
 def test_measured_and_traced_with_apply_agree():
