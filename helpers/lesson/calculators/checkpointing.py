@@ -60,7 +60,7 @@ class CheckpointingAnswer(MemoryAnswer):
     def front(self) -> tuple[PolicyRow, ...]:
         """Rows that no other beats, the cheapest in FLOPs first."""
         best = [row for row in self.rows if not any(other.beats(row) for other in self.rows)]
-        return tuple(sorted(best, key=lambda row: row.peak_bytes))
+        return tuple(sorted(best, key=lambda row: (row.extra_flops, row.peak_bytes)))
 
     @property
     def cheapest_that_fits(self) -> PolicyRow | None:
