@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog import MODELS, OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, model
@@ -42,6 +42,9 @@ quick = settings(max_examples=60, deadline=None)
 @quick
 @given(train_setups, st.booleans())
 def test_parts_sum_to_the_total_and_the_peak_is_the_largest_moment(setup, cuda):
+    first = setup.model.layers[0].attention
+    grouped = setup.attention == "sdpa" and first.kv_heads != first.heads
+    assume(not (cuda and grouped and setup.precision == "fp32"))  # refused: CUDA has no fused kernel for it
     predicted = budget.train(setup, cuda)
     for moment in predicted.moments:
         assert moment.total == sum(moment.parts.values())
@@ -69,7 +72,7 @@ def test_more_ranks_never_need_more_on_each(setup, more):
     few, many = budget.train(setup), budget.train(replace(setup, ranks=setup.ranks + more))
     assert many.peak_bytes <= few.peak_bytes
     for here, there in zip(few.moments, many.moments, strict=True):
-        assert all(size <= here.parts.get(part, 0) for part, size in there.parts.items()), here.name
+        assert there.total <= here.total, here.name  # its parts may change places: the moment is the worst of two
 
 
 @quick
