@@ -75,7 +75,7 @@ def test_lora(capsys):
         ([*TRAIN, "--zero", "3", "--ranks", "2"], "ranks"),
         ([*TRAIN, "--lora-rank", "0"], "LoRA rank"),
         ([*TRAIN, "--dtype", "fp8"], "fp8"),
-        ([*SERVE, "--weights", "nf4"], "nf4"),
+        ([*SERVE, "--weights", "int8"], "int8"),
         (["trace", "serve", "--model", "tiny-lama"], "tiny-lama"),
         (["trace"], "required"),
     ],

@@ -12,7 +12,7 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..steps import Apply, build_model, require_one_rank, require_segments, run_of
-from .bases import QuantizedBase, base_on_meta, prepare, quiet_import
+from .bases import BASES, QuantizedBase, base_on_meta, in_4_bits, prepare, quiet_import
 from .eight_bit import optimizer_without_values
 from .fake import without_memory
 from .on_host import linears_made_on_host
@@ -94,17 +94,13 @@ def decode(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -
 
 
 def _serve(setup: ServeSetup, gpu: str | Device | None, on: str, cached: int) -> Trace:
-    if setup.weights not in DTYPES or setup.kv != setup.weights:
-        raise WorkbookError(f"weights in {setup.weights} and KV in {setup.kv} are not traced",
-                            f"the same of {', '.join(DTYPES)} for both",
-                            "use helpers.memory.budget.serve for quantized formats")  # fmt: skip
-    from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+    from transformers import DynamicCache
 
-    with torch.device("meta"):
-        config = AutoConfig.for_model(**setup.model.config)
-        model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[setup.weights]).eval()
+    model, base = _served(setup)
     with fake(on, capability_of(gpu)) as session, torch.no_grad():
         without_memory(model, session.mode)
+        if base:
+            prepare(model, base, session)
         cache = DynamicCache(config=model.config)
 
         def forward(tokens: int) -> None:
@@ -114,6 +110,26 @@ def _serve(setup: ServeSetup, gpu: str | Device | None, on: str, cached: int) ->
         if cached:
             forward(cached)
         return record(lambda: forward(setup.context - cached), model, warmup=0, kv_cache=lambda: _tensors_of(cache))
+
+
+def _served(setup: ServeSetup) -> tuple[nn.Module, QuantizedBase | None]:
+    """The model on the meta device, and how it is quantized: in bitsandbytes' 4 bits, computing in the cache's type."""
+    quantized = setup.weights in BASES and setup.skipped is None and setup.kv in DTYPES
+    if not quantized and (setup.weights not in DTYPES or setup.kv != setup.weights):
+        raise WorkbookError(f"weights in {setup.weights} and KV in {setup.kv} are not traced",
+                            f"the same of {', '.join(DTYPES)} for both, or weights in {' or '.join(BASES)} with what "
+                            "bitsandbytes skips", "use helpers.memory.budget.serve for the others")  # fmt: skip
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        config = AutoConfig.for_model(**setup.model.config)
+        model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[setup.kv])
+    base = QuantizedBase(setup.weights, setup.kv, prepared=False) if quantized else None
+    model = (in_4_bits(model, base) if base else model).eval()
+    for module in model.modules():
+        if type(module).__name__ == "Linear4bit":
+            module.train()  # in eval mode bitsandbytes packs the weight anew for a CPU's own kernel
+    return model, base
 
 
 def _tensors_of(cache: object) -> Iterable[torch.Tensor]:

@@ -1,5 +1,7 @@
 """Ready-made runs: against the closed form, at sizes that no test machine holds, and what they refuse."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
@@ -67,7 +69,9 @@ def test_lora_trains_only_its_adapters():
         lambda: trace.train(TrainSetup("tiny-llama", zero=3, ranks=2)),
         lambda: trace.train(TrainSetup("tiny-llama"), steps=0),
         lambda: trace.train(TrainSetup("tiny-llama"), gpu="h1000"),
-        lambda: trace.prefill(ServeSetup("tiny-llama", weights="nf4")),
+        lambda: trace.prefill(ServeSetup("tiny-llama", weights="int8")),
+        lambda: trace.prefill(ServeSetup("tiny-llama", weights="nf4", kv="fp8-e4m3")),
+        lambda: trace.prefill(ServeSetup("tiny-llama", weights="nf4", skipped=["down_proj"])),
         lambda: trace.prefill(ServeSetup("tiny-llama", kv="int8")),
     ],
 )
@@ -87,3 +91,16 @@ def test_the_gpu_decides_the_kernels():
     assert capability_of("t4") == (7, 5)
     assert capability_of("h100-pcie") == (9, 0)
     assert capability_of("rtx-4090") == capability_of(None) == (8, 0)
+
+
+@pytest.mark.parametrize("weights", ["nf4", "nf4-dq"])
+def test_a_served_model_in_four_bits_holds_what_the_budget_counts(weights):
+    pytest.importorskip("bitsandbytes")
+    setup = ServeSetup("llama-3.2-1b", weights=weights, users=2, context=64)
+    found, tensors = trace.decode(setup), 4 * 16 * 7
+    assert 0 <= found.parts["parameters"] - budget.weight_bytes(setup) <= 512 * 2 * tensors  # each rounded up
+    prefill, plain = (trace.prefill(one) for one in (setup, replace(setup, weights="bf16")))
+    weight_bytes = 2 * 8192 * 2048
+    assert prefill.parts["parameters"] < plain.parts["parameters"] / 2
+    assert prefill.parts["workspace"] > plain.parts["workspace"], "a weight is decoded whole for a long prompt"
+    assert prefill.parts["workspace"] < plain.parts["workspace"] + 2 * weight_bytes
