@@ -84,14 +84,19 @@ def from_folder(folder: str | Path, bits: int = 4, double_quant: bool = True, **
 def torchao_weights(model: nn.Module, bits: int = 8, group: int = 128) -> nn.Module:
     """`model` with torchao's weight-only quantization: int8 per row, or int4 in groups; the head stays as it is.
 
-    Changes and returns `model` itself, as torchao does.
+    Changes and returns `model` itself, as torchao does. With torchao 0.18 int8 runs on a CPU; int4 wants a GPU and the
+    package mslk, and is refused without.
     """
     quantization = _package("torchao.quantization")
     if bits not in (4, 8):
         raise WorkbookError(f"bits is {bits!r}", "4 or 8", "pass bits=8")
     chosen = quantization.Int8WeightOnlyConfig() if bits == 8 else quantization.Int4WeightOnlyConfig(group_size=group)
     inside = set(map(id, dense_linears(model).values()))
-    quantization.quantize_(model, chosen, filter_fn=lambda module, name: id(module) in inside)
+    try:
+        quantization.quantize_(model, chosen, filter_fn=lambda module, name: id(module) in inside)
+    except ImportError as missing:
+        raise WorkbookError(f"torchao's int{bits} does not run here: {missing}", "a GPU, and the package that it names",
+                            "pass bits=8, or use bitsandbytes_4bit") from None  # fmt: skip
     return model
 
 

@@ -127,3 +127,13 @@ def test_torchao_is_asked_for_the_layers_inside(monkeypatch):
     assert not any("lm_head" in name for _, name in found)
     with pytest.raises(WorkbookError, match="bits is 2"):
         engines.torchao_weights(model, bits=2)
+
+
+def test_what_torchao_lacks_is_told(monkeypatch):
+    def refuse(*_, **__):
+        raise ImportError("Requires mslk >= 1.0.0")
+
+    stand_in = types.SimpleNamespace(Int4WeightOnlyConfig=lambda group_size: None, quantize_=refuse)
+    monkeypatch.setattr(engines, "_package", lambda name: stand_in)
+    with pytest.raises(WorkbookError, match="mslk"):
+        engines.torchao_weights(llama(), bits=4)
