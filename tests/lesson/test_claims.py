@@ -11,7 +11,7 @@ from helpers.catalog import WorkbookError
 from helpers.lesson import claims
 
 CHAPTERS = {path.name[:2]: path for path in (Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb")}
-TRIAL = re.compile(r"claims\.trial\(\s*[\"']([\w-]+)[\"']")
+TRIAL = re.compile(r"claims\.trial\(\s*[\"']([\w.-]+)[\"']")
 
 
 def trials(path):
