@@ -167,6 +167,10 @@ class Layer:
     norms: int
     norm_vectors: tuple[int, ...]
 
+    def __hash__(self) -> int:
+        """Of a few numbers, not of every nested field: the closed form looks eighty equal layers up many times."""
+        return hash((self.attention.heads, self.attention.window, self.mlp.ffn, self.norms))
+
     @property
     def norm_parameters(self) -> int:
         return sum(self.norm_vectors)

@@ -66,12 +66,6 @@ def test_the_lightness_test_can_fail() -> None:
     assert loaded_by("import matplotlib") == {"matplotlib"}
 
 
-def test_import_helpers_is_instant() -> None:
-    code = "import time; t = time.perf_counter(); import helpers; print(time.perf_counter() - t)"
-    runs = [subprocess.run([sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True) for _ in range(3)]
-    assert min(float(run.stdout) for run in runs) < 0.3
-
-
 def test_sizes_names_what_is_long() -> None:
     long_function = "def f():\n" + "    x = 1\n" * 60
     assert list(sizes.long_ones("a.py", long_function)) == ["a.py:1: f has 61 lines"]
