@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,6 +37,7 @@ class Meter(TorchDispatchMode):
         self.events: list[Event] = []
         self.live_bytes = self.peak_bytes = 0
         self._finalizers: dict[int, weakref.finalize] = {}
+        self._categories: dict[int, str] = {}  # of storages without bytes, should they be refilled
 
     def adopt(self, tensors: Iterable[torch.Tensor], category: str) -> None:
         """Count tensors that were alive before the meter started, as `category`."""
@@ -67,6 +69,22 @@ class Meter(TorchDispatchMode):
         self.live_bytes -= block.size_bytes
         self.events.append(Event(block, -1, self.where()[0]))
 
+    def __enter__(self) -> Meter:
+        """FSDP empties and refills storages with `resize_`, which is no operator: it is watched beside them."""
+        resize = torch.UntypedStorage.resize_
+
+        def watched(storage: torch.UntypedStorage, size: int) -> None:
+            resize(storage, size)
+            self._resized(storage)
+
+        self._watching = mock.patch.object(torch.UntypedStorage, "resize_", watched)
+        self._watching.start()
+        return super().__enter__()
+
+    def __exit__(self, *problem: object) -> None:
+        self._watching.stop()
+        super().__exit__(*problem)
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
@@ -82,17 +100,31 @@ class Meter(TorchDispatchMode):
 
     def _see(self, tensor: torch.Tensor, category: str = "workspace") -> None:
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self.live or storage.nbytes() == 0:
+        if storage._cdata in self.live:
             return
+        if storage.nbytes():
+            self._count(storage, tuple(tensor.shape), category)
+        elif category != "workspace":
+            self._categories[storage._cdata] = category
+
+    def _count(self, storage: torch.UntypedStorage, shape: tuple[int, ...], category: str) -> None:
         size_bytes = rounded(storage.nbytes())
         if self.limit_bytes is not None and self.live_bytes + size_bytes > self.limit_bytes:
             raise out_of_memory(size_bytes, self.live_bytes, self.limit_bytes)
         phase, owner = self.where()
-        block = Block(size_bytes, phase, owner, tuple(tensor.shape), category)
-        self.live[key] = block
+        block = Block(size_bytes, phase, owner, shape, category)
+        self.live[storage._cdata] = block
         self._born(block)
-        self._finalizers[key] = weakref.finalize(storage, self._freed, key)
+        self._finalizers[storage._cdata] = weakref.finalize(storage, self._freed, storage._cdata)
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage of another size: the old block is gone, and a new one is of the same category."""
+        key = storage._cdata
+        if key in self.live:
+            self._categories[key] = self.live[key].category
+            self._freed(key)
+        if storage.nbytes():
+            self._count(storage, (), self._categories.get(key, "workspace"))
 
     def _born(self, block: Block) -> None:
         self.live_bytes += block.size_bytes
@@ -101,7 +133,9 @@ class Meter(TorchDispatchMode):
 
     def _freed(self, key: int) -> None:
         block = self.live.pop(key)
-        self._finalizers.pop(key, None)
+        finalizer = self._finalizers.pop(key, None)
+        if finalizer is not None:
+            finalizer.detach()  # its storage may live on without bytes
         self.live_bytes -= block.size_bytes
         self.events.append(Event(block, -1, self.where()[0]))
 

@@ -6,22 +6,27 @@
     measure.roofline().roof.ridge               # FLOPs per byte from which on compute is the limit
 
 `training` watches a step, `cap` makes any machine run out of memory at a chosen size, `traffic` counts what kernels
-read and write; `clock` times what `levels` (caches), `links` (copies) and `probes` (operators under their roof) run.
+read and write; `ranks` and `collectives` tell what one of several ranks holds and sends; `clock` times what `levels`
+(caches), `links` (copies) and `probes` (operators under their roof) run.
 """
 
 from .cap import capped
 from .clock import default_device, fastest, graphed, settle
+from .collectives import Collectives
 from .levels import Level, Sweep, one_thread, sweep
 from .links import Copy, copies
 from .probes import PROBES, Point, Roofline, default_format, matrix_format, roofline
+from .ranks import RankStep, held, rank_step
 from .traffic import Traffic
 from .training import step, training_step
 
 __all__ = [
     "PROBES",
+    "Collectives",
     "Copy",
     "Level",
     "Point",
+    "RankStep",
     "Roofline",
     "Sweep",
     "Traffic",
@@ -31,8 +36,10 @@ __all__ = [
     "default_format",
     "fastest",
     "graphed",
+    "held",
     "matrix_format",
     "one_thread",
+    "rank_step",
     "roofline",
     "settle",
     "step",

@@ -1,0 +1,135 @@
+"""Parameters laid end to end: one buffer to send, and an equal shard of it for every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ...catalog.errors import WorkbookError
+from .collectives import all_gather
+
+MIB = 2**20
+BUCKET_BYTES = 25 * MIB  # as in PyTorch's DistributedDataParallel
+
+
+class Bucket:
+    """Some parameters in a fixed order, padded at the end until every rank's shard is equally long.
+
+    Ten values on four ranks: a length of 12, three to a shard, the last one padded with two zeros.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.ranks, self.rank = world()
+        self.values = sum(p.numel() for p in self.parameters)
+        self.length = -(-self.values // self.ranks) * self.ranks
+        kinds = {(p.dtype, p.device) for p in self.parameters}
+        if len(kinds) != 1:
+            found = ", ".join(sorted(map(str, kinds))) or "none"
+            raise WorkbookError(f"parameters in one buffer are of {len(kinds)} kinds: {found}",
+                                "one dtype on one device", "cast the model: model.to(torch.bfloat16)")  # fmt: skip
+
+    def views(self, flat: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Each parameter with its place in `flat`, in its own shape."""
+        offset = 0
+        for parameter in self.parameters:
+            yield parameter, flat[offset : offset + parameter.numel()].view(parameter.shape)
+            offset += parameter.numel()
+
+    def mine(self, flat: Tensor) -> Tensor:
+        """This rank's shard of `flat`: a view."""
+        return flat.chunk(self.ranks)[self.rank]
+
+    def empty(self) -> Tensor:
+        first = self.parameters[0]
+        return torch.zeros(self.length, dtype=first.dtype, device=first.device)
+
+    def take_gradients(self) -> Tensor:
+        """The gradients, end to end; they are taken away from the parameters, one by one, so that each is freed."""
+        flat = self.empty()
+        for parameter, place in self.views(flat):
+            if parameter.grad is not None:
+                place.copy_(parameter.grad)
+                parameter.grad = None
+        return flat
+
+
+class Flat(Bucket):
+    """A bucket whose parameters live in `data`: what is gathered there is at once what the model computes with."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters)
+        self.data = self.empty()
+        with torch.no_grad():
+            for parameter, place in self.views(self.data):
+                place.copy_(parameter)
+                parameter.data = place
+
+
+class Unit(Flat):
+    """A flat that is whole only while it is needed (ZeRO-3): in between, its storage has no bytes.
+
+    The storage is emptied and refilled, never replaced: what autograd saved for the backward pass are views of it.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters)
+        self.shard = self.mine(self.data).clone()
+        self.whole, self._work = True, None
+
+    def gather(self) -> None:
+        """Begin to fetch the other ranks' shards; `wait` ends it. Nothing happens where they are here already."""
+        if not self.whole:
+            self.data.untyped_storage().resize_(self.length * self.data.element_size())
+            self._work = all_gather(self.data, self.shard, wait=False)
+            self.whole = True
+
+    def wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+
+    def release(self) -> None:
+        self.wait()
+        self.data.untyped_storage().resize_(0)
+        self.whole = False
+
+
+def world() -> tuple[int, int]:
+    """(ranks, this rank), or WorkbookError where no process group is."""
+    if not dist.is_initialized():
+        raise WorkbookError("there is no process group", "code that runs on a rank",
+                            "run it with helpers.lesson.ranks.Ranks(n).run(...), or under torchrun")  # fmt: skip
+    return dist.get_world_size(), dist.get_rank()
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that train, a tied one once."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> list[list[nn.Parameter]]:
+    """Groups of about `bucket_bytes`, last parameter first: in that order the backward pass finishes gradients.
+
+    No parameter is divided; one that is larger than a bucket has its own.
+    """
+    groups: list[list[nn.Parameter]] = []
+    filled = bucket_bytes
+    for parameter in reversed(list(parameters)):
+        if filled >= bucket_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(parameter)
+        filled += parameter.numel() * parameter.element_size()
+    return groups
+
+
+def same_start(model: nn.Module) -> None:
+    """Rank 0's weights and buffers, everywhere."""
+    world()
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor, 0)
