@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..account import Breakdown
-from ..meter import Meter
+from ..fresh import FreshMeter
 from ..ring import Traffic
 from .collectives import Collectives
 
@@ -46,9 +46,10 @@ def held(tensors: Mapping[str, Iterable[torch.Tensor]]) -> Breakdown:
 def rank_step(backward: Callable[[], object], step: Callable[[], object], holds: Holds) -> RankStep:
     """Run `backward()`, forward and backward on this rank's micro-batch, then `step()`, and account for both.
 
-    `holds()` gives this rank's tensors by category now: the method of every engine in `helpers.techniques.zero`.
+    `holds()` gives this rank's tensors by category now: the method of every engine in `helpers.techniques.zero`. What
+    the backend allocates for itself is left out: gloo knows no reduce-scatter, and all-reduces a copy of the buffer.
     """
-    before, meter = held(holds()), Meter()
+    before, meter = held(holds()), FreshMeter()
     for category, tensors in holds().items():
         meter.adopt(tensors, category)
     with meter, Collectives() as counted:

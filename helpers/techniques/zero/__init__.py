@@ -6,12 +6,13 @@
     engine.step()
 
 `ddp` averages gradients, plainly and in buckets; `stages` has stages 1 and 2, `stage3` stage 3; `flat` lays parameters
-end to end, `shard` is the part that a rank updates, `arrivals` knows when a bucket is full. Every engine has
-`step()`, and `holds()` for what its rank keeps. May import catalog and memory.
+end to end, `shard` is the part that a rank updates, `arrivals` knows when a bucket is full; `rank_trace` traces one
+rank of thousands. Every engine has `step()`, and `holds()` for what its rank keeps. May import catalog and memory.
 """
 
 from .ddp import DDP, NaiveDDP
 from .flat import BUCKET_BYTES, Bucket, Flat, Unit, buckets
+from .rank_trace import RankTrace, fake_ranks, traced
 from .shard import Shard, clip_shards
 from .stage3 import Zero3, units
 from .stages import Zero1, Zero2
@@ -19,6 +20,6 @@ from .stages import Zero1, Zero2
 STAGES = (DDP, Zero1, Zero2, Zero3)  # by number
 
 __all__ = [
-    "BUCKET_BYTES", "DDP", "STAGES", "Bucket", "Flat", "NaiveDDP", "Shard", "Unit", "Zero1", "Zero2", "Zero3",
-    "buckets", "clip_shards", "units",
+    "BUCKET_BYTES", "DDP", "STAGES", "Bucket", "Flat", "NaiveDDP", "RankTrace", "Shard", "Unit", "Zero1", "Zero2",
+    "Zero3", "buckets", "clip_shards", "fake_ranks", "traced", "units",
 ]  # fmt: skip

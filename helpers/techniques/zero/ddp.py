@@ -62,21 +62,26 @@ class DDP(NaiveDDP):
     ) -> None:
         super().__init__(model, make, clip)
         full = [Bucket(group) for group in buckets(self.parameters, bucket_bytes)]
-        self.arrivals = [Arrivals(bucket.parameters, partial(self._send, bucket)) for bucket in full]
-        self.travelling: list[tuple[dist.Work, Bucket, Tensor]] = []
+        self.arrivals = [Arrivals(bucket.parameters, partial(self.send, bucket)) for bucket in full]
+        self.travelling: dict[Bucket, tuple[dist.Work, Tensor]] = {}
 
-    def _send(self, bucket: Bucket) -> None:
-        flat = bucket.take_gradients().div_(bucket.ranks)
-        self.travelling.append((all_reduce(flat, wait=False), bucket, flat))
+    def send(self, bucket: Bucket) -> None:
+        flat = bucket.take_gradients()
+        if bucket in self.travelling:  # from the micro-batch before: an average, which averaging again leaves as it is
+            flat += self.landed(bucket)
+        self.travelling[bucket] = all_reduce(flat.div_(bucket.ranks), wait=False), flat
+
+    def landed(self, bucket: Bucket) -> Tensor:
+        work, flat = self.travelling.pop(bucket)
+        work.wait()
+        return flat
 
     def average(self) -> None:
         for arrival in self.arrivals:
             arrival.flush()
-        for work, bucket, flat in self.travelling:
-            work.wait()
-            for parameter, place in bucket.views(flat):
+        for bucket in list(self.travelling):
+            for parameter, place in bucket.views(self.landed(bucket)):
                 parameter.grad = place
-        self.travelling.clear()
 
     def underway(self) -> list[Tensor]:
-        return [flat for _, _, flat in self.travelling]
+        return [flat for _, flat in self.travelling.values()]

@@ -50,18 +50,18 @@ class Zero1:
             reduce_scatter(part, whole)
             shard.receive(part)
 
-    def underway(self) -> list[Tensor]:
-        """Buffers of collectives that have not ended."""
-        return []
-
     def holds(self) -> dict[str, list[Tensor]]:
         """This rank's tensors by category, for `helpers.memory.measure.held`."""
         updated = [shard.parameter for shard in self.shards]
-        gradients = [p.grad for p in (*self.model.parameters(), *updated) if p.grad is not None] + self.underway()
+        tensors = {
+            "parameters": [*self.model.parameters(), *self.model.buffers(), *(s.weights for s in self.shards)],
+            "gradients": [p.grad for p in self.model.parameters() if p.grad is not None],
+        }
+        gradients = [p.grad for p in updated if p.grad is not None]
         states = [*states_of(self.optimizer), *(s.parameter for s in self.shards if s.apart)]
-        weights = [*self.model.parameters(), *self.model.buffers(), *(s.weights for s in self.shards)]
-        on_host = any(shard.host for shard in self.shards)
-        return {"parameters": weights, "gradients": gradients, "host" if on_host else "optimizer": states}
+        if any(shard.host for shard in self.shards):
+            return {**tensors, "host": gradients + states}
+        return {**tensors, "gradients": tensors["gradients"] + gradients, "optimizer": states}
 
 
 class Zero2(Zero1):
@@ -100,5 +100,11 @@ class Zero2(Zero1):
             arrival.flush()
         self.land()
 
-    def underway(self) -> list[Tensor]:
-        return [tensor for tensor in self.travelling or () if isinstance(tensor, Tensor)]
+    def holds(self) -> dict[str, list[Tensor]]:
+        """The bucket on its way is workspace, the shard that comes out of it a gradient."""
+        tensors = super().holds()
+        _, whole, part, _ = self.travelling or (None, None, None, None)
+        if part is not None:
+            tensors["gradients"].append(part)
+            tensors["workspace"] = [whole]
+        return tensors
