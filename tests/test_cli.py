@@ -22,7 +22,7 @@ WHOLE = "is not a whole number"
 BAD = [
     ([], "arguments are required: COMMAND"),
     (["esimate"], "invalid choice"),
-    (["estimate"], "arguments are required: train|serve|checkpointing|quantize|op"),
+    (["estimate"], "arguments are required: train|serve|checkpointing|zero|quantize|op"),
     (["estimate", "both"], "invalid choice"),
     (["estimate", "train"], "--model"),
     ([*TRAIN, "--colour", "red"], "unrecognized arguments: --colour red"),

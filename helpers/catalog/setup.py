@@ -13,11 +13,12 @@ from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
 from .shape import LINEAR_PARTS, ModelShape
 
 __all__ = [
-    "ATTENTIONS", "KV_FORMATS", "OPTIMIZERS", "PRECISIONS", "WEIGHT_FORMATS", "Optimizer", "Precision",
+    "ATTENTIONS", "KV_FORMATS", "OFFLOADS", "OPTIMIZERS", "PRECISIONS", "WEIGHT_FORMATS", "Optimizer", "Precision",
     "ServeSetup", "TrainSetup",
 ]  # fmt: skip
 
 ATTENTIONS = ("eager", "sdpa")
+OFFLOADS = ("none", "cpu", "nvme")  # DeepSpeed's names of `offload_optimizer` and `offload_param` devices
 WEIGHT_FORMATS = tuple(NUMBER_FORMATS)
 KV_FORMATS = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
 
@@ -32,7 +33,8 @@ class TrainSetup:
     `model` may be a ModelShape, a catalogue name, a path to a config.json, or a config; it is resolved at
     once. `checkpointing` is "none", "full" (every layer recomputed), "every:K" (segments of K layers, the input of
     each kept) or another of `policies.POLICIES`. `optimizer="adamw"` becomes "adamw-foreach", which is what PyTorch
-    runs. Raises WorkbookError.
+    runs. `offload_optimizer` (from ZeRO stage 1 on) and `offload_parameters` (stage 3) name the tier that a rank's
+    shards live in: "none" is the GPU's own memory, "cpu" the host's, "nvme" a disk. Raises WorkbookError.
 
     >>> setup = TrainSetup("llama-2-7b", precision="bf16", checkpointing="every:4")
     >>> setup.model.parameters, setup.optimizer, setup.checkpoint_every
@@ -48,6 +50,8 @@ class TrainSetup:
     attention: str = "sdpa"
     zero: int = 0
     ranks: int = 1
+    offload_optimizer: str = "none"
+    offload_parameters: str = "none"
 
     def __post_init__(self) -> None:
         _set(self, "model", resolve_model(self.model))
@@ -59,6 +63,8 @@ class TrainSetup:
         _whole("sequence", self.sequence, 1, MAX_TOKENS)
         _whole("ranks", self.ranks, 1, MAX_COUNT)
         _check_zero(self.zero)
+        _check_offload(self, "offload_optimizer", 1, "optimizer states are sharded from stage 1 on")
+        _check_offload(self, "offload_parameters", 3, "parameters are sharded at stage 3 only")
         _check_positions("sequence", self.sequence, self.model)
         layout(self.checkpointing, len(self.model.layers))
 
@@ -148,6 +154,15 @@ def _check_zero(stage: object) -> None:
             "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and gradients), 3 (and parameters)",
             "pass zero=3 for what FSDP calls full sharding",
         )
+
+
+def _check_offload(setup: TrainSetup, name: str, stage: int, reason: str) -> None:
+    """Shards move to another tier, so there must be shards; one rank has one, the whole."""
+    tier = _known(f"tier for {name}", getattr(setup, name), OFFLOADS)
+    _set(setup, name, tier)
+    if tier != "none" and setup.zero < stage:
+        raise WorkbookError(f"{name} is {tier!r} at ZeRO stage {setup.zero}", f"stage {stage} or more: {reason}",
+                            f"choose zero={stage}, on one rank too, or {name}='none'")  # fmt: skip
 
 
 def _check_positions(name: str, tokens: int, model: ModelShape) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add(commands: argparse._SubParsersAction) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU", allow_abbrev=False)
     kinds = estimate.add_subparsers(
-        title="what to estimate", required=True, metavar="train|serve|checkpointing|quantize|op"
+        title="what to estimate", required=True, metavar="train|serve|checkpointing|zero|quantize|op"
     )
     train = kinds.add_parser("train", help="one training step, per rank", allow_abbrev=False)
     serve = kinds.add_parser("serve", help="weights and KV cache of one replica", allow_abbrev=False)
@@ -35,6 +35,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     serve_flags(serve)
     serve.set_defaults(run=_estimate_serve)
     _checkpointing_parser(kinds)
+    _zero_parser(kinds)
     _quantize_parser(kinds)
     _op_parser(kinds)
 
@@ -47,6 +48,25 @@ def _checkpointing_parser(kinds: argparse._SubParsersAction) -> None:
     parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
     parser.add_argument("--json", action="store_true", help="print JSON, in bytes and FLOPs")
     parser.set_defaults(run=_estimate_checkpointing)
+
+
+def _zero_parser(kinds: argparse._SubParsersAction) -> None:
+    parser = kinds.add_parser("zero", help="every ZeRO stage: bytes on a rank, bytes sent, link or arithmetic first",
+                              allow_abbrev=False)  # fmt: skip
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="as --model, which may take its place")
+    parser.add_argument("--model", dest="named", metavar="MODEL",
+                        help=f"{', '.join(MODELS)}, or a path to a config.json")  # fmt: skip
+    train_flags(parser)
+    parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
+    parser.add_argument("--link", type=_link, help="between ranks: a link of the GPU, or GB/s one way, as in 25")
+    parser.add_argument("--json", action="store_true", help="print JSON, in bytes and seconds")
+    parser.set_defaults(run=_estimate_zero)
+
+
+def _link(text: str) -> str | float:
+    """A name, or a rate: plain decimal digits only."""
+    plain = text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 18
+    return float(text) * 1e9 if plain else text
 
 
 def _quantize_parser(kinds: argparse._SubParsersAction) -> None:
@@ -95,6 +115,18 @@ def _estimate_checkpointing(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import checkpointing_answer
 
     answer = checkpointing_answer(TrainSetup(**setup_arguments(TrainSetup, arguments)), arguments.gpu)
+    print(json.dumps(answer.figures) if arguments.json else answer)
+    return 0
+
+
+def _estimate_zero(arguments: argparse.Namespace) -> int:
+    from ..lesson.calculators import zero_answer
+
+    if (arguments.model is None) == (arguments.named is None):
+        raise WorkbookError("no model" if arguments.named is None else "a model twice", "one model",
+                            "name it once, as in workbook estimate zero llama-2-70b")  # fmt: skip
+    arguments.model = arguments.model or arguments.named
+    answer = zero_answer(TrainSetup(**setup_arguments(TrainSetup, arguments)), arguments.gpu, arguments.link)
     print(json.dumps(answer.figures) if arguments.json else answer)
     return 0
 

@@ -9,7 +9,7 @@ from ..catalog.devices import device
 from ..catalog.errors import WorkbookError
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import OPTIMIZERS, PRECISIONS
-from ..catalog.setup import ATTENTIONS, KV_FORMATS, WEIGHT_FORMATS
+from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,6 +28,9 @@ def train_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--attention", default="sdpa", help=", ".join(ATTENTIONS))
     parser.add_argument("--zero", type=whole, default=0, help="ZeRO stage, 0 to 3")
     parser.add_argument("--ranks", type=whole, default=1, help="data-parallel ranks")
+    for part, stage in (("optimizer", 1), ("parameters", 3)):
+        text = f"where their shards live, from ZeRO stage {stage} on: {', '.join(OFFLOADS)}"
+        parser.add_argument(f"--offload-{part}", default="none", metavar="TIER", help=text)
 
 
 def serve_flags(parser: argparse._ActionsContainer) -> None:

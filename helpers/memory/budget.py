@@ -13,8 +13,8 @@ from ..catalog.formats import number_format
 from ..catalog.setup import ServeSetup, TrainSetup
 from . import activations
 from .account import Breakdown, Moment
-from .moments import Step
 from .recompute import runs_products_again
+from .sharded import step_of
 from .step_flops import StepFlops, step_flops
 from .weights import KEPT, layer_bytes, weight_bytes, weight_parts
 
@@ -80,7 +80,9 @@ def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
 
     Optimizer states exist already (any step but the first), dropout is off, only the loss outlives the forward.
     `cuda=True` adds the cuBLAS workspaces that a GPU counts as allocated. ZeRO divides what the stage shards by the
-    ranks, rounded up; stage 3 holds two gathered layers (the one in use and the next), as FSDP2 prefetches.
+    ranks, rounded up, and adds what is whole for a while (`sharded`): two layers and the root at stage 3, buckets from
+    stage 1 on; the flat in which DDP sends its last bucket is left out. What is offloaded is not in these bytes of
+    the GPU: `zero.held` has it, by the memory that it went to.
     Raises WorkbookError for a model, or a checkpointing policy, whose activations have no closed form here.
 
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB.
@@ -88,7 +90,7 @@ def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
     activations.require_closed_form(setup)
     if cuda:
         _require_fused_attention(setup)
-    step = Step(setup, _workspace_bytes(setup) if cuda else 0)
+    step = step_of(setup, _workspace_bytes(setup) if cuda else 0)
     return TrainBudget(
         setup,
         (

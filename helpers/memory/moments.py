@@ -15,17 +15,12 @@ from .recompute import Kept
 SCALARS = 3  # the loss, the number of targets it is a mean of, and the gradient that backward() begins with
 
 
-def _tensors_bytes(shapes: Iterable[tuple[int, ...]], bytes_per_value: int) -> int:
+def tensors_bytes(shapes: Iterable[tuple[int, ...]], bytes_per_value: int) -> int:
     return sum(count * rounded(prod(shape) * bytes_per_value) for shape, count in Counter(shapes).items())
 
 
-def _share(size_bytes: int, ranks: int) -> int:
-    """One rank's shard, rounded up."""
-    return -(-size_bytes // ranks)
-
-
 class Step:
-    """One step's quantities, computed once; each method is one moment."""
+    """One step's quantities, computed once; each method is one moment. Nothing is sharded: `sharded` adds that."""
 
     def __init__(self, setup: TrainSetup, cublas_bytes: int) -> None:
         self.setup, self.model, self.cublas = setup, setup.model, cublas_bytes
@@ -45,33 +40,23 @@ class Step:
     # --- constants of the step -------------------------------------------------------------------------------------
 
     def _parameters(self) -> int:
-        whole = _tensors_bytes(self.tensors, self.recipe.weight_bytes)
-        return _share(whole, self.setup.ranks) if self.setup.zero >= 3 else whole
+        return tensors_bytes(self.tensors, self.recipe.weight_bytes)
 
     def _optimizer_bytes(self) -> int:
-        """States and master copy; sharded from ZeRO stage 1 on."""
+        """States and master copy."""
         optimized = self.recipe.optimized_bytes
-        whole = sum(
+        return sum(
             count * (self._state_bytes(shape, optimized) + rounded(prod(shape) * self.recipe.master_bytes))
             for shape, count in self.tensors.items()
         )
-        return _share(whole, self.setup.ranks) if self.setup.zero >= 1 else whole
 
     def _state_bytes(self, shape: tuple[int, ...], optimized_bytes: int) -> int:
         return rounded(self.rule.state_bytes(shape, optimized_bytes))
 
-    def _gathered(self, layers: int) -> int:
-        """Full-size copies that ZeRO makes for the layers in flight: weights at stage 3, gradients from stage 2."""
-        layer = max(_tensors_bytes(shapes, 1) for shapes in self.layer_tensors)
-        weights = layers * layer * self.recipe.weight_bytes if self.setup.zero >= 3 else 0
-        gradients = layer * self.recipe.grad_bytes if self.setup.zero >= 2 else 0
-        return weights + gradients
-
     def _gradients(self, shapes: Iterable[tuple[int, ...]]) -> int:
         if self.setup.precision == "megatron-bf16":  # the FP32 main gradients are one buffer that is never freed
             shapes = self.tensors
-        whole = _tensors_bytes(shapes, self.recipe.grad_bytes)
-        return _share(whole, self.setup.ranks) if self.setup.zero >= 2 else whole
+        return tensors_bytes(shapes, self.recipe.grad_bytes)
 
     def _outside(self, *without: str) -> int:
         return sum(size for name, size in self.outside.items() if not name.startswith(without))
@@ -107,8 +92,7 @@ class Step:
         copies = 0
         if self.width.autocast:  # its cache lives until its block is left; the last hidden state is the caller's
             copies = self.kept.unsaved_copies() + rounded(4 * self.hidden_values)
-        return self._moment("end of forward, in the loss", (), saved + copies, logits + self._targets(),
-                            self._gathered(1) if self.setup.zero >= 3 else 0)  # fmt: skip
+        return self._moment("end of forward, in the loss", (), saved + copies, logits + self._targets())
 
     def backward_of_loss(self) -> Moment:
         """Three FP32 tensors of N x vocab: the saved log-softmax, its gradient, and the gradient of the logits."""
@@ -127,7 +111,7 @@ class Step:
         name, product = "backward of lm_head", saved + self.outside.total
         if not self.width.autocast:
             return self._moment(name, self._head_tensors(), product, logits, hidden)
-        copy = _tensors_bytes(self._head_tensors(), 2)
+        copy = tensors_bytes(self._head_tensors(), 2)
         during = self._moment(name, (), product, logits, copy + hidden)
         after = self._moment(name, self._head_tensors(), saved + self._outside("bf16 copy", "final norm output"), 0,
                              copy + hidden)  # fmt: skip
@@ -180,7 +164,7 @@ class Step:
             products = [shape for linear in done for shape in linear.tensors()]
             spots.append((live + again - freed, temporaries, [*gradients, *products]))
         kept, temporaries, shapes = max(spots, key=lambda spot: spot[0] + spot[1])
-        return self._moment(f"backward of layer {at + 1}", shapes, kept, 0, temporaries + self._gathered(2))
+        return self._moment(f"backward of layer {at + 1}", shapes, kept, 0, temporaries)
 
     def _down(self, layer: Layer) -> list[tuple[int, ...]]:
         return list(layer.mlp.linears[-1].tensors())
@@ -225,17 +209,19 @@ class Step:
 
     def backward_of_embedding(self) -> Moment:
         """Every gradient exists. Tied weights hold three of vocab x hidden: the head's, the embedding's, their sum."""
-        tied = 2 * _tensors_bytes(self._head_tensors(), self.recipe.grad_bytes) if self.model.tied else 0
+        tied = 2 * tensors_bytes(self._head_tensors(), self.recipe.grad_bytes) if self.model.tied else 0
         workspace = rounded(self.hidden_values * self.width.residual) + tied
         return self._moment("backward of the embedding", self.tensors, 0, 0, workspace)
 
     def optimizer_step(self) -> Moment:
         """Weights, gradients, states, and the copies that the optimizer makes while it steps."""
-        shapes, width = self.tensors, self.recipe.optimized_bytes
-        copies = self.rule.peak_copies * _tensors_bytes(shapes, width)
-        copies = _share(copies, self.setup.ranks) if self.setup.zero >= 1 else copies
-        largest = self.rule.peak_tensor_copies * max(prod(shape) for shape in shapes) * width
-        return self._moment("optimizer step", shapes, 0, 0, copies + largest)
+        return self._moment("optimizer step", self.tensors, 0, 0, self._copies())
+
+    def _copies(self) -> int:
+        """What the optimizer makes while it steps: copies of all that it updates, or of the largest tensor."""
+        width = self.recipe.optimized_bytes
+        largest = self.rule.peak_tensor_copies * max(prod(shape) for shape in self.tensors) * width
+        return self.rule.peak_copies * tensors_bytes(self.tensors, width) + largest
 
     def _head_tensors(self) -> list[tuple[int, ...]]:
         return [(self.model.vocab, self.model.hidden)]

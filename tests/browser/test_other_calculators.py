@@ -97,3 +97,20 @@ def test_another_policy_moves_the_bar_and_the_front(live, screenshot) -> None:
     slider(live, "micro-batch").press("ArrowLeft")
     wait_for_another(live, before)
     screenshot(live, "checkpointing-selective")
+
+
+@pytest.mark.parametrize("live", ["zero"], indirect=True)
+def test_another_stage_and_more_ranks_move_the_bars(live, screenshot) -> None:
+    screenshot(live, "zero-light")
+    before = title(live)
+    assert "ZeRO-3 on 8 ranks" in before
+    slider(live, "ZeRO stage").press("ArrowLeft")
+    wait_for_another(live, before)
+    assert "ZeRO-2 leaves" in live.locator("p.sentence").first.text_content()
+    before = title(live)
+    slider(live, "world size").press("ArrowRight")
+    wait_for_another(live, before)
+    assert "16 ranks" in title(live)
+    choose(live, "link", "10 Gb/s network")
+    live.wait_for_function("document.querySelector('p.sentence').textContent.includes('The link is too slow')")
+    screenshot(live, "zero-slow-link")

@@ -12,6 +12,7 @@ from .roofline import RooflineAnswer, roofline, roofline_answer
 from .serving_memory import serving_answer
 from .shell import Answer, Calculator, MemoryAnswer
 from .training_memory import changes_that_fit, training_answer, training_memory
+from .zero import ZeroAnswer, zero, zero_answer
 
 __all__ = [
     "AllocationAnswer",
@@ -21,6 +22,7 @@ __all__ = [
     "MemoryAnswer",
     "QuantizationAnswer",
     "RooflineAnswer",
+    "ZeroAnswer",
     "allocation",
     "allocation_answer",
     "changes_that_fit",
@@ -33,4 +35,6 @@ __all__ = [
     "serving_answer",
     "training_answer",
     "training_memory",
+    "zero",
+    "zero_answer",
 ]
