@@ -7,19 +7,25 @@
 
 `ddp` averages gradients, plainly and in buckets; `stages` has stages 1 and 2, `stage3` stage 3; `flat` lays parameters
 end to end, `shard` is the part that a rank updates, `arrivals` knows when a bucket is full; `rank_trace` traces one
-rank of thousands. Every engine has `step()`, and `holds()` for what its rank keeps. May import catalog and memory.
+rank of thousands; `engines` and `deepspeed_engine` run FSDP2 and DeepSpeed in the
+same way, `configs` writes their files. Every engine has `step()`, and `holds()` for what its rank keeps. May import catalog and memory.
 """
 
+from .arrivals import Arrivals
+from .configs import accelerate_config, deepspeed_config
 from .ddp import DDP, NaiveDDP
+from .deepspeed_engine import DeepSpeed
+from .engines import FSDP2
 from .flat import BUCKET_BYTES, Bucket, Flat, Unit, buckets
 from .rank_trace import RankTrace, fake_ranks, traced
 from .shard import Shard, clip_shards
-from .stage3 import Zero3, units
+from .stage3 import Zero3, come_and_go, units
 from .stages import Zero1, Zero2
 
 STAGES = (DDP, Zero1, Zero2, Zero3)  # by number
 
 __all__ = [
-    "BUCKET_BYTES", "DDP", "STAGES", "Bucket", "Flat", "NaiveDDP", "RankTrace", "Shard", "Unit", "Zero1", "Zero2",
-    "Zero3", "buckets", "clip_shards", "fake_ranks", "traced", "units",
+    "BUCKET_BYTES", "DDP", "FSDP2", "STAGES", "Arrivals", "Bucket", "DeepSpeed", "Flat", "NaiveDDP", "RankTrace",
+    "Shard", "Unit", "Zero1", "Zero2", "Zero3", "accelerate_config", "buckets", "clip_shards", "come_and_go",
+    "deepspeed_config", "fake_ranks", "traced", "units",
 ]  # fmt: skip

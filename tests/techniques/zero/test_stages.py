@@ -35,26 +35,26 @@ def same_training(ranks, name, kind, optimizer, **options):
 
 
 @pytest.mark.parametrize(("name", "kind", "optimizer"), RUNS)
-def test_four_ranks_train_as_one_process(four, name, kind, optimizer):
-    same_training(four, name, kind, optimizer)
+def test_four_ranks_train_as_one_process(ranks4, name, kind, optimizer):
+    same_training(ranks4, name, kind, optimizer)
 
 
 @pytest.mark.parametrize("name", cases.ENGINES)
-def test_two_ranks_train_as_one_process(two, name):
-    same_training(two, name, "llama", "adamw")
+def test_two_ranks_train_as_one_process(ranks2, name):
+    same_training(ranks2, name, "llama", "adamw")
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_with_its_options_too(two, name, options):
-    same_training(two, name, "tied", "adamw", **options)
+def test_with_its_options_too(ranks2, name, options):
+    same_training(ranks2, name, "tied", "adamw", **options)
 
 
-def test_without_clipping_the_training_is_another(two):
+def test_without_clipping_the_training_is_another(ranks2):
     """The comparison can fail: this one differs in nothing but the norm to which gradients are clipped."""
     clipped, free = cases.alone("tied", "momentum")[0], cases.alone("tied", "momentum", clip=float("inf"))[0]
     assert clipped != pytest.approx(free, rel=1e-3)
     with pytest.raises(AssertionError):
-        same_training(two, "zero-2", "tied", "momentum", clip=float("inf"))
+        same_training(ranks2, "zero-2", "tied", "momentum", clip=float("inf"))
 
 
 def setup_of(kind, stage, ranks, optimizer="adamw-foreach"):
@@ -64,12 +64,12 @@ def setup_of(kind, stage, ranks, optimizer="adamw-foreach"):
 
 @pytest.mark.parametrize("kind", ["wide", "tied", "llama"])
 @pytest.mark.parametrize("stage", range(4))
-def test_what_each_rank_holds_and_sends_is_what_the_closed_form_says(four, monkeypatch, stage, kind):
+def test_what_each_rank_holds_and_sends_is_what_the_closed_form_says(ranks4, monkeypatch, stage, kind):
     name = ("ddp", "zero-1", "zero-2", "zero-3")[stage]
     monkeypatch.setattr(formula, "BUCKET_BYTES", 4000)
     setup = setup_of(kind, stage, ranks=4)
     held, sent = formula.held(setup).device, formula.traffic(setup)
-    for step in four.run(cases.third_step, name, kind):
+    for step in ranks4.run(cases.third_step, name, kind):
         for part in ("parameters", "gradients", "optimizer"):
             beside = 4 * sum(buffer.numel() for buffer in cases.build(kind).buffers()) if part == "parameters" else 0
             assert step.after_backward[part] == held[part] + beside, part
@@ -78,22 +78,22 @@ def test_what_each_rank_holds_and_sends_is_what_the_closed_form_says(four, monke
 
 
 @pytest.mark.parametrize("stage", range(4))
-def test_passes_are_two_two_two_and_nearly_three(four, stage):
+def test_passes_are_two_two_two_and_nearly_three(ranks4, stage):
     name = ("ddp", "zero-1", "zero-2", "zero-3")[stage]
     model = cases.build("wide")
     psi = sum(p.nbytes for p in model.parameters())
     root = psi - sum(p.nbytes for p in model.model.layers.parameters())
-    (step, *_) = four.run(cases.third_step, name, "wide")
+    (step, *_) = ranks4.run(cases.third_step, name, "wide")
     wanted = 3 * psi - root if stage == 3 else 2 * psi
     assert step.traffic.passes(psi) * psi == wanted + 8 * (stage > 0)  # the norm's all-reduce: 4 bytes, twice around
     assert step.traffic.sent_bytes == pytest.approx(wanted * 3 / 4, rel=1e-5)
 
 
 @pytest.mark.parametrize("stage", range(4))
-def test_the_traced_rank_is_the_measured_one(four, stage):
+def test_the_traced_rank_is_the_measured_one(ranks4, stage):
     """The same engine on fake tensors and a fake group: held bytes and traffic to the byte, the peak within 1 %."""
     name = ("ddp", "zero-1", "zero-2", "zero-3")[stage]
-    (step, *_) = four.run(cases.third_step, name, "wide", **({} if stage == 3 else {"bucket_bytes": 25 * 2**20}))
+    (step, *_) = ranks4.run(cases.third_step, name, "wide", **({} if stage == 3 else {"bucket_bytes": 25 * 2**20}))
     found = traced(setup_of("wide", stage, ranks=4), on="cpu")
     assert found.holds.total == step.before.total
     assert found.traffic.payload_bytes == step.traffic.payload_bytes
@@ -101,15 +101,15 @@ def test_the_traced_rank_is_the_measured_one(four, stage):
 
 
 @pytest.mark.parametrize(("name", "passes"), [("ddp", 8), ("zero-1", 2), ("zero-2", 5)])
-def test_accumulation_adds_up_and_costs_what_the_formula_says(two, name, passes):
+def test_accumulation_adds_up_and_costs_what_the_formula_says(ranks2, name, passes):
     """Over four micro-batches; this DDP reduces in each of them, as PyTorch's does outside of no_sync()."""
-    for difference, carried in two.run(cases.accumulated, name, 4):
+    for difference, carried in ranks2.run(cases.accumulated, name, 4):
         assert difference < 1e-6
         assert carried == pytest.approx(passes, rel=0.02)
 
 
-def test_the_optimizer_on_the_host_leaves_the_device(two):
-    (step, *_) = two.run(cases.third_step, "zero-2", "wide", host=True)
+def test_the_optimizer_on_the_host_leaves_the_device(ranks2):
+    (step, *_) = ranks2.run(cases.third_step, "zero-2", "wide", host=True)
     plan = replace(setup_of("wide", 2, ranks=2), offload_optimizer="cpu")
     shard = formula.held(plan).host["gradients"]
     assert "optimizer" not in step.after_backward

@@ -1,0 +1,127 @@
+"""Processes up and down again: ipyparallel's controller and engines, a client to them, and the reaper beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+
+from ...catalog.errors import WorkbookError
+from . import reaper
+
+START_S = 120
+PREFIX = "workbook-ranks-"
+CONTROLLER = [
+    "--IPController.use_threads=True", "--nodb",  # few processes, and no copy of the results
+    "--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misses=1000",  # an engine is there after two beats
+]  # fmt: skip
+ENGINE = ["--IPEngine.enable_nanny=False", "--IPEngine.timeout=60"]  # the driver itself sees an engine end
+
+
+class Engines:
+    """Engines and a client to them, once launched. `close()` leaves no process and no file, and may be called again.
+
+    `processes` are the local engines by process id; with a profile it is empty, as they may be on any machine.
+    """
+
+    def __init__(self, profile: str | None) -> None:
+        self._ipp, self.profile = _ipyparallel(), profile
+        self.folder, self.mark = _folder(profile), uuid.uuid4().hex
+        self.processes: dict[int, psutil.Process] = {}
+        self._undo = contextlib.ExitStack()
+        self.close = weakref.finalize(self, _close, self._undo, os.getpid())  # also at exit, and when forgotten
+        self._undo.callback(_stop_watching, _watch(self.mark, self.folder))
+        self._undo.callback(reaper.reap, self.mark, self.folder)
+
+    def launch(self, count: int) -> None:
+        """Start them and connect. An interrupt is heeded when nothing more is being started: then `close` finds all."""
+        with ThreadPoolExecutor(1) as starter:
+            cluster = starter.submit(self._start, count).result()
+        self.client = cluster.connect_client_sync()
+        self._undo.callback(self.client.close)
+        self.client.wait_for_engines(count, timeout=START_S, interactive=False)
+
+    def _start(self, count: int) -> Any:
+        cluster, marked = _cluster(self._ipp, self.folder, self.profile), {"environment": {reaper.MARK: self.mark}}
+        if self.profile is not None:
+            self._undo.callback(cluster.stop_cluster_sync)  # its engines may be where no signal reaches
+            cluster.start_controller_sync(**marked)
+            cluster.start_engines_sync(count, **marked)
+        else:
+            cluster.start_controller_sync(controller_args=CONTROLLER, **marked)
+            name = cluster.start_engines_sync(count, engine_args=ENGINE, delay=0, **marked)
+            self.processes = {one.pid: one.process for one in cluster.engines[name].launchers.values()}
+        return cluster
+
+    def last_words(self) -> str:
+        """For a start that failed: what the processes wrote last."""
+        lines = [line for log in Path(self.folder).glob("log/*.log") for line in log.read_text().splitlines() if line]
+        return f"the last line of their logs was: {lines[-1]}" if lines else "their logs are empty"
+
+
+def _ipyparallel() -> ModuleType:
+    try:
+        import cloudpickle  # noqa: F401 - functions of a notebook's cells travel whole with it
+        import ipyparallel
+    except ModuleNotFoundError as missing:
+        raise WorkbookError(f"{missing.name} is not installed", "ipyparallel and cloudpickle, which ranks are made of",
+                            "pip install ipyparallel cloudpickle") from None  # fmt: skip
+    return ipyparallel
+
+
+def _folder(profile: str | None) -> str:
+    """A new folder: of this machine, or inside the profile's, which engines on other machines usually share."""
+    if profile is None:
+        return tempfile.mkdtemp(prefix=PREFIX)
+    from IPython.core.profiledir import ProfileDir, ProfileDirError
+    from IPython.paths import get_ipython_dir
+
+    try:
+        place = ProfileDir.find_profile_dir_by_name(get_ipython_dir(), profile).location
+    except ProfileDirError:
+        raise WorkbookError(f"there is no IPython profile {profile!r}", f"a folder of it in {get_ipython_dir()}",
+                            f"ipython profile create --parallel --profile={profile}") from None  # fmt: skip
+    return tempfile.mkdtemp(prefix=PREFIX, dir=place)
+
+
+def _cluster(ipp: ModuleType, folder: str, profile: str | None) -> Any:
+    """Not started yet. Without a profile nothing of the user's configuration is read or written."""
+    log = logging.getLogger("workbook.ranks")
+    log.handlers, log.propagate = [logging.NullHandler()], False
+    quiet = {"parent": None, "log": log, "shutdown_atexit": False, "delay": 0}
+    if profile is not None:
+        return ipp.Cluster(profile_dir=str(Path(folder).parent), **quiet)
+    return ipp.Cluster(profile_dir=folder, cluster_file="", load_profile=False, engines="local", **quiet)
+
+
+def _watch(mark: str, folder: str) -> subprocess.Popen:
+    """The reaper, of its own session so that Ctrl-C does not reach it, and without a mark so that none reaps it."""
+    environment = {name: value for name, value in os.environ.items() if name != reaper.MARK}
+    return subprocess.Popen(
+        [sys.executable, "-P", reaper.__file__, str(os.getpid()), mark, folder],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=environment, start_new_session=True,
+    )  # fmt: skip
+
+
+def _stop_watching(watcher: subprocess.Popen) -> None:
+    watcher.stdin.close()
+    watcher.wait()
+
+
+def _close(undo: contextlib.ExitStack, owner: int) -> None:
+    """Undo what was started, last first, whatever fails on the way. A forked child owns nothing."""
+    if os.getpid() == owner:
+        with contextlib.suppress(Exception):
+            undo.close()

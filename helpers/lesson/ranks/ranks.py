@@ -1,0 +1,103 @@
+"""Ranks: a function in, its results by rank out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...catalog.errors import WorkbookError
+from .errors import judge
+from .group import Group
+from .outcomes import Raised, Returned
+from .sending import pickled
+
+MOST_ON_ONE_MACHINE = 16
+BACKENDS = ("gloo", "nccl")
+
+
+class Ranks:
+    """`count` processes with torch.distributed between them, kept from one call to the next.
+
+    NCCL with a GPU for each where there are that many, else gloo on the CPU; `backend` decides it otherwise. `profile`
+    is an IPython profile whose configuration starts the engines, over several machines if it says so. `timeout_s` holds
+    for each call that names none. Raises WorkbookError.
+
+        with Ranks(2) as ranks:
+            ranks.run(dist.get_rank)        # [0, 1]
+    """
+
+    def __init__(
+        self, count: int, *, backend: str | None = None, profile: str | None = None, timeout_s: float = 60
+    ) -> None:
+        _check(count, backend, profile, timeout_s)
+        self.count, self.timeout_s = count, timeout_s
+        self._backend, self._profile = backend, profile
+        self._group: Group | None = None
+        self.printed: tuple[str, ...] = ("",) * count
+        self.restart()
+
+    def run(self, function: Callable, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> list[Any]:
+        """`function(*args, **kwargs)` on every rank, called together; the results by rank, tensors as tensors.
+
+        It may use anything that its cell may, and `helpers.lesson.ranks.kept` for what a later call needs. What it
+        prints is in `printed` afterwards, by rank. New ranks are started where there are none. Raises RankError where
+        it does not return on every rank within `timeout_s`, and WorkbookError for what cannot be sent.
+        """
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        _check(self.count, self._backend, self._profile, timeout_s)
+        name, sent = pickled(function, args, kwargs)
+        group = self._group or self.restart()
+        try:
+            outcomes = group.perform(sent, timeout_s)
+        except BaseException:  # the interrupt button: the others wait in a collective that will not come
+            self.stop()
+            raise
+        self.printed = tuple(one.printed if isinstance(one, Returned | Raised) else "" for one in outcomes)
+        if error := judge(outcomes, name, timeout_s):
+            if not error.alive:
+                self.stop()
+            raise error
+        return [one.value for one in outcomes]
+
+    def restart(self) -> Group:
+        """New ranks in place of those that are there, which lose what they keep."""
+        self.stop()
+        self._group = Group(self.count, self._backend, self._profile)
+        return self._group
+
+    def stop(self) -> None:
+        """End all processes; nothing happens where there are none. It is also done at exit."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
+
+    @property
+    def view(self) -> Any:
+        """ipyparallel's DirectView of the ranks; `ranks.view.activate()` makes `%%px` run on them."""
+        return (self._group or self.restart()).view
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("the ranks themselves: a function that is sent runs on a rank and cannot call them")
+
+    def __repr__(self) -> str:
+        many = "1 rank" if self.count == 1 else f"{self.count} ranks"
+        return f"<{many} on {self._group.backend}, ready>" if self._group else f"<{many}, stopped>"
+
+
+def _check(count: int, backend: str | None, profile: str | None, timeout_s: float) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise WorkbookError(f"{count!r} ranks", "a whole number from 1 up", "Ranks(4)")
+    if count > MOST_ON_ONE_MACHINE and profile is None:
+        raise WorkbookError(f"{count} ranks on one machine", f"at most {MOST_ON_ONE_MACHINE}: each is a process that "
+                            "holds torch, about 300 MB", "trace more without running them, or pass a cluster's "
+                            "profile=")  # fmt: skip
+    if backend not in (None, *BACKENDS):
+        raise WorkbookError(f"backend {backend!r}", " or ".join(BACKENDS), "leave it out to take what fits")
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < float("inf"):
+        raise WorkbookError(f"timeout_s is {timeout_s!r}", "seconds, above 0", "timeout_s=60")

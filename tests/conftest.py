@@ -1,0 +1,35 @@
+"""Fixtures that tests of several rooms share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from helpers.lesson.ranks import Ranks, kept
+
+
+@pytest.fixture(scope="session")
+def _four_ranks() -> Iterator[Ranks]:
+    with Ranks(4) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def _two_ranks() -> Iterator[Ranks]:
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def ranks4(_four_ranks: Ranks) -> Ranks:
+    """Four ranks that keep nothing; started once for all tests of a process, and anew after a test that broke them."""
+    _four_ranks.run(kept.clear)
+    return _four_ranks
+
+
+@pytest.fixture
+def ranks2(_two_ranks: Ranks) -> Ranks:
+    """Two ranks that keep nothing."""
+    _two_ranks.run(kept.clear)
+    return _two_ranks
