@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_iter
 
-from .meter import Meter
+from .meter import Meter, holds_no_memory
 
 
 class FreshMeter(Meter):
@@ -22,6 +22,8 @@ class FreshMeter(Meter):
         self.foreign: dict[int, weakref.finalize] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if holds_no_memory(types):
+            return NotImplemented
         for value in tree_iter((args, kwargs)):
             if isinstance(value, torch.Tensor):
                 self._leave_out(value.untyped_storage())

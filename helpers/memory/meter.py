@@ -86,6 +86,8 @@ class Meter(TorchDispatchMode):
         super().__exit__(*problem)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if holds_no_memory(types):
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
             if isinstance(value, torch.Tensor):
@@ -138,6 +140,11 @@ class Meter(TorchDispatchMode):
             finalizer.detach()  # its storage may live on without bytes
         self.live_bytes -= block.size_bytes
         self.events.append(Event(block, -1, self.where()[0]))
+
+
+def holds_no_memory(types: Iterable[type]) -> bool:
+    """Whether an operator is for DTensors: they run it on their plain local parts, which then come by a mode too."""
+    return any(kind.__name__ == "DTensor" for kind in types)
 
 
 def out_of_memory(request_bytes: int, live_bytes: int, limit_bytes: int) -> torch.OutOfMemoryError:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..meter import holds_no_memory
 from ..ring import Collective, Traffic
 
 # The operators under torch.distributed's functions, and under those of functional collectives (DTensor).
@@ -49,6 +50,8 @@ class Collectives(TorchDispatchMode):
         return Traffic(tuple(self.calls))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if holds_no_memory(types):
+            return NotImplemented
         space, _, name = func._schema.name.partition("::")
         if space in ("c10d", "_c10d_functional") and name not in SILENT:
             self.calls.append(_collective(name, args))
