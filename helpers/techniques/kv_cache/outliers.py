@@ -1,0 +1,69 @@
+"""The channels of the keys: are some large for every token? And how to plant such channels where there are none."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+
+from ...catalog.errors import WorkbookError
+
+
+@torch.no_grad()
+def key_channels(model: PreTrainedModel, ids: Tensor, layer: int = 0) -> Tensor:
+    """Mean magnitude of each channel of the cached keys of one layer, over `ids` [rows, tokens]: [key heads, width]."""
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < count:
+        raise WorkbookError(f"layer {layer!r}", f"a layer from 0 to {count - 1}", "pass layer=0")
+    cache = DynamicCache(config=model.config)
+    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return cache.layers[layer].keys.abs().mean((0, 2))
+
+
+def outlier_ratio(channels: Tensor) -> float:
+    """The largest channel against the median one of its head; the largest of all heads."""
+    return float((channels.amax(-1) / channels.median(-1).values).max())
+
+
+def plant_key_outliers(model: PreTrainedModel, factor: float = 10.0, pairs: Sequence[int] = (13,)) -> PreTrainedModel:
+    """A copy of a Llama-shaped `model` whose keys have channels `factor` times larger, and which computes the same.
+
+    In every layer and head the keys' channels c and c + width / 2, for c in `pairs`, are multiplied by `factor`, and
+    the queries' divided by it, so that their products are as before. It takes both channels of a pair, because rotary
+    positions mix those two and no others. They are planted by hand: they have the shape of what KIVI and
+    others saw in trained models, the same few channels for every token, not their cause.
+    """
+    planted = copy.deepcopy(model)
+    attentions = [getattr(layer, "self_attn", None) for layer in getattr(planted.base_model, "layers", ())]
+    _check(model, attentions, factor, pairs)
+    with torch.no_grad():
+        for attention in attentions:
+            _scale(attention.k_proj, attention.head_dim, pairs, factor)
+            _scale(attention.q_proj, attention.head_dim, pairs, 1 / factor)
+    return planted
+
+
+def _scale(projection: nn.Linear, width: int, pairs: Sequence[int], factor: float) -> None:
+    """Output channels c and c + width / 2 of every head, weight and bias."""
+    channels = [half + pair for pair in pairs for half in (0, width // 2)]
+    for parameter in projection.parameters():
+        parameter.unflatten(0, (-1, width))[:, channels] *= factor
+
+
+def _check(model: PreTrainedModel, attentions: Sequence[nn.Module | None], factor: float, pairs: Sequence[int]) -> None:
+    shaped = attentions and all(type(getattr(each, "k_proj", None)) is nn.Linear for each in attentions)
+    if not shaped or hasattr(attentions[0], "k_norm"):
+        raise WorkbookError(f"outlier keys in a {type(model).__name__}",
+                            "a Llama-shaped model of plain linear layers, with no norm between them and the product",
+                            "plant them in load().model")  # fmt: skip
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
+        raise WorkbookError(f"factor is {factor!r}", "a positive number", "pass factor=10")
+    count = attentions[0].head_dim // 2
+    if not pairs or not all(isinstance(pair, int) and 0 <= pair < count for pair in pairs):
+        raise WorkbookError(
+            f"pairs is {pairs!r}", f"numbers of rotary pairs, from 0 and below {count}", "pass pairs=(1,)"
+        )
