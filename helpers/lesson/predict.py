@@ -17,7 +17,7 @@ SIZES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
 UNITS = {
     **SIZES, "s": 1, "ms": 1e-3, "µs": 1e-6, "GB/s": 1e9, "TB/s": 1e12, "GFLOP/s": 1e9, "TFLOP/s": 1e12,
     "FLOPs per byte": 1, "tokens": 1, "tokens/s": 1, "×": 1, "bits": 1, "%": 0.01, "perplexity": 1,
-    "layers": 1, "micro-batches": 1,
+    "layers": 1, "micro-batches": 1, "users": 1,
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Pre
     """Commit to a number before measuring it. Leave `guess=None` to go on without one.
 
     `unit` is one of bytes, KiB, MiB, GiB, GB, s, ms, µs, GB/s, TB/s, GFLOP/s, TFLOP/s, FLOPs per byte, tokens,
-    tokens/s, ×, bits, %, perplexity, layers, micro-batches. Raises WorkbookError for a guess that is no number.
+    tokens/s, ×, bits, %, perplexity, layers, micro-batches, users. Raises WorkbookError for a guess that is no number.
 
     >>> predict("peak of one training step", "GiB", guess=16).value
     Your guess, peak of one training step: 16 GiB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import re
 import signal
@@ -59,6 +60,15 @@ def test_a_rank_that_is_killed_or_stopped_from_outside(ranks2, sig, told):
     assert error.value.what.startswith(told)
     assert "in one_sleeps: time.sleep(seconds)" in error.value.what
     assert not psutil.pid_exists(rank_1) or psutil.Process(rank_1).status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_interrupt_ends_the_ranks_and_the_next_call_works(ranks2):
+    before = calls.everything_of(ranks2)
+    threading.Timer(0.5, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        ranks2.run(calls.one_sleeps, 60)
+    assert calls.left_of(*before) == []
+    assert ranks2.run(dist.get_rank) == [0, 1]
 
 
 def test_a_function_that_has_not_begun_is_not_told_by_the_call_before(ranks2, tmp_path, monkeypatch):

@@ -5,9 +5,9 @@
     ranks.run(step, batch)               # step(batch) on every rank; what it returned, by rank
     ranks.stop()
 
-`ranks` is the door; `engines` starts processes and ends them, `group` joins them, `follow` waits for a call, `errors`
-tells what went wrong; `worker`, `recorder`, `places` and `keeping` live in the rank, `reaper` beside them. Nothing here
-imports torch or ipyparallel before ranks are started.
+`ranks` is the door; `engines` starts processes and ends them, `seating` numbers them and `group` joins them, `sending`
+packs a call and `follow` waits for it, `errors` tells what went wrong; `worker`, `recorder`, `places` and `keeping` are
+in the rank, `reaper` is beside them. Nothing here imports torch or ipyparallel before ranks are started.
 """
 
 from .errors import RankError

@@ -66,7 +66,8 @@ class Engines:
 
     def last_words(self) -> str:
         """For a start that failed: what the processes wrote last."""
-        lines = [line for log in Path(self.folder).glob("log/*.log") for line in log.read_text().splitlines() if line]
+        logs = sorted(Path(self.folder).glob("log/*.log"))
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if line]
         return f"the last line of their logs was: {lines[-1]}" if lines else "their logs are empty"
 
 

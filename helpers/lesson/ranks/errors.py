@@ -62,9 +62,7 @@ def _of_errors(raised: dict[int, Raised], name: str, count: int) -> RankError:
 
 
 def _of_deaths(died: dict[int, Died], name: str, count: int) -> RankError:
-    lines = [
-        f"{_ranks((rank,), count)} {_death(one.code)}\n  last seen at: {tell(one.place)}" for rank, one in died.items()
-    ]
+    lines = [f"rank {rank} {_death(one.code)}\n  last seen at: {tell(one.place)}" for rank, one in died.items()]
     hint = ""
     if any(one.code == -signal.SIGKILL for one in died.values()):
         hint = "if nobody killed it, the system did, for want of memory: make it smaller; "
@@ -76,8 +74,9 @@ def _death(code: int | None) -> str:
     if code is None:
         return "is gone: its process or its machine no longer answers"
     if code < 0:
-        told = signal.strsignal(-code)
-        return f"died of {signal.Signals(-code).name} ({told.lower() if told else 'a signal'})"
+        name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+        told = (signal.strsignal(-code) or "unknown").partition(":")[0]  # macOS appends its number
+        return f"died of {name} ({told.lower()})"
     return f"ended its process with exit code {code}"
 
 
@@ -91,9 +90,7 @@ def _of_a_hang(outcomes: Sequence[Outcome], name: str, timeout_s: float) -> Rank
     lines += [f"  {_ranks(ranks, count)} at: {place}" for place, ranks in places.items()]
     if rest := [rank for rank in range(count) if rank not in stuck]:
         lines.append(f"  {_ranks(rest, count)} had returned")
-    do = (
-        f"look for a collective that not every rank calls, or pass a longer timeout_s, and run it again: {_anew(count)}"
-    )
+    do = f"look for a collective that not all ranks call, or pass a longer timeout_s; run it again: {_anew(count)}"
     return RankError("\n".join(lines), _expected(name, count), do, stuck)
 
 

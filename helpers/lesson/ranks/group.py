@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,7 @@ from . import worker
 from .engines import START_S, Engines
 from .follow import Call, follow
 from .outcomes import Outcome
-from .worker import Seat
-
-LOOPBACK = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+from .seating import Seat, address, by_rank, environments, fitting_backend, threads
 
 
 class Group:
@@ -28,8 +26,8 @@ class Group:
         self.close = self.engines.close
         try:
             self.engines.launch(count)
-            self.ids, self.seats = self._seat()
-            self.backend = backend or self._fitting()
+            self.seats = self._seat()
+            self.backend = backend or fitting_backend(self.seats)
             self._join()
         except BaseException as error:
             last_words = self.engines.last_words()
@@ -42,59 +40,39 @@ class Group:
     @property
     def view(self) -> Any:
         """An ipyparallel DirectView of the engines, in the order of ranks, that waits for what it runs."""
-        return self.engines.client.direct_view(list(self.ids), block=True)
+        return self.engines.client.direct_view([seat.engine for seat in self.seats], block=True)
 
     def perform(self, sent: bytes, timeout_s: float) -> list[Outcome]:
         """How the call ended on each rank; `sent` is a pickled (function, args, kwargs)."""
-        number, client = next(self._calls), self.engines.client
+        number, processes = next(self._calls), self.engines.processes
         calls = [
-            Call(
-                client[engine].apply_async(worker.perform, number, _paths(), sent),
-                self.engines.processes.get(seat.process),
-                self._box(engine),
-            )
-            for engine, seat in zip(self.ids, self.seats, strict=True)
-        ]
-        outcomes = follow(calls, timeout_s)
-        if done := [call.result for call in calls if call.result.done()]:
-            client.purge_local_results(done)  # else the client keeps every result of the session
-        return outcomes
+            Call(self._ask(seat.engine, worker.perform, number, _paths(), sent),
+                 processes.get(seat.process), self._box(seat.engine))
+            for seat in self.seats
+        ]  # fmt: skip
+        return follow(calls, timeout_s)
+
+    def _ask(self, engine: int, function: Callable, *args: Any) -> Any:
+        return self.engines.client[engine].apply_async(function, *args)
 
     def _box(self, engine: int) -> str:
         return str(Path(self.engines.folder) / f"places-{engine}")
 
-    def _seat(self) -> tuple[tuple[int, ...], tuple[Seat, ...]]:
-        """The engines by rank, those of a machine together."""
+    def _seat(self) -> tuple[Seat, ...]:
+        """The engines by rank, with torch loaded."""
         client = self.engines.client
-        client[:].execute(f"import os, sys; os.environ['OMP_NUM_THREADS'] = '1'; sys.path[:0] = {_paths()!r}").get(
-            START_S
-        )
-        begun = {engine: client[engine].apply_async(worker.begin, self._box(engine)) for engine in client.ids}
-        seats = {engine: result.get(START_S) for engine, result in begun.items()}
-        ids = sorted(seats, key=lambda engine: (seats[engine].host, engine))
-        return tuple(ids), tuple(seats[engine] for engine in ids)
-
-    def _fitting(self) -> str:
-        """NCCL where every rank has a GPU of its own, else gloo on the CPU."""
-        here = Counter(seat.host for seat in self.seats)
-        return "nccl" if all(seat.gpus >= here[seat.host] for seat in self.seats) else "gloo"
+        prepare = f"import os, sys; os.environ['OMP_NUM_THREADS'] = '1'; sys.path[:0] = {_paths()!r}"
+        client[:].execute(prepare).get(START_S)
+        begun = [self._ask(engine, worker.begin, engine, self._box(engine)) for engine in client.ids]
+        return by_rank([result.get(START_S) for result in begun])
 
     def _join(self) -> None:
-        client, here = self.engines.client, Counter(seat.host for seat in self.seats)
-        address = "127.0.0.1" if len(here) == 1 else self.seats[0].host
-        store_port, free_port = client[self.ids[0]].apply_async(worker.open_store, address, len(self.ids)).get(START_S)
-        shared = {"MASTER_ADDR": address, "MASTER_PORT": str(free_port), "WORLD_SIZE": str(len(self.ids))}
-        if len(here) == 1 and LOOPBACK:
-            shared |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
-        if self.backend == "gloo":
-            shared |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-        taken, results = Counter(), []
-        for rank, (engine, seat) in enumerate(zip(self.ids, self.seats, strict=True)):
-            mine = shared | {"RANK": str(rank), "LOCAL_RANK": str(taken[seat.host])}
-            taken[seat.host] += 1
-            threads = max(1, seat.cores // here[seat.host])
-            results.append(client[engine].apply_async(worker.join, mine, store_port, self.backend, threads))
-        for result in results:
+        seats, first = self.seats, self.seats[0].engine
+        store_port, free_port = self._ask(first, worker.open_store, address(seats), len(seats)).get(START_S)
+        told = zip(environments(seats, free_port, self.backend), threads(seats), strict=True)
+        orders = [(worker.join, mine, store_port, self.backend, many) for mine, many in told]
+        joined = [self._ask(seat.engine, *order) for seat, order in zip(seats, orders, strict=True)]
+        for result in joined:
             result.get(START_S)
 
 

@@ -8,36 +8,26 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from . import places
 from .outcomes import Outcome, Raised, Returned
 from .recorder import Recorder
+from .seating import Seat
 
 # The driver's clock decides when a call has hung, and ends it; a collective must not give up before.
 FOREVER = timedelta(days=7)
 _rank: dict[str, Any] = {}  # this process's recorder, store and backend
 
 
-@dataclass(frozen=True)
-class Seat:
-    """Where an engine sits: its process, its machine, the GPUs and cores there."""
-
-    process: int
-    host: str
-    gpus: int
-    cores: int
-
-
-def begin(box: str) -> Seat:
+def begin(engine: int, box: str) -> Seat:
     """Load torch, record places in the file `box` from now on, and say where this is."""
     import torch
 
     _rank["recorder"] = Recorder(box)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Seat(os.getpid(), socket.gethostname(), torch.cuda.device_count(), cores)
+    return Seat(engine, os.getpid(), socket.gethostname(), torch.cuda.device_count(), cores)
 
 
 def open_store(address: str, ranks: int) -> tuple[int, int]:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 
 from helpers.catalog.errors import WorkbookError
-from helpers.lesson.ranks import RankError, Ranks
+from helpers.lesson.ranks import RankError, Ranks, kept, reaper
 from tests.lesson.ranks import calls
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +30,8 @@ def test_what_is_kept_is_there_in_the_next_call(ranks2):
     ranks2.run(calls.keep, "weights", [1, 2])
     assert ranks2.run(calls.recall, name="weights") == [[1, 2], [1, 2]]
     assert len(set(ranks2.run(os.getpid)) | {os.getpid()}) == 3
-    assert not ranks2.view.client.results, "what was handed over is not held a second time"
+    assert ranks2.run(lambda: kept["weights"]) == [[1, 2], [1, 2]], "the rank's own, where a cell names it"
+    assert not ranks2.view.client.results, "what was handed over is held a second time"
 
 
 def test_what_is_not_kept_is_told(ranks2):
@@ -181,6 +183,9 @@ def test_stop_leaves_nothing():
         assert repr(ranks) == "<1 rank on gloo, ready>"
         before = calls.everything_of(ranks)
         assert len(calls.left_of(*before)) >= 3  # controller, engine, folder
+        watchers = [child for child in psutil.Process().children() if before[0] in child.cmdline()]
+        assert [reaper.__file__ in watcher.cmdline() for watcher in watchers] == [True]
+        watchers[0].kill()  # so that it is `stop` alone that ends them
         ranks.stop()
         assert calls.left_of(*before) == []
         assert repr(ranks) == "<1 rank, stopped>"

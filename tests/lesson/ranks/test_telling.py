@@ -25,8 +25,20 @@ def test_all_returned_is_no_error():
     assert judge([FINE, FINE], "step", 5) is None
 
 
-def test_the_first_error_is_the_cause_and_a_closed_connection_is_not():
-    closed = Raised("RuntimeError", "[gloo/transport/tcp/pair.cc:547] Connection closed by peer", LINE_4, seconds=1)
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Connection closed by peer [127.0.0.1]:33018",
+        "read [127.0.0.1]:33018: Connection reset by peer",
+        "writev [127.0.0.1]:33018: Broken pipe",
+        "[/third_party/gloo/transport/tcp/pair.cc:538] socket closed",
+        "NCCL communicator was aborted on rank 0",
+        "failed to recv, got 0 bytes. TCPStore is down",
+        "Timed out waiting 1000ms for recv operation to complete",
+    ],
+)
+def test_the_first_error_is_the_cause_and_a_lost_connection_is_not(message):
+    closed = Raised("RuntimeError", message, LINE_4, seconds=1)
     found = error(closed, Raised("ValueError", "late", LINE_9, 3), Raised("ValueError", "boom", LINE_4, 2), closed)
     assert found.what == "rank 2 raised ValueError: boom\n  at: train.py line 4, in step"
     assert (found.ranks, found.alive) == ((2,), False)
@@ -75,6 +87,10 @@ def test_a_death_is_told_in_words(code, told):
     assert found.ranks == (1,)
     assert ("want of memory" in found.do) is (code == -signal.SIGKILL)
     assert found.do.endswith(AGAIN_4)
+
+
+def test_a_signal_without_a_name_is_told_by_its_number():
+    assert error(FINE, Died(-40, ())).what.startswith("rank 1 died of signal 40 (")
 
 
 def test_a_hang_tells_where_each_rank_is():
