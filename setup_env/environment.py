@@ -3,12 +3,15 @@
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import sys
 import time
 
 from . import machine
+from .deepspeed import REQUIREMENTS as DEEPSPEED
+from .deepspeed import install_deepspeed
 from .machine import GIB, ROOT, Stop, run, say
 from .pins import read
 from .torch_build import CPU_BYTES, CUDA_BYTES, settle_torch, warn_without_cuda
@@ -37,7 +40,7 @@ def wants_system_torch() -> bool:
 
 def expected_stamp() -> str:
     """What .venv must have been made from. The folder counts: an environment does not survive a move."""
-    facts = [read("requirements.txt"), read("pyproject.toml"), ROOT]
+    facts = [read("requirements.txt"), read(DEEPSPEED), read("pyproject.toml"), ROOT]
     facts += [str(shutil.which("nvidia-smi") is not None), str(wants_system_torch())]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()
 
@@ -98,6 +101,7 @@ def env() -> None:
     torch = settle_torch(venv_python(), gpu, system_torch)
     say("3/3 JupyterLab, Transformers and the other packages ...")
     install_rest(torch)
+    install_deepspeed(venv_python(), platform.system())
     quiet_jupyter()
     if gpu:
         warn_without_cuda(venv_python(), torch)

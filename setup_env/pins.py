@@ -21,6 +21,7 @@ def environment_yml(requirements: str) -> str:
     """The conda twin of requirements.txt: same pins, installed by pip."""
     head = [
         "# Generated from requirements.txt by `python3 -m setup_env environment.yml`; do not edit.",
+        "# DeepSpeed, for chapter 09, comes after: pip install -r requirements-deepspeed.txt",
         "# Without a GPU, `make lab` is lighter: on Linux this file fetches the CUDA build of torch.",
         "name: gpu-memory-workbook",
         "channels:",

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from setup_env import __main__ as command
-from setup_env import environment, machine, torch_build
+from setup_env import deepspeed, environment, machine, torch_build
 from setup_env.machine import Stop
 from tests.house import tree
 
@@ -140,10 +140,35 @@ def test_old_pythons_can_read_it() -> None:
         assert not future, f"{path.name}: Python 3.6 does not know `from __future__ import annotations`"
 
 
+@pytest.mark.parametrize("ci", ["", "0", "true"])
+def test_without_deepspeed_a_learner_goes_on_and_ci_stops(
+    ci: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(deepspeed, "run", lambda words: (1, "error: metadata-generation-failed"))
+    if ci == "true":
+        with pytest.raises(Stop, match=r"(?s)DeepSpeed could not.*metadata"):
+            deepspeed.install_deepspeed("python", "Linux")
+        return
+    deepspeed.install_deepspeed("python", "Linux")
+    told = capsys.readouterr().out
+    assert "warning: DeepSpeed could not be installed: error: metadata-generation-failed" in told
+    assert "python -m pip install -r requirements-deepspeed.txt" in told
+
+
+def test_deepspeed_is_asked_for_on_linux_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    ran = []
+    monkeypatch.setattr(deepspeed, "run", lambda words: ran.append(words) or (0, ""))
+    for system in ("Darwin", "Windows", "Linux"):
+        deepspeed.install_deepspeed("python", system)
+    assert [words[-1].endswith("requirements-deepspeed.txt") for words in ran] == [True]
+    assert capsys.readouterr().out.count("left out") == 2
+
+
 @pytest.fixture
 def other_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what the environment is made from; the module looks there and installs nothing."""
-    for name in ("requirements.txt", "pyproject.toml"):
+    for name in ("requirements.txt", "requirements-deepspeed.txt", "pyproject.toml"):
         shutil.copy(tree.ROOT / name, tmp_path)
     venv = tmp_path / ".venv"
     (venv / "bin").mkdir(parents=True)
@@ -155,6 +180,7 @@ def other_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (environment, "read", lambda name: (tmp_path / name).read_text(encoding="utf-8")),
         (environment, "settle_torch", lambda *args: PIN),
         (environment, "install_rest", lambda torch: None),
+        (environment, "install_deepspeed", lambda python, system: None),
         (machine, "has_gpu", lambda: False),
     ):
         monkeypatch.setattr(module, name, value)
@@ -165,9 +191,12 @@ def other_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_stamp_is_left_once_and_only_by_success(other_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment.env()
     assert environment.is_current()
-    pins = other_root / "requirements.txt"
-    pins.write_text(pins.read_text().replace("torch==2.13.0", "torch==2.14.0"))
-    assert not environment.is_current()
+    for name in ("requirements.txt", "requirements-deepspeed.txt"):
+        pins = other_root / name
+        pins.write_text(pins.read_text().replace("==", "==9"))
+        assert not environment.is_current()
+        environment.env()
+    pins.write_text(pins.read_text().replace("==9", "=="))
 
     def fail(torch: str) -> None:
         raise Stop("no", "again")

@@ -1,0 +1,148 @@
+"""DeepSpeed, where ZeRO comes from, on the same model: its stages 0 to 3 behind the interface of our own engines."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ...catalog.errors import WorkbookError, unknown_name
+from .configs import zero_section
+from .ddp import Make
+from .flat import BUCKET_BYTES, same_start, trainable, world
+from .held import states_of
+from .stage3 import decoder_layers, units
+
+# What DeepSpeed's own optimizers call them; whatever else they hold is in "buckets".
+MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")
+GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer")
+INSTALL = "pip install deepspeed, on Linux, then restart the kernel"
+
+
+class DeepSpeed:
+    """`deepspeed.initialize` on `model`, with the optimizer that `make` builds. Call `self.model`, not `model`.
+
+    `host=True` keeps the FP32 copy, gradients and states of a shard in host memory and updates them there. `options`
+    are settings of the section `zero_optimization`, over those of `configs.zero_section`. Not as in our engines: an
+    FP32 model has an FP32 copy of its shard as well; stages 1 and 2 all-reduce a bucket of which each rank keeps its
+    part, unless `use_multi_rank_bucket_allreduce=False`; stage 3 keeps room for its gradients all the time.
+    """
+
+    def __init__(self, model: nn.Module, make: Make, clip: float = float("inf"), stage: int = 3,
+                 bucket_bytes: int = BUCKET_BYTES, host: bool = False, **options: Any) -> None:  # fmt: skip
+        same_start(model)
+        parameters = trainable(model)
+        package = loaded(parameters[0].device)
+        _require_known(package, stage, options)
+        self.stage, self.clip, self.host = stage, clip, host
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_clipping": 0.0 if clip == float("inf") else clip,
+            "bf16": {"enabled": parameters[0].dtype == torch.bfloat16},
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,  # PyTorch's optimizer on the host: DeepSpeed's would be compiled
+            "zero_optimization": zero_options(model, stage, bucket_bytes, host) | options,
+        }
+        self.engine, *_ = package.initialize(model=model, optimizer=make(parameters), config=config,
+                                             dist_init_required=False)  # fmt: skip
+        self.model = self.engine if stage else model
+
+    def step(self) -> Tensor:
+        if self.stage:
+            self.engine.step()
+            return torch.as_tensor(self.engine.get_global_grad_norm())
+        self.engine.allreduce_gradients()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.engine.step()
+        return norm
+
+    def holds(self) -> dict[str, list[Tensor]]:
+        """This rank's tensors by category, for `helpers.memory.measure.held`; "buckets" is what ours have not."""
+        model, outer, inner = list(self.model.parameters()), self.engine.optimizer, self.engine.basic_optimizer
+        shards = [p.ds_tensor for p in model if hasattr(p, "ds_tensor")]
+        masters, gradients = ([*tensors_in([getattr(outer, name, ()) for name in names], set())]
+                              for names in (MASTERS, GRADIENTS))  # fmt: skip
+        gradients += [p.grad for p in (*model, *masters) if p.grad is not None]
+        found = {"parameters": [*model, *shards, *self.model.buffers()]}
+        if self.host:
+            return {**found, "host": [*states_of(inner), *masters, *gradients], "buckets": [*tensors_in(outer, set())]}
+        states = [*states_of(inner), *masters]
+        return {**found, "gradients": gradients, "optimizer": states, "buckets": [*tensors_in(outer, set())]}
+
+    def close(self) -> None:
+        """Take DeepSpeed's hooks off the model, which is of no use then: its parameters stay sharded."""
+        self.engine.destroy()
+
+
+def zero_options(model: nn.Module, stage: int, bucket_bytes: int, host: bool) -> dict[str, Any]:
+    """The section `zero_optimization` for this model."""
+    root, *layers = (sum(p.numel() for p in group) for group in units(model, list(decoder_layers(model))))
+    first = trainable(model)[0]
+    section = zero_section(stage, bucket_bytes // first.element_size(), root, max(layers))
+    return section | ({"offload_optimizer": {"device": "cpu", "pin_memory": first.is_cuda}} if host else {})
+
+
+def _require_known(package: ModuleType, stage: object, options: Mapping[str, Any]) -> None:
+    """DeepSpeed answers with pages of pydantic."""
+    if isinstance(stage, bool) or stage not in range(4):
+        raise WorkbookError(f"stage is {stage!r}", "0, 1, 2 or 3", "pass stage=3")
+    fields = package.runtime.zero.config.DeepSpeedZeroConfig.model_fields
+    allowed = sorted({field.alias or name for name, field in fields.items()} - {"stage"})
+    for name in options:
+        if name not in allowed:
+            raise unknown_name("setting of zero_optimization", name, allowed)
+
+
+def tensors_in(thing: object, seen: set[int]) -> Iterator[Tensor]:
+    """Every tensor in lists, tables and DeepSpeed's own objects, however deep, but not in modules."""
+    if id(thing) in seen or isinstance(thing, nn.Module):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, Tensor):
+        yield from () if thing.is_meta else (thing,)
+        return
+    inside: Iterable = ()
+    if isinstance(thing, Mapping):
+        inside = thing.values()
+    elif isinstance(thing, (list, tuple, set, frozenset)):
+        inside = thing
+    elif type(thing).__module__.startswith("deepspeed.runtime"):
+        inside = getattr(thing, "__dict__", {}).values()
+    for one in tuple(inside):
+        yield from tensors_in(one, seen)
+
+
+def loaded(device: torch.device) -> ModuleType:
+    """DeepSpeed for `device`, quiet, and on this process's present group; WorkbookError where it is not installed."""
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    try:
+        package = importlib.import_module("deepspeed")
+    except ImportError as error:
+        raise WorkbookError(f"deepspeed cannot be imported: {error}", "the package deepspeed", INSTALL) from None
+    accelerator = package.get_accelerator().device_name().partition(":")[0]
+    if accelerator != device.type:
+        raise WorkbookError(f"the model is on {device.type}, and DeepSpeed was imported for {accelerator}",
+                            "one of them in a process", f"set DS_ACCELERATOR={device.type}, and restart")  # fmt: skip
+    os.environ.setdefault("LOCAL_RANK", str(torch.cuda.current_device() if device.type == "cuda" else world()[1]))
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # Its collectives in shared memory would be compiled here, for a minute; nothing of a training step needs them.
+    package.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    _join(package)
+    return package
+
+
+def _join(package: ModuleType) -> None:
+    """DeepSpeed remembers groups, and is not told when `torch.distributed.destroy_process_group()` ends them."""
+    groups = importlib.import_module("deepspeed.utils.groups")
+    if getattr(package, "_workbook_group", dist.group.WORLD) is not dist.group.WORLD:
+        groups._release_process_group_references()
+    package._workbook_group = dist.group.WORLD

@@ -1,0 +1,75 @@
+"""The field's own stage 3 on the same model: FSDP2, PyTorch's `fully_shard`. DeepSpeed is in `deepspeed_engine`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from ...catalog.errors import WorkbookError
+from .ddp import Make
+from .flat import same_start, trainable, world
+from .held import states_of
+from .stage3 import decoder_layers
+
+
+class FSDP2:
+    """`fully_shard` on every layer and then on the model: the interface of `Zero3`, PyTorch's engine inside.
+
+    Each parameter becomes a DTensor, cut along its first dimension: rank r keeps the r-th part of its rows, padded to
+    equal parts. What is in no layer is the root's: gathered once a step. `reshard_after_forward=False` keeps gathered
+    layers until their backward: the memory of stage 2, and a third less traffic. `policy` is FSDP2's own mixed
+    precision, `MixedPrecisionPolicy(torch.bfloat16)`: FP32 shards, gathered and computed with in BF16.
+    """
+
+    def __init__(self, model: nn.Module, make: Make, clip: float = float("inf"),
+                 layers: Iterable[nn.Module] | None = None, reshard_after_forward: bool = True,
+                 policy: MixedPrecisionPolicy | None = None) -> None:  # fmt: skip
+        same_start(model)
+        self.model, self.clip = model, clip
+        layers = list(decoder_layers(model) if layers is None else layers)
+        _require_owned(layers)
+        mesh = init_device_mesh(trainable(model)[0].device.type, (world()[0],))
+        policy = policy or MixedPrecisionPolicy()
+        for layer in layers:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
+        self.shards = trainable(model)  # these live on while gathered parameters take their place in the model
+        self.optimizer = make(self.shards)
+
+    def step(self) -> Tensor:
+        norm = nn.utils.clip_grad_norm_(self.shards, self.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return whole(norm)
+
+    def holds(self) -> dict[str, list[Tensor]]:
+        """This rank's tensors by category, for `helpers.memory.measure.held`."""
+        weights = [*self.shards, *self.model.parameters(), *self.model.buffers()]
+        return {
+            "parameters": [local(tensor) for tensor in weights],
+            "gradients": [local(p.grad) for p in self.shards if p.grad is not None],
+            "optimizer": [local(tensor) for tensor in states_of(self.optimizer)],
+        }
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank has of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, on every rank."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _require_owned(layers: Sequence[nn.Module]) -> None:
+    """Embedding and head may be tied, for both are the root's; between layers FSDP2 shares nothing."""
+    owners = Counter(p for layer in layers for p in trainable(layer))
+    if shared := [tuple(p.shape) for p, count in owners.items() if count > 1]:
+        raise WorkbookError(f"a weight of shape {list(shared[0])} is in two layers", "layers that share no weight",
+                            "use Zero3, which gives it to the root, or untie it")  # fmt: skip
