@@ -7,8 +7,8 @@
 
 `ddp` averages gradients, plainly and in buckets; `stages` has stages 1 and 2, `stage3` stage 3; `flat` lays parameters
 end to end, `shard` is the part that a rank updates, `arrivals` knows when a bucket is full; `rank_trace` traces one
-rank of thousands; `engines` and `deepspeed_engine` run FSDP2 and DeepSpeed in the
-same way, `configs` writes their files. Every engine has `step()`, and `holds()` for what its rank keeps. May import catalog and memory.
+rank of thousands; `engines` and `deepspeed_engine` run FSDP2 and DeepSpeed in the same way, `configs` writes their
+files. Every engine has `step()`, and `holds()` for what its rank keeps. May import catalog and memory.
 """
 
 from .arrivals import Arrivals
