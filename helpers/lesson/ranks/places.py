@@ -18,6 +18,7 @@ Place = tuple[Frame, ...]  # the function that was sent, then the innermost fram
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _HERE = str(Path(__file__).parent)
+_METER = "__torch_dispatch__"  # a mode that counts is between the line that is meant and PyTorch
 _ENTRANCE = str(Path(__file__).with_name("worker.py"))  # where the user's function is called
 _CELL = re.compile(r"ipykernel_\d+[/\\]|^<ipython-input")
 _DUMPED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
@@ -57,7 +58,7 @@ def of_crash(dumped: str) -> Place:
 def _place(frames: list[Frame]) -> Place:
     """Of all frames, outermost first: the two that tell a reader something; () outside of a call."""
     inside = list(dropwhile(lambda one: one[0] == _ENTRANCE, dropwhile(lambda one: one[0] != _ENTRANCE, frames)))
-    theirs = [one for one in inside[1:] if not one[0].startswith((*_LIBRARIES, _HERE, "<"))]
+    theirs = [one for one in inside[1:] if not one[0].startswith((*_LIBRARIES, _HERE, "<")) and one[2] != _METER]
     return tuple(inside[:1] + theirs[-1:])
 
 
