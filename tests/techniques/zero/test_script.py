@@ -44,6 +44,7 @@ def first_loss_of(ranks):
     return sum(losses) / ranks
 
 
+@pytest.mark.slow
 def test_two_ranks_tell_what_they_hold_and_send():
     done = run("--steps", "2", "--sequence", "16", torchrun=2)
     first, second = losses_of(done)

@@ -114,4 +114,4 @@ def test_the_optimizer_on_the_host_leaves_the_device(ranks2):
     shard = formula.held(plan).host["gradients"]
     assert "optimizer" not in step.after_backward
     assert step.after_backward["host"] + step.after_backward["gradients"] == formula.held(plan).host.total
-    assert formula.link_bytes(plan).down == formula.link_bytes(plan).up == shard
+    assert formula.link_bytes(plan).down_bytes == formula.link_bytes(plan).up_bytes == shard
