@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add(commands: argparse._SubParsersAction) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU", allow_abbrev=False)
     kinds = estimate.add_subparsers(
-        title="what to estimate", required=True, metavar="train|serve|checkpointing|zero|quantize|op"
+        title="what to estimate", required=True, metavar="train|serve|checkpointing|zero|quantize|op|kv"
     )
     train = kinds.add_parser("train", help="one training step, per rank", allow_abbrev=False)
     serve = kinds.add_parser("serve", help="weights and KV cache of one replica", allow_abbrev=False)
@@ -38,6 +38,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     _zero_parser(kinds)
     _quantize_parser(kinds)
     _op_parser(kinds)
+    _kv_parser(kinds)
 
 
 def _checkpointing_parser(kinds: argparse._SubParsersAction) -> None:
@@ -53,9 +54,7 @@ def _checkpointing_parser(kinds: argparse._SubParsersAction) -> None:
 def _zero_parser(kinds: argparse._SubParsersAction) -> None:
     parser = kinds.add_parser("zero", help="every ZeRO stage: bytes on a rank, bytes sent, link or arithmetic first",
                               allow_abbrev=False)  # fmt: skip
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="as --model, which may take its place")
-    parser.add_argument("--model", dest="named", metavar="MODEL",
-                        help=f"{', '.join(MODELS)}, or a path to a config.json")  # fmt: skip
+    _model_twice(parser)
     train_flags(parser)
     parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
     parser.add_argument("--link", type=_link, help="between ranks: a link of the GPU, or GB/s one way, as in 25")
@@ -93,6 +92,33 @@ def _op_parser(kinds: argparse._SubParsersAction) -> None:
     op.set_defaults(run=_estimate_op)
 
 
+def _kv_parser(kinds: argparse._SubParsersAction) -> None:
+    parser = kinds.add_parser("kv", help="the KV cache on each rank: bytes, users and tokens that fit, tokens/s",
+                              allow_abbrev=False)  # fmt: skip
+    _model_twice(parser)
+    serve_flags(parser)
+    parser.add_argument("--cache", metavar="KIND", help="int8, int4, int2, also with -per-token, or window:1024+4: the "
+                        "last 1,024 tokens and the first 4; default: everything, in --kv")  # fmt: skip
+    parser.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="GPUs that share the heads")
+    parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
+    parser.add_argument("--json", action="store_true", help="print JSON, in bytes and seconds")
+    parser.set_defaults(run=_estimate_kv)
+
+
+def _model_twice(parser: argparse.ArgumentParser) -> None:
+    """The model by position, or as --model like everywhere else; `_only_model` takes the one that was given."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="as --model, which may take its place")
+    parser.add_argument("--model", dest="named", metavar="MODEL",
+                        help=f"{', '.join(MODELS)}, or a path to a config.json")  # fmt: skip
+
+
+def _only_model(arguments: argparse.Namespace, example: str) -> str:
+    if (arguments.model is None) == (arguments.named is None):
+        raise WorkbookError("no model" if arguments.named is None else "a model twice", "one model",
+                            f"name it once, as in workbook estimate {example}")  # fmt: skip
+    return arguments.model or arguments.named
+
+
 def _estimate_train(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import training_answer
 
@@ -122,11 +148,18 @@ def _estimate_checkpointing(arguments: argparse.Namespace) -> int:
 def _estimate_zero(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import zero_answer
 
-    if (arguments.model is None) == (arguments.named is None):
-        raise WorkbookError("no model" if arguments.named is None else "a model twice", "one model",
-                            "name it once, as in workbook estimate zero llama-2-70b")  # fmt: skip
-    arguments.model = arguments.model or arguments.named
+    arguments.model = _only_model(arguments, "zero llama-2-70b")
     answer = zero_answer(TrainSetup(**setup_arguments(TrainSetup, arguments)), arguments.gpu, arguments.link)
+    print(json.dumps(answer.figures) if arguments.json else answer)
+    return 0
+
+
+def _estimate_kv(arguments: argparse.Namespace) -> int:
+    from ..lesson.calculators import kv_cache_answer
+
+    arguments.model = _only_model(arguments, "kv llama-3-8b --users 64")
+    setup = ServeSetup(**setup_arguments(ServeSetup, arguments))
+    answer = kv_cache_answer(setup, arguments.gpu, arguments.cache, arguments.tensor_parallel)
     print(json.dumps(answer.figures) if arguments.json else answer)
     return 0
 

@@ -49,7 +49,7 @@ def lab(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     folder = tmp_path_factory.mktemp("notebooks")
     shutil.copy(CHAPTER, folder / "stored.ipynb")
     nbformat.write(calculator_alone(), folder / "calculator.ipynb")
-    for name in ("roofline", "allocation", "quantization", "checkpointing", "zero"):
+    for name in ("roofline", "allocation", "block_map", "quantization", "checkpointing", "zero", "kv_cache"):
         nbformat.write(calculator_of(name), folder / f"{name}.ipynb")
     with jupyter_lab(folder, tmp_path_factory.mktemp("home")) as lab:
         yield lab

@@ -114,3 +114,45 @@ def test_another_stage_and_more_ranks_move_the_bars(live, screenshot) -> None:
     choose(live, "link", "10 Gb/s network")
     live.wait_for_function("document.querySelector('p.sentence').textContent.includes('The link is too slow')")
     screenshot(live, "zero-slow-link")
+
+
+@pytest.mark.parametrize("live", ["kv_cache"], indirect=True)
+def test_another_cache_and_more_ranks_move_the_bar_and_the_curves(live, screenshot) -> None:
+    screenshot(live, "kv-cache-light")
+    before = title(live)
+    assert "32.00 GiB of KV cache" in before
+    choose(live, "cache", "int4")
+    wait_for_another(live, before)
+    assert "int4 is 3.17× smaller than bf16, not 4×." in live.locator("p.sentence").first.text_content()
+    assert live.locator(".widget-html svg .curve").count() == 3
+    before = title(live)
+    slider(live, "tensor parallel").press("ArrowRight")
+    wait_for_another(live, before)
+    assert "on each of 2 GPUs" in title(live)
+    choose(live, "model", "phi-4")
+    live.wait_for_function("document.querySelector('.widget-html svg > text').textContent.startsWith('phi-4')")
+    slider(live, "tensor parallel").press("ArrowRight")
+    live.wait_for_selector("pre.error")  # 10 KV heads on 4 ranks; the controls stay
+    slider(live, "tensor parallel").press("ArrowLeft")
+    live.wait_for_selector(".widget-html svg")
+    screenshot(live, "kv-cache-int4")
+
+
+@pytest.mark.parametrize("live", ["block_map"], indirect=True)
+def test_another_policy_and_play_move_the_blocks(live, set_theme, screenshot) -> None:
+    screenshot(live, "block-map-light")
+    before = title(live)
+    assert before.startswith("step 12 of 91, chat, paged")
+    choose(live, "policy", "contiguous")
+    wait_for_another(live, before)
+    assert "waits until a region is free" in live.locator("p.sentence").first.text_content()
+    before = title(live)
+    live.locator(".widget-play button").first.click()
+    wait_for_another(live, before)
+    assert "of 172, chat, contiguous" in title(live)  # it plays on
+    choose(live, "policy", "prefix")
+    live.wait_for_function("document.querySelector('.widget-html svg > text').textContent.includes('prefix')")
+    assert live.locator(".widget-html svg rect.shared").count() > 0
+    set_theme(live, "JupyterLab Dark")
+    screenshot(live, "block-map-dark")
+    set_theme(live, "JupyterLab Light")

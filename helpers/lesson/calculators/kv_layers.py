@@ -1,0 +1,132 @@
+"""The cache of one rank, by kinds of layers: those that grow with the context, and those that stop at a window."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...catalog.errors import WorkbookError
+from ...catalog.formats import number_format
+from ...catalog.layers import Attention
+from ...catalog.setup import MAX_TOKENS, ServeSetup
+from ...catalog.shape import ModelShape
+from ...memory.tensor_parallel import rank_shape
+from ...techniques.kv_cache.plans import QUANTIZED, CachePlan, plan_of
+from ...techniques.kv_cache.sizes import KVWidths, cache_bytes, widths_of
+
+COUNTED = ("concat", "window", *QUANTIZED)  # the others reserve, move or choose what no closed form here reads
+KIND_EXAMPLES = ("int8", "int4", "int2", "int2-per-token", "window:1024+4")
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """`count` layers that cache alike; `one` is the model cut down to one of them, as a rank holds it."""
+
+    count: int
+    one: ModelShape
+
+    @property
+    def attention(self) -> Attention:
+        return self.one.layers[0].attention
+
+    @property
+    def widths(self) -> KVWidths:
+        return widths_of(self.attention)
+
+    def window(self, plan: CachePlan) -> int | None:
+        """Tokens that such a layer holds at most: its own window, the plan's with its sinks, None without one."""
+        if self.attention.window is not None:
+            return min(self.attention.window, plan.window or self.attention.window)
+        return plan.window + plan.sinks if plan.kind == "window" else None
+
+
+@dataclass(frozen=True)
+class RankCache:
+    """Keys and values on one rank, for any number of tokens and users; `value_bytes` of what is not quantized."""
+
+    kinds: tuple[LayerKind, ...]
+    plan: CachePlan
+    value_bytes: int
+    most_tokens: int
+
+    @classmethod
+    def of(cls, setup: ServeSetup, cache: str | CachePlan | None = None, ranks: int = 1) -> RankCache:
+        plan, model = _plan(cache), rank_shape(setup.model, ranks)
+        counts: dict[tuple, int] = {}
+        first: dict[tuple, ModelShape] = {}
+        for layer in model.layers:
+            key = widths_of(layer.attention), layer.attention.window
+            counts[key] = counts.get(key, 0) + 1
+            if key not in first:
+                first[key] = replace(model, layers=(layer,))
+        kinds = tuple(LayerKind(counts[key], one) for key, one in first.items())
+        longest = setup.model.max_positions if setup.model.learned_positions else MAX_TOKENS
+        return cls(kinds, plan, number_format(setup.kv).value_bytes, longest)
+
+    @property
+    def grows(self) -> bool:
+        """Whether some layer holds every token; else the cache stops at its windows."""
+        return any(kind.window(self.plan) is None for kind in self.kinds)
+
+    def of_kind(self, kind: LayerKind, context: int, users: int = 1) -> int:
+        """Bytes in all layers of one kind."""
+        return kind.count * cache_bytes(kind.one, self.plan, context, users, self.value_bytes).total
+
+    def total(self, context: int, users: int = 1) -> int:
+        return sum(self.of_kind(kind, context, users) for kind in self.kinds)
+
+    def per_token(self, context: int) -> float:
+        """Bytes that the last token added for one user; in a quantized cache a token of its last whole group."""
+        step = min(self.plan.group if self.plan.bits else 1, context)
+        before = self.total(context - step) if context > step else 0
+        return (self.total(context) - before) / step
+
+    def values(self, context: int) -> int:
+        """Keys and values of one user, whatever they are stored in."""
+        held = ((kind, min(context, kind.window(self.plan) or context)) for kind in self.kinds)
+        return sum(kind.count * kind.widths.values * tokens for kind, tokens in held)
+
+    def longest(self, room_bytes: int, users: int) -> int:
+        """The longest context at which `users` fit in `room_bytes`: 0 if none does, `most_tokens` where all do.
+
+        A quantized cache shrinks a little whenever a group is full. So first the whole groups, then tokens one by one.
+        """
+
+        def fits(context: int) -> bool:
+            return context == 0 or self.total(context, users) <= room_bytes
+
+        step, first = (self.plan.group, self.plan.residual) if self.plan.bits else (1, 0)
+        base, spare = 0, first + step - 1
+        if first <= self.most_tokens and fits(first):
+            base = first + step * _most(lambda groups: fits(first + step * groups), (self.most_tokens - first) // step)
+            spare = step - 1
+        return base + _most(lambda more: fits(base + more), min(spare, self.most_tokens - base))
+
+
+def all_heads_values(model: ModelShape) -> int:
+    """Keys and values of one token if every query head had its own, no layer a window and no latent were kept.
+
+    >>> from helpers.catalog import model
+    >>> all_heads_values(model("llama-2-70b")), all_heads_values(model("deepseek-v3")) // 61
+    (1310720, 40960)
+    """
+    return sum(_all_heads(layer.attention) for layer in model.layers)
+
+
+def _all_heads(attention: Attention) -> int:
+    return widths_of(replace(attention, kv_heads=attention.heads), expanded=True).values
+
+
+def _plan(cache: str | CachePlan | None) -> CachePlan:
+    plan = plan_of("concat" if cache is None else cache)
+    if plan.kind not in COUNTED:
+        raise WorkbookError(f"the {plan.kind} cache reserves, moves or chooses, which this calculator does not count",
+                            f"one of {', '.join(KIND_EXAMPLES)}, or none",
+                            "count it with helpers.techniques.kv_cache.cache_bytes")  # fmt: skip
+    return plan
+
+
+def _most(fits: Callable[[int], bool], asked: int) -> int:
+    """The largest count up to `asked` that fits, when all smaller ones do; 0 always does."""
+    return bisect_left(range(1, asked + 1), True, key=lambda count: not fits(count))

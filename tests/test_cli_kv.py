@@ -1,0 +1,57 @@
+"""`workbook estimate kv`: the calculator's own answer, and errors on stderr."""
+
+import json
+
+import pytest
+
+from helpers.catalog import ServeSetup
+from helpers.cli import main
+from helpers.lesson.calculators import kv_cache_answer
+
+KV = ["estimate", "kv", "llama-3-8b"]
+RUN = ["--users", "64", "--context", "4096", "--weights", "int4-g128", "--kv", "fp16", "--cache", "int4",
+       "--tensor-parallel", "2", "--gpu", "h100"]  # fmt: skip
+ANSWER = kv_cache_answer(ServeSetup("llama-3-8b", "int4-g128", "fp16", 64, 4096), "h100", "int4", 2)
+BAD = [
+    (["estimate", "kv"], "no model"),
+    ([*KV, "--model", "gpt2"], "a model twice"),
+    (["estimate", "kv", "lama-3-8b"], "did you mean 'llama-3-8b'?"),
+    ([*KV, "--kv", "fp9"], "unknown KV cache format 'fp9'"),
+    ([*KV, "--kv", "int4"], "unknown KV cache format 'int4'"),
+    ([*KV, "--cache", "int5"], "did you mean 'int"),
+    ([*KV, "--cache", ""], "unknown KV cache ''"),
+    ([*KV, "--cache", "window"], "a window cache without window"),
+    ([*KV, "--cache", "static:512"], "reserves, moves or chooses"),
+    ([*KV, "--users", "0"], "users is 0"),
+    ([*KV, "--users", "1_000"], "is not a whole number"),
+    ([*KV, "--context", "-1"], "context is -1"),
+    (["estimate", "kv", "gpt2", "--context", "2048"], "position for 1,024 tokens"),
+    ([*KV, "--tensor-parallel", "0"], "tensor_parallel is 0"),
+    ([*KV, "--tensor-parallel", "3"], "pass tensor_parallel=2"),
+    ([*KV, "--gpu", "h1000"], "did you mean"),
+    ([*KV, "--ranks", "2"], "unrecognized arguments"),
+]
+
+
+@pytest.mark.parametrize(("argv", "told"), BAD, ids=lambda value: " ".join(value)[-40:])
+def test_bad_input_is_told_on_stderr(argv, told, capsys):
+    assert main(argv) == 2
+    printed = capsys.readouterr()
+    assert told in printed.err
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+
+
+def test_the_command_is_the_calculator_s_own_answer(capsys):
+    assert main([*KV, *RUN]) == 0
+    assert capsys.readouterr().out == f"{ANSWER}\n"
+    assert main(["estimate", "kv", "--model", "llama-3-8b", *RUN, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == ANSWER.figures
+
+
+def test_the_defaults_are_those_of_estimate_serve(capsys):
+    assert main([*KV, "--json"]) == main(["estimate", "serve", "--model", "llama-3-8b", "--json"]) == 0
+    own, serve = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert own["peak_bytes"] == serve["peak_bytes"]
+    assert own["kv_bytes_per_token"] == serve["kv_bytes_per_token"]
+    assert own["users_that_fit"] is None
