@@ -1,0 +1,299 @@
+"""Known-wrong answers to lab 13. Each must fail its check, with the sentence that its learner then reads.
+
+A class that has its own name for a base, or a function with itself for the default `right`, changes one thing in the
+worked answer, which the kernel holds at that moment.
+"""
+
+# ruff: noqa: F821, F811  (they are put into the lab's cells, where these names are defined)
+
+from helpers.course.mutants import mutant
+
+
+@mutant("slot-steps", feedback="the drafted one fills nothing")
+def slot_steps(requests, block_size, lookahead=0):
+    """Calls helpers, whose requests draft nothing."""
+    made = tuple(paging.Request((0,) * prompt, (0,) * answer) for prompt, answer in requests)
+    trace = paging.Trace("made", made, max(map(sum, requests)))
+    usage = paging.waste_of(trace, "paged", block_size, users=len(requests))
+    return usage.reserved, usage.filled
+
+
+@mutant("slot-steps", feedback="one token of an answer is one step, of 4 tokens")
+def slot_steps(requests, block_size, lookahead=0, right=slot_steps):
+    """Counts the step before the first token, and not the last."""
+    return right([(prompt - 1, answer) for prompt, answer in requests], block_size, lookahead)
+
+
+@mutant("largest-block-size", feedback="16 tokens in 21 slots waste 23.8 %")
+def largest_block_size(requests, most, percent, lookahead=0):
+    """Stops at the first size that wastes too much."""
+    for size in range(1, most + 1):
+        reserved, filled = slot_steps(requests, size, lookahead)
+        if 100 * (reserved - filled) > percent * reserved:
+            return size - 1 or None
+    return most
+
+
+@mutant("window-manager", feedback="hold a token that is seen")
+class WindowManager(WindowManager):
+    """Never frees behind the window."""
+
+    def __init__(self, pool, window, sinks=0):
+        super().__init__(pool, 10**6, sinks)
+
+
+@mutant("window-manager", feedback="is seen, and its block was given back")
+class WindowManager(WindowManager):
+    """Frees a block that is still half inside the window."""
+
+    def append(self, name, value):
+        size, own = self.pool.block_size, self.window
+        self.window = max(1, own - size // 2)
+        super().append(name, value)
+        self.window = own
+
+
+@mutant("window-manager", feedback="is seen, and its block was given back")
+class WindowManager(WindowManager):
+    """Forgets the sinks."""
+
+    def __init__(self, pool, window, sinks=0):
+        super().__init__(pool, window, 0)
+
+
+@mutant("window-manager", feedback="is dropped more often than it was held")
+class WindowManager(WindowManager):
+    """Drops a reference twice: at the window, and again at the release."""
+
+    def append(self, name, value):
+        super().append(name, value)
+        self.ever = getattr(self, "ever", set()) | {self.tables[name][-1]}
+
+    def release(self, name):
+        self.tables[name] = [*self.ever]
+        super().release(name)
+
+
+@mutant("window-manager", feedback="is written to while 0 tables hold it")
+class WindowManager:
+    """Calls helpers: blocks of a manager of its own, and no window."""
+
+    def __init__(self, pool, window, sinks=0):
+        self.pool, self.manager = pool, paging.BlockManager(1000, pool.block_size)
+        self.tables, self.fork, self.release = self.manager.tables, self.manager.fork, self.manager.release
+
+    def append(self, name, value):
+        self.manager.append(name, 1)
+        place = (self.manager.lengths[name] - 1) % self.pool.block_size
+        self.pool.write(self.tables[name][-1], place, value)
+
+
+@mutant("next-beams", feedback="is written to while 3 tables hold it")
+def next_beams(pool, tables, length, parents, tokens):
+    """Writes to a shared block."""
+    new = [list(tables[parent]) for parent in parents]
+    for block in (block for table in new for block in table):
+        pool.hold(block)
+    for block in (block for table in tables for block in table):
+        pool.drop(block)
+    for table, token in zip(new, tokens, strict=True):
+        if length % pool.block_size == 0:
+            table.append(pool.take())
+        pool.write(table[-1], length % pool.block_size, token)
+    return new
+
+
+@mutant("next-beams", feedback="who still holds one?")
+def next_beams(pool, tables, length, parents, tokens, right=next_beams):
+    """The reference of beams that nobody continues is not dropped."""
+    return right(pool, [tables[parent] for parent in sorted({*parents})], length,
+                 [sorted({*parents}).index(parent) for parent in parents], tokens)  # fmt: skip
+
+
+@mutant("next-beams", feedback="blocks copied, 2 are enough")
+def next_beams(pool, tables, length, parents, tokens, right=next_beams):
+    """The old tables are dropped last: the beam that is left alone copies too."""
+    for block in (block for table in tables for block in table):
+        pool.hold(block)
+    new = right(pool, tables, length, parents, tokens)
+    for block in (block for table in tables for block in table):
+        pool.drop(block)
+    return new
+
+
+@mutant("next-beams", feedback="hold it before its last owner drops it")
+def next_beams(pool, tables, length, parents, tokens, right=next_beams):
+    """Drops the old tables before it holds the new ones."""
+    for table in tables:
+        for block in table:
+            pool.drop(block)
+    return right(pool, [list(tables[parent]) for parent in parents], length, [*range(len(parents))], tokens)
+
+
+@mutant("next-beams", feedback="are enough: who still holds one?")
+def next_beams(pool, tables, length, parents, tokens):
+    """Copies everything at the fork."""
+    new = []
+    for parent, token in zip(parents, tokens, strict=True):
+        new.append([pool.take() for _ in range(length // pool.block_size + 1)])
+        for source, target in zip(tables[parent], new[-1], strict=False):
+            copy_block(pool, source, target)
+        pool.write(new[-1][-1], length % pool.block_size, token)
+    for block in (block for table in tables for block in table):
+        pool.drop(block)
+    return new
+
+
+@mutant("next-beams", feedback="is written to while 0 tables hold it")
+def next_beams(pool, tables, length, parents, tokens):
+    """Calls helpers, whose manager numbers blocks of its own."""
+    manager = paging.BlockManager(len(pool.references), pool.block_size)
+    manager.append("old", length)
+    for name, token in enumerate(tokens):
+        manager.fork("old", name)
+        manager.append(name, 1)
+        pool.write(manager.tables[name][-1], length % pool.block_size, token)
+    return [manager.tables[name] for name, _ in enumerate(tokens)]
+
+
+@mutant("radix-cache", feedback="you find (2, 0)")
+class RadixCache:
+    """Calls helpers, whose chain of hashes finds whole blocks only."""
+
+    def __init__(self, pool):
+        self.pool, pool.let_go, pool.tables = pool, pool.drop, {}
+        self.cache = paging.PrefixCache(pool)
+
+    def match(self, tokens):
+        chain = self.cache.find(tokens)
+        self.cache._touch(chain)
+        return [entry.block for entry in chain], None
+
+    def insert(self, tokens, table):
+        self.pool.tables["text"] = table
+        self.cache.insert("text", tokens)
+
+
+@mutant("radix-cache", feedback="it begins otherwise")
+class RadixCache(RadixCache):
+    """A block is known by its own tokens, without its parent."""
+
+    def match(self, tokens):
+        known, size = {node.tokens: node.block for node in below(self.root)}, self.pool.block_size
+        keys = [tuple(tokens[at : at + size]) for at in range(0, len(tokens), size)]
+        count = next((at for at, key in enumerate(keys) if key not in known), len(keys))
+        blocks, part = super().match(tokens)
+        return ([known[key] for key in keys[:count]], None) if count > len(blocks) else (blocks, part)
+
+
+@mutant("radix-cache", feedback="holds the keys of another text")
+class RadixCache(RadixCache):
+    """The last block, of which a part is the same, counts as shared."""
+
+    def match(self, tokens):
+        blocks, part = super().match(tokens)
+        return [*blocks, part[0]] if part else blocks, None
+
+
+@mutant("radix-cache", feedback="match makes what it finds used now")
+class RadixCache(RadixCache):
+    """First in, first out."""
+
+    def match(self, tokens):
+        times = {node: node.used for node in below(self.root)}
+        found = super().match(tokens)
+        for node in times:
+            node.used = times[node]
+        return found
+
+
+@mutant("evict", feedback="evict says True, and no block is free that was not before")
+def evict(cache):
+    """Evicts a block that a request uses."""
+    leaves = sorted((node for node in below(cache.root) if not node.children), key=lambda node: node.used)
+    for oldest in leaves[:1]:
+        del oldest.parent.children[oldest.tokens]
+        cache.pool.drop(oldest.block)
+    return bool(leaves)
+
+
+@mutant("evict", feedback="a leaf goes, and what is above it when it is a leaf itself")
+def evict(cache, right=evict):
+    """Inner nodes first: what was not used for longest, its children left in the air."""
+    node, alone = cache.root, lambda node: cache.pool.references[node.block] == 1
+    node = min(filter(alone, node.children.values()), key=lambda child: child.used, default=None)
+    if node is not None:
+        del cache.root.children[node.tokens]
+        cache.pool.drop(node.block)
+    return node is not None
+
+
+@mutant("cascade", feedback="each once")
+def cascade(queries, store, tables, lengths, scale, right=cascade):
+    """Every row reads its own table."""
+    rows = zip(queries, tables, lengths, strict=True)
+    return torch.cat([right(query[None], store, [table], [length], scale) for query, table, length in rows])
+
+
+@mutant("cascade", feedback="a slot was used that nobody filled")
+def cascade(queries, store, tables, lengths, scale, right=cascade):
+    """Reads past the length."""
+    return right(queries, store, tables, [len(table) * store.keys.shape[1] for table in tables], scale)
+
+
+@mutant("cascade", feedback="off SDPA")
+def cascade(queries, store, tables, lengths, scale, right=cascade):
+    """The wrong group: heads in turn, instead of side by side."""
+    key_heads = store.keys.shape[2]
+    mixed = queries.unflatten(1, (-1, key_heads)).transpose(1, 2).flatten(1, 2)
+    return right(mixed, store, tables, lengths, scale).unflatten(1, (key_heads, -1)).transpose(1, 2).flatten(1, 2)
+
+
+@mutant("cascade", feedback="a slot was used that nobody filled")
+def cascade(queries, store, tables, lengths, scale, right=cascade):
+    """The order of a table is lost: the part of a block that counts is another block's."""
+    return right(queries, store, [sorted(table) for table in tables], lengths, scale)
+
+
+@mutant("cascade", feedback="a slot was used that nobody filled")
+def cascade(queries, store, tables, lengths, scale):
+    """Calls helpers, whose mask leaves NaN times zero, and who reads nothing by way of the chip."""
+    padded = torch.tensor([table + [0] * (max(map(len, tables)) - len(table)) for table in tables])
+    where = paging.BlockTables(padded, torch.tensor(lengths), store.keys.shape[1])
+    return gathered(queries[:, :, None], store.keys, store.values, where, scale)[:, :, 0]
+
+
+@mutant("users-that-fit", feedback="the watermark")
+def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
+    """Forgets the watermark."""
+    blocks = max(0, log.total_bytes * percent // 100 - sum(vars(log).values()) + log.total_bytes) // block_bytes
+    return max(0, blocks - shared // block_size) // -(-(shared % block_size + own) // block_size)
+
+
+@mutant("users-that-fit", feedback="2 blocks of prefix, once")
+def users_that_fit(log, percent, block_bytes, shared, own, block_size=16, right=users_that_fit):
+    """Every user has the prefix."""
+    return right(log, percent, block_bytes, 0, shared + own, block_size)
+
+
+@mutant("users-that-fit", feedback="1 of them the watermark")
+def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
+    """Calls helpers, which share nothing and leave nothing free."""
+    pool = paging.VllmPool(**vars(log), gpu_memory_utilization=percent / 100, block_size=block_size)
+    return pool.kv_cache_bytes // block_bytes // -(-(shared + own) // block_size)
+
+
+@mutant("preemption-s", feedback="swapping, out and back takes")
+def preemption_s(model, card, tokens, shared, block_size=16, right=preemption_s):
+    """One way."""
+    swap, again = right(model, card, tokens, shared, block_size)
+    return swap / 2, again
+
+
+@mutant("preemption-s", feedback="recomputing takes")
+def preemption_s(model, card, tokens, shared, block_size=16):
+    """Forgets that the tokens look at each other."""
+    kept = shared // block_size
+    moved = 2 * (-(-tokens // block_size) - kept) * paging.block_bytes(model, block_size)
+    flops = 2 * model.parameters * (tokens - kept * block_size)
+    return moved / card.link_bytes_per_s("pcie"), flops / card.flops_per_s("bf16")
