@@ -16,6 +16,7 @@ from helpers.course.kernel import RunCell, error_in, kernel
 from tests.labs.common import exercises_without_a_mutant_that_calls_helpers, lab_path, printed, source
 
 LAB = lab_path("09")
+pytestmark = pytest.mark.slow  # three ranks, started anew for every answer that ends them
 OTHERS = Path(__file__).with_name("other_answers_09.py").read_text("utf-8")
 OTHER_ANSWERS = [node.name for node in ast.parse(OTHERS).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 

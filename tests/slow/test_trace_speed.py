@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TRACE = """
 import resource, sys, time
 from helpers.catalog import TrainSetup

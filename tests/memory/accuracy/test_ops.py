@@ -17,6 +17,7 @@ def error_of(case) -> float:
     return abs(row.error)
 
 
+@pytest.mark.slow
 def test_all_63_peaks() -> None:
     errors = {row.case.name: abs(row.error) for row in rows("op")}
     assert len(errors) == 63
