@@ -207,6 +207,12 @@ class RadixCache(RadixCache):
         return found
 
 
+@mutant("evict", feedback="a leaf goes, and what is above it when it is a leaf itself")
+def evict(cache):
+    """Never evicts."""
+    return False
+
+
 @mutant("evict", feedback="evict says True, and no block is free that was not before")
 def evict(cache):
     """Evicts a block that a request uses."""
