@@ -62,7 +62,15 @@ def test_a_rank_that_is_killed_or_stopped_from_outside(ranks2, sig, told):
     assert not psutil.pid_exists(rank_1) or psutil.Process(rank_1).status() == psutil.STATUS_ZOMBIE
 
 
-def test_an_interrupt_ends_the_ranks_and_the_next_call_works(ranks2):
+@pytest.fixture
+def interruptible():
+    """Whoever started the tests, an interrupt arrives."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_the_ranks_and_the_next_call_works(ranks2, interruptible):
     before = calls.everything_of(ranks2)
     threading.Timer(0.5, _thread.interrupt_main).start()
     with pytest.raises(KeyboardInterrupt):
@@ -99,8 +107,10 @@ def test_a_forgotten_set_of_ranks_is_ended():
     assert calls.left_of(*before) == []
 
 
+# A process started in the background of a shell ignores SIGINT, and so do its children: they are told not to.
 DRIVER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from helpers.lesson.ranks import Ranks
 from tests.lesson.ranks import calls
 ranks = Ranks(2)
