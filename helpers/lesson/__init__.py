@@ -9,7 +9,20 @@ matplotlib and ipywidgets are imported when something is drawn, not before.
 
 from . import claims, plots, rooflines, speeds
 from .draw import draw
+from .judged import judged
 from .pictures import Picture
 from .predict import Prediction, check, compare, predict
 
-__all__ = ["Picture", "Prediction", "check", "claims", "compare", "draw", "plots", "predict", "rooflines", "speeds"]
+__all__ = [
+    "Picture",
+    "Prediction",
+    "check",
+    "claims",
+    "compare",
+    "draw",
+    "judged",
+    "plots",
+    "predict",
+    "rooflines",
+    "speeds",
+]
