@@ -1,18 +1,22 @@
-"""Put a learner's answers into the pristine reference: pure functions, notebooks in, one notebook out.
+"""Put a learner's answers into the pristine reference: pure functions, one notebook out.
 
-The reference brings its check cells, tags, counts and stored outputs; the learner brings answers and any
-cells of their own. What the learner did to a check cell, to its points or to a stored output is left behind.
+The reference brings its check cells, tags, counts and stored outputs; the learner brings answers and any cells of
+their own. What the learner did to a check cell, to its points or to a stored output is left behind.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass
 
 from nbformat import NotebookNode, v4
 
 from helpers.course import grading
+from helpers.course.grade.reading import Cell, Submitted
 from helpers.course.release import stub
+
+_ANCHOR = re.compile(r"#\s*answer:\s*(\S+)")
 
 
 @dataclass(frozen=True)
@@ -23,16 +27,22 @@ class Assembly:
     answers: dict[str, str]
     warnings: tuple[str, ...]
 
+    @property
+    def is_this_lab(self) -> bool:
+        """False when not one answer cell of the lab was found."""
+        return any(state != "missing" for state in self.answers.values())
 
-def assemble(reference: NotebookNode, learner: NotebookNode) -> Assembly:
-    """`reference` (a worked lab with stored outputs) with the answers of `learner`.
 
-    Cells are matched by grade_id, then by cell id. An answer found twice is joined in order, with a warning.
-    A code cell that the reference does not have, or a given cell that was changed, runs after the last cell
-    matched before it. A missing answer becomes the stub, so that its check fails by itself.
+def assemble(reference: NotebookNode, submitted: Submitted) -> Assembly:
+    """`reference` (a worked lab with stored outputs) with the answers of `submitted`.
+
+    Cells are matched by grade_id, then cell id, then Colab's id, then the answer's anchor comment. An answer found
+    twice is joined in order, with a warning. A code cell that the reference does not have, or a given cell that was
+    changed, runs after the last cell matched before it. A missing answer becomes the stub, so that its check fails by
+    itself.
     """
-    matched, extras = _match(reference, learner)
-    cells, states, warnings = [], {}, []
+    matched, extras = _match(reference, submitted)
+    cells, states, warnings = [], {}, [*submitted.warnings]
     for cell in copy.deepcopy(reference).cells:
         if grading.is_answer(cell):
             found = matched.get(cell.id, [])
@@ -62,33 +72,40 @@ def _comment(line: str) -> str:
     return line.strip().lstrip("#").strip() if line.strip().startswith("#") else ""
 
 
-def _match(reference: NotebookNode, learner: NotebookNode):
+def _match(reference: NotebookNode, submitted: Submitted):
     """Per reference cell id: the learner's cells for it, and their own to run after it (None: first)."""
     by_grade = {grading.grade_id(cell): cell for cell in reference.cells if grading.grade_id(cell)}
     by_id = {cell.id: cell for cell in reference.cells}
-    matched: dict[str, list[NotebookNode]] = {}
+    matched: dict[str, list[Cell]] = {}
     extras: dict[str | None, list[NotebookNode]] = {}
     after = None
-    for number, cell in enumerate(learner.cells):
-        mine = by_grade.get(grading.grade_id(cell)) or by_id.get(cell.get("id"))
-        if mine is not None and mine.cell_type == cell.cell_type:
+    for number, cell in enumerate(submitted.cells):
+        ids = (by_grade.get(cell.grade_id), by_id.get(cell.id), by_id.get(cell.colab_id))
+        mine = next((one for one in ids if one is not None), None) or by_grade.get(_anchored(cell))
+        if mine is not None and mine.cell_type == cell.type:
             after = mine.id
             matched.setdefault(mine.id, []).append(cell)
-        if cell.cell_type == "code" and cell.source.strip() and _is_extra(cell, mine):
+        if cell.type == "code" and cell.source.strip() and _is_extra(cell, mine):
             extra = v4.new_code_cell(without_marks(cell.source), id=f"learner-{number}")
             extras.setdefault(after, []).append(extra)
     return matched, extras
 
 
-def _is_extra(cell: NotebookNode, mine: NotebookNode | None) -> bool:
+def _anchored(cell: Cell) -> str | None:
+    """The answer that the cell's first line says it is."""
+    found = _ANCHOR.match(cell.source.lstrip())
+    return found[1] if found and cell.type == "code" else None
+
+
+def _is_extra(cell: Cell, mine: NotebookNode | None) -> bool:
     """True for the learner's own cell, and for a given one they changed (an import added, say)."""
     if mine is None:
-        return not grading.is_check(cell)
+        return not cell.is_check
     given = not grading.is_answer(mine) and not grading.is_check(mine)
     return given and mine.cell_type == "code" and mine.source.strip() != cell.source.strip()
 
 
-def _fill(cell: NotebookNode, found: list[NotebookNode]) -> str:
+def _fill(cell: NotebookNode, found: list[Cell]) -> str:
     """Put the learner's cells into the reference's answer cell, in place; how the answer was."""
     untouched = stub(cell.source)
     source = "\n\n".join(without_marks(part.source) for part in found).strip("\n")
@@ -96,6 +113,11 @@ def _fill(cell: NotebookNode, found: list[NotebookNode]) -> str:
     cell.source, cell.outputs, cell.execution_count = source or untouched, [], None
     if not found:
         return "missing"
-    if not source.strip():
+    written = _without_anchor(source)
+    if not written:
         return "empty"
-    return "untouched" if source.strip() == untouched.strip() else "written"
+    return "untouched" if written == untouched.strip() else "written"
+
+
+def _without_anchor(source: str) -> str:
+    return _ANCHOR.sub("", source.strip(), count=1).strip() if _ANCHOR.match(source.strip()) else source.strip()

@@ -14,9 +14,13 @@ from helpers.course import grading, report
 from helpers.course import notebook as nb
 from helpers.course.assemble import assemble
 from helpers.course.build import execute
+from helpers.course.grade.model import Question
+from helpers.course.grade.reading import Unreadable, read
+from helpers.course.judging import judge, unmarked
 from helpers.course.run import run
+from helpers.course.trial import trial
 
-STORED_SEED = "0"
+STORED_SEED, WALL_S = "0", 600
 
 
 def check(lab: str, root: Path, learner_path: Path | None = None) -> int:
@@ -26,22 +30,30 @@ def check(lab: str, root: Path, learner_path: Path | None = None) -> int:
     `learner_path` says where the notebook is if not in labs/. WORKBOOK_SEED draws other inputs than stored.
     """
     try:
-        results, warnings = results_of(*locate(lab, root, learner_path), seed=_seed())
+        questions, warnings = results_of(*locate(lab, root, learner_path), seed=_seed())
     except WorkbookError as error:
         print(error, file=sys.stderr)
         return 2
-    print(report.text(results, warnings))
-    return 0 if all(result.passed for result in results) else 1
+    print(report.text(questions, warnings))
+    return 0 if all(question.passed for question in questions) else 1
 
 
 def results_of(
     reference_path: Path, learner_path: Path, *, seed: str = STORED_SEED
-) -> tuple[tuple[report.ExerciseResult, ...], tuple[str, ...]]:
-    """The exercise results of one learner's notebook against one reference, and the warnings."""
+) -> tuple[tuple[Question, ...], tuple[str, ...]]:
+    """The questions of one learner's notebook against one reference, and the warnings."""
     reference = reference_lab(reference_path, seed)
-    assembly = assemble(reference, nb.read(learner_path))
-    cells = run(assembly.notebook, seed=seed)
-    return report.exercise_results(reference, assembly, cells), assembly.warnings
+    try:
+        assembly = assemble(reference, read(learner_path))
+    except Unreadable as error:
+        raise WorkbookError(
+            f"cannot read {learner_path}: {error}",
+            "a Jupyter notebook (.ipynb, format 4)",
+            "open it in JupyterLab and save it again, or fetch it once more",
+        ) from None
+    cells = trial(run, unmarked(assembly.notebook), seed=seed, wall_s=WALL_S)
+    cells = judge(run, reference, cells, seed=seed, wall_s=WALL_S)
+    return report.questions(reference, assembly, cells), assembly.warnings
 
 
 def reference_lab(path: Path, seed: str = STORED_SEED) -> NotebookNode:
@@ -67,7 +79,7 @@ def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path
     if learner_path is None and lab.endswith(".ipynb"):
         learner_path = Path(lab)
         lab = _lab_of(learner_path)
-    reference = _one(nb.find(lab, root, ["solutions"]), lab)
+    reference = one_lab(lab, root)
     learner_path = learner_path or root / "labs" / reference.name
     if not learner_path.is_file():
         raise WorkbookError(
@@ -78,18 +90,22 @@ def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path
     return reference, learner_path
 
 
-def _lab_of(learner_path: Path) -> str:
-    """The lab that a notebook was released as, whatever its file is called now; else its name's number."""
-    metadata = nb.read(learner_path).metadata if learner_path.is_file() else {}
-    source = metadata.get("workbook", {}).get("source", learner_path.name)
-    return Path(str(source)).stem.partition("_")[0]
-
-
-def _one(paths: list[Path], lab: str) -> Path:
+def one_lab(lab: str, root: Path) -> Path:
+    """The worked lab called `lab`. WorkbookError for an unknown name, and for one that names several."""
+    paths = nb.find(lab, root, ["solutions"])
     if len(paths) > 1:
         names = ", ".join(path.stem for path in paths)
         raise WorkbookError(f"{lab!r} names {len(paths)} labs", names, "use the whole name")
     return paths[0]
+
+
+def _lab_of(learner_path: Path) -> str:
+    """The lab that a notebook was released as, whatever its file is called now; else its name's number."""
+    try:
+        source = read(learner_path).source_lab
+    except Unreadable:
+        source = ""
+    return Path(source or learner_path.name).stem.partition("_")[0]
 
 
 def _seed() -> str:

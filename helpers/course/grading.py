@@ -7,6 +7,7 @@ heading above is its title. A lab is `heading, text, answer, check` again and ag
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from nbformat import NotebookNode
@@ -18,11 +19,15 @@ SCHEMA_KEYS = frozenset({"cell_type", "grade", "grade_id", "locked", "points", "
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise of a lab: its title, its answer cells and the check cells that grade them, in order."""
+    """One exercise of a lab: its title, its answer cells and the check cells that grade them, in order.
+
+    `hint` is the first folded hint of its text, '' where there is none.
+    """
 
     title: str
     answers: tuple[NotebookNode, ...]
     checks: tuple[NotebookNode, ...]
+    hint: str = ""
 
     @property
     def points(self) -> float:
@@ -45,6 +50,21 @@ def is_check(cell: NotebookNode) -> bool:
     return cell.cell_type == "code" and bool(_metadata(cell).get("grade")) and not is_answer(cell)
 
 
+def anchor(key: str) -> str:
+    """The comment that a released answer begins with: by it the answer is found where an editor lost all metadata."""
+    return f"# answer: {key}"
+
+
+def is_judged(check: NotebookNode) -> bool:
+    """True for a check whose answers are recorded by `judged` and weighed again in a clean kernel."""
+    return re.search(r"\bjudged\(", check.source) is not None
+
+
+def rubric(check: NotebookNode) -> tuple[str, ...]:
+    """What the check's points are for, in words."""
+    return tuple(check.metadata.get("workbook", {}).get("rubric", ()))
+
+
 def points(cell: NotebookNode) -> float:
     """What a check cell is worth; 0 for any other."""
     return _metadata(cell).get("points", 0)
@@ -53,21 +73,21 @@ def points(cell: NotebookNode) -> float:
 def exercises(lab: NotebookNode) -> tuple[Exercise, ...]:
     """The lab's exercises in order. WorkbookError for an answer without a check, or the reverse."""
     done: list[Exercise] = []
-    title, heading, answers, checks = "", "", [], []
+    title, heading, text, hint, answers, checks = "", "", "", "", [], []
 
     def close() -> None:
         if answers or checks:
-            done.append(_exercise(title, answers, checks))
+            done.append(_exercise(title, answers, checks, hint))
             answers.clear()
             checks.clear()
 
     for cell in lab.cells:
         if cell.cell_type == "markdown":
-            heading = _heading(cell.source) or heading
+            heading, text = _heading(cell.source) or heading, cell.source
         elif is_answer(cell):
             if checks:
                 close()
-            title = title if answers else heading
+            title, hint = (title, hint) if answers else (heading, _hint(text))
             answers.append(cell)
         elif is_check(cell):
             checks.append(cell)
@@ -93,7 +113,7 @@ def require_ids(lab: NotebookNode, name: str) -> None:
         )
 
 
-def _exercise(title: str, answers: list[NotebookNode], checks: list[NotebookNode]) -> Exercise:
+def _exercise(title: str, answers: list[NotebookNode], checks: list[NotebookNode], hint: str) -> Exercise:
     if not answers or not checks:
         missing = "a check cell after it" if answers else "an answer cell before it"
         raise WorkbookError(
@@ -101,7 +121,7 @@ def _exercise(title: str, answers: list[NotebookNode], checks: list[NotebookNode
             f"{missing}: an exercise is answer cells, then check cells",
             "add the missing cell, or remove the nbgrader metadata",
         )
-    return Exercise(title or str(grade_id(answers[0])), tuple(answers), tuple(checks))
+    return Exercise(title or str(grade_id(answers[0])), tuple(answers), tuple(checks), hint)
 
 
 def _metadata(cell: NotebookNode) -> dict:
@@ -112,3 +132,11 @@ def _metadata(cell: NotebookNode) -> dict:
 def _heading(source: str) -> str | None:
     lines = (line for line in source.splitlines() if line.startswith("#"))
     return next((line.lstrip("#").strip() for line in lines), None)
+
+
+def _hint(text: str) -> str:
+    """The first folded part whose summary says that it is a hint, as plain text."""
+    for summary, body in re.findall(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", text, re.DOTALL):
+        if summary.strip().lower().startswith("hint"):
+            return body.strip()
+    return ""

@@ -61,7 +61,7 @@ def released(solution: NotebookNode, source: str) -> NotebookNode:
     for cell in lab.cells:
         where = f"{source}, cell {grading.grade_id(cell) or cell.get('id')!r}"
         if grading.is_answer(cell):
-            cell.source = stub(cell.source, where)
+            cell.source = f"{grading.anchor(grading.grade_id(cell))}\n{stub(cell.source, where)}"
             cell.outputs, cell.execution_count = [], None
         elif grading.is_check(cell):
             cell.source = without_hidden(cell.source, where)

@@ -17,56 +17,79 @@ from helpers.course import notebook as nb
 from helpers.course.kernel import environment
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+NO_LIMIT_S = 10**6  # nbval's own, for a whole cell: the guard's is lower, and notices a dead kernel
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """One cell: 'passed', 'failed' or 'not reached', why, and its wall seconds."""
+    """One cell: 'passed', 'failed' or 'not reached', why, its wall seconds, what it showed.
+
+    `fatal` is 'hung', 'died' or 'flooded' where the kernel could not go on after it: nothing after it was run.
+    """
 
     outcome: str
     message: str
     seconds: float
+    outputs: tuple[dict, ...] = ()
+    fatal: str = ""
 
     @property
     def passed(self) -> bool:
         """True for an explicit pass only."""
         return self.outcome == "passed"
 
+    @property
+    def stdout(self) -> str:
+        """What the cell printed."""
+        return "".join(output["text"] for output in self.outputs if output.get("name") == "stdout")
 
-def run(
-    notebook: NotebookNode, *, seed: str = "0", cell_timeout_s: float = 60, wall_timeout_s: float = 600
-) -> dict[str, CellResult]:
-    """The results by cell id. A cell that is not in them never finished: see `missing`.
+
+def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> dict[str, CellResult]:
+    """The results by cell id, in a kernel of this interpreter. A cell that is not in them was never finished.
 
     The notebook runs in an empty folder of its own, so no conftest, module or data beside it is read. After
-    `wall_timeout_s` for the whole run it is ended with its kernel, and the cells that finished are returned.
+    `wall_s` for the whole run it is ended with its kernel, and the cells that finished are returned.
     """
     with tempfile.TemporaryDirectory(prefix="workbook-") as name:
-        folder, results = Path(name), Path(name) / "results.jsonl"
+        folder = Path(name)
         nb.write(folder / "lab.ipynb", notebook)
-        log = _run_pytest(_command(folder, results, cell_timeout_s), folder, seed, wall_timeout_s)
-        rows = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-        if not rows:
+        command = [sys.executable, "-m", "pytest", *arguments(folder), "--nbval-current-env"]
+        log = _run_pytest(command, folder, seed, wall_s)
+        found = results(folder / "results.jsonl")
+        if not found:
             raise RuntimeError(f"nbval reported no cell at all:\n{log}")
-    return {row.pop("cell"): CellResult(**row) for row in map(json.loads, rows)}
+    return found
 
 
-def missing(wall_timeout_s: float = 600) -> CellResult:
-    """The result of a cell that never finished."""
-    return CellResult("not reached", f"not reached: the whole lab may take {wall_timeout_s:g} seconds", 0.0)
-
-
-def _command(folder: Path, results: Path, cell_timeout_s: float) -> list[str]:
+def arguments(folder: Path) -> list[str]:
+    """pytest's arguments that run lab.ipynb in `folder` and report to results.jsonl there; which kernel is not said."""
     plugins = ["-p", "nbval.plugin", "-p", "helpers.course.nbval_report", "-p", "no:cacheprovider"]
     return [
-        *(sys.executable, "-m", "pytest", "-q", "--color=no", "--noconftest", "-c", os.devnull),
-        *("--rootdir", str(folder), *plugins, f"--workbook-results={results}"),
-        *("--nbval", "--nbval-current-env", f"--nbval-cell-timeout={cell_timeout_s:g}"),
+        *("-q", "--color=no", "--noconftest", "-c", os.devnull, "--rootdir", str(folder), *plugins),
+        *(f"--workbook-results={folder / 'results.jsonl'}", "--nbval", f"--nbval-cell-timeout={NO_LIMIT_S}"),
         str(folder / "lab.ipynb"),
     ]
 
 
-def _run_pytest(command: list[str], folder: Path, seed: str, wall_timeout_s: float) -> str:
+def results(path: Path) -> dict[str, CellResult]:
+    """The cells reported in `path` so far, the last word about each; a line cut short is left out."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        key, outputs = row.pop("cell"), tuple(row.pop("outputs"))
+        found[key] = CellResult(**row, outputs=outputs)
+    return found
+
+
+def missing() -> CellResult:
+    """The result of a cell that never finished."""
+    return CellResult("not reached", "not reached: the time for the whole lab was over", 0.0)
+
+
+def _run_pytest(command: list[str], folder: Path, seed: str, wall_s: float) -> str:
     """Run to the end or to the time limit; the log."""
     env = {name: value for name, value in environment(seed).items() if not name.startswith("PYTEST_")}
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -75,7 +98,7 @@ def _run_pytest(command: list[str], folder: Path, seed: str, wall_timeout_s: flo
         command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        return process.communicate(timeout=wall_timeout_s)[0]
+        return process.communicate(timeout=wall_s)[0]
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)  # pytest then ends its kernel, which is not in our process group
     try:

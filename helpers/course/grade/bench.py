@@ -1,0 +1,183 @@
+"""One place to grade at: a warm nursery for learners' kernels, a warm examiner for nbval; one submission at a time.
+
+    with Bench(level, modules=["torch"]) as bench:
+        cells = bench.run(notebook, seed="7", wall_s=120)
+
+The examiner holds what is expected and never runs a learner's code; the kernel runs it and holds nothing. Between the
+two are the kernel's sockets, in a folder of that one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from helpers.course import notebook as nb
+from helpers.course.grade import reading
+from helpers.course.run import CellResult, arguments, results
+from helpers.course.sandbox import levels, view
+from helpers.course.sandbox.isolation import Limits
+
+READ_S = 30
+SHIM = str(view.HELPERS_ROOT / "helpers/course/sandbox/shim.py")
+
+
+class SandboxError(Exception):
+    """The grader's own machinery failed: nothing is known about the submission."""
+
+
+class Bench:
+    """Runs notebooks in the sandbox at `level`; `modules` are imported once, before any learner's code."""
+
+    def __init__(self, level: levels.Level, modules: list[str], limits: Limits | None = None) -> None:
+        self.level, self.modules, self.limits = level, modules, limits or Limits()
+        self.runs = 0
+        self.nursery = self.examiner = None
+
+    def __enter__(self) -> Bench:
+        # /tmp, because the path of a socket may have 107 characters; mkdtemp, because nobody else may look in.
+        self.folder = Path(tempfile.mkdtemp(prefix="wb-", dir="/tmp"))
+        self.control = self.folder / "control"
+        for path in (self.control, self.folder / "root"):
+            path.mkdir(mode=0o755)
+            levels.hand_over(path)
+        if os.geteuid() == 0:
+            self.folder.chmod(0o711)
+        self.examiner = _start([sys.executable, "-m", "helpers.course.grade.examiner"], _own_environment())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self.nursery, self.examiner):
+            _end(process)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def read(self, path: Path) -> reading.Submitted:
+        """The notebook at `path`, read where it can do no harm. reading.Unreadable when it is none."""
+        answer = self.folder / "read.json"
+        answer.unlink(missing_ok=True)
+        ended = self._ask({"task": "read", "path": str(path), "to": str(answer), "limit_s": READ_S})
+        if not answer.exists():
+            raise reading.Unreadable("it takes too long to read" if ended == "time" else "reading it takes too much")
+        found = json.loads(answer.read_text(encoding="utf-8"))
+        if "unreadable" in found:
+            raise reading.Unreadable(found["unreadable"])
+        return reading.from_json(found["submitted"])
+
+    def run(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        """How each cell went, by its id; a cell that is not in it was not reached in `wall_s` seconds.
+
+        SandboxError when not a single cell was reported: then the sandbox failed, not the learner.
+        """
+        self._ready()
+        self.runs += 1
+        name = f"k{self.runs}"
+        sockets, folder = self.control / name, self.folder / name
+        for path in (sockets, folder):
+            path.mkdir(mode=0o700)
+        levels.hand_over(sockets)
+        try:
+            nb.write(folder / "lab.ipynb", notebook)
+            ended = self._ask(self._nbval(folder, sockets, seed, wall_s))
+            found = results(folder / "results.jsonl")
+            why = self.control / f"{name}.why"
+            if not found and ended != "time":
+                raise SandboxError(f"nbval reported no cell at all ({ended})\n{self._log()}")
+            return _with_reason(found, why.read_text() if why.is_file() and not why.is_symlink() else "")
+        finally:
+            if not self.level.warm:
+                self.nursery = _end(self.nursery)
+            for path in (sockets, folder):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _ready(self) -> None:
+        if self.nursery is None or self.nursery.poll() is not None:
+            (self.control / "nursery.sock").unlink(missing_ok=True)
+            options = {"modules": ["ipykernel.kernelapp", *self.modules]}
+            started = levels.command(self.level, self.control, "helpers.course.sandbox.nursery", options)
+            self.nursery = _start(started, view.environment(), self.folder / "nursery.log")
+
+    def _nbval(self, folder: Path, sockets: Path, seed: str, wall_s: float) -> dict:
+        """The request that runs lab.ipynb in `folder` with a kernel from the nursery."""
+        spec = folder / "kernels" / "sandbox"
+        spec.mkdir(parents=True)
+        words = [sys.executable, "-I", "-S", SHIM, "{connection_file}", str(self.control / "nursery.sock")]
+        words += [sockets.name, seed, json.dumps(asdict(self.limits))]
+        kernel = {"argv": words, "display_name": "sandbox", "language": "python", "interrupt_mode": "message"}
+        (spec / "kernel.json").write_text(json.dumps(kernel))
+        environment = _own_environment() | {"JUPYTER_PATH": str(folder)}
+        return {
+            "task": "nbval",
+            "folder": str(folder),
+            "arguments": [*arguments(folder), f"--workbook-sockets={sockets}", "--nbval-kernel-name=sandbox"],
+            "environment": environment,
+            "limit_s": wall_s,
+        }
+
+    def _ask(self, request: dict) -> str:
+        if self.examiner.poll() is not None:
+            raise SandboxError("the examiner has ended")
+        self.examiner.stdin.write(json.dumps(request | {"log": str(self.folder / "examiner.log")}) + "\n")
+        self.examiner.stdin.flush()
+        answer = self.examiner.stdout.readline()
+        if not answer:
+            raise SandboxError("the examiner has ended")
+        return json.loads(answer)["ended"]
+
+    def _log(self) -> str:
+        texts = []
+        for name in ("examiner.log", "nursery.log"):
+            with contextlib.suppress(OSError):
+                texts.append(f"{name}: " + (self.folder / name).read_text(errors="replace")[-2000:])
+        return "\n".join(texts)
+
+
+def _with_reason(found: dict[str, CellResult], why: str) -> dict[str, CellResult]:
+    """A kernel that was ended for its memory died; say so."""
+    if not why:
+        return found
+    from dataclasses import replace
+
+    return {key: replace(one, message=why) if one.fatal == "died" else one for key, one in found.items()}
+
+
+def _own_environment() -> dict[str, str]:
+    """For our own processes: the grader's, without pytest's and the course's variables."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "WORKBOOK_", "JUPYTER_"))}
+    paths = os.pathsep.join(filter(None, [str(view.HELPERS_ROOT), os.environ.get("PYTHONPATH")]))
+    return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
+def _start(command: list[str], environment: dict[str, str], log: Path | None = None) -> subprocess.Popen:
+    """The process, once it says that it is ready. SandboxError when it ends before."""
+    with open(log or os.devnull, "w") as errors:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+    if process.stdout.readline().strip() != "ready":
+        words = log.read_text(errors="replace")[-2000:] if log else ""
+        raise SandboxError(f"{command[-3]} did not start\n{words}")
+    return process
+
+
+def _end(process: subprocess.Popen | None) -> None:
+    """Closing stdin is the signal; a process that does not hear it is killed."""
+    if process is None:
+        return
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()

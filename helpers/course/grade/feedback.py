@@ -1,0 +1,99 @@
+"""What each learner reads: one page with their points, what each check found, and what to do next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.course.grade.manual import Mark, marks
+from helpers.course.grade.model import ATTENTION, UNREADABLE, Question, Result
+from helpers.course.grade.pages import page
+from helpers.course.grade.plain import plain, shortened
+from helpers.course.grade.sheets import names, store
+from helpers.course.grade.wording import FULL, OUTCOME_WORDS, SIGNS, standing
+
+MESSAGE_CHARS, MESSAGE_LINES, WARNINGS = 3000, 60, 20
+# A line of a check's message that says what came is set apart from one that says what should have.
+_EXPECTED = re.compile(r"\s*(expected|wanted|right)\s*:", re.IGNORECASE)
+_YOURS = re.compile(r"\s*(yours|you have|got|found)\s*:", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Card:
+    """One question as the page shows it: its number on the page, its standing, the outcome and advice in words."""
+
+    number: int
+    question: Question
+    standing: str
+    sign: str
+    outcome: str
+    advice: str
+    message: tuple[tuple[str, str], ...]
+    mark: Mark | None
+
+
+def write(results: Sequence[Result], out: Path, *, lab: str, title: str) -> None:
+    """Write feedback/<slug>.html into the folder `out`, one page for each result.
+
+    `lab` is the lab's stem ('13_paged_kv'), whose number is what `workbook check` takes; `title` is its heading. A
+    page holds nothing of another learner, no seed, and for 'attention' no reason: that is for the instructor.
+    """
+    shown = names(results)
+    for result in results:
+        html = page("feedback.html.j2", **_values(result, shown[result.slug], lab, title))
+        store(out / "feedback" / f"{result.slug}.html", html)
+
+
+def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object]:
+    found = marks(result)
+    cards = [_card(at, one, found.get(one.key)) for at, one in enumerate(result.questions, start=1)]
+    return {
+        "title": title,
+        "name": name,
+        "result": result,
+        "cards": cards,
+        "passed": sum(card.standing == FULL for card in cards),
+        "unfinished": [card for card in cards if card.standing != FULL],
+        "unreadable": result.status == UNREADABLE,
+        "attention": result.status == ATTENTION,
+        "warnings": [shortened(plain(one), 500) for one in result.warnings[:WARNINGS]],
+        "lab_number": lab.partition("_")[0],
+    }
+
+
+def _card(at: int, question: Question, mark: Mark | None) -> Card:
+    outcome, advice = OUTCOME_WORDS.get(question.outcome, (question.outcome, ""))
+    where = standing(question)
+    given = mark is not None and mark.points is not None
+    settled = given and where == FULL
+    silent = settled or question.outcome in ("passed", "not started")
+    return Card(
+        at,
+        question,
+        where,
+        SIGNS[where],
+        "Points given by your instructor" if given else outcome,
+        "" if settled else advice,
+        () if silent else message_lines(question.message),
+        mark,
+    )
+
+
+def message_lines(message: str) -> tuple[tuple[str, str], ...]:
+    r"""A message as (kind, line), kind 'expected', 'yours' or ''; long ones without their middle.
+
+    >>> message_lines("of 3 blocks\n  expected: 2\n  yours:    5")
+    (('', 'of 3 blocks'), ('expected', '  expected: 2'), ('yours', '  yours:    5'))
+    """
+    lines = shortened(plain(message).strip("\n"), MESSAGE_CHARS).split("\n") if message.strip() else []
+    if len(lines) > MESSAGE_LINES:
+        tail = MESSAGE_LINES // 3
+        left_out = f"… ({len(lines) - MESSAGE_LINES} lines left out) …"
+        lines = [*lines[: MESSAGE_LINES - tail], left_out, *lines[-tail:]]
+    return tuple((_kind(line), line) for line in lines)
+
+
+def _kind(line: str) -> str:
+    return "expected" if _EXPECTED.match(line) else "yours" if _YOURS.match(line) else ""

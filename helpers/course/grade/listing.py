@@ -1,0 +1,171 @@
+"""What a folder of submissions holds, looked at without trusting any of it.
+
+Nothing is followed or run: a listing names what is there and why it could not be used, and `contents` gives the
+bytes of one regular file of bounded size. Only what a grader asks for is ever opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from helpers.course.grade.reading import MOST_BYTES
+
+MOST_FILES = 1_000  # of one learner
+MOST_ENTRIES = 100_000  # of all
+MOST_DEPTH = 10
+
+LINK = "is a link: the file itself is needed"
+SPECIAL = "is not a regular file"
+TOO_DEEP = f"lies more than {MOST_DEPTH} folders deep"
+_SKIPPED = frozenset({".ipynb_checkpoints", "__MACOSX", "__pycache__", ".git", ".DS_Store"})
+
+
+class Refused(Exception):  # noqa: N818 - a verdict on a file, not a fault of the program
+    """A file that cannot be used; the text is the end of a sentence that begins with its name."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file or folder: its path below the root, and why it cannot be used ('' when it can).
+
+    `position` tells two files of one path apart, which an archive can hold.
+    """
+
+    parts: tuple[str, ...]
+    is_folder: bool = False
+    problem: str = ""
+    position: int = 0
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.parts[-1]
+
+
+class OneFile:
+    """A single file, given by its path; the path itself may be a link."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.entries = path, [Entry((path.name,))]
+
+    def contents(self, entry: Entry) -> bytes:
+        """The file's bytes. Refused with the reason when it is no regular file, too large or unreadable."""
+        return _contents(lambda: os.open(self._path, _read_only()))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class Folder:
+    """A folder and what is below it. Links below the root are listed as such and never followed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.entries = list(islice(self._walk(), MOST_ENTRIES + 1))
+
+    def contents(self, entry: Entry) -> bytes:
+        """The file's bytes. Refused with the reason when it is no regular file, too large or unreadable."""
+        return _contents(lambda: self._open(entry.parts, _read_only()))
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        os.close(self._root)
+
+    def _open(self, parts: tuple[str, ...], flags: int) -> int:
+        """Step by step from the root, so that no part of the path can be a link, not even one put there since."""
+        here = os.dup(self._root)
+        try:
+            for part in parts[:-1]:
+                deeper = os.open(part, _folder_only(), dir_fd=here)
+                os.close(here)
+                here = deeper
+            return os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=here)
+        finally:
+            os.close(here)
+
+    def _walk(self) -> Iterator[Entry]:
+        """Every entry; of a single learner no more than one over MOST_FILES, so that the others are reached."""
+        top = _scan(self._root, (), MOST_ENTRIES)
+        folders = sum(entry.is_folder for entry in top)
+        for entry in top:
+            is_class = folders == 1 or entry.name == "submitted"  # a folder that can hold all the others
+            yield entry
+            yield from islice(self._below(entry), MOST_ENTRIES if is_class else MOST_FILES + 1)
+
+    def _below(self, folder: Entry) -> Iterator[Entry]:
+        if not folder.is_folder or folder.problem:
+            return
+        try:
+            descriptor = self._open(folder.parts, _folder_only())
+            try:
+                found = _scan(descriptor, folder.parts, MOST_FILES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            yield Entry(folder.parts, is_folder=True, problem=_cannot(error))
+            return
+        yield from found  # before what is deeper: a notebook beside a data set is found first
+        for entry in found:
+            yield from self._below(entry)
+
+
+def is_skipped(parts: tuple[str, ...], is_folder: bool) -> bool:
+    """True for what editors and systems leave behind, and for hidden folders of a learner (.venv holds thousands)."""
+    folders = parts if is_folder else parts[:-1]
+    left_behind = any(part in _SKIPPED or part.startswith("._") for part in parts)
+    return left_behind or any(part.startswith(".") for part in folders[1:])
+
+
+def too_large(size_bytes: int) -> str:
+    """What is wrong with a file of this size."""
+    return f"has {size_bytes / 10**6:,.0f} MB, more than {MOST_BYTES / 10**6:.0f} MB: clear its outputs"
+
+
+def _read_only() -> int:
+    # Not blocking: opening a FIFO would wait for somebody to write into it.
+    return os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def _folder_only() -> int:
+    return os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _contents(opened: Callable[[], int]) -> bytes:
+    try:
+        with os.fdopen(opened(), "rb") as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                raise Refused(SPECIAL)
+            if facts.st_size > MOST_BYTES:
+                raise Refused(too_large(facts.st_size))
+            found = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise Refused(_cannot(error)) from None
+    if len(found) > MOST_BYTES:  # it grew since
+        raise Refused(too_large(len(found)))
+    return found
+
+
+def _cannot(error: OSError) -> str:
+    return f"cannot be read ({(error.strerror or type(error).__name__).lower()})"
+
+
+def _scan(descriptor: int, above: tuple[str, ...], most: int) -> list[Entry]:
+    """What lies directly in a folder, sorted; one more than `most` where there are more."""
+    with os.scandir(descriptor) as found:
+        items = sorted(islice(found, most + 1), key=lambda item: item.name)
+        entries = [_entry(item, (*above, item.name)) for item in items]
+    return [entry for entry in entries if not is_skipped(entry.parts, entry.is_folder)]
+
+
+def _entry(item: os.DirEntry, parts: tuple[str, ...]) -> Entry:
+    if item.is_symlink():
+        return Entry(parts, problem=LINK)
+    if item.is_dir(follow_symlinks=False):
+        return Entry(parts, is_folder=True, problem=TOO_DEEP if len(parts) > MOST_DEPTH else "")
+    return Entry(parts, problem="" if item.is_file(follow_symlinks=False) else SPECIAL)
