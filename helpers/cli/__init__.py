@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ..catalog.errors import WorkbookError
-from . import course, estimate, oom, trace
+from . import course, estimate, grade, oom, trace
 from .flags import Parser
 
 __all__ = ["main"]
@@ -18,7 +18,8 @@ USAGE_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code: 0 done, 1 a check failed, 2 bad input."""
+    """Run one command; returns its exit code: 0 done, 1 a check failed, 2 bad input
+    (`grade` has its own: 1 bad input, 2 the worked lab fails, 3 somebody needs attention)."""
     try:
         arguments = _parser().parse_args(argv)
         done = arguments.run(arguments)
@@ -35,6 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for family in (estimate, oom, trace, course):
+    for family in (estimate, oom, trace, course, grade):
         family.add(commands)
     return parser

@@ -16,7 +16,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         command.set_defaults(run=run)
 
 
-def _root() -> Path:
+def workbook_root() -> Path:
     """The workbook's folder: where solutions/ lies, here or above, else where the package was installed from."""
     for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]):
         if (folder / "solutions").is_dir() and (folder / "notebooks").is_dir():
@@ -27,25 +27,46 @@ def _root() -> Path:
 def _build(arguments: argparse.Namespace) -> int:
     from ..course.build import build
 
-    return build(arguments.names, _root())
+    return build(arguments.names, workbook_root())
 
 
 def _release(arguments: argparse.Namespace) -> int:
     from ..course.release import release
 
-    return release(_root(), check=arguments.check)
+    if arguments.nbgrader is not None:
+        from ..course.nbgrader_course import write_course
+
+        write_course(workbook_root(), arguments.nbgrader)
+    return release(workbook_root(), check=arguments.check)
+
+
+def _release_flags(parser: argparse.ArgumentParser) -> None:
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--check", action="store_true", help="only say what would change")
+    either.add_argument("--nbgrader", metavar="FOLDER", type=Path, help="write a course for nbgrader there too")
+
+
+def _sample_class(arguments: argparse.Namespace) -> int:
+    from ..course.sample_class import sample_class
+
+    return sample_class(arguments.lab, workbook_root(), arguments.out)
+
+
+def _sample_class_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lab", help="a number like 02")
+    parser.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="a new folder for the class")
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from ..course.check import check
 
-    return check(arguments.lab, _root())
+    return check(arguments.lab, workbook_root())
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from ..course.doctor import doctor
 
-    return doctor(_root(), as_json=arguments.json)
+    return doctor(workbook_root(), as_json=arguments.json)
 
 
 def _accuracy(arguments: argparse.Namespace) -> int:
@@ -74,10 +95,11 @@ def _train_lm_flags(parser: argparse.ArgumentParser) -> None:
 _COMMANDS = (
     ("build", "execute notebooks and store their outputs",
      lambda p: p.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given"), _build),
-    ("release", "write labs/ from solutions/",
-     lambda p: p.add_argument("--check", action="store_true", help="only say what would change"), _release),
+    ("release", "write labs/ from solutions/", _release_flags, _release),
     ("check", "run the checks of your lab and show points",
      lambda p: p.add_argument("lab", help="a number like 02, or the path of a notebook"), _check),
+    ("sample-class", "write twenty made-up submissions for a lab, and the scores they should get",
+     _sample_class_flags, _sample_class),
     ("doctor", "what this machine is, which chapters it can run, and what to fix",
      lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"), _doctor),
     ("train-lm", "train the small language model again: a quarter of an hour on two cores", _train_lm_flags, _train_lm),

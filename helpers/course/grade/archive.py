@@ -6,6 +6,7 @@ The same shape as `listing.Folder`: `entries` with what is wrong with each, `con
 from __future__ import annotations
 
 import io
+import os
 import re
 import stat
 import struct
@@ -34,9 +35,11 @@ class Archive:
     """A zip, opened. WorkbookError when it cannot be read at all."""
 
     def __init__(self, path: Path) -> None:
+        self._file = _Bounded(path)
         try:
-            self._zip = zipfile.ZipFile(_Bounded(path))
+            self._zip = zipfile.ZipFile(self._file)
         except _BROKEN as error:
+            self._file.close()
             raise WorkbookError(
                 f"{path} cannot be read as a zip: {error}",
                 "the zip as the LMS made it",
@@ -67,13 +70,15 @@ class Archive:
     def close(self) -> None:
         """Let go of the archive."""
         self._zip.close()
+        self._file.close()  # which zipfile did not open, and leaves open
 
 
 class _Bounded(io.FileIO):
     """A file that refuses to be read in one large piece: zipfile reads an archive's table of contents at once."""
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= MOST_DIRECTORY_BYTES:
+        asked = size if size >= 0 else os.fstat(self.fileno()).st_size - self.tell()
+        if asked > MOST_DIRECTORY_BYTES:
             raise zipfile.BadZipFile(f"its table of contents is larger than {MOST_DIRECTORY_BYTES / 10**6:g} MB")
         return super().read(size)
 
@@ -82,7 +87,8 @@ def _entry(info: zipfile.ZipInfo, position: int) -> Entry | None:
     name = _name(info)
     # Archives made on Windows separate with backslashes. No part keeps one, and none is a drive or leads upwards.
     steps = [step for step in re.split(r"[/\\]+", name) if step not in ("", ".")]
-    parts = tuple(step[:255] for step in steps if step != ".." and not _DRIVE.fullmatch(step))
+    # A name can have 65,535 characters here, and would be matched against patterns: its end tells more than its start.
+    parts = tuple(step[-255:] for step in steps if step != ".." and not _DRIVE.fullmatch(step))
     if not parts or is_skipped(parts, info.is_dir()):
         return None
     strays = len(parts) < len(steps) or name.startswith(("/", "\\")) or _DRIVE.match(name)

@@ -60,6 +60,13 @@ class Bench:
             _end(process)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def restart(self) -> None:
+        """New processes for the next submission, after ours have failed."""
+        for process in (self.nursery, self.examiner):
+            _end(process)
+        self.nursery = None
+        self.examiner = _start([sys.executable, "-m", "helpers.course.grade.examiner"], _own_environment())
+
     def read(self, path: Path) -> reading.Submitted:
         """The notebook at `path`, read where it can do no harm. reading.Unreadable when it is none."""
         answer = self.folder / "read.json"

@@ -147,6 +147,6 @@ def _nothing(own: Belongings, entries: Sequence[Entry]) -> str:
             return f"{name} is an archive: unpack it and hand in the {NOTEBOOK}"
         if NOTEBOOK in entry.name.lower():
             return f"{name} is a folder, not a notebook" if entry.is_folder else f"{name} must be named {NOTEBOOK}"
-    names = [own.shown(entry) for entry in entries if own.within(entry)]
-    among = f": there are {', '.join(names[:MOST_NAMED])}" if names else ": it is empty"
+    names = [own.shown(entry) for entry in entries if not entry.is_folder]
+    among = f": there are {', '.join(names[:MOST_NAMED])}" if names else ": there are no files"
     return f"no notebook ({NOTEBOOK}) was handed in{among}{' and more' if len(names) > MOST_NAMED else ''}"

@@ -10,7 +10,6 @@ import csv
 import io
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -44,11 +43,18 @@ def unguarded(text: str) -> str:
 def names(results: Sequence[Result]) -> dict[str, str]:
     """By slug, each learner's name as it is shown: one plain line, and no two alike.
 
-    Where two would be alike (they differed in what is not shown), each is followed by its slug.
+    Who is called exactly so keeps the name; another who would look the same is followed by their slug.
     """
     plain_names = {one.slug: one_line(one.learner, NAME_CHARS) or one.slug for one in results}
-    alike = Counter(map(guarded, plain_names.values()))
-    return {slug: name if alike[guarded(name)] == 1 else f"{name} ({slug})" for slug, name in plain_names.items()}
+    itself = {one.slug for one in results if plain_names[one.slug] == one.learner}
+    taken: set[str] = set()
+    shown = {}
+    for slug in sorted(plain_names, key=lambda slug: slug not in itself):
+        shown[slug] = name = plain_names[slug]
+        while guarded(shown[slug]) in taken:
+            shown[slug] = name = f"{name} ({slug})"
+        taken.add(guarded(name))
+    return shown
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

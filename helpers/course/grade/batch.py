@@ -1,0 +1,225 @@
+"""`workbook grade`: a whole class, to gradebook, feedback and summary; interrupted anywhere, it goes on from there.
+
+OUT/results/<slug>.json     one learner, written whole or not at all: what a second run does not do again
+OUT/executed/<slug>.ipynb   the notebook as it ran
+OUT/feedback/<slug>.html    for the learner
+OUT/gradebook.csv, gradebook_long.csv, manual.csv, summary.html, manifest.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from helpers.catalog.errors import WorkbookError, unknown_name
+from helpers.course import notebook as nb
+from helpers.course.check import one_lab
+from helpers.course.grade import desks, feedback, gradebook, intake, manual, private, summary
+from helpers.course.grade.bench import Bench
+from helpers.course.grade.marking import Marked, fingerprint
+from helpers.course.grade.model import GRADED, Result, from_json, slugs, to_json
+from helpers.course.grade.paper import SPARE_S, WALL_S, Paper, ReferenceFailedError, modules, paper
+from helpers.course.sandbox import levels
+
+ALL_GRADED, REFERENCE_FAILED, ATTENTION, INTERRUPTED = 0, 2, 3, 130
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to grade; see `workbook grade --help`. `spare_s` and `wall_s` are the time limits, see `paper`."""
+
+    seed: str | None = None
+    jobs: int = 2
+    only: tuple[str, ...] = ()
+    force: bool = False
+    strict: bool = False
+    trust_learners: bool = False
+    checks: Path | None = None
+    cluster: str | None = None
+    spare_s: float = SPARE_S
+    wall_s: float = WALL_S
+
+
+def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options | None = None) -> int:
+    """Grade every submission, write everything below `out`: 0 all graded, 2 the reference fails, 3 some need attention.
+
+    130 after Ctrl-C: what was done is there, and the same command goes on. WorkbookError for unusable input.
+    """
+    options = options or Options()
+    path = one_lab(lab, root)
+    checks = private.find(options.checks, path.stem) if options.checks else None
+    with _folder(out) as before, contextlib.ExitStack() as cleanup:
+        taken_in = out / ".submissions"
+        cleanup.callback(shutil.rmtree, taken_in, ignore_errors=True)
+        level = levels.best(options.trust_learners)
+        print(f"sandbox: {level}", file=sys.stderr)
+        everybody = intake.find(submissions, path.stem, taken_in)
+        seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
+        wanted = modules(nb.read(path))
+        try:
+            with Bench(level, wanted) as bench:
+                made = paper(bench, path, seed, checks, options.spare_s, options.wall_s)
+        except ReferenceFailedError as error:
+            print(f"workbook: {error}\nNobody was graded.", file=sys.stderr)
+            return REFERENCE_FAILED
+        manifest = _manifest(made, level, before, options)
+        _write(out / "manifest.json", json.dumps(manifest, indent=1))
+        return _grade(everybody, made, level, wanted, out, options, manifest)
+
+
+def _grade(
+    everybody: list[intake.Submission],
+    made: Paper,
+    level: levels.Level,
+    wanted: list[str],
+    out: Path,
+    options: Options,
+    manifest: dict,
+) -> int:
+    names = slugs([one.learner for one in everybody])
+    known = {} if options.force and not options.only else _stored(out)
+    selected = _selected(everybody, options.only)
+    work = [
+        (one, names[one.learner])
+        for one in everybody
+        if one.learner in selected
+        and (options.force or known.get(names[one.learner], (None, ""))[1] != fingerprint(made, one))
+    ]
+    interrupted = False
+    try:
+        for marked in _progress(_marked(work, made, level, wanted, options), len(work)):
+            _keep(marked, out)
+    except KeyboardInterrupt:
+        interrupted = True
+    results = [stored[0] for one in everybody if (stored := _stored(out).get(names[one.learner]))]
+    results = _publish(results, made, out, manifest)
+    if interrupted:
+        done = f"{len(results)} of {len(everybody)} learners are graded"
+        print(f"\ninterrupted: {done}; the same command goes on from there", file=sys.stderr)
+        return INTERRUPTED
+    return _tell(results, len(work), out)
+
+
+def _marked(
+    work: desks.Work, made: Paper, level: levels.Level, wanted: list[str], options: Options
+) -> Iterator[Marked]:
+    if not work:
+        return iter(())
+    if options.cluster:
+        return desks.cluster(work, made, level, wanted, options.cluster, options.strict)
+    return desks.local(work, made, level, wanted, options.jobs, options.strict)
+
+
+def _publish(results: list[Result], made: Paper, out: Path, manifest: dict) -> list[Result]:
+    """Everything a person reads, from the results that there are; with the points that a person gave."""
+    results = manual.merged(results, out / "manual.csv")
+    gradebook.write(results, out)
+    manual.write(results, out)
+    feedback.write(results, out, lab=made.lab, title=made.title)
+    manifest = manifest | {"finished": _now(), "learners": len(results)}
+    _write(out / "manifest.json", json.dumps(manifest, indent=1))
+    summary.write(results, out, manifest)
+    return results
+
+
+def _keep(marked: Marked, out: Path) -> None:
+    slug = marked.result.slug
+    if marked.executed is not None:
+        (out / "executed").mkdir(exist_ok=True)
+        nb.write(out / "executed" / f"{slug}.ipynb", marked.executed)
+    _write(out / "results" / f"{slug}.json", json.dumps(to_json(marked.result), indent=1))
+
+
+def _stored(out: Path) -> dict[str, tuple[Result, str]]:
+    """By slug, each whole result of earlier runs and its fingerprint."""
+    found = {}
+    for path in (out / "results").glob("*.json"):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # of another version: graded again
+            result = from_json(json.loads(path.read_text(encoding="utf-8")))
+            found[result.slug] = result, result.fingerprint
+    return found
+
+
+def _selected(everybody: list[intake.Submission], only: tuple[str, ...]) -> set[str]:
+    learners = [one.learner for one in everybody]
+    for name in only:
+        if name not in learners:
+            raise unknown_name("learner", name, learners)
+    return set(only or learners)
+
+
+@contextlib.contextmanager
+def _folder(out: Path) -> Iterator[dict]:
+    """`out`, made if need be and ours alone while we grade; the manifest of the run before, or {}."""
+    for folder in (out / "results", out / "feedback"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise WorkbookError(
+                f"{out} is being written by another `workbook grade`", "a folder of this run's own",
+                "wait for it, or name another folder with --out",
+            ) from None  # fmt: skip
+        before = {}
+        with contextlib.suppress(OSError, ValueError):
+            before = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+        yield before
+
+
+def _manifest(made: Paper, level: levels.Level, before: dict, options: Options) -> dict:
+    same = before.get("reference") == made.digest
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "nbval", "ipykernel")}
+    return {
+        "lab": made.lab,
+        "title": made.title,
+        "seed": made.seed,
+        "sandbox": str(level),
+        "strict": options.strict,
+        "private_checks": options.checks is not None,
+        "reference": made.digest,
+        "versions": {"python": platform.python_version(), **versions},
+        "started": before.get("started") if same else _now(),
+        "finished": None,
+    }
+
+
+def _progress(marked: Iterator[Marked], total: int) -> Iterator[Marked]:
+    from tqdm import tqdm
+
+    with contextlib.closing(marked) if hasattr(marked, "close") else contextlib.nullcontext():
+        yield from tqdm(marked, total=total, unit="lab", disable=None if total else True)
+
+
+def _tell(results: list[Result], graded_now: int, out: Path) -> int:
+    others = [result for result in results if result.status != GRADED]
+    before = len(results) - graded_now
+    print(f"{len(results)} learners" + (f", {before} of them graded before" if before > 0 else ""))
+    for result in others[:20]:
+        print(f"  {result.status}: {result.learner}: {'; '.join(result.reasons)}")
+    if len(others) > 20:
+        print(f"  and {len(others) - 20} more: see manual.csv")
+    print(f"{out / 'gradebook.csv'}\n{out / 'summary.html'}")
+    return ATTENTION if others else ALL_GRADED
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(text + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,127 @@
+"""What every submission of a class is held against: the worked lab, run once with the class's seed, on this machine.
+
+So machine and library versions cancel, and who copied the published outputs has the wrong ones. Before anybody is
+graded the paper grades itself: the solution must earn all points, the untouched lab none.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode, v4
+
+from helpers.course import grading, report
+from helpers.course import notebook as nb
+from helpers.course.assemble import Assembly
+from helpers.course.grade import private
+from helpers.course.grade.bench import Bench
+from helpers.course.judging import judge, unmarked
+from helpers.course.run import CellResult
+from helpers.course.trial import set_limits, trial, untouched
+
+SPARE_S, WALL_S = 10.0, 120.0
+
+
+class ReferenceFailedError(Exception):
+    """The worked lab does not pass its own checks here: nobody can be graded. The words say which cell and why."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The reference with the outputs that `seed` gives and each cell's time limit; the instructor's checks, or None.
+
+    `wall_s` is the time for a whole submission; `digest` changes with anything that could change a grade.
+    """
+
+    lab: str
+    title: str
+    seed: str
+    reference: NotebookNode
+    private: NotebookNode | None
+    wall_s: float
+    digest: str
+
+
+def modules(reference: NotebookNode) -> list[str]:
+    """What the lab imports: worth importing once, before any kernel is made."""
+    found: list[str] = []
+    for _, cell in nb.code_cells(reference):
+        try:
+            nodes = ast.walk(ast.parse(cell.source))
+        except SyntaxError:  # a magic
+            continue
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                found += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.append(node.module)
+    return list(dict.fromkeys(found))
+
+
+def paper(
+    bench: Bench, path: Path, seed: str, checks: Path | None = None, spare_s: float = SPARE_S, wall_s: float = WALL_S
+) -> Paper:
+    """The paper of the worked lab at `path`. ReferenceFailedError when it does not grade itself right.
+
+    `checks` is the notebook with an instructor's own checks. A cell may take ten times what the reference's took and
+    `spare_s` more, a whole submission the same of all of it and `wall_s` more.
+    """
+    worked = nb.read(path)
+    grading.require_ids(worked, path.name)
+    reference, seconds = _run_through(bench, worked, seed)
+    set_limits(reference, seconds, spare_s)
+    own = private.load(checks, worked) if checks else None
+    if own is not None:
+        own, more = _run_through(bench, private.assembled(reference, own), seed)
+        own = private.only(own)
+        set_limits(own, more, spare_s)
+    title = next((cell.source.splitlines()[0].lstrip("# ") for cell in worked.cells if cell.source), path.stem)
+    digest = hashlib.sha256("\n".join([nb.text(worked), nb.text(own) if own else "", seed, str(spare_s)]).encode())
+    made = Paper(path.stem, title, seed, reference, own, wall_s + 10 * sum(seconds.values()), digest.hexdigest())
+    _grade_itself(bench, made)
+    return made
+
+
+def cells_of(bench: Bench, paper: Paper, notebook: NotebookNode) -> dict[str, CellResult]:
+    """How an assembled notebook does: nbval, and the judge where many answers are right."""
+    found = trial(bench.run, unmarked(notebook), seed=paper.seed, wall_s=paper.wall_s)
+    return judge(bench.run, paper.reference, found, seed=paper.seed, wall_s=paper.wall_s)
+
+
+def _run_through(bench: Bench, notebook: NotebookNode, seed: str) -> tuple[NotebookNode, dict[str, float]]:
+    """`notebook` with the stdout that it has with `seed`, and the seconds of each cell."""
+    fresh = copy.deepcopy(notebook)
+    for cell in fresh.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None  # nothing to compare with yet
+    set_limits(fresh, {}, 300.0)
+    cells = bench.run(fresh, seed=seed, wall_s=1800)
+    for number, cell in nb.code_cells(fresh):
+        result = cells.get(cell.id)
+        if result is None or not result.passed:
+            why = result.message if result else "it was not reached"
+            raise ReferenceFailedError(f"the worked lab fails at {nb.first_line(cell.source)!r}: {why}")
+        if grading.is_check(cell):
+            if not result.stdout:
+                raise ReferenceFailedError(f"check {grading.grade_id(cell)!r} prints nothing: every answer would pass")
+            cell.outputs = [v4.new_output("stream", name="stdout", text=result.stdout)]
+            cell.execution_count = number
+    return fresh, {key: result.seconds for key, result in cells.items()}
+
+
+def _grade_itself(bench: Bench, made: Paper) -> None:
+    for notebook, name, state, wanted in (
+        (made.reference, "the solution", "written", lambda one: one.earned == one.points),
+        (untouched(made.reference), "the untouched lab", "untouched", lambda one: one.earned == 0),
+    ):
+        keys = [grading.grade_id(cell) for cell in notebook.cells if grading.is_answer(cell)]
+        cells = cells_of(bench, made, notebook)
+        questions = report.questions(made.reference, Assembly(notebook, dict.fromkeys(keys, state), ()), cells)
+        for one in questions:
+            if not wanted(one):
+                earned = f"{one.earned:g} of {one.points:g}"
+                raise ReferenceFailedError(f"{name} earns {earned} at {one.title!r}: {one.message or one.outcome}")

@@ -1,0 +1,96 @@
+"""Answers that reach for what measures them: no proof of anything, and worth an instructor's look.
+
+In the learner's own kernel nothing can be hidden from the learner's code, so an answer could replace the function that
+counts its bytes. What it prints must still be right for the secret seed; here it is seen to have tried.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+
+from helpers.course import grading
+
+_REACHES = {
+    "get_ipython": "the notebook's own machinery",
+    "__subclasses__": "every class there is",
+    "_getframe": "its caller's variables",
+    "f_back": "its caller's variables",
+    "currentframe": "its caller's variables",
+    "get_objects": "every object there is",
+    "modules": "loaded modules",
+    "ctypes": "memory itself",
+    "builtins": "Python's own functions",
+    "__builtins__": "Python's own functions",
+    "settrace": "running code",
+    "setprofile": "running code",
+}
+
+
+def suspicions(reference: NotebookNode, assembled: NotebookNode) -> tuple[str, ...]:
+    """A sentence for each thing that a learner's cell replaces or reaches for and the worked lab does not."""
+    given = {cell.source for cell in reference.cells}
+    known = _names("\n".join(cell.source for cell in reference.cells if _is_given(cell)))
+    worked = {name for cell in reference.cells for name in _reached(cell.source)}
+    found = []
+    for cell in assembled.cells:
+        if cell.cell_type == "code" and cell.source not in given:
+            where = f"answer {grading.grade_id(cell)!r}" if grading.is_answer(cell) else "a cell of the learner's own"
+            found += [f"{where} replaces {name}, which is given" for name in sorted(_names(cell.source) & known)]
+            found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, reference))]
+            reached = sorted({_REACHES[name] for name in _reached(cell.source) - worked})
+            found += [f"{where} reaches for {what}" for what in reached]
+    return tuple(dict.fromkeys(found))
+
+
+def _is_given(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code" and not grading.is_answer(cell)
+
+
+def _tree(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def _names(source: str) -> set[str]:
+    """Functions, classes and imports of the top level: what others rely on. Variables come and go, and do not count."""
+    found = set()
+    for node in _tree(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+    return found
+
+
+def _reached(source: str) -> set[str]:
+    words = set()
+    for node in ast.walk(_tree(source)):
+        if isinstance(node, ast.Name):
+            words.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            words.add(node.attr)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            words |= {alias.name.partition(".")[0] for alias in node.names}
+    return words & _REACHES.keys()
+
+
+def _attributes_set(source: str, reference: NotebookNode) -> Iterator[str]:
+    """`module.name = ...` for a module or class that the lab imports."""
+    imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
+    for node in ast.walk(_tree(source)):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            if isinstance(target, ast.Attribute):
+                base = target.value
+                while isinstance(base, ast.Attribute):
+                    base = base.value
+                if isinstance(base, ast.Name) and base.id in imported | _imported(source):
+                    yield ast.unparse(target)
+
+
+def _imported(source: str) -> set[str]:
+    nodes = [node for node in ast.walk(_tree(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {(alias.asname or alias.name).partition(".")[0] for node in nodes for alias in node.names}
