@@ -31,6 +31,8 @@ UNSTABLE = {
     "an unrounded float": r"\d\.\d{10,}",
 }
 UNSTABLE_CALL = r"(?m)\b(clear_output|display_id|interact|interact_manual|Output)\b\s*[(=]|^\s*%%?time(it)?\b"
+RUBRIC = r"(\d+(?:\.\d+)?) points?: \S.*"
+MOST_RUBRIC = 4
 VERDICT = r"(?i)\W*(true|false|ok|okay|pass|passed|correct|right|done|none|all checks passed)?\W*"
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 SILENT = DEFINITION | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
@@ -194,6 +196,18 @@ def _unlocked(cell: NotebookNode) -> bool:
     return cell.metadata["nbgrader"].get("locked") is not True or not grading.points(cell) > 0
 
 
+def _rubric_off(cell: NotebookNode) -> str:
+    """How the rubric is off: it has one to four texts, each '1 point: what for', that add up to the cell's points."""
+    lines = grading.rubric(cell)
+    found = [re.fullmatch(RUBRIC, str(line)) for line in lines]
+    if None in found:
+        return repr(lines[found.index(None)])
+    if not 1 <= len(lines) <= MOST_RUBRIC:
+        return f"{len(lines)} texts"
+    total = sum(float(match[1]) for match in found)
+    return "" if total == grading.points(cell) else f"{total:g} points of {grading.points(cell):g}"
+
+
 def _has(pattern: str) -> Callable[[NotebookNode], object]:
     return lambda cell: re.search(pattern, cell.source, re.MULTILINE)
 
@@ -227,6 +241,12 @@ RULES = (
     ),
     Rule("check-ends", grading.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
     Rule("check-asserts", grading.is_check, _asserts_nothing, "no assert with a message that helps the learner"),
+    Rule(
+        "check-rubric",
+        grading.is_check,
+        _rubric_off,
+        "metadata.workbook.rubric is 1 to 4 texts like '1 point: the last page counts', for all its points",
+    ),
     Rule(
         "answer-single",
         grading.is_answer,

@@ -14,6 +14,7 @@ from queue import Empty
 import zmq
 
 MOST_CHARS = 1_000_000  # of one cell's output
+MOST_ERROR_CHARS = 5_000
 MOST_MALFORMED = 100  # messages of one cell
 CELL_LIMIT_S = 60.0  # for a cell that does not say
 _TEXTS = {
@@ -93,7 +94,9 @@ class Guard:
 
     def _output(self, message: dict) -> None:
         kind, content = message["msg_type"], message["content"]
-        if kind not in ("status", "execute_input"):
+        if kind == "error":  # one message, already here: cut, so that a learner gets its words
+            content.update(evalue=content["evalue"][:MOST_ERROR_CHARS], traceback=[])
+        elif kind not in ("status", "execute_input"):
             self.chars += 100 + len(str(content))
             if self.chars > MOST_CHARS:
                 raise Fatal("flooded", f"printed more than {MOST_CHARS:,} characters and was stopped")

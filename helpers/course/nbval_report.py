@@ -1,8 +1,8 @@
 """A pytest plugin beside an unmodified nbval: its kernel behind a guard, a JSON line for every finished cell.
 
 Loaded with `-p helpers.course.nbval_report --workbook-results=FILE`; with `--workbook-sockets=FOLDER` the kernel
-is reached by sockets in that folder, as in the sandbox. Only stdout and errors reach nbval: a warning on stderr, a picture or
-a displayed value is reported, and compared with nothing. After a cell that the kernel did not survive the run ends.
+is reached by sockets in that folder, as in the sandbox. Only stdout and errors reach nbval: a warning on stderr, a
+picture or a displayed value is reported, and compared with nothing. After a cell that the kernel did not survive the run ends.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 
+from helpers.course.grade.reading import cleaned
 from helpers.course.nbval_guard import CELL_LIMIT_S, Fatal, Guard
 
 MESSAGE_CHARS, OUTPUT_CHARS = 2000, 100_000
@@ -64,7 +65,7 @@ def _rows(item: pytest.Item, call: pytest.CallInfo, report: pytest.TestReport) -
     row = {
         "cell": item.cell.id,
         "outcome": report.outcome if reached else "not reached",
-        "message": "" if reached and report.passed else _message(item, call)[:MESSAGE_CHARS],
+        "message": "" if reached and report.passed else cleaned(_message(item, call)[:MESSAGE_CHARS]),
         "seconds": round(call.duration, 3),
         "outputs": _outputs(item),
         "fatal": error.kind if isinstance(error, Fatal) else "",
@@ -126,8 +127,13 @@ def _outputs(item: pytest.Item) -> list[dict]:
 def _plain(output: dict) -> dict:
     kind = output["output_type"]
     if kind == "stream":
-        return {"output_type": kind, "name": output["name"], "text": output["text"][:OUTPUT_CHARS]}
+        return {"output_type": kind, "name": output["name"], "text": cleaned(output["text"][:OUTPUT_CHARS])}
     if kind == "error":
-        return {"output_type": kind, "ename": output["ename"], "evalue": output["evalue"], "traceback": []}
-    data = {name: value for name in _KINDS if isinstance(value := output["data"].get(name), str)}
+        return {
+            "output_type": kind,
+            "ename": cleaned(output["ename"]),
+            "evalue": cleaned(output["evalue"]),
+            "traceback": [],
+        }
+    data = {name: cleaned(value) for name in _KINDS if isinstance(value := output["data"].get(name), str)}
     return {"output_type": "display_data", "data": data, "metadata": {}}

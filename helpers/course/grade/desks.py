@@ -87,14 +87,14 @@ def cluster(work: Work, paper: Paper, level: Level, modules: list[str], profile:
 
 
 def _patiently(bench: Bench, paper: Paper, submission: Submission, slug: str, strict: bool) -> Marked:
-    """`mark`, tried twice when the machinery fails: a process of ours may have been killed for lack of memory."""
+    """`mark`, tried twice: a process of ours may have been killed for lack of memory. A row comes out in any case."""
     try:
         return mark(bench, paper, submission, slug, strict)
     except SandboxError:
         bench.restart()
     try:
         return mark(bench, paper, submission, slug, strict)
-    except SandboxError as error:
+    except Exception as error:  # ours, and no reason to leave the rest of the class without grades
         bench.restart()
         return failed(paper, submission, slug, error)
 

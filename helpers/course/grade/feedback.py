@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.course.grade.manual import Mark, marks
+from helpers.course.grade.manual import JUDGED, Mark, marks
 from helpers.course.grade.model import ATTENTION, UNREADABLE, Question, Result
 from helpers.course.grade.pages import page
 from helpers.course.grade.plain import plain, shortened
@@ -47,16 +47,17 @@ def write(results: Sequence[Result], out: Path, *, lab: str, title: str) -> None
 
 
 def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object]:
-    found = marks(result)
+    found, unreadable = marks(result), result.status == UNREADABLE
     cards = [_card(at, one, found.get(one.key)) for at, one in enumerate(result.questions, start=1)]
     return {
         "title": title,
         "name": name,
         "result": result,
-        "cards": cards,
+        # Of a notebook that nobody could read, a list of its questions says nothing.
+        "cards": [card for card in cards if card.mark or not unreadable],
         "passed": sum(card.standing == FULL for card in cards),
         "unfinished": [card for card in cards if card.standing != FULL],
-        "unreadable": result.status == UNREADABLE,
+        "unreadable": unreadable,
         "attention": result.status == ATTENTION,
         "warnings": [shortened(plain(one), 500) for one in result.warnings[:WARNINGS]],
         "lab_number": lab.partition("_")[0],
@@ -66,16 +67,16 @@ def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object
 def _card(at: int, question: Question, mark: Mark | None) -> Card:
     outcome, advice = OUTCOME_WORDS.get(question.outcome, (question.outcome, ""))
     where = standing(question)
-    given = mark is not None and mark.points is not None
-    settled = given and where == FULL
-    silent = settled or question.outcome in ("passed", "not started")
+    by_hand = mark is not None and mark.points is not None
+    # What a person has judged needs no word on why no check could.
+    silent = question.outcome in ("passed", "not started") or (by_hand and question.outcome not in JUDGED)
     return Card(
         at,
         question,
         where,
         SIGNS[where],
-        "Points given by your instructor" if given else outcome,
-        "" if settled else advice,
+        "Points given by your instructor" if by_hand else outcome,
+        "" if by_hand else advice,
         () if silent else message_lines(question.message),
         mark,
     )

@@ -12,7 +12,7 @@ from nbformat import NotebookNode, v4
 from helpers.course import grading, report
 from helpers.course.assemble import Assembly, assemble
 from helpers.course.grade import private
-from helpers.course.grade.bench import Bench, SandboxError
+from helpers.course.grade.bench import Bench
 from helpers.course.grade.intake import Submission
 from helpers.course.grade.model import ATTENTION, GRADED, UNREADABLE, Question, Result
 from helpers.course.grade.paper import Paper, cells_of
@@ -45,19 +45,20 @@ def mark(bench: Bench, paper: Paper, submission: Submission, slug: str, strict: 
     With `strict` whatever the learner is warned of (a cell found twice, a file chosen among two) needs attention.
     """
     start = time.monotonic()
-    base = Result(submission.learner, slug, UNREADABLE, unanswered(paper), warnings=submission.warnings,
+    base = Result(submission.learner, slug, UNREADABLE, (), warnings=submission.warnings,
                   fingerprint=fingerprint(paper, submission))  # fmt: skip
     if submission.path is None:
-        return Marked(replace(base, reasons=(submission.reason,)), None)
+        return Marked(_without_answers(base, paper, submission.reason), None)
     try:
         submitted = bench.read(submission.path)
     except Unreadable as error:
-        return Marked(replace(base, reasons=(str(error),)), None)
+        return Marked(_without_answers(base, paper, str(error)), None)
     assembly = assemble(paper.reference, submitted)
     warnings = (*submission.warnings, *assembly.warnings)
     if not assembly.is_this_lab:
         reason = "not one answer cell of this lab is in it: another lab, or its cells have lost their names"
-        return Marked(replace(base, status=ATTENTION, reasons=(reason,), warnings=warnings), None)
+        base = replace(base, status=ATTENTION, warnings=warnings)
+        return Marked(_without_answers(base, paper, reason), None)
     cells = cells_of(bench, paper, assembly.notebook)
     questions = report.questions(paper.reference, assembly, cells) + _private(bench, paper, assembly)
     reasons = [*_reasons(questions), *suspicions(paper.reference, assembly.notebook), *(warnings if strict else ())]
@@ -67,11 +68,12 @@ def mark(bench: Bench, paper: Paper, submission: Submission, slug: str, strict: 
     return Marked(row, executed(assembly.notebook, cells))
 
 
-def failed(paper: Paper, submission: Submission, slug: str, error: SandboxError) -> Marked:
+def failed(paper: Paper, submission: Submission, slug: str, error: Exception) -> Marked:
     """The row of a submission that the grader could not grade, through no fault of the learner's."""
-    reason = f"the grader failed here, grade it again: {str(error).splitlines()[0]}"
-    row = Result(submission.learner, slug, ATTENTION, unanswered(paper), (reason,), submission.warnings)
-    return Marked(row, None)
+    words = (str(error).splitlines() or [""])[0]
+    reason = f"the grader failed here, grade it again: {type(error).__name__}: {words}"
+    row = Result(submission.learner, slug, ATTENTION, (), warnings=submission.warnings)
+    return Marked(_without_answers(row, paper, reason), None)
 
 
 def fingerprint(paper: Paper, submission: Submission) -> str:
@@ -80,12 +82,14 @@ def fingerprint(paper: Paper, submission: Submission) -> str:
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def unanswered(paper: Paper) -> tuple[Question, ...]:
-    """Every question with nothing earned, for a row without a notebook."""
+def _without_answers(row: Result, paper: Paper, reason: str) -> Result:
+    """The row with every question at nothing, because there was no notebook to run."""
     none = {grading.grade_id(cell): "missing" for cell in paper.reference.cells if grading.is_answer(cell)}
     public = report.questions(paper.reference, Assembly(paper.reference, none, ()), {})
     found = public + (private.questions(paper.private, {}) if paper.private else ())
-    return tuple(replace(one, outcome="missing", message="") for one in found)
+    message = f"nothing could be graded: {reason}"
+    questions = tuple(replace(one, outcome="missing", message=message) for one in found)
+    return replace(row, questions=questions, reasons=(reason,))
 
 
 def executed(notebook: NotebookNode, cells: dict[str, CellResult]) -> NotebookNode:
