@@ -2,7 +2,8 @@
 
 Loaded with `-p helpers.course.nbval_report --workbook-results=FILE`; with `--workbook-sockets=FOLDER` the kernel
 is reached by sockets in that folder, as in the sandbox. Only stdout and errors reach nbval: a warning on stderr, a
-picture or a displayed value is reported, and compared with nothing. After a cell that the kernel did not survive the run ends.
+picture or a displayed value is reported, and compared with nothing. After a cell that the kernel did not survive, the
+run ends.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 from helpers.course.grade.reading import cleaned
 from helpers.course.nbval_guard import CELL_LIMIT_S, Fatal, Guard
+from helpers.course.run import NO_KERNEL
 
 MESSAGE_CHARS, OUTPUT_CHARS = 2000, 100_000
 MOST_MESSAGE_BYTES = 32 << 20  # a longer message is never read: ZeroMQ hangs up
@@ -71,6 +73,9 @@ def _rows(item: pytest.Item, call: pytest.CallInfo, report: pytest.TestReport) -
         "fatal": error.kind if isinstance(error, Fatal) else "",
     }
     rows = [row]
+    if report.when == "setup":
+        row["outcome"] = NO_KERNEL
+        item.session.shouldstop = "there is no kernel"
     if str(error) == "Kernel dead on test start":
         row.update(outcome="not reached", message="not reached: the kernel had ended")
         last = getattr(item.parent, "workbook_last", None)

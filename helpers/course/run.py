@@ -17,6 +17,7 @@ from helpers.course import notebook as nb
 from helpers.course.kernel import environment
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+NO_KERNEL = "no kernel"  # an outcome that is nobody's but ours
 NO_LIMIT_S = 10**6  # nbval's own, for a whole cell: the guard's is lower, and notices a dead kernel
 
 
@@ -56,14 +57,15 @@ def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> dict
         command = [sys.executable, "-m", "pytest", *arguments(folder), "--nbval-current-env"]
         log = _run_pytest(command, folder, seed, wall_s)
         found = results(folder / "results.jsonl")
-        if not found:
-            raise RuntimeError(f"nbval reported no cell at all:\n{log}")
+        if not_run(found):
+            raise RuntimeError(f"nbval could not run a cell:\n{log}")
     return found
 
 
 def arguments(folder: Path) -> list[str]:
     """pytest's arguments that run lab.ipynb in `folder` and report to results.jsonl there; which kernel is not said."""
     plugins = ["-p", "nbval.plugin", "-p", "helpers.course.nbval_report", "-p", "no:cacheprovider"]
+    plugins += ["-p", "no:unraisableexception", "-p", "no:threadexception"]  # which collect garbage ten times over
     return [
         *("-q", "--color=no", "--noconftest", "-c", os.devnull, "--rootdir", str(folder), *plugins),
         *(f"--workbook-results={folder / 'results.jsonl'}", "--nbval", f"--nbval-cell-timeout={NO_LIMIT_S}"),
@@ -82,6 +84,11 @@ def results(path: Path) -> dict[str, CellResult]:
         key, outputs = row.pop("cell"), tuple(row.pop("outputs"))
         found[key] = CellResult(**row, outputs=outputs)
     return found
+
+
+def not_run(found: dict[str, CellResult]) -> bool:
+    """True when nothing is known about the notebook: no cell was reported, or there was no kernel."""
+    return not found or any(result.outcome == NO_KERNEL for result in found.values())
 
 
 def missing() -> CellResult:

@@ -23,7 +23,7 @@ from nbformat import NotebookNode
 
 from helpers.course import notebook as nb
 from helpers.course.grade import reading
-from helpers.course.run import CellResult, arguments, results
+from helpers.course.run import CellResult, arguments, not_run, results
 from helpers.course.sandbox import levels, view
 from helpers.course.sandbox.isolation import Limits
 
@@ -82,7 +82,7 @@ class Bench:
     def run(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
         """How each cell went, by its id; a cell that is not in it was not reached in `wall_s` seconds.
 
-        SandboxError when not a single cell was reported: then the sandbox failed, not the learner.
+        SandboxError when no cell could be run: then the sandbox failed, not the learner.
         """
         self._ready()
         self.runs += 1
@@ -96,8 +96,8 @@ class Bench:
             ended = self._ask(self._nbval(folder, sockets, seed, wall_s))
             found = results(folder / "results.jsonl")
             why = self.control / f"{name}.why"
-            if not found and ended != "time":
-                raise SandboxError(f"nbval reported no cell at all ({ended})\n{self._log()}")
+            if not_run(found) and ended != "time":
+                raise SandboxError(f"nbval could not run a cell ({ended or 'no kernel'})\n{self._log()}")
             return _with_reason(found, why.read_text() if why.is_file() and not why.is_symlink() else "")
         finally:
             if not self.level.warm:

@@ -11,6 +11,7 @@ own. Requests: {"task": "nbval", "arguments": [...], "environment": {...}, "log"
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -32,6 +33,7 @@ def main() -> None:
     import helpers.course.nbval_report  # noqa: F401
 
     linux.die_with_parent()
+    gc.freeze()  # what is imported stays: no fork's garbage collector need copy its pages
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)

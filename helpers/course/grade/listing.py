@@ -16,8 +16,9 @@ from pathlib import Path
 from helpers.course.grade.reading import MOST_BYTES
 
 MOST_FILES = 1_000  # of one learner
-MOST_ENTRIES = 100_000  # of all
+MOST_ENTRIES = 500_000  # of all
 MOST_DEPTH = 10
+SUBMITTED = "submitted"  # nbgrader's folder of everybody's work: submitted/LEARNER/LAB/
 
 LINK = "is a link: the file itself is needed"
 SPECIAL = "is not a regular file"
@@ -66,7 +67,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.entries = list(islice(self._walk(), MOST_ENTRIES + 1))
+        self.entries = list(islice(self._class(), MOST_ENTRIES + 1))
 
     def contents(self, entry: Entry) -> bytes:
         """The file's bytes. Refused with the reason when it is no regular file, too large or unreadable."""
@@ -88,30 +89,38 @@ class Folder:
         finally:
             os.close(here)
 
-    def _walk(self) -> Iterator[Entry]:
-        """Every entry; of a single learner no more than one over MOST_FILES, so that the others are reached."""
-        top = _scan(self._root, (), MOST_ENTRIES)
-        folders = sum(entry.is_folder for entry in top)
-        for entry in top:
-            is_class = folders == 1 or entry.name == "submitted"  # a folder that can hold all the others
-            yield entry
-            yield from islice(self._below(entry), MOST_ENTRIES if is_class else MOST_FILES + 1)
+    def _class(self, parts: tuple[str, ...] = ()) -> Iterator[Entry]:
+        """Every entry; below each learner's folder one over MOST_FILES at the most, so that the others are reached."""
+        found = self._scanned(parts, MOST_ENTRIES)
+        yield from found
+        is_lone = sum(entry.is_folder or ".ipynb" in entry.name.lower() for entry in found) == 1
+        for entry in found:
+            can_hold_all = is_lone or entry.name == SUBMITTED
+            if entry.is_folder and can_hold_all and not entry.problem:
+                yield from self._class(entry.parts)
+            else:
+                yield from islice(self._below(entry), MOST_FILES + 1)
 
-    def _below(self, folder: Entry) -> Iterator[Entry]:
-        if not folder.is_folder or folder.problem:
-            return
+    def _below(self, entry: Entry) -> Iterator[Entry]:
+        if entry.is_folder and not entry.problem:
+            found = self._scanned(entry.parts, MOST_FILES)
+            yield from found  # before what is deeper: a notebook beside a data set is found first
+            for one in found:
+                yield from self._below(one)
+
+    def _scanned(self, parts: tuple[str, ...], most: int) -> list[Entry]:
+        """What lies directly in a folder, sorted; one more than `most` where there are more."""
         try:
-            descriptor = self._open(folder.parts, _folder_only())
+            descriptor = self._open(parts, _folder_only()) if parts else os.dup(self._root)
             try:
-                found = _scan(descriptor, folder.parts, MOST_FILES)
+                with os.scandir(descriptor) as found:
+                    items = sorted(islice(found, most + 1), key=lambda item: item.name)
+                    entries = [_entry(item, (*parts, item.name)) for item in items]
             finally:
                 os.close(descriptor)
         except OSError as error:
-            yield Entry(folder.parts, is_folder=True, problem=_cannot(error))
-            return
-        yield from found  # before what is deeper: a notebook beside a data set is found first
-        for entry in found:
-            yield from self._below(entry)
+            return [Entry(parts, is_folder=True, problem=_cannot(error))]
+        return [entry for entry in entries if not is_skipped(entry.parts, entry.is_folder)]
 
 
 def is_skipped(parts: tuple[str, ...], is_folder: bool) -> bool:
@@ -153,14 +162,6 @@ def _contents(opened: Callable[[], int]) -> bytes:
 
 def _cannot(error: OSError) -> str:
     return f"cannot be read ({(error.strerror or type(error).__name__).lower()})"
-
-
-def _scan(descriptor: int, above: tuple[str, ...], most: int) -> list[Entry]:
-    """What lies directly in a folder, sorted; one more than `most` where there are more."""
-    with os.scandir(descriptor) as found:
-        items = sorted(islice(found, most + 1), key=lambda item: item.name)
-        entries = [_entry(item, (*above, item.name)) for item in items]
-    return [entry for entry in entries if not is_skipped(entry.parts, entry.is_folder)]
 
 
 def _entry(item: os.DirEntry, parts: tuple[str, ...]) -> Entry:

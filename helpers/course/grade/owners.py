@@ -14,12 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
-from helpers.course.grade.listing import LINK, SPECIAL, Entry
+from helpers.course.grade.listing import LINK, SPECIAL, SUBMITTED, Entry
 from helpers.course.grade.plain import one_line
 
 MOST_NAME_CHARACTERS = 120
 NOTEBOOK = ".ipynb"
-SUBMITTED = "submitted"  # nbgrader's folder of everybody's work: submitted/LEARNER/LAB/
 _BESIDE_SUBMITTED = frozenset({"source", "release", "nbgrader_config.py", "gradebook.db"})
 
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(_.*)?", re.DOTALL)

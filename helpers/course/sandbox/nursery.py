@@ -10,6 +10,7 @@ caller that hangs up ends its kernel. Here no learner's code runs, ever: only in
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -36,6 +37,7 @@ def main(control: Path, options: dict) -> None:
     for module in options["modules"]:
         with contextlib.suppress(Exception):  # what is not there will be missed by the cell that imports it
             importlib.import_module(module)
+    gc.freeze()  # what is imported stays: no fork's garbage collector need copy its pages
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(control / "nursery.sock"))
     os.chmod(control / "nursery.sock", 0o666)
@@ -110,6 +112,9 @@ def _become_kernel(request: dict, sockets: str, spaces: bool, ready: Callable[[]
     os.environ.update(HOME=home, WORKBOOK_SEED=request["seed"], **request.get("environment", {}))
     path = f"{home}/connection.json"
     Path(path).write_text(json.dumps(connection))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # what C code prints goes nowhere, rather than into pipes that we would have to empty
+        os.dup2(nothing, stream)
     from ipykernel.kernelapp import IPKernelApp
 
     app = IPKernelApp.instance()
