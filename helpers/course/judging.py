@@ -81,6 +81,8 @@ def _word(key: str, weighed: dict[str, CellResult], stored: str, found: CellResu
     verdict, left = weighed.get(key, missing()), weighed.get(f"after-{key}", missing())
     if not verdict.passed:
         return replace(found, outcome=verdict.outcome, message=verdict.message)
+    if MARK not in verdict.stdout:  # a function of the lab's own that is called `judged`, say
+        return replace(found, outcome="failed", message="the check printed no answer to be weighed")
     if left.stdout.strip() != "0":
         return replace(found, outcome="failed", message="more answers were printed than the check asked for")
     if _rest(verdict.stdout) != _rest(stored):

@@ -21,7 +21,6 @@ _TEXTS = {
     "stream": ("name", "text"),
     "error": ("ename", "evalue"),
     "status": ("execution_state",),
-    "execute_input": (),
     "display_data": (),
     "execute_result": (),
 }
@@ -90,20 +89,25 @@ class Guard:
         for item in payload if isinstance(payload, list) else ():
             if isinstance(item, dict) and item.get("source") == "ask_exit":
                 raise Fatal("died", "ended the kernel: it called exit() or quit()")
+        message["content"] = {"status": message["content"]["status"]}  # the error's words come by iopub as well
+        self._count(message["content"])
         self.waiting["shell"].append(message)
 
     def _output(self, message: dict) -> None:
         kind, content = message["msg_type"], message["content"]
         if kind == "error":  # one message, already here: cut, so that a learner gets its words
-            content.update(evalue=content["evalue"][:MOST_ERROR_CHARS], traceback=[])
-        elif kind not in ("status", "execute_input"):
-            self.chars += 100 + len(str(content))
-            if self.chars > MOST_CHARS:
-                raise Fatal("flooded", f"printed more than {MOST_CHARS:,} characters and was stopped")
+            cut = {name: content[name][:MOST_ERROR_CHARS] for name in ("ename", "evalue")}
+            content.update(cut, traceback=[])
+        self._count({} if kind == "execute_input" else content)  # which is the cell's own source
         if kind in _SHOWN or (kind == "stream" and content["name"] != "stdout"):
-            self.apart.append({"output_type": kind, **content})
+            self.apart.append({**content, "output_type": kind})
         elif kind in _TEXTS:
             self.waiting["iopub"].append(message)
+
+    def _count(self, content: dict) -> None:
+        self.chars += 100 + len(str(content))
+        if self.chars > MOST_CHARS:
+            raise Fatal("flooded", f"printed more than {MOST_CHARS:,} characters and was stopped")
 
     def _count_malformed(self) -> None:
         self.malformed += 1

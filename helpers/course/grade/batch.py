@@ -25,11 +25,12 @@ from pathlib import Path
 from helpers.catalog.errors import WorkbookError, unknown_name
 from helpers.course import notebook as nb
 from helpers.course.check import one_lab
-from helpers.course.grade import desks, feedback, gradebook, intake, manual, private, summary
+from helpers.course.grade import desks, feedback, gradebook, intake, manual, manual_rows, private, summary
 from helpers.course.grade.bench import Bench
 from helpers.course.grade.marking import Marked, fingerprint
 from helpers.course.grade.model import GRADED, Result, from_json, slugs, to_json
 from helpers.course.grade.paper import SPARE_S, WALL_S, Paper, ReferenceFailedError, modules, paper
+from helpers.course.grade.plain import one_line
 from helpers.course.sandbox import levels
 
 ALL_GRADED, REFERENCE_FAILED, ATTENTION, INTERRUPTED = 0, 2, 3, 130
@@ -65,6 +66,7 @@ def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options |
         level = levels.best(options.trust_learners)
         print(f"sandbox: {level}", file=sys.stderr)
         everybody = intake.find(submissions, path.stem, taken_in)
+        manual_rows.filled_rows(out / "manual.csv")  # a slip in it is told now, not after an hour
         seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
         wanted = modules(nb.read(path))
         try:
@@ -207,7 +209,7 @@ def _tell(results: list[Result], graded_now: int, out: Path) -> int:
     before = len(results) - graded_now
     print(f"{len(results)} learners" + (f", {before} of them graded before" if before > 0 else ""))
     for result in others[:20]:
-        print(f"  {result.status}: {result.learner}: {'; '.join(result.reasons)}")
+        print(f"  {result.status}: {one_line(result.learner, 60)}: {one_line('; '.join(result.reasons), 200)}")
     if len(others) > 20:
         print(f"  and {len(others) - 20} more: see manual.csv")
     print(f"{out / 'gradebook.csv'}\n{out / 'summary.html'}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import queue
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -90,7 +91,8 @@ def _patiently(bench: Bench, paper: Paper, submission: Submission, slug: str, st
     """`mark`, tried twice: a process of ours may have been killed for lack of memory. A row comes out in any case."""
     try:
         return mark(bench, paper, submission, slug, strict)
-    except SandboxError:
+    except SandboxError as error:
+        print(f"once more, {slug}: {error}", file=sys.stderr)
         bench.restart()
     try:
         return mark(bench, paper, submission, slug, strict)

@@ -52,8 +52,8 @@ class Result:
     """One learner's row. `learner` is as found (any characters); `slug` is safe as a file's name, and unique.
 
     `status` is 'graded', 'unreadable' (no notebook in it: 0 points, the reason says why) or 'attention' (there
-    are points, but a person should look: `reasons`). `warnings` are for the learner. `private` says, per private
-    check, what was earned of what, never what it printed.
+    are points, but a person should look: `reasons`). `warnings` are for the learner. `fingerprint` says of what this
+    is the result; `extra` holds what a person decided (see `manual`).
     """
 
     learner: str

@@ -24,8 +24,8 @@ def page(template: str, **values: object) -> str:
 def marked(text: str) -> Markup:
     """Text of a lab (a heading, a hint, a rubric) with its code, bold and emphasis; everything else is escaped.
 
-    >>> marked("**one** `a * b` & <i>")
-    Markup('<strong>one</strong> <code>a * b</code> &amp; &lt;i&gt;')
+    >>> marked("<i> **one** & `a * b` & <i>")
+    Markup('&lt;i&gt; <strong>one</strong> &amp; <code>a * b</code> &amp; &lt;i&gt;')
     """
     from markupsafe import Markup, escape
 

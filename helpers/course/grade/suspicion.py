@@ -7,6 +7,7 @@ counts its bytes. What it prints must still be right for the secret seed; here i
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from nbformat import NotebookNode
@@ -20,13 +21,14 @@ _REACHES = {
     "f_back": "its caller's variables",
     "currentframe": "its caller's variables",
     "get_objects": "every object there is",
-    "modules": "loaded modules",
+    "sys.modules": "loaded modules",
     "ctypes": "memory itself",
     "builtins": "Python's own functions",
     "__builtins__": "Python's own functions",
     "settrace": "running code",
     "setprofile": "running code",
 }
+_MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
 
 
 def suspicions(reference: NotebookNode, assembled: NotebookNode) -> tuple[str, ...]:
@@ -34,12 +36,13 @@ def suspicions(reference: NotebookNode, assembled: NotebookNode) -> tuple[str, .
     given = {cell.source for cell in reference.cells}
     known = _names("\n".join(cell.source for cell in reference.cells if _is_given(cell)))
     worked = {name for cell in reference.cells for name in _reached(cell.source)}
+    imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
     found = []
     for cell in assembled.cells:
         if cell.cell_type == "code" and cell.source not in given:
             where = f"answer {grading.grade_id(cell)!r}" if grading.is_answer(cell) else "a cell of the learner's own"
             found += [f"{where} replaces {name}, which is given" for name in sorted(_names(cell.source) & known)]
-            found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, reference))]
+            found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, imported))]
             reached = sorted({_REACHES[name] for name in _reached(cell.source) - worked})
             found += [f"{where} reaches for {what}" for what in reached]
     return tuple(dict.fromkeys(found))
@@ -50,14 +53,16 @@ def _is_given(cell: NotebookNode) -> bool:
 
 
 def _tree(source: str) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module([], [])
+    for text in (source, _MAGIC.sub("", source)):
+        try:
+            return ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return ast.Module([], [])
 
 
 def _names(source: str) -> set[str]:
-    """Functions, classes and imports of the top level: what others rely on. Variables come and go, and do not count."""
+    """Functions and classes of the top level: what others rely on. Variables come and go, and do not count."""
     found = set()
     for node in _tree(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -71,24 +76,32 @@ def _reached(source: str) -> set[str]:
         if isinstance(node, ast.Name):
             words.add(node.id)
         elif isinstance(node, ast.Attribute):
-            words.add(node.attr)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+            words |= {node.attr, _dotted(node)}
+        elif isinstance(node, ast.Import):
             words |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            words |= {node.module.partition(".")[0]}
+            words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
     return words & _REACHES.keys()
 
 
-def _attributes_set(source: str, reference: NotebookNode) -> Iterator[str]:
-    """`module.name = ...` for a module or class that the lab imports."""
-    imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
+def _attributes_set(source: str, imported: set[str]) -> Iterator[str]:
+    """`module.name = ...` for a module or class that the lab or the cell imports, and `del module.name`."""
+    imported = imported | _imported(source)
     for node in ast.walk(_tree(source)):
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        for target in targets:
-            if isinstance(target, ast.Attribute):
-                base = target.value
-                while isinstance(base, ast.Attribute):
-                    base = base.value
-                if isinstance(base, ast.Name) and base.id in imported | _imported(source):
-                    yield ast.unparse(target)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            name = _dotted(node)
+            if name.partition(".")[0] in imported:
+                yield name
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c` for a name and its attributes, '' for attributes of anything else. ast.unparse would recurse."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
 def _imported(source: str) -> set[str]:
