@@ -103,6 +103,11 @@ BAD = [
     (["check"], "lab"),
     (["check", "99"], "99"),
     (["build", "77"], "77"),
+    (["release", "--check", "--nbgrader", "x"], "not allowed with argument --check"),
+    (["release", "--nbgrader", "pyproject.toml"], "holds something else"),
+    (["sample-class", "02"], "--out"),
+    (["sample-class", "99", "--out", "x"], "99"),
+    (["sample-class", "02", "--out", "tests"], "holds something"),
 ]
 FILES = [
     ("not json", "cannot be read as JSON"),

@@ -53,12 +53,19 @@ def judged(answer: Callable, *arguments: Any) -> Any:
 
 
 def _replayed() -> Any:
-    """The next recorded answer. AssertionError when there are no more, or it is no JSON: the check then fails."""
+    """The next recorded answer. AssertionError when there are no more, or `judged` never printed it: the check fails."""
     lines = json.loads(os.environ[REPLAY])
     assert lines, "the check printed fewer answers than it asked for"
     os.environ[REPLAY] = json.dumps(lines[1:])
-    print(f"{MARK}{lines[0]}")
-    return json.loads(lines[0], parse_constant=_refuse)
+    line = lines[0]
+    assert len(line) <= MOST_CHARS, f"the recorded answer has {len(line):,} characters"
+    try:
+        found = json.loads(line, parse_constant=_refuse)
+        json.dumps(found, allow_nan=False)  # 1e999 is read as infinite
+    except (ValueError, RecursionError) as error:
+        raise AssertionError(f"the recorded answer is no plain data ({error})") from None
+    print(f"{MARK}{line}")
+    return found
 
 
 def _refuse(name: str) -> None:

@@ -65,7 +65,9 @@ def answer(key: str, source: str) -> NotebookNode:
 
 def check(key: str, source: str, points: int = 1) -> NotebookNode:
     """A check cell."""
-    return code(source, key, grade=True, locked=True, points=points)
+    cell = code(source, key, grade=True, locked=True, points=points)
+    cell.metadata["workbook"] = {"rubric": [f"{points} points: the answer is right"]}
+    return cell
 
 
 def example_lab() -> NotebookNode:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
+import tempfile
+from pathlib import Path
 
 import pytest
+from nbformat import NotebookNode
 
+from helpers.course import assemble as assembling
 from helpers.course import notebook as nb
-from helpers.course.assemble import assemble, without_marks
+from helpers.course.assemble import Assembly, without_marks
+from helpers.course.grade import reading
 from tests.course.example_lab import RIGHT, cell_of, check, code, markdown, with_sources
 
 NAME = "05_numbers.ipynb"
@@ -21,6 +27,14 @@ def reference(built_root):
 @pytest.fixture
 def lab(built_root):
     return nb.read(built_root / "labs" / NAME)
+
+
+def assemble(reference: NotebookNode, learner: NotebookNode) -> Assembly:
+    """The assembly of a notebook that was handed in as a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lab.ipynb"
+        path.write_text(json.dumps(learner))
+        return assembling.assemble(reference, reading.read(path))
 
 
 def ids(notebook) -> list[str]:
@@ -54,6 +68,31 @@ def test_an_answer_is_found_by_cell_id_when_its_metadata_is_gone(reference, lab)
     for cell in learner.cells:
         cell.metadata.clear()
     assert assemble(reference, learner).answers == dict.fromkeys(RIGHT, "written")
+
+
+@pytest.mark.parametrize("colab", [True, False])
+def test_an_answer_is_found_when_colab_or_an_editor_has_taken_its_ids(reference, lab, colab):
+    learner = with_sources(lab, {key: f"# answer: {key}\n{source}" for key, source in RIGHT.items()})
+    for cell in learner.cells:
+        cell.metadata = {"id": cell.id} if colab else {}
+        cell.source = cell.source.removeprefix(f"# answer: {cell.id}\n") if colab else cell.source
+        del cell["id"]
+    assert assemble(reference, learner).answers == dict.fromkeys(RIGHT, "written")
+
+
+def test_a_stub_is_untouched_with_or_without_its_anchor(reference, lab):
+    assert all(cell_of(lab, key).source.startswith(f"# answer: {key}\n") for key in RIGHT)
+    bare = with_sources(lab, {key: cell_of(lab, key).source.partition("\n")[2] for key in RIGHT})
+    for learner in (lab, bare):
+        assert assemble(reference, learner).answers == dict.fromkeys(RIGHT, "untouched")
+    lost = with_sources(lab, {key: f"# answer: {key}" for key in RIGHT})
+    assert assemble(reference, lost).answers == dict.fromkeys(RIGHT, "empty")
+
+
+def test_another_lab_is_not_this_one(reference, lab):
+    assert assemble(reference, lab).is_this_lab
+    lab.cells = [cell for cell in lab.cells if cell.id not in RIGHT]
+    assert not assemble(reference, lab).is_this_lab
 
 
 def test_a_retyped_answer_cell_is_missing(reference, lab):

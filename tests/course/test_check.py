@@ -13,7 +13,7 @@ from nbformat import v4
 
 from helpers.course import notebook as nb
 from helpers.course.check import check, results_of
-from helpers.course.report import ExerciseResult
+from helpers.course.grade.model import Question
 from helpers.course.run import run
 from tests.course.example_lab import RIGHT, code, save, with_sources
 
@@ -43,7 +43,7 @@ def test_right_answers_earn_every_point(course, capsys, monkeypatch):
 
 
 def test_one_failed_exercise_is_exit_code_1(built_root, monkeypatch):
-    results = (ExerciseResult("one", 1, 1, ""), ExerciseResult("two", 0, 1, "no"))
+    results = (Question("one", "1 One", 1, 1, "passed"), Question("two", "2 Two", 0, 1, "wrong", "no"))
     monkeypatch.setattr("helpers.course.check.results_of", lambda *paths, seed: (results, ()))
     assert check("05", built_root) == 1
     monkeypatch.setattr("helpers.course.check.results_of", lambda *paths, seed: (results[:1], ()))
@@ -64,7 +64,7 @@ def test_each_wrong_answer_gets_its_sentence(course):
     assert not any(result.earned for result in results.values())
 
 
-def test_neither_marks_nor_an_edited_check_nor_a_warning_passes(course):
+def test_neither_marks_nor_an_edited_check_pass_and_a_warning_costs_nothing(course):
     cheat = {
         "twice": "# NBVAL_SKIP\ndef twice(x):\n    return 0",
         "check-twice": "print('1 -> 2')\nprint('5 -> 10')",
@@ -73,15 +73,16 @@ def test_neither_marks_nor_an_edited_check_nor_a_warning_passes(course):
     }
     results = graded(course, cheat)
     assert results["1 Twice"].earned == 0
-    assert "stderr: ?" in results["2 Pages"].message
+    assert results["2 Pages"].passed
     assert results["3 Half"].passed
 
 
 def test_a_dead_kernel_is_a_row_not_a_wait(course):
     results = graded(course, RIGHT | {"pages": "import os\nos.kill(os.getpid(), 9)"})
     assert results["1 Twice"].earned == 2
-    assert "the kernel died" in results["2 Pages"].message
-    assert "not reached" in results["3 Half"].message
+    assert results["2 Pages"].outcome == "died"
+    assert "ended the kernel" in results["2 Pages"].message
+    assert results["3 Half"].passed, "a question that can be run keeps its points"
 
 
 def test_another_seed_draws_other_inputs_for_solution_and_learner_alike(course):
@@ -98,10 +99,12 @@ def test_only_explicit_passes_count():
         code("while True: pass", "hangs"),
         code("print(1)", "after"),
     ]
+    cells[2].metadata["workbook"] = {"limit_s": 1}
     cells[0].execution_count, cells[0].outputs = 1, [v4.new_output("stream", name="stdout", text="1\n")]
-    results = run(v4.new_notebook(cells=cells), cell_timeout_s=1)
+    results = run(v4.new_notebook(cells=cells))
     outcomes = {key: result.outcome for key, result in results.items()}
-    assert outcomes == {"fine": "passed", "skipped": "not reached", "hangs": "failed", "after": "not reached"}
+    assert outcomes == {"fine": "passed", "skipped": "not reached", "hangs": "failed"}
+    assert results["hangs"].fatal == "hung"
     assert "ran longer than 1 seconds" in results["hangs"].message
     assert [key for key, result in results.items() if result.passed] == ["fine"]
 
@@ -112,7 +115,7 @@ def test_the_whole_run_has_one_clock_and_leaves_no_kernel(tmp_path):
         code(f"import os, pathlib\npathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))", "first"),
         code("import time\ntime.sleep(600)", "sleeps"),
     ]
-    results = run(v4.new_notebook(cells=cells), wall_timeout_s=5)
+    results = run(v4.new_notebook(cells=cells), wall_s=15)
     assert results["first"].passed
     assert "sleeps" not in results or not results["sleeps"].passed
     assert gone(int(pid_file.read_text()))

@@ -32,6 +32,11 @@ def with_metadata(cell: NotebookNode, **changes: object) -> NotebookNode:
     return cell
 
 
+def with_rubric(cell: NotebookNode, *lines: str) -> NotebookNode:
+    cell.metadata["workbook"] = {"rubric": list(lines)}
+    return cell
+
+
 GOOD_CHECK = "got = f()\nassert got == 1, 'f() is 1'\nprint(got)"
 # Each rule's counter-examples: cells that it, and of all rules only those named with it, must catch.
 BROKEN = {
@@ -70,12 +75,23 @@ BROKEN = {
     ],
     "check-locked": [
         ran(with_metadata(check("c", GOOD_CHECK), locked=False)),
-        ran(with_metadata(check("c", GOOD_CHECK), points=0)),
+        ran(check("c", GOOD_CHECK, 0)),
     ],
     "check-compared": [],  # built below: it needs a tag and the metadata
     "check-prints": [ran(check("c", GOOD_CHECK), text) for text in (" ", "True", "ok", "✓", "All checks passed!\nOK")],
     "check-ends": [ran(check("c", GOOD_CHECK + end)) for end in ("\ngot", "\ngot == 1", "\nf()")],
     "check-asserts": [ran(check("c", source)) for source in ("print(f())", "assert f()\nprint(f())")],
+    "check-rubric": [
+        ran(with_rubric(check("c", GOOD_CHECK, 2), *lines))
+        for lines in (
+            (),
+            ("1 point: the first page",),
+            ("2 points: the first page", "1 point: the last"),
+            ("2 points",),
+            ("the first page", "2 points: the last"),
+            ("0.4 points: one of five",) * 5,
+        )
+    ],
     "answer-single": [ran(answer("c", source), "") for source in ("x = 1", "def f(): pass\ndef g(): pass")],
     "schema": [
         ran(with_metadata(answer("c", "def f(): pass"), schema_version=1), ""),
@@ -94,6 +110,7 @@ GOOD = [
     ran(code("run()", "c", IGNORE), "took 0x7f00aa11 /tmp/x"),
     erring(code("1 / 0", "c", RAISES)),
     ran(check("c", GOOD_CHECK), "1\nTrue"),
+    ran(with_rubric(check("c", GOOD_CHECK, 3), "0.5 points: the first page", "2.5 points: the last")),
     ran(answer("c", "def f():\n    return 1"), ""),
     markdown('![a bar](x.png) <img src="x.png" alt="a bar">', "c"),
     ran(

@@ -91,7 +91,7 @@ def _entry(info: zipfile.ZipInfo, position: int) -> Entry | None:
     parts = tuple(step[-255:] for step in steps if step != ".." and not _DRIVE.fullmatch(step))
     if not parts or is_skipped(parts, info.is_dir()):
         return None
-    strays = len(parts) < len(steps) or name.startswith(("/", "\\")) or _DRIVE.match(name)
+    strays = len(parts) < len(steps) or name.startswith(("/", "\\"))
     return Entry(parts, info.is_dir(), STRAYS if strays else _problem(info, len(parts)), position)
 
 

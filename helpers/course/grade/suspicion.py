@@ -92,7 +92,7 @@ def _attributes_set(source: str, imported: set[str]) -> Iterator[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
             name = _dotted(node)
             if name.partition(".")[0] in imported:
-                yield name
+                yield name[:80]
 
 
 def _dotted(node: ast.expr) -> str:

@@ -104,9 +104,11 @@ def _fails(level: Level) -> str:
         for path in (control, control / "k", Path(folder) / "root"):
             path.mkdir()
             hand_over(path)
-        done = subprocess.run(
-            command(level, control, __name__, {}), env=view.environment(), capture_output=True, text=True, timeout=60
-        )
+        words = command(level, control, __name__, {})
+        try:
+            done = subprocess.run(words, env=view.environment(), capture_output=True, text=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
     lines = (done.stderr or done.stdout).strip().splitlines()
     return "" if done.returncode == 0 else (lines[-1] if lines else f"exit status {done.returncode}")
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from helpers.course.sandbox import linux
+from helpers.course.sandbox.isolation import Limits
 
 HELPERS_ROOT = Path(__file__).resolve().parents[3]
 CONTROL = "/run/workbook"  # where the nursery and its kernels have their sockets, inside
@@ -61,7 +62,7 @@ def bubblewrap(control: Path, own_processes: bool) -> list[str]:
         *("bwrap", "--die-with-parent", "--new-session", *user),
         *("--unshare-net", "--unshare-ipc", "--unshare-uts", "--hostname", "lab"),
         *(["--unshare-pid", "--proc", "/proc"] if own_processes else ["--bind", "/proc", "/proc"]),
-        *("--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp"),
+        *("--dev", "/dev", "--perms", "1777", "--size", str(Limits().folder_bytes), "--tmpfs", "/tmp"),
         *(*shown, "--bind", str(control), CONTROL, "--chdir", "/tmp", "--"),
     ]
 

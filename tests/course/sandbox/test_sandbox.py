@@ -1,0 +1,202 @@
+"""What learners' code can see and do at each level, and what it leaves to the next notebook: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.course.sandbox import levels, view
+from helpers.course.sandbox.isolation import Limits
+from helpers.course.sandbox.levels import Level
+from tests.course.sandbox import probes
+from tests.course.sandbox.probes import LEAVES, ROOT, SECRET, SEES, SMALL, SURVIVOR
+
+NAMES = ("bubblewrap", "cold", "unshare")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox needs Linux")
+
+
+def require(level: str) -> None:
+    """Skip where this machine cannot do it; but where CI says that it can, that is a failure."""
+    reason = levels._fails(Level(level))
+    if reason and "CI" in os.environ and level == "bubblewrap":
+        pytest.fail(f"{level}: {reason}")
+    if reason:
+        pytest.skip(f"{level}: {reason}")
+
+
+def survivors() -> list[int]:
+    return [one.pid for one in psutil.process_iter(["name"]) if one.info["name"] == SURVIVOR]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def seen(request) -> SimpleNamespace:
+    """At one level: the facts, what a notebook did, what the next one saw, what was there after each and at the end."""
+    require(request.param)
+    before = set(psutil.Process().children(recursive=True))
+    with probes.grader() as (secret, port), probes.bench_at(request.param) as bench:
+        facts = probes.facts(bench, secret, port)
+        left = probes.printed(bench, LEAVES)
+        running = survivors()
+        found = json.loads(probes.printed(bench, SEES))
+        sockets = [path.name for path in bench.control.iterdir() if path.is_dir()]
+    return SimpleNamespace(
+        level=Level(request.param), facts=facts, left=left, running=running, found=found, sockets=sockets,
+        folder=bench.folder, processes=set(psutil.Process().children(recursive=True)) - before,
+    )  # fmt: skip
+
+
+FACTS: dict[str, Callable] = {
+    "uid": lambda fact: 0 not in fact,
+    "become root": lambda fact: fact in ("EPERM", "EINVAL"),
+    "capabilities": lambda fact: not any(fact.values()),
+    "new privileges": lambda fact: fact == "1",
+    "seen": lambda fact: fact == [],
+    "home": lambda fact: fact in ("ENOENT", "EACCES") or set(fact) <= on_the_way(Path.home()),
+    "root": lambda fact: set(fact) <= {"dev", "proc", "run", "tmp"} | on_the_way(Path("/")),
+    "environment": lambda fact: SECRET not in fact and not {"SSH_AUTH_SOCK", "OLDPWD", "LOGNAME"} & set(fact),
+    "port": lambda fact: fact == "ECONNREFUSED",
+    "name": lambda fact: fact in ("gaierror", "EAGAIN"),
+    "interfaces": lambda fact: fact == ["lo"],
+    "first process": lambda fact: fact == "EACCES" or not stray(fact),
+    "written": lambda fact: fact == [],
+    "largest file": lambda fact: fact == SMALL.file_bytes,
+    "forks": lambda fact: 0 < fact < SMALL.processes,
+    "unshare mount": lambda fact: fact == "EPERM",
+    "mount": lambda fact: fact == "EPERM",
+    "core": lambda fact: fact == [0, 0],
+}
+
+
+def on_the_way(folder: Path) -> set[str]:
+    """The names in `folder` of what leads to a file that is shown: Python may be installed in a home."""
+    paths = (Path(path) for path in view.readable())
+    return {path.relative_to(folder).parts[0] for path in paths if path.is_relative_to(folder)}
+
+
+def stray(environ: str) -> set[str]:
+    """Variables of a process that the sandbox did not give it (PWD is bubblewrap's)."""
+    given = {f"{name}={value}" for name, value in view.environment().items()}
+    return {line for line in environ.split("\0") if line} - given - {"PWD=/tmp"}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_learners_code_is_shut_in(seen, name):
+    assert FACTS[name](seen.facts[name]), seen.facts[name]
+
+
+def test_all_facts_are_judged(seen):
+    assert set(seen.facts) - set(FACTS) == {"processes", "filled", "unshare user"}
+
+
+def test_it_sees_its_own_processes_alone(seen):
+    assert len(seen.facts["processes"]) <= (2 if seen.level.warm else 4)
+    assert max(seen.facts["processes"]) < 10
+
+
+def test_it_cannot_fill_a_disk_or_the_memory(seen):
+    for folder, size in seen.facts["filled"].items():
+        most = SMALL.folder_bytes if seen.level.spaces else Limits().folder_bytes
+        assert size <= most, folder
+    assert seen.facts["filled"]["/tmp"] > 2**20
+
+
+def test_it_gets_no_rights_by_way_of_a_namespace(seen):
+    if not seen.level.spaces:
+        pytest.skip("cold is for machines where a fork gets no namespaces")
+    assert seen.facts["unshare user"] in ("ENOSPC", "EPERM")
+
+
+def test_a_notebook_leaves_nothing_to_the_next(seen):
+    assert seen.left == "True 42 None 0.5 True\nTrue\n", "it must have done what the next is spared"
+    assert seen.found == [[], 1, True, True]
+
+
+def test_no_process_and_no_file_is_left(seen):
+    assert (seen.running, survivors()) == ([], [])
+    assert seen.sockets == []
+    assert seen.processes == set()
+    assert not seen.folder.exists()
+
+
+def test_without_bubblewrap_it_is_unshare(monkeypatch):
+    require("unshare")
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = levels.best()
+    assert found == Level("unshare", "bubblewrap: bwrap is not installed; cold: bwrap is not installed")
+
+
+@pytest.mark.parametrize(
+    ("working", "name"), [(NAMES, "bubblewrap"), (("cold", "unshare"), "cold"), (("unshare",), "unshare")], ids=str
+)
+def test_the_first_that_works_is_taken_and_says_why(monkeypatch, working, name):
+    monkeypatch.setattr(levels, "_fails", lambda level: "" if level.name in working else "refused")
+    found = levels.best()
+    assert found.name == name
+    assert found.why == "; ".join(f"{one}: refused" for one in NAMES[: NAMES.index(name)])
+
+
+def test_where_nothing_works_learners_must_be_trusted(monkeypatch):
+    monkeypatch.setattr(levels, "_fails", lambda level: f"no {level.name} here")
+    with pytest.raises(WorkbookError, match=r"(?s)no bubblewrap here.*no cold here.*no unshare here.*--trust-learners"):
+        levels.best()
+    found = levels.best(trust_learners=True)
+    assert (found.name, found.spaces, found.warm) == ("limits", False, True)
+    assert "no unshare here" in str(found)
+
+
+def test_a_level_that_is_refused_says_why(monkeypatch):
+    monkeypatch.setattr(levels, "command", lambda *_: [sys.executable, "-c", "raise OSError('not permitted')"])
+    assert levels._fails(Level("unshare")) == "OSError: not permitted"
+    monkeypatch.setattr(levels, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    assert levels._fails(Level("unshare")) == "exit status 3"
+
+
+@pytest.mark.parametrize("error", [PermissionError("no"), subprocess.TimeoutExpired("bwrap", 60)], ids=str)
+def test_a_level_that_cannot_be_tried_is_one_that_fails(monkeypatch, error):
+    def run(*_, **__):
+        raise error
+
+    monkeypatch.setattr(levels.subprocess, "run", run)
+    assert levels._fails(Level("unshare")) == str(error)
+
+
+def test_an_ordinary_user_can_shut_learners_in():
+    done = as_an_ordinary_user("-m", "tests.course.sandbox.probes")
+    if "nothing on this machine can shut in" in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-4])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["uid"] == 12345
+    wrong = {name: fact for name, fact in found["facts"].items() if name in FACTS and not FACTS[name](fact)}
+    wrong.pop("first process", None)  # it names another Python
+    assert wrong == {}
+    assert survivors() == []
+
+
+def as_an_ordinary_user(*arguments: str) -> subprocess.CompletedProcess:
+    """Run Python as a user without a name, a home or a group."""
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user runs all of these tests")
+    if not shutil.which("setpriv"):
+        pytest.skip("setpriv is not installed")
+    packages = sysconfig.get_path("purelib")
+    environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), packages])
+    become = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env"]  # env: it finds with no rights
+    asks = f"import sys, zmq, psutil, nbval; assert sys.version_info[:2] == {sys.version_info[:2]}"
+    for python in (sys.executable, "/usr/bin/python3"):
+        options = {"env": environment, "cwd": "/tmp", "capture_output": True, "text": True, "timeout": 300}
+        if subprocess.run([*become, python, "-c", asks], **options).returncode == 0:
+            return subprocess.run([*become, python, *arguments], **options)
+    pytest.skip("another user can run no Python with these packages here")

@@ -1,0 +1,50 @@
+"""docs/grading.md keeps its promises: its commands exist, it tells every flag, its links and paths lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from helpers.cli import _parser
+from helpers.course.grade.model import ATTENTION, GRADED, UNREADABLE
+from helpers.course.sample_class import _CLASS
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs/grading.md").read_text(encoding="utf-8")
+BLOCK = r"```\w*\n(.*?)```"
+INLINE = re.findall(r"`([^`]+)`", re.sub(BLOCK, "", GUIDE, flags=re.DOTALL))
+TOLD = "\n".join([*re.findall(BLOCK, GUIDE, re.DOTALL), *INLINE]).replace("&&", "\n")
+COMMANDS = sorted({told.strip() for told in re.findall(r"workbook [a-z][^#\n]*", TOLD)})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_spelled_as_the_command_line_has_them(command: str) -> None:
+    assert _parser().parse_args(shlex.split(command)[1:]).run
+
+
+def test_there_are_commands_to_try() -> None:
+    assert len(COMMANDS) > 8
+
+
+def test_every_flag_of_grade_is_told_and_no_other() -> None:
+    arguments = _parser().parse_args(["grade", "02", "x", "--out", "y"])
+    flags = {f"--{name.replace('_', '-')}" for name in vars(arguments)} - {"--run", "--lab", "--submissions"}
+    told = set(re.findall(r"--[a-z][a-z-]+", GUIDE))
+    assert told - flags == {"--nbgrader", "--profile", "--daemonize"}
+    assert flags <= told
+
+
+def test_what_it_names_is_there() -> None:
+    assert all(f"`{status}`" in GUIDE for status in (GRADED, ATTENTION, UNREADABLE))
+    paths = {path for path in INLINE if re.match(r"(helpers|labs|solutions|requirements)\S*$", path)}
+    assert len(paths) > 4
+    assert not [path for path in paths if not list(ROOT.glob(path))]
+
+
+def test_the_sample_class_is_as_told() -> None:
+    perfect = [learner for learner, _, cost, _ in _CLASS if not range(9)[cost]]
+    assert (len(_CLASS), len(perfect)) == (20, 7)
+    assert "twenty submissions, seven of them perfect" in " ".join(GUIDE.split())
