@@ -197,41 +197,79 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     return max(12 * total + saved + 12 * micro_batch * sequence * config["vocab_size"], 12 * total + 4 * trainable)
 
 
-@mutant("largest-micro-batch", feedback="the answer must still fit")
-def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
+@mutant("peak-bytes", feedback="too many to run here: predict them")
+def peak_bytes(config, frozen_layers, micro_batch, sequence):
+    """Calls what is there: runs the step, and measures."""
+    net, optimizer, step = fine_tuning_step(config, frozen_layers, micro_batch, sequence)
+    return measure.step(step, net, optimizer).peak_bytes
+
+
+@mutant("largest-micro-batch", feedback="five sequences make 950 MiB")
+def largest_micro_batch(peak_of, cap_gib):
     """The first that does not fit."""
-    micro_batch = 0
-    while peak_bytes(config, frozen_layers, micro_batch + 1, sequence) <= cap_gib * 2**30:
-        micro_batch += 1
-    return micro_batch + 1 if micro_batch else 0
-
-
-@mutant("largest-micro-batch", feedback="fits 0.125 GiB too")
-def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
-    """GB for GiB."""
-    micro_batch = 0
-    while peak_bytes(config, frozen_layers, micro_batch + 1, sequence) <= cap_gib * 10**9:
+    micro_batch = 1
+    while peak_of(micro_batch) <= cap_gib * 2**30:
         micro_batch += 1
     return micro_batch
+
+
+@mutant("largest-micro-batch", feedback="the cap is in GiB")
+def largest_micro_batch(peak_of, cap_gib):
+    """GB for GiB."""
+    fits, too_many = 0, 1
+    while peak_of(too_many) <= cap_gib * 10**9:
+        fits, too_many = too_many, 2 * too_many
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        fits, too_many = (middle, too_many) if peak_of(middle) <= cap_gib * 10**9 else (fits, middle)
+    return fits
 
 
 @mutant("largest-micro-batch", feedback="must give 0")
-def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
+def largest_micro_batch(peak_of, cap_gib):
     """Always at least one."""
-    micro_batch = 1
-    while peak_bytes(config, frozen_layers, micro_batch + 1, sequence) <= cap_gib * 2**30:
+    fits, too_many = 1, 2
+    while peak_of(too_many) <= cap_gib * 2**30:
+        fits, too_many = too_many, 2 * too_many
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        fits, too_many = (middle, too_many) if peak_of(middle) <= cap_gib * 2**30 else (fits, middle)
+    return fits
+
+
+@mutant("largest-micro-batch", feedback="a peak of exactly the cap fits")
+def largest_micro_batch(peak_of, cap_gib):
+    """Under the cap, not at it."""
+    micro_batch = 0
+    while peak_of(micro_batch + 1) < cap_gib * 2**30:
         micro_batch += 1
     return micro_batch
 
 
-@mutant("largest-micro-batch", feedback="fits 0.125 GiB too")
-def largest_micro_batch(config, frozen_layers, sequence, cap_gib):
-    """Calls helpers, which train every parameter."""
+@mutant("largest-micro-batch", feedback="double, then halve")
+def largest_micro_batch(peak_of, cap_gib):
+    """One after the other."""
+    micro_batch = 0
+    while peak_of(micro_batch + 1) <= cap_gib * 2**30:
+        micro_batch += 1
+    return micro_batch
+
+
+@mutant("largest-micro-batch", feedback="it is no line")
+def largest_micro_batch(peak_of, cap_gib):
+    """A line through two peaks, where the first is the optimizer step's."""
+    each = max(peak_of(2) - peak_of(1), 1)
+    return max(0, int((cap_gib * 2**30 - peak_of(1)) // each + 1))
+
+
+@mutant("largest-micro-batch", feedback="five sequences make 950 MiB")
+def largest_micro_batch(peak_of, cap_gib):
+    """Calls helpers, which train every parameter, and asks nobody."""
     from helpers.memory import budget
 
     micro_batch = 0
-    while (
-        budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch + 1, sequence)).peak_bytes <= cap_gib * 2**30
+    while budget.train(TrainSetup(FINE_TUNED, "fp32", "adamw-fused", micro_batch + 1, 128)).peak_bytes <= (
+        cap_gib * 2**30
     ):
         micro_batch += 1
     return micro_batch
@@ -271,3 +309,27 @@ def accumulate(net, micro_batches):
     for (ids, labels), count in zip(micro_batches, tokens, strict=True):
         loss = net(input_ids=ids, labels=labels, use_cache=False).loss
         (loss * count / sum(tokens)).backward()
+
+
+@mutant("accumulate", feedback="labels shifted by one")
+def accumulate(net, micro_batches):
+    """Counts the first label of each sequence, which nothing predicts."""
+    net.zero_grad()
+    targets = [int((labels != -100).sum()) for _, labels in micro_batches]
+    for (ids, labels), count in zip(micro_batches, targets, strict=True):
+        loss = net(input_ids=ids, labels=labels, use_cache=False).loss
+        (loss * count / sum(targets)).backward()
+
+
+@mutant("accumulate", feedback="weight each micro-batch by its number of")
+def accumulate(net, micro_batches):
+    """Calls what is there: one large batch, which has every graph at once, of tokens without their labels."""
+    net.zero_grad()
+    large_batch(net, [(ids, ids) for ids, _ in micro_batches])
+
+
+@mutant("accumulate", feedback="call backward() before the next")
+def accumulate(net, micro_batches):
+    """Calls what is there: right, and in the memory of the large batch."""
+    net.zero_grad()
+    large_batch(net, micro_batches)

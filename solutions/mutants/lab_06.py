@@ -224,25 +224,25 @@ def stage_plan(layers, in_flight, budget_bytes):
 
     costs = [LayerCost(a, s, True, f, {"none": Choice(s, s), "full": Choice(a, s, f)}) for a, s, f in layers]
     share = max(budget_bytes // in_flight, least_bytes(costs))
-    return {at for one in solve(costs, share).segments if one.how == "full" for at in range(one.start, one.stop)}
+    return [at for one in solve(costs, share).segments if one.how == "full" for at in range(one.start, one.stop)]
 
 
 @mutant("stage-plan", feedback="once what is made again")
 def stage_plan(layers, in_flight, budget_bytes):
     """Forgets the room for what is made again."""
-    plans = [{i for i, chosen in enumerate(bits) if chosen} for bits in product([0, 1], repeat=len(layers))]
+    plans = [[i for i, chosen in enumerate(bits) if chosen] for bits in product([0, 1], repeat=len(layers))]
     kept = [sum(one[0] if i in plan else one[1] for i, one in enumerate(layers)) for plan in plans]
-    fits = [(sum(layers[i][2] for i in plan), sorted(plan)) for plan, size in zip(plans, kept, strict=True)
+    fits = [(sum(layers[i][2] for i in plan), plan) for plan, size in zip(plans, kept, strict=True)
             if in_flight * size <= budget_bytes]  # fmt: skip
-    return set(min(fits)[1]) if fits else None
+    return min(fits)[1] if fits else None
 
 
 @mutant("stage-plan", feedback="the best bargain first is not best")
 def stage_plan(layers, in_flight, budget_bytes):
     """Takes the layers that free most bytes for their FLOPs, one after the other."""
-    plan, left = set(), sorted(range(len(layers)), key=lambda i: (layers[i][0] - layers[i][1]) / layers[i][2])
+    plan, left = [], sorted(range(len(layers)), key=lambda i: (layers[i][0] - layers[i][1]) / layers[i][2])
     while needed(layers, in_flight, plan)[0] > budget_bytes and left:
-        plan.add(left.pop(0))
+        plan.append(left.pop(0))
     return plan if needed(layers, in_flight, plan)[0] <= budget_bytes else None
 
 

@@ -237,6 +237,28 @@ class Thrifty(Thrifty):
             return super().append(keys, values)
 
 
+@mutant("thrifty", feedback="the newest 32 are not there")
+class Thrifty(Thrifty):
+    """The largest keys, and nothing else."""
+
+    def append(self, keys, values):
+        if self.keys is not None:
+            keys, values = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
+        index = keys.norm(dim=3).topk(min(keys.shape[2], self.room), dim=2).indices.sort(2).values[..., None]
+        self.keys, self.values = (states.take_along_dim(index, 2) for states in (keys, values))
+        return keys, values
+
+
+@mutant("thrifty", feedback="you hold one that never came")
+class Thrifty(Thrifty):
+    """Every value is rounded to 16 bits."""
+
+    def append(self, keys, values):
+        found = super().append(keys, values)
+        self.values = self.values.half().float()
+        return found
+
+
 @mutant("thrifty", feedback="`kept` says")
 class Thrifty(Thrifty):
     """Says that all are returned."""

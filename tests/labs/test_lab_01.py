@@ -15,6 +15,7 @@ from tests.labs.common import (
     lab_path,
     source,
 )
+from tests.labs.otherwise import answered_otherwise, differences, others
 
 LAB = lab_path("01")
 ROOFS = [Roof(64, 1), Roof(2**20, 2**12), Roof(989_400_000_000_000, 3_350_000_000_000)]
@@ -67,3 +68,13 @@ def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):
 
 def test_the_solution_passes_with_other_inputs(lab):
     assert checks_that_draw_nothing(lab, LAB) == []
+
+
+@pytest.mark.parametrize("seed", ["0", "7"])
+@pytest.mark.parametrize("other", others("01"))
+def test_a_right_answer_written_otherwise_passes(lab, names, other, seed):
+    assert differences(lab, names, "01", other, seed) == []
+
+
+def test_every_answer_was_written_otherwise(lab):
+    assert len(answered_otherwise(lab, "01")) == 7

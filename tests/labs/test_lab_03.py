@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -11,12 +12,15 @@ from helpers.course.release import stub
 from helpers.lesson import draw
 from helpers.memory.allocator import MIB
 from tests.labs.common import (
+    answers,
     checks_that_draw_nothing,
     exercises_without_a_mutant_that_calls_helpers,
     lab_path,
     printed,
     source,
+    weighed,
 )
+from tests.labs.otherwise import answered_otherwise, differences, others, with_others
 
 LAB = lab_path("03")
 
@@ -43,51 +47,22 @@ def test_the_worked_loop_keeps_what_its_target_says(names):
 
 
 def test_the_allocator_by_hand_agrees_with_maps_of_pages(names):
+    page_by_page = with_others(names, "03")["first_fit_page_by_page"]
     for seed in range(20):
         steps = names["draw_steps"](draw(f"test-lab-03/{seed}"), 80)
-        assert names["first_fit"](steps) == _page_by_page(steps)
-
-
-def _page_by_page(steps):
-    """The same rules on maps of 4 KiB pages, one byte each: 0 is free."""
-    segments, where, record = [], {}, []
-    for step in steps:
-        if step.action == "alloc":
-            pages = -(-step.size_bytes // 4096)
-            segment = next((one for one in segments if bytes(pages) in one), None)
-            if segment is None:
-                segments.append(segment := bytearray(-(-pages // 4096) * 4096))
-            start = segment.find(bytes(pages))
-            where[step.key] = segment, slice(start, start + pages)
-            segment[start : start + pages] = b"x" * pages
-        else:
-            segment, span = where.pop(step.key)
-            segment[span] = bytes(span.stop - span.start)
-            segments = [one for one in segments if any(one)]
-        used = sum(one.count(b"x") for one in segments)
-        record.append((used * 4096, sum(map(len, segments)) * 4096))
-    return record
+        assert names["first_fit"](steps) == [tuple(sizes) for sizes in page_by_page(steps)]
 
 
 def test_the_loader_dies_of_fragmentation_and_three_cures_fit(names):
-    decode_clip, features, loaded = names["decode_clip"], names["features"], names["loaded"]
-
-    def one_block_for_features(clips):
-        kept = torch.empty(sum(clip.values for clip in clips) // 2).split([clip.values // 2 for clip in clips])
-        return [features(decode_clip(clip), out) for clip, out in zip(clips, kept, strict=True)]
-
-    def largest_first(clips):
-        kept = {}
-        for clip in sorted(clips, key=lambda clip: -clip.values):
-            kept[clip] = features(decode_clip(clip))
-        return [kept[clip] for clip in clips]
-
+    loaded = names["loaded"]
+    tried = with_others(names, "03")
+    cures = [names["load"], tried["load_one_block_for_features"], tried["load_largest_first"]]
     clips = names["CLIPS"]
     capacity = names["card_bytes"](clips)
     question = loaded(names["load_and_die"], clips)[1]
     assert (question.peak_reserved_bytes, question.peak_allocated_bytes, capacity) == (108 * MIB, 69 * MIB, 83.5 * MIB)
     assert loaded(names["load_and_die"], clips, capacity)[1].oom.reason == "fragmented"
-    for cure in (names["load"], one_block_for_features, largest_first):
+    for cure in cures:
         assert loaded(cure, clips, capacity)[1].oom is None, cure.__name__
 
 
@@ -116,6 +91,58 @@ def test_the_stub_of_the_budget_leaves_no_mode_behind(lab, names):
     with pytest.raises(NotImplementedError), untouched["Budget"](10):
         torch.zeros(1)
     assert torch.zeros(1).item() == 0
+
+
+@pytest.mark.parametrize("seed", ["0", "7"])
+@pytest.mark.parametrize("other", others("03"))
+def test_a_right_answer_written_otherwise_passes(lab, names, other, seed):
+    assert differences(lab, names, "03", other, seed) == []
+
+
+def test_every_answer_was_written_otherwise(lab):
+    assert len(answered_otherwise(lab, "03")) == 6
+
+
+def changed(recorded, path, value):
+    """The recorded answer with what is at `path` replaced."""
+    *parents, last = path
+    inner = recorded
+    for key in parents:
+        inner = inner[key]
+    inner[last] = value
+    return json.dumps(recorded)
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "value", "words"),
+    [
+        ("train-lean-check", ("numbers", "hidden"), 0.4606, "both forwards"),
+        ("train-lean-check", ("live",), [145_408, 145_409], "still hold"),
+        ("train-lean-check", ("live",), [320_001, 320_001], "no further use"),
+        ("train-lean-check", ("left",), 150_000, "after the call"),
+        ("train-lean-check", ("hooks",), 1, "your hook"),
+        ("load-check", ("features", 3), [1, 1.0, 1.0, 1.0], "clip 3"),
+        ("load-check", ("features",), [], "you return 0"),
+        ("load-check", ("steps",), [["alloc", 0, 100 * MIB]], "dies on a card"),
+        ("load-check", ("steps",), [["alloc", 0, 69 * MIB], ["free", 0]], "alive at the end"),
+        ("load-check", ("steps",), [["alloc", 0, 55 * MIB]], "as a whole"),
+        ("backward-that-fits-check", ("live",), [[160, 1]], "begin with"),
+        ("backward-that-fits-check", ("live",), [[320, 1], [160, 1], [80, 4098]], "leave the except block"),
+        ("backward-that-fits-check", ("micro_batch",), 160, "80 is the first"),
+        ("backward-that-fits-check", ("gradient", 2), 0.5, "off by"),
+    ],
+)
+def test_a_judge_refuses_a_recorded_answer_that_is_wrong(lab, names, check, path, value, words):
+    first, *rest = answers(printed(lab, check))
+    with pytest.raises(AssertionError, match=words):
+        weighed(lab, names, check, [changed(json.loads(first), path, value), *rest])
+
+
+def test_a_judge_asks_which_error_came_out(lab, names):
+    *first, came = answers(printed(lab, "backward-that-fits-check"))
+    assert came == '"RuntimeError"'
+    with pytest.raises(AssertionError, match="is let out"):
+        weighed(lab, names, "backward-that-fits-check", [*first, '"nothing"'])
 
 
 def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import io
 import random
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,16 +14,17 @@ from helpers.course.mutants import find_mutants, load_mutants
 from helpers.lesson import draw
 from helpers.memory.measure import Traffic
 from tests.labs.common import (
+    answers,
     checks_that_draw_nothing,
     exercises_without_a_mutant_that_calls_helpers,
     lab_path,
     printed,
     source,
+    weighed,
 )
+from tests.labs.otherwise import answered_otherwise, differences, others, with_others
 
 LAB = lab_path("05")
-OTHERS = Path(__file__).with_name("other_answers_05.py")
-OTHER_ANSWERS = [node.name for node in ast.parse(OTHERS.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
 
 
 @pytest.mark.parametrize(
@@ -47,26 +44,15 @@ def test_the_figures_of_a_target_are_printed_by_its_check(lab, question, check, 
     assert [figure for figure in figures if figure not in target or figure not in printed(lab, check)] == []
 
 
-@pytest.mark.parametrize("other", OTHER_ANSWERS)
-def test_a_right_answer_written_otherwise_passes(lab, names, other):
-    exercise, answer = next(
-        (exercise, one.replace("-", "_"))
-        for exercise in grading.exercises(lab)
-        for one in map(grading.grade_id, exercise.answers)
-        if other.startswith(one.replace("-", "_") + "_")
-    )
-    tried = dict(names)
-    exec(OTHERS.read_text("utf-8"), tried)
-    tried[answer] = tried[other]
-    for check in exercise.checks:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            exec(check.source, tried)
-        assert out.getvalue() == printed(lab, check.id)
+@pytest.mark.parametrize("other", others("05"))
+@pytest.mark.parametrize("seed", ["0", "7"])
+def test_a_right_answer_written_otherwise_passes(lab, names, other, seed):
+    assert differences(lab, names, "05", other, seed) == []
 
 
 def test_every_answer_was_written_otherwise(lab):
-    answers = {grading.grade_id(cell).replace("-", "_") for cell in lab.cells if grading.is_answer(cell)}
-    assert {one for one in answers if not any(other.startswith(f"{one}_") for other in OTHER_ANSWERS)} == set()
+    asked = {grading.grade_id(cell).replace("-", "_") for cell in lab.cells if grading.is_answer(cell)}
+    assert answered_otherwise(lab, "05") == asked
 
 
 def test_the_worked_store_is_that_of_bitsandbytes(names):
@@ -96,9 +82,27 @@ def test_the_bytes_of_a_mixed_model_are_those_of_real_tensors(names):
     assert names["quantized_bytes"](shape, {"mlp": "int3-g64"}) == kept
 
 
+@pytest.mark.parametrize("bits", [3, 8])
+def test_drawn_groups_have_the_same_codes_in_any_precision(names, bits):
+    """A value halfway between two codes would go up in FP32 and down in FP64."""
+    tried = with_others(names, "05")
+    for size in (1, 2, 5, *[64] * 30):
+        weight = torch.tensor([tried["draw_group"](draw(f"test-lab-05/{size}/{bits}"), size, bits)])
+        single, double = tried["quantize"](weight, bits, 64), tried["quantize_padded_with_zeros"](weight, bits, 64)
+        assert all(map(torch.equal, single, double))
+        steps = tried["decoded"](*single, 64).sub(weight).abs() / single[1].float()
+        assert steps.max() <= 3 / 8
+
+
+def test_every_alpha_is_the_best_of_some_drawn_layer(names):
+    leans = {-0.75: 0, 0: 0.25, 0.5: 0.75, 1: 1}
+    layers = {lean: [names["draw_mlp"](draw(f"test-lab-05/{i}"), lean) for i in range(4)] for lean in leans}
+    found = {lean: {names["fold_salience"](*one, names["GRID"])[0] for one in some} for lean, some in layers.items()}
+    assert {lean: right for lean, right in leans.items() if right not in found[lean]} == {}
+
+
 def test_drawn_columns_round_the_same_in_any_precision(names):
-    tried = dict(names)
-    exec(OTHERS.read_text("utf-8"), tried)
+    tried = with_others(names, "05")
     for seed in range(60):
         weight, factor, scale = names["draw_exact"](draw(f"test-lab-05/{seed}"), 6, 12)
         single = names["round_columns"](weight, factor, names["EIGHT"], scale, 12)
@@ -121,8 +125,34 @@ def test_the_cheapest_step_first_leaves_what_the_target_says(lab, names):
     tried = dict(names)
     exec(greedy.source, tried)
     layers, budgets = tried["draw_layers"](random.Random(24), 24), (4300, 3000)
-    assert tried["judged"](tried["place"](layers, budgets), layers, budgets) == 660
+    assert tried["loss_of"](list(tried["place"](layers, budgets)), layers, budgets) == 660
     assert "660" in source(lab, "q7")
+
+
+def test_a_placement_is_weighed_without_its_function(lab, names):
+    output = printed(lab, "place-check")
+    assert weighed(lab, names, "place-check", answers(output)) == output
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ("null", "you return None"),
+        ("7", "a plan is (split, bits)"),
+        ("[1, [4, 2], 0]", "a plan is (split, bits)"),
+        ("[true, [4, 2]]", "a whole number and a list"),
+        ("[1, [4, 2.0]]", "widths are whole numbers"),
+        ("[3, [4, 2]]", "a split and 2 widths"),
+        ("[1, [4]]", "a split and 2 widths"),
+        ("[1, [4, 8]]", "layer 1 has no width of 8 bits"),
+        ("[0, [4, 2]]", "card 2 has 50 bytes, your layers take 150"),
+        ("[1, [2, 2]]", "a loss of 10, you have 18"),
+    ],
+)
+def test_a_placement_that_is_none_says_why(lab, names, plan, words):
+    recorded = answers(printed(lab, "place-check"))
+    with pytest.raises(AssertionError, match=re.escape(words)):
+        weighed(lab, names, "place-check", [plan, *recorded[1:]])
 
 
 def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +14,15 @@ import pytest
 from helpers.course import grading
 from helpers.course import notebook as nb
 from helpers.course.kernel import RunCell, error_in, kernel
-from tests.labs.common import exercises_without_a_mutant_that_calls_helpers, lab_path, printed, source
+from helpers.lesson.judged import REPLAY
+from tests.labs.common import (
+    answers,
+    exercises_without_a_mutant_that_calls_helpers,
+    lab_path,
+    printed,
+    source,
+    without_answers,
+)
 
 LAB = lab_path("09")
 pytestmark = pytest.mark.slow  # three ranks, started anew for every answer that ends them
@@ -83,9 +92,9 @@ print(f"{links_s(replace(job('llama-2-70b'), zero=3, ranks=128), LARGE, 1)['betw
 def test_a_right_answer_written_otherwise_passes(lab, solved, other):
     exercise, answer = answered(lab, other)
     solved(f"{defined(answer)} = {other}")
-    found = [text(solved(check.source)) for check in exercise.checks]
+    found = [without_answers(text(solved(check.source))) for check in exercise.checks]
     solved(answer.source)
-    assert found == [printed(lab, check.id) for check in exercise.checks]
+    assert found == [without_answers(printed(lab, check.id)) for check in exercise.checks]
 
 
 def test_what_the_first_call_leaves_is_not_the_learners(lab, solved):
@@ -97,6 +106,47 @@ def test_what_the_first_call_leaves_is_not_the_learners(lab, solved):
 def test_every_answer_was_written_otherwise(lab):
     tried = {grading.grade_id(answered(lab, other)[1]) for other in OTHER_ANSWERS}
     assert {grading.grade_id(cell) for cell in lab.cells if grading.is_answer(cell)} == tried
+
+
+def weighed(lab, solved, check: str, recorded: list[str]) -> str:
+    """What a check says about recorded answers."""
+    solved(f"import os; os.environ[{REPLAY!r}] = {json.dumps(recorded)!r}")
+    found = text(solved(source(lab, check)))
+    solved(f"del os.environ[{REPLAY!r}]")
+    return found
+
+
+OWNERS, LINKS = "by-tensor-owners-check", "links-s-check"
+
+
+@pytest.mark.parametrize("check", [OWNERS, LINKS])
+def test_recorded_answers_are_weighed_without_the_functions_that_gave_them(lab, solved, check):
+    solved("def best_plan(*_): raise SystemExit\n\nByTensor = best_plan")
+    found = weighed(lab, solved, check, answers(printed(lab, check)))
+    for key in ("by-tensor", "best-plan"):
+        solved(source(lab, key))
+    assert found == printed(lab, check)
+
+
+@pytest.mark.parametrize(
+    ("check", "number", "answer", "words"),
+    [
+        (OWNERS, 0, [[0, 5, 7], [1, 3, 8], [2, 4, 6]], "the states of number 9 are on 0 ranks"),
+        (OWNERS, 1, [[0], [1], [0]], "the states of number 0 are on 2 ranks"),
+        (OWNERS, 1, [[0, 1], [], []], "ranks own [5800, 0, 0] values, 3,000 at most by the rule"),
+        (LINKS, 0, [1, 8, "cpu", 1.293], "stage 2 or 3, not 1"),
+        (LINKS, 0, [3, 12, "cpu", 1.293], "a group is one of [1, 2, 4, 8, 16, 32, 64, 128], not 12"),
+        (LINKS, 0, [3, 8, "disk", 1.293], "offloaded to 'none' or 'cpu', not 'disk'"),
+        (LINKS, 0, [2, 8, "none", 1.293], "bytes, a card has"),
+        (LINKS, 0, [3, 8, "cpu", 1.2], "takes 1.293 s, not 1.2"),
+        (LINKS, 0, None, "1.293 s are possible, your plan None takes None"),
+        (LINKS, 8, [3, 1, "none", 9], "bytes, a card has"),
+    ],
+)
+def test_an_answer_that_is_none_says_why(lab, solved, check, number, answer, words):
+    recorded = answers(printed(lab, check))
+    recorded[number] = json.dumps(answer)
+    assert words in weighed(lab, solved, check, recorded)
 
 
 @pytest.mark.parametrize("seed", ["2", "3"])
