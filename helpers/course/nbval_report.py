@@ -18,7 +18,7 @@ from helpers.course.grade.reading import cleaned
 from helpers.course.nbval_guard import CELL_LIMIT_S, Fatal, Guard
 from helpers.course.run import NO_KERNEL
 
-MESSAGE_CHARS, OUTPUT_CHARS = 2000, 100_000
+MESSAGE_CHARS, OUTPUT_CHARS = 2000, 1_000_000
 MOST_MESSAGE_BYTES = 32 << 20  # a longer message is never read: ZeroMQ hangs up
 _FILE = re.compile(r"\(\d+\.py, ")  # a SyntaxError names the kernel's temporary file
 _KINDS = ("text/plain", "image/png")

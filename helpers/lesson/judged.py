@@ -53,7 +53,7 @@ def judged(answer: Callable, *arguments: Any) -> Any:
 
 
 def _replayed() -> Any:
-    """The next recorded answer. AssertionError when there are no more, or `judged` never printed it: the check fails."""
+    """The next recorded answer. AssertionError when there is none, or it is nothing that `judged` prints."""
     lines = json.loads(os.environ[REPLAY])
     assert lines, "the check printed fewer answers than it asked for"
     os.environ[REPLAY] = json.dumps(lines[1:])

@@ -165,7 +165,7 @@ def test_the_recorded_lines_reach_the_court_and_nothing_else_of_the_learners(ref
         assert json.loads(os.environ[REPLAY]) == ["[4]", "[7]"]
 
 
-@pytest.mark.parametrize("line", ['"\\u0000 \\ud800 é"', "'\"\"\" + 1/0 + \"\"\"", "\\", "{0!r} %s", "\x1b[0m"])
+@pytest.mark.parametrize("line", ['"\\u0000 \\ud800 é"', '\'""" + 1/0 + """', "\\", "{0!r} %s", "\x1b[0m"])
 def test_a_recorded_line_is_text_in_the_court_whatever_it_says(reference, line):
     text = f"judged: {line}\n"
     courts = []
@@ -184,7 +184,7 @@ def test_a_recorded_line_is_text_in_the_court_whatever_it_says(reference, line):
         ({"check-split": printed(SPLIT), "after-check-split": printed("1\n")}, "failed", "more answers"),
         ({"check-split": printed(""), "after-check-split": printed("0\n")}, "failed", "no answer"),
         ({"check-split": printed("judged: [4]\n"), "after-check-split": printed("0\n")}, "failed", "other values"),
-        ({"check-split": printed("judged: [4]\n9: few\n"), "after-check-split": printed("0\n")}, "failed", "yours:    9"),
+        ({"check-split": printed("judged: []\n9: few\n"), "after-check-split": printed("0\n")}, "failed", "   9: few"),
         ({"check-split": printed(SPLIT), "after-check-split": printed("0\n")}, "passed", ""),
     ],
     ids=["silent", "hung", "died", "left over", "nothing", "less", "other", "right"],

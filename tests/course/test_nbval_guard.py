@@ -1,4 +1,4 @@
-"""The guard between nbval and a kernel that sends whatever it likes; the kernel, its sockets and the clock are fakes."""
+"""The guard between nbval and a kernel that sends what it likes; the kernel, its sockets and the clock are fakes."""
 
 from __future__ import annotations
 
@@ -93,10 +93,13 @@ PICTURE = message("display_data", data={"text/plain": "x"}, metadata={})
 def received(guard: Guard) -> list[dict]:
     """Everything on iopub, until the kernel has nothing more to say."""
     found = []
-    with pytest.raises(Fatal, match="did not come through"):
-        while True:
+    while True:
+        try:
             found.append(guard("iopub", timeout=3))
-    return found
+        except Fatal as stopped:
+            if "did not come through" in str(stopped):
+                return found
+            raise
 
 
 def test_messages_keep_their_order_while_the_reply_is_waited_for(kernel, guard):
@@ -182,8 +185,7 @@ def test_too_many_malformed_messages_are_a_flood(kernel, guard):
 def test_a_flood_of_anything_ends_before_it_fills_the_memory(kernel, guard, one, waiting_for):
     kernel.floods(one)
     with pytest.raises(Fatal, match=r"printed more than 1,000,000 characters") as stopped:
-        for _ in range(MOST_CHARS // 100):
-            guard(waiting_for, timeout=3)
+        all(guard(waiting_for, timeout=3) for _ in range(MOST_CHARS // 100))
     assert stopped.value.kind == "flooded"
     assert len(guard.waiting["iopub"]) + len(guard.apart) <= MOST_CHARS // 100
 

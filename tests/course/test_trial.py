@@ -126,9 +126,7 @@ def test_an_exercise_that_failed_by_itself_is_not_run_again():
     assert [runs.ids(number)[1] for number in range(3, len(runs.notebooks))] == ["pages", "half"]
 
 
-@pytest.mark.parametrize(
-    ("starts", "steps"), [("learner-0", 2), ("learner-0", 3), ("twice", 2), ("pages", 2)], ids=str
-)
+@pytest.mark.parametrize(("starts", "steps"), [("learner-0", 2), ("learner-0", 3), ("twice", 2), ("pages", 2)], ids=str)
 def test_who_was_only_near_when_a_timer_went_off_gets_the_points_back(starts, steps):
     def timer(cell: NotebookNode, before: list[str]) -> bool:
         return starts in before and len(before) - before.index(starts) == steps

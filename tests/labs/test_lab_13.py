@@ -244,7 +244,7 @@ def said(lab, solved, seed: str, keys: set[str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def right(lab, solved):
-    """What every check prints about the worked answers. Seed 4 once drew scores too large for the tolerance of 5."""
+    """What every check prints about the worked answers. Seed 4 once drew scores too large for question 5."""
     checks = {cell.id for cell in lab.cells if grading.is_check(cell)}
     return {"0": {key: printed(lab, key) for key in checks}, "4": said(lab, solved, "4", checks)}
 

@@ -49,8 +49,7 @@ class Bench:
         self.folder = Path(tempfile.mkdtemp(prefix="wb-", dir="/tmp"))
         self.control = self.folder / "control"
         for path in (self.control, self.folder / "root"):
-            path.mkdir(mode=0o755)
-            levels.hand_over(path)
+            _make(path)
         if os.geteuid() == 0:
             self.folder.chmod(0o711)
         self.examiner = _start([sys.executable, "-m", "helpers.course.grade.examiner"], _own_environment())
@@ -100,8 +99,10 @@ class Bench:
                 raise SandboxError(f"nbval could not run a cell ({ended or 'no kernel'})\n{self._log()}")
             return _with_reason(found, _reason(self.control / f"{name}.why"))
         finally:
-            if not self.level.warm:
+            if not self.level.warm:  # there the learner's code could write beside the sockets
                 self.nursery = _end(self.nursery)
+                shutil.rmtree(self.control, ignore_errors=True)
+                _make(self.control)
             for path in (sockets, folder):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -147,8 +148,13 @@ class Bench:
         return "\n".join(texts)
 
 
+def _make(folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    levels.hand_over(folder)
+
+
 def _reason(path: Path) -> str:
-    """What the nursery noted there, or ''. At the level `cold` a learner's code could have written it, or made a link."""
+    """What the nursery noted there, or ''. At the level `cold` it may be a learner's file, link or FIFO."""
     try:
         with open(path, errors="replace", opener=lambda name, flags: os.open(name, flags | _NO_TRICKS)) as file:
             return file.read(200)

@@ -20,6 +20,7 @@ from helpers.course.assemble import Assembly
 from helpers.course.grade import private
 from helpers.course.grade.bench import Bench
 from helpers.course.judging import judge, unmarked
+from helpers.course.release import without_hidden
 from helpers.course.run import CellResult
 from helpers.course.trial import set_limits, trial, untouched
 
@@ -42,6 +43,7 @@ class Paper:
     seed: str
     reference: NotebookNode
     private: NotebookNode | None
+    spare_s: float
     wall_s: float
     digest: str
 
@@ -70,7 +72,7 @@ def paper(
     `checks` is the notebook with an instructor's own checks. A cell may take ten times what the reference's took and
     `spare_s` more, a whole submission the same of all of it and `wall_s` more.
     """
-    worked = nb.read(path)
+    worked = _without_hidden_tests(nb.read(path))
     grading.require_ids(worked, path.name)
     reference, seconds = _run_through(bench, worked, seed)
     set_limits(reference, seconds, spare_s)
@@ -81,15 +83,26 @@ def paper(
         set_limits(own, more, spare_s)
     title = next((cell.source.splitlines()[0].lstrip("# ") for cell in worked.cells if cell.source), path.stem)
     digest = hashlib.sha256("\n".join([nb.text(worked), nb.text(own) if own else "", seed, str(spare_s)]).encode())
-    made = Paper(path.stem, title, seed, reference, own, wall_s + 10 * sum(seconds.values()), digest.hexdigest())
+    made = Paper(path.stem, title, seed, reference, own, spare_s, wall_s + 10 * sum(seconds.values()), digest.hexdigest())
     _grade_itself(bench, made)
     return made
 
 
 def cells_of(bench: Bench, paper: Paper, notebook: NotebookNode) -> dict[str, CellResult]:
     """How an assembled notebook does: nbval, and the judge where many answers are right."""
-    found = trial(bench.run, unmarked(notebook), seed=paper.seed, wall_s=paper.wall_s)
+    timed = unmarked(notebook)
+    for cell in timed.cells:
+        cell.metadata.setdefault("workbook", {}).setdefault("limit_s", paper.spare_s)  # the learner's own cells
+    found = trial(bench.run, timed, seed=paper.seed, wall_s=paper.wall_s)
     return judge(bench.run, paper.reference, found, seed=paper.seed, wall_s=paper.wall_s)
+
+
+def _without_hidden_tests(worked: NotebookNode) -> NotebookNode:
+    """A learner's kernel reads whatever it runs, so what is to stay hidden is left out: see `--checks`."""
+    for cell in worked.cells:
+        if grading.is_check(cell):
+            cell.source = without_hidden(cell.source)
+    return worked
 
 
 def _run_through(bench: Bench, notebook: NotebookNode, seed: str) -> tuple[NotebookNode, dict[str, float]]:

@@ -105,7 +105,7 @@ def _text(path: Path) -> str:
         raise Unreadable(f"it cannot be opened ({error.strerror or error})") from None
     if len(data) > MOST_BYTES:
         raise Unreadable(f"it is larger than {MOST_BYTES / 10**6:.0f} MB: clear its outputs")
-    text = data.decode(json.detect_encoding(data), "replace").lstrip("\ufeff").strip("\0 \t\r\n")
+    text = data.decode(json.detect_encoding(data), "replace").strip("\0 \t\r\n")
     if not text:
         raise Unreadable("it is empty")
     return text
@@ -132,11 +132,11 @@ def _no_number(digits: str) -> None:
 
 
 def _why_not_json(text: str, error: json.JSONDecodeError) -> str:
-    for beginning, reason in _OTHERS:
-        if text.startswith(beginning) and not _CONFLICT.match(text):
-            return reason
     if _CONFLICT.search(text):
         return "it holds the marks of an unresolved Git conflict (<<<<<<<)"
+    for beginning, reason in _OTHERS:
+        if text.startswith(beginning):
+            return reason
     return f"it is no valid JSON from line {error.lineno}, column {error.colno}: cut off, or edited by hand"
 
 

@@ -54,6 +54,7 @@ def bubblewrap(control: Path, own_processes: bool) -> list[str]:
     shown = [word for parent in sorted(parents) for word in ("--perms", "0755", "--dir", parent)]  # else 0700
     for path in readable():
         shown += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+    room = ("--perms", "1777", "--size", str(Limits().folder_bytes), "--tmpfs")
     if os.geteuid() == 0:  # to become an ordinary user inside: as root, no limit on processes holds
         user = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
@@ -62,8 +63,9 @@ def bubblewrap(control: Path, own_processes: bool) -> list[str]:
         *("bwrap", "--die-with-parent", "--new-session", *user),
         *("--unshare-net", "--unshare-ipc", "--unshare-uts", "--hostname", "lab"),
         *(["--unshare-pid", "--proc", "/proc"] if own_processes else ["--bind", "/proc", "/proc"]),
-        *("--dev", "/dev", "--perms", "1777", "--size", str(Limits().folder_bytes), "--tmpfs", "/tmp"),
-        *(*shown, "--bind", str(control), CONTROL, "--chdir", "/tmp", "--"),
+        *("--dev", "/dev", *room, "/tmp", *shown, "--bind", str(control), CONTROL),
+        # What lies between the mounts is one file system for all kernels: for an ordinary user it would be writable.
+        *("--remount-ro", "/dev", *room, "/dev/shm", "--remount-ro", "/", "--chdir", "/tmp", "--"),
     ]
 
 
@@ -101,6 +103,8 @@ def _fill(root: str, control: Path) -> None:
         linux.mount("tmpfs", root + folder, "tmpfs", linux.NO_SUID | linux.NO_DEV, "mode=1777,size=64m")
     os.makedirs(f"{root}/proc")
     linux.mount("proc", f"{root}/proc", "proc", linux.NO_SUID | linux.NO_DEV | linux.NO_EXEC)
+    # One file system for all kernels, and for an ordinary user it would be writable.
+    linux.mount("none", root, None, linux.REMOUNT | linux.BIND | linux.READ_ONLY | linux.NO_SUID | linux.NO_DEV)
 
 
 def _place(source: str, target: str) -> str:

@@ -212,6 +212,12 @@ LMS: Sequence[Packed] = (
         {"anon_aB3xY": "", "anon_Qq12z": ""},
     ),
     Packed(
+        "nor-are-sections",
+        "zip",
+        of("ada_5_1_a.ipynb", "bob_5_2_a.ipynb"),
+        {"ada_5_1_a": "", "bob_5_2_a": ""},
+    ),
+    Packed(
         "dates-are-not-canvas",
         "zip",
         of("lab_2024_10_a.ipynb", "lab_2024_10_b.ipynb"),

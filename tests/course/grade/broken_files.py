@@ -101,14 +101,10 @@ def format_3(lab: Notebook) -> Notebook:
     """The notebook as IPython 2 saved it."""
 
     def old(cell: dict) -> dict:
-        if cell["cell_type"] != "code":
-            return {key: cell[key] for key in ("cell_type", "metadata", "source")}
-        return {**cell, "input": cell["source"], "language": "python", "prompt_number": 1, "source": None, "id": None}
+        kept = {key: value for key, value in cell.items() if key not in ("id", "source")}
+        return kept | {"input" if cell["cell_type"] == "code" else "source": cell["source"]}
 
     cells = [old(cell) for cell in lab["cells"]]
-    for cell in cells:
-        if cell.get("input") is not None:
-            del cell["source"], cell["id"]
     heading = {"cell_type": "heading", "level": 2, "source": "A heading", "metadata": {}}
     return {
         "metadata": lab["metadata"],
@@ -215,7 +211,7 @@ BROKEN = (
     Broken("random-bytes", "invalid JSON", file(lambda lab: bytes(range(256)) * 9), "no valid JSON"),
     Broken("web-page", "invalid JSON", file(lambda lab: "<!DOCTYPE html><p>404"), "web page"),
     Broken("zipped", "invalid JSON", file(lambda lab: b"PK\x03\x04 and so on"), "zip archive"),
-    Broken("conflict", "invalid JSON", file(lambda lab: '{\n<<<<<<< HEAD\n "cells": []\n=======\n}'), "Git conflict"),
+    Broken("conflict", "invalid JSON", file(lambda lab: '<<<<<<< HEAD\n{"cells": []\n=======\n}'), "Git conflict"),
     Broken("json-list", "invalid JSON", file(lambda lab: [lab]), "no notebook"),
     Broken("no-cells", "invalid JSON", file(lambda lab: {"nbformat": 4}), "no list of cells"),
     Broken("cells-of-a-dict", "invalid JSON", file(lambda lab: {**lab, "cells": {"1": 2}}), "no list of cells"),

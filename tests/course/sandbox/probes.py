@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SURVIVOR = "wb-survivor"  # names processes and files that must not outlive their notebook
 SMALL = Limits(folder_bytes=8 << 20, file_bytes=4 << 20, processes=64)
 SECRET = "WORKBOOK_TEST_SECRET"
+# Where a notebook may leave files to itself, or must not to the next: ROOT is on Python's path.
+PLACES = ["/tmp", "/dev/shm", ".", "/", "/dev", "/etc", "/run", "/run/kernel", "/run/workbook", "/usr", str(ROOT)]
 
 FACTS = """
 import ctypes, errno, json, os, resource, signal, socket, subprocess, sys
@@ -113,14 +116,15 @@ print(json.dumps(facts))
 LEAVES = f"""
 import builtins, ctypes, os, random, sys, threading, time
 import helpers.lesson
+PLACES = {PLACES}
 builtins.abs = lambda *_: 42
 random.Random.random = lambda *_: 0.5
 helpers.lesson.draw = None
 os.environ["{SURVIVOR}"] = "1"
-for folder in ("/tmp", "/dev/shm", os.getcwd()):
+for folder in PLACES:
     try:
         open(folder + "/{SURVIVOR}", "w").close()
-    except PermissionError:  # where there is no /dev/shm to write to
+    except OSError:
         pass
 threading.Thread(target=time.sleep, args=(1000,), name="{SURVIVOR}", daemon=True).start()
 def daemon():
@@ -142,15 +146,16 @@ def daemon():
         os._exit(0)
 daemon()
 time.sleep(0.3)
-print(os.path.exists("/tmp/{SURVIVOR}"), abs(-1), helpers.lesson.draw, random.Random(1).random(), threading.active_count() > 1)
-print([p for p in os.listdir("/proc") if p.isdigit() and open(f"/proc/{{p}}/comm").read().strip() == "{SURVIVOR}"] != [])
+print(os.path.exists("/tmp/{SURVIVOR}"), abs(-1), helpers.lesson.draw, random.Random(1).random())
+names = [open(f"/proc/{{name}}/comm").read().strip() for name in os.listdir("/proc") if name.isdigit()]
+print("{SURVIVOR}" in names, threading.active_count() > 1)
 """
 
 SEES = f"""
 import json, os, random, threading
 import helpers.lesson
 found = []
-for folder in ("/tmp", "/dev/shm", os.getcwd()):
+for folder in filter(os.path.isdir, {PLACES}):
     found += [f"{{folder}}/{{name}}" for name in os.listdir(folder) if name == "{SURVIVOR}"]
 found += [p for p in os.listdir("/proc") if p.isdigit() and open(f"/proc/{{p}}/comm").read().strip() == "{SURVIVOR}"]
 found += [one.name for one in threading.enumerate() if one.name == "{SURVIVOR}"]
@@ -169,7 +174,8 @@ def printed(bench: Bench, source: str) -> str:
 def facts(bench: Bench, secret: Path, port: int) -> dict:
     """FACTS on the bench; `secret` is a file and `port` a port of the grader's that no kernel may reach."""
     hidden = [str(secret), str(bench.folder), *(str(ROOT / name) for name in ("solutions", "labs", "tests", ".git"))]
-    kept = [ROOT / "helpers", Path(os.__file__).parent, Path(json.__file__).parent, Path("/usr/bin"), Path("/etc")]
+    kept = [ROOT / "helpers", Path(os.__file__).parent, Path(json.__file__).parent, Path("/usr/bin")]
+    kept += [Path("/"), Path("/etc"), Path("/dev"), Path("/run"), ROOT]
     names = {
         "HIDDEN": hidden,
         "HOME": str(Path.home()),
@@ -200,6 +206,7 @@ def bench_at(level: str) -> Bench:
 if __name__ == "__main__":  # as the user that runs this: the levels that work, and the facts at the best of them
     from helpers.course.sandbox import levels
 
-    best = levels.best()
-    with grader() as (secret, port), bench_at(best.name) as bench:
-        print(json.dumps({"level": best.name, "uid": os.getuid(), "facts": facts(bench, secret, port)}))
+    level = sys.argv[1] if sys.argv[1:] else levels.best().name
+    with grader() as (secret, port), bench_at(level) as bench:
+        print(json.dumps({"level": level, "uid": os.getuid(), "facts": facts(bench, secret, port),
+                          "left": printed(bench, LEAVES), "found": json.loads(printed(bench, SEES))}))  # fmt: skip

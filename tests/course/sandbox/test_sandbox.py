@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,8 @@ from helpers.course.sandbox.levels import Level
 from tests.course.sandbox import probes
 from tests.course.sandbox.probes import LEAVES, ROOT, SECRET, SEES, SMALL, SURVIVOR
 
+LEFT = "True 42 None 0.5\nTrue True\n"  # what the first notebook says that it has done
+NOTHING = [[], 1, True, True]  # and what the second sees of it
 NAMES = ("bubblewrap", "cold", "unshare")
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox needs Linux")
 
@@ -118,8 +121,8 @@ def test_it_gets_no_rights_by_way_of_a_namespace(seen):
 
 
 def test_a_notebook_leaves_nothing_to_the_next(seen):
-    assert seen.left == "True 42 None 0.5 True\nTrue\n", "it must have done what the next is spared"
-    assert seen.found == [[], 1, True, True]
+    assert seen.left == LEFT, "it must have done what the next is spared"
+    assert seen.found == NOTHING
 
 
 def test_no_process_and_no_file_is_left(seen):
@@ -181,6 +184,7 @@ def test_an_ordinary_user_can_shut_learners_in():
     wrong = {name: fact for name, fact in found["facts"].items() if name in FACTS and not FACTS[name](fact)}
     wrong.pop("first process", None)  # it names another Python
     assert wrong == {}
+    assert (found["left"], found["found"]) == (LEFT, NOTHING)
     assert survivors() == []
 
 
@@ -190,13 +194,28 @@ def as_an_ordinary_user(*arguments: str) -> subprocess.CompletedProcess:
         pytest.skip("an ordinary user runs all of these tests")
     if not shutil.which("setpriv"):
         pytest.skip("setpriv is not installed")
-    packages = sysconfig.get_path("purelib")
-    environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), packages])
-    become = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env"]  # env: it finds with no rights
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/nowhere",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    # env, because setpriv itself still finds programs with root's rights.
+    become = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env"]
+    options = {"env": environment, "cwd": "/tmp", "capture_output": True, "text": True, "timeout": 300}
     asks = f"import sys, zmq, psutil, nbval; assert sys.version_info[:2] == {sys.version_info[:2]}"
-    for python in (sys.executable, "/usr/bin/python3"):
-        options = {"env": environment, "cwd": "/tmp", "capture_output": True, "text": True, "timeout": 300}
-        if subprocess.run([*become, python, "-c", asks], **options).returncode == 0:
-            return subprocess.run([*become, python, *arguments], **options)
+    with tempfile.TemporaryDirectory() as folder:
+        for python in (sys.executable, system_python(Path(folder))):
+            if subprocess.run([*become, python, "-c", asks], **options).returncode == 0:
+                return subprocess.run([*become, python, *arguments], **options)
     pytest.skip("another user can run no Python with these packages here")
+
+
+def system_python(folder: Path) -> str:
+    """An environment of the system's Python with the packages that these tests run with."""
+    python = "/usr/bin/python3"
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=False, capture_output=True)
+    for packages in folder.glob("lib/python3*/site-packages"):
+        (packages / "these.pth").write_text(sysconfig.get_path("purelib"))
+    folder.chmod(0o755)
+    return str(folder / "bin/python")

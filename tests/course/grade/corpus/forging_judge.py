@@ -31,7 +31,7 @@ LINES = {
     "NaN": '"judged: [[NaN]]\\njudged: NaN"',
     "infinity": '"judged: [[1e999, -1e999, Infinity]]"',
     "an int of 5,000 digits": '"judged: [[" + "9" * 5000 + "]]"',
-    "100,000 brackets": '"judged: " + "[" * 100_000 + "]" * 100_000',
+    "5,000 brackets": '"judged: " + "[" * 5000 + "]" * 5000',
     "50 MB": '"judged: [" + "0," * 25_000_000 + "0]"',
     "10,000 lines": '"judged: [[0]]\\n" * 10_000',
     "every item twice": 'f"judged: {right(sizes, capacity) * 2}"',
