@@ -18,8 +18,11 @@ USAGE_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code: 0 done, 1 a check failed, 2 bad input
-    (`grade` has its own: 1 bad input, 2 the worked lab fails, 3 somebody needs attention)."""
+    """Run one command; returns its exit code: 0 done, 1 a check failed, 2 bad input.
+
+    `grade` has its own: 1 bad input, 2 the worked lab fails, 3 somebody needs attention.
+    """
+    argv = sys.argv[1:] if argv is None else argv
     try:
         arguments = _parser().parse_args(argv)
         done = arguments.run(arguments)
@@ -30,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except WorkbookError as error:
         print(f"workbook: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return grade.USAGE_ERROR if argv[:1] == ["grade"] else USAGE_ERROR
 
 
 def _parser() -> Parser:

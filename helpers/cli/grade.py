@@ -8,6 +8,8 @@ from pathlib import Path
 from .course import workbook_root
 from .flags import whole
 
+USAGE_ERROR = 1  # 2 says that the worked lab fails
+
 
 def add(commands: argparse._SubParsersAction) -> None:
     text = "grade a class: gradebook, feedback for each learner, a summary"

@@ -83,7 +83,9 @@ def paper(
         set_limits(own, more, spare_s)
     title = next((cell.source.splitlines()[0].lstrip("# ") for cell in worked.cells if cell.source), path.stem)
     digest = hashlib.sha256("\n".join([nb.text(worked), nb.text(own) if own else "", seed, str(spare_s)]).encode())
-    made = Paper(path.stem, title, seed, reference, own, spare_s, wall_s + 10 * sum(seconds.values()), digest.hexdigest())
+    made = Paper(
+        path.stem, title, seed, reference, own, spare_s, wall_s + 10 * sum(seconds.values()), digest.hexdigest()
+    )
     _grade_itself(bench, made)
     return made
 

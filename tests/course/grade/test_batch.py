@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.catalog.errors import WorkbookError
+from helpers.cli import main
 from helpers.course import notebook as nb
 from helpers.course.grade import marking
 from helpers.course.grade.batch import Options, grade
@@ -156,6 +157,13 @@ def test_unusable_input_is_told_before_anything_runs(built_root, handed_in, tmp_
         with pytest.raises(WorkbookError) as told:
             grade(lab, submissions, tmp_path / "out", built_root, options)
         assert words in str(told.value)
+
+
+def test_the_command_says_1_for_bad_input_because_2_is_the_worked_lab(capsys, tmp_path):
+    assert main(["grade", "99", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert main(["grade"]) == 1
+    assert main(["check", "99"]) == 2
+    assert "99" in capsys.readouterr().err
 
 
 def test_two_graders_do_not_share_a_folder(built_root, handed_in, tmp_path):

@@ -25,6 +25,13 @@ def checks(*extra):
     return nb.nbformat.v4.new_notebook(cells=cells)
 
 
+def repeated():
+    """A second check with the grade_id of another."""
+    cell = check("my-half", "print(1)")
+    cell.id = "second"
+    return cell
+
+
 @pytest.fixture
 def loaded(tmp_path):
     return private.load(save(checks(), tmp_path / f"{LAB}.ipynb"), example_lab())
@@ -72,7 +79,7 @@ def test_what_is_loaded_is_code_with_ids_that_no_lab_has(loaded):
         (checks(check("check-twice", "print(1)")), "'check-twice' is the lab's own"),
         (checks(check("half", "print(1)")), "'half' is the lab's own"),
         (checks(answer("mine", "def mine(): ...")), "holds 2 check cells"),
-        (checks(check("my-half", "print(1)")), "grade_id 'my-half' is used 2 times"),
+        (checks(repeated()), "grade_id 'my-half' is used 2 times"),
         (checks(check("", "print(1)")), "has no grade_id"),
     ],
     ids=["no check", "the lab's check", "the lab's answer", "an answer", "repeated", "nameless"],
