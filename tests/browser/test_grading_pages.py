@@ -12,7 +12,7 @@ from helpers.course.grade import feedback, summary
 from tests.browser.test_calculator import CONTRAST
 from tests.course.grade.marked_class import BREAKOUT, FETCHING, SCRIPT, hostile_class, small_class
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 CSP_TAG = '<meta http-equiv="Content-Security-Policy"'
 # What an unescaped message would be, were there a hole in a template.

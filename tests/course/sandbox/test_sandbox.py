@@ -26,7 +26,10 @@ from tests.course.sandbox.probes import LEAVES, ROOT, SECRET, SEES, SMALL, SURVI
 LEFT = "True 42 None 0.5\nTrue True\n"  # what the first notebook says that it has done
 NOTHING = [[], 1, True, True]  # and what the second sees of it
 NAMES = ("bubblewrap", "cold", "unshare")
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox needs Linux")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox needs Linux"),
+    pytest.mark.slow,
+]
 
 
 def require(level: str) -> None:

@@ -1,0 +1,60 @@
+"""Every lab's wrong answers through the real grader, with a seed that no stored output has: none earns its points."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import defaultdict
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+from helpers.course import grading
+from helpers.course import notebook as nb
+from helpers.course.grade.batch import Options, grade
+from helpers.course.grade.model import from_json
+from helpers.course.mutants import Mutant, find_mutants, load_mutants
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[3]
+LABS = nb.find_all(ROOT, ["solutions"])
+
+
+def classes(path: Path) -> list[dict[str, Mutant]]:
+    """Submissions that hold all mutants: in each at most one for an exercise, by the exercise's first answer."""
+    first = {
+        grading.grade_id(answer): grading.grade_id(exercise.answers[0])
+        for exercise in grading.exercises(nb.read(path))
+        for answer in exercise.answers
+    }
+    by_exercise = defaultdict(list)
+    for mutant in load_mutants(find_mutants(path)):
+        by_exercise[first[mutant.grade_id]].append(mutant)
+    rows = zip_longest(*by_exercise.values())
+    return [{key: one for key, one in zip(by_exercise, row, strict=True) if one is not None} for row in rows]
+
+
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem[:2])
+def test_no_mutant_earns_its_points_and_all_else_is_earned(path, tmp_path):
+    solution, submissions = nb.read(path), classes(path)
+    for number, wrong in enumerate(submissions):
+        lab, sources = copy.deepcopy(solution), {one.grade_id: one.source for one in wrong.values()}
+        for cell in lab.cells:
+            cell.source = sources.get(grading.grade_id(cell), cell.source)
+        nb.write(folder(tmp_path) / f"mutants-{number}.ipynb", lab)
+    grade(path.stem, folder(tmp_path), tmp_path / "out", ROOT, Options(seed="7"))
+    for number, wrong in enumerate(submissions):
+        result = from_json(json.loads((tmp_path / f"out/results/mutants-{number}.json").read_text()))
+        for question in result.questions:
+            if question.key not in wrong:
+                assert question.passed, (result.learner, question)
+                continue
+            mutant = wrong[question.key]
+            assert question.earned == 0, (mutant.where, question.title)
+            assert mutant.feedback in question.message, (mutant.where, question.message)
+
+
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "class").mkdir(exist_ok=True)
+    return tmp_path / "class"
