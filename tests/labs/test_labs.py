@@ -48,7 +48,7 @@ def test_grading_gives_an_untouched_lab_nothing(path, tmp_path):
     lab = tmp_path / path.name
     nb.write(lab, released(nb.read(path), f"solutions/{path.name}"))
     results = results_of(path, lab)[0]
-    assert {(result.earned, result.message) for result in results} == {(0, "not started")}
+    assert {(result.earned, result.outcome) for result in results} == {(0, "not started")}
 
 
 @pytest.mark.parametrize("path", QUICK_FIRST, ids=[path.stem for path in LABS])
@@ -60,5 +60,5 @@ def test_grading_gives_the_solution_full_marks_but_for_the_one_mutant_in_it(path
             cell.source = mutant.source
     nb.write(tmp_path / path.name, learner)
     *others, last = results_of(path, tmp_path / path.name)[0]
-    assert [result.message for result in others] == [""] * len(others)
+    assert [(result.outcome, result.message) for result in others] == [("passed", "")] * len(others)
     assert mutant.feedback in last.message
