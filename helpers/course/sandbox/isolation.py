@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from helpers.course.sandbox import linux
+from helpers.course.sandbox import linux, view
 
 USER = 1000  # inside; outside it is whoever runs the nursery
 SOCKETS = "/run/kernel"
@@ -99,9 +99,14 @@ def _mounts(sockets: str, limits: Limits) -> None:
     linux.mount(f"/proc/self/fd/{held}", SOCKETS, None, linux.BIND)
     os.close(held)
     linux.mount("none", parent, None, linux.REMOUNT | linux.BIND | linux.READ_ONLY | linux.NO_SUID | linux.NO_DEV)
+    shown = {path: os.open(path, os.O_PATH) for path in view.readable() if path.startswith("/tmp/")}
     for folder in ("/tmp", "/dev/shm"):
         size = f"mode=1777,size={limits.folder_bytes},nr_inodes=20000"
         linux.mount("tmpfs", folder, "tmpfs", linux.NO_SUID | linux.NO_DEV, size)
+    for path, descriptor in shown.items():  # the workbook itself may lie in /tmp
+        os.makedirs(path)
+        linux.mount(f"/proc/self/fd/{descriptor}", path, None, linux.BIND | linux.RECURSIVE)
+        os.close(descriptor)
     linux.mount("proc", "/proc", "proc", linux.NO_SUID | linux.NO_DEV | linux.NO_EXEC)
     with suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
         file.write("0")  # no rights by way of another namespace

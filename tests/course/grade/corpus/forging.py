@@ -242,7 +242,9 @@ CASES = (
             FORGING,
             TRANSFORMER,
             _nearly_right(attack),
-            row(pages=NOT_PASSED, transfer=NOT_PASSED, chain=NOT_PASSED),
+            row(
+                pages=ANY, transfer=NOT_PASSED, chain=NOT_PASSED
+            ),  # of pages only a hidden test would tell, and none runs
         )
         for name, attack in (("drops asserts", DROPS_ASSERTS), ("silences errors", SILENCES_ERRORS))
     ),
