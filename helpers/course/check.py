@@ -53,7 +53,7 @@ def results_of(
         ) from None
     cells = trial(run, unmarked(assembly.notebook), seed=seed, wall_s=WALL_S)
     cells = judge(run, reference, cells, seed=seed, wall_s=WALL_S)
-    return report.questions(reference, assembly, cells), assembly.warnings
+    return report.questions(reference, assembly, cells), (*assembly.warnings, *report.elsewhere(assembly, cells))
 
 
 def reference_lab(path: Path, seed: str = STORED_SEED) -> NotebookNode:

@@ -16,6 +16,7 @@ from nbformat import NotebookNode, v4
 from helpers.course import grading
 from helpers.course import notebook as nb
 from helpers.course.run import CellResult, missing
+from helpers.course.trial import trial
 from helpers.lesson.judged import MARK, REPLAY
 
 MOST_ANSWERS, MOST_CHARS = 1000, 500_000
@@ -46,15 +47,25 @@ def judge(
     lines = {cell.id: _lines(cells[cell.id]) for cell in judged if cell.id in cells and cells[cell.id].passed}
     if not lines:
         return cells
-    weighed = run(_court(reference, lines), seed=seed, wall_s=wall_s)
+    weighed = trial(run, _court(reference, lines), seed=seed, wall_s=wall_s)  # a plan may be more than a judge bears
     stored = {cell.id: "".join(output.get("text", "") for output in cell.outputs) for cell in judged}
     return cells | {key: _word(key, weighed, stored[key], cells[key]) for key in lines}
 
 
 def _lines(result: CellResult) -> list[str]:
     """The recorded answers: what follows the mark, line by line."""
-    found = [line[len(MARK) :] for line in result.stdout.splitlines() if line.startswith(MARK)]
+    parts = [line.partition(MARK) for line in result.stdout.splitlines() if MARK in line]
+    found = [answer for before, _, answer in parts if not before or _is_json(answer)]
     return found[:MOST_ANSWERS] if len(result.stdout) < MOST_CHARS else []
+
+
+def _is_json(text: str) -> bool:
+    """Whether a line that does not begin with the mark holds an answer: the learner printed with end="" before it."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _court(reference: NotebookNode, lines: dict[str, list[str]]) -> NotebookNode:

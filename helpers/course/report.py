@@ -7,6 +7,7 @@ import textwrap
 from nbformat import NotebookNode
 
 from helpers.course import grading
+from helpers.course import notebook as nb
 from helpers.course.assemble import Assembly
 from helpers.course.grade.model import Question
 from helpers.course.run import CellResult, missing
@@ -24,6 +25,15 @@ def text(questions: tuple[Question, ...], warnings: tuple[str, ...] = ()) -> str
     earned, points = sum(one.earned for one in questions), sum(one.points for one in questions)
     rows = [*map(_row, questions), *(f"! {warning}" for warning in warnings), f"{earned:g} of {points:g} points"]
     return "\n".join(rows)
+
+
+def elsewhere(assembly: Assembly, cells: dict[str, CellResult]) -> tuple[str, ...]:
+    """A warning for each cell outside the exercises that hung or ended the kernel: the rest was run without it."""
+    return tuple(
+        f"the cell {nb.first_line(cell.source)!r} {cells[cell.id].message}: the rest was run without it"
+        for cell in assembly.notebook.cells
+        if cell.id in cells and cells[cell.id].fatal and not (grading.is_answer(cell) or grading.is_check(cell))
+    )
 
 
 def _row(question: Question) -> str:

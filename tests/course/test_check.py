@@ -85,6 +85,17 @@ def test_a_dead_kernel_is_a_row_not_a_wait(course):
     assert results["3 Half"].passed, "a question that can be run keeps its points"
 
 
+def test_a_cell_of_the_learners_own_that_ends_the_kernel_is_told(course, tmp_path):
+    lab = with_sources(nb.read(course / "labs/05_numbers.ipynb"), RIGHT)
+    lab.cells.insert(2, v4.new_code_cell("# an experiment\nimport os\nos._exit(1)"))
+    save(lab, tmp_path / "mine.ipynb")
+    questions, warnings = results_of(course / "solutions/05_numbers.ipynb", tmp_path / "mine.ipynb")
+    assert all(question.passed for question in questions)
+    (warning,) = warnings
+    assert "the cell 'import os' ended the kernel" in warning
+    assert "the rest was run without it" in warning
+
+
 def test_another_seed_draws_other_inputs_for_solution_and_learner_alike(course):
     stored = random.Random("0").randrange(10**6)
     copied = f"def half(x):\n    return {{4: 2}}.get(x, {stored / 2})"  # right for the public outputs alone

@@ -92,7 +92,8 @@ def test_other_answers_pass_and_keep_what_the_learner_saw(reference):
 
 
 def test_what_else_the_learner_printed_does_not_matter(reference):
-    cells = learners(check_split="hello\n" + SPLIT.replace("few", "as few as can be") + "bye\n")
+    noise = "hello\nI judged: it\nno newline, then " + SPLIT.replace("few", "as few as can be") + "bye\n"
+    cells = learners(check_split=noise)
     assert judged_cells(reference, cells) == cells
 
 
@@ -103,7 +104,7 @@ def test_what_else_the_learner_printed_does_not_matter(reference):
         (SPLIT + "judged: [7]\n", "more answers were printed than the check asked for"),
         ("judged: [4]\n", "the check printed fewer answers than it asked for"),
         ("4: few\n7: few\n", "the check printed fewer answers than it asked for"),
-        (" judged: [4]\n judged: [7]\n", "the check printed fewer answers than it asked for"),
+        ("so judged: [4\nso judged: 7]\n", "the check printed fewer answers than it asked for"),
         ("judged: [4]\njudged: 7;\n", "no plain data"),
         ("judged: [4]\njudged: [NaN]\n", "NaN, which is no number"),
         ("judged: [4]\njudged: 7\n", "not iterable"),
@@ -146,7 +147,7 @@ def test_a_check_that_did_not_pass_in_the_learners_kernel_is_not_weighed(referen
 
 def test_the_recorded_lines_reach_the_court_and_nothing_else_of_the_learners(reference):
     secret = "only the learner printed this"
-    text = f"{secret}\njudged: [4]\n{secret} judged: [0]\njudged: [7]\r\n7: few\n"
+    text = f"{secret}\njudged: [4]\n{secret} judged: it\njudged: [7]\r\n7: few\n"
     cells = learners(check_split=text, setup=secret, split=secret)
     cells["split"] = CellResult("passed", secret, 0.0, ({"output_type": "display_data", "data": {}, "metadata": {}},))
     courts = []
@@ -190,9 +191,27 @@ def test_a_recorded_line_is_text_in_the_court_whatever_it_says(reference, line):
     ids=["silent", "hung", "died", "left over", "nothing", "less", "other", "right"],
 )
 def test_only_a_judge_who_says_yes_leaves_the_points(reference, weighed, outcome, message):
-    found = judged_cells(reference, learners(), lambda *_, **__: weighed)["check-split"]
+    def court(notebook: NotebookNode, **_) -> dict[str, CellResult]:
+        return {key: one for key, one in weighed.items() if any(cell.id == key for cell in notebook.cells)}
+
+    found = judged_cells(reference, learners(), court)["check-split"]
     assert found.outcome == outcome
     assert message in found.message
+
+
+def test_a_plan_that_the_judge_does_not_survive_costs_no_other_question(reference):
+    def deadly(notebook: NotebookNode, **limits) -> dict[str, CellResult]:
+        found = run(notebook, **limits)
+        keys = list(found)
+        if "check-split" not in found:
+            return found
+        found["check-split"] = printed("", "failed", "ran into the time limit", "hung")
+        rest = CellResult("not reached", "not reached", 0.0)
+        return {key: found[key] if keys.index(key) <= keys.index("check-split") else rest for key in keys}
+
+    found = judged_cells(reference, learners(), deadly)
+    assert (found["check-split"].outcome, found["check-split"].message) == ("failed", "ran into the time limit")
+    assert found["check-order"].passed
 
 
 def test_a_judged_check_that_records_nothing_never_passes(reference):

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.metadata
 import json
 import os
-import platform
 import secrets
 import shutil
 import sys
@@ -29,7 +27,7 @@ from helpers.course.grade import desks, feedback, gradebook, intake, manual, man
 from helpers.course.grade.bench import Bench
 from helpers.course.grade.marking import Marked, fingerprint
 from helpers.course.grade.model import GRADED, Result, from_json, slugs, to_json
-from helpers.course.grade.paper import SPARE_S, WALL_S, Paper, ReferenceFailedError, modules, paper
+from helpers.course.grade.paper import SPARE_S, WALL_S, Paper, ReferenceFailedError, modules, paper, versions
 from helpers.course.grade.plain import one_line
 from helpers.course.sandbox import levels
 
@@ -182,7 +180,6 @@ def _folder(out: Path) -> Iterator[dict]:
 
 def _manifest(made: Paper, level: levels.Level, before: dict, options: Options) -> dict:
     same = before.get("reference") == made.digest
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "nbval", "ipykernel")}
     return {
         "lab": made.lab,
         "title": made.title,
@@ -191,7 +188,7 @@ def _manifest(made: Paper, level: levels.Level, before: dict, options: Options) 
         "strict": options.strict,
         "private_checks": options.checks is not None,
         "reference": made.digest,
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": versions(),
         "started": before.get("started") if same else _now(),
         "finished": None,
     }

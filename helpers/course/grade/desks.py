@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.catalog.errors import WorkbookError
 from helpers.course.grade.bench import Bench, SandboxError
@@ -20,6 +21,9 @@ from helpers.course.grade.intake import Submission
 from helpers.course.grade.marking import Marked, failed, mark
 from helpers.course.grade.paper import Paper
 from helpers.course.sandbox.levels import Level
+
+if TYPE_CHECKING:
+    from ipyparallel import AsyncResult
 
 Work = list[tuple[Submission, str]]  # a submission and its slug
 
@@ -67,7 +71,7 @@ def cluster(work: Work, paper: Paper, level: Level, modules: list[str], profile:
     try:
         client = ipyparallel.Client(profile=profile, timeout=30)
         client.wait_for_engines(1, timeout=30)
-    except (OSError, TimeoutError, ipyparallel.error.IPythonParallelError) as error:
+    except (OSError, TimeoutError, ipyparallel.error.IPythonError) as error:
         raise WorkbookError(
             f"no engine answers in the cluster profile {profile!r} ({str(error).splitlines()[0]})",
             "a running ipyparallel cluster",
@@ -78,13 +82,21 @@ def cluster(work: Work, paper: Paper, level: Level, modules: list[str], profile:
     trusted = level.name == "limits"
     tasks = [view.apply_async(_on_engine, *_packed(one), slug, paper, modules, trusted, strict) for one, slug in work]
     try:
-        for task in tasks:
-            yield task.get()
+        for task, (submission, slug) in zip(tasks, work, strict=True):
+            yield _answer(task, paper, submission, slug)
     finally:
         for task in tasks:
             if not task.done():
                 task.abort()
         client.close()
+
+
+def _answer(task: AsyncResult, paper: Paper, submission: Submission, slug: str) -> Marked:
+    """What an engine found, or the row that says that it was lost: the others go on."""
+    try:
+        return task.get()
+    except Exception as error:
+        return failed(paper, submission, slug, error)
 
 
 def _patiently(bench: Bench, paper: Paper, submission: Submission, slug: str, strict: bool) -> Marked:

@@ -60,6 +60,7 @@ def mark(bench: Bench, paper: Paper, submission: Submission, slug: str, strict: 
         base = replace(base, status=ATTENTION, warnings=warnings)
         return Marked(_without_answers(base, paper, reason), None)
     cells = cells_of(bench, paper, assembly.notebook)
+    warnings += report.elsewhere(assembly, cells)
     questions = report.questions(paper.reference, assembly, cells) + _private(bench, paper, assembly)
     reasons = [*_reasons(questions), *suspicions(paper.reference, assembly.notebook), *(warnings if strict else ())]
     status = ATTENTION if reasons else GRADED

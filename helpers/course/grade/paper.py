@@ -9,11 +9,14 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
+import importlib.metadata
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbformat import NotebookNode, v4
 
+import helpers
 from helpers.course import grading, report
 from helpers.course import notebook as nb
 from helpers.course.assemble import Assembly
@@ -46,6 +49,12 @@ class Paper:
     spare_s: float
     wall_s: float
     digest: str
+
+
+def versions() -> dict[str, str]:
+    """Of what could change a grade: the language, the libraries that count and compare, and ours."""
+    ours = {"python": platform.python_version(), "helpers": helpers.__version__}
+    return ours | {name: importlib.metadata.version(name) for name in ("torch", "nbval", "ipykernel")}
 
 
 def modules(reference: NotebookNode) -> list[str]:
@@ -82,10 +91,9 @@ def paper(
         own = private.only(own)
         set_limits(own, more, spare_s)
     title = next((cell.source.splitlines()[0].lstrip("# ") for cell in worked.cells if cell.source), path.stem)
-    digest = hashlib.sha256("\n".join([nb.text(worked), nb.text(own) if own else "", seed, str(spare_s)]).encode())
-    made = Paper(
-        path.stem, title, seed, reference, own, spare_s, wall_s + 10 * sum(seconds.values()), digest.hexdigest()
-    )
+    parts = [nb.text(worked), nb.text(own) if own else "", seed, spare_s, wall_s, bench.limits, versions()]
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+    made = Paper(path.stem, title, seed, reference, own, spare_s, wall_s + 10 * sum(seconds.values()), digest)
     _grade_itself(bench, made)
     return made
 

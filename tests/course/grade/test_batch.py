@@ -12,7 +12,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course import notebook as nb
-from helpers.course.grade import marking
+from helpers.course.grade import desks, marking
 from helpers.course.grade.batch import Options, grade
 from tests.course.example_lab import RIGHT, cell_of, check, code, save, with_sources
 
@@ -181,6 +181,10 @@ def test_an_unknown_learner_is_named(built_root, handed_in, tmp_path):
         grade("05", handed_in, tmp_path / "out", built_root, Options(seed="3", only=("adda",)))
 
 
+def not_on_the_engine(*_: object) -> None:
+    raise ConnectionError("the engine is gone")
+
+
 @pytest.mark.slow
 def test_engines_of_a_cluster_grade_like_local_benches(built_root, handed_in, tmp_path, monkeypatch):
     ipyparallel = pytest.importorskip("ipyparallel")
@@ -189,7 +193,11 @@ def test_engines_of_a_cluster_grade_like_local_benches(built_root, handed_in, tm
     assert grade("05", handed_in, local, built_root, Options(seed="3")) == 0
     with pytest.raises(WorkbookError, match="no engine answers"):
         grade("05", handed_in, tmp_path / "none", built_root, Options(seed="3", cluster="nobody"))
-    with ipyparallel.Cluster(n=2, profile="graders"):
+    with ipyparallel.Cluster(n=2, profile="graders", cluster_id=""):
         assert grade("05", handed_in, remote, built_root, Options(seed="3", cluster="graders")) == 0
+        with monkeypatch.context() as broken:  # what travels is a reference to this function, which no engine has
+            broken.setattr(desks, "_on_engine", not_on_the_engine)
+            assert grade("05", handed_in, tmp_path / "lost", built_root, Options(seed="3", cluster="graders")) == 3
+    assert "the grader failed here" in (tmp_path / "lost/manual.csv").read_text(encoding="utf-8-sig")
     assert (remote / "gradebook_long.csv").read_bytes() == (local / "gradebook_long.csv").read_bytes()
     assert sorted(path.name for path in (remote / "executed").iterdir()) == [f"{name}.ipynb" for name in CLASS]
