@@ -25,13 +25,14 @@ lab: ## the same, then JupyterLab on the first notebook (LAB_ARGS="--port 9000")
 	@$(PYTHON) -m setup_env lab $(LAB_ARGS)
 
 # Two workers of two OpenMP threads each spin for each other's cores; one thread each is three times as fast.
-test: export OMP_NUM_THREADS ?= 1
+test test-slow: export OMP_NUM_THREADS ?= 1
 test: env ## the fast tests, then every notebook against its stored outputs
 	$(PYTEST) -m "not slow" tests
 	$(PYTEST) $(NBVAL) notebooks solutions
 
 test-slow: env ## the tests that `make test` leaves out
-	$(BIN)/python -m pytest -m slow tests
+	$(PYTEST) -m "slow and not alone" tests
+	$(BIN)/python -m pytest -m "slow and alone" tests
 
 check: env ## lint, never edits; then the few functions and files that are long
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -155,3 +156,5 @@ def test_the_command_examines_this_machine(monkeypatch, capsys):
     assert here["torch"]["threads"] >= 1
     assert all(not one["error"] for one in here["packages"] if one["name"] in ("torch", "transformers"))
     assert here["tunnel"].endswith("@machine")
+    assert here["place"]["machine_cores"] == os.cpu_count()
+    assert here["place"]["models_folder"]

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from helpers.course.doctor import limits, nvidia_smi
-from helpers.course.doctor.machine import environment_of, listener, tunnel, with_processes
+from helpers.course.doctor.card import Card
+from helpers.course.doctor.machine import as_the_driver_has_them, environment_of, listener, tunnel
 from helpers.course.doctor.needs import GPU_USES, Needs, chapters, together
 from helpers.course.doctor.nvidia_smi import Gpu
 from helpers.course.doctor.packages import Package, collect, python_itself, ranges, start, torch_of, within
@@ -71,10 +72,13 @@ def test_without_nvidia_smi_there_is_no_driver():
 
 
 def test_processes_find_their_gpu_by_its_uuid_not_by_its_number():
-    driver = nvidia_smi.Driver(gpus=(Gpu("a", uuid="GPU-1", processes=("p",)), Gpu("b", uuid="GPU-2")))
-    seen = with_processes((Gpu("b", uuid="2"), Gpu("a", uuid="1"), Gpu("c")), driver)
+    driver = nvidia_smi.Driver(
+        gpus=(Gpu("a", uuid="GPU-1", processes=("p",), card=Card(ecc=True)), Gpu("b", uuid="GPU-2"))
+    )
+    seen = as_the_driver_has_them((Gpu("b", uuid="2"), Gpu("a", uuid="1"), Gpu("c")), driver)
     assert [gpu.processes for gpu in seen] == [(), ("p",), ()]
-    assert with_processes((Gpu("a"),), None) == (Gpu("a"),)
+    assert [gpu.card.ecc for gpu in seen] == [None, True, None]
+    assert as_the_driver_has_them((Gpu("a"),), None) == (Gpu("a"),)
 
 
 def system(folder: Path, files: dict[str, object]) -> Path:
@@ -95,6 +99,7 @@ MEMORY = [
     (V2 | {"sys/fs/cgroup/a/memory.current": GIB, "sys/fs/cgroup/a/memory.stat": f"inactive_file {GIB}"}, (2, 2, True)),
     (V2 | {"sys/fs/cgroup/a/memory.current": 3 * GIB}, (2, 0, True)),
     (V2 | {"sys/fs/cgroup/a/b/memory.max": GIB}, (1, 1, True)),
+    (V2 | {"sys/fs/cgroup/a/b/memory.max": 4 * GIB}, (2, 2, True)),
     (V1 | {f"{TOP}.limit_in_bytes": 2**63 - 4096}, (8, 6, False)),
     (V1 | {f"{TOP}.limit_in_bytes": 4 * GIB, f"{TOP}.usage_in_bytes": GIB}, (4, 3, True)),
     ({"proc/self/cgroup": "garbage\n::::\n"}, (8, 6, False)),
@@ -107,6 +112,7 @@ def test_a_containers_limit_counts(files, expected, tmp_path):
     found = limits.memory(system(tmp_path, files))
     in_gib = (size if size is None else size / GIB for size in (found.total_bytes, found.free_bytes))
     assert (*in_gib, found.limited) == expected
+    assert found.machine_bytes == (8 * GIB if found.limited else None)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ COUNT, GOAL = 30, 3
 # Of the sample class those whose file and code both graders can live with: no loops, no broken files.
 HONEST = {"amara.okafor", "anders.lindqvist", "beatriz.costa", "chen.wei", "dana.horvath", "dmitri.volkov",
           "elif.yilmaz", "farid.rahimi", "hana.sato", "jonas.becker"}  # fmt: skip
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def hand_in(submitted: Path) -> dict[str, float]:

@@ -12,7 +12,7 @@ from helpers.small_lm import held_out_documents, load
 from helpers.techniques import paging
 from tests.techniques.paging.test_blocks import CollidingOperations, Operations
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 class LongOperations(Operations):

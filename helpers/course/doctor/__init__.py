@@ -1,8 +1,8 @@
 """`workbook doctor`: what this machine is, what each chapter needs of it, and what to fix.
 
 `machine` gathers facts and never raises; `needs` reads what the notebooks ask for; `verdicts` holds one against
-the other; `report` prints. Standard library, and psutil and packaging where they are there: the doctor must work
-where nothing else does.
+the other, `rented` adds what goes wrong on rented and shared machines only; `report` prints. Standard library, and
+psutil and packaging where they are there: the doctor must work where nothing else does.
 
     from helpers.course.doctor import doctor
     doctor(root)                    # prints; 0 when every chapter can run, 1 when one cannot
@@ -18,8 +18,10 @@ from pathlib import Path
 from helpers.course.doctor import machine as machines
 from helpers.course.doctor import needs as wanted
 from helpers.course.doctor import report
+from helpers.course.doctor.problem import Problem, without_repeats
+from helpers.course.doctor.rented import hindrances
 from helpers.course.doctor.report import Judged
-from helpers.course.doctor.verdicts import Problem, troubles, unmet, without_repeats
+from helpers.course.doctor.verdicts import troubles, unmet
 
 NOTABLE = ("torch", "transformers", "ipywidgets", "jupyterlab", "nbval", "bitsandbytes")
 
@@ -44,7 +46,7 @@ def examine(machine: machines.Machine, chapters: tuple[wanted.Chapter, ...]) -> 
     judged = tuple((one, _unreadable(one) or unmet(one.needs, machine)) for one in chapters)
     every = wanted.together(one.needs for one in chapters)
     broken = [replace(problem, what=f"{one.number} {problem.what}") for one in chapters for problem in _unreadable(one)]
-    return judged, without_repeats((*unmet(every, machine), *broken, *troubles(every, machine)))
+    return judged, without_repeats((*unmet(every, machine), *broken, *troubles(every, machine), *hindrances(machine)))
 
 
 def _unreadable(chapter: wanted.Chapter) -> tuple[Problem, ...]:

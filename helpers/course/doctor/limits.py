@@ -13,16 +13,20 @@ SYSTEM = Path("/")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in all and free for new programs; None where the system does not tell. `limited`: by a container."""
+    """Bytes in all and free for new programs; None where the system does not tell.
+
+    `limited`: by a container; `machine_bytes` is then what the machine has all the same.
+    """
 
     total_bytes: int | None = None
     free_bytes: int | None = None
     limited: bool = False
+    machine_bytes: int | None = None
 
 
 def memory(system: Path = SYSTEM) -> Memory:
     """The machine's memory, or the tightest control group's around this process."""
-    found = _of_the_machine(system)
+    found = machine = _of_the_machine(system)
     for folder in groups(system, "memory"):
         limit_bytes = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
         if limit_bytes is None or (found.total_bytes is not None and limit_bytes >= found.total_bytes):
@@ -31,7 +35,7 @@ def memory(system: Path = SYSTEM) -> Memory:
         # What was read from files and not used since counts as used, but is given up when memory runs short.
         free_bytes = max(0, limit_bytes - used_bytes + _inactive_file(folder))
         least = free_bytes if found.free_bytes is None else min(free_bytes, found.free_bytes)
-        found = Memory(limit_bytes, least, True)
+        found = Memory(limit_bytes, least, True, machine.total_bytes)
     return found
 
 

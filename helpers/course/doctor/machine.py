@@ -9,12 +9,13 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from helpers.course.doctor import limits, nvidia_smi
 from helpers.course.doctor.nvidia_smi import Driver, Gpu
 from helpers.course.doctor.packages import Package, Probes, Torch, python_itself
+from helpers.course.doctor.place import Place, around
 
 JUPYTER_PORT = 8888
 
@@ -26,7 +27,7 @@ class Machine:
     `cores` and the memory are this process's share where a container limits it. `environment` is in words,
     `venv_waits` says that the clone has a .venv which this Python is not. `gpus` are those that torch can use,
     `driver` is NVIDIA's. `port_holder` is who listens where JupyterLab would; `tunnel` the line that a remote
-    reader types on their own computer.
+    reader types on their own computer. `place` is what a rented machine has otherwise than a laptop.
     """
 
     system: str
@@ -46,6 +47,7 @@ class Machine:
     visible_devices: str | None
     port_holder: str
     tunnel: str
+    place: Place = field(default_factory=Place)
 
     def package(self, name: str) -> Package:
         """The package by name, as not installed when nobody looked for it."""
@@ -72,18 +74,30 @@ def gather(root: Path, names: Iterable[str]) -> Machine:
         disk_free_bytes=disk_free(root),
         packages=packages,
         torch=torch,
-        gpus=with_processes(torch.gpus if torch else (), driver),
+        gpus=as_the_driver_has_them(torch.gpus if torch else (), driver),
         driver=driver,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         port_holder=listener(JUPYTER_PORT),
         tunnel=tunnel(os.environ, JUPYTER_PORT),
+        place=around(root, os.environ, memory.machine_bytes),
     )
 
 
-def with_processes(gpus: tuple[Gpu, ...], driver: Driver | None) -> tuple[Gpu, ...]:
-    """torch's GPUs with the processes that the driver knows of; the two may count the GPUs in another order."""
-    held = {one.uuid.removeprefix("GPU-"): one.processes for one in (driver.gpus if driver else ()) if one.uuid}
-    return tuple(replace(gpu, processes=held.get(gpu.uuid.removeprefix("GPU-"), ())) for gpu in gpus)
+def as_the_driver_has_them(gpus: tuple[Gpu, ...], driver: Driver | None) -> tuple[Gpu, ...]:
+    """torch's GPUs with the processes and settings that the driver tells; the two may count in another order."""
+    known = driver.gpus if driver else ()
+    by_uuid = {one.uuid.removeprefix("GPU-"): one for one in known if one.uuid}
+    return tuple(_joined(gpu, by_uuid.get(gpu.uuid.removeprefix("GPU-")), known) for gpu in gpus)
+
+
+def _joined(gpu: Gpu, twin: Gpu | None, known: tuple[Gpu, ...]) -> Gpu:
+    """A slice has a name and a number of its own (`NVIDIA A100 MIG 1g.5gb`), and the settings of its card."""
+    if twin is not None:
+        return replace(gpu, processes=twin.processes, card=twin.card)
+    whole, mark, _ = gpu.name.partition(" MIG ")
+    divided = (one for one in known if mark and one.card.mig and one.name == whole)
+    twin = next(divided, None)
+    return gpu if twin is None else replace(gpu, card=twin.card)  # its processes may be another slice's
 
 
 def system_name() -> str:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-MIB = 2**20
+from helpers.course.doctor import card
+from helpers.course.doctor.card import Card, mib
+
 TIMEOUT_S = 10
 COMMAND = ("nvidia-smi", "-q", "-x")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU; what nobody told is None or "". `processes` are those that hold its memory, in words."""
+    """A GPU; what nobody told is None or "". `processes` are those that hold its memory, in words.
+
+    `card` is how the driver has set it up.
+    """
 
     name: str
     total_bytes: int | None = None
@@ -26,6 +31,7 @@ class Gpu:
     capability: str = ""
     uuid: str = ""
     processes: tuple[str, ...] = ()
+    card: Card = field(default_factory=Card)
 
 
 @dataclass(frozen=True)
@@ -73,17 +79,18 @@ def parse(text: str) -> Driver:
 def _gpu(found: ElementTree.Element) -> Gpu:
     return Gpu(
         name=(found.findtext("product_name") or "NVIDIA GPU").strip(),
-        total_bytes=_mib(found.findtext("fb_memory_usage/total")),
-        free_bytes=_mib(found.findtext("fb_memory_usage/free")),
+        total_bytes=mib(found.findtext("fb_memory_usage/total") or ""),
+        free_bytes=mib(found.findtext("fb_memory_usage/free") or ""),
         uuid=(found.findtext("uuid") or "").strip(),
         processes=tuple(_process(one) for one in found.findall("processes/process_info")),
+        card=card.read(found),
     )
 
 
 def _process(found: ElementTree.Element) -> str:
     """`python (process 4711), 3.2 GiB`; the size is left out where the driver does not tell it."""
     path = (found.findtext("process_name") or "").replace("\\", "/").split()
-    used_bytes = _mib(found.findtext("used_memory"))
+    used_bytes = mib(found.findtext("used_memory") or "")
     size = f", {used_bytes / 2**30:.1f} GiB" if used_bytes else ""
     name = path[0].rpartition("/")[2] if path else "a program"
     return f"{name} (process {(found.findtext('pid') or '?').strip()}){size}"
@@ -92,8 +99,3 @@ def _process(found: ElementTree.Element) -> str:
 def _first(log: ElementTree.Element, pattern: str, *tags: str) -> str:
     found = (re.match(pattern, (log.findtext(tag) or "").strip()) for tag in tags)
     return next((match.group() for match in found if match), "")
-
-
-def _mib(text: str | None) -> int | None:
-    match = re.match(r"(\d+) MiB", (text or "").strip())
-    return int(match.group(1)) * MIB if match else None

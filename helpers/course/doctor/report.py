@@ -7,11 +7,13 @@ from dataclasses import asdict
 
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.live import describe
+from helpers.course.doctor.card import Card
 from helpers.course.doctor.machine import JUPYTER_PORT, Machine
 from helpers.course.doctor.needs import Chapter, Needs
 from helpers.course.doctor.nvidia_smi import Gpu
 from helpers.course.doctor.packages import Package
-from helpers.course.doctor.verdicts import Problem, gib, has_code_for, usable_gpu
+from helpers.course.doctor.problem import Problem, gib
+from helpers.course.doctor.verdicts import has_code_for, usable_gpu
 
 MOST_GPUS = 4
 Judged = tuple[tuple[Chapter, tuple[Problem, ...]], ...]
@@ -55,10 +57,14 @@ def as_json(machine: Machine, judged: Judged, fixes: tuple[Problem, ...]) -> dic
 def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
     threads = f"; torch uses {_count(machine.torch.threads, 'thread')}" if machine.torch else ""
     yield "system", machine.system
-    yield "processor", f"{machine.cpu}, {_count(machine.cores, 'core')}{threads}"
-    whose = " that this container may use" if machine.memory_limited else ""
-    yield "memory", _free_of(machine.memory_free_bytes, machine.memory_bytes) + whose
+    place = machine.place
+    fewer = place.machine_cores is not None and machine.cores < place.machine_cores
+    cores = f"{machine.cores} of {place.machine_cores} cores" if fewer else _count(machine.cores, "core")
+    yield "processor", f"{machine.cpu}, {cores}{threads}"
+    yield "memory", _memory(machine)
     yield "disk", "unknown" if machine.disk_free_bytes is None else f"{gib(machine.disk_free_bytes)} free"
+    if place.models_free_bytes is not None and (place.wants_model or machine.gpus):
+        yield "", f"{gib(place.models_free_bytes)} free for models, in {place.models_folder}"
     yield "Python", f"{machine.python.version}, {machine.environment}"
     yield from _gpus(machine)
     taken = f"taken by {machine.port_holder}; JupyterLab will name another port" if machine.port_holder else ""
@@ -66,6 +72,16 @@ def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
     if machine.tunnel:
         other = " (with the port that it names)" if taken else ""
         yield "JupyterLab", f"from your own computer: {machine.tunnel}{other}"
+        if place.drops:
+            yield "", "a lost connection ends it: run `tmux` first, `make lab` in it"
+
+
+def _memory(machine: Machine) -> str:
+    free_bytes, all_bytes = machine.memory_free_bytes, machine.place.machine_memory_bytes
+    if not machine.memory_limited:
+        return _free_of(free_bytes, machine.memory_bytes)
+    shown = f" (`free` shows {gib(all_bytes)})" if all_bytes is not None else ""
+    return _free_of(free_bytes, machine.memory_bytes, "this container's ") + shown
 
 
 def _gpus(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -77,6 +93,8 @@ def _gpus(machine: Machine) -> Iterator[tuple[str, str]]:
         yield f"GPU {number}", _gpu(gpu, machine, idle=bool(unused))
         if not number and (known := _known(gpu)):
             yield "", known
+        if not number and (settings := _settings(gpu.card)):
+            yield "", settings
         if gpu.processes:
             yield "", f"holding its memory: {', '.join(gpu.processes[:3])}"
     if (more := len(machine.gpus or unused) - MOST_GPUS) > 0:
@@ -99,9 +117,22 @@ def _known(gpu: Gpu) -> str:
         return ""
     entry = describe(gpu.name, gpu.total_bytes)
     try:
-        return f"in the catalogue as {entry.name}: {entry.memory_bytes_per_s / 1e9:,.0f} GB/s of memory bandwidth"
+        return f"in the catalogue as {entry.name}: {entry.memory_bytes_per_s / 1e9:,.0f} GB/s memory bandwidth"
     except WorkbookError:
         return "not in the catalogue: the calculators know its capacity only"
+
+
+def _settings(card: Card) -> str:
+    """`PCIe gen 1 (5 under load), x16; ECC on`, which explains a slow link or a capacity; "" when unknown."""
+    told = ["a MIG slice"] if card.mig else []
+    if card.link_gen and card.link_lanes:
+        rises = f" ({card.link_gen_max} under load)" if card.link_gen < (card.link_gen_max or 0) else ""
+        told.append(f"PCIe gen {card.link_gen}{rises}, x{card.link_lanes}")
+    if card.ecc is not None:
+        told.append(f"ECC {'on' if card.ecc else 'off'}")
+    if card.persistence is False:
+        told.append("persistence off")
+    return "; ".join(told)
 
 
 def _packages(machine: Machine) -> Iterator[str]:
@@ -143,10 +174,11 @@ def _fixes(fixes: tuple[Problem, ...]) -> Iterator[str]:
         yield f"     do: {one.do}"
 
 
-def _free_of(free_bytes: int | None, total_bytes: int | None) -> str:
+def _free_of(free_bytes: int | None, total_bytes: int | None, whose: str = "") -> str:
     if total_bytes is None:
         return "size unknown"
-    return f"{gib(total_bytes)}" if free_bytes is None else f"{gib(free_bytes)} free of {gib(total_bytes)}"
+    total = f"{whose}{gib(total_bytes)}"
+    return total if free_bytes is None else f"{gib(free_bytes)} free of {total}"
 
 
 def _count(number: int, unit: str) -> str:

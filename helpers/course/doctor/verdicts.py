@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
+from helpers.course.doctor.lost_gpu import why_unused
 from helpers.course.doctor.machine import Machine
 from helpers.course.doctor.needs import Needs
 from helpers.course.doctor.nvidia_smi import Gpu
 from helpers.course.doctor.packages import Package, Torch
+from helpers.course.doctor.problem import AGAIN, NO_CUDA, Problem, gib
 
-GIB = 2**30
-AGAIN = "rm -rf .venv; make lab"
 OPTIONAL = ("bitsandbytes",)  # missing is no fault until a chapter needs it
-NO_CUDA = "CUDA_VISIBLE_DEVICES= make lab"
-HIDDEN = ("", "-1", "NoDevFiles")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong, and the one thing to type or do about it."""
-
-    what: str
-    do: str
 
 
 def unmet(needs: Needs, machine: Machine) -> tuple[Problem, ...]:
@@ -140,33 +129,7 @@ def _idle_gpu(machine: Machine) -> Iterator[Problem]:
         what = f"this torch has no code for the {gpu.name} (compute capability {gpu.capability})"
         yield Problem(what, f"{AGAIN} chooses a build again; if it does not help, {NO_CUDA} stays on the CPU")
     if driver and driver.gpus and not machine.gpus:
-        yield _why_unused(driver.gpus[0].name, machine, torch)
-
-
-def _why_unused(name: str, machine: Machine, torch: Torch) -> Problem:
-    lost = f"torch cannot use the {name}"
-    if not torch.cuda_build:
-        kind = "for AMD GPUs" if torch.hip_build else "the CPU build"
-        return Problem(f"{lost}: this torch is {kind}", AGAIN)
-    hidden, driver = machine.visible_devices, machine.driver
-    if hidden is not None and hidden.strip() in HIDDEN:
-        return Problem(f"{lost}: CUDA_VISIBLE_DEVICES={hidden!r} hides it", "unset CUDA_VISIBLE_DEVICES")
-    if is_older(driver.cuda, torch.cuda_build):
-        what = f"{lost}: driver {driver.version} supports CUDA {driver.cuda}, this torch needs {torch.cuda_build}"
-        return Problem(what, f"update the NVIDIA driver, or let make choose an older build: {AGAIN}")
-    said = f": {torch.why_not}" if torch.why_not else ""
-    return Problem(f"{lost}{said}", "restart the machine; in a container, start it with GPUs (docker run --gpus all)")
-
-
-def is_older(have: str, need: str) -> bool:
-    """Whether version `have` is below `need`, both like "12.4"; False where either is unknown.
-
-    >>> is_older("9.2", "12.4"), is_older("", "12.4")
-    (True, False)
-    """
-    if not (have and need):
-        return False
-    return tuple(map(int, re.findall(r"\d+", have)[:2])) < tuple(map(int, re.findall(r"\d+", need)[:2]))
+        yield why_unused(machine, driver, torch)
 
 
 def _full_gpu(needs: Needs, machine: Machine) -> Iterator[Problem]:
@@ -184,18 +147,3 @@ def _threads(machine: Machine) -> Iterator[Problem]:
     if machine.torch and machine.torch.threads > machine.cores:
         what = f"torch starts {machine.torch.threads} threads on {machine.cores} cores: they wait for each other"
         yield Problem(what, f"export OMP_NUM_THREADS={machine.cores}")
-
-
-def gib(size_bytes: int) -> str:
-    """`0.5 GiB`, `23.5 GiB`, `140 GiB`: three figures at most."""
-    size = size_bytes / GIB
-    return f"{size:.0f} GiB" if size >= 99.95 or size == round(size) else f"{size:.1f} GiB"
-
-
-def without_repeats(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """Each remedy once: problems that the same thing cures are told together, at the first one's place."""
-    merged: dict[str, Problem] = {}
-    for one in problems:
-        first = merged.get(one.do)
-        merged[one.do] = one if first is None else replace(first, what=f"{first.what}; {one.what}")
-    return tuple(merged.values())

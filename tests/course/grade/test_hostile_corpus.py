@@ -22,7 +22,7 @@ from tests.course.grade.broken_files import BROKEN
 from tests.course.grade.corpus import evidence
 from tests.course.grade.corpus.lab import POINTS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 SEED, SECRET_CHECK = "20261121", "only-in-the-private-checks"
 BROKEN_HERE = [one for one in BROKEN if not (one.for_ordinary_users and os.geteuid() == 0)]
 
