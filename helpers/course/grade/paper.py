@@ -79,10 +79,12 @@ def paper(
     """The paper of the worked lab at `path`. ReferenceFailedError when it does not grade itself right.
 
     `checks` is the notebook with an instructor's own checks. A cell may take ten times what the reference's took and
-    `spare_s` more, a whole submission the same of all of it and `wall_s` more.
+    `spare_s` more, a whole submission the same of all of it and `wall_s` more. A lab whose wrong answers take long to
+    fail, since they end processes that must be started again, has a longer `workbook.spare_s` in its metadata.
     """
     worked = _without_hidden_tests(nb.read(path))
     grading.require_ids(worked, path.name)
+    spare_s = max(spare_s, worked.metadata.get("workbook", {}).get("spare_s", 0))
     reference, seconds = _run_through(bench, worked, seed)
     set_limits(reference, seconds, spare_s)
     own = private.load(checks, worked) if checks else None
