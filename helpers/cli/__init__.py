@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ..catalog.errors import WorkbookError
-from . import course, estimate, grade, oom, trace
+from . import course, estimate, grade, oom, record, trace
 from .flags import Parser
 
 __all__ = ["main"]
@@ -39,6 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for family in (estimate, oom, trace, course, grade):
+    for family in (estimate, oom, trace, course, record, grade):
         family.add(commands)
     return parser

@@ -1,4 +1,4 @@
-"""`workbook build, release, check, doctor, train-lm, accuracy`: what keeps the notebooks, and the predictions, true."""
+"""`workbook build, release, publish, check, doctor, train-lm, accuracy`: what keeps notebooks and predictions true."""
 
 from __future__ import annotations
 
@@ -46,6 +46,25 @@ def _release_flags(parser: argparse.ArgumentParser) -> None:
     either.add_argument("--nbgrader", metavar="FOLDER", type=Path, help="write a course for nbgrader there too")
 
 
+def _publish(arguments: argparse.Namespace) -> int:
+    from ..course import publish
+    from ..course.address import Address
+
+    given = (arguments.repository, arguments.ref)
+    if arguments.check and given == (None, None):
+        return publish.check(workbook_root())
+    if arguments.check or None in given:
+        raise WorkbookError("nothing to publish as", "both --repository and --ref, or --check alone",
+                            "workbook publish --repository https://github.com/OWNER/NAME --ref v1.0")  # fmt: skip
+    return publish.publish(workbook_root(), Address(arguments.repository.rstrip("/"), arguments.ref))
+
+
+def _publish_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repository", metavar="URL", help="where learners clone from; '' takes all links away")
+    parser.add_argument("--ref", metavar="TAG", help="the tag or branch that they get; '' with an empty repository")
+    parser.add_argument("--check", action="store_true", help="only say what disagrees with pyproject.toml")
+
+
 def _sample_class(arguments: argparse.Namespace) -> int:
     from ..course.sample_class import sample_class
 
@@ -71,12 +90,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _accuracy(arguments: argparse.Namespace) -> int:
     from ..memory.accuracy import report
+    from ..techniques.checkpointing import apply
 
-    return report(arguments.only, json_wanted=arguments.json)
+    return report(arguments.only, json_wanted=arguments.json, apply=apply)
 
 
 def _accuracy_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", metavar="KIND", help="op (half a minute), lora (two, with peft), serving; else all")
+    kinds = "op (half a minute), lora (two, with peft), serving, recorded; else all"
+    parser.add_argument("--only", metavar="KIND", help=kinds)
     parser.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
 
 
@@ -96,6 +117,8 @@ _COMMANDS = (
     ("build", "execute notebooks and store their outputs",
      lambda p: p.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given"), _build),
     ("release", "write labs/ from solutions/", _release_flags, _release),
+    ("publish", "stamp badges and setup cells with the repository and the tag that learners clone",
+     _publish_flags, _publish),
     ("check", "run the checks of your lab and show points",
      lambda p: p.add_argument("lab", help="a number like 02, or the path of a notebook"), _check),
     ("sample-class", "write twenty made-up submissions for a lab, and the scores they should get",
@@ -103,5 +126,5 @@ _COMMANDS = (
     ("doctor", "what this machine is, which chapters it can run, and what to fix",
      lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"), _doctor),
     ("train-lm", "train the small language model again: a quarter of an hour on two cores", _train_lm_flags, _train_lm),
-    ("accuracy", "predictions beside published GPU measurements, with errors", _accuracy_flags, _accuracy),
+    ("accuracy", "predictions beside published and recorded GPU measurements, with errors", _accuracy_flags, _accuracy),
 )  # fmt: skip

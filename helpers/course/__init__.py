@@ -18,6 +18,8 @@ __all__ = [
     "lint",
     "mutants",
     "notebook",
+    "publish",
+    "record",
     "release",
     "report",
 ]

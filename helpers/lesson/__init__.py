@@ -12,6 +12,7 @@ from .draw import draw
 from .judged import judged
 from .pictures import Picture
 from .predict import Prediction, check, compare, predict
+from .recorded import recorded, recorded_table
 
 __all__ = [
     "Picture",
@@ -23,6 +24,8 @@ __all__ = [
     "judged",
     "plots",
     "predict",
+    "recorded",
+    "recorded_table",
     "rooflines",
     "speeds",
 ]

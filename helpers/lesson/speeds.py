@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..memory.account import human
 from .figures import as_picture, new_figure
 from .pictures import FAINT, INK, LINES, Picture
+from .recorded import NONE_YET, Recorded
 from .units import si
 
 if TYPE_CHECKING:
@@ -50,6 +51,40 @@ def _levels(axes: Axes, sweep: Sweep) -> None:
                   f"{level.name}: {si(level.bytes_per_s, 'B/s')}", ha="center", fontsize=9, color=colour,
                   fontweight="bold")  # fmt: skip
         start = end
+
+
+def staircases(title: str, found: Sequence[Recorded], yours: Sweep | None = None) -> Picture | None:
+    """The staircases of recorded GPUs, each named at its end with its source below, and `yours` dashed beside them.
+
+    Both axes are logarithmic: a GPU's caches are ten times as fast as a CPU's. Without a recording it says so, and
+    draws nothing.
+    """
+    if not found:
+        print(NONE_YET)
+        return None
+    from matplotlib.ticker import LogLocator
+
+    figure, axes = new_figure(title, height=3.9 + 0.16 * len(found))
+    figure.subplots_adjust(left=0.12, right=0.83, bottom=(0.62 + 0.16 * len(found)) / figure.get_figheight())
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    curves = [(one.machine.name, entry.x, entry.values) for one in found for entry in one.entries]
+    for colour, (name, sizes, rates) in zip([*LINES, *LINES], curves, strict=False):
+        _curve(axes, name, sizes, rates, color=colour, linewidth=2)
+    if yours:
+        _curve(axes, "this machine", yours.sizes, yours.bytes_per_s, color=FAINT, linewidth=1.5, linestyle="--")
+    axes.xaxis.set_major_formatter(lambda size, _: human(size).replace(".00", ""))
+    axes.yaxis.set_major_formatter(lambda rate, _: si(rate, "B/s", whole=True))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.minorticks_off()
+    axes.set_xlabel("working set, read again and again", fontsize=9)
+    figure.text(0.02, 0.02, "\n".join(one.source for one in found), fontsize=8.5, color=INK, va="bottom")
+    return as_picture(figure, title)
+
+
+def _curve(axes: Axes, name: str, sizes: Sequence[float], rates: Sequence[float], **style: object) -> None:
+    axes.plot(sizes, rates, **style)
+    axes.annotate(f" {name}", (sizes[-1], rates[-1]), va="center", fontsize=9, color=style["color"])
 
 
 def bars(title: str, rows: Mapping[str, float], floors: Mapping[str, float] | None = None, floor: str = "floor"

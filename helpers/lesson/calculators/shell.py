@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 
@@ -13,6 +14,9 @@ from ...memory.account import Breakdown
 from ..bars import stacked_bar
 from ..pictures import CARD, INK, Picture
 from ..plots import stacked_bars
+
+# Put together here, because ipywidgets 7, which Colab has, hands out no bundle: it only displays one of its own.
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 @dataclass(frozen=True)
@@ -134,11 +138,8 @@ class Calculator:
         answer = self.answer()
         still = b64encode(answer.png).decode()
         bundle = {"text/plain": str(answer), "image/svg+xml": answer.picture.svg, "image/png": still}
-        try:
-            bundle.update(self.widget()._repr_mimebundle_())
-            bundle["text/plain"] = str(answer)
-        except ImportError:
-            pass
+        with suppress(ImportError):
+            bundle[WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
         display(bundle, raw=True)
 
     def __repr__(self) -> str:

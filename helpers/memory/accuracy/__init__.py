@@ -5,7 +5,8 @@
     print(accuracy.table(rows))
 
 `cases` holds the cited figures, `ops`, `lora` and `serving` rebuild what was measured, `table` sets both side by side;
-`others` has what well-known estimators answer. The figures come from other people's GPUs; none was fitted to.
+`others` has what well-known estimators answer. Those figures come from other people's GPUs; none was fitted to.
+`recordings` reads what `workbook record` measured, `recorded` predicts it.
 """
 
 from .cases import KINDS, Case, cases

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ...catalog.errors import WorkbookError, unknown_name
 
-KINDS = ("op", "lora", "serving")
+RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
+KINDS = ("op", "lora", "serving", RECORDED)
 UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1}  # bytes, but for blocks of a paged cache
 _DATA = Path(__file__).parent / "data" / "measured.json"
 
@@ -50,7 +51,7 @@ def _data() -> dict:
 
 @cache
 def cases(kind: str | None = None) -> tuple[Case, ...]:
-    """All cases, or those of one kind: "op", "lora" or "serving".
+    """All published cases, or those of one kind: "op", "lora" or "serving"; of the kind "recorded" there are none here.
 
     >>> len(cases("op")), len(cases("lora"))
     (63, 20)

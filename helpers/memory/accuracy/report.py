@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 
-from .cases import cases
+from .cases import RECORDED, cases
 from .others import Answer, answers, listed
 from .table import HEAD, Row, as_json, rows, table
 
+NO_RECORDING = "no GPU has been recorded yet: `workbook record` on one adds its rows"
 
-def report(kind: str | None = None, json_wanted: bool = False) -> int:
-    """Print all cases, or those of one kind, and return 0. Raises WorkbookError for an unknown kind or without peft."""
+
+def report(kind: str | None = None, json_wanted: bool = False, apply: Callable | None = None) -> int:
+    """Print all cases, or those of one kind, and return 0. Raises WorkbookError for an unknown kind or without peft.
+
+    `apply` is as in `rows`.
+    """
     found: list[Row] = []
     cases(kind)  # an unknown kind is told before anything is printed
     if not json_wanted:
         print(HEAD)
-    for row in rows(kind):
+    for row in rows(kind, apply):
         found.append(row)
         if not json_wanted:
             print(row, flush=True)
@@ -25,6 +31,8 @@ def report(kind: str | None = None, json_wanted: bool = False) -> int:
         json.dump(as_json(found, others), sys.stdout)
         print()
         return 0
+    if kind in (None, RECORDED) and not any(row.case.kind == RECORDED for row in found):
+        print(NO_RECORDING)
     print(f"\n{table(found)}")
     if others:
         print(f"\nWhat others answer (answered, measured, times)\n\n{listed(others, found)}")

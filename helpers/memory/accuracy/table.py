@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .cases import Case, cases
+from .cases import RECORDED, Case, cases
 from .others import Answer
 
 
@@ -36,10 +36,17 @@ class Row:
         return f"{self.case.name:44} {self.quantity:22} {figures}  {self.why}".rstrip()
 
 
-def rows(kind: str | None = None) -> Iterator[Row]:
-    """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps two."""
+def rows(kind: str | None = None, apply: Callable | None = None) -> Iterator[Row]:
+    """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps two.
+
+    Those of recordings/ come last; some of their setups need `apply`: `helpers.techniques.checkpointing.apply`.
+    """
     for case in cases(kind):
         yield from rows_of(case)
+    if kind in (None, RECORDED):
+        from . import recorded
+
+        yield from recorded.rows(apply)
 
 
 def rows_of(case: Case) -> Iterator[Row]:

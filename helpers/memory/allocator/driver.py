@@ -36,8 +36,8 @@ class Driver:
         self.capacity_bytes = capacity_bytes
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.calls: list[SegmentEvent] = []
-        self._next = FIRST_ADDRESS
         self._recorded = deque(recorded)
+        self._next = min([FIRST_ADDRESS, *(address for _, address in self._recorded)])  # below all: no address twice
 
     @property
     def free_bytes(self) -> int | None:

@@ -50,7 +50,8 @@ def bitsandbytes_8bit(
     def make(linear: nn.Linear) -> nn.Module:
         made = nn_of.Linear8bitLt(linear.in_features, linear.out_features, linear.bias is not None,
                                   has_fp16_weights=False, threshold=threshold, device="meta")  # fmt: skip
-        made.weight = nn_of.Int8Params(linear.weight.detach(), requires_grad=False, has_fp16_weights=False)
+        host = linear.weight.detach().cpu()  # Int8Params quantizes when it leaves the host, and only then
+        made.weight = nn_of.Int8Params(host, requires_grad=False, has_fp16_weights=False)
         return _filled(made, linear)
 
     return swapped(model, {name: make(linear) for name, linear in dense_linears(model, skip).items()}).eval()

@@ -1,0 +1,132 @@
+"""The GPU at hand, as an experiment asks it: what it is, what it holds, at most, and the history of its allocator.
+
+Tests put a stand-in with the same methods in its place; the calls to torch.cuda themselves have not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ... import __version__
+from ...catalog.errors import WorkbookError
+from ...catalog.live import describe
+from ...memory.accuracy.recordings import Machine, Made
+from ...memory.allocator import Snapshot, live_snapshot
+from ..doctor import nvidia_smi
+
+ROOT = Path(__file__).resolve().parents[3]
+MOST_EVENTS = 1_000_000
+
+
+class Memory(NamedTuple):
+    """Bytes of blocks in use, bytes taken from the driver, and of the former those that tensors asked for.
+
+    The last is exact; a block may be larger by up to 1 MiB, where the rest was not worth splitting off.
+    """
+
+    allocated: int
+    reserved: int
+    requested: int = 0
+
+
+class Gpu:
+    """The current CUDA device. WorkbookError where there is none."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise WorkbookError(
+                "there is no GPU that PyTorch can use, and `workbook record` writes only what was measured",
+                "a CUDA device",
+                "run it on a rented machine, see docs/rented-machine.md; --list shows what would be measured",
+            )
+
+    def machine(self) -> Machine:
+        """Under the catalogue's name, or one made of the driver's."""
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        name = re.sub(r"[^a-z0-9.]+", "-", describe(properties.name, properties.total_memory).name.lower()).strip("-")
+        capability = torch.cuda.get_device_capability()
+        return Machine(name, properties.name, self.device, properties.total_memory, tuple(capability))
+
+    def made(self) -> Made:
+        """With what, and when, is measured now."""
+        driver = nvidia_smi.ask()
+        toolkit = torch.version.cuda or f"hip {torch.version.hip}"
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        return Made(torch.__version__, toolkit, driver.version if driver else "", workbook_version(), today)
+
+    def free_bytes(self) -> int:
+        return torch.cuda.mem_get_info()[0]
+
+    def clear(self) -> None:
+        """Give back what earlier work left: garbage, cuBLAS workspaces, the cache."""
+        gc.collect()
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+
+    def empty_cache(self) -> None:
+        torch.cuda.empty_cache()
+
+    def memory(self) -> Memory:
+        """Now, when garbage is collected."""
+        gc.collect()
+        torch.cuda.synchronize()
+        requested = torch.cuda.memory_stats().get("requested_bytes.all.current", 0)
+        return Memory(torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), requested)
+
+    def peak(self, run: Callable[[], object]) -> Memory:
+        """The most that was allocated, and the most that was reserved, while `run()` ran."""
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+        return Memory(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+
+    def finish(self) -> None:
+        """Wait for what was launched: before a clock is read."""
+        torch.cuda.synchronize()
+
+    def history(self, run: Callable[[], object]) -> Snapshot:
+        """Every request, free and call to the driver while `run()` ran, and the segments after it.
+
+        WorkbookError when something is reserved already: a replay must begin where the allocator did.
+        """
+        reserved = self.memory().reserved
+        if reserved:
+            raise WorkbookError(
+                f"{reserved:,} bytes were reserved before the history began",
+                "an allocator that holds nothing",
+                "record it in a process of its own: workbook record --only NAME",
+            )
+        torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS, context=None)
+        try:
+            run()
+            return live_snapshot()
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def workbook_version() -> str:
+    """ "0.1.0 1a2b3c4": the package's version, and the commit where it lies in its own repository."""
+    commands = (("rev-parse", "--show-toplevel"), ("rev-parse", "--short", "HEAD"))
+    answers = [_git(*command) for command in commands]
+    own = answers[0] and Path(answers[0]).resolve() == ROOT
+    return f"{__version__} {answers[1]}".strip() if own else __version__
+
+
+def _git(*command: str) -> str:
+    try:
+        done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

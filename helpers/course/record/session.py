@@ -1,0 +1,158 @@
+"""One call of `workbook record`: run what is missing, write after each experiment, keep to the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ...catalog.errors import WorkbookError
+from ...memory.account import GIB, human
+from ...memory.accuracy.recordings import Entry, Made, Recording, read, read_all, replace_whole, snapshots_folder, write
+from ...memory.allocator import Snapshot
+from ...memory.allocator.compact import pack
+from .bench import Bench, Figure
+from .experiments import Experiment, chosen
+from .gpu import Gpu
+from .scale import EARNEST
+
+Say = Callable[[str], object]
+AGAIN = "the same command goes on where this one stopped"
+
+
+@dataclass
+class Session:
+    """Where it writes and what came of each experiment: names, in order."""
+
+    bench: Bench
+    folder: Path
+    recording: Recording
+    say: Say
+    done: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def record(
+    folder: Path,
+    names: Sequence[str] = (),
+    force: bool = False,
+    minutes: float = 10,
+    bench: Bench | None = None,
+    say: Say = print,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Run what `folder` does not hold yet of this device, or with `force` all of it; 1 when an experiment failed.
+
+    `names` picks experiments. No experiment is begun that would end after `minutes` if it took as long as the longest
+    so far. WorkbookError without a GPU, before anything is written.
+    """
+    if not minutes > 0:
+        raise WorkbookError(f"minutes is {minutes:g}", "more than 0", "leave it out for 10")
+    wanted = chosen(names)
+    bench = bench or Bench(Gpu())
+    session = Session(bench, folder, _so_far(bench, folder), say)
+    say(f"{session.recording.machine.title}, {human(bench.gpu.free_bytes())} free")
+    pending = [one for one in wanted if force or one.name not in session.recording.experiments]
+    for one in wanted:
+        if one not in pending:
+            say(f"– {one.name}: recorded already")
+    try:
+        _run_all(session, pending, 60 * minutes, clock)
+    except KeyboardInterrupt:
+        say(f"interrupted; {AGAIN}")
+        return 1
+    return _end(session)
+
+
+def listing(folder: Path, scale=EARNEST) -> str:
+    """Each experiment with its chapter, what it needs, and on which devices it is recorded. Needs no GPU."""
+    found = read_all(folder)
+    lines = [f"{'experiment':<22}{'chapter':>8}{'GiB':>7}  {'what':<62}recorded on"]
+    for one in chosen():
+        where = ", ".join(recording.machine.name for recording in found if recording.of(one.name)) or "–"
+        lines.append(f"{one.name:<22}{one.chapter:>8}{one.needs(scale) / GIB:>7.1f}  {one.what:<62}{where}")
+    return "\n".join(lines)
+
+
+def _so_far(bench: Bench, folder: Path) -> Recording:
+    machine = bench.gpu.machine()
+    path = folder / f"{machine.name}.json"
+    return replace(read(path), machine=machine) if path.exists() else Recording(machine, (), str(folder))
+
+
+def _run_all(session: Session, pending: Sequence[Experiment], limit_s: float, clock: Callable[[], float]) -> None:
+    start, longest = clock(), 0.0
+    for at, one in enumerate(pending):
+        begun = clock()
+        if begun - start + longest > limit_s:
+            session.left = [other.name for other in pending[at:]]
+            return
+        if _has_room(session, one):
+            _run(session, one, clock)
+        longest = max(longest, clock() - begun)
+
+
+def _has_room(session: Session, one: Experiment) -> bool:
+    session.bench.gpu.clear()
+    needs, free = one.needs(session.bench.scale), session.bench.gpu.free_bytes()
+    if needs > free:
+        session.say(f"– {one.name}: skipped, it needs {human(needs)} and {human(free)} are free")
+        session.skipped.append(one.name)
+    return needs <= free
+
+
+def _run(session: Session, one: Experiment, clock: Callable[[], float]) -> None:
+    """Run one experiment and write its entries; a failure is told and leaves the file as it was."""
+    begun = clock()
+    try:
+        figures = list(one.run(session.bench))
+        _keep(session, one, figures)
+    except Exception as problem:  # any: a missing package, an out-of-memory error, a driver's mood
+        session.say(f"✗ {one.name}: {_told(problem)}")
+        session.failed.append(one.name)
+        return
+    session.say(f"✓ {one.name}: {len(figures)} figures, {clock() - begun:.0f} s")
+    session.done.append(one.name)
+
+
+def _told(problem: Exception) -> str:
+    if isinstance(problem, WorkbookError):
+        return f"{problem.what}; {problem.do}"
+    return f"{type(problem).__name__}: {(str(problem).strip().splitlines() or [''])[0]}"
+
+
+def _keep(session: Session, one: Experiment, figures: Sequence[Figure]) -> None:
+    """Histories first, then the file that names them, so that it never names one that is not there."""
+    made, device = session.bench.gpu.made(), session.recording.machine.name
+    entries = []
+    for number, figure in enumerate(figures):
+        name = _write_history(session.folder, device, one.name, number, figure.history) if figure.history else ""
+        entries.append(_entry(one, figure, made, name))
+    others = tuple(entry for entry in session.recording.entries if entry.experiment != one.name)
+    recording = replace(session.recording, entries=(*others, *entries))
+    write(recording, session.folder)
+    session.recording = recording
+
+
+def _write_history(folder: Path, device: str, experiment: str, number: int, history: Snapshot) -> str:
+    name = f"{experiment.replace('/', '-')}-{number}.json.gz"
+    replace_whole(snapshots_folder(folder, device) / name, pack(history))
+    return name
+
+
+def _entry(one: Experiment, figure: Figure, made: Made, snapshot: str) -> Entry:
+    return Entry(one.name, figure.label, figure.quantity, figure.unit, figure.setup, figure.values, made, figure.x,
+                 figure.x_unit, snapshot)  # fmt: skip
+
+
+def _end(session: Session) -> int:
+    if session.left:
+        session.say(f"time is up before {', '.join(session.left)}; {AGAIN}")
+    if session.failed:
+        session.say(f"failed: {', '.join(session.failed)}; nothing of them was written")
+    if session.done:
+        session.say(f"wrote {session.folder.name}/{session.recording.machine.name}.json")
+    return 1 if session.failed else 0

@@ -1,0 +1,210 @@
+"""Predictions beside recordings: each entry's setup rebuilt, answered by every instrument that can, and the limits.
+
+from helpers.memory.accuracy import recorded
+recorded.predictions(entry, recording.machine)       # {"budget": (14182…,), "trace": (14199…,)}
+recorded.disagreements(recording)                    # [] when every figure is within its limit
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, wraps
+
+from ...catalog.devices import DEVICES
+from ...catalog.errors import WorkbookError
+from ...catalog.setup import ServeSetup, TrainSetup
+from ..allocator import Comparison, compare_with_snapshot
+from ..budget import CUBLAS_WORKSPACE_BYTES, decode_bytes, serve, train, weight_bytes
+from ..work import Roof, Work
+from .cases import RECORDED, Case
+from .recordings import Entry, Machine, Recording, read_all
+from .table import Row
+
+BUDGET, TRACE, SIMULATOR, DATASHEET = "budget", "trace", "simulator", "datasheet"
+ALLOWED = {BUDGET: 0.01, TRACE: 0.01, SIMULATOR: 0.05}  # of the recorded value; a datasheet's is a limit, no prediction
+ALLOCATED, RESERVED, HELD = "peak allocated", "peak reserved", "held"
+Apply = Callable[[object, str], object]
+Answers = dict[str, tuple[float, ...]]
+
+
+def predictions(entry: Entry, machine: Machine, apply: Apply | None = None) -> Answers:
+    """What each instrument answers, one number for each value of `entry`, in its unit; {} where none can.
+
+    `apply` is `helpers.techniques.checkpointing.apply`, for traces of policies that are more than segments of layers.
+    A datasheet's answer is the link's rate, or the least time under the card's roof.
+    """
+    known = _KINDS.get(entry.setup["kind"])
+    if known is None:
+        return {}
+    fields = {name: value for name, value in entry.setup.items() if name != "kind"}
+    try:
+        return known(entry, fields, machine, apply)
+    except TypeError as problem:
+        raise WorkbookError(
+            f"the setup of {entry.experiment}, {entry.label} cannot be rebuilt: {problem}",
+            "the fields that workbook record writes",
+            "record it again with --force",
+        ) from None
+
+
+def disagreements(recording: Recording, apply: Apply | None = None) -> Iterator[str]:
+    """What is off by more than ALLOWED, and where a replayed history departs from the device's, in words."""
+    for entry in recording.entries:
+        name = f"{recording.machine.name}, {entry.experiment}, {entry.label}, {entry.quantity}"
+        found = predictions(entry, recording.machine, apply)
+        if entry.snapshot:
+            again = replayed(recording, entry)
+            yield from (f"{name}, replayed: {difference}" for difference in again.differences)
+            if entry.setup["kind"] == "snapshot":
+                found = {SIMULATOR: (again.replay.peak_reserved_bytes,)}
+        for instrument, answers in found.items():
+            limit = ALLOWED.get(instrument)
+            for answer, value in zip(answers, entry.values, strict=True):
+                error = answer / value - 1
+                if limit is not None and abs(error) > limit:
+                    yield f"{name}: {instrument} answers {answer:,.0f} for {value:,.0f}, off by {error:+.2%}"
+
+
+def replayed(recording: Recording, entry: Entry) -> Comparison:
+    """The history behind `entry` through the simulator, held against what the device did with it."""
+    return compare_with_snapshot(recording.snapshot(entry))
+
+
+def rows(apply: Apply | None = None) -> Iterator[Row]:
+    """A row of `workbook accuracy` for each recorded size and each instrument that answers it."""
+    for recording in read_all():
+        for entry in recording.entries:
+            for instrument, answers in predictions(entry, recording.machine, apply).items():
+                if instrument in ALLOWED:
+                    yield from _rows(recording, entry, instrument, answers)
+
+
+def _rows(recording: Recording, entry: Entry, instrument: str, answers: tuple[float, ...]) -> Iterator[Row]:
+    places = [f", {x:,.0f} {entry.x_unit}" for x in entry.x] or [""]
+    for place, value, answer in zip(places, entry.values, answers, strict=True):
+        quantity = f"{entry.quantity}, {instrument}"
+        case = Case(f"{entry.experiment} {entry.label}{place}", RECORDED, recording.machine.name, entry.setup,
+                    {quantity: value / 2**20}, "MiB", recording.source(entry))  # fmt: skip
+        yield Row(case, quantity, round(value), round(answer), recording.machine.name)
+
+
+def _train(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+    setup = TrainSetup(**fields)
+    if entry.quantity == RESERVED:
+        found = _traced_step(json.dumps(fields), machine, apply)
+        return {SIMULATOR: (found[1],)} if found else {}
+    if entry.quantity != ALLOCATED:
+        return {}
+    answers: Answers = {}
+    with contextlib.suppress(WorkbookError):  # no closed form: then the trace stands alone
+        answers[BUDGET] = (train(setup, cuda=machine.type == "cuda").peak_bytes + _larger_workspaces(machine),)
+    found = _traced_step(json.dumps(fields), machine, apply)
+    return {**answers, TRACE: (found[0],)} if found else answers
+
+
+def _larger_workspaces(machine: Machine) -> int:
+    """What cuBLAS takes more than the budget counts: 32 MiB for each of two threads on Hopper and Blackwell."""
+    if machine.type != "cuda":
+        return 0
+    from ..trace.kernels import workspace_bytes
+
+    return 2 * workspace_bytes(tuple(machine.capability)) - CUBLAS_WORKSPACE_BYTES
+
+
+@cache
+def _traced_step(fields: str, machine: Machine, apply: Apply | None) -> tuple[int, int] | None:
+    """Peak allocated and reserved of a traced step; None for a policy that `apply` would have to put in."""
+    from .. import trace
+
+    setup = TrainSetup(**json.loads(fields))
+    if setup.checkpoint_every is None and apply is None:
+        return None
+    found = trace.train(setup, _catalogued(machine), on=machine.type, apply=apply)
+    return found.peak_allocated_bytes, found.peak_reserved_bytes
+
+
+@cache
+def _traced_decode(fields: str, machine: Machine) -> tuple[int, int]:
+    from .. import trace
+
+    found = trace.decode(ServeSetup(**json.loads(fields)), _catalogued(machine), on=machine.type)
+    return found.peak_allocated_bytes, found.peak_reserved_bytes
+
+
+def _catalogued(machine: Machine) -> str | None:
+    """The device whose kernels a trace follows; an unknown one's are Ampere's."""
+    return machine.name if machine.name in DEVICES else None
+
+
+def _weights(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+    return {BUDGET: (weight_bytes(ServeSetup(**fields)),)} if entry.quantity == HELD else {}
+
+
+def _cache(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+    setups = [ServeSetup(**fields, context=int(tokens)) for tokens in entry.x]
+    return {BUDGET: tuple(serve(setup).parts["kv_cache"] for setup in setups)}
+
+
+def _decode(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+    if entry.unit == "s":
+        rate = DEVICES[machine.name].memory_bytes_per_s if machine.name in DEVICES else None
+        return {DATASHEET: (decode_bytes(ServeSetup(**fields)) / rate,)} if rate else {}
+    allocated, reserved = _traced_decode(json.dumps(fields), machine)
+    return {ALLOCATED: {TRACE: (allocated,)}, RESERVED: {SIMULATOR: (reserved,)}}.get(entry.quantity, {})
+
+
+def _growing(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+    from .. import trace
+    from .growing import grown_by_cat
+
+    if entry.quantity != RESERVED:
+        return {}
+    with trace.fake(machine.type):
+        found = trace.record(lambda: grown_by_cat(**fields), warmup=0)
+    return {SIMULATOR: (found.peak_reserved_bytes,)}
+
+
+def _snapshot(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+    """Nothing from the setup alone: `disagreements` replays the history and compares what that reserves."""
+    return {}
+
+
+def _of_the_datasheet(answer: Callable[[Entry, Mapping, str], float]) -> Callable[..., Answers]:
+    """`answer` where the catalogue knows the device, and the figure of it."""
+
+    @wraps(answer)
+    def answers(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+        if machine.name not in DEVICES:
+            return {}
+        try:
+            return {DATASHEET: (answer(entry, fields, machine.name),)}
+        except WorkbookError:  # such as a rate of BF16 on a card that has none
+            return {}
+
+    return answers
+
+
+@_of_the_datasheet
+def _copy(entry: Entry, fields: Mapping, device: str) -> float:
+    return DEVICES[device].link_bytes_per_s("pcie") * fields["ways"]
+
+
+@_of_the_datasheet
+def _roof(entry: Entry, fields: Mapping, device: str) -> float:
+    roof = Roof.of(device, fields["format"])
+    return roof.bytes_per_s if entry.unit == "bytes/s" else roof.flops_per_s
+
+
+@_of_the_datasheet
+def _operator(entry: Entry, fields: Mapping, device: str) -> float:
+    work = Work(fields["flops"], fields["read_bytes"], fields["written_bytes"])
+    return Roof.of(device, fields["format"]).seconds(work)
+
+
+_KINDS: Mapping[str, Callable[..., Answers]] = {
+    "train": _train, "weights": _weights, "kv cache": _cache, "decode": _decode, "snapshot": _snapshot,
+    "growing cache": _growing,
+    "copy": _copy, "roof": _roof, "operator": _operator,
+}  # fmt: skip
