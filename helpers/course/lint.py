@@ -16,8 +16,9 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course import grading
+from helpers.course import grading, stamp
 from helpers.course import notebook as nb
+from helpers.course.address import read_address
 from helpers.course.doctor import needs
 
 MOST_LINES = 40
@@ -90,6 +91,9 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
             "notebook-metadata",
             "more than the build stores: run workbook build; own data: metadata.workbook",
         )
+    if (root := path.parent.parent).joinpath("pyproject.toml").exists():
+        told = stamp.disagreements(notebook, f"{path.parent.name}/{path.name}", read_address(root))
+        yield from (("published", message) for message in told)
     if path.parent.name == "notebooks" or needs.states_needs(notebook.metadata):
         yield from (("needs", message) for message in _needs(notebook))
     try:

@@ -24,6 +24,7 @@ from nbformat import NotebookNode
 from helpers.catalog.errors import WorkbookError
 from helpers.course import grading
 from helpers.course import notebook as nb
+from helpers.course.stamp import for_lab
 
 GENERATOR = "workbook release"
 SOLUTION = ("### BEGIN SOLUTION", "### END SOLUTION")
@@ -58,6 +59,8 @@ def released(solution: NotebookNode, source: str) -> NotebookNode:
     grading.exercises(solution)
     lab = copy.deepcopy(solution)
     own = dict(lab.metadata.get("workbook", {}))
+    for cell in lab.cells[:1]:
+        cell.source = for_lab(cell.source, Path(source).name)
     for cell in lab.cells:
         where = f"{source}, cell {grading.grade_id(cell) or cell.get('id')!r}"
         if grading.is_answer(cell):

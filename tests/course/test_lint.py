@@ -9,6 +9,7 @@ from nbformat import NotebookNode, v4
 
 from helpers.course import notebook as nb
 from helpers.course.lint import RULES, findings, lint
+from helpers.course.stamp import SETUP
 from tests.course.example_lab import answer, cell_of, check, code, markdown
 
 IGNORE, RAISES = "nbval-ignore-output", "nbval-raises-exception"
@@ -148,6 +149,7 @@ def stating(**changes: object) -> dict:
     return {"workbook": {"needs": stated}}
 
 
+ALONE = Path("elsewhere")  # no pyproject.toml there, so nothing says where the workbook is published
 WHOLE = {
     "title": ("solutions", [markdown("no title", "t")]),
     "chapter-header": ("notebooks", [markdown("# 05 Title", "t")]),
@@ -162,12 +164,29 @@ def test_the_rules_about_a_whole_notebook(name):
     folder, cells = WHOLE[name]
     metadata = {"widgets": {}} if name == "notebook-metadata" else stating() if name == "chapter-header" else {}
     notebook = v4.new_notebook(cells=cells, metadata=metadata)
-    assert [found.rule for found in findings(notebook, Path(folder) / "05_x.ipynb")] == [name]
+    assert [found.rule for found in findings(notebook, ALONE / folder / "05_x.ipynb")] == [name]
 
 
 def test_a_chapter_with_its_header_is_clean():
     cells = [markdown(HEADER, "t"), ran(code("import os, torch.nn\nfrom helpers.memory import budget", "c"), "")]
-    assert findings(v4.new_notebook(cells=cells, metadata=stating()), Path("notebooks/05_x.ipynb")) == []
+    assert findings(v4.new_notebook(cells=cells, metadata=stating()), ALONE / "notebooks/05_x.ipynb") == []
+
+
+@pytest.mark.parametrize(
+    ("setup", "title", "words"),
+    [
+        (SETUP, "# 05 Title", None),
+        (SETUP + "\nimport torch", "# 05 Title", "not the setup cell"),
+        (SETUP.replace('"", ""', '"https://example.org/a/b", "v1"'), "# 05 Title", "https://example.org/a/b at v1"),
+        (SETUP, "# 05 Title\n\n[![Open in Colab](i.svg)](a)", "a badge, and Colab has no link"),
+    ],
+)
+def test_setup_cell_and_badge_agree_with_where_the_workbook_is_published(tmp_path, setup, title, words):
+    (tmp_path / "pyproject.toml").write_text('[tool.workbook]\nrepository = ""\nref = ""\n')
+    cells = [markdown(HEADER.replace("# 05 Title", title), "t"), ran(code(setup, "c", IGNORE), "")]
+    found = findings(v4.new_notebook(cells=cells, metadata=stating()), tmp_path / "notebooks/05_x.ipynb")
+    assert [one.rule for one in found] == (["published"] if words else [])
+    assert not words or words in found[0].message
 
 
 @pytest.mark.parametrize(
@@ -190,14 +209,14 @@ def test_a_chapter_with_its_header_is_clean():
 @pytest.mark.parametrize("folder", ["notebooks", "solutions"])
 def test_needs_that_are_not_well_formed_are_found(folder, changes, words):
     cells = [markdown(HEADER, "t"), ran(code("def f():\n    from torch import nn", "c"), "")]
-    (found,) = findings(v4.new_notebook(cells=cells, metadata=stating(**changes)), Path(folder) / "05_x.ipynb")
+    (found,) = findings(v4.new_notebook(cells=cells, metadata=stating(**changes)), ALONE / folder / "05_x.ipynb")
     assert found.rule == "needs"
     assert words in found.message
 
 
 def test_a_lab_may_leave_its_needs_to_its_chapter():
     cells = [markdown(HEADER, "t"), ran(code("import torch", "c"), "")]
-    assert findings(v4.new_notebook(cells=cells), Path("solutions/05_x.ipynb")) == []
+    assert findings(v4.new_notebook(cells=cells), ALONE / "solutions/05_x.ipynb") == []
 
 
 def test_a_finding_says_where_and_what(course):

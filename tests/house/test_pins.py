@@ -14,6 +14,7 @@ from tests.house import tree
 
 REQUIREMENTS = tree.text_of(tree.ROOT / "requirements.txt")
 APART = [tree.text_of(tree.ROOT / f"requirements-{name}.txt") for name in ("deepspeed", "nbgrader")]
+COLAB = tree.text_of(tree.ROOT / "requirements-colab.txt")
 PROJECT = tomllib.loads(tree.text_of(tree.ROOT / "pyproject.toml"))["project"]
 
 
@@ -41,6 +42,11 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
     assert not disagreements(pins("\n".join([REQUIREMENTS, *APART])), ranges(PROJECT))
 
 
+def test_what_colab_has_is_within_the_ranges() -> None:
+    wanted = ranges({"dependencies": PROJECT["dependencies"], "optional-dependencies": {}})
+    assert not disagreements({name: version for name, version in pins(COLAB).items() if name in wanted}, wanted)
+
+
 def test_each_disagreement_is_found() -> None:
     wanted = ranges({"dependencies": ["a>=2"], "optional-dependencies": {"x": ["b<3"]}})
     assert disagreements({"a": "2.1", "b": "2"}, wanted) == []
@@ -49,7 +55,7 @@ def test_each_disagreement_is_found() -> None:
     assert len(disagreements({"a": "2.1", "b": "2", "c": "1"}, wanted)) == 1
 
 
-@pytest.mark.parametrize("text", [REQUIREMENTS, *APART])
+@pytest.mark.parametrize("text", [REQUIREMENTS, COLAB, *APART])
 def test_every_line_of_requirements_is_an_exact_pin(text: str) -> None:
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert lines == [f"{name}=={version}" for name, version in pins(text).items()]

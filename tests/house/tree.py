@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_OURS = {".git", ".venv", "__pycache__", ".ruff_cache", ".pytest_cache", ".hypothesis"}
+NOT_OURS = {".git", ".venv", ".colab-venv", "__pycache__", ".ruff_cache", ".pytest_cache", ".hypothesis"}
 
 
 @cache
