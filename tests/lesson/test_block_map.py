@@ -4,6 +4,7 @@ import doctest
 import re
 import sys
 from base64 import b64decode
+from functools import partial
 
 import pytest
 
@@ -226,8 +227,11 @@ def test_a_redraw_is_quick():
         calculator = block_map(policy=policy)
         calculator.answer(step=1)
         for step in range(2, 92):
-            calls = calls_of(lambda step=step: calculator.render({**calculator.start, "step": step}))  # noqa: B023
-            assert calls < CALLS_IN_50_MS / 6
+            render = partial(calculator.render, {**calculator.start, "step": step})
+            if step % 6:
+                render()  # counting calls is dear: every sixth step is enough
+            else:
+                assert calls_of(render) < CALLS_IN_50_MS / 6
     for size in BLOCK_SIZES:
         calculator.answer(block_size=size, step=1)
         render = {**calculator.start, "block_size": size, "step": 2}
