@@ -66,23 +66,21 @@ def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options |
         everybody = intake.find(submissions, path.stem, taken_in)
         manual_rows.filled_rows(out / "manual.csv")  # a slip in it is told now, not after an hour
         seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
-        wanted = modules(nb.read(path))
         try:
-            with Bench(level, wanted) as bench:
+            with Bench(level, modules(nb.read(path))) as bench:
                 made = paper(bench, path, seed, checks, options.spare_s, options.wall_s)
         except ReferenceFailedError as error:
             print(f"workbook: {error}\nNobody was graded.", file=sys.stderr)
             return REFERENCE_FAILED
         manifest = _manifest(made, level, before, options)
         _write(out / "manifest.json", json.dumps(manifest, indent=1))
-        return _grade(everybody, made, level, wanted, out, options, manifest)
+        return _grade(everybody, made, level, out, options, manifest)
 
 
 def _grade(
     everybody: list[intake.Submission],
     made: Paper,
     level: levels.Level,
-    wanted: list[str],
     out: Path,
     options: Options,
     manifest: dict,
@@ -98,7 +96,7 @@ def _grade(
     ]
     interrupted = False
     try:
-        for marked in _progress(_marked(work, made, level, wanted, options), len(work)):
+        for marked in _progress(_marked(work, made, level, options), len(work)):
             _keep(marked, out)
     except KeyboardInterrupt:
         interrupted = True
@@ -111,14 +109,12 @@ def _grade(
     return _tell(results, len(work), out)
 
 
-def _marked(
-    work: desks.Work, made: Paper, level: levels.Level, wanted: list[str], options: Options
-) -> Iterator[Marked]:
+def _marked(work: desks.Work, made: Paper, level: levels.Level, options: Options) -> Iterator[Marked]:
     if not work:
         return iter(())
     if options.cluster:
-        return desks.cluster(work, made, level, wanted, options.cluster, options.strict)
-    return desks.local(work, made, level, wanted, options.jobs, options.strict)
+        return desks.cluster(work, made, level, options.cluster, options.strict)
+    return desks.local(work, made, level, options.jobs, options.strict)
 
 
 def _publish(results: list[Result], made: Paper, out: Path, manifest: dict) -> list[Result]:

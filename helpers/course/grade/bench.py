@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,10 +38,15 @@ class SandboxError(Exception):
 
 
 class Bench:
-    """Runs notebooks in the sandbox at `level`; `modules` are imported once, before any learner's code."""
+    """Runs notebooks in the sandbox at `level`; `modules` are imported once, before any learner's code.
 
-    def __init__(self, level: levels.Level, modules: list[str], limits: Limits | None = None) -> None:
-        self.level, self.modules, self.limits = level, modules, limits or Limits()
+    So are `more`, if they can be in all forks: what libraries import when they are first used.
+    """
+
+    def __init__(
+        self, level: levels.Level, modules: Sequence[str], more: Sequence[str] = (), limits: Limits | None = None
+    ) -> None:
+        self.level, self.modules, self.more, self.limits = level, modules, more, limits or Limits()
         self.runs = 0
         self.nursery = self.examiner = None
 
@@ -109,7 +115,7 @@ class Bench:
     def _ready(self) -> None:
         if self.nursery is None or self.nursery.poll() is not None:
             (self.control / "nursery.sock").unlink(missing_ok=True)
-            options = {"modules": ["ipykernel.kernelapp", *self.modules]}
+            options = {"modules": ["ipykernel.kernelapp", *self.modules], "more": list(self.more)}
             started = levels.command(self.level, self.control, "helpers.course.sandbox.nursery", options)
             self.nursery = _start(started, view.environment(), self.folder / "nursery.log")
 

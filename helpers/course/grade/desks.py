@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Work = list[tuple[Submission, str]]  # a submission and its slug
 
 
-def local(work: Work, paper: Paper, level: Level, modules: list[str], jobs: int, strict: bool) -> Iterator[Marked]:
+def local(work: Work, paper: Paper, level: Level, jobs: int, strict: bool) -> Iterator[Marked]:
     """Mark `work` at `jobs` benches, each with processes of its own. Closing the iterator ends them all."""
     waiting, done = queue.SimpleQueue(), queue.SimpleQueue()
     for one in work:
@@ -37,7 +37,7 @@ def local(work: Work, paper: Paper, level: Level, modules: list[str], jobs: int,
 
     def desk() -> None:
         try:
-            with Bench(level, modules) as bench:
+            with Bench(level, paper.modules, paper.more) as bench:
                 while not stop.is_set():
                     done.put(_patiently(bench, paper, *waiting.get_nowait(), strict))
         except queue.Empty:
@@ -60,7 +60,7 @@ def local(work: Work, paper: Paper, level: Level, modules: list[str], jobs: int,
             thread.join()
 
 
-def cluster(work: Work, paper: Paper, level: Level, modules: list[str], profile: str, strict: bool) -> Iterator[Marked]:
+def cluster(work: Work, paper: Paper, level: Level, profile: str, strict: bool) -> Iterator[Marked]:
     """Mark `work` on the engines of the running ipyparallel cluster `profile`, load-balanced.
 
     Each engine needs this package and a sandbox of its own at `level`'s strength, found anew where it runs.
@@ -80,7 +80,7 @@ def cluster(work: Work, paper: Paper, level: Level, modules: list[str], profile:
     view = client.load_balanced_view()
     view.retries = 1  # an engine may be lost
     trusted = level.name == "limits"
-    tasks = [view.apply_async(_on_engine, *_packed(one), slug, paper, modules, trusted, strict) for one, slug in work]
+    tasks = [view.apply_async(_on_engine, *_packed(one), slug, paper, trusted, strict) for one, slug in work]
     try:
         for task, (submission, slug) in zip(tasks, work, strict=True):
             yield _answer(task, paper, submission, slug)
@@ -119,10 +119,10 @@ def _packed(submission: Submission) -> tuple[Submission, bytes | None]:
 
 
 def _on_engine(
-    submission: Submission, data: bytes | None, slug: str, paper: Paper, modules: list[str], trusted: bool, strict: bool
+    submission: Submission, data: bytes | None, slug: str, paper: Paper, trusted: bool, strict: bool
 ) -> Marked:
     """In an engine: the bench of the lab before is still warm."""
-    bench = _bench_here(tuple(modules), trusted)
+    bench = _bench_here(paper.modules, paper.more, trusted)
     with tempfile.TemporaryDirectory() as folder:
         if data is not None:
             path = Path(folder) / "submission.ipynb"
@@ -134,11 +134,11 @@ def _on_engine(
 _benches: dict[tuple, Bench] = {}
 
 
-def _bench_here(modules: tuple[str, ...], trusted: bool) -> Bench:
+def _bench_here(modules: tuple[str, ...], more: tuple[str, ...], trusted: bool) -> Bench:
     from helpers.course.sandbox import levels
 
-    if (modules, trusted) not in _benches:
-        bench = Bench(levels.best(trusted), list(modules)).__enter__()
+    if (modules, more, trusted) not in _benches:
+        bench = Bench(levels.best(trusted), modules, more).__enter__()
         atexit.register(bench.__exit__)
-        _benches[modules, trusted] = bench
-    return _benches[modules, trusted]
+        _benches[modules, more, trusted] = bench
+    return _benches[modules, more, trusted]

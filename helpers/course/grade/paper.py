@@ -24,10 +24,11 @@ from helpers.course.grade import private
 from helpers.course.grade.bench import Bench
 from helpers.course.judging import judge, unmarked
 from helpers.course.release import without_hidden
-from helpers.course.run import CellResult
+from helpers.course.run import CellResult, missing
 from helpers.course.trial import set_limits, trial, untouched
 
 SPARE_S, WALL_S = 10.0, 120.0
+MOST_IMPORTS = 2000  # they travel on a command line
 
 
 class ReferenceFailedError(Exception):
@@ -38,7 +39,8 @@ class ReferenceFailedError(Exception):
 class Paper:
     """The reference with the outputs that `seed` gives and each cell's time limit; the instructor's checks, or None.
 
-    `wall_s` is the time for a whole submission; `digest` changes with anything that could change a grade.
+    `wall_s` is the time for a whole submission; `digest` changes with anything that could change a grade. `more` is
+    what the worked lab imported while it ran, beyond what it names: a bench that has it saves each kernel a second.
     """
 
     lab: str
@@ -49,6 +51,8 @@ class Paper:
     spare_s: float
     wall_s: float
     digest: str
+    modules: tuple[str, ...]
+    more: tuple[str, ...]
 
 
 def versions() -> dict[str, str]:
@@ -85,17 +89,18 @@ def paper(
     worked = _without_hidden_tests(nb.read(path))
     grading.require_ids(worked, path.name)
     spare_s = max(spare_s, worked.metadata.get("workbook", {}).get("spare_s", 0))
-    reference, seconds = _run_through(bench, worked, seed)
+    reference, seconds, more = _run_through(bench, worked, seed)
     set_limits(reference, seconds, spare_s)
     own = private.load(checks, worked) if checks else None
     if own is not None:
-        own, more = _run_through(bench, private.assembled(reference, own), seed)
+        own, own_seconds, _ = _run_through(bench, private.assembled(reference, own), seed)
         own = private.only(own)
-        set_limits(own, more, spare_s)
+        set_limits(own, own_seconds, spare_s)
     title = next((cell.source.splitlines()[0].lstrip("# ") for cell in worked.cells if cell.source), path.stem)
     parts = [nb.text(worked), nb.text(own) if own else "", seed, spare_s, wall_s, bench.limits, versions()]
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
-    made = Paper(path.stem, title, seed, reference, own, spare_s, wall_s + 10 * sum(seconds.values()), digest)
+    wall_s += 10 * sum(seconds.values())
+    made = Paper(path.stem, title, seed, reference, own, spare_s, wall_s, digest, tuple(modules(worked)), more)
     _grade_itself(bench, made)
     return made
 
@@ -117,14 +122,16 @@ def _without_hidden_tests(worked: NotebookNode) -> NotebookNode:
     return worked
 
 
-def _run_through(bench: Bench, notebook: NotebookNode, seed: str) -> tuple[NotebookNode, dict[str, float]]:
-    """`notebook` with the stdout that it has with `seed`, and the seconds of each cell."""
+def _run_through(
+    bench: Bench, notebook: NotebookNode, seed: str
+) -> tuple[NotebookNode, dict[str, float], tuple[str, ...]]:
+    """`notebook` with the stdout that it has with `seed`, the seconds of each cell, and what was imported meanwhile."""
     fresh = copy.deepcopy(notebook)
     for cell in fresh.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None  # nothing to compare with yet
-    set_limits(fresh, {}, 300.0)
-    cells = bench.run(fresh, seed=seed, wall_s=1800)
+    cells = bench.run(_listing_imports(fresh), seed=seed, wall_s=1800)
+    imported = cells.pop("imported", missing()).stdout.split()[:MOST_IMPORTS]
     for number, cell in nb.code_cells(fresh):
         result = cells.get(cell.id)
         if result is None or not result.passed:
@@ -135,7 +142,18 @@ def _run_through(bench: Bench, notebook: NotebookNode, seed: str) -> tuple[Noteb
                 raise ReferenceFailedError(f"check {grading.grade_id(cell)!r} prints nothing: every answer would pass")
             cell.outputs = [v4.new_output("stream", name="stdout", text=result.stdout)]
             cell.execution_count = number
-    return fresh, {key: result.seconds for key, result in cells.items()}
+    return fresh, {key: result.seconds for key, result in cells.items()}, tuple(imported)
+
+
+def _listing_imports(notebook: NotebookNode) -> NotebookNode:
+    """`notebook` with a last cell that prints which modules have come since the first, in their order."""
+    longer = copy.deepcopy(notebook)
+    first = v4.new_code_cell("import sys\nsys.there_before = set(sys.modules)", id="there-before")
+    words = "name for name in sys.modules if name not in sys.there_before and name.replace('.', '').isidentifier()"
+    last = v4.new_code_cell(f"import sys\nprint(*({words}))", id="imported")
+    longer.cells = [first, *longer.cells, last]
+    set_limits(longer, {}, 300.0)
+    return longer
 
 
 def _grade_itself(bench: Bench, made: Paper) -> None:

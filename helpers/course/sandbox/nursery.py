@@ -1,6 +1,6 @@
 """The warm process: imports what a lab imports, then becomes a kernel by forking, once for each request.
 
-    python -m helpers.course.sandbox.nursery CONTROL '{"modules": ["torch"], "spaces": true, ...}'
+    python -m helpers.course.sandbox.nursery CONTROL '{"modules": ["torch"], "more": [], "spaces": true, ...}'
 
 It listens at CONTROL/nursery.sock. A request is one line of JSON: {"connection": Jupyter's connection file, "folder":
 "k1" (under CONTROL, for the sockets), "seed": "7", "limits": {...}}. The answer comes when the kernel has ended. A
@@ -34,9 +34,9 @@ def main(control: Path, options: dict) -> None:
     """Serve until the process that started us is gone."""
     control = levels.settle(control, options)
     linux.die_with_parent()
-    for module in options["modules"]:
-        with contextlib.suppress(Exception):  # what is not there will be missed by the cell that imports it
-            importlib.import_module(module)
+    _import(options["modules"])
+    if options["more"] and _harmless(options["more"]):
+        _import(options["more"])
     gc.freeze()  # what is imported stays: no fork's garbage collector need copy its pages
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(control / "nursery.sock"))
@@ -44,6 +44,30 @@ def main(control: Path, options: dict) -> None:
     server.listen(8)
     print("ready", flush=True)
     _serve(server, control, options["spaces"])
+
+
+def _import(modules: list[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(Exception):  # what is not there will be missed by the cell that imports it
+            importlib.import_module(module)
+
+
+def _harmless(modules: list[str]) -> bool:
+    """Whether importing them starts no thread and no process, which a fork would lack or share: tried in a fork."""
+    threads = _threads()
+    trial = os.fork()
+    if trial == 0:
+        os.setsid()
+        _import(modules)
+        os._exit(0 if _threads() == threads and len(_family(os.getpid())) == 1 else 1)
+    status = os.waitpid(trial, 0)[1]
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(trial, signal.SIGKILL)
+    return status == 0
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
 
 
 def _serve(server: socket.socket, control: Path, spaces: bool) -> None:

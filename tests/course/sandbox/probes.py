@@ -200,7 +200,7 @@ def grader() -> Iterator[tuple[Path, int]]:
 
 def bench_at(level: str) -> Bench:
     """A bench at that level whose nursery has imported what a notebook will patch."""
-    return Bench(Level(level), ["helpers.lesson", "random"], SMALL)
+    return Bench(Level(level), ["helpers.lesson", "random"], limits=SMALL)
 
 
 if __name__ == "__main__":  # as the user that runs this: the levels that work, and the facts at the best of them
