@@ -54,20 +54,16 @@ def _import(modules: list[str]) -> None:
 
 def _harmless(modules: list[str]) -> bool:
     """Whether importing them starts no thread and no process, which a fork would lack or share: tried in a fork."""
-    threads = _threads()
     trial = os.fork()
     if trial == 0:
         os.setsid()
         _import(modules)
-        os._exit(0 if _threads() == threads and len(_family(os.getpid())) == 1 else 1)
+        alone = len(os.listdir("/proc/self/task")) == 1 and len(_family(os.getpid())) == 1
+        os._exit(0 if alone else 1)
     status = os.waitpid(trial, 0)[1]
     with contextlib.suppress(ProcessLookupError):
         os.killpg(trial, signal.SIGKILL)
     return status == 0
-
-
-def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
 
 
 def _serve(server: socket.socket, control: Path, spaces: bool) -> None:
