@@ -27,7 +27,8 @@ OTHERS = [(*same, "sdpa", policy) for same in (("qwen3", "bf16"), ("llama", "aut
           ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs")]  # fmt: skip
 EAGER = [("llama", precision, "eager", policy) for precision in ("fp32", "autocast-bf16")
          for policy in ("selective", "module:attention", "module:mlp")]  # fmt: skip
-CASES = [(name, "fp32", "sdpa", policy) for name in SHAPES for policy in POLICIES] + OTHERS + EAGER
+LLAMA, *REST = [[(name, "fp32", "sdpa", policy) for policy in POLICIES] for name in SHAPES]
+CASES = LLAMA + OTHERS + EAGER + [pytest.param(case, marks=pytest.mark.slow) for cases in REST for case in cases]
 PEAK = 0.01
 
 
@@ -140,7 +141,7 @@ def test_without_a_way_to_apply_it_a_policy_is_refused_and_told_of(policy):
             instrument()
 
 
-@pytest.mark.parametrize("policy", ["full", "every:2", "sqrt-n"])
+@pytest.mark.parametrize("policy", ["full", pytest.param("sqrt-n", marks=pytest.mark.slow)])
 def test_segments_need_no_apply_and_give_the_same(policy):
     setup = setup_of("qwen3", policy=policy)
     for instrument in (lambda **how: measure.training_step(setup, "cpu", **how),
