@@ -20,7 +20,7 @@ from helpers.course.stamp import SETUP
 from tests.house import tree
 from tests.slow import colab_environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 CHAPTERS = ("00", "01", "02", "12")
 STATE = "application/vnd.jupyter.widget-state+json"
 IMPORTED = """\
