@@ -99,11 +99,12 @@ def test_the_sentence_can_be_read_in_both_themes(live, set_theme, screenshot) ->
 def test_the_stored_chapter_shows_a_picture_before_anything_runs(open_notebook, screenshot) -> None:
     """A fresh clone is not trusted: JupyterLab shows its PNG and text, and neither SVG nor widgets."""
     page = open_notebook("stored.ipynb")
+    page.wait_for_function(f"{FIND_CALCULATOR} >= 0")  # a long notebook comes in pieces
     at = page.evaluate(FIND_CALCULATOR)
     cell = page.locator(".jp-Notebook-cell").nth(at)
     cell.scroll_into_view_if_needed()
     screenshot(page, "stored")
     picture = cell.locator(".jp-OutputArea-output img, .jp-OutputArea-output svg")
-    picture.first.wait_for(timeout=5000)
+    picture.first.wait_for()
     assert picture.first.bounding_box()["width"] > 400
     assert "Error displaying widget" not in page.locator(".jp-Notebook").text_content()
