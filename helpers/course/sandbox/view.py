@@ -88,6 +88,10 @@ def enter(control: Path) -> None:
 
 
 def _fill(root: str, control: Path) -> None:
+    # First, since the workbook itself may lie in /tmp.
+    for folder in ("/tmp", "/dev/shm"):
+        os.makedirs(root + folder, exist_ok=True)
+        linux.mount("tmpfs", root + folder, "tmpfs", linux.NO_SUID | linux.NO_DEV, "mode=1777,size=64m")
     for path in readable():
         if os.path.islink(path):
             _parent(root + path)
@@ -98,9 +102,6 @@ def _fill(root: str, control: Path) -> None:
     for name in _DEVICES:
         target = _place(f"/dev/{name}", f"{root}/dev/{name}")
         linux.mount(f"/dev/{name}", target, None, linux.BIND)
-    for folder in ("/tmp", "/dev/shm"):
-        os.makedirs(root + folder, exist_ok=True)
-        linux.mount("tmpfs", root + folder, "tmpfs", linux.NO_SUID | linux.NO_DEV, "mode=1777,size=64m")
     os.makedirs(f"{root}/proc")
     linux.mount("proc", f"{root}/proc", "proc", linux.NO_SUID | linux.NO_DEV | linux.NO_EXEC)
     # One file system for all kernels, and for an ordinary user it would be writable.
