@@ -212,6 +212,12 @@ def _rubric_off(cell: NotebookNode) -> str:
     return "" if total == grading.points(cell) else f"{total:g} points of {grading.points(cell):g}"
 
 
+def _reads_as_list(cell: NotebookNode) -> str:
+    """A sentence that begins with a number and a full stop, which Markdown shows as an item of a list."""
+    numbers = [int(number) for number in re.findall(r"(?m)^ {0,3}(\d+)[.)][ \t]", cell.source)]
+    return next((f"{n}." for n in numbers if n > 1 and n - 1 not in numbers), "")
+
+
 def _has(pattern: str) -> Callable[[NotebookNode], object]:
     return lambda cell: re.search(pattern, cell.source, re.MULTILINE)
 
@@ -264,5 +270,6 @@ RULES = (
         lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA,
         "metadata that build removes",
     ),
+    Rule("no-false-list", _is_markdown, _reads_as_list, "a line that Markdown takes for an item of a list"),
     Rule("alt-text", _is_markdown, _has(r"!\[\s*\]\(|<img(?![^>]*\balt=)"), "a picture without words for it"),
 )

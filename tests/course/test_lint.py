@@ -99,6 +99,7 @@ BROKEN = {
         ran(with_metadata(answer("c", "def f(): pass"), mine=1), ""),
     ],
     "metadata": [markdown("text", "c")],
+    "no-false-list": [markdown(text, "c") for text in ("295. Every byte", "It is\n2) two", "1. one\n3. three")],
     "alt-text": [markdown("![](x.png)", "c"), markdown('<img src="x.png">', "c")],
 }
 BROKEN["metadata"][0].metadata["collapsed"] = True
@@ -114,6 +115,7 @@ GOOD = [
     ran(with_rubric(check("c", GOOD_CHECK, 3), "0.5 points: the first page", "2.5 points: the last")),
     ran(answer("c", "def f():\n    return 1"), ""),
     markdown('![a bar](x.png) <img src="x.png" alt="a bar">', "c"),
+    markdown("1. one\n2. two\n\nIt is 295. Every byte; or\n295.5 of them, 3.", "c"),
     ran(
         code("print('see notebooks/tmp/x, 12 GiB/s, 1.5 x', 0.1234567)", "c"),
         "see a/tmp/x, 0.1234567 at 40 %",

@@ -124,7 +124,8 @@ def test_killed_and_started_again_it_does_the_rest(ended):
     assert 40 <= seen["results after kill -9"] < COUNT
     assert seen["kept"], "what was graded before the kill was graded again"
     assert seen["code"] == 0, seen["last"]
-    rows = list(csv.DictReader((out / "gradebook.csv").open(encoding="utf-8-sig")))
+    with (out / "gradebook.csv").open(encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
     assert [float(row["score"]) for row in rows] == [3 if n % 3 == 0 else 5 for n in range(COUNT)]
     assert seen["left after kill -9"] == []
 
