@@ -16,7 +16,7 @@ from nbformat import NotebookNode, v4
 from helpers.course import grading
 from helpers.course import notebook as nb
 from helpers.course.run import CellResult, missing
-from helpers.course.trial import trial
+from helpers.course.trial import together
 from helpers.lesson.judged import MARK, REPLAY
 
 MOST_ANSWERS, MOST_CHARS = 1000, 500_000
@@ -47,7 +47,8 @@ def judge(
     lines = {cell.id: _lines(cells[cell.id]) for cell in judged if cell.id in cells and cells[cell.id].passed}
     if not lines:
         return cells
-    weighed = trial(run, _court(reference, lines), seed=seed, wall_s=wall_s)  # a plan may be more than a judge bears
+    # A plan may be more than a judge bears: then the others are weighed without it.
+    weighed, _ = together(run, _court(reference, lines), seed=seed, wall_s=wall_s, runs=len(lines) + 1)
     stored = {cell.id: "".join(output.get("text", "") for output in cell.outputs) for cell in judged}
     return cells | {key: _word(key, weighed, stored[key], cells[key]) for key in lines}
 

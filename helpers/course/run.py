@@ -44,6 +44,12 @@ class CellResult:
         """What the cell printed."""
         return "".join(output["text"] for output in self.outputs if output.get("name") == "stdout")
 
+    @property
+    def words(self) -> str:
+        """All that is known of why: the message, what was printed, the errors with their tracebacks."""
+        shown = [output.get("text") or "\n".join(output.get("traceback", ())) for output in self.outputs]
+        return "\n".join([self.message, *shown])
+
 
 def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> dict[str, CellResult]:
     """The results by cell id, in a kernel of this interpreter. A cell that is not in them was never finished.

@@ -1,12 +1,14 @@
 """One submission through nbval until every question had its chance.
 
 A cell that hangs, floods or ends the kernel takes everything after it along. So it is taken out, and the rest is run
-again: the other questions keep their points.
+again: the other questions keep their points. One that eats up memory, threads or files starves what comes after it:
+what failed for want of them is run again alone.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Callable
 
@@ -18,28 +20,44 @@ from helpers.course.release import stub
 from helpers.course.run import CellResult
 
 Run = Callable[..., dict[str, CellResult]]  # run(notebook, seed=..., wall_s=...)
+STARVED = re.compile(
+    "MemoryError|allocate memory|can't start new thread|Too many open files|No space left on device"
+    "|Resource temporarily unavailable|Unexpected exception formatting exception"
+)
 TOGETHER = 3  # runs of everything; whoever still dies then does it at a distance (a timer, a thread)
 
 
 def trial(run: Run, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
     """How each cell of `notebook` went, by id; those that are not in it were not reached in `wall_s` seconds.
 
-    When something keeps ending the kernel, each exercise is run alone, with the others' answers untouched.
+    When something keeps ending the kernel, each exercise is run alone, without the others' answers; so is one that
+    failed because the kernel had run out of something.
     """
     end = time.monotonic() + wall_s
-    found: dict[str, CellResult] = {}
-    left = notebook
-    for _ in range(TOGETHER):
-        one = run(left, seed=seed, wall_s=max(1.0, end - time.monotonic()))
-        found.update(one)
-        culprit = next((key for key, result in one.items() if result.fatal), None)
-        if culprit is None or time.monotonic() >= end:
-            return found
-        left = _without(left, culprit)
+    found, over = together(run, notebook, seed=seed, wall_s=wall_s)
     for exercise in grading.exercises(notebook):
-        if _unsettled(exercise, found) and time.monotonic() < end:
+        again = _starved(exercise, found) or (not over and _unsettled(exercise, found))
+        if again and time.monotonic() < end:
             found.update(run(_alone(notebook, exercise), seed=seed, wall_s=max(1.0, end - time.monotonic())))
     return found
+
+
+def together(
+    run: Run, notebook: NotebookNode, *, seed: str, wall_s: float, runs: int = TOGETHER
+) -> tuple[dict[str, CellResult], bool]:
+    """Everything in one kernel, again without what ended it, `runs` times at most; and whether it ended well."""
+    end = time.monotonic() + wall_s
+    found: dict[str, CellResult] = {}
+    for _ in range(runs):
+        one = run(notebook, seed=seed, wall_s=max(1.0, end - time.monotonic()))
+        found.update(one)
+        culprit = next((key for key, result in one.items() if result.fatal), None)
+        if culprit is None:
+            return found, True
+        if time.monotonic() >= end:
+            break
+        notebook = _without(notebook, culprit)
+    return found, False
 
 
 def _without(notebook: NotebookNode, key: str) -> NotebookNode:
@@ -54,6 +72,16 @@ def _unsettled(exercise: grading.Exercise, found: dict[str, CellResult]) -> bool
     """True where the exercise has neither passed nor failed by itself: perhaps another one is to blame."""
     results = [found.get(cell.id) for cell in (*exercise.answers, *exercise.checks)]
     return any(result is None or result.fatal or result.outcome == "not reached" for result in results)
+
+
+def _starved(exercise: grading.Exercise, found: dict[str, CellResult]) -> bool:
+    """True where the exercise failed, in a kernel that lived, for want of memory, threads or files."""
+    results = {cell.id: found[cell.id] for cell in (*exercise.answers, *exercise.checks) if cell.id in found}
+    if any(result.fatal for result in results.values()):
+        return False
+    # What a judged check shows is compared with nothing, so it may have passed with an error on its lips.
+    doubtful = {cell.id for cell in exercise.checks if grading.is_judged(cell)}
+    return any(STARVED.search(one.words) for key, one in results.items() if not one.passed or key in doubtful)
 
 
 def _alone(notebook: NotebookNode, exercise: grading.Exercise) -> NotebookNode:

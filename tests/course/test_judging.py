@@ -235,3 +235,20 @@ def test_only_judged_checks_are_not_compared(reference):
     tags = {cell.id: sorted(nb.tags(cell)) for cell in found.cells if nb.tags(cell)}
     assert tags == {"check-split": [nb.IGNORE_TAG], "check-order": [nb.IGNORE_TAG, "z"]}
     assert not nb.tags(cell_of(lab, "check-split")), "the notebook that was handed in is not changed"
+
+
+def test_plans_that_end_the_judges_kernel_cost_their_own_questions_alone(reference):
+    heavy = [f"check-heavy-{number}" for number in range(4)]
+    lab = copy.deepcopy(reference)
+    for key in heavy:
+        lab.cells.insert(1, check(key, CHECK_ORDER))
+        cell_of(lab, key).outputs = cell_of(lab, "check-order").outputs
+
+    def court(notebook: NotebookNode, **_) -> dict[str, CellResult]:
+        for cell in notebook.cells:
+            if cell.id in heavy:
+                return {cell.id: CellResult("failed", "ended the kernel", 0.0, fatal="died")}
+        return run(notebook, **_)
+
+    found = judged_cells(lab, learners(**dict.fromkeys(heavy, learners()["check-order"])), court)
+    assert {key for key, one in found.items() if not one.passed} == {*heavy}

@@ -126,6 +126,43 @@ def test_an_exercise_that_failed_by_itself_is_not_run_again():
     assert [runs.ids(number)[1] for number in range(3, len(runs.notebooks))] == ["pages", "half"]
 
 
+@pytest.mark.parametrize(
+    ("output", "alone"),
+    [
+        ({"traceback": ["Traceback", "MemoryError: "]}, True),
+        ({"traceback": ["RuntimeError: can't start new thread"]}, True),
+        ({"name": "stdout", "text": "Unexpected exception formatting exception. Falling back"}, True),
+        ({"traceback": ["RuntimeError: DefaultCPUAllocator: can't allocate memory"]}, True),
+        ({"traceback": ["ValueError: no"]}, False),
+    ],
+    ids=str,
+)
+def test_who_failed_for_want_of_what_another_took_is_run_alone(output, alone):
+    runs = Runs(lambda cell, before: False)
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, seed=seed, wall_s=wall_s)
+        starved = {"check-half": CellResult("failed", "no", 0.0, (output,))} if "twice" in found else {}
+        return found | starved
+
+    found = trial(run, lab(), seed="7", wall_s=100)
+    assert [runs.ids(number) for number in range(1, len(runs.notebooks))] == [["setup", "half", "check-half"]] * alone
+    assert passed(found) == ANSWERS_AND_CHECKS - ({"check-half"} if not alone else set())
+
+
+@pytest.mark.parametrize(("source", "alone"), [("print(judged(half, 2))", True), ("print(half(2))", False)], ids=str)
+def test_a_judged_check_may_have_passed_on_an_error_since_nobody_compared_it(source, alone):
+    runs, starved = Runs(lambda cell, before: False), CellResult("passed", "", 0.0, ({"text": "MemoryError"},))
+    learner = with_sources(lab(), {"check-half": source})
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, seed=seed, wall_s=wall_s)
+        return found | ({"check-half": starved} if "twice" in found else {})
+
+    found = trial(run, learner, seed="7", wall_s=100)
+    assert (found["check-half"] != starved) is alone
+
+
 @pytest.mark.parametrize(("starts", "steps"), [("learner-0", 2), ("learner-0", 3), ("twice", 2), ("pages", 2)], ids=str)
 def test_who_was_only_near_when_a_timer_went_off_gets_the_points_back(starts, steps):
     def timer(cell: NotebookNode, before: list[str]) -> bool:

@@ -25,7 +25,7 @@ from helpers.course import notebook as nb
 from helpers.course.check import one_lab
 from helpers.course.grade import desks, feedback, gradebook, intake, manual, manual_rows, private, summary
 from helpers.course.grade.bench import Bench
-from helpers.course.grade.marking import Marked, fingerprint
+from helpers.course.grade.marking import Marked, blank, fingerprint
 from helpers.course.grade.model import GRADED, Result, from_json, slugs, to_json
 from helpers.course.grade.paper import SPARE_S, WALL_S, Paper, ReferenceFailedError, modules, paper, versions
 from helpers.course.grade.plain import one_line
@@ -64,7 +64,7 @@ def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options |
         level = levels.best(options.trust_learners)
         print(f"sandbox: {level}", file=sys.stderr)
         everybody = intake.find(submissions, path.stem, taken_in)
-        manual_rows.filled_rows(out / "manual.csv")  # a slip in it is told now, not after an hour
+        manual_rows.filled_rows(out / "manual.csv")  # a slip in it is told now
         seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
         try:
             with Bench(level, modules(nb.read(path))) as bench:
@@ -86,6 +86,8 @@ def _grade(
     manifest: dict,
 ) -> int:
     names = slugs([one.learner for one in everybody])
+    blanks = [blank(made, one, names[one.learner]) for one in everybody]
+    manual.merged(blanks, out / "manual.csv")  # a row that belongs nowhere is told now, not after an hour
     known = {} if options.force and not options.only else _stored(out)
     selected = _selected(everybody, options.only)
     work = [

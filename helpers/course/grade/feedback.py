@@ -35,12 +35,16 @@ class Card:
 
 
 def write(results: Sequence[Result], out: Path, *, lab: str, title: str) -> None:
-    """Write feedback/<slug>.html into the folder `out`, one page for each result.
+    """Write feedback/<slug>.html into the folder `out`, one page for each result, and delete pages of nobody.
 
     `lab` is the lab's stem ('13_paged_kv'), whose number is what `workbook check` takes; `title` is its heading. A
     page holds nothing of another learner, no seed, and for 'attention' no reason: that is for the instructor.
     """
     shown = names(results)
+    here = {f"{result.slug}.html" for result in results}
+    for old in (out / "feedback").glob("*.html"):
+        if old.name not in here:  # somebody who has left, or is called otherwise now
+            old.unlink()
     for result in results:
         html = page("feedback.html.j2", **_values(result, shown[result.slug], lab, title))
         store(out / "feedback" / f"{result.slug}.html", html)

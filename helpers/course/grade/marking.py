@@ -77,6 +77,11 @@ def failed(paper: Paper, submission: Submission, slug: str, error: Exception) ->
     return Marked(_without_answers(row, paper, reason), None)
 
 
+def blank(paper: Paper, submission: Submission, slug: str) -> Result:
+    """The row of a submission that nobody has looked at: every question, and no points."""
+    return _without_answers(Result(submission.learner, slug, ATTENTION, ()), paper, "not graded yet")
+
+
 def fingerprint(paper: Paper, submission: Submission) -> str:
     """Equal when grading again would give the same: the file, its reason, and all that is in the paper's digest."""
     parts = [paper.digest, submission.learner, submission.digest, submission.reason, *submission.warnings]

@@ -127,6 +127,13 @@ def test_points_given_by_hand_stay(built_root, handed_in, tmp_path):
         writer.writerows(found)
     assert grade("05", handed_in, out, built_root) == 0
     assert scores(out)["emil"] == 3
+    (handed_in / "emil.ipynb").unlink()
+    with pytest.raises(WorkbookError, match="nobody here is called 'emil'"):
+        grade("05", handed_in, out, built_root, Options(force=True))
+    assert "emil" in rows(out), "the row was told before anything was done"
+    path.unlink()
+    assert grade("05", handed_in, out, built_root) == 0
+    assert sorted(page.stem for page in (out / "feedback").iterdir()) == sorted(CLASS)
 
 
 @pytest.mark.slow

@@ -96,6 +96,22 @@ while len(held) < 192:
         raise MemoryError("the machine has little left, and this is a test")
     held.append(b"x" * 2**26)
     time.sleep(0.01)"""
+# What is left is too little for the exercises after it, in the same kernel.
+FILLS_MEMORY = """import time
+
+held, size = [], 2**26
+ends = time.monotonic() + 4
+while size >= 2**16 and time.monotonic() < ends:
+    try:
+        held.append(b"x" * size)
+    except MemoryError:
+        size //= 2"""
+KEEPS_FILES = """files = []
+try:
+    for _ in range(100_000):
+        files.append(open("/dev/null"))
+except OSError:
+    pass"""
 HUGE_TENSOR = "import torch\n\nlarge = torch.empty(16 * 2**30, dtype=torch.uint8)"
 FLOODS = "for _ in range(500_000):\n    print('x' * 1000)"
 PRINTS_AT_ONCE = "print('x' * 300 * 2**20)"
@@ -172,6 +188,8 @@ ATTACKS: tuple[tuple[str, str, str, Outcomes], ...] = (
     ("segfault", "segfault", "import ctypes\n\nctypes.string_at(0)", DIED),
     ("stack overflow", "segfault", RECURSES, DIED | RAISED | HUNG),
     ("memory bomb", "memory bomb", REMEMBERS, RAISED | DIED | HUNG),
+    ("leaves no memory", "memory bomb", FILLS_MEMORY, ANY),
+    ("leaves no file", "closes every descriptor", KEEPS_FILES, ANY),
     ("huge tensor", "one huge tensor", HUGE_TENSOR, RAISED | DIED),
     ("2,000 children", "fork bomb", FORKS, ANY),
     ("children of children", "fork bomb", FORKS_TWICE_EACH, ANY),
