@@ -1,8 +1,9 @@
 # `make` lists the commands. The first three need nothing but Python 3.11, 3.12 or 3.13.
 PYTHON ?= $(or $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell command -v $(p) 2>/dev/null))),python3)
 BIN    := .venv/bin
-# Two notebooks or test files at a time: each may hold torch and a kernel, about 2 GB.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two notebooks or test files at a time: each may hold torch and a kernel, about 2 GB. In order, because the longest
+# tests are in files of few tests, which xdist would keep for the end.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=300
 
 # A Python that was named is used or refused; one that was merely found may hand over to a better one.

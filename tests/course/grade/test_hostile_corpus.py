@@ -99,7 +99,8 @@ def stored(out: Path) -> dict[str, Result]:
 def test_every_learner_has_a_row_and_some_need_attention(graded, class_folder):
     code, out, results, _ = graded
     assert code == 3
-    rows = list(csv.DictReader((out / "gradebook.csv").read_text(encoding="utf-8-sig").splitlines()))
+    with (out / "gradebook.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
     assert len(rows) == len(results) == len(corpus.CASES) + len(BROKEN_HERE)
     for result in results.values():
         assert (out / "feedback" / f"{result.slug}.html").is_file()
