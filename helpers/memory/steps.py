@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..catalog.errors import WorkbookError
 from ..catalog.setup import TrainSetup
-from . import budget
+from . import activations, budget
 from .account import human
 
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layerdrop", "resid_pdrop")
@@ -70,6 +70,7 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
     """The Transformers model of `setup`, in training mode, in the dtype that its recipe keeps weights in."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    activations.require_kernel(setup)
     config = AutoConfig.for_model(**setup.model.config)
     for name in NO_DROPOUT:
         if hasattr(config, name):

@@ -92,9 +92,9 @@ FAULTS = {
         ["00", "02"],
     ),
     "transformers too old": (
-        replace(LAPTOP, packages=packages(transformers=Package("transformers", "4.57.0", ">=5.17,<6", in_range=False))),
-        "transformers 4.57.0 is outside the workbook's range >=5.17,<6",
-        "pip install 'transformers>=5.17,<6'",
+        replace(LAPTOP, packages=packages(transformers=Package("transformers", "4.57.0", ">=5.15,<6", in_range=False))),
+        "transformers 4.57.0 is outside the workbook's range >=5.15,<6",
+        "pip install 'transformers>=5.15,<6'",
         ["02"],
     ),
     "2 GiB of memory": (

@@ -58,17 +58,29 @@ def flops_of(step: Callable[[], object]) -> int:
 
 def flop_counter() -> FlopCounterMode:
     """PyTorch's counter, which also knows the attention kernel of CPUs: without it attention costs nothing there."""
-    flash = "_scaled_dot_product_flash_attention"
-    mapping = {getattr(_aten, f"{flash}_for_cpu{end}"): _raw(flop_registry[getattr(_aten, flash + end)])
-               for end in ("", "_backward")}  # fmt: skip
+    sdpa = "_scaled_dot_product_{}_attention{}"
+    mapping = {}
+    for end in ("", "_backward"):
+        for kernel in ("flash", "efficient", "cudnn"):
+            name = sdpa.format(kernel, end)
+            mapping[getattr(_aten, name)] = _with_heads_of_the_query(flop_registry[getattr(_aten, name)], bool(end))
+        for_cpu = sdpa.format("flash", f"_for_cpu{end}")
+        mapping[getattr(_aten, for_cpu)] = mapping[getattr(_aten, sdpa.format("flash", end))]
     return FlopCounterMode(display=False, custom_mapping=mapping)
 
 
-def _raw(formula: Callable) -> Callable:
-    """The registered formula takes tensors already; the counter would otherwise turn them into shapes twice."""
+def _with_heads_of_the_query(formula: Callable, backward: bool) -> Callable:
+    """`formula` for grouped queries too, which PyTorch 2.11 refuses: their kernels compute as if each had keys.
+
+    The arguments are (query, key, value, ...), behind the gradient of the output in `backward`.
+    """
 
     def count(*args: Any, **kwargs: Any) -> int:
+        args = list(args)
+        query = args[backward]
+        for at in (1 + backward, 2 + backward):
+            args[at] = args[at][:, :1].expand(-1, query.shape[1], -1, -1)
         return formula(*args, **kwargs)
 
-    count._get_raw = True
+    count._get_raw = True  # the registered formula takes tensors; the counter would turn them into shapes before
     return count

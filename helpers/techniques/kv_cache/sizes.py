@@ -42,7 +42,7 @@ def widths_of(attention: Attention, expanded: bool = False) -> KVWidths:
     """The tensors that Transformers caches for `attention`.
 
     Multi-head latent attention is one head: the latent in the place of the key, the rotary part that all heads share in
-    that of the value (Transformers 5.17 and later). With `expanded`, every head's own key and value, as engines hold
+    that of the value (Transformers 5.15 and later). With `expanded`, every head's own key and value, as engines hold
     them that know no MLA and as Transformers did: DeepSeek-V3 has 40,960 values per token and layer instead of 576.
     """
     mla = attention.mla

@@ -1,5 +1,7 @@
 """Measured costs, and what they predict: to the byte and to the FLOP for chains that are run for real."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -120,9 +122,11 @@ def test_the_bill_of_a_decoder_is_not_one_extra_forward():
     assert found.extra_flops == found.flops - found.plain_flops
 
 
-def test_attention_has_flops_on_a_cpu():
-    q = torch.randn(1, 4, 32, 8, requires_grad=True)
-    counted = flops_of(lambda: nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward())
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_attention_has_flops_on_a_cpu_whatever_heads_share_keys(kv_heads):
+    q, k = (torch.randn(1, heads, 32, 8, requires_grad=True) for heads in (4, kv_heads))
+    attend = partial(nn.functional.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
+    counted = flops_of(lambda: attend(q, k, k).sum().backward())
     forward = 4 * 4 * 32 * 32 * 8
     assert counted == forward + 5 * forward // 2
 
