@@ -63,10 +63,15 @@ def problems(lab_path: Path, least: int = 2) -> list[str]:
     must fail its checks, each mutant must fail with its sentence, and every exercise has `least` mutants.
     """
     lab, mutants = nb.read(lab_path), load_mutants(find_mutants(lab_path))
+    return lacking(lab_path, least) or list(_trial_problems(lab, grading.exercises(lab), mutants, lab_path.parent))
+
+
+def lacking(lab_path: Path, least: int = 2) -> list[str]:
+    """Mutants of no exercise, and exercises with fewer than `least`: what is wrong before anything runs."""
+    lab, mutants = nb.read(lab_path), load_mutants(find_mutants(lab_path))
     grading.require_ids(lab, lab_path.name)
     exercises = grading.exercises(lab)
-    found = _misplaced(exercises, mutants) + _too_few(exercises, mutants, least)
-    return found or list(_trial_problems(lab, exercises, mutants, lab_path.parent))
+    return _misplaced(exercises, mutants) + _too_few(exercises, mutants, least)
 
 
 def _trial_problems(
