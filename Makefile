@@ -1,9 +1,8 @@
 # `make` lists the commands. The first three need nothing but Python 3.11, 3.12 or 3.13.
 PYTHON ?= $(or $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell command -v $(p) 2>/dev/null))),python3)
 BIN    := .venv/bin
-# Two notebooks or test files at a time: each may hold torch and a kernel, about 2 GB. In order, because the longest
-# tests are in files of few tests, which xdist would keep for the end.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Two notebooks or test files at a time: each may hold torch and a kernel, about 2 GB.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=300
 
 # A Python that was named is used or refused; one that was merely found may hand over to a better one.
@@ -31,8 +30,9 @@ test: env ## the fast tests, then every notebook against its stored outputs
 	$(PYTEST) -m "not slow" tests
 	$(PYTEST) $(NBVAL) notebooks solutions
 
+# In order: the longest of these are in files of few tests, which xdist would keep for the end.
 test-slow: env ## the tests that `make test` leaves out
-	$(PYTEST) -m "slow and not alone" tests
+	$(PYTEST) --no-loadscope-reorder -m "slow and not alone" tests
 	$(BIN)/python -m pytest -m "slow and alone" tests
 
 check: env ## lint, never edits; then the few functions and files that are long
