@@ -25,6 +25,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.course import grading
 from helpers.course import notebook as nb
 from helpers.course.stamp import for_lab
+from helpers.course.syntax import parse
 
 GENERATOR = "workbook release"
 SOLUTION = ("### BEGIN SOLUTION", "### END SOLUTION")
@@ -162,7 +163,7 @@ def _targets(node: ast.stmt) -> list[ast.expr]:
 
 def _parse(source: str, where: str) -> ast.Module:
     try:
-        return ast.parse(source)
+        return parse(source)
     except SyntaxError as error:
         raise _bad_marks(where, f"line {error.lineno} is not Python ({error.msg})") from None
 

@@ -10,6 +10,7 @@ import queue
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -103,12 +104,14 @@ def _patiently(bench: Bench, paper: Paper, submission: Submission, slug: str, st
     """`mark`, tried twice: a process of ours may have been killed for lack of memory. A row comes out in any case."""
     try:
         return mark(bench, paper, submission, slug, strict)
-    except SandboxError as error:
-        print(f"once more, {slug}: {error}", file=sys.stderr)
+    except Exception as error:
+        print(f"once more, {slug}: {type(error).__name__}: {error}", file=sys.stderr)
         bench.restart()
     try:
         return mark(bench, paper, submission, slug, strict)
     except Exception as error:  # ours, and no reason to leave the rest of the class without grades
+        if not isinstance(error, SandboxError):
+            traceback.print_exc()
         bench.restart()
         return failed(paper, submission, slug, error)
 

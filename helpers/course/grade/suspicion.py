@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from nbformat import NotebookNode
 
 from helpers.course import grading
+from helpers.course.syntax import parse
 
 _REACHES = {
     "get_ipython": "the notebook's own machinery",
@@ -55,7 +56,7 @@ def _is_given(cell: NotebookNode) -> bool:
 def _tree(source: str) -> ast.Module:
     for text in (source, _MAGIC.sub("", source)):
         try:
-            return ast.parse(text)
+            return parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     return ast.Module([], [])
