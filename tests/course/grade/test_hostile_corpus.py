@@ -74,7 +74,7 @@ def graded(course, class_folder, checks):
     out, places = course / "out", [course]
     before = evidence.files(places)
     os.environ["CORPUS_SECRET"] = evidence.SECRET
-    options = Options(seed=SEED, jobs=2, spare_s=corpus.CELL_LIMIT_S, checks=checks)
+    options = Options(seed=SEED, jobs=3, spare_s=corpus.CELL_LIMIT_S, checks=checks)
     with evidence.listener() as connections:
         code = grade(corpus.LAB, class_folder, out, course, options)
     del os.environ["CORPUS_SECRET"]
@@ -149,7 +149,7 @@ def test_private_checks_count_and_are_nowhere_to_be_seen(graded):
 def test_a_second_run_executes_nothing(graded, course, class_folder, checks, capsys):
     _, out, results, _ = graded
     before = {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()}
-    options = Options(jobs=2, spare_s=corpus.CELL_LIMIT_S, checks=checks)
+    options = Options(jobs=3, spare_s=corpus.CELL_LIMIT_S, checks=checks)
     assert grade(corpus.LAB, class_folder, out, course, options) == 3
     assert before == {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()}
     assert re.search(rf"{len(results)} learners, {len(results)} of them graded before", capsys.readouterr().out)
