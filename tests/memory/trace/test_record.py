@@ -229,3 +229,29 @@ def test_everything_is_put_back():
     assert before == after
     assert gc.isenabled()
     assert torch.ones(3).sum().item() == 3
+
+
+def test_what_was_there_before_is_set_aside_from_garbage_collection_and_comes_back():
+    assert gc.get_freeze_count() == 0
+    with trace.fake():
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_readers_own_freeze_is_left_alone():
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        with trace.fake():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_garbage_of_before_the_run_is_no_part_of_it():
+    with trace.fake():
+        cycle = [torch.empty(1 << 20)]
+        cycle.append(cycle)
+        del cycle
+        assert trace.record(lambda: torch.empty(1 << 18)).peak_bytes == 1 << 20
