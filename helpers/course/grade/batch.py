@@ -102,8 +102,9 @@ def _grade(
             _keep(marked, out)
     except KeyboardInterrupt:
         interrupted = True
-    results = [stored[0] for one in everybody if (stored := _stored(out).get(names[one.learner]))]
-    results = _publish(results, made, out, manifest)
+    known = _stored(out)
+    results = [known[one.slug][0] for one in blanks if one.slug in known]
+    results = _publish(results, [one for one in blanks if one.slug not in known], made, out, manifest)
     if interrupted:
         done = f"{len(results)} of {len(everybody)} learners are graded"
         print(f"\ninterrupted: {done}; the same command goes on from there", file=sys.stderr)
@@ -119,11 +120,11 @@ def _marked(work: desks.Work, made: Paper, level: levels.Level, options: Options
     return desks.local(work, made, level, options.jobs, options.strict)
 
 
-def _publish(results: list[Result], made: Paper, out: Path, manifest: dict) -> list[Result]:
+def _publish(results: list[Result], waiting: list[Result], made: Paper, out: Path, manifest: dict) -> list[Result]:
     """Everything a person reads, from the results that there are; with the points that a person gave."""
-    results = manual.merged(results, out / "manual.csv")
+    results = manual.merged(results, out / "manual.csv", waiting)
     gradebook.write(results, out)
-    manual.write(results, out)
+    manual.write(results, out, waiting)
     feedback.write(results, out, lab=made.lab, title=made.title)
     manifest = manifest | {"finished": _now(), "learners": len(results)}
     _write(out / "manifest.json", json.dumps(manifest, indent=1))

@@ -3,8 +3,10 @@
 The grader writes a row for every question that it could not judge. The instructor fills in `points`, `comment` or
 both, adds rows for other questions if they like, and grades again: their points replace the grader's.
 
-    results = manual.merged(results, out / "manual.csv")     # before the gradebook and the pages are written
-    manual.write(results, out)                               # keeps every row that was filled in
+    results = manual.merged(results, out / "manual.csv", waiting)    # before the gradebook and the pages are written
+    manual.write(results, out, waiting)                              # keeps every row that was filled in
+
+`waiting` are the learners of the class who are not graded yet: their rows are kept for when they are.
 """
 
 from __future__ import annotations
@@ -39,27 +41,27 @@ def marks(result: Result) -> dict[str, Mark]:
     return {key: Mark(**mark) for key, mark in result.extra.get("manual", {}).items()}
 
 
-def merged(results: Sequence[Result], path: Path) -> list[Result]:
+def merged(results: Sequence[Result], path: Path, waiting: Sequence[Result] = ()) -> list[Result]:
     """`results` with what is filled in at `path`; unchanged when there is no such file.
 
     A learner is 'graded' once each unjudged question has points (of an unreadable notebook, every question) and some
-    row of theirs is filled in. What was replaced is told by `marks`. `results` is the whole class: a row for somebody
-    else, a question that the lab has not, or points that are no number from 0 to the question's maximum are a
-    WorkbookError that names the line.
+    row of theirs is filled in. What was replaced is told by `marks`. `results` and `waiting` are the whole class: a row
+    for somebody else, a question that the lab has not, or points that are no number from 0 to the question's maximum
+    are a WorkbookError that names the line.
     """
-    found = _placed(filled_rows(path), results, path)
+    found = _placed(filled_rows(path), [*results, *waiting], path)
     return [_marked(result, found[result.slug]) for result in results]
 
 
-def write(results: Sequence[Result], out: Path) -> None:
+def write(results: Sequence[Result], out: Path, waiting: Sequence[Result] = ()) -> None:
     """Write manual.csv into the folder `out`: what to look at, and every row there that was filled in before."""
-    path, shown = out / "manual.csv", names(results)
-    filled = _placed(filled_rows(path), results, path)
+    path, everybody = out / "manual.csv", [*results, *waiting]
+    shown, filled = names(everybody), _placed(filled_rows(path), everybody, path)
     rows = [
         [shown[result.slug], *_row(result, question, filled[result.slug].get(question.key))]
-        for result in results
+        for number, result in enumerate(everybody)
         for question in result.questions
-        if question.key in filled[result.slug] or needs_a_person(result, question)
+        if question.key in filled[result.slug] or (number < len(results) and needs_a_person(result, question))
     ]
     write_table(path, COLUMNS, rows)
 

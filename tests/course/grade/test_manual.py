@@ -101,6 +101,19 @@ def test_a_row_that_the_instructor_added_is_kept(tmp_path):
     assert earned(manual.merged(small_class(), path))["ada"] == 4
 
 
+def test_rows_of_who_is_not_graded_yet_are_kept_for_then(tmp_path):
+    ada, *others = small_class()
+    path = save(tmp_path, "ada,twice,2,,1,by hand", "dan,half,1,,1,")
+    with pytest.raises(WorkbookError, match="nobody here is called 'ada'"):
+        manual.merged(others, path)
+    results = manual.merged(others, path, waiting=[ada])
+    assert [one.learner for one in results] == [one.learner for one in others]
+    manual.write(results, tmp_path, waiting=[ada])
+    assert ["1", "by hand"] in [row[4:] for row in table(tmp_path) if row[:2] == ["ada", "twice"]]
+    assert sum(row[0] == "ada" for row in table(tmp_path)) == 1, "nobody is asked about ada yet"
+    assert earned(manual.merged(small_class(), path)) == earned(results) | {"ada": 4}
+
+
 def test_merged_results_go_through_json(tmp_path):
     path = save(tmp_path, "dan,half,1,,1,fine")
     results = manual.merged(small_class(), path)
