@@ -31,12 +31,12 @@ def trial(run: Run, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict
     """How each cell of `notebook` went, by id; those that are not in it were not reached in `wall_s` seconds.
 
     When something keeps ending the kernel, each exercise is run alone, without the others' answers; so is one that
-    failed because the kernel had run out of something.
+    failed because the kernel had run out of something, or in which the kernel died.
     """
     end = time.monotonic() + wall_s
     found, over = together(run, notebook, seed=seed, wall_s=wall_s)
     for exercise in grading.exercises(notebook):
-        again = _starved(exercise, found) or (not over and _unsettled(exercise, found))
+        again = _starved(exercise, found) or _died(exercise, found) or (not over and _unsettled(exercise, found))
         if again and time.monotonic() < end:
             found.update(run(_alone(notebook, exercise), seed=seed, wall_s=max(1.0, end - time.monotonic())))
     return found
@@ -82,6 +82,11 @@ def _starved(exercise: grading.Exercise, found: dict[str, CellResult]) -> bool:
     # What a judged check shows is compared with nothing, so it may have passed with an error on its lips.
     doubtful = {cell.id for cell in exercise.checks if grading.is_judged(cell)}
     return any(STARVED.search(one.words) for key, one in results.items() if not one.passed or key in doubtful)
+
+
+def _died(exercise: grading.Exercise, found: dict[str, CellResult]) -> bool:
+    """True where the kernel ended in the exercise, which may have been the turn of whoever came next."""
+    return any(found[cell.id].fatal == "died" for cell in (*exercise.answers, *exercise.checks) if cell.id in found)
 
 
 def _alone(notebook: NotebookNode, exercise: grading.Exercise) -> NotebookNode:

@@ -163,6 +163,24 @@ def test_a_judged_check_may_have_passed_on_an_error_since_nobody_compared_it(sou
     assert (found["check-half"] != starved) is alone
 
 
+@pytest.mark.parametrize("guilty", ["twice", "half"])
+def test_where_the_kernel_died_is_tried_alone_before_it_is_to_blame(guilty):
+    """What `twice` leaves behind, a crowd of threads say, may end the kernel in `half`."""
+    runs = Runs(lambda cell, before: False)
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, seed=seed, wall_s=wall_s)
+        if guilty in found and "half" in found and cell_of(notebook, "half").source != "pass":
+            kept = {key: one for key, one in found.items() if key not in ("half", "check-half")}
+            return kept | {"half": CellResult("failed", "killed", 0.0, fatal="died")}
+        return found
+
+    found = trial(run, lab(), seed="7", wall_s=100)
+    assert runs.ids(len(runs.notebooks) - 1) == ["setup", "half", "check-half"]
+    assert (found["half"].fatal == "died") is (guilty == "half")
+    assert ("check-half" in passed(found)) is (guilty == "twice")
+
+
 @pytest.mark.parametrize(("starts", "steps"), [("learner-0", 2), ("learner-0", 3), ("twice", 2), ("pages", 2)], ids=str)
 def test_who_was_only_near_when_a_timer_went_off_gets_the_points_back(starts, steps):
     def timer(cell: NotebookNode, before: list[str]) -> bool:
