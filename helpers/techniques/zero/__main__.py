@@ -18,6 +18,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -133,5 +134,17 @@ def main(words: list[str]) -> int:
     return 0
 
 
+def leave(code: int) -> NoReturn:
+    """Ends the process at once, without the interpreter's own end.
+
+    FSDP2's and DeepSpeed's caches keep a process group, and Gloo's threads with it, past `destroy_process_group()`. One
+    that drops its last tensor while the interpreter ends aborts a process whose training was done: "terminate called
+    without an active exception", on busy cores in one run of sixty.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -72,6 +72,15 @@ def test_every_engine_trains_alike(ours, words):
     assert losses_of(done) == pytest.approx(losses_of(ours), rel=1e-4)
 
 
+def test_it_leaves_before_the_interpreter_ends():
+    """Where a thread of Gloo's, kept by FSDP2's caches, would abort a process whose work is done."""
+    code = (f"import atexit, runpy, sys; atexit.register(print, 'ends'); sys.argv[1:] = ['--steps', '0']; "
+            f"runpy.run_module('{SCRIPT}', run_name='__main__')")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--steps is 0" in done.stderr
+
+
 def test_without_torchrun_it_says_what_to_type():
     done = run()
     assert done.returncode == 2
