@@ -1,4 +1,4 @@
-"""Threads that parse at the same time do not disturb each other."""
+"""Threads that parse at the same time do not disturb each other. Without the lock only Python 3.11 is red here."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from helpers.course.release import has_answers, release, released
 ROOT = Path(__file__).resolve().parents[2]
 LABS = nb.find_all(ROOT, ["solutions"])
 # Every lab, untouched, solved and with every wrong answer, is graded in course/grade/test_mutants_graded.py, which is
-# slow: five minutes on two cores. These are the two that need least.
+# slow. These are the two that need least.
 GRADED = [path for path in LABS if path.stem[:2] in ("05", "13")]
 
 

@@ -101,7 +101,7 @@ def _answer(task: AsyncResult, paper: Paper, submission: Submission, slug: str) 
 
 
 def _patiently(bench: Bench, paper: Paper, submission: Submission, slug: str, strict: bool) -> Marked:
-    """`mark`, tried twice: a process of ours may have been killed for lack of memory. A row comes out in any case."""
+    """`mark`, tried twice for any fault of ours, as a process killed for lack of memory. A row comes out either way."""
     try:
         return mark(bench, paper, submission, slug, strict)
     except Exception as error:

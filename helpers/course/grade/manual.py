@@ -57,11 +57,12 @@ def write(results: Sequence[Result], out: Path, waiting: Sequence[Result] = ()) 
     """Write manual.csv into the folder `out`: what to look at, and every row there that was filled in before."""
     path, everybody = out / "manual.csv", [*results, *waiting]
     shown, filled = names(everybody), _placed(filled_rows(path), everybody, path)
+    ungraded = {result.slug for result in waiting}  # nothing to look at yet
     rows = [
         [shown[result.slug], *_row(result, question, filled[result.slug].get(question.key))]
-        for number, result in enumerate(everybody)
+        for result in everybody
         for question in result.questions
-        if question.key in filled[result.slug] or (number < len(results) and needs_a_person(result, question))
+        if question.key in filled[result.slug] or (result.slug not in ungraded and needs_a_person(result, question))
     ]
     write_table(path, COLUMNS, rows)
 
