@@ -116,6 +116,7 @@ def _probe_cache(net) -> tuple[Attention, ...]:
     import torch
 
     try:
+        net.set_attn_implementation("eager")  # SDPA looks into the mask that OPT makes; on meta there is no value
         with torch.no_grad():
             tokens = torch.zeros((1, _CONTEXT), dtype=torch.long, device="meta")
             cache = net(input_ids=tokens, use_cache=True).past_key_values

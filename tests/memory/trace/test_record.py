@@ -232,10 +232,10 @@ def test_everything_is_put_back():
 
 
 def test_what_was_there_before_is_set_aside_from_garbage_collection_and_comes_back():
-    assert gc.get_freeze_count() == 0
+    born = gc.get_freeze_count()  # none, but on Python 3.12
     with trace.fake():
         assert gc.get_freeze_count() > 10_000
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= born
 
 
 def test_a_readers_own_freeze_is_left_alone():
