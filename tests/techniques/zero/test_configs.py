@@ -179,6 +179,7 @@ def test_deepspeed_trains_from_the_file(ranks2, tmp_path, changes):
 
 
 SCRIPT = """
+import os
 import sys
 from pathlib import Path
 
@@ -199,6 +200,8 @@ for _ in range(3):
     optimizer.zero_grad()
 told = f"{accelerator.num_processes} {plugin.fsdp_version} {plugin.reshard_after_forward}"
 Path(sys.argv[1], f"rank{accelerator.process_index}").write_text(told)  # two ranks tear each other's printed lines
+accelerator.wait_for_everyone()
+os._exit(0)  # Gloo's threads are there still, and may abort a process whose interpreter ends
 """
 
 
