@@ -13,7 +13,7 @@ from helpers.lesson import judged
 from helpers.lesson.judged import MARK, MOST_CHARS, REPLAY
 
 DEEP: list = []
-for _ in range(5000):
+for _ in range(100_000):  # Python 3.13 writes 5,000 levels
     DEEP = [DEEP]
 
 
