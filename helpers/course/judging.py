@@ -48,7 +48,7 @@ def judge(
     if not lines:
         return cells
     # A plan may be more than a judge bears: then the others are weighed without it.
-    weighed, _ = together(run, _court(reference, lines), seed=seed, wall_s=wall_s, runs=len(lines) + 1)
+    weighed = together(run, _court(reference, lines), seed=seed, wall_s=wall_s, runs=len(lines) + 1)
     stored = {cell.id: "".join(output.get("text", "") for output in cell.outputs) for cell in judged}
     return cells | {key: _word(key, weighed, stored[key], cells[key]) for key in lines}
 

@@ -1,8 +1,9 @@
 """One submission through nbval until every question had its chance.
 
 A cell that hangs, floods or ends the kernel takes everything after it along. So it is taken out, and the rest is run
-again: the other questions keep their points. One that eats up memory, threads or files starves what comes after it:
-what failed for want of them is run again alone.
+again: the other questions keep their points. But it may only have been near when another one's threads ended the
+kernel, or have failed for want of memory, threads or files that another one took: before that counts against it, it is
+run again alone.
 """
 
 from __future__ import annotations
@@ -30,34 +31,31 @@ TOGETHER = 3  # runs of everything; whoever still dies then does it at a distanc
 def trial(run: Run, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
     """How each cell of `notebook` went, by id; those that are not in it were not reached in `wall_s` seconds.
 
-    When something keeps ending the kernel, each exercise is run alone, without the others' answers; so is one that
-    failed because the kernel had run out of something, or in which the kernel died.
+    An exercise in which the kernel ended, or that was never reached because others ended it, or that failed because the
+    kernel had run out of something, is run alone, without the others' answers.
     """
     end = time.monotonic() + wall_s
-    found, over = together(run, notebook, seed=seed, wall_s=wall_s)
+    found = together(run, notebook, seed=seed, wall_s=wall_s)
     for exercise in grading.exercises(notebook):
-        again = _starved(exercise, found) or _died(exercise, found) or (not over and _unsettled(exercise, found))
-        if again and time.monotonic() < end:
+        if (_starved(exercise, found) or _unsettled(exercise, found)) and time.monotonic() < end:
             found.update(run(_alone(notebook, exercise), seed=seed, wall_s=max(1.0, end - time.monotonic())))
     return found
 
 
 def together(
     run: Run, notebook: NotebookNode, *, seed: str, wall_s: float, runs: int = TOGETHER
-) -> tuple[dict[str, CellResult], bool]:
-    """Everything in one kernel, again without what ended it, `runs` times at most; and whether it ended well."""
+) -> dict[str, CellResult]:
+    """Everything in one kernel, again without what ended it, `runs` times at most."""
     end = time.monotonic() + wall_s
     found: dict[str, CellResult] = {}
     for _ in range(runs):
         one = run(notebook, seed=seed, wall_s=max(1.0, end - time.monotonic()))
         found.update(one)
         culprit = next((key for key, result in one.items() if result.fatal), None)
-        if culprit is None:
-            return found, True
-        if time.monotonic() >= end:
+        if culprit is None or time.monotonic() >= end:
             break
         notebook = _without(notebook, culprit)
-    return found, False
+    return found
 
 
 def _without(notebook: NotebookNode, key: str) -> NotebookNode:
@@ -82,11 +80,6 @@ def _starved(exercise: grading.Exercise, found: dict[str, CellResult]) -> bool:
     # What a judged check shows is compared with nothing, so it may have passed with an error on its lips.
     doubtful = {cell.id for cell in exercise.checks if grading.is_judged(cell)}
     return any(STARVED.search(one.words) for key, one in results.items() if not one.passed or key in doubtful)
-
-
-def _died(exercise: grading.Exercise, found: dict[str, CellResult]) -> bool:
-    """True where the kernel ended in the exercise, which may have been the turn of whoever came next."""
-    return any(found[cell.id].fatal == "died" for cell in (*exercise.answers, *exercise.checks) if cell.id in found)
 
 
 def _alone(notebook: NotebookNode, exercise: grading.Exercise) -> NotebookNode:
