@@ -11,6 +11,7 @@ so free to change.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ def memory_budget(model: nn.Module, run: Callable[[Callable], Tensor], fraction:
 
     flops: list[int] = []
     torch._dynamo.reset()  # else an earlier budget's graphs are taken
-    with config.patch(activation_memory_budget=float(fraction)):
+    with warnings.catch_warnings(), config.patch(activation_memory_budget=float(fraction)):
+        warnings.filterwarnings("ignore", "Guards may run slower", RuntimeWarning)  # on Python 3.13.0; nothing is timed
         saved, loss = _saved_by(lambda: run(torch.compile(model, backend=_counting(flops))), model)
     loss.backward()
     if not flops:
