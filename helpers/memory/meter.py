@@ -4,12 +4,16 @@ The meter is a dispatch mode, so it runs the reader's own code unchanged on any 
 each operator, counts a storage once however many views it has, rounds it as the CUDA caching allocator does, and
 hears from a finalizer when the storage is freed. What an operator allocates and frees within itself stays hidden;
 on a GPU the allocator's own counters show that remainder.
+
+A mode changes one thing by being there: autograd adds a second gradient to the first in place, but makes a third
+tensor while any mode watches. The meter counts what happens without it (`sums`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -17,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from . import sums
 from .account import rounded
 from .timeline import Block, Event
 
@@ -38,6 +43,7 @@ class Meter(TorchDispatchMode):
         self.live_bytes = self.peak_bytes = 0
         self._finalizers: dict[int, weakref.finalize] = {}
         self._categories: dict[int, str] = {}  # of storages without bytes, should they be refilled
+        self._sum: sums.Sum | None = None
 
     def adopt(self, tensors: Iterable[torch.Tensor], category: str) -> None:
         """Count tensors that were alive before the meter started, as `category`."""
@@ -63,11 +69,17 @@ class Meter(TorchDispatchMode):
         self._born(block)
         return block
 
-    def transient(self, size_bytes: int) -> None:
-        """Count a block that an operator makes and frees within itself."""
-        block = self.hold(size_bytes, self.where()[1])
-        self.live_bytes -= block.size_bytes
-        self.events.append(Event(block, -1, self.where()[0]))
+    @contextlib.contextmanager
+    def held(self, *sizes_bytes: int) -> Iterator[None]:
+        """Count blocks that an operator makes and frees within itself, alive while this is open."""
+        phase, owner = self.where()
+        blocks = [self.hold(size_bytes, owner) for size_bytes in sizes_bytes]
+        try:
+            yield
+        finally:
+            for block in blocks:
+                self.live_bytes -= block.size_bytes
+                self.events.append(Event(block, -1, phase))
 
     def __enter__(self) -> Meter:
         """FSDP empties and refills storages with `resize_`, which is no operator: it is watched beside them."""
@@ -88,10 +100,15 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         if holds_no_memory(types):
             return NotImplemented
+        peak_bytes = self.peak_bytes
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
             if isinstance(value, torch.Tensor):
                 self._see(value)
+        if func is sums.ADD and sums.is_of_gradients(*args):
+            made, first = (tensor.untyped_storage()._cdata for tensor in (result, args[0]))
+            if made in self.live and self.live[made] is self.events[-1].block:
+                self._sum = sums.Sum(made, first, len(self.events), peak_bytes)
         return result
 
     def stop(self) -> None:
@@ -139,7 +156,17 @@ class Meter(TorchDispatchMode):
         if finalizer is not None:
             finalizer.detach()  # its storage may live on without bytes
         self.live_bytes -= block.size_bytes
-        self.events.append(Event(block, -1, self.where()[0]))
+        if self._sum is not None and (self._sum.first, self._sum.events) == (key, len(self.events)):
+            self._add_in_place(block, self._sum)
+        else:
+            self.events.append(Event(block, -1, self.where()[0]))
+
+    def _add_in_place(self, block: Block, added: sums.Sum) -> None:
+        """The first of two gradients had no other owner: their sum lies in its `block`, and was never born."""
+        born = self.events.pop().block
+        self.live[added.made] = block
+        self.live_bytes += block.size_bytes - born.size_bytes
+        self.peak_bytes = max(added.peak_bytes, self.live_bytes)
 
 
 def holds_no_memory(types: Iterable[type]) -> bool:

@@ -104,3 +104,75 @@ def test_a_reused_address_is_a_new_storage():
         for _ in range(50):
             floats(1)
     assert (meter.peak_bytes, meter.live_bytes, len(meter.events)) == (MIB, 0, 100)
+
+
+class Twice(torch.autograd.Function):
+    """A backward written in Python that adds two tensors of its own, one of which nobody else has."""
+
+    @staticmethod
+    def forward(context, x):
+        return x * 2
+
+    @staticmethod
+    def backward(context, grad):
+        return grad.clone() + grad
+
+
+def born_in_backward(run):
+    with Meter() as meter:
+        loss = run()
+        before = len(meter.events)
+        loss.backward()
+    return [event.block.size_bytes for event in meter.events[before:] if event.sign > 0]
+
+
+def test_a_second_gradient_is_added_to_the_first_in_place():
+    """Without a mode autograd does so; under any mode it makes a third tensor, which the meter leaves out."""
+    weight, x = floats(1).requires_grad_(), torch.ones(())
+    assert born_in_backward(lambda: (weight * x).sum() + (weight * x).sum()).count(MIB) == 2
+    weight.grad = None
+    assert born_in_backward(lambda: (weight * x).sum() + (weight * x).sum() + (weight * x).sum()).count(MIB) == 3
+
+
+def test_the_peak_does_not_know_of_the_third_tensor():
+    weight, x = floats(1).requires_grad_(), torch.ones(())
+    with Meter() as meter:
+        ((weight * x).sum() + (weight * x).sum()).backward()
+    assert 2 * MIB <= meter.peak_bytes < 2.1 * MIB
+    assert MIB <= meter.live_bytes < 1.1 * MIB
+    weight.grad = None
+    gc.collect()
+    assert meter.live_bytes < 0.1 * MIB
+
+
+def test_a_gradient_that_somebody_keeps_is_left_as_it_is():
+    weight, x, kept = floats(1).requires_grad_(), torch.ones(()), []
+
+    def run():
+        products = weight * x, weight * x
+        for product in products:
+            product.grad_fn.register_hook(lambda to, _: kept.append(to[0]))
+        return sum(product.sum() for product in products)
+
+    assert born_in_backward(run).count(MIB) == 3
+
+
+def test_a_gradient_that_is_a_view_is_left_as_it_is():
+    """Its base holds the same storage. So a tied head, whose gradient is a transposed product, costs a third one."""
+    weight, x = floats(1).requires_grad_(), torch.ones(())
+    assert born_in_backward(lambda: sum((weight.view(512, 512) * x).sum() for _ in range(2))).count(MIB) == 3
+
+
+def test_what_a_backward_of_yours_adds_is_counted():
+    x = floats(1).requires_grad_()
+    assert born_in_backward(lambda: Twice.apply(x).sum()).count(MIB) == 2  # the clone, and the sum
+
+
+@pytest.mark.parametrize(("graph", "tensors"), [(False, 2), (True, 3)])
+def test_where_the_backward_is_to_be_differentiated_nothing_is_added_in_place(graph, tensors):
+    weight, x = floats(1).requires_grad_(), torch.ones(())
+    with Meter() as meter:
+        loss = (weight * x).sum() + (weight * x).sum()
+        before = len(meter.events)
+        torch.autograd.grad(loss, weight, create_graph=graph)
+    assert [event.block.size_bytes for event in meter.events[before:] if event.sign > 0].count(MIB) == tensors

@@ -1,13 +1,14 @@
 """An independent witness: PyTorch's own profiler counts the bytes of the same step, inside the CPU allocator."""
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from helpers.catalog import TrainSetup
-from helpers.memory import measure, rounded, steps
+from helpers.memory import measure, rounded, steps, sums
 from helpers.memory.meter import Meter
 
 CASES = [
@@ -58,6 +59,18 @@ def test_the_meter_and_the_profiler_see_the_same_peak(warm_run):
     assert metered_bytes(warm_run) == pytest.approx(witnessed_bytes(warm_run), rel=ALLOWED)
 
 
+def test_the_meter_knows_which_gradients_autograd_adds_in_place(warm_run, monkeypatch):
+    """Under a mode it adds none so. Without one, the profiler sees `add_` where a node's gradients come together."""
+    taken, add_in_place = [], Meter._add_in_place
+    monkeypatch.setattr(Meter, "_add_in_place", lambda self, *how: taken.append(add_in_place(self, *how)))
+    metered_bytes(warm_run)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        warm_run.step()
+    engine = "autograd::engine::evaluate_function"
+    added = [e for e in profiler.events() if e.name == "aten::add_" and e.cpu_parent and engine in e.cpu_parent.name]
+    assert len(taken) == len(added) > 10
+
+
 def test_a_meter_that_misses_frees_is_found_out(monkeypatch):
     run = steps.training_run(TrainSetup(*CASES[0]), "cpu")
     run.step()
@@ -78,3 +91,27 @@ def test_a_meter_that_counts_views_again_is_found_out(monkeypatch):
     monkeypatch.setattr(Meter, "_see", by_tensor)
     monkeypatch.setattr(Meter, "_freed", lambda self, key: None)
     assert metered_bytes(run) > (1 + 100 * ALLOWED) * truth
+
+
+def a_weight_used_twice():
+    weight, x = torch.zeros(1024, 1024, requires_grad=True), torch.ones(())
+
+    def step():
+        ((weight * x).sum() + (weight * x).sum()).backward()
+        weight.grad = None
+
+    return SimpleNamespace(step=step)
+
+
+def test_two_gradients_are_added_in_place_when_nobody_watches(monkeypatch):
+    """Autograd makes a third tensor under any mode, the meter's too: the profiler sees the step without it."""
+    run = a_weight_used_twice()
+    truth = witnessed_bytes(run)
+    assert truth == pytest.approx(2 * 4 * 2**20, rel=ALLOWED)
+    with Meter() as meter:
+        run.step()
+    assert meter.peak_bytes == pytest.approx(truth, rel=ALLOWED)
+    monkeypatch.setattr(sums, "is_of_gradients", lambda *_: False)
+    with Meter() as meter:
+        run.step()
+    assert meter.peak_bytes == pytest.approx(1.5 * truth, rel=ALLOWED)

@@ -5,15 +5,15 @@ The meter sees what operators return. Here is what they hold besides, while they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..account import rounded
 from ..meter import Meter
 from ..timeline import BACKWARD, OPTIMIZER, Block
+from . import attention
 
 _aten = torch.ops.aten
 PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv}
@@ -50,36 +50,45 @@ class CudaMeter(FakeMeter):
 
     def __init__(self, capability: tuple[int, int]) -> None:
         super().__init__()
-        self.workspace_bytes = workspace_bytes(capability)
+        self.capability, self.workspace_bytes = capability, workspace_bytes(capability)
         self.workspaces: dict[str, Block] = {}  # by library and thread: autograd has handles of its own
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
-        result = super().__torch_dispatch__(func, types, args, kwargs)
         packet = func._overloadpacket
+        if packet._qualified_op_name == "bitsandbytes::gemm_4bit":
+            return self._four_bit_product(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
         if packet in PRODUCTS:
             self._workspace(*self._library(biased=packet is _aten.addmm and args[0].dim() == 1))
         elif packet in TRANSIENT:
-            for size_bytes in TRANSIENT[packet](*args):
-                self.transient(size_bytes)
-        elif packet._qualified_op_name == "bitsandbytes::gemm_4bit":
-            self._four_bit_product(*args)
+            for sizes_bytes in TRANSIENT[packet](self.capability, *args):
+                with self.held(*sizes_bytes):
+                    pass
+            if packet is _aten._scaled_dot_product_efficient_attention:
+                self._on_host(result[2:])  # dropout's seed and offset, unless a graph is captured (attention.cu)
         return result
 
-    def _four_bit_product(self, x: torch.Tensor, weight: torch.Tensor, shape: Sequence[int], absmax: torch.Tensor,
-                          block: int, kind: str, bias: torch.Tensor | None = None,
-                          absmax_8bit: torch.Tensor | None = None, *_: object) -> None:  # fmt: skip
+    def _on_host(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These come from an operator, and take no memory of the device."""
+        for tensor in tensors:
+            block = self.live[tensor.untyped_storage()._cdata]
+            self.live_bytes -= block.size_bytes
+            block.size_bytes = 0
+
+    def _four_bit_product(self, func, types, args, kwargs) -> Any:
         """_dequant_linear_fallback in bitsandbytes/backends/cuda/ops.py: weight and scales decoded, then F.linear.
 
         For few tokens a kernel decodes as it multiplies and holds nothing: up to 4 on every GPU, up to 16 to 512
         by shape and GPU (_gemm_4bit_use_custom_cuda). Here the line is at 64.
         """
+        x, _, shape, _, block, _, bias, scales_8bit, *_ = *args, None, None
         if x.numel() // x.shape[-1] <= FUSED_TOKENS and shape[1] % block == 0:
-            return
-        decoded = [x.element_size() * shape[0] * shape[1]]
-        if absmax_8bit is not None:
-            decoded += [4 * absmax_8bit.numel()] * 2  # without the offset, and with it
-        self.transient(sum(map(rounded, decoded)))
-        self._workspace(*self._library(biased=bias is not None))
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        scales = [] if scales_8bit is None else [4 * scales_8bit.numel()] * 2  # without the offset, and with it
+        with self.held(*scales, x.element_size() * shape[0] * shape[1]):
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+            self._workspace(*self._library(biased=bias is not None))
+        return result
 
     def _library(self, biased: bool) -> tuple[str, int]:
         return ("cuBLASLt", LT_WORKSPACE_BYTES) if biased else ("cuBLAS", self.workspace_bytes)
@@ -94,32 +103,14 @@ class CudaMeter(FakeMeter):
             self.workspaces[name] = self.hold(size_bytes, name)
 
 
-def _softmax_backward(grad: torch.Tensor, output: torch.Tensor, *_: object) -> list[int]:
+def _softmax_backward(capability: tuple[int, int], grad: torch.Tensor, output: torch.Tensor, *_) -> attention.Held:
     """softmax_backward_cuda_out in aten/src/ATen/native/cuda/SoftMax.cu: `Tensor tmp = grad * output`."""
-    return [grad.numel() * max(grad.element_size(), output.element_size())]
-
-
-def _flash_backward(grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, *_: object) -> list[int]:
-    """mha_bwd in flash_attn/flash_api.cpp: softmax_d and, in FP32, dq_accum with rows rounded up to 128; for grouped
-    heads dk and dv of every query head, summed afterwards."""
-    batch, heads, rows, width = q.shape
-    rounded_rows, rounded_width = -(-rows // 128) * 128, -(-width // 32) * 32
-    sizes = [4 * batch * heads * rounded_rows, 4 * batch * heads * rounded_rows * rounded_width]
-    if k.shape[1] != heads:
-        sizes += [k.element_size() * batch * heads * k.shape[2] * width] * 2
-    return [sum(sizes)]
-
-
-def _efficient_backward(grad: torch.Tensor, q: torch.Tensor, *_: object) -> list[int]:
-    """_efficient_attention_backward in transformers/cuda/attention_backward.cu: delta, and for 16-bit types a
-    workspace in which grad_q is summed up in FP32 (kNeedsAccumGradQ in kernel_backward.h)."""
-    batch, heads, rows, _ = q.shape
-    accumulator = 4 * q.numel() if q.element_size() == 2 else 0
-    return [4 * batch * heads * rows + accumulator]
+    return [(grad.numel() * max(grad.element_size(), output.element_size()),)]
 
 
 TRANSIENT = {
     _aten._softmax_backward_data: _softmax_backward,
-    _aten._scaled_dot_product_flash_attention_backward: _flash_backward,
-    _aten._scaled_dot_product_efficient_attention_backward: _efficient_backward,
+    _aten._scaled_dot_product_flash_attention_backward: attention.flash_backward,
+    _aten._scaled_dot_product_efficient_attention: attention.efficient_forward,
+    _aten._scaled_dot_product_efficient_attention_backward: attention.efficient_backward,
 }

@@ -1,0 +1,79 @@
+"""What CUDA's attention kernels hold while they run: worked by hand from PyTorch's source, and seen in a trace."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from helpers.memory import trace
+from helpers.memory.trace import attention
+
+MIB = 2**20
+T4, A100, RTX_4090 = (7, 5), (8, 0), (8, 9)
+
+
+def on_meta(batch, heads, rows, width, dtype=torch.float16):
+    return torch.empty(batch, heads, rows, width, dtype=dtype, device="meta")
+
+
+def backward(capability, *shape, dtype=torch.float16):
+    q = on_meta(*shape, dtype=dtype)
+    return attention.efficient_backward(capability, q, q, q)
+
+
+@pytest.mark.parametrize(("capability", "shape", "floats"), [
+    (T4, (2, 32, 512, 64), 8 * (64 * 64 + 4)),  # 8 blocks of 64 rows; grad_k and grad_v in registers
+    (A100, (2, 32, 512, 64), 8 * (64 * 64 + 4)),
+    (T4, (2, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 8 * 64 * 128),  # 200 // 24 = 8 splits of the keys
+    (T4, (1, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 16 * 64 * 128),  # as many as there are blocks of keys
+    (T4, (8, 32, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 1 * 64 * 128),  # 200 // 256 = 0, so 1
+    (A100, (2, 12, 1024, 128), 8 * 1 * (128 * 128 + 4)),  # blocks of 128 rows and columns, in registers again
+    (A100, (2, 12, 1024, 256), 8 * 4 * (128 * 64 + 4) + 2 * 8 * 64 * 256),
+    (RTX_4090, (2, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 8 * 64 * 128),
+    (RTX_4090, (2, 12, 1024, 80), 8 * 2 * (128 * 64 + 4)),  # the kernel made for Stable Diffusion
+    (T4, (1, 1, 65, 64), 2 * (64 * 64 + 4)),  # the last block is whole, too
+])  # fmt: skip
+def test_the_memory_efficient_backward_in_16_bits(capability, shape, floats):
+    batch, heads, rows, _ = shape
+    assert backward(capability, *shape) == [(4 * batch * heads * rows, 4 * batch * heads * floats)]
+
+
+def test_in_fp32_the_product_that_makes_delta_comes_first():
+    numbers, delta = 2 * 12 * 1024 * 64, 4 * 2 * 12 * 1024
+    workspace = 4 * 2 * 12 * 16 * (64 * 64 + 4)  # grad_q is summed up there in FP32 too: keys are split
+    assert backward(A100, 2, 12, 1024, 64, dtype=torch.float32) == [(delta, delta, 4 * numbers), (delta, workspace)]
+
+
+def test_wide_heads_are_summed_up_beside_the_result_in_16_bits():
+    q = on_meta(2, 8, 512, 256)
+    assert attention.efficient_forward(T4, q) == [(4 * q.numel(),)]
+    assert attention.efficient_forward(T4, q.float()) == []
+    assert attention.efficient_forward(T4, on_meta(2, 8, 512, 128)) == []
+
+
+def test_flash_backward_holds_row_sums_an_fp32_gradient_and_the_unsummed_gradients_of_grouped_heads():
+    q, k = on_meta(2, 8, 200, 40), on_meta(2, 2, 200, 40)
+    alone = (4 * 2 * 8 * 256, 4 * 2 * 8 * 256 * 64)  # 200 rows become 256, a width of 40 becomes 64
+    assert attention.flash_backward(A100, q, q, q) == [alone]
+    assert attention.flash_backward(A100, q, q, k) == [(*alone, *[2 * 2 * 8 * 200 * 40] * 2)]
+
+
+def traced(capability, width, seen):
+    """The sizes that a forward and a backward on a GPU of this capability bring into the world."""
+    with trace.fake(capability=capability):
+        q = torch.empty(1, 8, 512, width, dtype=torch.float16, requires_grad=True)
+        run = lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()  # noqa: E731
+        found = trace.record(run, warmup=0)
+    return [event.block.size_bytes for event in found.events[found.first :] if event.sign > 0 and event.phase == seen]
+
+
+def test_a_trace_counts_each_of_them_as_a_block_of_its_own():
+    delta, workspace = attention.efficient_backward(T4, *[on_meta(1, 8, 512, 64)] * 3)[0]
+    born = traced(T4, 64, "backward")
+    assert workspace in born
+    assert born[born.index(workspace) - 1] == delta
+    assert 4 * 8 * 512 * 256 in traced(T4, 256, "forward")
+
+
+def test_the_seeds_of_dropout_lie_on_the_host():
+    """Seed and offset of the memory-efficient kernel: results of the operator, 512 bytes each if they were counted."""
+    assert traced(T4, 64, "forward").count(0) == 2
