@@ -143,6 +143,8 @@ def test_the_peak_does_not_know_of_the_third_tensor():
     weight.grad = None
     gc.collect()
     assert meter.live_bytes < 0.1 * MIB
+    born, dead = ({id(event.block) for event in meter.events if event.sign == sign} for sign in (1, -1))
+    assert dead <= born, "what lies in the first one's block is freed as that block"
 
 
 def test_a_gradient_that_somebody_keeps_is_left_as_it_is():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 ALLOCATED, FREE, PENDING = "allocated", "free", "pending"  # pending: freed, and another stream may still use it
@@ -138,10 +138,13 @@ def merge(into: Chunk, other: Chunk | None) -> bool:
     return True
 
 
-def shown(chunks: list[Chunk]) -> tuple[Segment, ...]:
-    """The segments that `chunks`, all the mapped ones, make up; the oldest first, for addresses fall."""
-    heads = sorted((c for c in chunks if c.prev is None or not c.prev.mapped), key=lambda chunk: -chunk.address)
-    return tuple(_segment(head) for head in heads)
+def shown(chunks: list[Chunk], made: Mapping[int, int]) -> tuple[Segment, ...]:
+    """The segments that `chunks`, all the mapped ones, make up, in the order that `made` gives for their addresses.
+
+    Mapped ranges of expandable segments come from the highest address down.
+    """
+    heads = (chunk for chunk in chunks if chunk.prev is None or not chunk.prev.mapped)
+    return tuple(map(_segment, sorted(heads, key=lambda head: -head.address if head.range else made[head.address])))
 
 
 def _segment(head: Chunk) -> Segment:

@@ -11,6 +11,7 @@ SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP = (
 )  # fmt: skip
 FIRST_ADDRESS = 0x7F00_0000_0000
 RANGE_BYTES = 2**40  # virtual addresses per expandable segment; the real one reserves 9/8 of the card
+STRIDE = 2**25  # virtual addresses that cudaMalloc takes at a time: 32 MiB, or the next multiple
 
 
 class SegmentEvent(NamedTuple):
@@ -22,20 +23,33 @@ class SegmentEvent(NamedTuple):
     stream: int
 
 
+class Room:
+    """The unused upper end of a stretch of addresses."""
+
+    __slots__ = ("address", "size")
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address, self.size = address, size
+
+
 class Driver:
     """Hands out at most `capacity_bytes` (None: no end), and remembers each call in `calls`.
 
-    Best fit breaks ties by address, so where new segments lie decides fragmentation. They lie below the older ones
-    here: a GPU shares the addresses of its process, and Linux hands those out from the top down. (The driver's source
-    is not public, so that is inferred; with rising addresses ten published runs of eager attention come out up to 8.9 %
-    off in reserved bytes, with falling ones 0.16 %.) No address is used twice, so equal traces give equal addresses.
-    `recorded` are the (size, address) pairs that a real driver answered, first come first used.
+    Best fit breaks ties by address, so where new segments lie decides fragmentation. Addresses are taken in stretches
+    of 32 MiB or a multiple, each below the last: a GPU shares the addresses of its process, and Linux hands those out
+    from the top down. What does not fill its stretch leaves room above it, and a segment goes into the oldest room that
+    holds it. The driver's source is not public, so that is inferred: with it twenty published runs come out exactly in
+    reserved bytes, with one address after the other upwards up to 8.9 % off, downwards 0.28 %.
+
+    No address is used twice, so equal traces give equal addresses. `recorded` are the (size, address) pairs that a real
+    driver answered, first come first used.
     """
 
     def __init__(self, capacity_bytes: int | None = None, recorded: Iterable[tuple[int, int]] = ()) -> None:
         self.capacity_bytes = capacity_bytes
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.calls: list[SegmentEvent] = []
+        self._rooms: list[Room] = []  # the oldest first
         self._recorded = deque(recorded)
         self._next = min([FIRST_ADDRESS, *(address for _, address in self._recorded)])  # below all: no address twice
 
@@ -84,5 +98,15 @@ class Driver:
     def _address(self, size: int) -> int:
         if self._recorded and self._recorded[0][0] == size:
             return self._recorded.popleft()[1]
-        self._next -= size
-        return self._next
+        room = next((room for room in self._rooms if room.size >= size), None) or self._stretch(size)
+        address = room.address
+        room.address, room.size = room.address + size, room.size - size
+        if not room.size:
+            self._rooms.remove(room)
+        return address
+
+    def _stretch(self, size: int) -> Room:
+        taken = -(-size // STRIDE) * STRIDE
+        self._next = (self._next - taken) // STRIDE * STRIDE
+        self._rooms.append(Room(self._next, taken))
+        return self._rooms[-1]

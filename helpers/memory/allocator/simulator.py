@@ -63,8 +63,9 @@ class Allocator:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """What the allocator holds, by address."""
-        return shown([*self.live.values(), *self.small.free, *self.large.free])
+        """What the allocator holds, the oldest first."""
+        made = {call.address: number for number, call in enumerate(self.driver.calls)}
+        return shown([*self.live.values(), *self.small.free, *self.large.free], made)
 
     def alloc(self, size_bytes: int, stream: int = 0, name: str = "") -> Allocation:
         """A block of at least `size_bytes`; OutOfMemory when there is none, WorkbookError for a size that is none.

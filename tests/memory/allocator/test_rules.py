@@ -4,13 +4,14 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.memory.allocator import MIB, Allocator, OutOfMemory, Settings
+from helpers.memory.allocator.driver import Driver
 from tests.memory.allocator.audit import audit
 
 KIB = 1024
 
 
 def sizes(allocator):
-    """Each segment as its blocks' sizes in MiB, negative where free, by address."""
+    """Each segment as its blocks' sizes in MiB, negative where free, the oldest first."""
     return [[(1 if b.state == "allocated" else -1) * b.size_bytes / MIB for b in s.blocks] for s in allocator.segments]
 
 
@@ -73,11 +74,11 @@ def test_best_fit_takes_the_smallest_hole_that_is_large_enough():
 
 def test_equal_holes_are_taken_by_address():
     allocator = Allocator()
-    first, second = allocator.alloc(12 * MIB), allocator.alloc(12 * MIB)
+    first, second = allocator.alloc(32 * MIB), allocator.alloc(32 * MIB)
     allocator.free(second)
     allocator.free(first)
-    assert second.address < first.address  # newer segments lie below
-    assert allocator.alloc(12 * MIB).address == second.address
+    assert second.address == first.address - 32 * MIB  # below: each takes a whole stretch of addresses
+    assert allocator.alloc(32 * MIB).address == second.address
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)])
@@ -262,3 +263,26 @@ def test_a_second_equal_step_may_need_more_than_the_first():
             allocator.free(block)
         reserved.append(allocator.reserved_bytes // MIB)
     assert reserved == [38, 56, 56]
+
+
+@pytest.mark.parametrize(("sizes_mib", "above_the_first"), [
+    ((32, 64, 96), (0, -64, -160)),  # whole stretches, each below the last
+    ((20, 12), (0, 20)),  # the room above 20 of 32 MiB is 12
+    ((20, 14), (0, -32)),  # and 14 do not fit
+    ((40, 20, 12), (0, 40, -32)),  # 40 of 64 leave 24, 20 of them leave 4
+    ((20, 24, 10), (0, -32, 20)),  # the oldest room, not the nearest: 12 above 20, then 8 above 24
+    ((2, 2, 2), (0, 2, 4)),  # small segments rise
+])  # fmt: skip
+def test_where_the_driver_lays_segments(sizes_mib, above_the_first):
+    driver = Driver()
+    addresses = [driver.malloc(size * MIB, stream=0) for size in sizes_mib]
+    assert tuple((address - addresses[0]) // MIB for address in addresses) == above_the_first
+
+
+def test_segments_are_listed_as_they_were_made_wherever_they_lie():
+    allocator = Allocator()
+    for size in (40, 11, 70):
+        allocator.alloc(size * MIB)
+    assert sizes(allocator) == [[40], [12], [70]]
+    lie = [segment.address for segment in allocator.segments]
+    assert lie[2] < lie[0] < lie[1]

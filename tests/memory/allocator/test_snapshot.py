@@ -8,6 +8,7 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.memory.allocator import MIB, alloc, free, live_snapshot, read_snapshot, replay
+from helpers.memory.allocator.compare import by_address
 from tests.memory.allocator.snapshots import snapshot_of
 
 STEPS = [alloc("a", 3 * MIB), alloc("b", 1000), alloc("c", 30 * MIB), free("a")]
@@ -33,7 +34,7 @@ def test_a_file_and_a_dict_read_alike(dumped):
 def test_segments_are_those_of_the_simulator():
     snapshot, ran = read_snapshot(GOOD), replay(STEPS)
     assert (snapshot.reserved_bytes, snapshot.allocated_bytes) == (52 * MIB, 30 * MIB + 1024)
-    for real, simulated in zip(snapshot.segments, reversed(ran.segments), strict=True):
+    for real, simulated in zip(snapshot.segments, by_address(ran.segments), strict=True):
         assert (real.address, real.pool, real.size_bytes) == (simulated.address, simulated.pool, simulated.size_bytes)
         assert [(b.size_bytes, b.requested_bytes, b.state) for b in real.blocks] == [
             (b.size_bytes, b.requested_bytes, b.state) for b in simulated.blocks
