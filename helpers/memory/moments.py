@@ -208,8 +208,12 @@ class Step:
         return freed, matrices + one + rounded(self.hidden_values * self.width.residual)
 
     def backward_of_embedding(self) -> Moment:
-        """Every gradient exists. Tied weights hold three of vocab x hidden: the head's, the embedding's, their sum."""
-        tied = 2 * tensors_bytes(self._head_tensors(), self.recipe.grad_bytes) if self.model.tied else 0
+        """Every gradient exists. Tied weights hold three of vocab x hidden: the head's, the embedding's, their sum.
+
+        Under autocast two: the head's is a cast, no view, and autograd adds the embedding's to it in place.
+        """
+        beside = (1 if self.width.autocast else 2) if self.model.tied else 0
+        tied = beside * tensors_bytes(self._head_tensors(), self.recipe.grad_bytes)
         workspace = rounded(self.hidden_values * self.width.residual) + tied
         return self._moment("backward of the embedding", self.tensors, 0, 0, workspace)
 

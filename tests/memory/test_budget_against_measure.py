@@ -37,6 +37,7 @@ CASES = [
     ("qwen2", "bf16", "adamw-foreach", 1, 128, "every:2", "eager", 0.005),
     ("opt", "fp32", "adamw-fused", 2, 128, "none", "sdpa", 0.005),
     ("opt", "bf16", "adamw-fused", 2, 128, "full", "sdpa", 0.005),
+    ("opt", "autocast-bf16", "sgd-momentum", 1, 32, "full", "sdpa", 0.005),
 ]
 SMALL_CHANGE_BYTES = 1536  # the rotary frequencies; Gemma-2's scale of the embedding
 COUNTER_BYTES = 1024  # per tensor: the step counter, and the rounding of two states one by one

@@ -1,13 +1,13 @@
-"""LoRA steps on a T4: allocated within 0.1 %, after loading within 0.1 MiB, reserved within 1 %.
+"""LoRA steps on a T4: every published figure to a tenth of a MiB, reserved memory too.
 
-Reserved memory is less certain: which of two equal free blocks is used depends on addresses that only the driver knows.
+That is further than it has to go (allocated 0.1 %, reserved 0.5 %): what misses it has lost a rule.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from helpers.memory.accuracy import Case, Row, cases
+from helpers.memory.accuracy import Case, Row, cases, lora
 from helpers.memory.accuracy.table import rows_of
 from helpers.memory.allocator import MIB, Allocator
 from helpers.memory.trace import kernels
@@ -16,7 +16,6 @@ pytest.importorskip("peft", reason="the LoRA steps are rebuilt with peft")
 
 SAMPLE = ("SmolLM2-135M eager 2x512", "TinyLlama-1.1B-Chat-v1.0 sdpa 2x512")
 OTHERS = [case for case in cases("lora") if case.name not in SAMPLE]
-RESERVED = {"eager": 0.002, "sdpa": 0.0075}
 
 
 def rebuilt(case: Case) -> dict[str, Row]:
@@ -24,12 +23,8 @@ def rebuilt(case: Case) -> dict[str, Row]:
 
 
 def check(case: Case) -> None:
-    found = rebuilt(case)
-    load = found["after load"]
-    assert abs(load.predicted - load.measured) <= 0.1 * MIB
-    for quantity, row in found.items():
-        bound = RESERVED[case.setup["attention"]] if quantity == "peak reserved" else 0.001
-        assert abs(row.error) <= bound, str(row)
+    for row in rebuilt(case).values():
+        assert abs(row.predicted - row.measured) <= 0.1 * MIB, str(row)
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -49,6 +44,16 @@ def test_without_the_hidden_product_of_softmax_backward_it_is_red(monkeypatch: p
     kept = {packet: rule for packet, rule in kernels.TRANSIENT.items() if rule is not kernels._softmax_backward}
     monkeypatch.setattr(kernels, "TRANSIENT", kept)
     assert abs(rebuilt(case)["peak allocated"].error) > 0.001
+
+
+@pytest.mark.slow
+def test_without_the_rotary_product_of_its_release_a_step_would_reserve_52_mib_less(monkeypatch: pytest.MonkeyPatch):
+    """One cuBLAS workspace later, in another hole; what is allocated is the same."""
+    case = next(case for case in cases("lora") if case.name == "SmolLM2-1.7B sdpa 4x1024")
+    monkeypatch.setattr(lora, "_angles_by_product", lambda base: None)
+    found = rebuilt(case)
+    assert abs(found["peak allocated"].error) < 1e-5
+    assert found["peak reserved"].predicted == found["peak reserved"].measured - 52 * MIB
 
 
 def test_newer_segments_lie_below_so_of_equal_free_blocks_the_newest_is_used() -> None:
