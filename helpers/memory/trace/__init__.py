@@ -7,8 +7,8 @@
         found = trace.record(lambda: model(x).sum().backward(), model)
     found.peak_reserved_bytes, found.at_peak[:5]
 
-`record` runs and accounts, `fake` makes tensors without memory, `cuda` takes the paths that a GPU takes, `kernels`
-adds what its kernels keep to themselves, `runs` has steps ready made, `bases` the 4-bit bases of QLoRA.
+`record` runs and accounts, `fake` makes tensors without memory, `cuda` and `sdp` take the paths that a GPU takes,
+`kernels` adds what its kernels keep to themselves, `runs` has steps ready made, `bases` the 4-bit bases of QLoRA.
 """
 
 from .bases import QuantizedBase

@@ -34,27 +34,30 @@ def flash_backward(capability: tuple[int, int], grad: torch.Tensor, q: torch.Ten
     return [tuple(sizes)]
 
 
-def efficient_forward(capability: tuple[int, int], q: torch.Tensor, *_) -> Held:
+def efficient_forward(capability: tuple[int, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_) -> Held:
     """_efficient_attention_forward in transformers/cuda/attention.cu: 16-bit results of wide heads are summed up in
     FP32 (kNeedsOutputAccumulatorBuffer in kernel_forward.h)."""
-    return [(4 * q.numel(),)] if q.element_size() == 2 and q.shape[-1] > IN_REGISTERS else []
+    width = v.shape[-1]
+    return [(4 * q[..., 0].numel() * width,)] if q.element_size() == 2 and width > IN_REGISTERS else []
 
 
-def efficient_backward(capability: tuple[int, int], grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, *_) -> Held:
+def efficient_backward(capability: tuple[int, int], grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
+                       v: torch.Tensor, *_) -> Held:  # fmt: skip
     """_efficient_attention_backward in transformers/cuda/attention_backward.cu: delta, which is the sum of grad times
     output for each row, and the workspace of the kernel (workspace_size in kernel_backward.h).
 
     A kernel for FP32 does not make delta itself: then the product is there before the workspace is.
     """
     batch, heads, rows, width = q.shape
-    delta, tile = 4 * batch * heads * rows, _tile(capability, q.element_size() == 2, width)
+    widest = max(width, v.shape[-1])
+    delta, tile = 4 * batch * heads * rows, _tile(capability, q.element_size() == 2, widest)
     blocks = -(-rows // tile.rows) * -(-width // tile.columns)
     floats = blocks * (tile.rows * tile.columns + 4)  # GradQTempStorage: a lock, a counter and the sums of one block
     if q.element_size() == 2 and not tile.in_registers:
         splits = max(1, min(-(-k.shape[2] // tile.columns), 200 // (batch * heads)))
-        floats += 2 * splits * tile.columns * _up(width, tile.rows)  # of grad_k and of grad_v
+        floats += splits * tile.columns * (_up(width, tile.rows) + _up(v.shape[-1], tile.rows))  # of grad_k and grad_v
     held = (delta, 4 * batch * heads * _up(floats, 4))
-    return [held] if q.element_size() == 2 else [(delta, delta, 4 * q.numel()), held]
+    return [held] if q.element_size() == 2 else [(delta, delta, 4 * grad.numel()), held]
 
 
 def _tile(capability: tuple[int, int], half: bool, width: int) -> Tile:

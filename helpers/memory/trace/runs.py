@@ -18,8 +18,11 @@ from .fake import without_memory
 from .on_host import linears_made_on_host
 from .record import AMPERE, CUDA, Trace, fake, record
 
-# Compute capabilities that change what is allocated; NVIDIA's CUDA GPUs table. All others count as Ampere (8, 0).
-CAPABILITIES = {"v100": (7, 0), "t4": (7, 5), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0)}
+# NVIDIA's CUDA GPUs table. What is not in it counts as an A100: (8, 0).
+CAPABILITIES = {
+    "v100": (7, 0), "t4": (7, 5), "a10": (8, 6), "rtx-3090": (8, 6), "l4": (8, 9), "l40s": (8, 9), "rtx-4090": (8, 9),
+    "h100": (9, 0), "h200": (9, 0), "b200": (10, 0), "rtx-5090": (12, 0),
+}  # fmt: skip
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -27,7 +30,8 @@ def capability_of(gpu: str | Device | None) -> tuple[int, int]:
     """The compute capability whose kernels a trace follows; Ampere's where `gpu` is None."""
     if gpu is None:
         return AMPERE
-    return CAPABILITIES.get(device(gpu).name.split("-")[0], AMPERE)
+    name = device(gpu).name
+    return next((found for card, found in CAPABILITIES.items() if name.startswith(f"{card}-")), AMPERE)
 
 
 def train(setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, steps: int = 2,

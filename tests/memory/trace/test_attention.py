@@ -17,7 +17,7 @@ def on_meta(batch, heads, rows, width, dtype=torch.float16):
 
 def backward(capability, *shape, dtype=torch.float16):
     q = on_meta(*shape, dtype=dtype)
-    return attention.efficient_backward(capability, q, q, q)
+    return attention.efficient_backward(capability, q, q, q, q)
 
 
 @pytest.mark.parametrize(("capability", "shape", "floats"), [
@@ -37,6 +37,14 @@ def test_the_memory_efficient_backward_in_16_bits(capability, shape, floats):
     assert backward(capability, *shape) == [(4 * batch * heads * rows, 4 * batch * heads * floats)]
 
 
+def test_values_may_be_narrower_than_keys():
+    """DeepSeek's 192 and 128: the widest of the two chooses the tile, and grad_v is as wide as the values."""
+    q, v = on_meta(2, 12, 1024, 192), on_meta(2, 12, 1024, 128)
+    floats = 8 * 3 * (128 * 64 + 4) + 8 * 64 * (256 + 128)
+    assert attention.efficient_backward(A100, v, q, q, v) == [(4 * 2 * 12 * 1024, 4 * 2 * 12 * floats)]
+    assert attention.efficient_forward(A100, q, q, v) == []
+
+
 def test_in_fp32_the_product_that_makes_delta_comes_first():
     numbers, delta = 2 * 12 * 1024 * 64, 4 * 2 * 12 * 1024
     workspace = 4 * 2 * 12 * 16 * (64 * 64 + 4)  # grad_q is summed up there in FP32 too: keys are split
@@ -45,9 +53,9 @@ def test_in_fp32_the_product_that_makes_delta_comes_first():
 
 def test_wide_heads_are_summed_up_beside_the_result_in_16_bits():
     q = on_meta(2, 8, 512, 256)
-    assert attention.efficient_forward(T4, q) == [(4 * q.numel(),)]
-    assert attention.efficient_forward(T4, q.float()) == []
-    assert attention.efficient_forward(T4, on_meta(2, 8, 512, 128)) == []
+    assert attention.efficient_forward(T4, q, q, q) == [(4 * q.numel(),)]
+    assert attention.efficient_forward(T4, *[q.float()] * 3) == []
+    assert attention.efficient_forward(T4, *[on_meta(2, 8, 512, 128)] * 3) == []
 
 
 def test_flash_backward_holds_row_sums_an_fp32_gradient_and_the_unsummed_gradients_of_grouped_heads():
@@ -67,7 +75,7 @@ def traced(capability, width, seen):
 
 
 def test_a_trace_counts_each_of_them_as_a_block_of_its_own():
-    delta, workspace = attention.efficient_backward(T4, *[on_meta(1, 8, 512, 64)] * 3)[0]
+    delta, workspace = attention.efficient_backward(T4, *[on_meta(1, 8, 512, 64)] * 4)[0]
     born = traced(T4, 64, "backward")
     assert workspace in born
     assert born[born.index(workspace) - 1] == delta

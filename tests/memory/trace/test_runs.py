@@ -6,7 +6,6 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
 from helpers.memory import budget, trace
-from helpers.memory.trace.runs import capability_of
 
 GIB = 2**30
 
@@ -85,12 +84,6 @@ def test_bad_adapters_are_refused(rank, targets):
     pytest.importorskip("peft")
     with pytest.raises(WorkbookError):
         trace.lora(TrainSetup("tiny-llama", precision="bf16"), rank, targets)
-
-
-def test_the_gpu_decides_the_kernels():
-    assert capability_of("t4") == (7, 5)
-    assert capability_of("h100-pcie") == (9, 0)
-    assert capability_of("rtx-4090") == capability_of(None) == (8, 0)
 
 
 @pytest.mark.parametrize("weights", ["nf4", "nf4-dq"])
