@@ -92,12 +92,14 @@ def _accuracy(arguments: argparse.Namespace) -> int:
     from ..memory.accuracy import report
     from ..techniques.checkpointing import apply
 
-    return report(arguments.only, json_wanted=arguments.json, apply=apply)
+    return report(arguments.only, json_wanted=arguments.json, apply=apply, measured=arguments.measured)
 
 
 def _accuracy_flags(parser: argparse.ArgumentParser) -> None:
     kinds = "op (half a minute), lora (two, with peft), serving, recorded; else all"
-    parser.add_argument("--only", metavar="KIND", help=kinds)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--only", metavar="KIND", help=kinds)
+    which.add_argument("--measured", metavar="FILE", help="LoRA steps that you measured: docs/your-measurements.md")
     parser.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.models import model
 
 RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
 KINDS = ("op", "lora", "serving", RECORDED)
@@ -63,6 +64,7 @@ def cases(kind: str | None = None) -> tuple[Case, ...]:
     return tuple(case for case in found if kind in (None, case.kind))
 
 
-def model_config(name: str) -> dict[str, object]:
-    """What a Transformers config needs for one of the measured models that the catalogue does not have."""
-    return _data()["models"][name]
+def model_config(spec: str | Mapping[str, object]) -> Mapping[str, object]:
+    """What a Transformers config needs: of a model that was measured, else of one that the catalogue or a file has."""
+    measured = _data()["models"]
+    return measured[spec] if isinstance(spec, str) and spec in measured else model(spec).config

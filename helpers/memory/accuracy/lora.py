@@ -1,4 +1,4 @@
-"""A LoRA step on a T4, as fitcheck-llm's scripts/measure.py ran it: FP16 base, FP32 adapters, checkpointing, AdamW."""
+"""A LoRA or QLoRA step, as fitcheck-llm's scripts/measure.py runs it: FP32 adapters, checkpointing, AdamW."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from unittest import mock
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...catalog.errors import WorkbookError
 from .. import trace
 from ..timeline import BACKWARD, FORWARD, OPTIMIZER
+from ..trace.bases import DTYPES, QuantizedBase, in_4_bits, prepare
 from ..trace.fake import without_memory
 from ..trace.on_host import linears_made_on_host
 from ..trace.runs import capability_of
@@ -22,11 +24,20 @@ from .cases import Case, model_config
 
 
 def predict(case: Case) -> dict[str, int]:
-    """Bytes that the script would report: after loading, and in the step after the first. Raises without peft."""
+    """Bytes that the script would report: after loading, and in the step after the first. Raises without peft.
+
+    A base in 4 bits needs bitsandbytes too. What quantizing it on the GPU leaves in the cache is not followed: that
+    shows in reserved memory only.
+    """
     _require_peft()
+    quantized = _quantized(case)
     base = _base(case)  # outside: fake() would count what its construction throws away
-    with _quiet(), trace.fake("cuda", capability_of(case.device)) as session, _equal_heads():
+    if quantized:
+        base = in_4_bits(base, quantized)
+    with _quiet(), trace.fake("cuda", capability_of(case.device)) as session, _as_the_script_attends():
         model = without_memory(base, session.mode)
+        if quantized:
+            prepare(model, quantized, session)
         with linears_made_on_host(session.meter):
             model = _adapted(case, model)
         loaded = len(session.meter.events)
@@ -51,11 +62,20 @@ def predict(case: Case) -> dict[str, int]:
 def _base(case: Case) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**model_config(case.setup["model"]), use_cache=False)
+    config = AutoConfig.for_model(**{**model_config(case.setup["model"]), "use_cache": False})
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(
-            config, attn_implementation=case.setup["attention"], dtype=torch.float16
+            config, attn_implementation=case.setup["attention"], dtype=DTYPES[_dtype(case)]
         )
+
+
+def _dtype(case: Case) -> str:
+    return case.setup.get("dtype", "fp16")
+
+
+def _quantized(case: Case) -> QuantizedBase | None:
+    base = case.setup.get("base")
+    return QuantizedBase(base, _dtype(case)) if base else None
 
 
 def _require_peft() -> None:
@@ -111,8 +131,8 @@ def _step(case: Case, model: nn.Module) -> tuple[Callable[[], None], torch.optim
 
 
 @contextlib.contextmanager
-def _equal_heads() -> Iterator[None]:
-    """The script repeats K and V for grouped queries, since a T4's fused kernel takes equal numbers of heads only."""
+def _as_the_script_attends() -> Iterator[None]:
+    """With the memory-efficient kernel on every GPU; that takes equal heads only, so K and V are repeated before."""
     attention = functional.scaled_dot_product_attention
 
     def repeated(query, key, value, *args, **kwargs):
@@ -122,7 +142,10 @@ def _equal_heads() -> Iterator[None]:
             kwargs.pop("enable_gqa", None)
         return attention(query, key, value, *args, **kwargs)
 
-    with mock.patch.object(functional, "scaled_dot_product_attention", repeated):
+    with (
+        mock.patch.object(functional, "scaled_dot_product_attention", repeated),
+        sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION),
+    ):
         yield
 
 

@@ -9,20 +9,23 @@ from collections.abc import Callable
 from .cases import RECORDED, cases
 from .others import Answer, answers, listed
 from .table import HEAD, Row, as_json, rows, table
+from .yours import read
 
 NO_RECORDING = "no GPU has been recorded yet: `workbook record` on one adds its rows"
 
 
-def report(kind: str | None = None, json_wanted: bool = False, apply: Callable | None = None) -> int:
-    """Print all cases, or those of one kind, and return 0. Raises WorkbookError for an unknown kind or without peft.
+def report(kind: str | None = None, json_wanted: bool = False, apply: Callable | None = None,
+           measured: str | None = None) -> int:  # fmt: skip
+    """Print all cases, those of one kind, or those of the file `measured`; return 0. `apply` is as in `rows`.
 
-    `apply` is as in `rows`.
+    Raises WorkbookError for an unknown kind, a file that is not of the form of `yours.read`, or without peft.
     """
     found: list[Row] = []
     cases(kind)  # an unknown kind is told before anything is printed
+    yours = None if measured is None else read(measured)
     if not json_wanted:
         print(HEAD)
-    for row in rows(kind, apply):
+    for row in rows(kind, apply, yours):
         found.append(row)
         if not json_wanted:
             print(row, flush=True)
@@ -31,7 +34,7 @@ def report(kind: str | None = None, json_wanted: bool = False, apply: Callable |
         json.dump(as_json(found, others), sys.stdout)
         print()
         return 0
-    if kind in (None, RECORDED) and not any(row.case.kind == RECORDED for row in found):
+    if yours is None and kind in (None, RECORDED) and not any(row.case.kind == RECORDED for row in found):
         print(NO_RECORDING)
     print(f"\n{table(found)}")
     if others:

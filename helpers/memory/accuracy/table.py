@@ -36,14 +36,16 @@ class Row:
         return f"{self.case.name:44} {self.quantity:22} {figures}  {self.why}".rstrip()
 
 
-def rows(kind: str | None = None, apply: Callable | None = None) -> Iterator[Row]:
+def rows(kind: str | None = None, apply: Callable | None = None, of: Iterable[Case] | None = None) -> Iterator[Row]:
     """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps two.
+
+    `of` are cases of your own (`yours.read`), in place of the published ones.
 
     Those of recordings/ come last; some of their setups need `apply`: `helpers.techniques.checkpointing.apply`.
     """
-    for case in cases(kind):
+    for case in cases(kind) if of is None else of:
         yield from rows_of(case)
-    if kind in (None, RECORDED):
+    if of is None and kind in (None, RECORDED):
         from . import recorded
 
         yield from recorded.rows(apply)

@@ -1,0 +1,64 @@
+"""Steps that you measured yourself, read from a file: docs/your-measurements.md shows one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...catalog.devices import device
+from ...catalog.errors import WorkbookError, unknown_name
+from .cases import Case, model_config
+
+FORM = "a JSON list of LoRA steps, each with a name, device, setup, figures and source"
+SEE = "docs/your-measurements.md shows one that can be copied"
+NEEDED = {"model": (str, Mapping), "attention": str, "micro_batch": int, "sequence": int, "rank": int, "targets": list}
+OPTIONAL = {"dtype": str, "base": str}
+CHOICES = {"attention": ("eager", "sdpa"), "dtype": ("fp16", "bf16", "fp32"), "base": ("nf4", "nf4-dq")}
+FIGURES = ("after load", "peak allocated", "peak reserved", "peak of forward", "peak of backward",
+           "peak of optimizer step")  # fmt: skip
+
+
+def read(path: str | Path) -> tuple[Case, ...]:
+    """The cases in a file, checked: `lora.predict` can rebuild each. Raises WorkbookError, which says what is wrong."""
+    try:
+        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise WorkbookError(f"{str(path)!r} cannot be read as JSON: {problem}", FORM, SEE) from None
+    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
+        raise WorkbookError(f"{str(path)!r} holds no list of objects", FORM, SEE)
+    return tuple(_case(one, at) for at, one in enumerate(found, start=1))
+
+
+def _case(one: dict, at: int) -> Case:
+    called = f"step {at} ({one['name']})" if isinstance(one.get("name"), str) else f"step {at}"
+    _known(called, one, {"name": str, "device": str, "setup": dict, "figures": dict, "source": str}, {"unit": str})
+    _known(f"the setup of {called}", one["setup"], NEEDED, OPTIONAL)
+    for key, allowed in CHOICES.items():
+        if key in one["setup"] and one["setup"][key] not in allowed:
+            raise unknown_name(f"{key} in {called}", one["setup"][key], allowed)
+    _known(f"the figures of {called}", one["figures"], {}, dict.fromkeys(FIGURES, (int, float)))
+    device(one["device"])
+    model_config(one["setup"]["model"])
+    return Case(**{"unit": "MiB", **one, "kind": "lora"})
+
+
+def _known(called: str, found: dict, needed: Mapping, optional: Mapping) -> None:
+    """All that is needed is there and of its type, and nothing that nobody knows."""
+    types = {**needed, **optional}
+    missing = [key for key in needed if key not in found]
+    if missing:
+        raise WorkbookError(f"{called} has no {missing[0]!r}", ", ".join(needed), SEE)
+    for key, value in found.items():
+        if key not in types:
+            raise unknown_name(f"key of {called}:", key, types)
+        if isinstance(value, bool) or not isinstance(value, types[key]):
+            raise WorkbookError(f"{key!r} of {called} is {value!r}", _told(types[key]), SEE)
+        if isinstance(value, int) and value < 1:
+            raise WorkbookError(f"{key!r} of {called} is {value!r}", "a whole number from 1 up", SEE)
+
+
+def _told(types: type | tuple[type, ...]) -> str:
+    names = {str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "an object",
+             Mapping: "an object"}  # fmt: skip
+    return " or ".join(names[one] for one in (types if isinstance(types, tuple) else (types,)))
