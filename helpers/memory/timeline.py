@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..catalog.errors import WorkbookError
 from .account import PARTS, Breakdown, Moment
 
 FORWARD, BACKWARD, OPTIMIZER = PHASES = ("forward", "backward", "optimizer step")
@@ -94,8 +95,12 @@ def account(
     """Turn events into a measurement, now that every block's fate is known.
 
     The first `born` events are of blocks that were alive before the step. `vocab` tells logits apart: what has that
-    last dimension and is no parameter. `hidden_bytes` is what only the CUDA allocator saw.
+    last dimension and is no parameter. `hidden_bytes` is what only the CUDA allocator saw. Raises WorkbookError when
+    the step neither made nor freed a tensor.
     """
+    if len(events) == born:
+        raise WorkbookError("what ran has neither allocated nor freed anything", "a callable that runs PyTorch",
+                            "make the tensors inside it; views and in-place operators need no memory")  # fmt: skip
     forwards = _saved_by_forward(events)
     saved = {key for forward in forwards for key in forward}
     for block in {id(event.block): event.block for event in events}.values():

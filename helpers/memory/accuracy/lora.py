@@ -16,8 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ...catalog.errors import WorkbookError
 from .. import trace
 from ..timeline import BACKWARD, FORWARD, OPTIMIZER
-from ..trace.bases import DTYPES, QuantizedBase, in_4_bits, prepare
+from ..trace.bases import DTYPES, QuantizedBase, in_4_bits
 from ..trace.fake import without_memory
+from ..trace.loading import load
 from ..trace.on_host import linears_made_on_host
 from ..trace.runs import capability_of
 from .cases import Case, model_config
@@ -26,8 +27,7 @@ from .cases import Case, model_config
 def predict(case: Case) -> dict[str, int]:
     """Bytes that the script would report: after loading, and in the step after the first. Raises without peft.
 
-    A base in 4 bits needs bitsandbytes too. What quantizing it on the GPU leaves in the cache is not followed: that
-    shows in reserved memory only.
+    A base in 4 bits needs bitsandbytes too.
     """
     _require_peft()
     quantized = _quantized(case)
@@ -35,9 +35,7 @@ def predict(case: Case) -> dict[str, int]:
     if quantized:
         base = in_4_bits(base, quantized)
     with _quiet(), trace.fake("cuda", capability_of(case.device)) as session, _as_the_script_attends():
-        model = without_memory(base, session.mode)
-        if quantized:
-            prepare(model, quantized, session)
+        model = load(base, quantized, session) if quantized else without_memory(base, session.mode)
         with linears_made_on_host(session.meter):
             model = _adapted(case, model)
         loaded = len(session.meter.events)

@@ -8,7 +8,8 @@
     found.peak_reserved_bytes, found.at_peak[:5]
 
 `record` runs and accounts, `fake` makes tensors without memory, `cuda` and `sdp` take the paths that a GPU takes,
-`kernels` adds what its kernels keep to themselves, `runs` has steps ready made, `bases` the 4-bit bases of QLoRA.
+`kernels` adds what its kernels keep to themselves, `runs` has steps ready made, `bases` the 4-bit bases of QLoRA,
+and `loading` brings one to the GPU.
 """
 
 from .bases import QuantizedBase

@@ -92,20 +92,25 @@ def is_unpacked(tensor: torch.Tensor) -> bool:
 
 
 def packed(weight: torch.Tensor) -> nn.Parameter:
-    """What `Params4bit._quantize` leaves of `weight`, in the order in which it allocates; inside a fake mode.
+    """What `Params4bit._quantize` leaves of `weight`, which comes to the device whole; inside a fake mode.
 
-    A plain parameter with Params4bit's attributes: fake tensors do not take that class.
+    In the order of bitsandbytes' `quantize_4bit` and of its CUDA kernels. A plain parameter with Params4bit's
+    attributes: fake tensors do not take that class.
     """
     from bitsandbytes.functional import QuantState
 
-    count, blocks = weight.numel(), -(-weight.numel() // BLOCK)
-    new = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
-    absmax, code, nested = torch.empty(blocks), torch.empty(16), {}
+    whole = torch.empty(weight.shape, dtype=weight.dtype)
+    blocks = -(-whole.numel() // BLOCK)
+    absmax = torch.empty(blocks)
+    new = nn.Parameter(torch.empty((whole.numel() + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
+    code, nested = torch.empty(16), {}
     if weight.compress_statistics:
-        absmax = torch.empty(blocks, dtype=torch.uint8)
+        offset = absmax.mean()
+        centred = absmax - offset
         scales = QuantState(absmax=torch.empty(-(-blocks // SUPERBLOCK)), code=torch.empty(256),
                             blocksize=SUPERBLOCK, dtype=torch.float32)  # fmt: skip
-        nested = {"offset": torch.empty(()), "state2": scales}
+        absmax = torch.empty_like(centred, dtype=torch.uint8)
+        nested = {"offset": offset, "state2": scales}
     new.quant_state = QuantState(absmax=absmax, shape=weight.shape, code=code, blocksize=BLOCK, dtype=weight.dtype,
                                  quant_type=weight.quant_type, **nested)  # fmt: skip
     new.quant_type, new.compress_statistics = weight.quant_type, weight.compress_statistics

@@ -13,15 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from .bases import is_unpacked, packed
 
 
-def without_memory(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
+def without_memory(model: nn.Module, mode: FakeTensorMode, made: dict[int, torch.Tensor] | None = None) -> nn.Module:
     """Give a model built on the meta device fake parameters and buffers, ties kept; inside `mode`.
 
-    Weights of bitsandbytes' Linear4bit become what it keeps of them.
-    In the order of `Module._apply`, children first: the order in which `model.cuda()` allocates.
+    In the order of `Module._apply`, children first: the order in which `model.cuda()` allocates. `made` are twins that
+    are there already, by the id of the tensor that each replaces.
     """
-    made: dict[int, torch.Tensor] = {}
     with mode:
-        _replace(model, made)
+        _replace(model, {} if made is None else made)
     return model
 
 
@@ -33,15 +32,16 @@ def _replace(module: nn.Module, made: dict[int, torch.Tensor]) -> None:
             if tensor is None:
                 continue
             if id(tensor) not in made:
-                made[id(tensor)] = _twin(tensor)
+                made[id(tensor)] = twin(tensor)
             tensors[name] = made[id(tensor)]
 
 
-def _twin(tensor: torch.Tensor) -> torch.Tensor:
+def twin(tensor: torch.Tensor) -> torch.Tensor:
+    """The same without memory; of a weight of bitsandbytes' Linear4bit what that keeps of it."""
     if is_unpacked(tensor):
         return packed(tensor)
-    twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-    return nn.Parameter(twin, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+    new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    return nn.Parameter(new, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
 
 def convert(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True,

@@ -12,9 +12,10 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..steps import Apply, build_model, require_one_rank, require_segments, run_of
-from .bases import BASES, QuantizedBase, base_on_meta, in_4_bits, prepare, quiet_import
+from .bases import BASES, QuantizedBase, base_on_meta, in_4_bits, quiet_import
 from .eight_bit import optimizer_without_values
 from .fake import without_memory
+from .loading import load
 from .on_host import linears_made_on_host
 from .record import AMPERE, CUDA, Trace, fake, record
 
@@ -70,9 +71,7 @@ def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_pr
     quantized = QuantizedBase(base) if isinstance(base, str) else base
     model = base_on_meta(setup, quantized) if quantized else build_model(setup, "meta")
     with fake(on, capability_of(gpu)) as session:
-        model = without_memory(model, session.mode)
-        if quantized:
-            prepare(model, quantized, session)
+        model = load(model, quantized, session) if quantized else without_memory(model, session.mode)
         with linears_made_on_host(session.meter) if on == CUDA else contextlib.nullcontext():
             adapted = _with_adapters(model, rank, targets)
         if setup.checkpointing != "none":
@@ -102,9 +101,7 @@ def _serve(setup: ServeSetup, gpu: str | Device | None, on: str, cached: int) ->
 
     model, base = _served(setup)
     with fake(on, capability_of(gpu)) as session, torch.no_grad():
-        without_memory(model, session.mode)
-        if base:
-            prepare(model, base, session)
+        model = load(model, base, session) if base else without_memory(model, session.mode)
         cache = DynamicCache(config=model.config)
 
         def forward(tokens: int) -> None:

@@ -1,5 +1,6 @@
 """Recording: what a run allocates, for what and by whom; and code that cannot run without values."""
 
+import contextlib
 import gc
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from helpers.catalog import WorkbookError
-from helpers.memory import trace
+from helpers.memory import measure, trace
 
 MIB = 2**20
 
@@ -196,6 +197,13 @@ def test_an_operator_without_a_fake_kernel_gets_a_message():
         with pytest.raises(WorkbookError, match="without memory") as raised:
             trace.record(lambda: torch.ops.workbook_test.opaque(x))
     assert "register_fake" in raised.value.do
+
+
+@pytest.mark.parametrize("observe", [trace.record, measure.step], ids=["trace", "measure"])
+def test_a_run_that_allocates_nothing_is_told(observe):
+    with trace.fake() if observe is trace.record else contextlib.nullcontext(), pytest.raises(WorkbookError) as told:
+        observe(lambda: None, linear(4))
+    assert "make the tensors inside it" in told.value.do
 
 
 def test_what_the_reader_s_own_code_raises_comes_through():
