@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -157,7 +158,9 @@ def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Mo
     try:
         config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
                             target_modules=list(targets))  # fmt: skip
-        return get_peft_model(model, config)
+        with warnings.catch_warnings():  # Transformers' new name for a property that peft asks for
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            return get_peft_model(model, config)
     except ValueError as problem:
         names = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
         raise WorkbookError(f"no adapters for {', '.join(targets)}: {str(problem)[:120]}", ", ".join(names),

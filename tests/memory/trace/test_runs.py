@@ -52,6 +52,7 @@ def test_a_window_bounds_the_cache():
     assert found.parts["kv_cache"] > 0
 
 
+@pytest.mark.filterwarnings("error:`is_gradient_checkpointing`:FutureWarning")  # no reader can do anything about it
 def test_lora_trains_only_its_adapters():
     pytest.importorskip("peft")
     setup = TrainSetup("tiny-llama", precision="bf16", micro_batch=1, sequence=64, checkpointing="full")
