@@ -202,9 +202,13 @@ def test_fit_lists_changes_in_json_and_in_text(capsys):
     asked = [*TRAIN, "--gpu", "h100-80gb", "--fit"]
     said = as_json(asked, capsys)
     assert list(said) == ["parts", "peak_bytes", "device", "fit"]
-    assert said["fit"][0] == {"change": "8-bit Adam", "peak_bytes": said["fit"][0]["peak_bytes"],
-                              "costs": "states rounded to 8 bits (bitsandbytes)",
-                              "fields": {"optimizer": "adamw-8bit"}, "device": None}  # fmt: skip
+    assert said["fit"][0] == {
+        "change": "8-bit Adam",
+        "peak_bytes": said["fit"][0]["peak_bytes"],
+        "costs": "states rounded to 8 bits (bitsandbytes)",
+        "fields": {"optimizer": "adamw-8bit"},
+        "device": None,
+    }
     again = as_json([*TRAIN, "--gpu", "h100-80gb", "--optimizer", "adamw-8bit"], capsys)
     assert again["peak_bytes"] == said["fit"][0]["peak_bytes"] <= said["device"]["capacity_bytes"]
     assert main(asked) == 0
@@ -229,8 +233,11 @@ def test_explain_oom_in_text_in_json_and_from_a_pipe(tmp_path, capsys, monkeypat
     path.write_text(OOM_LOG)
     assert main(["explain-oom", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == ["64.00 MiB refused on GPU 0, in the optimizer step", "  train.py:31 in step",
-                         "    optimizer.step()"]  # fmt: skip
+    assert lines[:3] == [
+        "64.00 MiB refused on GPU 0, in the optimizer step",
+        "  train.py:31 in step",
+        "    optimizer.step()",
+    ]
     assert any(line.startswith("Full. 23.10 GiB in tensors and 64.00 MiB more do not fit") for line in lines)
     said = as_json(["explain-oom", str(path)], capsys)
     assert (said["reason"], said["place"], said["line"]["line"], said["fit"]) == ("full", "the optimizer step", 31, [])
@@ -251,8 +258,16 @@ def test_the_floor_of_an_operator_in_json_and_in_text(capsys):
     """4096 × 14336 BF16 weights over the H100's 3.35 TB/s are 35.1 µs."""
     gemv = [*OP, "linear", "--format", "bf16", "--tokens", "1", "--width", "4096", "--outputs", "14336"]
     said = as_json(gemv, capsys)
-    assert list(said) == ["flops", "read_bytes", "written_bytes", "intensity", "ridge", "seconds", "bound",
-                          "tokens_at_ridge"]  # fmt: skip
+    assert list(said) == [
+        "flops",
+        "read_bytes",
+        "written_bytes",
+        "intensity",
+        "ridge",
+        "seconds",
+        "bound",
+        "tokens_at_ridge",
+    ]
     assert (said["flops"], said["read_bytes"], said["written_bytes"]) == (117440512, 117448704, 28672)
     assert said["seconds"] == pytest.approx(117477376 / 3.35e12)
     assert (said["bound"], said["tokens_at_ridge"]) == ("memory", 326)
@@ -283,8 +298,7 @@ def test_without_json_a_table_and_one_sentence(capsys):
 
 
 def test_help_is_not_an_error(capsys):
-    for argv in (["--help"], ["estimate", "train", "--help"], ["estimate", "op", "--help"],
-                 ["explain-oom", "--help"]):  # fmt: skip
+    for argv in (["--help"], ["estimate", "train", "--help"], ["estimate", "op", "--help"], ["explain-oom", "--help"]):
         with pytest.raises(SystemExit) as left:
             main(argv)
         assert left.value.code == 0

@@ -9,8 +9,22 @@ from helpers.cli import main
 from helpers.lesson.calculators import kv_cache_answer
 
 KV = ["estimate", "kv", "llama-3-8b"]
-RUN = ["--users", "64", "--context", "4096", "--weights", "int4-g128", "--kv", "fp16", "--cache", "int4",
-       "--tensor-parallel", "2", "--gpu", "h100"]  # fmt: skip
+RUN = [
+    "--users",
+    "64",
+    "--context",
+    "4096",
+    "--weights",
+    "int4-g128",
+    "--kv",
+    "fp16",
+    "--cache",
+    "int4",
+    "--tensor-parallel",
+    "2",
+    "--gpu",
+    "h100",
+]
 ANSWER = kv_cache_answer(ServeSetup("llama-3-8b", "int4-g128", "fp16", 64, 4096), "h100", "int4", 2)
 BAD = [
     (["estimate", "kv"], "no model"),

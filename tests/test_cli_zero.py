@@ -10,10 +10,23 @@ from helpers.lesson.calculators import zero_answer
 from helpers.memory import budget
 
 ZERO = ["estimate", "zero", "llama-2-70b"]
-RUN = ["--zero", "3", "--ranks", "16", "--precision", "megatron-bf16", "--optimizer", "adamw-fused",
-       "--checkpointing", "full", "--offload-optimizer", "cpu"]  # fmt: skip
-SETUP = TrainSetup("llama-2-70b", "megatron-bf16", "adamw-fused", checkpointing="full", zero=3, ranks=16,
-                   offload_optimizer="cpu")  # fmt: skip
+RUN = [
+    "--zero",
+    "3",
+    "--ranks",
+    "16",
+    "--precision",
+    "megatron-bf16",
+    "--optimizer",
+    "adamw-fused",
+    "--checkpointing",
+    "full",
+    "--offload-optimizer",
+    "cpu",
+]
+SETUP = TrainSetup(
+    "llama-2-70b", "megatron-bf16", "adamw-fused", checkpointing="full", zero=3, ranks=16, offload_optimizer="cpu"
+)
 BAD = [
     (["estimate", "zero"], "no model"),
     ([*ZERO, "--model", "gpt2"], "a model twice"),
@@ -55,8 +68,9 @@ def test_the_command_is_the_calculator_s_own_answer(capsys):
 
 def test_a_link_is_a_name_or_gigabytes_a_second(capsys):
     for given, link in (("12.5", 12.5e9), ("pcie", "pcie")):
-        assert main(["estimate", "zero", "--model", "llama-2-70b", *RUN, "--gpu", "h100", "--link", given,
-                     "--json"]) == 0  # fmt: skip
+        assert (
+            main(["estimate", "zero", "--model", "llama-2-70b", *RUN, "--gpu", "h100", "--link", given, "--json"]) == 0
+        )
         assert json.loads(capsys.readouterr().out)["link_s"] == zero_answer(SETUP, "h100", link).link_s
 
 

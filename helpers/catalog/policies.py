@@ -13,8 +13,17 @@ from dataclasses import dataclass
 
 from .errors import WorkbookError, unknown_name
 
-PER_LAYER = ("none", "full", "selective", "selective:matmuls", "selective:attention", "module:attention", "module:mlp",
-             "offload", "offload:inputs")  # fmt: skip
+PER_LAYER = (
+    "none",
+    "full",
+    "selective",
+    "selective:matmuls",
+    "selective:attention",
+    "module:attention",
+    "module:mlp",
+    "offload",
+    "offload:inputs",
+)
 COUNTED = ("every", "first", "nested")
 POLICIES = (*PER_LAYER, "sqrt-n", "recursive", *(f"{word}:K" for word in COUNTED))
 
@@ -64,8 +73,9 @@ def _counted(word: str, count: int, layers: int) -> tuple[Segment, ...]:
         return _every(count, 0, layers)
     if word == "first":
         return (*_every(1, 0, count), *(Segment(layer, layer + 1, "none") for layer in range(count, layers)))
-    return tuple(Segment(outer.start, outer.stop, parts=_every(1, outer.start, outer.stop))
-                 for outer in _every(count, 0, layers))  # fmt: skip
+    return tuple(
+        Segment(outer.start, outer.stop, parts=_every(1, outer.start, outer.stop)) for outer in _every(count, 0, layers)
+    )
 
 
 def _every(size: int, start: int, stop: int) -> tuple[Segment, ...]:
@@ -82,7 +92,9 @@ def _halves(start: int, stop: int) -> tuple[Segment, ...]:
 
 def _count(policy: str, word: str, count: str, layers: int) -> int:
     if not (count.isascii() and count.isdigit() and 1 <= int(count[:9]) <= layers):
-        raise WorkbookError(f"the checkpointing policy is {policy!r}",
-                            f"{word}:K with K from 1 to {layers}, the layers",
-                            f"pass '{word}:{min(2, layers)}'")  # fmt: skip
+        raise WorkbookError(
+            f"the checkpointing policy is {policy!r}",
+            f"{word}:K with K from 1 to {layers}, the layers",
+            f"pass '{word}:{min(2, layers)}'",
+        )
     return int(count)

@@ -13,9 +13,17 @@ from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
 from .shape import LINEAR_PARTS, ModelShape
 
 __all__ = [
-    "ATTENTIONS", "KV_FORMATS", "OFFLOADS", "OPTIMIZERS", "PRECISIONS", "WEIGHT_FORMATS", "Optimizer", "Precision",
-    "ServeSetup", "TrainSetup",
-]  # fmt: skip
+    "ATTENTIONS",
+    "KV_FORMATS",
+    "OFFLOADS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "WEIGHT_FORMATS",
+    "Optimizer",
+    "Precision",
+    "ServeSetup",
+    "TrainSetup",
+]
 
 ATTENTIONS = ("eager", "sdpa")
 OFFLOADS = ("none", "cpu", "nvme")  # DeepSpeed's names of `offload_optimizer` and `offload_param` devices
@@ -161,8 +169,11 @@ def _check_offload(setup: TrainSetup, name: str, stage: int, reason: str) -> Non
     tier = _known(f"tier for {name}", getattr(setup, name), OFFLOADS)
     _set(setup, name, tier)
     if tier != "none" and setup.zero < stage:
-        raise WorkbookError(f"{name} is {tier!r} at ZeRO stage {setup.zero}", f"stage {stage} or more: {reason}",
-                            f"choose zero={stage}, on one rank too, or {name}='none'")  # fmt: skip
+        raise WorkbookError(
+            f"{name} is {tier!r} at ZeRO stage {setup.zero}",
+            f"stage {stage} or more: {reason}",
+            f"choose zero={stage}, on one rank too, or {name}='none'",
+        )
 
 
 def _check_positions(name: str, tokens: int, model: ModelShape) -> None:

@@ -10,8 +10,17 @@ from .errors import WorkbookError
 from .layers import LINEAR_PARTS, Attention, Layer, Linear, LinearGroup, Mla, Mlp, TensorShape
 
 __all__ = [
-    "LINEAR_PARTS", "Attention", "Counted", "Layer", "Linear", "LinearGroup", "Mla", "Mlp", "ModelShape", "TensorShape",
-]  # fmt: skip
+    "LINEAR_PARTS",
+    "Attention",
+    "Counted",
+    "Layer",
+    "Linear",
+    "LinearGroup",
+    "Mla",
+    "Mlp",
+    "ModelShape",
+    "TensorShape",
+]
 
 
 @dataclass(frozen=True)

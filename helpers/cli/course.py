@@ -54,8 +54,11 @@ def _publish(arguments: argparse.Namespace) -> int:
     if arguments.check and given == (None, None):
         return publish.check(workbook_root())
     if arguments.check or None in given:
-        raise WorkbookError("nothing to publish as", "both --repository and --ref, or --check alone",
-                            "workbook publish --repository https://github.com/OWNER/NAME --ref v1.0")  # fmt: skip
+        raise WorkbookError(
+            "nothing to publish as",
+            "both --repository and --ref, or --check alone",
+            "workbook publish --repository https://github.com/OWNER/NAME --ref v1.0",
+        )
     return publish.publish(workbook_root(), Address(arguments.repository.rstrip("/"), arguments.ref))
 
 
@@ -116,17 +119,37 @@ def _train_lm_flags(parser: argparse.ArgumentParser) -> None:
 
 
 _COMMANDS = (
-    ("build", "execute notebooks and store their outputs",
-     lambda p: p.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given"), _build),
+    (
+        "build",
+        "execute notebooks and store their outputs",
+        lambda p: p.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given"),
+        _build,
+    ),
     ("release", "write labs/ from solutions/", _release_flags, _release),
-    ("publish", "stamp badges and setup cells with the repository and the tag that learners clone",
-     _publish_flags, _publish),
-    ("check", "run the checks of your lab and show points",
-     lambda p: p.add_argument("lab", help="a number like 02, or the path of a notebook"), _check),
-    ("sample-class", "write twenty made-up submissions for a lab, and the scores they should get",
-     _sample_class_flags, _sample_class),
-    ("doctor", "what this machine is, which chapters it can run, and what to fix",
-     lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"), _doctor),
+    (
+        "publish",
+        "stamp badges and setup cells with the repository and the tag that learners clone",
+        _publish_flags,
+        _publish,
+    ),
+    (
+        "check",
+        "run the checks of your lab and show points",
+        lambda p: p.add_argument("lab", help="a number like 02, or the path of a notebook"),
+        _check,
+    ),
+    (
+        "sample-class",
+        "write twenty made-up submissions for a lab, and the scores they should get",
+        _sample_class_flags,
+        _sample_class,
+    ),
+    (
+        "doctor",
+        "what this machine is, which chapters it can run, and what to fix",
+        lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"),
+        _doctor,
+    ),
     ("train-lm", "train the small language model again: a quarter of an hour on two cores", _train_lm_flags, _train_lm),
     ("accuracy", "predictions beside published and recorded GPU measurements, with errors", _accuracy_flags, _accuracy),
-)  # fmt: skip
+)

@@ -42,8 +42,9 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _checkpointing_parser(kinds: argparse._SubParsersAction) -> None:
-    parser = kinds.add_parser("checkpointing", help="every policy: what it keeps, where it peaks, what it runs again",
-                              allow_abbrev=False)  # fmt: skip
+    parser = kinds.add_parser(
+        "checkpointing", help="every policy: what it keeps, where it peaks, what it runs again", allow_abbrev=False
+    )
     parser.add_argument("--model", required=True, help=f"{', '.join(MODELS)}, or a path to a config.json")
     train_flags(parser)
     parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
@@ -52,8 +53,9 @@ def _checkpointing_parser(kinds: argparse._SubParsersAction) -> None:
 
 
 def _zero_parser(kinds: argparse._SubParsersAction) -> None:
-    parser = kinds.add_parser("zero", help="every ZeRO stage: bytes on a rank, bytes sent, link or arithmetic first",
-                              allow_abbrev=False)  # fmt: skip
+    parser = kinds.add_parser(
+        "zero", help="every ZeRO stage: bytes on a rank, bytes sent, link or arithmetic first", allow_abbrev=False
+    )
     _model_twice(parser)
     train_flags(parser)
     parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
@@ -69,8 +71,9 @@ def _link(text: str) -> str | float:
 
 
 def _quantize_parser(kinds: argparse._SubParsersAction) -> None:
-    parser = kinds.add_parser("quantize", help="weights in a format: bytes by part, GPUs that hold them, tokens/s",
-                              allow_abbrev=False)  # fmt: skip
+    parser = kinds.add_parser(
+        "quantize", help="weights in a format: bytes by part, GPUs that hold them, tokens/s", allow_abbrev=False
+    )
     parser.add_argument("--model", required=True, help=f"{', '.join(MODELS)}, or a path to a config.json")
     parser.add_argument("--weights", default="nf4-dq", help=", ".join(WEIGHT_FORMATS))
     skipped_flag(parser)
@@ -81,8 +84,9 @@ def _quantize_parser(kinds: argparse._SubParsersAction) -> None:
 
 
 def _op_parser(kinds: argparse._SubParsersAction) -> None:
-    op = kinds.add_parser("op", help="one operator under a GPU's roof: the least time, and what sets it",
-                          allow_abbrev=False)  # fmt: skip
+    op = kinds.add_parser(
+        "op", help="one operator under a GPU's roof: the least time, and what sets it", allow_abbrev=False
+    )
     op.add_argument("--op", required=True, help=", ".join(OPERATORS))
     op.add_argument("--gpu", required=True, help=f"one of {', '.join(DEVICES)}")
     op.add_argument("--format", default="bf16", help="number format of the tensors: fp32, tf32, bf16, fp16, fp8-e4m3 …")
@@ -93,12 +97,17 @@ def _op_parser(kinds: argparse._SubParsersAction) -> None:
 
 
 def _kv_parser(kinds: argparse._SubParsersAction) -> None:
-    parser = kinds.add_parser("kv", help="the KV cache on each rank: bytes, users and tokens that fit, tokens/s",
-                              allow_abbrev=False)  # fmt: skip
+    parser = kinds.add_parser(
+        "kv", help="the KV cache on each rank: bytes, users and tokens that fit, tokens/s", allow_abbrev=False
+    )
     _model_twice(parser)
     serve_flags(parser)
-    parser.add_argument("--cache", metavar="KIND", help="int8, int4, int2, also with -per-token, or window:1024+4: the "
-                        "last 1,024 tokens and the first 4; default: everything, in --kv")  # fmt: skip
+    parser.add_argument(
+        "--cache",
+        metavar="KIND",
+        help="int8, int4, int2, also with -per-token, or window:1024+4: the "
+        "last 1,024 tokens and the first 4; default: everything, in --kv",
+    )
     parser.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="GPUs that share the heads")
     parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
     parser.add_argument("--json", action="store_true", help="print JSON, in bytes and seconds")
@@ -108,14 +117,18 @@ def _kv_parser(kinds: argparse._SubParsersAction) -> None:
 def _model_twice(parser: argparse.ArgumentParser) -> None:
     """The model by position, or as --model like everywhere else; `_only_model` takes the one that was given."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="as --model, which may take its place")
-    parser.add_argument("--model", dest="named", metavar="MODEL",
-                        help=f"{', '.join(MODELS)}, or a path to a config.json")  # fmt: skip
+    parser.add_argument(
+        "--model", dest="named", metavar="MODEL", help=f"{', '.join(MODELS)}, or a path to a config.json"
+    )
 
 
 def _only_model(arguments: argparse.Namespace, example: str) -> str:
     if (arguments.model is None) == (arguments.named is None):
-        raise WorkbookError("no model" if arguments.named is None else "a model twice", "one model",
-                            f"name it once, as in workbook estimate {example}")  # fmt: skip
+        raise WorkbookError(
+            "no model" if arguments.named is None else "a model twice",
+            "one model",
+            f"name it once, as in workbook estimate {example}",
+        )
     return arguments.model or arguments.named
 
 
@@ -202,10 +215,15 @@ def _print_answer(answer, arguments: argparse.Namespace, extra: dict[str, int], 
         return 0
     if offers is not None:
         extra = {**extra, "fit": [offer.figures for offer in offers]}
-    fits = None if where is None else {
-        "name": where.name, "capacity_bytes": where.capacity_bytes,
-        "fits": answer.parts.total <= where.capacity_bytes,
-    }  # fmt: skip
+    fits = (
+        None
+        if where is None
+        else {
+            "name": where.name,
+            "capacity_bytes": where.capacity_bytes,
+            "fits": answer.parts.total <= where.capacity_bytes,
+        }
+    )
     parts = {part: answer.parts.get(part, 0) for part in PARTS}  # every name, whatever the peak is made of
     print(json.dumps({"parts": parts, "peak_bytes": answer.parts.total, "device": fits, **extra}))
     return 0

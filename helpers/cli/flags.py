@@ -42,8 +42,13 @@ def serve_flags(parser: argparse._ActionsContainer) -> None:
 
 
 def skipped_flag(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--skipped", type=_names, metavar="NAMES", help="linears left in 16 bits, by part or name, "
-                        "as in lm_head,down_proj; '' for none; default: what the format's tool leaves")  # fmt: skip
+    parser.add_argument(
+        "--skipped",
+        type=_names,
+        metavar="NAMES",
+        help="linears left in 16 bits, by part or name, "
+        "as in lm_head,down_proj; '' for none; default: what the format's tool leaves",
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:

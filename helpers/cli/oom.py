@@ -18,8 +18,11 @@ def add(commands: argparse._SubParsersAction) -> None:
     explain.add_argument("file", metavar="FILE", help="a log with the traceback, - for a pipe, or a snapshot pickle")
     explain.add_argument("--gpu", help=f"the card, where the file does not tell: {', '.join(DEVICES)}")
     explain.add_argument("--json", action="store_true", help="print JSON, in bytes")
-    explain.add_argument("--model", help="also say what the closed form makes of this model, with the flags of "
-                         "`estimate train` or of `estimate serve`")  # fmt: skip
+    explain.add_argument(
+        "--model",
+        help="also say what the closed form makes of this model, with the flags of "
+        "`estimate train` or of `estimate serve`",
+    )
     for add, run in ((train_flags, "training run"), (serve_flags, "serving replica")):
         group = explain.add_argument_group(f"with --model, for a {run}")
         add(group)
@@ -38,16 +41,24 @@ def _explain_oom(arguments: argparse.Namespace) -> int:
 
 def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | None:
     """The setup of explain-oom's flags, a serving one if any of its own flags is there; None without --model."""
-    given = {kind: {field.name for field in fields(kind)} & vars(arguments).keys() - {"model"}
-             for kind in (TrainSetup, ServeSetup)}  # fmt: skip
+    given = {
+        kind: {field.name for field in fields(kind)} & vars(arguments).keys() - {"model"}
+        for kind in (TrainSetup, ServeSetup)
+    }
     flags = {kind: ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names)) for kind, names in given.items()}
     if all(given.values()):
-        raise WorkbookError(f"{flags[TrainSetup]} and {flags[ServeSetup]} together", "the flags of one kind of run",
-                            "describe the training run or the serving replica that failed")  # fmt: skip
+        raise WorkbookError(
+            f"{flags[TrainSetup]} and {flags[ServeSetup]} together",
+            "the flags of one kind of run",
+            "describe the training run or the serving replica that failed",
+        )
     if arguments.model is None:
         if any(given.values()):
-            raise WorkbookError(f"{flags[TrainSetup] or flags[ServeSetup]} without --model", "a model to compute with",
-                                "add --model, as in --model llama-3.2-1b")  # fmt: skip
+            raise WorkbookError(
+                f"{flags[TrainSetup] or flags[ServeSetup]} without --model",
+                "a model to compute with",
+                "add --model, as in --model llama-3.2-1b",
+            )
         return None
     kind = ServeSetup if given[ServeSetup] else TrainSetup
     return kind(arguments.model, **{name: getattr(arguments, name) for name in given[kind]})

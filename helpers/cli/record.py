@@ -10,9 +10,14 @@ from .course import workbook_root
 
 def add(commands: argparse._SubParsersAction) -> None:
     text = "measure on this GPU what the chapters predict, and keep it in recordings/"
-    command = commands.add_parser("record", help=text, allow_abbrev=False, description=(
-        f"{text}. Writes after each experiment; the same command goes on with what is missing. 1 when one failed."
-    ))  # fmt: skip
+    command = commands.add_parser(
+        "record",
+        help=text,
+        allow_abbrev=False,
+        description=(
+            f"{text}. Writes after each experiment; the same command goes on with what is missing. 1 when one failed."
+        ),
+    )
     command.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: recordings/)")
     command.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="these experiments")
     command.add_argument("--list", action="store_true", help="say what there is and what it needs; no GPU needed")

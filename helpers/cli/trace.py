@@ -14,8 +14,9 @@ from .flags import device_of, serve_flags, setup_arguments, train_flags, whole
 
 
 def add(commands: argparse._SubParsersAction) -> None:
-    trace = commands.add_parser("trace", help="run the real code without memory: the peak a GPU would report",
-                                allow_abbrev=False)  # fmt: skip
+    trace = commands.add_parser(
+        "trace", help="run the real code without memory: the peak a GPU would report", allow_abbrev=False
+    )
     kinds = trace.add_subparsers(title="what to trace", required=True, metavar="train|serve")
     train = kinds.add_parser("train", help="training steps, on one rank", allow_abbrev=False)
     serve = kinds.add_parser("serve", help="prefill, and one decode step", allow_abbrev=False)
@@ -41,8 +42,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     if arguments.dtype:
         arguments.precision = arguments.dtype
     setup, where = TrainSetup(**setup_arguments(TrainSetup, arguments)), device_of(arguments)
-    title = (f"{setup.model.name}, {setup.precision}, {setup.optimizer}, "
-             f"{setup.micro_batch} × {setup.sequence:,} tokens")  # fmt: skip
+    title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {setup.sequence:,} tokens"
     if arguments.lora_rank is not None:
         targets = arguments.lora_targets.split(",")
         more = {"steps": arguments.steps, "base": arguments.lora_base, "apply": _policy(setup)}
@@ -80,6 +80,9 @@ def _print_trace(title: str, found, predicted, arguments: argparse.Namespace) ->
     from ..lesson.traced import trace_figures, trace_report
 
     where = device_of(arguments)
-    print(json.dumps(trace_figures(found, predicted, where)) if arguments.json
-          else trace_report(title, found, predicted, where))  # fmt: skip
+    print(
+        json.dumps(trace_figures(found, predicted, where))
+        if arguments.json
+        else trace_report(title, found, predicted, where)
+    )
     return 0

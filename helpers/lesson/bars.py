@@ -26,8 +26,13 @@ def stacked_bar(title: str, parts: Mapping[str, int], capacity_bytes: int | None
     return _card(title, HEIGHT, body)
 
 
-def stacked_rows(title: str, rows: Mapping[str, Mapping[str, int]], marked: str = "", capacity_bytes: int | None = None,
-                 device: str = "") -> Picture:  # fmt: skip
+def stacked_rows(
+    title: str,
+    rows: Mapping[str, Mapping[str, int]],
+    marked: str = "",
+    capacity_bytes: int | None = None,
+    device: str = "",
+) -> Picture:
     """One thinner bar for each of `rows` (bytes by name), its total at the end; the name of `marked` in bold.
 
     All have one scale, and the dashed line goes through all of them.

@@ -133,8 +133,13 @@ def slots(frame: Frame) -> dict[str, int]:
     shared = sum(cell.filled for cell in frame.cells if cell.shared)
     kept = sum(cell.filled for cell in frame.cells if cell.cached and not cell.owners)
     free = len(frame.cells) * frame.block_size - frame.reserved - kept
-    return {"shared": shared, "filled": frame.filled - shared, "empty": frame.reserved - frame.filled, "kept": kept,
-            "free": free}  # fmt: skip
+    return {
+        "shared": shared,
+        "filled": frame.filled - shared,
+        "empty": frame.reserved - frame.filled,
+        "kept": kept,
+        "free": free,
+    }
 
 
 def _bar(frame: Frame) -> Iterator[Mark]:

@@ -48,8 +48,9 @@ def contexts_svg(title: str, curves: Sequence[Curve], here: tuple[int, int], roo
     scale = Scale.of(curves)
     body = [*_axes(scale), *_room(scale, room_bytes), *_lines(scale, curves), *_names(scale, curves)]
     x, y = scale.at(*here)
-    body.append(f'<circle class="here" cx="{x:.1f}" cy="{y:.1f}" r="5.5" fill="{CARD}" stroke="{INK}" '
-                f'stroke-width="2.5"/>')  # fmt: skip
+    body.append(
+        f'<circle class="here" cx="{x:.1f}" cy="{y:.1f}" r="5.5" fill="{CARD}" stroke="{INK}" stroke-width="2.5"/>'
+    )
     head = _text(16, 24, title, INK, 15, "start", ' font-weight="600"')
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -87,14 +88,18 @@ def _room(scale: Scale, room_bytes: int | None) -> Iterator[str]:
 def _lines(scale: Scale, curves: Sequence[Curve]) -> Iterator[str]:
     for curve, colour in zip(curves, _colours(curves), strict=True):
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (scale.at(*point) for point in curve.points))
-        yield (f'<polyline class="curve" points="{path}" fill="none" stroke="{colour}" stroke-width="2.5">'
-               f"<title>{escape(curve.name)}</title></polyline>")  # fmt: skip
+        yield (
+            f'<polyline class="curve" points="{path}" fill="none" stroke="{colour}" stroke-width="2.5">'
+            f"<title>{escape(curve.name)}</title></polyline>"
+        )
 
 
 def _names(scale: Scale, curves: Sequence[Curve]) -> Iterator[str]:
     """At the lines' ends, the lower ones pushed down where they would overlap, all of them up where the axis ends."""
-    ends = sorted((scale.at(*curve.points[-1])[1], curve.name, colour)
-                  for curve, colour in zip(curves, _colours(curves), strict=True))  # fmt: skip
+    ends = sorted(
+        (scale.at(*curve.points[-1])[1], curve.name, colour)
+        for curve, colour in zip(curves, _colours(curves), strict=True)
+    )
     spots: list[float] = []
     for y, _, _ in ends:
         spots.append(max(y, spots[-1] + NAME_HEIGHT) if spots else y)
@@ -113,5 +118,7 @@ def _line(x0: float, y0: float, x1: float, y1: float, colour: str, more: str = "
 
 
 def _text(x: float, y: float, text: str, colour: str, size: float, anchor: str, more: str = "") -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{more}>'
-            f"{escape(text)}</text>")  # fmt: skip
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{more}>'
+        f"{escape(text)}</text>"
+    )

@@ -30,6 +30,7 @@ def new_figure(title: str, height: float) -> tuple[Figure, Axes]:
 def as_picture(figure: Figure, title: str) -> Picture:
     """The figure as PNG: the same bytes for the same figure, whichever day it is drawn."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor=CARD, bbox_inches="tight", pad_inches=0.12,
-                   metadata={"Software": None})  # fmt: skip
+    figure.savefig(
+        buffer, format="png", facecolor=CARD, bbox_inches="tight", pad_inches=0.12, metadata={"Software": None}
+    )
     return Picture(title, png=buffer.getvalue())

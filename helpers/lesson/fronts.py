@@ -108,24 +108,34 @@ def _axes(scale: Scale) -> Iterator[str]:
         y = scale.y(size * unit)
         yield _line(LEFT - 4, y, LEFT, y, FAINT)
         yield _text(LEFT - 8, y + 4, f"{size:g} {name}", FAINT, 11, "end")
-    yield _text((LEFT + RIGHT) / 2, BOTTOM + 35, "more FLOPs than without checkpointing; the peak on the left", INK, 12,
-                "middle")  # fmt: skip
+    yield _text(
+        (LEFT + RIGHT) / 2,
+        BOTTOM + 35,
+        "more FLOPs than without checkpointing; the peak on the left",
+        INK,
+        12,
+        "middle",
+    )
 
 
 def _steps(corners: Sequence[tuple[float, float]]) -> str:
     """From one on the front to the next: right at the same memory, then down."""
     path = "".join(f" H {x:.1f} V {y:.1f}" for x, y in corners[1:])
-    return (f'<path class="front" d="M {corners[0][0]:.1f} {corners[0][1]:.1f}{path}" fill="none" stroke="{ON}" '
-           f'stroke-width="1.5"/>')  # fmt: skip
+    return (
+        f'<path class="front" d="M {corners[0][0]:.1f} {corners[0][1]:.1f}{path}" fill="none" stroke="{ON}" '
+        f'stroke-width="1.5"/>'
+    )
 
 
 def _names(placed: Sequence[tuple[Point, tuple[float, float]]], taken: list[Box]) -> Iterator[str]:
     """Marks first; then names, the chosen one's and those on the front before the others, where they cover nothing."""
     for point, (x, y) in placed:
         fill = point.colour if point.chosen else CARD
-        yield (f'<circle class="policy" cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" '
-               f'stroke="{point.colour}" stroke-width="2.5"><title>{escape(point.name)}: {human(point.peak_bytes)}, '
-               f"{100 * point.extra_share:.1f} % more FLOPs</title></circle>")  # fmt: skip
+        yield (
+            f'<circle class="policy" cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" '
+            f'stroke="{point.colour}" stroke-width="2.5"><title>{escape(point.name)}: {human(point.peak_bytes)}, '
+            f"{100 * point.extra_share:.1f} % more FLOPs</title></circle>"
+        )
     for point, (x, y) in sorted(placed, key=lambda one: (not one[0].chosen, not one[0].on_front)):
         box = _free_box(x, y, LETTER * len(point.name), taken)
         if box is None:
@@ -135,8 +145,12 @@ def _names(placed: Sequence[tuple[Point, tuple[float, float]]], taken: list[Box]
 
 
 def _free_box(x: float, y: float, width: float, taken: Sequence[Box]) -> Box | None:
-    spots = [(x + 9, y - 7), (x - 9 - width, y - 7), *((x + 9, y - 7 + side * LINE) for side in (-1, 1, -2, 2)),
-             *((x - 9 - width, y - 7 + side * LINE) for side in (-1, 1))]  # fmt: skip
+    spots = [
+        (x + 9, y - 7),
+        (x - 9 - width, y - 7),
+        *((x + 9, y - 7 + side * LINE) for side in (-1, 1, -2, 2)),
+        *((x - 9 - width, y - 7 + side * LINE) for side in (-1, 1)),
+    ]
     boxes = ((left, top, left + width, top + LINE) for left, top in spots)
     inside = (box for box in boxes if box[0] > LEFT + 2 and box[2] < WIDTH and box[1] > TOP - 14 and box[3] < BOTTOM)
     return next((box for box in inside if not any(_overlap(box, other) for other in taken)), None)
@@ -155,8 +169,10 @@ def _line(x0: float, y0: float, x1: float, y1: float, colour: str, more: str = "
 
 
 def _text(x: float, y: float, text: str, colour: str, size: float, anchor: str, more: str = "") -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{more}>'
-            f"{escape(text)}</text>")  # fmt: skip
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{more}>'
+        f"{escape(text)}</text>"
+    )
 
 
 def front_png(title: str, points: Sequence[Point], capacity_bytes: int | None = None, device: str = "") -> bytes:
@@ -166,8 +182,15 @@ def front_png(title: str, points: Sequence[Point], capacity_bytes: int | None = 
     x, y = [100 * share for share, _ in corners], [size / GIB for _, size in corners]
     axes.step(x, y, where="post", color=ON, linewidth=1.5)
     for point in sorted(points, key=lambda point: point.chosen):
-        axes.plot([100 * point.extra_share], [point.peak_bytes / GIB], "o", markersize=7, markeredgewidth=1.8,
-                  color=point.colour if point.chosen else CARD, markeredgecolor=point.colour)  # fmt: skip
+        axes.plot(
+            [100 * point.extra_share],
+            [point.peak_bytes / GIB],
+            "o",
+            markersize=7,
+            markeredgewidth=1.8,
+            color=point.colour if point.chosen else CARD,
+            markeredgecolor=point.colour,
+        )
     axes.margins(x=0.16)
     axes.set_ylim(0, 1.12 * max(point.peak_bytes for point in points) / GIB)
     if capacity_bytes and capacity_bytes / GIB <= axes.get_ylim()[1]:

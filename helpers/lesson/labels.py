@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 # Where a name is tried, in typographer's points right of and above its mark: beside it first, then farther and
 # farther below or above, at the end of a thin line.
 _NEAR = ((9, 0), (-9, 0), (8, -11), (-8, 11), (8, 11), (-8, -11))
-_FAR = sorted(((x * side, y * up) for y, x, (side, up) in
-               product(range(17, 120, 5), (12, 26, 50, 80), ((1, -1), (-1, 1), (-1, -1), (1, 1)))),
-              key=lambda spot: hypot(*spot))  # fmt: skip
+_FAR = sorted(
+    (
+        (x * side, y * up)
+        for y, x, (side, up) in product(range(17, 120, 5), (12, 26, 50, 80), ((1, -1), (-1, 1), (-1, -1), (1, 1)))
+    ),
+    key=lambda spot: hypot(*spot),
+)
 
 
 class Labels:
@@ -55,9 +59,18 @@ class Labels:
         share = 1 if level else 0.62  # what a machine runs lies mostly at the low end of its slope
         at = (x0 + share * (x1 - x0), y0 + share * (y1 - y0))
         anchor = self.axes.transData.inverted().transform(at)
-        written = self.axes.annotate(text, anchor, xytext=(-4 * sin(angle), 4 * cos(angle)), textcoords="offset points",
-                                     fontsize=9.5, fontweight="bold", color=colour, va="bottom",
-                                     ha="right" if level else "center", rotation_mode="anchor")  # fmt: skip
+        written = self.axes.annotate(
+            text,
+            anchor,
+            xytext=(-4 * sin(angle), 4 * cos(angle)),
+            textcoords="offset points",
+            fontsize=9.5,
+            fontweight="bold",
+            color=colour,
+            va="bottom",
+            ha="right" if level else "center",
+            rotation_mode="anchor",
+        )
         box = self._extent(written)
         written.set_rotation(degrees(angle))
         half, rise = box.width / 2, box.height / 2 + 4 * self._pixels
@@ -68,8 +81,13 @@ class Labels:
         self._keep_off_piece(middle_x - dx, middle_y - dy, middle_x + dx, middle_y + dy, reach=box.height / 2)
         self._words += self._taken[before:]
 
-    def place(self, at: tuple[float, float], text: str, colour: str = INK,
-              spots: Sequence[tuple[float, float]] = (*_NEAR, *_FAR)) -> None:  # fmt: skip
+    def place(
+        self,
+        at: tuple[float, float],
+        text: str,
+        colour: str = INK,
+        spots: Sequence[tuple[float, float]] = (*_NEAR, *_FAR),
+    ) -> None:
         """`text` at the first of `spots` near `at` where it covers nothing, or where it covers least."""
         covered = {}
         for spot in spots:
@@ -88,9 +106,17 @@ class Labels:
     def _write(self, at: tuple[float, float], text: str, colour: str, spot: tuple[float, float]) -> Annotation:
         near_end = (0 if spot[0] > 0 else 1, 0.5)
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 5, "relpos": near_end}
-        return self.axes.annotate(text, at, xytext=spot, textcoords="offset points", fontsize=9, color=colour,
-                                  ha="left" if spot[0] > 0 else "right", va="center",
-                                  arrowprops=line if spot in _FAR else None)  # fmt: skip
+        return self.axes.annotate(
+            text,
+            at,
+            xytext=spot,
+            textcoords="offset points",
+            fontsize=9,
+            color=colour,
+            ha="left" if spot[0] > 0 else "right",
+            va="center",
+            arrowprops=line if spot in _FAR else None,
+        )
 
     def _covers(self, box: Bbox) -> int:
         room = self._room

@@ -62,12 +62,15 @@ def marks_svg(title: str, marks: Iterable[Mark], width: int, height: int) -> Pic
     drawn = list(marks)
     patterns = sorted({(mark.pattern, mark.fill, mark.ink) for mark in drawn if isinstance(mark, Box) and mark.pattern})
     body = "".join(_svg_box(mark) if isinstance(mark, Box) else _svg_words(mark) for mark in drawn)
-    return Picture(title, svg=(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'style="max-width:100%" role="img" aria-label="{escape(title)}" font-family="sans-serif">'
-        f'<defs>{"".join(_svg_patterns(patterns))}</defs>'
-        f'<rect width="{width}" height="{height}" rx="6" fill="{CARD}"/>{body}</svg>'
-    ))  # fmt: skip
+    return Picture(
+        title,
+        svg=(
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'style="max-width:100%" role="img" aria-label="{escape(title)}" font-family="sans-serif">'
+            f"<defs>{''.join(_svg_patterns(patterns))}</defs>"
+            f'<rect width="{width}" height="{height}" rx="6" fill="{CARD}"/>{body}</svg>'
+        ),
+    )
 
 
 def marks_png(title: str, marks: Iterable[Mark], width: int, height: int) -> Picture:
@@ -88,8 +91,10 @@ def marks_png(title: str, marks: Iterable[Mark], width: int, height: int) -> Pic
 def _svg_patterns(patterns: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     for pattern, fill, ink in patterns:
         turn = "" if pattern in ("dots", "bars") else ' patternTransform="rotate(45)"'
-        yield (f'<pattern id="{_name(pattern, fill, ink)}" width="6" height="6" patternUnits="userSpaceOnUse"{turn}>'
-               f'<rect width="6" height="6" fill="{fill}"/>{TILES[pattern].format(ink=ink)}</pattern>')  # fmt: skip
+        yield (
+            f'<pattern id="{_name(pattern, fill, ink)}" width="6" height="6" patternUnits="userSpaceOnUse"{turn}>'
+            f'<rect width="6" height="6" fill="{fill}"/>{TILES[pattern].format(ink=ink)}</pattern>'
+        )
 
 
 def _name(pattern: str, fill: str, ink: str) -> str:
@@ -102,15 +107,19 @@ def _svg_box(box: Box) -> str:
     kind = f' class="{box.kind}"' if box.kind else ""
     line = f' stroke-width="{box.line:g}"' if box.line != 1 else ""
     told = f"><title>{escape(box.told)}</title></rect>" if box.told else "/>"
-    return (f'<rect{kind} x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
-            f'fill="{fill}" stroke="{box.edge}"{line}{told}')  # fmt: skip
+    return (
+        f'<rect{kind} x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
+        f'fill="{fill}" stroke="{box.edge}"{line}{told}'
+    )
 
 
 def _svg_words(words: Words) -> str:
     weight = ' font-weight="600"' if words.bold else ""
     halo = f' paint-order="stroke" stroke="{CARD}" stroke-width="2.5"' if words.halo else ""
-    return (f'<text x="{words.x:.1f}" y="{words.y:.1f}" font-size="{words.size}" fill="{words.colour}" '
-            f'text-anchor="{words.anchor}"{weight}{halo}>{escape(words.text)}</text>')  # fmt: skip
+    return (
+        f'<text x="{words.x:.1f}" y="{words.y:.1f}" font-size="{words.size}" fill="{words.colour}" '
+        f'text-anchor="{words.anchor}"{weight}{halo}>{escape(words.text)}</text>'
+    )
 
 
 def _png_box(axes: Axes, box: Box) -> None:
@@ -127,7 +136,15 @@ def _png_words(axes: Axes, words: Words) -> None:
     from matplotlib.patheffects import withStroke
 
     # matplotlib's letters are wider than a browser's: the same text needs a smaller size for the same room.
-    axes.text(words.x, words.y, words.text, fontsize=words.size * POINTS_PER_PX * 0.93, color=words.colour,
-              ha={"start": "left", "middle": "center", "end": "right"}[words.anchor], va="baseline",
-              fontweight="bold" if words.bold else "normal", parse_math=False,
-              path_effects=[withStroke(linewidth=1.8, foreground=CARD)] if words.halo else None)  # fmt: skip
+    axes.text(
+        words.x,
+        words.y,
+        words.text,
+        fontsize=words.size * POINTS_PER_PX * 0.93,
+        color=words.colour,
+        ha={"start": "left", "middle": "center", "end": "right"}[words.anchor],
+        va="baseline",
+        fontweight="bold" if words.bold else "normal",
+        parse_math=False,
+        path_effects=[withStroke(linewidth=1.8, foreground=CARD)] if words.halo else None,
+    )

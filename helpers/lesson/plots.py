@@ -19,8 +19,11 @@ ORDER = (*WEIGHTS, *PARTS)
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer"}
 
 
-def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]] | Sequence[tuple[str, Mapping[str, int]]],
-                 capacities: Mapping[str, int] | None = None) -> Picture:  # fmt: skip
+def stacked_bars(
+    title: str,
+    rows: Mapping[str, Mapping[str, int]] | Sequence[tuple[str, Mapping[str, int]]],
+    capacities: Mapping[str, int] | None = None,
+) -> Picture:
     """One horizontal stacked bar per row (bytes by part), its total at the end; dashed lines for `capacities`.
 
     `rows` is a mapping, or (label, parts) pairs where labels repeat.
@@ -33,8 +36,9 @@ def stacked_bars(title: str, rows: Mapping[str, Mapping[str, int]] | Sequence[tu
         left = 0.0
         for part in sorted(parts, key=_order):
             size = parts[part] / unit
-            axes.barh(row, size, left=left, height=0.68, color=colour_of(part),
-                      label=None if part in seen else label(part))  # fmt: skip
+            axes.barh(
+                row, size, left=left, height=0.68, color=colour_of(part), label=None if part in seen else label(part)
+            )
             seen.add(part)
             left += size
         axes.text(left, row, f" {left:,.1f}", va="center", fontsize=9, color=INK)
@@ -59,12 +63,23 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     peak = max(range(len(totals)), key=totals.__getitem__)
     unit, name = _unit(totals[peak])
     parts = sorted(steps.parts, key=_order)
-    axes.stackplot(range(len(steps)), [[size / unit for size in steps.parts[part]] for part in parts],
-                   colors=[COLOURS[part] for part in parts], labels=[label(part) for part in parts],
-                   linewidth=0, step="post")  # fmt: skip
+    axes.stackplot(
+        range(len(steps)),
+        [[size / unit for size in steps.parts[part]] for part in parts],
+        colors=[COLOURS[part] for part in parts],
+        labels=[label(part) for part in parts],
+        linewidth=0,
+        step="post",
+    )
     axes.plot([peak], [totals[peak] / unit], "o", color=INK, markersize=4)
-    axes.annotate(f"peak {human(totals[peak])}", (peak, totals[peak] / unit), xytext=(6, 6),
-                  textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
+    axes.annotate(
+        f"peak {human(totals[peak])}",
+        (peak, totals[peak] / unit),
+        xytext=(6, 6),
+        textcoords="offset points",
+        fontsize=9,
+        color=INK,
+    )
     if budget_bytes:
         axes.axhline(budget_bytes / unit, color=INK, linestyle="--", linewidth=1)
         axes.text(0, budget_bytes / unit, f"predicted {human(budget_bytes)}", va="bottom", fontsize=8.5, color=INK)
@@ -77,9 +92,15 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     return as_picture(figure, title)
 
 
-def lines(title: str, x: Sequence[float], series: Mapping[str, Sequence[float]], x_label: str, y_label: str,
-          points: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None, log: bool = False
-          ) -> Picture:  # fmt: skip
+def lines(
+    title: str,
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    x_label: str,
+    y_label: str,
+    points: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    log: bool = False,
+) -> Picture:
     """Curves over `x`, each named at its end; `points` are measured dots, drawn in the colour of the same name."""
     figure, axes = new_figure(title, height=3.0)
     for colour, (name, values) in zip(LINES, series.items(), strict=False):
@@ -121,9 +142,16 @@ def _phases(axes: Axes, phases: Sequence[str]) -> None:
     for at in range(1, len(phases) + 1):
         if at == len(phases) or phases[at] != phases[start]:
             if at - start > len(phases) * 0.04:
-                axes.text((start + at) / 2, 0.985, PHASE_NAMES.get(phases[start], ""),
-                          transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=9,
-                          color=FAINT)  # fmt: skip
+                axes.text(
+                    (start + at) / 2,
+                    0.985,
+                    PHASE_NAMES.get(phases[start], ""),
+                    transform=axes.get_xaxis_transform(),
+                    ha="center",
+                    va="top",
+                    fontsize=9,
+                    color=FAINT,
+                )
             if at < len(phases):
                 axes.axvline(at, color=FAINT, linewidth=0.7, linestyle=":")
             start = at
@@ -135,8 +163,17 @@ def _legend(axes: Axes) -> None:
     known = [label(part) for part in ORDER]
     order = sorted(range(len(names)), key=lambda at: known.index(names[at]) if names[at] in known else len(known))
     handles, names = [handles[at] for at in order], [names[at] for at in order]
-    axes.legend(handles, names, loc="upper right", bbox_to_anchor=(1.0, -0.38 / (axes.figure.get_figheight() - 0.88)),
-                ncols=7, frameon=False, fontsize=8.5, handlelength=0.9, columnspacing=1.1)  # fmt: skip
+    axes.legend(
+        handles,
+        names,
+        loc="upper right",
+        bbox_to_anchor=(1.0, -0.38 / (axes.figure.get_figheight() - 0.88)),
+        ncols=7,
+        frameon=False,
+        fontsize=8.5,
+        handlelength=0.9,
+        columnspacing=1.1,
+    )
 
 
 def _order(part: str) -> int:

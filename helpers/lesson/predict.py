@@ -15,10 +15,25 @@ if TYPE_CHECKING:
 
 SIZES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
 UNITS = {
-    **SIZES, "s": 1, "ms": 1e-3, "µs": 1e-6, "GB/s": 1e9, "TB/s": 1e12, "GFLOP/s": 1e9, "TFLOP/s": 1e12,
-    "FLOPs per byte": 1, "tokens": 1, "tokens/s": 1, "×": 1, "bits": 1, "%": 0.01, "perplexity": 1,
-    "layers": 1, "micro-batches": 1, "users": 1,
-}  # fmt: skip
+    **SIZES,
+    "s": 1,
+    "ms": 1e-3,
+    "µs": 1e-6,
+    "GB/s": 1e9,
+    "TB/s": 1e12,
+    "GFLOP/s": 1e9,
+    "TFLOP/s": 1e12,
+    "FLOPs per byte": 1,
+    "tokens": 1,
+    "tokens/s": 1,
+    "×": 1,
+    "bits": 1,
+    "%": 0.01,
+    "perplexity": 1,
+    "layers": 1,
+    "micro-batches": 1,
+    "users": 1,
+}
 
 
 @dataclass(frozen=True)

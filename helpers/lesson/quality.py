@@ -101,8 +101,13 @@ def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, b
     return as_picture(figure, title)
 
 
-def trade(title: str, points: Mapping[str, tuple[float, float]], front: Sequence[tuple[float, float]], x_label: str,
-          y_label: str) -> Picture:  # fmt: skip
+def trade(
+    title: str,
+    points: Mapping[str, tuple[float, float]],
+    front: Sequence[tuple[float, float]],
+    x_label: str,
+    y_label: str,
+) -> Picture:
     """Named dots (x, y), both better when lower, over the curve of the best that can be had."""
     figure, axes = new_figure(title, height=3.6)
     figure.subplots_adjust(left=0.1)

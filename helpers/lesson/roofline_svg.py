@@ -90,8 +90,9 @@ def _point(scale: Scale, roof: Roof, name: str, work: Work) -> Iterator[str]:
         return
     x, y = scale.at(work.intensity, roof.attainable(work.intensity))
     colour = COMPUTE_COLOUR if roof.bound(work) == COMPUTE else MEMORY_COLOUR
-    yield (f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="6.5" fill="{CARD}" stroke="{colour}" '
-           f'stroke-width="3"/>')  # fmt: skip
+    yield (
+        f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="6.5" fill="{CARD}" stroke="{colour}" stroke-width="3"/>'
+    )
     text = f"{name}: {three_digits(work.intensity)} FLOP/B"
     yield _text((min(x + 12, RIGHT - 7.4 * len(text)), y + 24), text, INK, "start", 13)
 
@@ -101,10 +102,14 @@ def _xy(at: At) -> str:
 
 
 def _line(name: str, a: At, b: At, colour: str, width: float = 1, more: str = "") -> str:
-    return (f'<line class="{name}" x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" stroke="{colour}" '
-            f'stroke-width="{width}"{more}/>')  # fmt: skip
+    return (
+        f'<line class="{name}" x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" stroke="{colour}" '
+        f'stroke-width="{width}"{more}/>'
+    )
 
 
 def _text(at: At, text: str, colour: str, anchor: str, size: float, more: str = "") -> str:
-    return (f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{more}>'
-            f"{escape(text)}</text>")  # fmt: skip
+    return (
+        f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{more}>'
+        f"{escape(text)}</text>"
+    )

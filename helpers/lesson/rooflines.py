@@ -55,8 +55,11 @@ def _checked(roofs: Roof | Sequence[Roof], points: Points) -> list[Roof]:
         raise WorkbookError("a picture without a roof", "a Roof, or several", "pass Roof.of(device, format)")
     for name, (_, seconds) in points.items():
         if seconds is not None and not seconds > 0:
-            raise WorkbookError(f"{name} took {seconds!r} seconds", "more than zero, or None where nobody measured",
-                                "pass the seconds of one run")  # fmt: skip
+            raise WorkbookError(
+                f"{name} took {seconds!r} seconds",
+                "more than zero, or None where nobody measured",
+                "pass the seconds of one run",
+            )
     return ordered
 
 
@@ -120,8 +123,16 @@ def _points(axes: Axes, roof: Roof, points: Points, labels: Labels) -> None:
         if seconds:
             axes.plot([x, x], sorted([y, allowed]), color=colour, linewidth=1.2, zorder=2)
             labels.avoid_line([x, x], [y, allowed])
-        axes.plot([x], [y], "o", markersize=8, color=colour if seconds else CARD, markeredgewidth=1.8,
-                  markeredgecolor=CARD if seconds else colour, zorder=4)  # fmt: skip
+        axes.plot(
+            [x],
+            [y],
+            "o",
+            markersize=8,
+            color=colour if seconds else CARD,
+            markeredgewidth=1.8,
+            markeredgecolor=CARD if seconds else colour,
+            zorder=4,
+        )
         labels.avoid_point(x, y)
         named.append(((x, y), f"{name}: {percent(y / allowed)}" if seconds else name))
     for at, text in reversed(named):

@@ -62,12 +62,25 @@ def reserved(title: str, replay: Replay, capacity_bytes: int | None = None) -> P
     most, live = human(replay.peak_reserved_bytes), human(replay.peak_allocated_bytes)
     axes.fill_between(x, 0, used, step="post", color=USED, linewidth=0, label=f"allocated, at most {live}")
     axes.fill_between(x, used, held, step="post", color=HOLE, linewidth=0, label="reserved and not in use")
-    axes.step(x, held, where="post", color=INK, linewidth=1.2,
-              label=f"reserved, at most {most}, {replay.fragmentation:.0%} of it idle")  # fmt: skip
+    axes.step(
+        x,
+        held,
+        where="post",
+        color=INK,
+        linewidth=1.2,
+        label=f"reserved, at most {most}, {replay.fragmentation:.0%} of it idle",
+    )
     if capacity_bytes:
         axes.axhline(capacity_bytes / unit, color=INK, linestyle="--", linewidth=1.1)
-        axes.text(len(replay), capacity_bytes / unit, f"the card ends at {human(capacity_bytes)} ", ha="right",
-                  va="bottom", fontsize=8.5, color=INK)  # fmt: skip
+        axes.text(
+            len(replay),
+            capacity_bytes / unit,
+            f"the card ends at {human(capacity_bytes)} ",
+            ha="right",
+            va="bottom",
+            fontsize=8.5,
+            color=INK,
+        )
     axes.set_xlim(0, len(replay))
     axes.set_ylim(0, 1.18 * max(max(held), (capacity_bytes or 0) / unit, 1e-9))
     axes.set_xlabel("events, in order")
@@ -80,11 +93,28 @@ def _row(axes: Axes, row: int, segment: Segment, unit: int, span: float) -> None
     for block in segment.blocks:
         left, width = (block.address - segment.address) / unit, block.size_bytes / unit
         spare = 0 if block.is_free else (block.size_bytes - block.requested_bytes) / unit
-        axes.barh(row, width, left=left, height=0.7, color=COLOURS[block.state], edgecolor=CARD, linewidth=0.6,
-                  label=WORDS[block.state])  # fmt: skip
+        axes.barh(
+            row,
+            width,
+            left=left,
+            height=0.7,
+            color=COLOURS[block.state],
+            edgecolor=CARD,
+            linewidth=0.6,
+            label=WORDS[block.state],
+        )
         if spare > span / 400:
-            axes.barh(row, spare, left=left + width - spare, height=0.7, color=CARD, edgecolor=USED, hatch="//////",
-                      linewidth=0, label=SPARE)  # fmt: skip
+            axes.barh(
+                row,
+                spare,
+                left=left + width - spare,
+                height=0.7,
+                color=CARD,
+                edgecolor=USED,
+                hatch="//////",
+                linewidth=0,
+                label=SPARE,
+            )
         _words(axes, row, block, left + (width - spare) / 2, (width - spare) / span * AXES_INCHES)
 
 
@@ -112,8 +142,17 @@ def _legend(axes: Axes) -> None:
     once = {name: handle for handle, name in zip(handles, names, strict=True)}
     once = {name: once.pop(name) for name in (*WORDS.values(), SPARE) if name in once} | once
     drop = -0.38 / (axes.figure.get_figheight() - 0.88)
-    axes.legend(once.values(), once, loc="upper right", bbox_to_anchor=(1.0, drop), ncols=4, frameon=False,
-                fontsize=8.5, handlelength=1.2, columnspacing=1.1)  # fmt: skip
+    axes.legend(
+        once.values(),
+        once,
+        loc="upper right",
+        bbox_to_anchor=(1.0, drop),
+        ncols=4,
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.2,
+        columnspacing=1.1,
+    )
 
 
 def _unit(size_bytes: float) -> tuple[int, str]:

@@ -55,22 +55,32 @@ def segments_svg(title: str, ran: Replay, full: Replay, frame: Frame, capacity_b
     marked = ran.outcomes[-1].address if ran.outcomes else 0
     strip_top = TOP + frame.rows * ROW + 40
     height = strip_top + STRIP + 30
-    body = "".join((
-        *_pattern(), *_rows(ran.segments, frame, marked), *_refused(ran, frame), *_legend(strip_top - 24),
-        *_strip(full, len(ran), strip_top, capacity_bytes),
-    ))  # fmt: skip
+    body = "".join(
+        (
+            *_pattern(),
+            *_rows(ran.segments, frame, marked),
+            *_refused(ran, frame),
+            *_legend(strip_top - 24),
+            *_strip(full, len(ran), strip_top, capacity_bytes),
+        )
+    )
     head = f'<text x="16" y="24" font-size="15" font-weight="600" fill="{INK}">{escape(title)}</text>'
-    return Picture(title, svg=(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'style="max-width:100%" role="img" aria-label="{escape(title)}" font-family="sans-serif">'
-        f'<rect width="{WIDTH}" height="{height}" rx="6" fill="{CARD}"/>{head}{body}</svg>'
-    ))  # fmt: skip
+    return Picture(
+        title,
+        svg=(
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'style="max-width:100%" role="img" aria-label="{escape(title)}" font-family="sans-serif">'
+            f'<rect width="{WIDTH}" height="{height}" rx="6" fill="{CARD}"/>{head}{body}</svg>'
+        ),
+    )
 
 
 def _pattern() -> Iterator[str]:
-    yield (f'<defs><pattern id="slack" width="5" height="5" patternUnits="userSpaceOnUse" '
-           f'patternTransform="rotate(45)"><rect width="5" height="5" fill="{CARD}"/>'
-           f'<rect width="2" height="5" fill="{USED}"/></pattern></defs>')  # fmt: skip
+    yield (
+        f'<defs><pattern id="slack" width="5" height="5" patternUnits="userSpaceOnUse" '
+        f'patternTransform="rotate(45)"><rect width="5" height="5" fill="{CARD}"/>'
+        f'<rect width="2" height="5" fill="{USED}"/></pattern></defs>'
+    )
 
 
 def _rows(segments: Sequence[Segment], frame: Frame, marked: int) -> Iterator[str]:
@@ -90,8 +100,10 @@ def _refused(ran: Replay, frame: Frame) -> Iterator[str]:
     if ran.oom is None:
         return
     y, words = TOP + len(ran.segments) * ROW, f"{ran.oom.name} {short(ran.oom.size_bytes)}"
-    yield (f'<rect class="refused" x="{LEFT}" y="{y}" width="{frame.px(ran.oom.size_bytes):.1f}" height="{BAR}" '
-           f'fill="none" stroke="{INK}" stroke-width="1.5" stroke-dasharray="4 3"/>')  # fmt: skip
+    yield (
+        f'<rect class="refused" x="{LEFT}" y="{y}" width="{frame.px(ran.oom.size_bytes):.1f}" height="{BAR}" '
+        f'fill="none" stroke="{INK}" stroke-width="1.5" stroke-dasharray="4 3"/>'
+    )
     yield _text(LEFT + 8, y + 15, f"{words}: {ran.oom.reason}, out of memory", 11, INK)
     yield _text(LEFT - 8, y + 15, "refused", 11.5, INK, "end")
 
@@ -101,13 +113,16 @@ def _block(block: SegmentBlock, frame: Frame, x: float, y: int, marked: int) -> 
     colour = HOLE if block.is_free else MARKED if block.address == marked else USED
     told = "free" if block.is_free else f"{block.name}, {block.requested_bytes:,} B asked for"
     edge = INK if block.address == marked else CARD
-    yield (f'<rect class="block" data-state="{block.state}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" '
-           f'fill="{colour}" stroke="{edge}"><title>{escape(told)}: {block.size_bytes:,} B</title></rect>'
-           )  # fmt: skip
+    yield (
+        f'<rect class="block" data-state="{block.state}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" '
+        f'fill="{colour}" stroke="{edge}"><title>{escape(told)}: {block.size_bytes:,} B</title></rect>'
+    )
     spare = 0 if block.is_free else frame.px(block.size_bytes - block.requested_bytes)
     if spare > 1:
-        yield (f'<rect class="slack" x="{x + width - spare:.1f}" y="{y + 0.5}" width="{spare - 0.5:.1f}" '
-               f'height="{BAR - 1}" fill="url(#slack)"/>')  # fmt: skip
+        yield (
+            f'<rect class="slack" x="{x + width - spare:.1f}" y="{y + 0.5}" width="{spare - 0.5:.1f}" '
+            f'height="{BAR - 1}" fill="url(#slack)"/>'
+        )
     words = _fitting(block, width - spare)
     if words:
         ink = "white" if colour == USED else INK
@@ -123,8 +138,12 @@ def _fitting(block: SegmentBlock, width: float) -> str:
 
 def _legend(y: float) -> Iterator[str]:
     x = float(LEFT)
-    for fill, words in ((USED, "in use"), (MARKED, "by this event"), (HOLE, "free, kept in the cache"),
-                        ("url(#slack)", "more than was asked for")):  # fmt: skip
+    for fill, words in (
+        (USED, "in use"),
+        (MARKED, "by this event"),
+        (HOLE, "free, kept in the cache"),
+        ("url(#slack)", "more than was asked for"),
+    ):
         yield f'<rect x="{x:.0f}" y="{y - 9}" width="10" height="10" fill="{fill}"/>'
         yield _text(x + 14, y, words, 11, INK)
         x += 34 + LETTER * len(words)
@@ -157,10 +176,14 @@ def _strip(full: Replay, count: int, top: float, capacity_bytes: int | None) -> 
 
 
 def _text(x: float, y: float, words: str, size: float, colour: str, anchor: str = "start") -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}">'
-            f"{escape(words)}</text>")  # fmt: skip
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}">'
+        f"{escape(words)}</text>"
+    )
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1, more: str = "") -> str:
-    return (f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" '
-            f'stroke-width="{width}"{more}/>')  # fmt: skip
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" '
+        f'stroke-width="{width}"{more}/>'
+    )

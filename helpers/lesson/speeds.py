@@ -26,8 +26,15 @@ def staircase(title: str, sweep: Sweep) -> Picture:
     _levels(axes, sweep)
     for name, size in sweep.reported.items():
         axes.axvline(size, color=INK, linestyle="--", linewidth=1)
-        axes.text(size, 0.985, f" {name}: {human(size).replace('.00', '')}", transform=axes.get_xaxis_transform(),
-                  fontsize=8.5, color=INK, va="top")  # fmt: skip
+        axes.text(
+            size,
+            0.985,
+            f" {name}: {human(size).replace('.00', '')}",
+            transform=axes.get_xaxis_transform(),
+            fontsize=8.5,
+            color=INK,
+            va="top",
+        )
     ticks = sweep.sizes[::4]
     axes.set_xticks(ticks, [human(size).replace(".00", "") for size in ticks], fontsize=8)
     axes.minorticks_off()
@@ -47,9 +54,15 @@ def _levels(axes: Axes, sweep: Sweep) -> None:
         axes.hlines(level.bytes_per_s / 1e9, start, end, color=colour, linewidth=7, alpha=0.25)
         axes.plot(*zip(*inside, strict=True), "o", color=colour, markersize=5)
         top = max([level.bytes_per_s / 1e9, *(rate for _, rate in inside)])
-        axes.text((start * end) ** 0.5, top + 0.045 * axes.get_ylim()[1],
-                  f"{level.name}: {si(level.bytes_per_s, 'B/s')}", ha="center", fontsize=9, color=colour,
-                  fontweight="bold")  # fmt: skip
+        axes.text(
+            (start * end) ** 0.5,
+            top + 0.045 * axes.get_ylim()[1],
+            f"{level.name}: {si(level.bytes_per_s, 'B/s')}",
+            ha="center",
+            fontsize=9,
+            color=colour,
+            fontweight="bold",
+        )
         start = end
 
 
@@ -87,16 +100,18 @@ def _curve(axes: Axes, name: str, sizes: Sequence[float], rates: Sequence[float]
     axes.annotate(f" {name}", (sizes[-1], rates[-1]), va="center", fontsize=9, color=style["color"])
 
 
-def bars(title: str, rows: Mapping[str, float], floors: Mapping[str, float] | None = None, floor: str = "floor"
-         ) -> Picture:  # fmt: skip
+def bars(
+    title: str, rows: Mapping[str, float], floors: Mapping[str, float] | None = None, floor: str = "floor"
+) -> Picture:
     """A horizontal bar of seconds for each row, in order; a thick black mark where the row's `floors` has its limit."""
     figure, axes = new_figure(title, height=0.95 + 0.42 * len(rows))
     for row, (name, seconds) in enumerate(rows.items()):
         axes.barh(row, seconds, height=0.62, color=LINES[row % len(LINES)])
         axes.text(seconds, row, f" {si(seconds, 's')}", va="center", fontsize=9, color=INK)
         if name in (floors or {}):
-            axes.vlines(floors[name], row - 0.38, row + 0.38, color=INK, linewidth=2.4,
-                        label=floor if row == 0 else None)  # fmt: skip
+            axes.vlines(
+                floors[name], row - 0.38, row + 0.38, color=INK, linewidth=2.4, label=floor if row == 0 else None
+            )
     axes.set_yticks(range(len(rows)), list(rows), fontsize=9)
     axes.invert_yaxis()
     axes.margins(x=0.14)
@@ -109,8 +124,14 @@ def bars(title: str, rows: Mapping[str, float], floors: Mapping[str, float] | No
     return as_picture(figure, title)
 
 
-def growth(title: str, x: Sequence[int], seconds: Sequence[float], floors: Sequence[float], x_label: str,
-           turn: float | None = None) -> Picture:  # fmt: skip
+def growth(
+    title: str,
+    x: Sequence[int],
+    seconds: Sequence[float],
+    floors: Sequence[float],
+    x_label: str,
+    turn: float | None = None,
+) -> Picture:
     """Measured seconds as dots over `x`, the floor as a line under them, and a dotted line where the floor turns."""
     from matplotlib.ticker import LogLocator
 
@@ -124,8 +145,9 @@ def growth(title: str, x: Sequence[int], seconds: Sequence[float], floors: Seque
         axes.annotate(name, (x[-1], values[-1]), va="bottom" if values is seconds else "top", fontsize=9, color=colour)
     if turn:
         axes.axvline(turn, color=FAINT, linestyle=":", linewidth=1)
-        axes.text(turn, 0.98, f" ridge: {turn:,.3g}", transform=axes.get_xaxis_transform(), fontsize=9, color=FAINT,
-                  va="top")  # fmt: skip
+        axes.text(
+            turn, 0.98, f" ridge: {turn:,.3g}", transform=axes.get_xaxis_transform(), fontsize=9, color=FAINT, va="top"
+        )
     axes.set_xticks(x, [f"{value:,}" for value in x])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda y, _: si(y, "s", whole=True))

@@ -23,10 +23,15 @@ def trace_report(title: str, found: Trace, predicted: Breakdown | None, where: D
 
 def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | None = None) -> dict[str, object]:
     """The same for programs: every size in bytes."""
-    fits = None if where is None else {
-        "name": where.name, "capacity_bytes": where.capacity_bytes,
-        "fits": found.peak_reserved_bytes <= where.capacity_bytes,
-    }  # fmt: skip
+    fits = (
+        None
+        if where is None
+        else {
+            "name": where.name,
+            "capacity_bytes": where.capacity_bytes,
+            "fits": found.peak_reserved_bytes <= where.capacity_bytes,
+        }
+    )
     return {
         "parts": {part: found.parts.get(part, 0) for part in PARTS},
         "peak_bytes": found.peak_bytes,
@@ -66,8 +71,10 @@ def _table(parts: Breakdown, predicted: Breakdown | None) -> Iterator[str]:
             yield f"{part:<14}{human(traced):>12}{rest}"
     if predicted is not None:
         rest = parts.total - predicted.total
-        yield (f"{'peak':<14}{human(parts.total):>12}{human(predicted.total):>12}{human(rest):>12}"
-               f"   budget off by {-rest / parts.total:+.2%}")  # fmt: skip
+        yield (
+            f"{'peak':<14}{human(parts.total):>12}{human(predicted.total):>12}{human(rest):>12}"
+            f"   budget off by {-rest / parts.total:+.2%}"
+        )
 
 
 def _largest(found: Trace) -> list[tuple[int, str]]:

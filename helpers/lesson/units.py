@@ -7,8 +7,16 @@ Sizes of memory stay binary: `memory.account.human`.
 from __future__ import annotations
 
 _PREFIXES = (
-    (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"),
-)  # fmt: skip
+    (1e15, "P"),
+    (1e12, "T"),
+    (1e9, "G"),
+    (1e6, "M"),
+    (1e3, "k"),
+    (1.0, ""),
+    (1e-3, "m"),
+    (1e-6, "µ"),
+    (1e-9, "n"),
+)
 
 
 def si(value: float, unit: str, whole: bool = False) -> str:

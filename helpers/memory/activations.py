@@ -157,8 +157,11 @@ def _norm(setup: TrainSetup, name: str, readers: int) -> dict[str, int]:
     output = readers * rounded(2 * values) if width.autocast else min(readers, 1) * rounded(values * width.residual)
     statistic = rounded(4 * _tokens(setup))
     if setup.model.norm == "layernorm":
-        return {f"{name} input": rounded(values * width.residual), f"{name} mean and rstd": 2 * statistic,
-                f"{name} output": output}  # fmt: skip
+        return {
+            f"{name} input": rounded(values * width.residual),
+            f"{name} mean and rstd": 2 * statistic,
+            f"{name} output": output,
+        }
     return {
         f"{name} input, fp32": rounded(4 * values),
         f"{name} rstd": statistic,
@@ -193,8 +196,7 @@ def _attention(setup: TrainSetup, layer: Layer) -> dict[str, int]:
     q = rounded(e * tokens * attention.heads * attention.head_dim)
     if setup.attention == "sdpa":
         kv = rounded(e * tokens * attention.kv_heads * attention.head_dim)
-        return {"q, k, v": q + 2 * kv, "attention output": q,
-                "log-sum-exp": rounded(4 * tokens * attention.heads)}  # fmt: skip
+        return {"q, k, v": q + 2 * kv, "attention output": q, "log-sum-exp": rounded(4 * tokens * attention.heads)}
     scores = setup.micro_batch * attention.heads * setup.sequence**2
     rows = {
         "q, k, v": 3 * q,

@@ -19,9 +19,17 @@ from .step_flops import StepFlops, step_flops
 from .weights import KEPT, layer_bytes, weight_bytes, weight_parts
 
 __all__ = [
-    "ServeBudget", "StepFlops", "TrainBudget", "decode_bytes", "extra_flops", "serve", "step_flops", "train",
-    "weight_bytes", "weight_parts",
-]  # fmt: skip
+    "ServeBudget",
+    "StepFlops",
+    "TrainBudget",
+    "decode_bytes",
+    "extra_flops",
+    "serve",
+    "step_flops",
+    "train",
+    "weight_bytes",
+    "weight_parts",
+]
 
 # One for the main thread and one for autograd's, as PyTorch's default `:4096:2:16:8` makes them (seen in snapshots).
 # On Hopper PyTorch takes 32 MiB each (parseChosenWorkspaceSize); that is not in the budget.

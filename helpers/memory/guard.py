@@ -101,8 +101,9 @@ def guarded(mib: float, holding: Iterable[nn.Module] | nn.Module = ()) -> Iterat
 
 def _checked(mib: object) -> int:
     if isinstance(mib, bool) or not isinstance(mib, (int, float)) or not 0 < mib < MAX_MIB:
-        raise WorkbookError(f"the memory budget is {mib!r}", "a positive number of MiB",
-                            "write memory_budget(mib=120) for 120 MiB")  # fmt: skip
+        raise WorkbookError(
+            f"the memory budget is {mib!r}", "a positive number of MiB", "write memory_budget(mib=120) for 120 MiB"
+        )
     return round(mib * 2**20)
 
 

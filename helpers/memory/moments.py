@@ -65,9 +65,14 @@ class Step:
 
     def _moment(self, name: str, gradients: Iterable = (), activations: int = 0, logits: int = 0, workspace: int = 0):
         sizes = (
-            self.parameter_bytes, self._gradients(gradients), self.optimizer_bytes, activations, logits,
-            workspace + self.cublas, 0,
-        )  # fmt: skip
+            self.parameter_bytes,
+            self._gradients(gradients),
+            self.optimizer_bytes,
+            activations,
+            logits,
+            workspace + self.cublas,
+            0,
+        )
         return Moment(name, Breakdown({part: size for part, size in zip(PARTS, sizes, strict=True) if size}))
 
     def _targets(self) -> int:
@@ -113,14 +118,14 @@ class Step:
             return self._moment(name, self._head_tensors(), product, logits, hidden)
         copy = tensors_bytes(self._head_tensors(), 2)
         during = self._moment(name, (), product, logits, copy + hidden)
-        after = self._moment(name, self._head_tensors(), saved + self._outside("bf16 copy", "final norm output"), 0,
-                             copy + hidden)  # fmt: skip
+        after = self._moment(
+            name, self._head_tensors(), saved + self._outside("bf16 copy", "final norm output"), 0, copy + hidden
+        )
         return max(during, after, key=lambda moment: moment.total)
 
     def backward_of_final_norm(self) -> Moment:
         """RMSNorm written out in Python makes five FP32 tensors of N x h; the fused LayerNorm two gradients."""
-        saved = self.stored_bytes + self._outside("bf16 copy", "final norm output",
-                                                                      "final norm normalised")  # fmt: skip
+        saved = self.stored_bytes + self._outside("bf16 copy", "final norm output", "final norm normalised")
         if self.model.norm == "layernorm":
             temporaries = 2 * rounded(self.hidden_values * self.width.residual)
         else:

@@ -52,8 +52,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     if marker.kwargs.keys() - {"mib"} or len(marker.args) + len(marker.kwargs) != 1:
         what = f"the marker memory_budget has {marker.args} {marker.kwargs}"
-        pytest.fail(str(WorkbookError(what, "one size in MiB",
-                                      "write @pytest.mark.memory_budget(mib=120)")), pytrace=False)  # fmt: skip
+        pytest.fail(
+            str(WorkbookError(what, "one size in MiB", "write @pytest.mark.memory_budget(mib=120)")), pytrace=False
+        )
     with _Budget(item, *marker.args, **marker.kwargs):
         return (yield)
 
@@ -82,8 +83,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The table of --memory-report; the figures travel in the reports, so it is complete under pytest-xdist too."""
     if not terminalreporter.config.getoption("memory_report"):
         return
-    rows = [(report.nodeid, peak, budget) for report in _calls(terminalreporter)
-            for name, value in report.user_properties if name == PROPERTY for peak, budget in [value]]  # fmt: skip
+    rows = [
+        (report.nodeid, peak, budget)
+        for report in _calls(terminalreporter)
+        for name, value in report.user_properties
+        if name == PROPERTY
+        for peak, budget in [value]
+    ]
     terminalreporter.section("memory budgets")
     if not rows:
         terminalreporter.write_line("no test used memory_budget")

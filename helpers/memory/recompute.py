@@ -128,8 +128,11 @@ class Kept:
     def _never_asked_for(self, segment: Segment) -> int:
         """A selective policy keeps the layer's last product, and the recomputation stops before it needs it."""
         layer = self.layers[segment.start]
-        return 0 if reads_last_product(layer) else selected(self.setup, layer, segment.how).get(
-            activations.last_product(layer), 0)  # fmt: skip
+        return (
+            0
+            if reads_last_product(layer)
+            else selected(self.setup, layer, segment.how).get(activations.last_product(layer), 0)
+        )
 
     def _dropped(self, part: Attention | Mlp, internals: Breakdown) -> int:
         """What a checkpoint around a part of a layer spares, less the input that it keeps where nobody else does.
@@ -144,8 +147,12 @@ class Kept:
 
     def _copies_unsaved(self, segment: Segment) -> int:
         inside = {"none": (), "module:attention": ("attention",), "module:mlp": ("mlp",)}.get(segment.how, BOTH)
-        linears = (linear for layer in self.layers[segment.start : segment.stop]
-                   for part in inside for linear in getattr(layer, part).linears)  # fmt: skip
+        linears = (
+            linear
+            for layer in self.layers[segment.start : segment.stop]
+            for part in inside
+            for linear in getattr(layer, part).linears
+        )
         return sum(rounded(2 * linear.weights) for linear in linears)
 
     def _masks(self, layers: int) -> int:

@@ -7,8 +7,16 @@ from fractions import Fraction
 
 # How many times a ring passes the payload along, each rank sending (N-1)/N of it per pass. Patarasuk and Yuan 2009;
 # NCCL's own notes on performance count the same way. A broadcast or a reduce is a chain: all ranks but one send.
-PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "all_to_all": 1,
-          "gather": 1, "scatter": 1}  # fmt: skip
+PASSES = {
+    "all_reduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "broadcast": 1,
+    "reduce": 1,
+    "all_to_all": 1,
+    "gather": 1,
+    "scatter": 1,
+}
 
 
 @dataclass(frozen=True)

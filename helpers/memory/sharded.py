@@ -97,8 +97,9 @@ class ShardedStep(Step):
             return more(inside, gradients=self.waiting, workspace=self.bucket + flying)
         weights = 2 * self.layer
         inside = more(inside, parameters=self.root, gradients=self.waiting, workspace=weights + self.bucket)
-        behind = more(self._behind(at), parameters=self.root, gradients=self.waiting,
-                      workspace=weights + 2 * self.bucket)  # fmt: skip
+        behind = more(
+            self._behind(at), parameters=self.root, gradients=self.waiting, workspace=weights + 2 * self.bucket
+        )
         return max(inside, behind, key=lambda moment: moment.total)
 
     def _behind(self, at: int) -> Moment:

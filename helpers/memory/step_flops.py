@@ -73,12 +73,14 @@ class LayerFlops:
     @classmethod
     def of(cls, setup: TrainSetup, layer: Layer) -> LayerFlops:
         tokens, attention = _tokens(setup), layer.attention
-        kernel = work.attention(setup.sequence, setup.sequence, attention.heads, attention.head_dim,
-                                batch=setup.micro_batch)  # fmt: skip
+        kernel = work.attention(
+            setup.sequence, setup.sequence, attention.heads, attention.head_dim, batch=setup.micro_batch
+        )
         *reads, writes = (_product(tokens, linear) for linear in attention.linears)
         *wide, down = (_product(tokens, linear) for linear in layer.mlp.linears)
-        return cls(sum(reads), writes, kernel.flops, setup.attention == "sdpa", sum(wide), down,
-                   reads_last_product(layer))  # fmt: skip
+        return cls(
+            sum(reads), writes, kernel.flops, setup.attention == "sdpa", sum(wide), down, reads_last_product(layer)
+        )
 
     @property
     def products(self) -> int:

@@ -43,8 +43,9 @@ def training_run(setup: TrainSetup, device: str | None = None, apply: Apply | No
     return run_of(setup, build_model(setup, device), device, apply=apply)
 
 
-def run_of(setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None,
-           apply: Apply | None = None) -> TrainingRun:  # fmt: skip
+def run_of(
+    setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None, apply: Apply | None = None
+) -> TrainingRun:
     """The step that `setup` describes, on a model that is built already; `make` builds its optimizer.
 
     `apply(model, policy)` puts the checkpointing into the model; segments of whole layers need none.
@@ -163,9 +164,10 @@ def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
             if isinstance(child, nn.ModuleList) and len(child) == layers:
                 return owner, name
     raise WorkbookError(
-        f"{type(model).__name__} has no list of {layers} layers", "a decoder with one ModuleList of its layers",
+        f"{type(model).__name__} has no list of {layers} layers",
+        "a decoder with one ModuleList of its layers",
         "measure it without checkpointing, or checkpoint it in a step of your own",
-    )  # fmt: skip
+    )
 
 
 def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: Make) -> TrainingRun:
@@ -201,9 +203,10 @@ def require_one_rank(setup: TrainSetup) -> None:
     """WorkbookError for a setup that shards: nothing here runs on several ranks."""
     if setup.ranks > 1 or setup.zero:
         raise WorkbookError(
-            f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}", "a run on one rank without ZeRO",
+            f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}",
+            "a run on one rank without ZeRO",
             "run replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget",
-        )  # fmt: skip
+        )
 
 
 def _require_runnable(setup: TrainSetup, device: str) -> None:
@@ -211,9 +214,10 @@ def _require_runnable(setup: TrainSetup, device: str) -> None:
     needed, free = _needed_bytes(setup), _free_bytes(device)
     if needed > free:
         raise WorkbookError(
-            f"this run needs about {human(needed)}", f"at most the {human(free)} that {device} has free",
+            f"this run needs about {human(needed)}",
+            f"at most the {human(free)} that {device} has free",
             "lower micro_batch or sequence, or predict it with helpers.memory.budget",
-        )  # fmt: skip
+        )
 
 
 def _needed_bytes(setup: TrainSetup) -> int:

@@ -27,9 +27,15 @@ class Sum(NamedTuple):
 
 def is_of_gradients(first: torch.Tensor, second: object, *_: object) -> bool:
     """Whether autograd asks for this sum, and `first` is fit to take it. A view is not: its base holds its storage."""
-    return (not torch.is_grad_enabled() and isinstance(second, torch.Tensor) and first.shape == second.shape
-            and first.layout == torch.strided and torch.ops.aten.is_non_overlapping_and_dense(first)
-            and not first._is_view() and _asked_by_autograd())  # fmt: skip
+    return (
+        not torch.is_grad_enabled()
+        and isinstance(second, torch.Tensor)
+        and first.shape == second.shape
+        and first.layout == torch.strided
+        and torch.ops.aten.is_non_overlapping_and_dense(first)
+        and not first._is_view()
+        and _asked_by_autograd()
+    )
 
 
 def _asked_by_autograd() -> bool:

@@ -104,23 +104,33 @@ def _table_bytes(setup: ServeSetup, values: int) -> int:
 
 def _require_divisible(model: ModelShape, ranks: object) -> None:
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MAX_RANKS:
-        raise WorkbookError(f"tensor_parallel is {ranks!r}", f"a whole number from 1 to {MAX_RANKS:,}",
-                            "pass tensor_parallel=1 for one GPU")  # fmt: skip
+        raise WorkbookError(
+            f"tensor_parallel is {ranks!r}",
+            f"a whole number from 1 to {MAX_RANKS:,}",
+            "pass tensor_parallel=1 for one GPU",
+        )
     if ranks > 1 and model.counted:
-        raise WorkbookError(f"how the family {model.family!r} is divided over ranks is not known",
-                            "a family with a closed form in helpers.catalog.families",
-                            "pass tensor_parallel=1")  # fmt: skip
+        raise WorkbookError(
+            f"how the family {model.family!r} is divided over ranks is not known",
+            "a family with a closed form in helpers.catalog.families",
+            "pass tensor_parallel=1",
+        )
     if not _divides(model, ranks):
         able = [count for count in range(1, model.heads + 1) if _divides(model, count)]
-        raise WorkbookError(f"{model.name} has {model.heads} query heads and {model.kv_heads} KV heads, which "
-                            f"{ranks} ranks cannot share evenly", f"tensor_parallel of {', '.join(map(str, able))}",
-                            f"pass tensor_parallel={max(count for count in able if count < ranks)}")  # fmt: skip
+        raise WorkbookError(
+            f"{model.name} has {model.heads} query heads and {model.kv_heads} KV heads, which "
+            f"{ranks} ranks cannot share evenly",
+            f"tensor_parallel of {', '.join(map(str, able))}",
+            f"pass tensor_parallel={max(count for count in able if count < ranks)}",
+        )
 
 
 def _divides(model: ModelShape, ranks: int) -> bool:
     """vLLM's own condition: whole query heads on each rank, and KV heads divided evenly or repeated evenly."""
-    used = {(one.attention.heads, one.attention.heads if one.attention.mla else one.attention.kv_heads)
-            for one in model.layers}  # fmt: skip
+    used = {
+        (one.attention.heads, one.attention.heads if one.attention.mla else one.attention.kv_heads)
+        for one in model.layers
+    }
     return all(heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0) for heads, kv_heads in used)
 
 

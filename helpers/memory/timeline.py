@@ -99,8 +99,11 @@ def account(
     the step neither made nor freed a tensor.
     """
     if len(events) == born:
-        raise WorkbookError("what ran has neither allocated nor freed anything", "a callable that runs PyTorch",
-                            "make the tensors inside it; views and in-place operators need no memory")  # fmt: skip
+        raise WorkbookError(
+            "what ran has neither allocated nor freed anything",
+            "a callable that runs PyTorch",
+            "make the tensors inside it; views and in-place operators need no memory",
+        )
     forwards = _saved_by_forward(events)
     saved = {key for forward in forwards for key in forward}
     for block in {id(event.block): event.block for event in events}.values():

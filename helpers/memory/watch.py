@@ -73,8 +73,11 @@ class Watch:
             register_optimizer_step_pre_hook(self._optimizer_begins),
             register_optimizer_step_post_hook(self._optimizer_ends),
         ]
-        handles += [p.register_post_accumulate_grad_hook(self._got_gradient)
-                    for p in (self.model.parameters() if self.model else ()) if p.requires_grad]  # fmt: skip
+        handles += [
+            p.register_post_accumulate_grad_hook(self._got_gradient)
+            for p in (self.model.parameters() if self.model else ())
+            if p.requires_grad
+        ]
         try:
             yield
         finally:

@@ -44,8 +44,9 @@ class Work:
         return self.flops / self.bytes
 
     def __add__(self, other: Work) -> Work:
-        return Work(self.flops + other.flops, self.read_bytes + other.read_bytes,
-                    self.written_bytes + other.written_bytes)  # fmt: skip
+        return Work(
+            self.flops + other.flops, self.read_bytes + other.read_bytes, self.written_bytes + other.written_bytes
+        )
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ class Roof:
         for part in ("flops_per_s", "bytes_per_s"):
             value = getattr(self, part)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e24:
-                raise WorkbookError(f"{part} of the roof is {value!r}", "a rate above zero, per second",
-                                    "3.35 TB/s is 3.35e12")  # fmt: skip
+                raise WorkbookError(
+                    f"{part} of the roof is {value!r}", "a rate above zero, per second", "3.35 TB/s is 3.35e12"
+                )
 
     @classmethod
     def of(cls, gpu: str | Device, format_name: str) -> Roof:
@@ -141,8 +143,15 @@ def matmul(m: int, n: int, k: int, format_name: str = "bf16", out_format: str | 
     return Work(2 * m * n * k, read_bytes, _stored(m * n, out_format or format_name))
 
 
-def attention(queries: int, context: int, heads: int, head_dim: int, kv_heads: int | None = None, batch: int = 1,
-              format_name: str = "bf16") -> Work:  # fmt: skip
+def attention(
+    queries: int,
+    context: int,
+    heads: int,
+    head_dim: int,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    format_name: str = "bf16",
+) -> Work:
     """Attention whose score matrix never reaches memory (FlashAttention, SDPA): q, K and V read, the output written.
 
     4 · batch · heads · queries · context · head_dim FLOPs, two matrix products, as PyTorch's flop_counter counts
@@ -154,8 +163,11 @@ def attention(queries: int, context: int, heads: int, head_dim: int, kv_heads: i
     for name, value in (*sizes.items(), ("kv_heads", shared)):
         _require_count(name, value)
     if heads % shared:
-        raise WorkbookError(f"{heads} heads share {shared} heads of K and V", "kv_heads that divide heads",
-                            "Llama-3-8B has heads=32, kv_heads=8")  # fmt: skip
+        raise WorkbookError(
+            f"{heads} heads share {shared} heads of K and V",
+            "kv_heads that divide heads",
+            "Llama-3-8B has heads=32, kv_heads=8",
+        )
     q = _stored(batch * heads * queries * head_dim, format_name)
     kv = _stored(2 * batch * shared * context * head_dim, format_name)
     return Work(4 * batch * heads * queries * context * head_dim, q + kv, q)

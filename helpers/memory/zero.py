@@ -19,13 +19,30 @@ from .account import Breakdown
 from .ring import Collective, Traffic
 
 __all__ = [
-    "BUCKET_BYTES", "PAPER_LEAVES_OUT", "Flat", "LinkBytes", "Tiers", "buckets", "flats", "floor_s", "held",
-    "link_bytes", "paper_bytes", "require_rate", "traffic", "units",
-]  # fmt: skip
+    "BUCKET_BYTES",
+    "PAPER_LEAVES_OUT",
+    "Flat",
+    "LinkBytes",
+    "Tiers",
+    "buckets",
+    "flats",
+    "floor_s",
+    "held",
+    "link_bytes",
+    "paper_bytes",
+    "require_rate",
+    "traffic",
+    "units",
+]
 
 BUCKET_BYTES = 25 * 2**20  # as in PyTorch's DistributedDataParallel
-PAPER_LEAVES_OUT = ("activations, logits and their temporaries", "layers that are whole while they work (stage 3)",
-                    "buckets in flight", "the optimizer's temporaries", "padding")  # fmt: skip
+PAPER_LEAVES_OUT = (
+    "activations, logits and their temporaries",
+    "layers that are whole while they work (stage 3)",
+    "buckets in flight",
+    "the optimizer's temporaries",
+    "padding",
+)
 _WEIGHTS, _GRADIENTS, _OPTIMIZER = 2, 2, 12  # bytes per parameter; K = 12: an FP32 copy and Adam's two states
 
 
@@ -82,9 +99,11 @@ def units(model: ModelShape) -> tuple[int, ...]:
     Llama-2-7B: 262,148,096 in the root, 202,383,360 in each of 32 layers.
     """
     if model.counted:
-        raise WorkbookError(f"the layers of {model.name} are not known tensor by tensor",
-                            "a family with a closed form in helpers.catalog.families",
-                            "count it on ranks: helpers.memory.measure.rank_step")  # fmt: skip
+        raise WorkbookError(
+            f"the layers of {model.name} are not known tensor by tensor",
+            "a family with a closed form in helpers.catalog.families",
+            "count it on ranks: helpers.memory.measure.rank_step",
+        )
     return _units(model)
 
 
@@ -139,8 +158,11 @@ def held(setup: TrainSetup) -> Tiers:
     Llama-2-7B, FP32, AdamW, stage 3, 4 ranks: 6.28 GiB of parameters, as much of gradients, 12.55 of states.
     """
     parts = {"parameters": _parameters(setup), "gradients": _gradients(setup), "optimizer": _optimizer(setup)}
-    tier = {"parameters": setup.offload_parameters, "optimizer": setup.offload_optimizer,
-            "gradients": setup.offload_optimizer if setup.zero >= 2 else "none"}  # fmt: skip
+    tier = {
+        "parameters": setup.offload_parameters,
+        "optimizer": setup.offload_optimizer,
+        "gradients": setup.offload_optimizer if setup.zero >= 2 else "none",
+    }
     device, host, nvme = (
         Breakdown({part: size if tier[part] == where else 0 for part, size in parts.items()}) for where in OFFLOADS
     )
@@ -248,8 +270,11 @@ def floor_s(moved: Traffic, link_bytes_per_s: float) -> float:
 def require_rate(link_bytes_per_s: float) -> float:
     """The rate, or WorkbookError where it is none."""
     if isinstance(link_bytes_per_s, bool) or not isinstance(link_bytes_per_s, (int, float)) or not link_bytes_per_s > 0:
-        raise WorkbookError(f"the link's rate is {link_bytes_per_s!r}", "bytes per second in one direction, above 0",
-                            "pass device('h100').link_bytes_per_s('nvlink'), or 25e9 for 200 Gb/s")  # fmt: skip
+        raise WorkbookError(
+            f"the link's rate is {link_bytes_per_s!r}",
+            "bytes per second in one direction, above 0",
+            "pass device('h100').link_bytes_per_s('nvlink'), or 25e9 for 200 Gb/s",
+        )
     return link_bytes_per_s
 
 

@@ -73,8 +73,11 @@ def recall_documents(distance: int, count: int = 4, facts: int = 16, seed: int =
     into the distance. A document has distance + 7 × facts + 1 words, the first of them <bos>.
     """
     if isinstance(distance, bool) or not isinstance(distance, int) or not FACT_WORDS <= distance <= MAX_DISTANCE:
-        raise WorkbookError(f"a distance of {distance!r} words", f"a whole number from {FACT_WORDS} to {MAX_DISTANCE}",
-                            "pass distances=(100, 1000)")  # fmt: skip
+        raise WorkbookError(
+            f"a distance of {distance!r} words",
+            f"a whole number from {FACT_WORDS} to {MAX_DISTANCE}",
+            "pass distances=(100, 1000)",
+        )
     facts = min(facts, distance // FACT_WORDS)
     return [_recall_document(_random(_RECALL, seed, distance, number), distance, facts) for number in range(count)]
 
@@ -148,8 +151,17 @@ def _filler(random: Random) -> list[str]:
     manner = _follower(random, action, MANNERS)
     where = _follower(random, action, WHERE)
     scene = _follower(random, agent, SCENES)
-    return ["the", ADJECTIVES[adjective], AGENTS[agent], ACTIONS[action], MANNERS[manner], WHERE[where],
-            "the", SCENES[scene], "."]  # fmt: skip
+    return [
+        "the",
+        ADJECTIVES[adjective],
+        AGENTS[agent],
+        ACTIONS[action],
+        MANNERS[manner],
+        WHERE[where],
+        "the",
+        SCENES[scene],
+        ".",
+    ]
 
 
 def _follower(random: Random, word: int, followers: Sequence[str]) -> int:

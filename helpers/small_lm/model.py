@@ -12,10 +12,19 @@ from .words import BEGIN, END, PAD, VOCABULARY
 def configuration() -> LlamaConfig:
     """The shape: 1,734,336 parameters, six query heads that share two KV heads, embedding and lm_head untied."""
     return LlamaConfig(
-        vocab_size=len(VOCABULARY), hidden_size=192, intermediate_size=512, num_hidden_layers=4,
-        num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=4096, rms_norm_eps=1e-5,
-        tie_word_embeddings=False, pad_token_id=TOKEN_ID[PAD], bos_token_id=TOKEN_ID[BEGIN], eos_token_id=TOKEN_ID[END],
-    )  # fmt: skip
+        vocab_size=len(VOCABULARY),
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        pad_token_id=TOKEN_ID[PAD],
+        bos_token_id=TOKEN_ID[BEGIN],
+        eos_token_id=TOKEN_ID[END],
+    )
 
 
 def untrained(seed: int) -> LlamaForCausalLM:

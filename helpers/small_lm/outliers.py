@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 
-def plant(model: LlamaForCausalLM, channels: int | Sequence[int] = 2, factor: float = 100.0,
-          seed: int = 0) -> LlamaForCausalLM:  # fmt: skip
+def plant(
+    model: LlamaForCausalLM, channels: int | Sequence[int] = 2, factor: float = 100.0, seed: int = 0
+) -> LlamaForCausalLM:
     """A copy of a Llama-shaped `model` with planted outlier channels, which computes the same function.
 
     In each layer, what the two RMSNorms write to the chosen channels becomes `factor` times larger, and the columns of
@@ -56,8 +57,11 @@ def _checked(model: LlamaForCausalLM, channels: int | Sequence[int], factor: flo
     except AttributeError:
         readers = []
     if not readers or not all(type(linear) is nn.Linear for linear in readers):
-        raise WorkbookError(f"outliers in a {type(model).__name__}", "a Llama-shaped model of plain linear layers",
-                            "plant them before quantizing: plant(load().model)")  # fmt: skip
+        raise WorkbookError(
+            f"outliers in a {type(model).__name__}",
+            "a Llama-shaped model of plain linear layers",
+            "plant them before quantizing: plant(load().model)",
+        )
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
         raise WorkbookError(f"factor is {factor!r}", "a positive number", "pass factor=100")
     return _numbers(channels, readers[0].in_features, seed)
@@ -71,6 +75,9 @@ def _numbers(channels: int | Sequence[int], width: int, seed: int) -> list[int]:
         return sorted(numbers.pop(random.randrange(len(numbers))) for _ in range(count))
     listed = list(channels) if isinstance(channels, (list, tuple, range)) else []
     if not listed or len(set(listed)) < len(listed) or not set(listed) <= set(range(width)):
-        raise WorkbookError(f"channels is {channels!r}", f"how many of the {width}, or a list of numbers below {width}",
-                            "pass channels=2")  # fmt: skip
+        raise WorkbookError(
+            f"channels is {channels!r}",
+            f"how many of the {width}, or a list of numbers below {width}",
+            "pass channels=2",
+        )
     return sorted(listed)

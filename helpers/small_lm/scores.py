@@ -58,17 +58,22 @@ class Recall:
         for asked in self.by_distance:
             if asked.distance == distance:
                 return asked.rate
-        raise WorkbookError(f"no question was asked at distance {distance!r}",
-                            ", ".join(str(asked.distance) for asked in self.by_distance),
-                            f"pass distances=({distance!r},) to recall()")  # fmt: skip
+        raise WorkbookError(
+            f"no question was asked at distance {distance!r}",
+            ", ".join(str(asked.distance) for asked in self.by_distance),
+            f"pass distances=({distance!r},) to recall()",
+        )
 
     def __str__(self) -> str:
         each = ", ".join(f"{asked.distance}: {asked.rate:.1%}" for asked in self.by_distance)
         return f"recall {self.total:.1%}  ({each})".replace("%", " %")
 
 
-def perplexity(model: PreTrainedModel, documents: Sequence[Document] | None = None,
-               tokenizer: PreTrainedTokenizerBase | None = None) -> float:  # fmt: skip
+def perplexity(
+    model: PreTrainedModel,
+    documents: Sequence[Document] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> float:
     """exp of the mean loss per token, over `documents` (8 held-out ones of 1,024 words).
 
     `tokenizer` is for a model with another vocabulary than the small one's: perplexity is then per token of *its* text,
@@ -90,8 +95,13 @@ def perplexity(model: PreTrainedModel, documents: Sequence[Document] | None = No
     return math.exp(mean) if mean < 700 else math.inf  # where exp ends
 
 
-def recall(model: PreTrainedModel, distances: Sequence[int] = DISTANCES, cache: Callable[[], Cache] | None = None,
-           tokenizer: PreTrainedTokenizerBase | None = None, documents: int = 4) -> Recall:  # fmt: skip
+def recall(
+    model: PreTrainedModel,
+    distances: Sequence[int] = DISTANCES,
+    cache: Callable[[], Cache] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    documents: int = 4,
+) -> Recall:
     """How often the most likely word after a name is the right one, its fact stated `distance` words before.
 
     Up to 16 questions in each of `documents` documents per distance. With `cache`, a callable that makes an empty
@@ -141,15 +151,19 @@ def _logits(model: PreTrainedModel, ids: Tensor, cache: Cache | None = None, fir
     positions = torch.arange(first, first + ids.shape[1], device=ids.device)[None]
     logits = model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None).logits
     if not logits.isfinite().all():
-        raise WorkbookError("the model's logits are not all finite", "numbers; a broken model has no score",
-                            "look for the layer that overflows")  # fmt: skip
+        raise WorkbookError(
+            "the model's logits are not all finite",
+            "numbers; a broken model has no score",
+            "look for the layer that overflows",
+        )
     return logits
 
 
 def _checked(distances: Sequence[int], documents: int) -> Sequence[int]:
     if not isinstance(distances, (tuple, list, range)) or not distances:
-        raise WorkbookError(f"distances is {distances!r}", "a sequence of numbers of words",
-                            "pass distances=(100, 1000)")  # fmt: skip
+        raise WorkbookError(
+            f"distances is {distances!r}", "a sequence of numbers of words", "pass distances=(100, 1000)"
+        )
     if isinstance(documents, bool) or not isinstance(documents, int) or documents < 1:
         raise WorkbookError(f"documents is {documents!r}", "a whole number from 1 up", "pass documents=4")
     return distances

@@ -35,8 +35,9 @@ class Text:
         return self.places[self.document.answers[0].position - QUESTION_TO_ANSWER]
 
 
-def texts(model: PreTrainedModel, documents: Sequence[Document],
-          tokenizer: PreTrainedTokenizerBase | None = None) -> Iterator[Text]:  # fmt: skip
+def texts(
+    model: PreTrainedModel, documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase | None = None
+) -> Iterator[Text]:
     """Four documents at once where a word is a token and they are equally long, else one by one.
 
     `tokenizer` is asked for where the model's vocabulary is not the small one's. WorkbookError without it, and for a
@@ -59,9 +60,11 @@ def texts(model: PreTrainedModel, documents: Sequence[Document],
 def _reads_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> bool:
     size = model.config.vocab_size
     if tokenizer is None and size != len(TOKEN_ID):
-        raise WorkbookError(f"a model with a vocabulary of {size} tokens",
-                            f"the small model's {len(TOKEN_ID)}, or the model's own tokenizer beside it",
-                            "pass tokenizer=, the second of what load() returns")  # fmt: skip
+        raise WorkbookError(
+            f"a model with a vocabulary of {size} tokens",
+            f"the small model's {len(TOKEN_ID)}, or the model's own tokenizer beside it",
+            "pass tokenizer=, the second of what load() returns",
+        )
     return tokenizer is None or tokenizer.get_vocab() == TOKEN_ID
 
 
@@ -81,5 +84,8 @@ def _tokenized(document: Document, tokenizer: PreTrainedTokenizerBase) -> tuple[
 def _check_length(model: PreTrainedModel, tokens: int) -> None:
     most = getattr(model.config, "max_position_embeddings", None) or tokens
     if tokens > most:
-        raise WorkbookError(f"a text of {tokens} tokens", f"at most the model's {most}",
-                            "pass documents=held_out_documents(8, words=512), or shorter distances")  # fmt: skip
+        raise WorkbookError(
+            f"a text of {tokens} tokens",
+            f"at most the model's {most}",
+            "pass documents=held_out_documents(8, words=512), or shorter distances",
+        )

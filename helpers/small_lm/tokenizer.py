@@ -26,6 +26,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
         single=f"{BEGIN} $A", pair=f"{BEGIN} $A {BEGIN} $B", special_tokens=[(BEGIN, TOKEN_ID[BEGIN])]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token=PAD, unk_token=UNKNOWN, bos_token=BEGIN, eos_token=END,
-        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
-    )  # fmt: skip
+        tokenizer_object=words,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        bos_token=BEGIN,
+        eos_token=END,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )

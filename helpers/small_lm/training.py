@@ -83,8 +83,12 @@ class Run:
         with without_progress_bar():
             self.model.save_pretrained(folder)
         tokenizer().save_pretrained(folder)
-        kept = {"run": self._identity(), "step": self.step, "model": self.model.state_dict(),
-                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}  # fmt: skip
+        kept = {
+            "run": self._identity(),
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
         torch.save(kept, folder / STATE)
 
     def resume(self, folder: Path) -> None:
@@ -93,8 +97,11 @@ class Run:
             return
         kept = torch.load(folder / STATE, weights_only=True)
         if kept["run"] != self._identity():
-            raise WorkbookError(f"{folder} holds another run, unfinished: {kept['run']}", f"{self._identity()}",
-                                "name another folder, or delete this one")  # fmt: skip
+            raise WorkbookError(
+                f"{folder} holds another run, unfinished: {kept['run']}",
+                f"{self._identity()}",
+                "name another folder, or delete this one",
+            )
         self.step = kept["step"]
         self.model.load_state_dict(kept["model"])
         for optimizer, state in zip(self.optimizers, kept["optimizers"], strict=True):

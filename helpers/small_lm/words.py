@@ -25,39 +25,59 @@ SEASONS = _words("spring summer autumn winter may june march april")
 
 GAVE = Relation(
     "gave",
-    _words("anna boris clara david emma felix greta hugo irene jonas karin lars marta nils olga peter quinn rosa "
-          "simon tilda ulf vera walter yvonne"),
-    _words("bread honey butter cheese apples pears plums wheat barley salt pepper sugar wool linen silk leather paper "
-          "ink soap candles rope nails coal oil"),
-)  # fmt: skip
+    _words(
+        "anna boris clara david emma felix greta hugo irene jonas karin lars marta nils olga peter quinn rosa "
+        "simon tilda ulf vera walter yvonne"
+    ),
+    _words(
+        "bread honey butter cheese apples pears plums wheat barley salt pepper sugar wool linen silk leather paper "
+        "ink soap candles rope nails coal oil"
+    ),
+)
 CALLED = Relation(
     "called",
-    _words("adam bella casper dora edgar fiona gustav helen ivan julia konrad laura martin nora oscar paula robert "
-          "sofia tomas ursula viktor wilma xaver zelda"),
-    _words("captain doctor judge mayor bishop colonel baker butcher carpenter cook dancer farmer gardener hunter "
-          "lawyer mason nurse painter poet sailor singer tailor teacher weaver"),
-)  # fmt: skip
+    _words(
+        "adam bella casper dora edgar fiona gustav helen ivan julia konrad laura martin nora oscar paula robert "
+        "sofia tomas ursula viktor wilma xaver zelda"
+    ),
+    _words(
+        "captain doctor judge mayor bishop colonel baker butcher carpenter cook dancer farmer gardener hunter "
+        "lawyer mason nurse painter poet sailor singer tailor teacher weaver"
+    ),
+)
 TAUGHT = Relation(
     "taught",
-    _words("agnes bruno carla dieter elsa franz gerda henry ida jakob klara leon mona norman otto petra ralph sara "
-          "theo ute victor wendy yuri zoe"),
-    _words("chess music drawing fencing sailing riding swimming dancing singing cooking baking fishing hunting "
-          "farming weaving printing welding writing reading grammar latin greek french dutch"),
-)  # fmt: skip
+    _words(
+        "agnes bruno carla dieter elsa franz gerda henry ida jakob klara leon mona norman otto petra ralph sara "
+        "theo ute victor wendy yuri zoe"
+    ),
+    _words(
+        "chess music drawing fencing sailing riding swimming dancing singing cooking baking fishing hunting "
+        "farming weaving printing welding writing reading grammar latin greek french dutch"
+    ),
+)
 BUILT = Relation(
     "built",
-    _words("athens berlin cairo dublin essen florence geneva hamburg istanbul jena kiel lisbon madrid naples oslo "
-          "paris quito rome siena turin utrecht vienna warsaw zurich"),
-    _words("bridges towers castles churches schools markets stables harbours canals fountains gardens libraries "
-          "theatres museums palaces prisons hospitals barns walls gates mills wells roads tunnels"),
-)  # fmt: skip
+    _words(
+        "athens berlin cairo dublin essen florence geneva hamburg istanbul jena kiel lisbon madrid naples oslo "
+        "paris quito rome siena turin utrecht vienna warsaw zurich"
+    ),
+    _words(
+        "bridges towers castles churches schools markets stables harbours canals fountains gardens libraries "
+        "theatres museums palaces prisons hospitals barns walls gates mills wells roads tunnels"
+    ),
+)
 PAINTED = Relation(
     "painted",
-    _words("atlas beacon comet dolphin eagle falcon galaxy hermes icarus juno kestrel liberty meteor neptune orion "
-          "pegasus quest raven saturn triton unity voyager whale zephyr"),
-    _words("red blue green yellow orange purple brown black white grey pink silver golden crimson scarlet violet "
-          "indigo turquoise amber ivory olive maroon navy cream"),
-)  # fmt: skip
+    _words(
+        "atlas beacon comet dolphin eagle falcon galaxy hermes icarus juno kestrel liberty meteor neptune orion "
+        "pegasus quest raven saturn triton unity voyager whale zephyr"
+    ),
+    _words(
+        "red blue green yellow orange purple brown black white grey pink silver golden crimson scarlet violet "
+        "indigo turquoise amber ivory olive maroon navy cream"
+    ),
+)
 RELATIONS = (GAVE, CALLED, TAUGHT, BUILT, PAINTED)
 
 ADJECTIVES = _words(
@@ -83,7 +103,14 @@ SCENES = _words(
 )
 
 VOCABULARY: tuple[str, ...] = (
-    *SPECIAL, *STRUCTURE, *SEASONS,
+    *SPECIAL,
+    *STRUCTURE,
+    *SEASONS,
     *(word for relation in RELATIONS for word in (*relation.names, *relation.values)),
-    *ADJECTIVES, *AGENTS, *ACTIONS, *MANNERS, *WHERE, *SCENES,
-)  # fmt: skip
+    *ADJECTIVES,
+    *AGENTS,
+    *ACTIONS,
+    *MANNERS,
+    *WHERE,
+    *SCENES,
+)

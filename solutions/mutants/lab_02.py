@@ -8,8 +8,9 @@ from helpers.course.mutants import mutant
 @mutant("count-parameters", feedback="look at kv heads, head_dim and tying")
 def count_parameters(config, frozen_layers):
     """Every head has keys and values of its own: forgets grouped-query attention."""
-    hidden, ffn, vocab, layers = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size",
-                                                          "num_hidden_layers"))  # fmt: skip
+    hidden, ffn, vocab, layers = (
+        config[key] for key in ("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers")
+    )
     layer = 4 * hidden * config["num_attention_heads"] * config["head_dim"] + 3 * hidden * ffn + 2 * hidden
     head = 0 if config["tie_word_embeddings"] else vocab * hidden
     total = vocab * hidden + layers * layer + hidden + head
@@ -19,8 +20,9 @@ def count_parameters(config, frozen_layers):
 @mutant("count-parameters", feedback="look at kv heads, head_dim and tying")
 def count_parameters(config, frozen_layers):
     """The head is counted again although it is the embedding: counts a tied tensor twice."""
-    hidden, ffn, vocab, layers = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size",
-                                                          "num_hidden_layers"))  # fmt: skip
+    hidden, ffn, vocab, layers = (
+        config[key] for key in ("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers")
+    )
     heads = config["num_attention_heads"] + config["num_key_value_heads"]
     layer = 2 * hidden * heads * config["head_dim"] + 3 * hidden * ffn + 2 * hidden
     total = 2 * vocab * hidden + layers * layer + hidden

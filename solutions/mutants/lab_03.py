@@ -46,8 +46,9 @@ def first_fit(steps):
             size = -(-step.size_bytes // 4096) * 4096
             if not any(name is None and place >= size for one in segments for place, name in one):
                 segments.append([[-(-size // (16 * MIB)) * 16 * MIB, None]])
-            one, at = next((one, at) for one in segments for at, (place, name) in enumerate(one)
-                           if name is None and place >= size)  # fmt: skip
+            one, at = next(
+                (one, at) for one in segments for at, (place, name) in enumerate(one) if name is None and place >= size
+            )
             rest = one[at][0] - size
             one[at : at + 1] = [[size, step.key], *([[rest, None]] if rest else [])]
         else:
@@ -115,8 +116,13 @@ def train_lean(net, optimizer, batches):
             moved, steps = moved + (net(x) - logits).abs().mean().item(), steps + 1
         loss_sum, rows, worst = loss_sum + loss.item() * len(y), rows + len(y), max(worst, loss.item())
         right += (logits.argmax(-1) == y).sum().item()
-    return {"loss": loss_sum / rows, "accuracy": right / rows, "worst": worst, "moved": moved / steps,
-            "hidden": (squares / values) ** 0.5}  # fmt: skip
+    return {
+        "loss": loss_sum / rows,
+        "accuracy": right / rows,
+        "worst": worst,
+        "moved": moved / steps,
+        "hidden": (squares / values) ** 0.5,
+    }
 
 
 @mutant("growing-cache", feedback="grow by a factor, and return views")

@@ -410,9 +410,11 @@ def place(layers, budgets):
 @mutant("place", feedback="your layers take")
 def place(layers, budgets):
     """The memory of both cards in one sum."""
-    best = min((sum(layer[width][1] for layer, width in zip(layers, bits, strict=True)), bits)
-               for bits in product(*layers)
-               if sum(layer[width][0] for layer, width in zip(layers, bits, strict=True)) <= sum(budgets))  # fmt: skip
+    best = min(
+        (sum(layer[width][1] for layer, width in zip(layers, bits, strict=True)), bits)
+        for bits in product(*layers)
+        if sum(layer[width][0] for layer, width in zip(layers, bits, strict=True)) <= sum(budgets)
+    )
     return len(layers) // 2, list(best[1])
 
 
@@ -426,9 +428,12 @@ def place(layers, budgets):
             left = budget - sum(layer[width][0] for layer, width in zip(part, bits, strict=True))
             if left < 0:
                 return None
-            steps = [((layer[bits[i]][1] - lost) / (size - layer[bits[i]][0]), i, width)
-                     for i, layer in enumerate(part) for width, (size, lost) in layer.items()
-                     if lost < layer[bits[i]][1] and 0 < size - layer[bits[i]][0] <= left]  # fmt: skip
+            steps = [
+                ((layer[bits[i]][1] - lost) / (size - layer[bits[i]][0]), i, width)
+                for i, layer in enumerate(part)
+                for width, (size, lost) in layer.items()
+                if lost < layer[bits[i]][1] and 0 < size - layer[bits[i]][0] <= left
+            ]
             if not steps:
                 return bits
             _, i, width = max(steps)
@@ -437,8 +442,10 @@ def place(layers, budgets):
     def loss(bits):
         return sum(layer[width][1] for layer, width in zip(layers, bits, strict=True))
 
-    halves = [(split, climbed(layers[:split], budgets[0]), climbed(layers[split:], budgets[1]))
-              for split in range(len(layers) + 1)]  # fmt: skip
+    halves = [
+        (split, climbed(layers[:split], budgets[0]), climbed(layers[split:], budgets[1]))
+        for split in range(len(layers) + 1)
+    ]
     plans = [(split, first + second) for split, first, second in halves if first is not None and second is not None]
     return min(plans, key=lambda plan: loss(plan[1]), default=None)
 

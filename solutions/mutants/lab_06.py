@@ -232,8 +232,11 @@ def stage_plan(layers, in_flight, budget_bytes):
     """Forgets the room for what is made again."""
     plans = [[i for i, chosen in enumerate(bits) if chosen] for bits in product([0, 1], repeat=len(layers))]
     kept = [sum(one[0] if i in plan else one[1] for i, one in enumerate(layers)) for plan in plans]
-    fits = [(sum(layers[i][2] for i in plan), plan) for plan, size in zip(plans, kept, strict=True)
-            if in_flight * size <= budget_bytes]  # fmt: skip
+    fits = [
+        (sum(layers[i][2] for i in plan), plan)
+        for plan, size in zip(plans, kept, strict=True)
+        if in_flight * size <= budget_bytes
+    ]
     return min(fits)[1] if fits else None
 
 

@@ -106,8 +106,13 @@ def next_beams(pool, tables, length, parents, tokens):
 @mutant("next-beams", feedback="who still holds one?")
 def next_beams(pool, tables, length, parents, tokens, right=next_beams):
     """The reference of beams that nobody continues is not dropped."""
-    return right(pool, [tables[parent] for parent in sorted({*parents})], length,
-                 [sorted({*parents}).index(parent) for parent in parents], tokens)  # fmt: skip
+    return right(
+        pool,
+        [tables[parent] for parent in sorted({*parents})],
+        length,
+        [sorted({*parents}).index(parent) for parent in parents],
+        tokens,
+    )
 
 
 @mutant("next-beams", feedback="blocks copied, 2 are enough")

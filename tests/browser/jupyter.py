@@ -39,9 +39,14 @@ def jupyter_lab(folder: Path, home: Path) -> Iterator[Lab]:
     _write_settings(home)
     with log.open("wb") as output:
         server = subprocess.Popen(
-            _command(lab, folder), env=_environment(home), cwd=folder, stdin=subprocess.DEVNULL,
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            _command(lab, folder),
+            env=_environment(home),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         _wait_until_up(lab, server, log)
         yield lab
@@ -75,10 +80,17 @@ def _command(lab: Lab, folder: Path) -> list[str]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    own = {name: str(home / name.lower()) for name in (
-        "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
-        "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR",
-    )}  # fmt: skip
+    own = {
+        name: str(home / name.lower())
+        for name in (
+            "JUPYTER_CONFIG_DIR",
+            "JUPYTER_DATA_DIR",
+            "JUPYTER_RUNTIME_DIR",
+            "JUPYTERLAB_SETTINGS_DIR",
+            "JUPYTERLAB_WORKSPACES_DIR",
+            "IPYTHONDIR",
+        )
+    }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WORKBOOK_")}
     return {**kept, **own, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 

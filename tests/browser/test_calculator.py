@@ -61,8 +61,10 @@ def test_a_slider_moves_the_number_and_the_picture(live, screenshot) -> None:
     screenshot(live, "calculator-light")
     number, widths = peak_gib(live), bar_widths(live)
     slider(live, "micro-batch").press("ArrowRight")
-    live.wait_for_function("before => !document.querySelector('.widget-html svg').innerHTML.includes(before)",
-                           arg=f"{number:.2f} GiB at the peak")  # fmt: skip
+    live.wait_for_function(
+        "before => !document.querySelector('.widget-html svg').innerHTML.includes(before)",
+        arg=f"{number:.2f} GiB at the peak",
+    )
     assert peak_gib(live) > number > 0
     moved = bar_widths(live)
     share, share_before = (w["activations"] / sum(w.values()) for w in (moved, widths))

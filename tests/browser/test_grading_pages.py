@@ -27,8 +27,10 @@ def written(tmp_path_factory) -> Path:
     out, results = tmp_path_factory.mktemp("run"), [*hostile_class(), *small_class()]
     feedback.write(results, out, lab="05_numbers", title=f"Lab 05 {SCRIPT}")
     summary.write(results, out, {"title": f"Lab 05 {SCRIPT}", "seed": SCRIPT, "versions": {SCRIPT: BREAKOUT}})
-    many = [replace(one, questions=[replace(each, key=f"{each.key}{n}") for n in range(8) for each in one.questions])
-            for one in results]  # fmt: skip
+    many = [
+        replace(one, questions=[replace(each, key=f"{each.key}{n}") for n in range(8) for each in one.questions])
+        for one in results
+    ]
     summary.write(many, out / "many", {})
     return out
 

@@ -24,8 +24,9 @@ def title(page) -> str:
 
 
 def wait_for_another(page, before: str) -> None:
-    page.wait_for_function("before => document.querySelector('.widget-html svg > text').textContent !== before",
-                           arg=before)  # fmt: skip
+    page.wait_for_function(
+        "before => document.querySelector('.widget-html svg > text').textContent !== before", arg=before
+    )
 
 
 def slider(page, name: str):

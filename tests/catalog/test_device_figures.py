@@ -14,12 +14,27 @@ RATED = sorted(name for name, entry in DEVICES.items() if entry.peak_flops)
 @pytest.mark.parametrize(
     ("name", "gb_per_s"),
     [
-        ("b200", 8000), ("h200", 4800), ("h100", 3350), ("h100-pcie", 2000), ("a100-80gb", 2039), ("a100-40gb", 1555),
-        ("v100-16gb", 900), ("v100-32gb", 900), ("l40s", 864), ("l4", 300), ("a10", 600), ("t4", 320),
-        ("5090", 1792), ("4090", 1008), ("3090", 936), ("mi300x", 5300),
-        ("m2-ultra", 800), ("m3-ultra", 819), ("m4-max", 546),
+        ("b200", 8000),
+        ("h200", 4800),
+        ("h100", 3350),
+        ("h100-pcie", 2000),
+        ("a100-80gb", 2039),
+        ("a100-40gb", 1555),
+        ("v100-16gb", 900),
+        ("v100-32gb", 900),
+        ("l40s", 864),
+        ("l4", 300),
+        ("a10", 600),
+        ("t4", 320),
+        ("5090", 1792),
+        ("4090", 1008),
+        ("3090", 936),
+        ("mi300x", 5300),
+        ("m2-ultra", 800),
+        ("m3-ultra", 819),
+        ("m4-max", 546),
     ],
-)  # fmt: skip
+)
 def test_memory_bandwidth(name, gb_per_s):
     assert device(name).memory_bytes_per_s == gb_per_s * 10**9
 

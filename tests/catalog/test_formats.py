@@ -7,13 +7,29 @@ from hypothesis import strategies as st
 from helpers.catalog.formats import NUMBER_FORMATS, number_format
 
 BITS = {
-    "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8-e4m3": 8, "fp8-e5m2": 8, "int8": 8,
-    "nf4": 4.5, "nf4-dq": 4 + 8 / 64 + 32 / (64 * 256), "mxfp4": 4.25,
-    "int2-g32": 2.5625, "int2-g64": 2.28125, "int2-g128": 2.140625,
-    "int3-g32": 3.59375, "int3-g64": 3.296875, "int3-g128": 3.1484375,
-    "int4-g32": 4.625, "int4-g64": 4.3125, "int4-g128": 4.15625,
-    "int8-g32": 8.75, "int8-g64": 8.375, "int8-g128": 8.1875,
-}  # fmt: skip
+    "fp32": 32,
+    "tf32": 32,
+    "fp16": 16,
+    "bf16": 16,
+    "fp8-e4m3": 8,
+    "fp8-e5m2": 8,
+    "int8": 8,
+    "nf4": 4.5,
+    "nf4-dq": 4 + 8 / 64 + 32 / (64 * 256),
+    "mxfp4": 4.25,
+    "int2-g32": 2.5625,
+    "int2-g64": 2.28125,
+    "int2-g128": 2.140625,
+    "int3-g32": 3.59375,
+    "int3-g64": 3.296875,
+    "int3-g128": 3.1484375,
+    "int4-g32": 4.625,
+    "int4-g64": 4.3125,
+    "int4-g128": 4.15625,
+    "int8-g32": 8.75,
+    "int8-g64": 8.375,
+    "int8-g128": 8.1875,
+}
 
 
 def test_bits_per_value():
@@ -81,7 +97,8 @@ def test_which_formats_are_quantized_and_what_they_leave():
     groups = {f"int{bits}-g{group}" for bits in (2, 3, 4, 8) for group in (32, 64, 128)}
     assert quantized == {"int8", "nf4", "nf4-dq", "mxfp4"} | groups
     assert {name for name, entry in NUMBER_FORMATS.items() if entry.linears_only} == quantized | {
-        "fp8-e4m3", "fp8-e5m2",
-    }  # fmt: skip
+        "fp8-e4m3",
+        "fp8-e5m2",
+    }
     assert {name for name, entry in NUMBER_FORMATS.items() if "experts" in entry.keeps} == {"int8", "nf4", "nf4-dq"}
     assert all(entry.source and "lm_head" in entry.keeps for entry in NUMBER_FORMATS.values())

@@ -92,10 +92,22 @@ def test_a_setup_is_frozen_and_resolved():
         setup.ranks = 2
 
 
-@pytest.mark.parametrize(("text", "every"), [
-    ("none", 0), ("full", 1), ("every:1", 1), ("every:32", 32), ("FULL", 1), ("sqrt-n", 6), ("Selective", None),
-    ("first:4", None), ("nested:4", None), ("module:mlp", None), ("offload", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "every"),
+    [
+        ("none", 0),
+        ("full", 1),
+        ("every:1", 1),
+        ("every:32", 32),
+        ("FULL", 1),
+        ("sqrt-n", 6),
+        ("Selective", None),
+        ("first:4", None),
+        ("nested:4", None),
+        ("module:mlp", None),
+        ("offload", None),
+    ],
+)
 def test_checkpointing_is_parsed(text, every):
     setup = TrainSetup("llama-2-7b", checkpointing=text)
     assert setup.checkpoint_every == every

@@ -166,7 +166,7 @@ FAULTS = {
         "export OMP_NUM_THREADS=2",
         [],
     ),
-}  # fmt: skip
+}
 FINE = {
     "a laptop": LAPTOP,
     "an H100": GOOD,
@@ -176,4 +176,4 @@ FINE = {
     "nothing can be told": replace(LAPTOP, memory_bytes=None, memory_free_bytes=None, disk_free_bytes=None),
     "AMD": replace(LAPTOP, torch=Torch(hip_build="6.4", threads=8, gpus=(H100,)), gpus=(H100,)),
     "port taken": replace(LAPTOP, port_holder="Jupyter (process 12)"),
-}  # fmt: skip
+}

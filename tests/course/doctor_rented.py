@@ -156,7 +156,7 @@ HINDERED = {
         "busy or unavailable",
         "shut down what computes on it",
     ),
-}  # fmt: skip
+}
 UNHINDERED = {
     "a sound card": with_card(),
     "an MIG slice beside other people's": MIG_SLICE,
@@ -173,4 +173,4 @@ UNHINDERED = {
     "an idle link": with_card(link_gen=1),
     "a card made for eight lanes": with_card(link_lanes=8, link_lanes_max=8),
     "the driver tells nothing": with_card(link_gen=None, link_lanes=None, link_lanes_max=None, ecc=None),
-}  # fmt: skip
+}

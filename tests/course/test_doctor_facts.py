@@ -104,7 +104,7 @@ MEMORY = [
     (V1 | {f"{TOP}.limit_in_bytes": 4 * GIB, f"{TOP}.usage_in_bytes": GIB}, (4, 3, True)),
     ({"proc/self/cgroup": "garbage\n::::\n"}, (8, 6, False)),
     ({"proc/meminfo": "what?"}, (None, None, False)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("files", "expected"), MEMORY, ids=range(len(MEMORY)))
@@ -126,7 +126,7 @@ def test_a_containers_limit_counts(files, expected, tmp_path):
         (V1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 16),
         (V1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000\n"}, 16),
     ],
-)  # fmt: skip
+)
 def test_a_containers_share_of_the_cores_counts(files, cores, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16), raising=False)
     assert limits.cores(system(tmp_path, files)) == cores

@@ -115,7 +115,7 @@ CARDS = [
     ),
     ("<gpu_recovery_action>Reboot</gpu_recovery_action>", Card(repair="reboot")),
     ("<gpu_recovery_action>None</gpu_recovery_action>", Card()),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("xml", "expected"), CARDS, ids=range(len(CARDS)))

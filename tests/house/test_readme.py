@@ -48,8 +48,10 @@ def test_every_chapter_is_in_the_table():
 @pytest.mark.parametrize("line", re.findall(r"^workbook estimate .*$", README, re.MULTILINE))
 def test_estimates_run(line, capsys, tmp_path):
     config = tmp_path / "config.json"
-    config.write_text('{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, '
-                      '"num_attention_heads": 4, "vocab_size": 100}')  # fmt: skip
+    config.write_text(
+        '{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, '
+        '"num_attention_heads": 4, "vocab_size": 100}'
+    )
     assert main(shlex.split(line.replace("./config.json", str(config)))[1:]) == 0, capsys.readouterr().err
 
 

@@ -49,7 +49,7 @@ def train_lean_layer_by_layer(net, optimizer, batches):
         del hidden, logits, losses, again, moved, squares, right
     loss, right, moved, squares = sums.tolist()
     return {"loss": loss / rows, "accuracy": right / rows, "worst": worst, "moved": moved / steps,
-            "hidden": (squares / (2 * rows * 256)) ** 0.5}  # fmt: skip
+            "hidden": (squares / (2 * rows * 256)) ** 0.5}
 
 
 class GrowingCacheByHalf:

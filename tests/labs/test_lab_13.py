@@ -210,7 +210,7 @@ def text(outputs: list) -> str:
 def test_the_figures_of_a_target_are_printed_by_its_check(lab, question, check, figures):
     target, shown = re.search(r"\*\*Target:\*\*.*", source(lab, question))[0], printed(lab, check)
     said = {f"{float(number):.{len(figure.partition('.')[2])}f}" for figure in figures
-            for number in re.findall(r"\d+(?:\.\d+)?", shown.replace(",", ""))}  # fmt: skip
+            for number in re.findall(r"\d+(?:\.\d+)?", shown.replace(",", ""))}
     assert [figure for figure in figures if figure not in target or figure.replace(",", "") not in said] == []
 
 

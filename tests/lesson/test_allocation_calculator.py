@@ -41,12 +41,17 @@ def test_lines_and_traces_are_short():
 
 
 ENDS = {
-    ("batch first", "default"): (40, "fragmented"), ("batch first", "max_split_size_mb:20"): (52, None),
-    ("batch first", "expandable_segments:True"): (60, None), ("weights first", "default"): (52, None),
-    ("KV cache by cat", "default"): (208, None), ("KV cache by cat", "expandable_segments:True"): (100, None),
-    ("equal steps", "default"): (56, None), ("equal steps", "expandable_segments:True"): (40, None),
-    ("training", "default"): (224, None), ("small tensors", "default"): (24, None),
-}  # fmt: skip
+    ("batch first", "default"): (40, "fragmented"),
+    ("batch first", "max_split_size_mb:20"): (52, None),
+    ("batch first", "expandable_segments:True"): (60, None),
+    ("weights first", "default"): (52, None),
+    ("KV cache by cat", "default"): (208, None),
+    ("KV cache by cat", "expandable_segments:True"): (100, None),
+    ("equal steps", "default"): (56, None),
+    ("equal steps", "expandable_segments:True"): (40, None),
+    ("training", "default"): (224, None),
+    ("small tensors", "default"): (24, None),
+}
 
 
 @pytest.mark.parametrize(("choice", "end"), ENDS.items(), ids=lambda value: str(value))

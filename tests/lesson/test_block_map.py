@@ -74,19 +74,31 @@ def test_waste_is_most_of_contiguous_and_little_of_paged_memory():
 
 
 EVENTS = [
-    (("chat", "contiguous", 4, 1024, 1), "Requests 0, 1, 2 and 3 were admitted; request 4 waits until a region is "
-                                         "free."),
-    (("chat", "contiguous", 4, 1024, 20), "Every running request put its token into the region that it had; request 5 "
-                                          "waits until a region is free."),
+    (
+        ("chat", "contiguous", 4, 1024, 1),
+        "Requests 0, 1, 2 and 3 were admitted; request 4 waits until a region is free.",
+    ),
+    (
+        ("chat", "contiguous", 4, 1024, 20),
+        "Every running request put its token into the region that it had; request 5 waits until a region is free.",
+    ),
     (("chat", "paged", 4, 1024, 71), "Request 20 took a block."),
     (("chat", "paged", 4, 1024, 61), "Every running request put its token into a block that it had."),
-    (("chat", "prefix", 4, 1024, 1), "15 requests were admitted, 480 tokens of their prompts found in the cache; "
-                                     "request 0 was admitted."),
-    (("chat", "prefix", 4, 1024, 20), "Request 8 finished; request 23 was admitted, 32 tokens of its prompt found "
-                                      "in the cache; requests 1, 6 and 13 took a block each."),
-    (("chat", "paged", 16, 512, 40), "Request 18 was preempted, blocks given back; requests 1 and 17 took a block "
-                                     "each; request 19 waits until enough blocks for its prompt are free."),
-]  # fmt: skip
+    (
+        ("chat", "prefix", 4, 1024, 1),
+        "15 requests were admitted, 480 tokens of their prompts found in the cache; request 0 was admitted.",
+    ),
+    (
+        ("chat", "prefix", 4, 1024, 20),
+        "Request 8 finished; request 23 was admitted, 32 tokens of its prompt found "
+        "in the cache; requests 1, 6 and 13 took a block each.",
+    ),
+    (
+        ("chat", "paged", 16, 512, 40),
+        "Request 18 was preempted, blocks given back; requests 1 and 17 took a block "
+        "each; request 19 waits until enough blocks for its prompt are free.",
+    ),
+]
 
 
 @pytest.mark.parametrize(("choice", "sentence"), EVENTS, ids=[str(row[0]) for row in EVENTS])
@@ -207,8 +219,10 @@ def test_the_slider_reaches_the_end_of_every_choice():
             for trace in TRACES:
                 for pool in (*POOLS, *start.values()):
                     if pool >= 256:
-                        assert calculator.last({"trace": trace, "policy": policy, "block_size": 16,
-                                                "pool_tokens": pool}) <= longest  # fmt: skip
+                        assert (
+                            calculator.last({"trace": trace, "policy": policy, "block_size": 16, "pool_tokens": pool})
+                            <= longest
+                        )
 
 
 def test_a_stored_notebook_holds_text_and_two_pictures(monkeypatch):

@@ -15,8 +15,12 @@ from helpers.lesson.calculators import changes_that_fit, roofline, serving_answe
 from helpers.memory import budget
 
 CALCULATOR = training_memory()
-CHOICES = [{}, {"micro_batch": 8, "optimizer": "adamw-8bit"}, {"model": "tiny-llama", "gpu": "t4-16gb"},
-           {"precision": "bf16", "checkpointing": "every:4", "attention": "eager", "sequence": 4096}]  # fmt: skip
+CHOICES = [
+    {},
+    {"micro_batch": 8, "optimizer": "adamw-8bit"},
+    {"model": "tiny-llama", "gpu": "t4-16gb"},
+    {"precision": "bf16", "checkpointing": "every:4", "attention": "eager", "sequence": 4096},
+]
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
@@ -138,8 +142,10 @@ def test_an_unknown_control_is_refused():
         CALCULATOR.answer(colour="red")
 
 
-@pytest.mark.parametrize(("calculator", "start"), [(training_memory, {"gpu": "h100", "micro_batch": 3}),
-                                                    (roofline, {"gpu": "h100", "tokens": 148})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("calculator", "start"),
+    [(training_memory, {"gpu": "h100", "micro_batch": 3}), (roofline, {"gpu": "h100", "tokens": 148})],
+)
 def test_a_start_beside_the_choices_joins_them(calculator, start):
     started = calculator(**start)
     assert started.options["gpu"][1][0] == "h100"

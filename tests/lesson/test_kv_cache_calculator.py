@@ -85,8 +85,11 @@ def test_every_product_in_the_text_is_its_line():
             for line in lines:
                 size, unit, said = re.match(r".{13}\s*([\d.]+) (\w+)   (.*)", line).groups()
                 said = said.replace("(512 + 64)", "576").replace(",", "")
-                factors = [float(number) / (8 if "bits" in word else 1)
-                           for word in said.split(" × ") for number in [re.match(r"[\d.]+", word)[0]]]  # fmt: skip
+                factors = [
+                    float(number) / (8 if "bits" in word else 1)
+                    for word in said.split(" × ")
+                    for number in [re.match(r"[\d.]+", word)[0]]
+                ]
                 assert prod(factors) == pytest.approx(float(size) * UNITS[unit], rel=5e-3), line
 
 
@@ -102,9 +105,12 @@ def test_all_heads_are_those_of_the_queries():
 def test_users_and_context_that_fit_are_the_last_that_do():
     for cache in (None, "int4"):
         answer = kv_cache_answer(ServeSetup("llama-3-8b", users=16), H100, cache)
-        for change, fits in (({"users": answer.users_that_fit}, True), ({"users": answer.users_that_fit + 1}, False),
-                             ({"context": answer.longest_context}, True),
-                             ({"context": answer.longest_context + 32}, False)):  # fmt: skip
+        for change, fits in (
+            ({"users": answer.users_that_fit}, True),
+            ({"users": answer.users_that_fit + 1}, False),
+            ({"context": answer.longest_context}, True),
+            ({"context": answer.longest_context + 32}, False),
+        ):
             other = kv_cache_answer(replace(answer.setup, **change), H100, cache)
             assert (other.parts.total <= other.capacity_bytes) == fits
             assert ("Does not fit" in other.sentence) == (not fits)

@@ -7,8 +7,16 @@ import pytest
 from helpers.catalog import ServeSetup
 from helpers.lesson.calculators.kv_layers import RankCache
 
-CACHED = [("llama-3-8b", None), ("llama-3-8b", "int4"), ("llama-3-8b", "int2:100"), ("llama-3-8b", "int8:0"),
-          ("gemma-3-1b", "int4"), ("gemma-3-1b", None), ("gpt2", "int2"), ("gpt2", "int4:2000")]  # fmt: skip
+CACHED = [
+    ("llama-3-8b", None),
+    ("llama-3-8b", "int4"),
+    ("llama-3-8b", "int2:100"),
+    ("llama-3-8b", "int8:0"),
+    ("gemma-3-1b", "int4"),
+    ("gemma-3-1b", None),
+    ("gpt2", "int2"),
+    ("gpt2", "int4:2000"),
+]
 
 
 @pytest.mark.parametrize(("name", "cache"), CACHED)

@@ -19,10 +19,11 @@ FIGURES = {
     "stacked_bars": lambda: plots.stacked_bars("Bars", {"a": PART_BYTES, "b": {"parameters": 1}}, {"H100": 20 * GIB}),
     "stacked_bars of pairs": lambda: plots.stacked_bars("Bars", [("a", PART_BYTES), ("a", PART_BYTES)]),
     "timeline": lambda: plots.timeline("A step", STEP, budget_bytes=3 * GIB),
-    "lines": lambda: plots.lines("Lines", [1, 2, 4], {"one": [1, 2, 3], "two": [3, 2, 1]}, "x", "y",
-                                 points={"one": ([1, 4], [1, 3])}, log=True),
+    "lines": lambda: plots.lines(
+        "Lines", [1, 2, 4], {"one": [1, 2, 3], "two": [3, 2, 1]}, "x", "y", points={"one": ([1, 4], [1, 3])}, log=True
+    ),
     "bars": lambda: plots.bars("Rows", {"small": 10, "large": GIB}),
-}  # fmt: skip
+}
 
 
 def png_size(data):
@@ -59,8 +60,11 @@ def test_every_part_has_its_own_colour_and_name():
 
 
 def test_every_public_figure_is_tested():
-    public = {name for name, value in vars(plots).items()
-              if callable(value) and getattr(value, "__module__", "") == plots.__name__ and name[0] != "_"}  # fmt: skip
+    public = {
+        name
+        for name, value in vars(plots).items()
+        if callable(value) and getattr(value, "__module__", "") == plots.__name__ and name[0] != "_"
+    }
     assert public == {name.split(" ")[0] for name in FIGURES}
 
 

@@ -83,8 +83,12 @@ def test_a_guess_of_time_or_rate_is_kept_without_its_prefix(unit, value, printed
 def test_seconds_are_compared_and_checked_in_their_unit(printed):
     table = printed(compare, 0.020, unit="ms", you=predict("how long", "ms", guess=10), floor=0.015)
     rows = [line.split() for line in table.splitlines() if not line.startswith("Your")]
-    assert rows == [["ms", "off", "by"], ["you", "10.00", "−50.00", "%"], ["floor", "15.00", "−25.00", "%"],
-                    ["measured", "20.00"]]  # fmt: skip
+    assert rows == [
+        ["ms", "off", "by"],
+        ["you", "10.00", "−50.00", "%"],
+        ["floor", "15.00", "−25.00", "%"],
+        ["measured", "20.00"],
+    ]
     said = printed(check, "a step", measured=0.020, predicted=0.015, rel=0.3, unit="ms")
     assert said == "✓ a step: predicted 15.00 ms, measured 20.00 ms, off by −25.00 % (allowed ±30 %)\n"
     with pytest.raises(AssertionError, match=r"✗ a step: predicted 15\.00 ms"):

@@ -43,8 +43,10 @@ def test_every_model_in_every_format_answers_and_says_what_is_so(name):
         assert answer.parts.total == budget.serve(setup).peak_bytes
         assert answer.sentence.count("Fits the") == (answer.parts.total <= device("h100").capacity_bytes)
         assert [line.split()[0] for line in answer.formula] == [
-            *("KV" if part == "kv_cache" else part for part in answer.parts), "a", "floor",
-        ]  # fmt: skip
+            *("KV" if part == "kv_cache" else part for part in answer.parts),
+            "a",
+            "floor",
+        ]
 
 
 def test_the_devices_that_hold_it_are_all_of_them_and_in_order():

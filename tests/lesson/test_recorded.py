@@ -52,8 +52,16 @@ def test_the_readme_says_whether_there_is_one():
 
 def test_prediction_beside_recording_with_the_source(folder, printed):
     """Llama-3-8B in NF4 is 6,027,761,664 bytes, 5.61 GiB, by the count of chapter 05."""
-    write(Recording(H100, (entry("05/nf4-8b", "nf4", "held", "bytes", NF4, 6_000_000_000),
-                           entry("05/nf4-8b", "nf4", "allocated", "bytes", NF4, 6_100_000_000))), folder)  # fmt: skip
+    write(
+        Recording(
+            H100,
+            (
+                entry("05/nf4-8b", "nf4", "held", "bytes", NF4, 6_000_000_000),
+                entry("05/nf4-8b", "nf4", "allocated", "bytes", NF4, 6_100_000_000),
+            ),
+        ),
+        folder,
+    )
     assert printed(recorded_table, "05/nf4-8b").splitlines() == [
         SOURCE,
         f"  {'':<40}predicted by    predicted    recorded",
@@ -65,8 +73,16 @@ def test_prediction_beside_recording_with_the_source(folder, printed):
 
 def test_every_device_has_its_block_and_its_line_of_source_once(folder, printed):
     for machine in (T4, H100):
-        write(Recording(machine, (entry("05/nf4-8b", "nf4", "held", "bytes", NF4, 7),
-                                  entry("05/int8-8b", "int8", "held", "bytes", NF4, 7))), folder)  # fmt: skip
+        write(
+            Recording(
+                machine,
+                (
+                    entry("05/nf4-8b", "nf4", "held", "bytes", NF4, 7),
+                    entry("05/int8-8b", "int8", "held", "bytes", NF4, 7),
+                ),
+            ),
+            folder,
+        )
     assert [one.machine for one in recorded("05/nf4-8b")] == [H100, T4]
     assert [one.source for one in recorded("05/nf4-8b")] == [SOURCE, SOURCE.replace(H100.title, T4.title)]
     lines = printed(recorded_table, "05/nf4-8b", "05/int8-8b").splitlines()
@@ -77,8 +93,16 @@ def test_every_device_has_its_block_and_its_line_of_source_once(folder, printed)
 def test_a_datasheet_is_a_limit_of_which_a_share_is_reached(folder, printed):
     copy = {"kind": "copy", "size_bytes": 2**28, "ways": 1}
     roof = {"kind": "operator", "format": "bf16", "flops": 0, "read_bytes": 3_350_000_000, "written_bytes": 0}
-    write(Recording(H100, (entry("01/host-link", "pinned", "bandwidth", "bytes/s", copy, 48e9),
-                           entry("01/roofline", "copy", "time", "s", roof, 1.25e-3))), folder)  # fmt: skip
+    write(
+        Recording(
+            H100,
+            (
+                entry("01/host-link", "pinned", "bandwidth", "bytes/s", copy, 48e9),
+                entry("01/roofline", "copy", "time", "s", roof, 1.25e-3),
+            ),
+        ),
+        folder,
+    )
     told = printed(recorded_table, "01/host-link", "01/roofline")
     assert "datasheet       64.0 GB/s   48.0 GB/s   75 % reached" in told
     assert "datasheet         1.00 ms     1.25 ms   80 % reached" in told
@@ -98,8 +122,23 @@ def test_a_curve_has_a_line_for_each_point(folder, printed):
 def test_a_history_is_replayed_before_the_readers_eyes(folder, printed):
     steps = [alloc("a", 30 * MIB), free("a"), alloc("b", 3 * MIB)]
     recordings.replace_whole(folder / "h100-80gb.snapshots" / "x.json.gz", pack(read_snapshot(snapshot_of(steps))))
-    write(Recording(H100, (entry("03/snapshot-random", "random", "peak reserved", "bytes", {"kind": "snapshot"},
-                                 30 * MIB, snapshot="x.json.gz"),)), folder)  # fmt: skip
+    write(
+        Recording(
+            H100,
+            (
+                entry(
+                    "03/snapshot-random",
+                    "random",
+                    "peak reserved",
+                    "bytes",
+                    {"kind": "snapshot"},
+                    30 * MIB,
+                    snapshot="x.json.gz",
+                ),
+            ),
+        ),
+        folder,
+    )
     last = printed(recorded_table, "03/snapshot-random").splitlines()[-1]
     assert last == "    its history replayed: equal: 3 events, 1 calls to the driver, every final block"
 

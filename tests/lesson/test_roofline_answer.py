@@ -45,8 +45,10 @@ def test_the_sums_of_the_formula_are_the_work(op):
     for number, sizes in product(rule.formats, (DEFAULTS, ODD_SIZES)):
         full = {size: sizes[size] for size in rule.sizes}
         work = rule.work(number, **full)
-        sums = [text.partition(", ")[0].replace(",", "").replace("×", "*").replace(" B", "")
-                for text in rule.terms(number, **full)]  # fmt: skip
+        sums = [
+            text.partition(", ")[0].replace(",", "").replace("×", "*").replace(" B", "")
+            for text in rule.terms(number, **full)
+        ]
         assert [eval(text) for text in sums] == [work.flops, work.read_bytes, work.written_bytes]
 
 
@@ -62,8 +64,10 @@ def test_the_crossing_of_a_linear_layer_is_exact(gpu, number, width, outputs):
     if expected:
         told = f"From {expected:,} tokens at once compute is the limit."
         assert told in answer.sentence
-        bounds = [roofline_answer(gpu, "linear", number, tokens=at, width=width, outputs=outputs).figures["bound"]
-                  for at in (expected - 1, expected)]  # fmt: skip
+        bounds = [
+            roofline_answer(gpu, "linear", number, tokens=at, width=width, outputs=outputs).figures["bound"]
+            for at in (expected - 1, expected)
+        ]
         assert bounds == ["memory", "compute"]
     else:
         assert f"No number of tokens up to {LARGEST:,} reaches the ridge" in answer.sentence
@@ -185,8 +189,12 @@ CHOICES = [
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
 def test_the_calculator_and_the_command_give_one_answer(choices, capsys):
     chosen, answer = {**CALCULATOR.start, **choices}, CALCULATOR.answer(**choices)
-    flags = {"gpu": "--gpu", "op": "--op", "number_format": "--format",
-             **{size: f"--{size.replace('_', '-')}" for size in OPERATORS[chosen["op"]].sizes}}  # fmt: skip
+    flags = {
+        "gpu": "--gpu",
+        "op": "--op",
+        "number_format": "--format",
+        **{size: f"--{size.replace('_', '-')}" for size in OPERATORS[chosen["op"]].sizes},
+    }
     argv = ["estimate", "op", *(word for name, flag in flags.items() for word in (flag, str(chosen[name])))]
     assert main([*argv, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -50,8 +50,11 @@ def drawn(monkeypatch):
 
 def dots(axes):
     """Position and filling of each mark."""
-    return [(line.get_xdata()[0], line.get_ydata()[0], line.get_markerfacecolor())
-            for line in axes.lines if line.get_marker() == "o"]  # fmt: skip
+    return [
+        (line.get_xdata()[0], line.get_ydata()[0], line.get_markerfacecolor())
+        for line in axes.lines
+        if line.get_marker() == "o"
+    ]
 
 
 def names(axes):
@@ -146,8 +149,10 @@ def test_a_name_is_not_put_where_another_mark_is_nearer(bare):
 
 def test_a_name_is_nearest_to_its_own_mark_or_tied_to_it(drawn):
     _, axes = drawn(H100, {name: (work, None) for name, work in WORKS.items()})
-    places = {name: axes.transData.transform((work.intensity, H100.attainable(work.intensity)))
-              for name, work in WORKS.items()}  # fmt: skip
+    places = {
+        name: axes.transData.transform((work.intensity, H100.attainable(work.intensity)))
+        for name, work in WORKS.items()
+    }
     tied = {text.get_text() for text in axes.texts if getattr(text, "arrow_patch", None)}
     for name, box in names(axes).items():
         ends = [(x, (box.y0 + box.y1) / 2) for x in (box.x0, box.x1)]
@@ -195,9 +200,12 @@ def test_the_same_points_give_the_same_png():
     assert one.png != rooflines.chart("Roof", H100, measured(H100, 0.5)).png
 
 
-BAD = [([], {}, "without a roof"), (H100, {"x": (WORKS["GEMM"], 0.0)}, "x took 0.0 seconds"),
-       (H100, {"x": (WORKS["GEMM"], float("nan"))}, "took nan seconds"),
-       (H100, {"x": (WORKS["GEMM"], -1.0)}, "took -1.0 seconds")]  # fmt: skip
+BAD = [
+    ([], {}, "without a roof"),
+    (H100, {"x": (WORKS["GEMM"], 0.0)}, "x took 0.0 seconds"),
+    (H100, {"x": (WORKS["GEMM"], float("nan"))}, "took nan seconds"),
+    (H100, {"x": (WORKS["GEMM"], -1.0)}, "took -1.0 seconds"),
+]
 
 
 @pytest.mark.parametrize(("roofs", "points", "phrase"), BAD)
@@ -276,10 +284,17 @@ def test_work_far_outside_still_draws(work):
 
 
 UNITS = [
-    (3.35e12, "B/s", "3.35 TB/s"), (989.4e12, "FLOP/s", "989 TFLOP/s"), (999.9e9, "FLOP/s", "1.00 TFLOP/s"),
-    (1978.9e12, "FLOP/s", "1.98 PFLOP/s"), (7, "B", "7 B"), (0, "s", "0 s"), (1234.0, "s", "1,234 s"),
-    (2.5e-9, "s", "2.50 ns"), (3e-12, "s", "0.00 ns"), (4e22, "FLOP", "40,000,000 PFLOP"),
-]  # fmt: skip
+    (3.35e12, "B/s", "3.35 TB/s"),
+    (989.4e12, "FLOP/s", "989 TFLOP/s"),
+    (999.9e9, "FLOP/s", "1.00 TFLOP/s"),
+    (1978.9e12, "FLOP/s", "1.98 PFLOP/s"),
+    (7, "B", "7 B"),
+    (0, "s", "0 s"),
+    (1234.0, "s", "1,234 s"),
+    (2.5e-9, "s", "2.50 ns"),
+    (3e-12, "s", "0.00 ns"),
+    (4e22, "FLOP", "40,000,000 PFLOP"),
+]
 
 
 @pytest.mark.parametrize(("value", "unit", "told"), UNITS)

@@ -13,8 +13,14 @@ from helpers.memory.allocator import MIB, alloc, at_step, free, read_snapshot, r
 from tests.memory.allocator.snapshots import snapshot_of
 
 SVG = "{http://www.w3.org/2000/svg}"
-STEPS = (alloc("x", 40 * MIB), free("x"), alloc("keep", 11 * MIB), alloc("odd", 11 * MIB + 1),
-         alloc("whole", 49 * MIB), alloc("late", 36 * MIB))  # fmt: skip
+STEPS = (
+    alloc("x", 40 * MIB),
+    free("x"),
+    alloc("keep", 11 * MIB),
+    alloc("odd", 11 * MIB + 1),
+    alloc("whole", 49 * MIB),
+    alloc("late", 36 * MIB),
+)
 CARD_BYTES = 96 * MIB
 FULL = replay(STEPS, "", CARD_BYTES)
 STAGES = [at_step(STEPS, at, "", CARD_BYTES) for at in range(1, len(FULL) + 1)]
@@ -130,8 +136,9 @@ PNG = b"\x89PNG"
 SNAPSHOT = read_snapshot(snapshot_of(STEPS[:4]))
 
 
-@pytest.mark.parametrize("source", [FULL, SNAPSHOT, SNAPSHOT.segments, list(SNAPSHOT.segments)],
-                         ids=["replay", "snapshot", "tuple", "list"])  # fmt: skip
+@pytest.mark.parametrize(
+    "source", [FULL, SNAPSHOT, SNAPSHOT.segments, list(SNAPSHOT.segments)], ids=["replay", "snapshot", "tuple", "list"]
+)
 def test_segments_of_anything_are_a_png(source):
     picture = figures.segments("what to see", source)
     assert picture.png.startswith(PNG)
@@ -160,7 +167,8 @@ def test_of_many_segments_the_largest_are_drawn_and_the_rest_told(kept):
     figures.segments("t", many, rows=5)
     axes = kept()
     assert [text.get_text().split(",")[0] for text in axes.get_yticklabels()] == [
-        f"{size} MiB" for size in (42, 44, 46, 48, 50)]  # fmt: skip
+        f"{size} MiB" for size in (42, 44, 46, 48, 50)
+    ]
     assert "15 smaller segments, 390.00 MiB, are not drawn" in axes.get_xlabel()
 
 
@@ -179,8 +187,11 @@ def test_the_same_figure_is_the_same_bytes():
 
 
 def test_nothing_to_draw_is_told():
-    for call in (lambda: figures.segments("t", replay([])), lambda: figures.segments("t", []),
-                 lambda: figures.reserved("t", replay([]))):  # fmt: skip
+    for call in (
+        lambda: figures.segments("t", replay([])),
+        lambda: figures.segments("t", []),
+        lambda: figures.reserved("t", replay([])),
+    ):
         with pytest.raises(WorkbookError, match="no"):
             call()
 

@@ -154,8 +154,19 @@ def test_moving_a_control_redraws_quickly():
     box = CALCULATOR.widget()
     grid, output = box.children
     controls = {control.description: control for control in grid.children}
-    assert list(controls) == ["model", "GPU", "precision", "ZeRO stage", "world size", "link", "micro-batch",
-                              "sequence", "checkpointing", "optimizer in", "parameters in"]  # fmt: skip
+    assert list(controls) == [
+        "model",
+        "GPU",
+        "precision",
+        "ZeRO stage",
+        "world size",
+        "link",
+        "micro-batch",
+        "sequence",
+        "checkpointing",
+        "optimizer in",
+        "parameters in",
+    ]
     assert list(controls["link"].options) == list(LINKS)
     before = output.value
     controls["ZeRO stage"].value = 1

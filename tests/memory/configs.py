@@ -3,24 +3,53 @@
 from helpers.catalog import TrainSetup, model
 
 QWEN2 = {
-    "model_type": "qwen2", "hidden_act": "silu", "hidden_size": 256, "intermediate_size": 768,
-    "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 3000,
-    "tie_word_embeddings": True, "max_position_embeddings": 4096,
-}  # fmt: skip
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 3000,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 4096,
+}
 OPT = {
-    "model_type": "opt", "activation_function": "relu", "hidden_size": 256, "ffn_dim": 1024,
-    "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 3000, "max_position_embeddings": 512,
-    "word_embed_proj_dim": 256, "do_layer_norm_before": True,
-}  # fmt: skip
+    "model_type": "opt",
+    "activation_function": "relu",
+    "hidden_size": 256,
+    "ffn_dim": 1024,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "vocab_size": 3000,
+    "max_position_embeddings": 512,
+    "word_embed_proj_dim": 256,
+    "do_layer_norm_before": True,
+}
 GEMMA2 = {
-    "model_type": "gemma2", "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "vocab_size": 1000, "sliding_window": 100,
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "model_type": "gemma2",
+    "hidden_size": 128,
+    "intermediate_size": 320,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 48,
+    "vocab_size": 1000,
+    "sliding_window": 100,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 MISTRAL = {
-    "model_type": "mistral", "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 3,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "sliding_window": 300,
-}  # fmt: skip
+    "model_type": "mistral",
+    "hidden_size": 128,
+    "intermediate_size": 320,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "sliding_window": 300,
+}
 SMALL = {
     "tiny-llama": "tiny-llama",
     "tiny-gpt2": "tiny-gpt2",

@@ -9,9 +9,13 @@ from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import activations, rounded, steps
 from tests.memory.configs import SMALL, llama_7b
 
-CASES = [(name, precision, attention)
-         for name in SMALL for precision in ("fp32", "bf16") for attention in ("sdpa", "eager")
-         if (name, attention) != ("gemma2", "sdpa")]  # fmt: skip
+CASES = [
+    (name, precision, attention)
+    for name in SMALL
+    for precision in ("fp32", "bf16")
+    for attention in ("sdpa", "eager")
+    if (name, attention) != ("gemma2", "sdpa")
+]
 
 
 def saved_storages(model, ids):
@@ -72,8 +76,9 @@ def test_autocast_keeps_a_copy_of_every_weight_matrix():
     assert rows["bf16 copies of the weights"] == 2 * (4 * 4096**2 + 3 * 4096 * 11_008)
     outside = activations.saved_outside_layers(setup)
     assert outside["bf16 copy of lm_head"] == 2 * 32_000 * 4096
-    assert "bf16 copies of the weights" not in activations.saved_by_layer(replace(setup, precision="fp32"),
-                                                                         setup.model.layers[0])  # fmt: skip
+    assert "bf16 copies of the weights" not in activations.saved_by_layer(
+        replace(setup, precision="fp32"), setup.model.layers[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])

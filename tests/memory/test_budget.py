@@ -184,10 +184,12 @@ def test_shape_variants_of_a_family_go_through_the_closed_form():
         # learned positions are looked up too
         ({"model": "gpt2", "context": 1}, 2 * (124_439_808 - 1024 * 768) + 2 * 2 * 12 * 768),
         # two of eight experts for one user
-        ({"model": "mixtral-8x7b", "context": 1},
-         2 * (46_702_792_704 - 31_999 * 4096 - 32 * 6 * 3 * 4096 * 14336) + 2 * 2 * 32 * 8 * 128),
+        (
+            {"model": "mixtral-8x7b", "context": 1},
+            2 * (46_702_792_704 - 31_999 * 4096 - 32 * 6 * 3 * 4096 * 14336) + 2 * 2 * 32 * 8 * 128,
+        ),
     ],
-)  # fmt: skip
+)
 def test_bytes_that_a_decode_step_reads(changes, expected):
     assert budget.decode_bytes(ServeSetup(**{"users": 1, "context": 2048, **changes})) == expected
 

@@ -121,8 +121,9 @@ def test_a_model_without_a_closed_form_is_refused():
 
 
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "qwen2", "opt"])
-@pytest.mark.parametrize(("precision", "sequence", "checkpointing"),
-                         [("fp32", 256, "none"), ("fp32", 16, "none"), ("bf16", 256, "full")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("precision", "sequence", "checkpointing"), [("fp32", 256, "none"), ("fp32", 16, "none"), ("bf16", 256, "full")]
+)
 def test_two_accumulated_passes_peak_where_predicted(name, precision, sequence, checkpointing):
     setup = TrainSetup(SMALL[name], precision, "sgd", micro_batch=2, sequence=sequence, checkpointing=checkpointing)
     run = steps.training_run(setup, "cpu")

@@ -110,21 +110,29 @@ def traceback_of(*lines, begin="Traceback (most recent call last):", prefix=""):
 MINE = ("/srv/job/train.py", 31, "step", "x = model(batch)")
 WHERE = {
     "the backward pass": [(*MINE[:3], "loss.backward()"), (f"{LIBRARY}/torch/_tensor.py", 624, "backward", "torch.")],
-    "recomputation": [(*MINE[:3], "loss.backward()"), (f"{LIBRARY}/torch/utils/checkpoint.py", 29, "unpack_hook", ""),
-                      (f"{NN}/linear.py", 125, "forward", "return F.linear(")],
+    "recomputation": [
+        (*MINE[:3], "loss.backward()"),
+        (f"{LIBRARY}/torch/utils/checkpoint.py", 29, "unpack_hook", ""),
+        (f"{NN}/linear.py", 125, "forward", "return F.linear("),
+    ],
     "the optimizer step": [(*MINE[:3], "opt.step()"), (f"{LIBRARY}/torch/optim/adamw.py", 220, "step", "adamw(")],
-    "loading weights": [(*MINE[:3], "model.to('cuda')"), (f"{NN}/module.py", 1369, "to", "return self"),
-                        (f"{NN}/module.py", 1355, "convert", "return t.to(")],
-    "logits and loss": [MINE, (LLAMA, 820, "forward", "logits = self.lm_head("),
-                        (f"{NN}/module.py", 1775, "_call_impl", "return forward_call("),
-                        (f"{NN}/linear.py", 125, "forward", "return F.linear(")],
-    "attention scores": [MINE, (LLAMA, 199, "eager_attention_forward",
-                                "attn_weights = nn.functional.softmax(")],
+    "loading weights": [
+        (*MINE[:3], "model.to('cuda')"),
+        (f"{NN}/module.py", 1369, "to", "return self"),
+        (f"{NN}/module.py", 1355, "convert", "return t.to("),
+    ],
+    "logits and loss": [
+        MINE,
+        (LLAMA, 820, "forward", "logits = self.lm_head("),
+        (f"{NN}/module.py", 1775, "_call_impl", "return forward_call("),
+        (f"{NN}/linear.py", 125, "forward", "return F.linear("),
+    ],
+    "attention scores": [MINE, (LLAMA, 199, "eager_attention_forward", "attn_weights = nn.functional.softmax(")],
     "the KV cache": [MINE, (f"{LIBRARY}/transformers/cache_utils.py", 119, "update", "self.keys = torch.cat([")],
     "joining tensors": [("/srv/job/train.py", 8, "collect", "everything = torch.cat(outputs)")],
     "the forward pass": [MINE, (f"{NN}/conv.py", 540, "_conv_forward", "return F.conv2d(")],
     "": [("/srv/job/train.py", 8, "main", "x = a @ b")],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("kind", "stack"), WHERE.items(), ids=[kind or "anywhere" for kind in WHERE])
@@ -144,8 +152,11 @@ def test_every_place_has_a_traceback_words_and_changes():
 
 
 def test_the_deepest_line_that_is_the_users():
-    stack = [("/srv/job/main.py", 3, "<module>", "fit()"), ("/srv/job/nets.py", 9, "forward", "y = self.inner(x)"),
-             (f"{NN}/linear.py", 125, "forward", "return F.linear(")]  # fmt: skip
+    stack = [
+        ("/srv/job/main.py", 3, "<module>", "fit()"),
+        ("/srv/job/nets.py", 9, "forward", "y = self.inner(x)"),
+        (f"{NN}/linear.py", 125, "forward", "return F.linear("),
+    ]
     assert str(explain(traceback_of(*stack)).frame) == "nets.py:9 in forward"
 
 
@@ -199,10 +210,13 @@ RICH = f"""╭───────── Traceback (most recent call last) ─�
 
 @pytest.mark.parametrize(
     ("text", "line", "code", "kind"),
-    [(NOTEBOOK, 3, "loss = model(**batch).loss", "the forward pass"),
-     (OLD_NOTEBOOK, 28, "loss.backward()", "the backward pass"), (RICH, 290, "optimizer.step()", "the optimizer step")],
+    [
+        (NOTEBOOK, 3, "loss = model(**batch).loss", "the forward pass"),
+        (OLD_NOTEBOOK, 28, "loss.backward()", "the backward pass"),
+        (RICH, 290, "optimizer.step()", "the optimizer step"),
+    ],
     ids=["IPython", "older IPython", "rich"],
-)  # fmt: skip
+)
 def test_tracebacks_of_notebooks_and_of_rich(text, line, code, kind):
     explained = explain(text)
     assert (explained.frame.line, explained.frame.code, explained.place) == (line, code, kind)

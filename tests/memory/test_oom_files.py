@@ -48,7 +48,9 @@ def test_a_snapshot_names_who_holds_what():
         block["frames"] = [{"filename": "/srv/job/net.py", "line": line, "name": "forward"}]
     blocks = explain_snapshot(read_snapshot(raw)).blocks
     assert [(row.name, row.size_bytes // MIB, row.note) for row in blocks] == [
-        ("net.py:7 forward", 300, "1 block"), ("net.py:9 forward", 100, "2 blocks")]  # fmt: skip
+        ("net.py:7 forward", 300, "1 block"),
+        ("net.py:9 forward", 100, "2 blocks"),
+    ]
 
 
 def test_a_snapshot_later_than_its_failure_says_so():

@@ -12,29 +12,64 @@ from helpers.memory.steps import build_model, run_of, training_run
 from helpers.techniques.checkpointing import apply, checkpointed, flops_of
 from tests.memory.configs import llama_7b
 
-BASE = {"vocab_size": 256, "max_position_embeddings": 512, "hidden_size": 64, "num_hidden_layers": 5,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu"}  # fmt: skip
+BASE = {
+    "vocab_size": 256,
+    "max_position_embeddings": 512,
+    "hidden_size": 64,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+}
 SHAPES = {
     "llama": {**BASE, "model_type": "llama", "intermediate_size": 176},
     "qwen3": {**BASE, "model_type": "qwen3", "intermediate_size": 160, "head_dim": 24, "tie_word_embeddings": True},
-    "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 5, "n_head": 4, "n_positions": 512, "vocab_size": 256,
-             "bos_token_id": 0, "eos_token_id": 0},
-}  # fmt: skip
-POLICIES = ("none", "full", "every:2", "sqrt-n", "first:2", "nested:3", "recursive", "selective", "selective:matmuls",
-            "selective:attention", "module:attention", "module:mlp", "offload:inputs")  # fmt: skip
+    "gpt2": {
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_layer": 5,
+        "n_head": 4,
+        "n_positions": 512,
+        "vocab_size": 256,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    },
+}
+POLICIES = (
+    "none",
+    "full",
+    "every:2",
+    "sqrt-n",
+    "first:2",
+    "nested:3",
+    "recursive",
+    "selective",
+    "selective:matmuls",
+    "selective:attention",
+    "module:attention",
+    "module:mlp",
+    "offload:inputs",
+)
 # GPT-2 under autocast is held against the trace: its gelu_new is another on CUDA, and that is what the budget tells
-OTHERS = [(*same, "sdpa", policy) for same in (("qwen3", "bf16"), ("llama", "autocast-bf16")) for policy in
-          ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs")]  # fmt: skip
-EAGER = [("llama", precision, "eager", policy) for precision in ("fp32", "autocast-bf16")
-         for policy in ("selective", "module:attention", "module:mlp")]  # fmt: skip
+OTHERS = [
+    (*same, "sdpa", policy)
+    for same in (("qwen3", "bf16"), ("llama", "autocast-bf16"))
+    for policy in ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs")
+]
+EAGER = [
+    ("llama", precision, "eager", policy)
+    for precision in ("fp32", "autocast-bf16")
+    for policy in ("selective", "module:attention", "module:mlp")
+]
 LLAMA, *REST = [[(name, "fp32", "sdpa", policy) for policy in POLICIES] for name in SHAPES]
 CASES = LLAMA + OTHERS + EAGER + [pytest.param(case, marks=pytest.mark.slow) for cases in REST for case in cases]
 PEAK = 0.01
 
 
 def setup_of(name, precision="fp32", attention="sdpa", policy="none"):
-    return TrainSetup(SHAPES[name], precision, "sgd", micro_batch=3, sequence=160, checkpointing=policy,
-                      attention=attention)  # fmt: skip
+    return TrainSetup(
+        SHAPES[name], precision, "sgd", micro_batch=3, sequence=160, checkpointing=policy, attention=attention
+    )
 
 
 @cache
@@ -80,8 +115,19 @@ def test_on_cuda_the_statistics_of_a_norm_stay_fp32_and_on_a_cpu_they_do_not():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "autocast-bf16"])
-@pytest.mark.parametrize("policy", ["full", "selective", "selective:attention", "module:attention", "module:mlp",
-                                    "nested:3", "first:2", "offload:inputs"])  # fmt: skip
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "full",
+        "selective",
+        "selective:attention",
+        "module:attention",
+        "module:mlp",
+        "nested:3",
+        "first:2",
+        "offload:inputs",
+    ],
+)
 def test_on_cuda_as_the_trace_tells_it(policy, precision):
     """With the workspaces of cuBLASLt, a MiB for each thread that multiplies and adds a bias."""
     setup = setup_of("gpt2", precision, policy=policy)
@@ -144,8 +190,10 @@ def test_without_a_way_to_apply_it_a_policy_is_refused_and_told_of(policy):
 @pytest.mark.parametrize("policy", ["full", pytest.param("sqrt-n", marks=pytest.mark.slow)])
 def test_segments_need_no_apply_and_give_the_same(policy):
     setup = setup_of("qwen3", policy=policy)
-    for instrument in (lambda **how: measure.training_step(setup, "cpu", **how),
-                       lambda **how: trace.train(setup, on="cpu", **how)):  # fmt: skip
+    for instrument in (
+        lambda **how: measure.training_step(setup, "cpu", **how),
+        lambda **how: trace.train(setup, on="cpu", **how),
+    ):
         assert instrument().peak_bytes == instrument(apply=apply).peak_bytes
 
 

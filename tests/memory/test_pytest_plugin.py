@@ -55,11 +55,13 @@ def test_it_passes_within_the_budget(run):
 def test_it_fails_on_a_cached_activation_and_names_it(run):
     result = run(NET.format(regression="self.kept.append(x)"))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([
-        "*memory budget: peak 12.26 MiB, budget 10.00 MiB, 2.26 MiB too much",
-        "*largest live tensors at the peak:",
-        "*8.00 MiB  8 of 1024 × 256 *Net *.py:12",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "*memory budget: peak 12.26 MiB, budget 10.00 MiB, 2.26 MiB too much",
+            "*largest live tensors at the peak:",
+            "*8.00 MiB  8 of 1024 × 256 *Net *.py:12",
+        ]
+    )
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")  # no frames of ours between the reader and the message
 
 
@@ -154,10 +156,16 @@ def test_it():
 
 @pytest.mark.parametrize(
     ("given", "outcome", "says"),
-    [("mib=3", "passed", ""), ("2", "passed", ""), ("mib=1", "failed", "peak 2.00 MiB, budget 1.00 MiB"),
-     ("", "failed", "write @pytest.mark.memory_budget(mib=120)"), ("gib=1", "failed", "one size in MiB"),
-     ("1, mib=2", "failed", "one size in MiB"), ("mib=-1", "failed", "the memory budget is -1")],
-)  # fmt: skip
+    [
+        ("mib=3", "passed", ""),
+        ("2", "passed", ""),
+        ("mib=1", "failed", "peak 2.00 MiB, budget 1.00 MiB"),
+        ("", "failed", "write @pytest.mark.memory_budget(mib=120)"),
+        ("gib=1", "failed", "one size in MiB"),
+        ("1, mib=2", "failed", "one size in MiB"),
+        ("mib=-1", "failed", "the memory budget is -1"),
+    ],
+)
 def test_the_marker_guards_a_whole_test(run, given, outcome, says):
     result = run(MARKED.format(given=given), "--strict-markers")
     result.assert_outcomes(**{outcome: 1})
@@ -197,13 +205,16 @@ XDIST = pytest.param(("-p", "xdist", "-n", "1"), marks=pytest.mark.slow, id="xdi
 def test_the_report_is_a_table_of_peaks_and_budgets(run, workers):
     result = run(REPORTED, "--memory-report", *workers)
     result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines([
-        "*memory budgets*",
-        "test *peak *budget",
-        "*::test_over *2.00 MiB *1.00 MiB  over",
-        "*::test_right *2.00 MiB *2.00 MiB",
-        "*::test_slack *1.00 MiB *3.00 MiB  slack: over twice the peak",
-    ], consecutive=True)  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "*memory budgets*",
+            "test *peak *budget",
+            "*::test_over *2.00 MiB *1.00 MiB  over",
+            "*::test_right *2.00 MiB *2.00 MiB",
+            "*::test_slack *1.00 MiB *3.00 MiB  slack: over twice the peak",
+        ],
+        consecutive=True,
+    )
 
 
 def test_the_report_when_nobody_used_it(run):

@@ -15,15 +15,34 @@ from tests.memory.configs import GEMMA2, OPT, QWEN2
 
 # Widths that neither 2 nor 64 divides: every tail is there, half a byte too.
 LLAMA = {
-    "model_type": "llama", "hidden_size": 129, "intermediate_size": 331, "num_hidden_layers": 2,
-    "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 66, "vocab_size": 301,
-}  # fmt: skip
-GPT2 = {"model_type": "gpt2", "n_embd": 96, "n_layer": 2, "n_head": 4, "vocab_size": 301,
-        "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 129,
+    "intermediate_size": 331,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 66,
+    "vocab_size": 301,
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 96,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 301,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 MIXTRAL = {
-    "model_type": "mixtral", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 301, "num_local_experts": 4,
-}  # fmt: skip
+    "model_type": "mixtral",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 301,
+    "num_local_experts": 4,
+}
 NARROW_OPT = {**OPT, "word_embed_proj_dim": 96, "hidden_size": 128, "num_attention_heads": 4, "ffn_dim": 256}
 CONFIGS = {"llama": LLAMA, "qwen2, tied": QWEN2, "gpt2, Conv1D": GPT2, "mixtral": MIXTRAL, "opt-350m": NARROW_OPT}
 HOW = {
@@ -101,8 +120,21 @@ def test_skipped_modules_are_those_of_the_config(skipped, saved):
     assert dict(weight_parts(ServeSetup(LLAMA, weights="nf4-dq", skipped=skipped))) == held_parts(net)
 
 
-FAMILIES = ["llama-3.2-1b", "gpt2", "mixtral-8x7b", "qwen2.5-1.5b", "qwen3-0.6b", "qwen3-30b-a3b", "gemma-2-9b",
-            "gemma-3-1b", "phi-4", "deepseek-v3", "gpt-oss-20b", "opt-13b", "mistral-7b"]  # fmt: skip
+FAMILIES = [
+    "llama-3.2-1b",
+    "gpt2",
+    "mixtral-8x7b",
+    "qwen2.5-1.5b",
+    "qwen3-0.6b",
+    "qwen3-30b-a3b",
+    "gemma-2-9b",
+    "gemma-3-1b",
+    "phi-4",
+    "deepseek-v3",
+    "gpt-oss-20b",
+    "opt-13b",
+    "mistral-7b",
+]
 
 
 def replaced_by_bitsandbytes(config) -> Counter:
@@ -115,8 +147,9 @@ def replaced_by_bitsandbytes(config) -> Counter:
     with torch.device("meta"), quiet():
         net = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.bfloat16)
         replace_with_bnb_linear(net, get_keys_to_not_convert(net), BitsAndBytesConfig(load_in_4bit=True))
-    return Counter((one.out_features, one.in_features) for one in net.modules()
-                   if isinstance(one, bitsandbytes.nn.Linear4bit))  # fmt: skip
+    return Counter(
+        (one.out_features, one.in_features) for one in net.modules() if isinstance(one, bitsandbytes.nn.Linear4bit)
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -150,9 +183,14 @@ def test_published_checkpoints(name, weights, size, unit_bytes):
 
 
 TINYLLAMA = {
-    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
-    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+}
 GPTQ = [
     ("llama-2-7b", "int8-g128", 7.16),  # file list of TheBloke/LLaMa-7B-GPTQ, gptq-8bit-128g-actorder_True: same shape
     (TINYLLAMA, "int4-g128", 0.77),  # model card of TheBloke/TinyLlama-1.1B-intermediate-step-715k-1.5T-GPTQ

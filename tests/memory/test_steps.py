@@ -29,10 +29,16 @@ def test_an_attention_that_transformers_does_not_have_is_told():
 
 
 def test_a_model_without_a_closed_form_is_measured_all_the_same():
-    experts = {"model_type": "mixtral", "hidden_size": 64,
-               "intermediate_size": 96, "num_hidden_layers": 2,
-               "num_attention_heads": 4, "num_key_value_heads": 2,
-               "num_local_experts": 4, "vocab_size": 200}  # fmt: skip
+    experts = {
+        "model_type": "mixtral",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "vocab_size": 200,
+    }
     setup = TrainSetup(experts, "bf16", "adamw-fused", 1, 32)
     measured = measure.training_step(setup, "cpu")
     assert measured.parts["parameters"] == pytest.approx(2 * setup.model.parameters, rel=0.05)

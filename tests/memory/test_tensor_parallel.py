@@ -34,8 +34,16 @@ def test_llama_3_8b_by_hand(ranks):
 def test_what_vllm_logged():
     assert f"{rank_weight_bytes(ServeSetup('llama-3-8b'), 2) / GIB:.2f}" == "7.48"  # vllm-project/vllm PR #10511
     # SGLang, Qwen3-235B on four GPUs: 94 layers, 4 KV heads, 367,404 tokens, K 8.23 GiB (vllm-project/vllm #21348).
-    config = {"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 94,
-              "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936}  # fmt: skip
+    config = {
+        "model_type": "qwen3",
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 94,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 151936,
+    }
     assert f"{rank_shape(model(config), 4).kv_values(367_404) / 2 * BF16_BYTES / GIB:.2f}" == "8.23"
 
 
@@ -108,8 +116,14 @@ def test_bad_input(name, ranks, told, asked):
 
 
 def test_a_family_known_only_to_transformers_is_refused_on_two_ranks():
-    config = {"model_type": "gpt_neox", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-              "num_attention_heads": 4, "vocab_size": 99}  # fmt: skip
+    config = {
+        "model_type": "gpt_neox",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 99,
+    }
     setup = ServeSetup(config)
     assert rank_weight_bytes(setup, 1) == budget.weight_bytes(setup)
     with pytest.raises(WorkbookError, match="how the family 'gpt_neox' is divided"):

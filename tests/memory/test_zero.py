@@ -13,9 +13,14 @@ from helpers.memory import zero
 from helpers.memory.ring import Traffic
 
 UNEVEN = {
-    "model_type": "llama", "hidden_size": 30, "intermediate_size": 70, "num_hidden_layers": 3,
-    "num_attention_heads": 3, "vocab_size": 97, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 30,
+    "intermediate_size": 70,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "vocab_size": 97,
+    "tie_word_embeddings": False,
+}
 TIED = {**UNEVEN, "tie_word_embeddings": True}
 CLOSED = [name for name in MODELS if model(name).counted is None]
 PARTS = ("parameters", "gradients", "optimizer")
@@ -88,8 +93,11 @@ def test_all_ranks_together_hold_the_whole_and_less_than_its_padding(setup):
     """DDP's gradients are padded too; what is whole on every rank is no less than the model."""
     n, recipe, ranks = setup.model.parameters, setup.precision_recipe, setup.ranks
     padding = len(zero.flats(setup)) * (ranks - 1)
-    widths = (recipe.weight_bytes, recipe.grad_bytes,
-              recipe.master_bytes + setup.optimizer_rule.states * recipe.optimized_bytes)  # fmt: skip
+    widths = (
+        recipe.weight_bytes,
+        recipe.grad_bytes,
+        recipe.master_bytes + setup.optimizer_rule.states * recipe.optimized_bytes,
+    )
     for part, stage, width in zip(PARTS, (3, 2, 1), widths, strict=True):
         together = zero.held(setup).device[part] * (ranks if setup.zero >= stage else 1)
         assert n * width <= together <= (n + padding) * width
@@ -132,8 +140,11 @@ def test_parameters_follow_to_their_own_tier():
     setup = uneven(zero=3, ranks=4, offload_optimizer="nvme", offload_parameters="cpu")
     tiers = zero.held(setup)
     assert tiers.device.total == 0
-    assert dict(tiers.host) == {"parameters": held(uneven(zero=3, ranks=4))["parameters"], "gradients": 0,
-                                "optimizer": 0}  # fmt: skip
+    assert dict(tiers.host) == {
+        "parameters": held(uneven(zero=3, ranks=4))["parameters"],
+        "gradients": 0,
+        "optimizer": 0,
+    }
     assert tiers.nvme["optimizer"] == 3 * tiers.nvme["gradients"] == 3 * tiers.host["parameters"]
 
 
@@ -252,7 +263,7 @@ BAD = [
     (lambda: zero.paper_bytes(1, 0, 1), "ranks is 0"),
     (lambda: zero.paper_bytes(1, 1, 4), "stage is 4"),
     (lambda: zero.paper_bytes(1, 1, True), "stage is True"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("call", "told"), BAD)

@@ -23,10 +23,12 @@ def told(capsys, line):
 
 
 REDRAWS = [
-    (training_memory, {"model": ("llama-2-7b", "llama-2-70b", "gpt2"), "micro_batch": (1, 8, 64),
-                       "sequence": (256, 1024, 131072)}),
+    (
+        training_memory,
+        {"model": ("llama-2-7b", "llama-2-70b", "gpt2"), "micro_batch": (1, 8, 64), "sequence": (256, 1024, 131072)},
+    ),
     (roofline, {"op": tuple(OPERATORS), "gpu": ("h100-80gb", "t4-16gb"), "tokens": (1, 1024, 65536)}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("make", "choices"), REDRAWS, ids=lambda value: getattr(value, "__name__", ""))
@@ -38,8 +40,11 @@ def test_redraw_of_a_calculator(make, choices, capsys):
         html = calculator.render(chosen)
         seconds.append(time.perf_counter() - start)
         assert html
-    told(capsys, f"redraw of {make.__name__}: median {median(seconds) * 1e3:.1f} ms, worst {max(seconds) * 1e3:.1f} ms "
-                 f"of {len(seconds)}; the goal is a median under 50 ms")  # fmt: skip
+    told(
+        capsys,
+        f"redraw of {make.__name__}: median {median(seconds) * 1e3:.1f} ms, worst {max(seconds) * 1e3:.1f} ms "
+        f"of {len(seconds)}; the goal is a median under 50 ms",
+    )
 
 
 def interpreter_seconds(code):

@@ -29,8 +29,22 @@ from tests.techniques.checkpointing.models import (
 )
 
 pytestmark = pytest.mark.slow
-POLICIES = ("none", "full", "every:2", "sqrt-n", "first:3", "nested:2", "recursive", "selective", "selective:matmuls",
-            "selective:attention", "module:attention", "module:mlp", "offload", "offload:inputs")  # fmt: skip
+POLICIES = (
+    "none",
+    "full",
+    "every:2",
+    "sqrt-n",
+    "first:3",
+    "nested:2",
+    "recursive",
+    "selective",
+    "selective:matmuls",
+    "selective:attention",
+    "module:attention",
+    "module:mlp",
+    "offload",
+    "offload:inputs",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,8 +89,9 @@ def test_pytorchs_memory_budget_falls_with_the_fraction_and_pays_in_flops():
 
 
 def test_a_chain_of_eighty_layers_is_solved():
-    layer = LayerCost(16, 364, False, 898, {"none": Choice(364, 466), "full": Choice(16, 513, 713),
-                                            "selective": Choice(198, 498, 0)})  # fmt: skip
+    layer = LayerCost(
+        16, 364, False, 898, {"none": Choice(364, 466), "full": Choice(16, 513, 713), "selective": Choice(198, 498, 0)}
+    )
     layers = [layer] * 80
     plans = front(layers, points=8)
     for policy in ("full", "sqrt-n", "every:2", "first:40"):

@@ -28,8 +28,18 @@ ROOT = Path(__file__).resolve().parents[2]
 LAB = "01_the_memory_hierarchy"
 COUNT, GOAL = 30, 3
 # Of the sample class those whose file and code both graders can live with: no loops, no broken files.
-HONEST = {"amara.okafor", "anders.lindqvist", "beatriz.costa", "chen.wei", "dana.horvath", "dmitri.volkov",
-          "elif.yilmaz", "farid.rahimi", "hana.sato", "jonas.becker"}  # fmt: skip
+HONEST = {
+    "amara.okafor",
+    "anders.lindqvist",
+    "beatriz.costa",
+    "chen.wei",
+    "dana.horvath",
+    "dmitri.volkov",
+    "elif.yilmaz",
+    "farid.rahimi",
+    "hana.sato",
+    "jonas.becker",
+}
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 

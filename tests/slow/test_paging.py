@@ -32,8 +32,10 @@ TestLongColliding.settings = settings(max_examples=150, stateful_step_count=100,
 def mixed(count=16):
     """Prompts of 5 to 200 tokens, answers of 4 to 64."""
     draw = random.Random(0)
-    return [(list(document.ids[: draw.randint(5, 200)]), draw.choice([4, 8, 16, 64]))
-            for document in held_out_documents(count, 300)]  # fmt: skip
+    return [
+        (list(document.ids[: draw.randint(5, 200)]), draw.choice([4, 8, 16, 64]))
+        for document in held_out_documents(count, 300)
+    ]
 
 
 def in_static_batches(net, asked, batch):

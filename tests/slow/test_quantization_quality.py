@@ -131,8 +131,10 @@ def test_on_the_small_model_the_ablation_hardly_separates(capsys):
                 errors[by].append(error)
     mean = {by: sum(values) / len(values) for by, values in errors.items()}
     with capsys.disabled():
-        print("\n  relative output error at 3 bits, 1 % of channels kept:",
-              ", ".join(f"{by} {error:.4f}" for by, error in mean.items()))  # fmt: skip
+        print(
+            "\n  relative output error at 3 bits, 1 % of channels kept:",
+            ", ".join(f"{by} {error:.4f}" for by, error in mean.items()),
+        )
     assert mean["salience"] <= mean["random"] <= mean["none"] * 1.001
     assert mean["salience"] > 0.5 * mean["none"]
 
@@ -145,8 +147,10 @@ def test_mixed_precision_beats_one_width_at_the_same_bytes(capsys):
         return float(model(text, labels=text, use_cache=False).loss)
 
     options = measure(float_model(), loss)
-    sizes = {bits: sum(option.nbytes for choices in options.values() for option in choices if option.bits == bits)
-             for bits in (2, 4)}  # fmt: skip
+    sizes = {
+        bits: sum(option.nbytes for choices in options.values() for option in choices if option.bits == bits)
+        for bits in (2, 4)
+    }
     budget = (sizes[2] + sizes[4]) // 2
     plan = choose_bits(options, budget)
     chosen = log(perplexity(apply(float_model(), plan)))
@@ -160,5 +164,7 @@ def test_mixed_precision_beats_one_width_at_the_same_bytes(capsys):
 def halves(options, budget):
     """The plans that know nothing: 4 bits for the first half of the layers, or for the second; 2 bits for the other."""
     middle = len(options) // 2
-    return [Plan({name: wide if index < middle else 6 - wide for index, name in enumerate(options)}, budget, 0.0)
-            for wide in (4, 2)]  # fmt: skip
+    return [
+        Plan({name: wide if index < middle else 6 - wide for index, name in enumerate(options)}, budget, 0.0)
+        for wide in (4, 2)
+    ]

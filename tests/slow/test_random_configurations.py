@@ -23,18 +23,45 @@ def random_config(draw):
     tied = draw.random() < 0.5
     family = draw.choice(["gpt2", "opt", "llama", "qwen2", "qwen3"])
     if family == "gpt2":
-        return {"model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 512,
-                "vocab_size": vocab, "activation_function": "gelu_new",
-                "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
-    shared = {"model_type": family, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
-              "vocab_size": vocab, "max_position_embeddings": 512, "tie_word_embeddings": tied,
-              "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+        return {
+            "model_type": "gpt2",
+            "n_embd": width,
+            "n_layer": layers,
+            "n_head": heads,
+            "n_positions": 512,
+            "vocab_size": vocab,
+            "activation_function": "gelu_new",
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        }
+    shared = {
+        "model_type": family,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": vocab,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": tied,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     if family == "opt":
-        return {**shared, "ffn_dim": ffn, "word_embed_proj_dim": width, "do_layer_norm_before": True,
-                "activation_function": "relu"}  # fmt: skip
+        return {
+            **shared,
+            "ffn_dim": ffn,
+            "word_embed_proj_dim": width,
+            "do_layer_norm_before": True,
+            "activation_function": "relu",
+        }
     kv_heads = draw.choice([h for h in (1, 2, 4, 8) if heads % h == 0 and h <= heads])
-    return {**shared, "intermediate_size": ffn, "hidden_act": "silu", "num_key_value_heads": kv_heads,
-            **({"head_dim": head_dim} if family == "qwen3" else {})}  # fmt: skip
+    return {
+        **shared,
+        "intermediate_size": ffn,
+        "hidden_act": "silu",
+        "num_key_value_heads": kv_heads,
+        **({"head_dim": head_dim} if family == "qwen3" else {}),
+    }
 
 
 def random_setup(seed):

@@ -48,10 +48,13 @@ def test_each_failure_is_told(ranks2, function, args, happened, line):
     assert ranks2.run(dist.get_rank) == [0, 1]
 
 
-@pytest.mark.parametrize(("sig", "told"), [
-    (signal.SIGKILL, "rank 1 died of SIGKILL (killed)"),
-    (signal.SIGSTOP, "one_sleeps had not returned after 3 s on rank 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sig", "told"),
+    [
+        (signal.SIGKILL, "rank 1 died of SIGKILL (killed)"),
+        (signal.SIGSTOP, "one_sleeps had not returned after 3 s on rank 1"),
+    ],
+)
 def test_a_rank_that_is_killed_or_stopped_from_outside(ranks2, sig, told):
     rank_1 = ranks2.run(os.getpid)[1]
     threading.Timer(1, os.kill, (rank_1, sig)).start()
@@ -131,8 +134,13 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDS)
 def test_however_the_driver_ends_nothing_is_left(name):
     then, sig, code = ENDS[name]
-    driver = subprocess.Popen([sys.executable, "-W", "error", "-c", DRIVER.format(then=then)], cwd=ROOT,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    driver = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", DRIVER.format(then=then)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         before = driver.stdout.readline().split()
         if sig is not None:

@@ -60,8 +60,11 @@ def test_four_bits_per_group_hardly_show(model, whole):
 @pytest.mark.parametrize("window", [128, 512])
 def test_a_window_forgets_what_lies_before_it(model, window):
     layers = model.config.num_hidden_layers
-    scored = recall(model, distances=(50, 100, 250, 500, 1000),
-                    cache=lambda: Cache(layers=[DynamicSlidingWindowLayer(window) for _ in range(layers)]))  # fmt: skip
+    scored = recall(
+        model,
+        distances=(50, 100, 250, 500, 1000),
+        cache=lambda: Cache(layers=[DynamicSlidingWindowLayer(window) for _ in range(layers)]),
+    )
     for asked in scored.by_distance:
         if asked.distance < window - 16:
             assert asked.rate > 0.95

@@ -61,7 +61,9 @@ def test_it_is_quicker_than_pytorch_s_own_tracker(capsys):
         tracked = time.perf_counter() - start
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     with capsys.disabled():
-        print(f"\n  llama-3.2-1b, one step: trace {traced:.1f} s, MemTracker {tracked:.1f} s; "
-              f"peaks {ours.peak_bytes / 2**30:.3f} and {peak / 2**30:.3f} GiB")  # fmt: skip
+        print(
+            f"\n  llama-3.2-1b, one step: trace {traced:.1f} s, MemTracker {tracked:.1f} s; "
+            f"peaks {ours.peak_bytes / 2**30:.3f} and {peak / 2**30:.3f} GiB"
+        )
     assert traced < tracked
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 * 2**20

@@ -27,8 +27,13 @@ for documents in (training_documents(3, 300, 7), held_out_documents(3, 300, 7), 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_the_same_text_in_every_process(hash_seed):
-    done = subprocess.run([sys.executable, "-c", DRAWN], env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": "."},
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", DRAWN],
+        env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert dict(zip(DIGESTS, done.stdout.split(), strict=True)) == DIGESTS
 
 

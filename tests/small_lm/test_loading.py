@@ -42,8 +42,10 @@ def test_the_scores_are_those_of_its_card(shipped):
 
 def test_it_answers_in_words(shipped):
     model, tokenizer = shipped
-    text = tokenizer("in may they gave anna bread . the old fox ran slowly near the hill . recall that they gave anna",
-                     return_tensors="pt")  # fmt: skip
+    text = tokenizer(
+        "in may they gave anna bread . the old fox ran slowly near the hill . recall that they gave anna",
+        return_tensors="pt",
+    )
     written = model.generate(**text, max_new_tokens=2, do_sample=False)[0, -2:]
     assert tokenizer.decode(written) == "bread ."
 

@@ -21,9 +21,16 @@ WORDS = len(TOKEN_ID)
 def llama(vocabulary=WORDS, positions=4096):
     torch.manual_seed(0)
     return LlamaForCausalLM(
-        LlamaConfig(vocab_size=vocabulary, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
-                    num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=positions)
-    ).eval()  # fmt: skip
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=positions,
+        )
+    ).eval()
 
 
 class Oracle(torch.nn.Module):
@@ -50,8 +57,10 @@ def pieces():
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     text = [document.text for document in held_out_documents(4, 200)]
-    trained.train_from_iterator(text, trainers.BpeTrainer(vocab_size=320, show_progress=False,
-                                initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
+    trained.train_from_iterator(
+        text,
+        trainers.BpeTrainer(vocab_size=320, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
+    )
     return PreTrainedTokenizerFast(tokenizer_object=trained)
 
 

@@ -67,8 +67,12 @@ def test_the_weight_of_a_word_is_its_share_of_the_loss():
     model, drawn = training.untrained(0), batch(SHORT[1], 0, 0)
     loss, _ = training.loss_and_right(model, drawn)
     logits = model(drawn.ids).logits.log_softmax(-1)
-    total = sum(weight * -logits[row, at, drawn.ids[row, at + 1]].item() for row in range(2) for at in range(47)
-                for weight in [drawn.weights[row, at + 1].item()])  # fmt: skip
+    total = sum(
+        weight * -logits[row, at, drawn.ids[row, at + 1]].item()
+        for row in range(2)
+        for at in range(47)
+        for weight in [drawn.weights[row, at + 1].item()]
+    )
     assert loss.item() == pytest.approx(total / drawn.weights[:, 1:].sum().item(), rel=1e-4)
 
 

@@ -168,9 +168,10 @@ def _folder(out: Path) -> Iterator[dict]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise WorkbookError(
-                f"{out} is being written by another `workbook grade`", "a folder of this run's own",
+                f"{out} is being written by another `workbook grade`",
+                "a folder of this run's own",
                 "wait for it, or name another folder with --out",
-            ) from None  # fmt: skip
+            ) from None
         before = {}
         with contextlib.suppress(OSError, ValueError):
             before = json.loads((out / "manifest.json").read_text(encoding="utf-8"))

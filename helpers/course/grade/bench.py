@@ -188,9 +188,14 @@ def _start(command: list[str], environment: dict[str, str], log: Path | None = N
     """The process, once it says that it is ready. SandboxError when it ends before."""
     with open(log or os.devnull, "w") as errors:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
     if process.stdout.readline().strip() != "ready":
         words = log.read_text(errors="replace")[-2000:] if log else ""
         raise SandboxError(f"{command[-3]} did not start\n{words}")

@@ -50,10 +50,12 @@ def histogram(scores: Sequence[float], points: float) -> Histogram:
     for score in scores:
         counts[min(last, max(0, math.floor(score / step)))] += 1
     across, highest = (WIDTH - 2 * LEFT) / len(counts), max(1, *counts)
-    return Histogram(tuple(
-        _bar(_label(at, step, points), count, LEFT + at * across, across, count / highest)
-        for at, count in enumerate(counts)
-    ))  # fmt: skip
+    return Histogram(
+        tuple(
+            _bar(_label(at, step, points), count, LEFT + at * across, across, count / highest)
+            for at, count in enumerate(counts)
+        )
+    )
 
 
 def _bar(label: str, count: int, x: float, across: float, share: float) -> Bar:

@@ -45,8 +45,14 @@ def mark(bench: Bench, paper: Paper, submission: Submission, slug: str, strict: 
     With `strict` whatever the learner is warned of (a cell found twice, a file chosen among two) needs attention.
     """
     start = time.monotonic()
-    base = Result(submission.learner, slug, UNREADABLE, (), warnings=submission.warnings,
-                  fingerprint=fingerprint(paper, submission))  # fmt: skip
+    base = Result(
+        submission.learner,
+        slug,
+        UNREADABLE,
+        (),
+        warnings=submission.warnings,
+        fingerprint=fingerprint(paper, submission),
+    )
     if submission.path is None:
         return Marked(_without_answers(base, paper, submission.reason), None)
     try:

@@ -49,22 +49,43 @@ EXPERIMENTS: tuple[Experiment, ...] = (  # histories first: they want an allocat
     Experiment("01/bandwidth", "bytes per second by working set", _at_least(2), speed.bandwidth),
     Experiment("01/host-link", "copies, pageable and pinned, each way", _at_least(2), speed.host_link),
     Experiment("01/roofline", "the roof, and six operators under it", _at_least(2), speed.roofline),
-    Experiment("05/nf4-8b", "weights of 8B in NF4, with and without double quantization", _weights("nf4"),
-               serving.weights_in(("nf4", "nf4-dq"))),
+    Experiment(
+        "05/nf4-8b",
+        "weights of 8B in NF4, with and without double quantization",
+        _weights("nf4"),
+        serving.weights_in(("nf4", "nf4-dq")),
+    ),
     Experiment("05/int8-8b", "weights of 8B in LLM.int8()", _weights("int8"), serving.weights_in(("int8",))),
     Experiment("05/bf16-8b", "weights of 8B in BF16", _weights("bf16"), serving.dense_weights),
     Experiment("01/decode-8b", "one token of 8B, in time", _weights("bf16"), speed.decoding),
-    Experiment("12/decode-8b", "one token of 8B after a long prompt, in bytes",
-               lambda scale: serving.cache_needs_bytes(scale, scale.decode_context) + GIB, serving.decode_step),
-    Experiment("02/train-1b", "a training step of 1B in BF16", _step(training.BF16),
-               training.step_of(training.BF16, "bf16")),
-    Experiment("02/train-1b-autocast", "a training step of 1B under autocast", _step(training.AUTOCAST),
-               training.step_of(training.AUTOCAST, "autocast-bf16")),
-    Experiment("06/checkpointing-1b", "a training step of 1B by policy, bytes and time",
-               _step(*training.CHECKPOINTED), training.policies),
-    Experiment("12/kv-long", "the KV cache of 8B at long contexts",
-               lambda scale: serving.cache_needs_bytes(scale, scale.contexts[0]), serving.long_contexts),
-)  # fmt: skip
+    Experiment(
+        "12/decode-8b",
+        "one token of 8B after a long prompt, in bytes",
+        lambda scale: serving.cache_needs_bytes(scale, scale.decode_context) + GIB,
+        serving.decode_step,
+    ),
+    Experiment(
+        "02/train-1b", "a training step of 1B in BF16", _step(training.BF16), training.step_of(training.BF16, "bf16")
+    ),
+    Experiment(
+        "02/train-1b-autocast",
+        "a training step of 1B under autocast",
+        _step(training.AUTOCAST),
+        training.step_of(training.AUTOCAST, "autocast-bf16"),
+    ),
+    Experiment(
+        "06/checkpointing-1b",
+        "a training step of 1B by policy, bytes and time",
+        _step(*training.CHECKPOINTED),
+        training.policies,
+    ),
+    Experiment(
+        "12/kv-long",
+        "the KV cache of 8B at long contexts",
+        lambda scale: serving.cache_needs_bytes(scale, scale.contexts[0]),
+        serving.long_contexts,
+    ),
+)
 
 
 def chosen(names: Sequence[str] = ()) -> tuple[Experiment, ...]:

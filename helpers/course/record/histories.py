@@ -34,8 +34,13 @@ def random_requests(bench: Bench) -> Iterator[Figure]:
 
 def growing_cache(bench: Bench) -> Iterator[Figure]:
     """Chapter 03's cache of eight layers, one token longer at a time, each time in new tensors."""
-    shape = {"users": bench.scale.cat_users, "heads": HEADS, "width": WIDTH, "layers": LAYERS,
-             "tokens": list(bench.scale.cat_tokens)}  # fmt: skip
+    shape = {
+        "users": bench.scale.cat_users,
+        "heads": HEADS,
+        "width": WIDTH,
+        "layers": LAYERS,
+        "tokens": list(bench.scale.cat_tokens),
+    }
     kept: list[torch.Tensor] = []
 
     def run() -> None:

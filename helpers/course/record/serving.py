@@ -114,8 +114,11 @@ def _bitsandbytes():
     try:
         import bitsandbytes
     except ImportError:
-        raise WorkbookError("8 and 4 bits are measured with bitsandbytes, which is not installed",
-                            "the package bitsandbytes", "pip install --no-deps bitsandbytes") from None  # fmt: skip
+        raise WorkbookError(
+            "8 and 4 bits are measured with bitsandbytes, which is not installed",
+            "the package bitsandbytes",
+            "pip install --no-deps bitsandbytes",
+        ) from None
     return bitsandbytes
 
 

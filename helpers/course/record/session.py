@@ -144,8 +144,18 @@ def _write_history(folder: Path, device: str, experiment: str, number: int, hist
 
 
 def _entry(one: Experiment, figure: Figure, made: Made, snapshot: str) -> Entry:
-    return Entry(one.name, figure.label, figure.quantity, figure.unit, figure.setup, figure.values, made, figure.x,
-                 figure.x_unit, snapshot)  # fmt: skip
+    return Entry(
+        one.name,
+        figure.label,
+        figure.quantity,
+        figure.unit,
+        figure.setup,
+        figure.values,
+        made,
+        figure.x,
+        figure.x_unit,
+        snapshot,
+    )
 
 
 def _end(session: Session) -> int:

@@ -35,8 +35,13 @@ def roofline(bench: Bench) -> Iterator[Figure]:
     yield Figure("roof", "arithmetic", "FLOP/s", setup, (digits(found.roof.flops_per_s),))
     for name, point in found.points.items():
         work = point.work
-        setup = {"kind": "operator", "format": number_format, "flops": work.flops, "read_bytes": work.read_bytes,
-                 "written_bytes": work.written_bytes}  # fmt: skip
+        setup = {
+            "kind": "operator",
+            "format": number_format,
+            "flops": work.flops,
+            "read_bytes": work.read_bytes,
+            "written_bytes": work.written_bytes,
+        }
         yield Figure(name, "time", "s", setup, (digits(point.seconds),))
 
 

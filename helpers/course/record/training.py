@@ -24,9 +24,14 @@ class Case:
     checkpointing: str = "none"
 
     def fields(self, scale: Scale) -> dict[str, object]:
-        return {"model": scale.train, "precision": self.precision, "optimizer": "adamw-fused",
-                "micro_batch": self.micro_batch, "sequence": scale.sequence,
-                "checkpointing": self.checkpointing}  # fmt: skip
+        return {
+            "model": scale.train,
+            "precision": self.precision,
+            "optimizer": "adamw-fused",
+            "micro_batch": self.micro_batch,
+            "sequence": scale.sequence,
+            "checkpointing": self.checkpointing,
+        }
 
     def setup(self, scale: Scale) -> dict[str, object]:
         return {"kind": "train", **self.fields(scale)}

@@ -14,8 +14,19 @@ from helpers.course.sandbox.isolation import Limits
 
 HELPERS_ROOT = Path(__file__).resolve().parents[3]
 CONTROL = "/run/workbook"  # where the nursery and its kernels have their sockets, inside
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/ld.so.conf",
-           "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")  # fmt: skip
+_SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+)
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 

@@ -42,10 +42,12 @@ class AllocationAnswer(Answer):
         """Every number of the answer by name, for JSON."""
         ran = self.ran
         return {
-            "allocated_bytes": ran.allocated[-1], "reserved_bytes": ran.reserved[-1],
+            "allocated_bytes": ran.allocated[-1],
+            "reserved_bytes": ran.reserved[-1],
             "largest_free_bytes": max((segment.largest_free_bytes for segment in ran.segments), default=0),
-            "outcome": ran.outcomes[-1].kind, "oom": ran.oom.reason if ran.oom else None,
-        }  # fmt: skip
+            "outcome": ran.outcomes[-1].kind,
+            "oom": ran.oom.reason if ran.oom else None,
+        }
 
 
 def allocation_answer(trace_name: str, settings: str = "default", step: int = 1) -> AllocationAnswer:
@@ -66,8 +68,9 @@ def allocation_answer(trace_name: str, settings: str = "default", step: int = 1)
     event, did = chosen.steps[at - 1], full.told(at - 1).partition(": ")[2]
     title = f"event {at} of {len(chosen.steps)}: {event}"
     sentence = " ".join((f"{did[0].upper()}{did[1:]}.", *_end(trace_name, full, at)))
-    return AllocationAnswer(title, tuple(_formula(ran, chosen.capacity_bytes)), sentence, ran, full, frame,
-                            chosen.capacity_bytes)  # fmt: skip
+    return AllocationAnswer(
+        title, tuple(_formula(ran, chosen.capacity_bytes)), sentence, ran, full, frame, chosen.capacity_bytes
+    )
 
 
 @lru_cache(maxsize=32)
@@ -138,7 +141,10 @@ def _last(trace_name: str) -> int:
 def allocation(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `allocation(trace_name="training", step=12)`."""
     longest = max(len(entry.steps) for entry in TRACES.values())
-    options = {"trace_name": ("trace", list(TRACES)), "settings": ("settings", list(SETTINGS)),
-               "step": ("event", list(range(1, longest + 1)))}  # fmt: skip
+    options = {
+        "trace_name": ("trace", list(TRACES)),
+        "settings": ("settings", list(SETTINGS)),
+        "step": ("event", list(range(1, longest + 1))),
+    }
     first = {"trace_name": "batch first", "settings": "default", "step": 3}
     return StepCalculator(allocation_answer, options, {**first, **start})

@@ -55,11 +55,21 @@ class BlockMapAnswer(Answer):
         """Every number of the answer by name, for JSON. Slots in tokens."""
         frame, whole, part = self.frame, self.whole, slots(self.frame)
         return {
-            "step": frame.step, "steps": whole.steps, "running": len(frame.lengths), "waiting": len(frame.waiting),
-            "reserved": frame.reserved, "filled": frame.filled, "waste": frame.waste, "kept": part["kept"],
-            "free": part["free"], "shared_blocks": frame.shared, "hit_rate": self.hits.rate,
-            "whole_waste": whole.waste, "whole_peak": whole.peak_slots, "whole_preempted": whole.preempted,
-        }  # fmt: skip
+            "step": frame.step,
+            "steps": whole.steps,
+            "running": len(frame.lengths),
+            "waiting": len(frame.waiting),
+            "reserved": frame.reserved,
+            "filled": frame.filled,
+            "waste": frame.waste,
+            "kept": part["kept"],
+            "free": part["free"],
+            "shared_blocks": frame.shared,
+            "hit_rate": self.hits.rate,
+            "whole_waste": whole.waste,
+            "whole_peak": whole.peak_slots,
+            "whole_preempted": whole.preempted,
+        }
 
 
 @dataclass(frozen=True)
@@ -72,12 +82,14 @@ class Scene:
     pool_tokens: int
 
     def replay(self) -> paging.Replay:
-        return paging.Replay(small(self.trace), self.policy, self.pool_tokens // self.block_size, self.block_size,
-                             USERS)  # fmt: skip
+        return paging.Replay(
+            small(self.trace), self.policy, self.pool_tokens // self.block_size, self.block_size, USERS
+        )
 
 
-def block_map_answer(trace: str, policy: str = "paged", block_size: int = 4, pool_tokens: int = 1024,
-                     step: int = 1) -> BlockMapAnswer:  # fmt: skip
+def block_map_answer(
+    trace: str, policy: str = "paged", block_size: int = 4, pool_tokens: int = 1024, step: int = 1
+) -> BlockMapAnswer:
     """A pool of `pool_tokens` slots after decoding step `step` (from 1) of the small `trace` under `policy`.
 
     In contiguous memory `block_size` is only what the pool is drawn in. A step past the end shows the last one, after
@@ -109,9 +121,11 @@ def _checked(trace: str, policy: str, block_size: int, pool_tokens: int) -> tupl
         raise WorkbookError(f"block_size is {block_size!r}", f"one of {sizes}", "pass block_size=16")
     most = MOST_BLOCKS * block_size
     if type(pool_tokens) is not int or pool_tokens % block_size or not LONGEST <= pool_tokens <= most:
-        raise WorkbookError(f"pool_tokens is {pool_tokens!r} in blocks of {block_size}",
-                            f"a multiple of {block_size} from {LONGEST} (the longest request) to {most}",
-                            "pass pool_tokens=1024")  # fmt: skip
+        raise WorkbookError(
+            f"pool_tokens is {pool_tokens!r} in blocks of {block_size}",
+            f"a multiple of {block_size} from {LONGEST} (the longest request) to {most}",
+            "pass pool_tokens=1024",
+        )
     return trace, policy, block_size, pool_tokens
 
 
@@ -157,8 +171,9 @@ def _formula(scene: Scene, frame: Frame, hits: Hits, whole: Usage) -> Iterator[s
     yield f"reserved   {frame.reserved:>7,}   slots = {how}"
     once = f" = {tokens:,} in the tables − {tokens - frame.filled:,} that are shared" if frame.shared else ""
     yield f"filled     {frame.filled:>7,}   slots{once}"
-    yield f"waste      {share(frame.waste):>7}   " + (f"= 1 − {frame.filled:,} / {frame.reserved:,}"
-                                                    if frame.reserved else "nothing is reserved")  # fmt: skip
+    yield f"waste      {share(frame.waste):>7}   " + (
+        f"= 1 − {frame.filled:,} / {frame.reserved:,}" if frame.reserved else "nothing is reserved"
+    )
     cached = f" − {kept:,} kept for later prompts" if scene.policy == "prefix" else ""
     yield f"free       {len(frame.cells) - taken - kept:>7,}   = {len(frame.cells):,} blocks − {taken:,} taken{cached}"
     if scene.policy == "prefix":
@@ -172,8 +187,10 @@ def _end(scene: Scene, at: int) -> Iterator[str]:
     if at < _whole(scene).steps:
         return
     usages = (_whole(replace(scene, policy=policy)) for policy in POLICIES)
-    told = (f"{usage.policy} wastes {share(usage.waste)} of at most {usage.peak_slots:,} slots in {usage.steps} steps"
-            for usage in usages)  # fmt: skip
+    told = (
+        f"{usage.policy} wastes {share(usage.waste)} of at most {usage.peak_slots:,} slots in {usage.steps} steps"
+        for usage in usages
+    )
     yield f"Over the whole trace, {', '.join(told)}."
 
 
@@ -185,12 +202,17 @@ def block_map(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `block_map(trace="code", policy="prefix", step=9)`."""
     first = {"trace": "chat", "policy": "paged", "block_size": 4, "pool_tokens": 1024, "step": 12, **start}
     _checked(*(first[name] for name in ("trace", "policy", "block_size", "pool_tokens")))
-    slowest = {"policy": "contiguous", "block_size": first["block_size"],
-               "pool_tokens": min(*POOLS, first["pool_tokens"])}  # fmt: skip
+    slowest = {
+        "policy": "contiguous",
+        "block_size": first["block_size"],
+        "pool_tokens": min(*POOLS, first["pool_tokens"]),
+    }
     longest = max(_last({"trace": name, **slowest}) for name in TRACES)
     options = {
-        "trace": ("trace", list(TRACES)), "policy": ("policy", list(POLICIES)),
-        "block_size": ("block size", list(BLOCK_SIZES)), "pool_tokens": ("pool, tokens", list(POOLS)),
+        "trace": ("trace", list(TRACES)),
+        "policy": ("policy", list(POLICIES)),
+        "block_size": ("block size", list(BLOCK_SIZES)),
+        "pool_tokens": ("pool, tokens", list(POOLS)),
         "step": ("step", list(range(1, longest + 1))),
-    }  # fmt: skip
+    }
     return Player(block_map_answer, options, first, _last, interval_ms=500)

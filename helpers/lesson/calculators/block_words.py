@@ -24,8 +24,11 @@ def happened(before: Frame | None, now: Frame) -> str:
 def grown(before: Frame | None, now: Frame) -> dict[int, int]:
     """Blocks that each request took which ran before."""
     old = before.tables if before else {}
-    return {name: len(table) - len(old[name]) for name, table in now.tables.items()
-            if name in old and len(table) > len(old[name])}  # fmt: skip
+    return {
+        name: len(table) - len(old[name])
+        for name, table in now.tables.items()
+        if name in old and len(table) > len(old[name])
+    }
 
 
 def new_blocks(before: Frame | None, now: Frame) -> set[int]:

@@ -18,8 +18,19 @@ from ..pictures import Picture
 from ..units import si
 from .shell import Calculator, MemoryAnswer
 
-COMPARED = ("none", "full", "every:2", "every:4", "sqrt-n", "selective", "selective:matmuls", "selective:attention",
-            "module:attention", "module:mlp", "offload:inputs")  # fmt: skip
+COMPARED = (
+    "none",
+    "full",
+    "every:2",
+    "every:4",
+    "sqrt-n",
+    "selective",
+    "selective:matmuls",
+    "selective:attention",
+    "module:attention",
+    "module:mlp",
+    "offload:inputs",
+)
 POLICIES = (*COMPARED, "first:2", "nested:4", "recursive")  # what the control offers; one that is chosen is compared
 HELPS = 0.01  # a peak that falls by less has not been helped
 
@@ -90,8 +101,12 @@ class CheckpointingAnswer(MemoryAnswer):
         """Every number of the answer by name, unrounded, for JSON."""
         front = self.front
         rows = [{**vars(row), "on_front": row in front, "fits": _fits(row, self.capacity_bytes)} for row in self.rows]
-        return {"parts": dict(self.parts), "peak_bytes": self.parts.total, "policy": self.setup.checkpointing,
-                "policies": rows}  # fmt: skip
+        return {
+            "parts": dict(self.parts),
+            "peak_bytes": self.parts.total,
+            "policy": self.setup.checkpointing,
+            "policies": rows,
+        }
 
 
 def checkpointing_answer(setup: TrainSetup, gpu: str | Device | None = None) -> CheckpointingAnswer:
@@ -107,8 +122,10 @@ def checkpointing_answer(setup: TrainSetup, gpu: str | Device | None = None) -> 
     where = device(gpu) if gpu else None
     names = [name for name in COMPARED if _layers_needed(name) <= len(setup.model.layers)]
     names.append(f"first:{max(1, len(setup.model.layers) // 2)}")
-    predicted = {name: budget.train(replace(setup, checkpointing=name), cuda=True)
-                 for name in dict.fromkeys((*names, setup.checkpointing))}  # fmt: skip
+    predicted = {
+        name: budget.train(replace(setup, checkpointing=name), cuda=True)
+        for name in dict.fromkeys((*names, setup.checkpointing))
+    }
     chosen = predicted[setup.checkpointing]
     size = (where.capacity_bytes, where.title) if where else (None, "")
     answer = CheckpointingAnswer("", (), "", chosen.parts, *size, setup, tuple(map(_row, predicted.values())))
@@ -122,8 +139,14 @@ def _layers_needed(policy: str) -> int:
 
 def _row(predicted: budget.TrainBudget) -> PolicyRow:
     flops = predicted.flops
-    return PolicyRow(predicted.setup.checkpointing, predicted.kept_bytes, predicted.peak_bytes, predicted.peak.name,
-                     flops.recomputed, flops.ratio - 1)  # fmt: skip
+    return PolicyRow(
+        predicted.setup.checkpointing,
+        predicted.kept_bytes,
+        predicted.peak_bytes,
+        predicted.peak.name,
+        flops.recomputed,
+        flops.ratio - 1,
+    )
 
 
 def _fits(row: PolicyRow, capacity_bytes: int | None) -> bool | None:
@@ -139,8 +162,10 @@ def _formula(answer: CheckpointingAnswer) -> Iterator[str]:
     for row in answer.rows:
         told = {None: "", True: "yes", False: "no"}[_fits(row, answer.capacity_bytes)]
         mark = "*" if row in front else " "
-        yield (f"{mark} {row.policy:<20}{human(row.kept_bytes):>12}{human(row.peak_bytes):>12}"
-               f"{100 * row.extra_share:>10.1f} %   {told}").rstrip()  # fmt: skip
+        yield (
+            f"{mark} {row.policy:<20}{human(row.kept_bytes):>12}{human(row.peak_bytes):>12}"
+            f"{100 * row.extra_share:>10.1f} %   {told}"
+        ).rstrip()
     yield "* on the front: no other policy is better in memory and no worse in FLOPs"
     one = f"{setup.micro_batch} × {setup.sequence:,} × {setup.model.hidden:,} × {_residual_bytes(setup)} B"
     yield f"{'a boundary':<12}{human(activations.boundary_bytes(setup)):>12}   {one}: what a segment's input takes"
@@ -167,11 +192,15 @@ def _sentences(answer: CheckpointingAnswer) -> Iterator[str]:
     if row.policy == "none":
         yield f"Without checkpointing the layers keep {human(plain.kept_bytes)}."
     elif spared < HELPS:
-        yield (f"{row.policy} does not help here: the layers keep {human(row.kept_bytes)} instead of "
-               f"{human(plain.kept_bytes)}, and the peak stays, in the {row.peak_name}.")  # fmt: skip
+        yield (
+            f"{row.policy} does not help here: the layers keep {human(row.kept_bytes)} instead of "
+            f"{human(plain.kept_bytes)}, and the peak stays, in the {row.peak_name}."
+        )
     else:
-        yield (f"{row.policy} lowers the peak by {100 * spared:.0f} % for {_percent(row)} FLOPs; it is now in the "
-               f"{row.peak_name}.")  # fmt: skip
+        yield (
+            f"{row.policy} lowers the peak by {100 * spared:.0f} % for {_percent(row)} FLOPs; it is now in the "
+            f"{row.peak_name}."
+        )
     if row.policy == "offload:inputs":
         moved = len(answer.setup.model.layers) * activations.boundary_bytes(answer.setup)
         yield f"{human(moved)} cross the link to the host and come back: time that is no FLOPs."
@@ -195,8 +224,14 @@ def checkpointing(**start: object) -> Calculator:
         "micro_batch": ("micro-batch", [1, 2, 4, 8, 16, 32, 64]),
         "sequence": ("sequence", [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]),
     }
-    first = {"model": "llama-2-7b", "gpu": "h100-80gb", "precision": "bf16", "policy": "full", "micro_batch": 4,
-             "sequence": 2048}  # fmt: skip
+    first = {
+        "model": "llama-2-7b",
+        "gpu": "h100-80gb",
+        "precision": "bf16",
+        "policy": "full",
+        "micro_batch": 4,
+        "sequence": 2048,
+    }
     return Calculator(_compute, options, {**first, **start})
 
 
@@ -210,6 +245,7 @@ def _compute(model: str, gpu: str, policy: str, sequence: int, **choices: object
     shape = resolve_model(model)
     tokens = min(sequence, shape.max_positions) if shape.learned_positions else sequence
     attention = "eager" if shape.family == "gemma2" else "sdpa"
-    setup = TrainSetup(shape, optimizer="adamw-fused", sequence=tokens, checkpointing=policy, attention=attention,
-                       **choices)  # fmt: skip
+    setup = TrainSetup(
+        shape, optimizer="adamw-fused", sequence=tokens, checkpointing=policy, attention=attention, **choices
+    )
     return checkpointing_answer(setup, gpu)

@@ -81,13 +81,19 @@ class KVCacheAnswer(MemoryAnswer):
         """Every number of the answer by name, unrounded, for JSON."""
         seconds = self.seconds_per_step
         return {
-            "parts": dict(self.parts), "peak_bytes": self.parts.total, "tensor_parallel": self.tensor_parallel,
-            "kv_bytes_per_token": self.cache.per_token(self.setup.context), "bits_per_value": self.bits_per_value,
-            "all_heads_bytes": self.all_heads_bytes, "users_that_fit": self.users_that_fit,
-            "longest_context": self.longest_context, "read_bytes": self.read_bytes, "seconds_per_step": seconds,
+            "parts": dict(self.parts),
+            "peak_bytes": self.parts.total,
+            "tensor_parallel": self.tensor_parallel,
+            "kv_bytes_per_token": self.cache.per_token(self.setup.context),
+            "bits_per_value": self.bits_per_value,
+            "all_heads_bytes": self.all_heads_bytes,
+            "users_that_fit": self.users_that_fit,
+            "longest_context": self.longest_context,
+            "read_bytes": self.read_bytes,
+            "seconds_per_step": seconds,
             "tokens_per_s_each": 1 / seconds if seconds else None,
             "tokens_per_s": self.setup.users / seconds if seconds else None,
-        }  # fmt: skip
+        }
 
     @property
     def curves(self) -> tuple[Curve, ...]:
@@ -97,9 +103,11 @@ class KVCacheAnswer(MemoryAnswer):
         contexts = [tokens for tokens in CONTEXTS if tokens < longest] + [longest]
         own = RankCache.of(replace(asked, kv="bf16"), None, self.tensor_parallel)
         a_token = self.all_heads_bytes // asked.context
-        rows = {"all heads, bf16": [a_token * tokens for tokens in contexts],
-                "own attention, bf16": [own.total(tokens, users) for tokens in contexts],
-                self.kind: [self.cache.total(tokens, users) for tokens in contexts]}  # fmt: skip
+        rows = {
+            "all heads, bf16": [a_token * tokens for tokens in contexts],
+            "own attention, bf16": [own.total(tokens, users) for tokens in contexts],
+            self.kind: [self.cache.total(tokens, users) for tokens in contexts],
+        }
         named = {tuple(sizes): name for name, sizes in rows.items()}  # of equal lines the last name
         return tuple(Curve(name, tuple(zip(contexts, sizes, strict=True))) for sizes, name in named.items())
 
@@ -120,8 +128,9 @@ class KVCacheAnswer(MemoryAnswer):
         return one_below_another(bar, contexts_svg(title, self.curves, here, self.room_bytes))
 
 
-def kv_cache_answer(setup: ServeSetup, gpu: str | Device | None = None, cache: str | CachePlan | None = None,
-                    tensor_parallel: int = 1) -> KVCacheAnswer:  # fmt: skip
+def kv_cache_answer(
+    setup: ServeSetup, gpu: str | Device | None = None, cache: str | CachePlan | None = None, tensor_parallel: int = 1
+) -> KVCacheAnswer:
     """`setup` on each of `tensor_parallel` GPUs: weights, cache, users and tokens that fit, and the floor of a step.
 
     `cache` is a kind of `techniques.kv_cache.plans`, "int4" or "window:1024+4"; None keeps everything in `setup.kv`,
@@ -136,8 +145,9 @@ def kv_cache_answer(setup: ServeSetup, gpu: str | Device | None = None, cache: s
     5.76
     """
     where, held = device(gpu) if gpu else None, RankCache.of(setup, cache, tensor_parallel)
-    parts = Breakdown(parameters=rank_weight_bytes(setup, tensor_parallel),
-                      kv_cache=held.total(setup.context, setup.users))  # fmt: skip
+    parts = Breakdown(
+        parameters=rank_weight_bytes(setup, tensor_parallel), kv_cache=held.total(setup.context, setup.users)
+    )
     size = (where.capacity_bytes, where.title) if where else (None, "")
     each = f" on each of {tensor_parallel:,} GPUs" if tensor_parallel > 1 else ""
     users = f"{setup.users:,} user{'s' * (setup.users > 1)}"
@@ -157,8 +167,15 @@ def kv_cache(**start: object) -> Calculator:
         "users": ("users", [2**power for power in range(11)]),
         "tensor_parallel": ("tensor parallel", [1, 2, 4, 8]),
     }
-    first = {"model": "llama-3-8b", "gpu": "h100-80gb", "weights": "bf16", "cache": "bf16", "context": 8192,
-             "users": 32, "tensor_parallel": 1}  # fmt: skip
+    first = {
+        "model": "llama-3-8b",
+        "gpu": "h100-80gb",
+        "weights": "bf16",
+        "cache": "bf16",
+        "context": 8192,
+        "users": 32,
+        "tensor_parallel": 1,
+    }
     return Calculator(_compute, options, {**first, **start})
 
 

@@ -121,9 +121,11 @@ def _all_heads(attention: Attention) -> int:
 def _plan(cache: str | CachePlan | None) -> CachePlan:
     plan = plan_of("concat" if cache is None else cache)
     if plan.kind not in COUNTED:
-        raise WorkbookError(f"the {plan.kind} cache reserves, moves or chooses, which this calculator does not count",
-                            f"one of {', '.join(KIND_EXAMPLES)}, or none",
-                            "count it with helpers.techniques.kv_cache.cache_bytes")  # fmt: skip
+        raise WorkbookError(
+            f"the {plan.kind} cache reserves, moves or chooses, which this calculator does not count",
+            f"one of {', '.join(KIND_EXAMPLES)}, or none",
+            "count it with helpers.techniques.kv_cache.cache_bytes",
+        )
     return plan
 
 

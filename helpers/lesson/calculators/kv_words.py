@@ -20,15 +20,17 @@ def formula(answer: KVCacheAnswer) -> Iterator[str]:
     """Weights, the cache by kinds of layers, what fits, what a step reads and how long that takes at least."""
     setup, ranks = answer.setup, answer.tensor_parallel
     divided = f", divided over {ranks:,} ranks" if ranks > 1 else ""
-    yield _line("weights", human(answer.parts["parameters"]),
-                f"{setup.model.parameters:,} in {setup.weights}{divided}")  # fmt: skip
+    yield _line("weights", human(answer.parts["parameters"]), f"{setup.model.parameters:,} in {setup.weights}{divided}")
     yield from _cache(answer)
     if answer.cache.plan.bits:
         yield _line("a value", f"{answer.bits_per_value:.2f} bits", _bits(answer))
     yield _line("a token", human(answer.cache.per_token(setup.context)), _token(answer))
     if answer.room_bytes is not None and answer.room_bytes > 0:
-        yield _line("users fit", f"{answer.users_that_fit:,}",
-                    f"{human(answer.room_bytes)} beside the weights / {human(answer.a_user_bytes)} each")  # fmt: skip
+        yield _line(
+            "users fit",
+            f"{answer.users_that_fit:,}",
+            f"{human(answer.room_bytes)} beside the weights / {human(answer.a_user_bytes)} each",
+        )
         endless = not answer.cache.grows and answer.longest_context == answer.cache.most_tokens
         yield _line("context fits", "any" if endless else f"{answer.longest_context:,}", _longest(answer))
     yield from _step(answer)
@@ -68,8 +70,10 @@ def _bits(answer: KVCacheAnswer) -> str:
     groups = {channel_group(width, plan.group) for one in rounded for width in (one.key, one.value)} | {plan.group}
     others = ", windows" if len(rounded) < len(answer.cache.kinds) else ""
     shared = " or ".join(map(str, sorted(groups)))
-    return (f"codes of {plan.bits}, {SCALE_BYTES} B for {shared} of them; in {setup.kv}: newest "
-            f"{setup.context - packed:,} tokens{others}")  # fmt: skip
+    return (
+        f"codes of {plan.bits}, {SCALE_BYTES} B for {shared} of them; in {setup.kv}: newest "
+        f"{setup.context - packed:,} tokens{others}"
+    )
 
 
 def _token(answer: KVCacheAnswer) -> str:
@@ -85,8 +89,11 @@ def _longest(answer: KVCacheAnswer) -> str:
     setup, found = answer.setup, answer.longest_context
     users = "for one user" if setup.users == 1 else f"for each of {setup.users:,} users"
     if found == answer.cache.most_tokens:
-        reason = "all positions that it has" if setup.model.learned_positions else (
-            "or more" if answer.cache.grows else "the windows hold no more")  # fmt: skip
+        reason = (
+            "all positions that it has"
+            if setup.model.learned_positions
+            else ("or more" if answer.cache.grows else "the windows hold no more")
+        )
         return f"tokens {users}: {reason}"
     beyond = setup.model.max_positions and found > setup.model.max_positions
     return f"tokens {users}{f'; it was made for {setup.model.max_positions:,}' * bool(beyond)}"
@@ -143,8 +150,10 @@ def _kind(answer: KVCacheAnswer) -> Iterator[str]:
         promised = number_format(setup.kv).value_bits / plan.bits
         yield f"{plan.kind} is {saved:.2f}× smaller than {setup.kv}, not {promised:g}×."
     elif plan.kind == "window" and setup.context > plan.window + plan.sinks:
-        yield (f"Of {setup.context:,} tokens the last {plan.window:,} and the first {plan.sinks:,} are kept: what was "
-               "said between them is forgotten.")  # fmt: skip
+        yield (
+            f"Of {setup.context:,} tokens the last {plan.window:,} and the first {plan.sinks:,} are kept: what was "
+            "said between them is forgotten."
+        )
 
 
 def _ranks(answer: KVCacheAnswer) -> Iterator[str]:
@@ -166,12 +175,16 @@ def _room(answer: KVCacheAnswer) -> str:
     spare = answer.capacity_bytes - need
     fits, count = answer.users_that_fit, answer.setup.users
     if spare >= 0:
-        return (f"Fits the {answer.device} with {human(spare)} to spare for activations and the CUDA context: at most "
-                f"{fits:,} user{'s' * (fits > 1)} at this context.")  # fmt: skip
+        return (
+            f"Fits the {answer.device} with {human(spare)} to spare for activations and the CUDA context: at most "
+            f"{fits:,} user{'s' * (fits > 1)} at this context."
+        )
     told = f"{fits:,} of the {count:,} users would fit" if fits else "not even one user fits"
     shorter = f"; {'it' if count == 1 else 'all'} would with up to {answer.longest_context:,} tokens"
-    return (f"Does not fit the {answer.device}: {human(-spare)} too much. At this context {told}"
-            f"{shorter if answer.longest_context else ''}.")  # fmt: skip
+    return (
+        f"Does not fit the {answer.device}: {human(-spare)} too much. At this context {told}"
+        f"{shorter if answer.longest_context else ''}."
+    )
 
 
 def _speed(answer: KVCacheAnswer) -> Iterator[str]:

@@ -53,12 +53,16 @@ def checked_sizes(name: str, sizes: Mapping[str, object]) -> dict[str, int]:
         if size not in takes:
             raise WorkbookError(f"{name} takes no {size}", ", ".join(takes), f"leave {size} out")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-            raise WorkbookError(f"{size} is {value!r}", f"a whole number from 1 to {LARGEST:,}",
-                                f"pass {size} as an int: {SIZES[size]}")  # fmt: skip
+            raise WorkbookError(
+                f"{size} is {value!r}", f"a whole number from 1 to {LARGEST:,}", f"pass {size} as an int: {SIZES[size]}"
+            )
     full = {size: sizes.get(size, DEFAULTS[size]) for size in takes}
     if "heads" in full and full["width"] % full["heads"]:
-        raise WorkbookError(f"width {full['width']:,} is not divided by {full['heads']} heads",
-                            "heads that divide the width", "Llama-3-8B has width 4096 and 32 heads")  # fmt: skip
+        raise WorkbookError(
+            f"width {full['width']:,} is not divided by {full['heads']} heads",
+            "heads that divide the width",
+            "Llama-3-8B has width 4096 and 32 heads",
+        )
     return full
 
 
@@ -98,9 +102,11 @@ def _prefill(number: str, tokens: int, width: int, heads: int, kv_heads: int) ->
 
 def _prefill_terms(number: str, tokens: int, width: int, heads: int, kv_heads: int) -> Terms:
     t, kv = f"{tokens:,}", f"{kv_heads} × {width // heads}"
-    return (f"4 × {t} × {t} × {width:,}, nothing off for the mask",
-            f"({t} × {width:,} + 2 × {t} × {kv}) × {_size(number)} B, q, K, V",
-            f"{t} × {width:,} × {_size(number)} B")  # fmt: skip
+    return (
+        f"4 × {t} × {t} × {width:,}, nothing off for the mask",
+        f"({t} × {width:,} + 2 × {t} × {kv}) × {_size(number)} B, q, K, V",
+        f"{t} × {width:,} × {_size(number)} B",
+    )
 
 
 def _decode(number: str, tokens: int, width: int, context: int, heads: int, kv_heads: int) -> Work:
@@ -109,9 +115,11 @@ def _decode(number: str, tokens: int, width: int, context: int, heads: int, kv_h
 
 def _decode_terms(number: str, tokens: int, width: int, context: int, heads: int, kv_heads: int) -> Terms:
     t, kv = f"{tokens:,}", f"{kv_heads} × {width // heads}"
-    return (f"4 × {t} × {context:,} × {width:,}, two products",
-            f"({t} × {width:,} + 2 × {t} × {context:,} × {kv}) × {_size(number)} B, q, K, V",
-            f"{t} × {width:,} × {_size(number)} B")  # fmt: skip
+    return (
+        f"4 × {t} × {context:,} × {width:,}, two products",
+        f"({t} × {width:,} + 2 × {t} × {context:,} × {kv}) × {_size(number)} B, q, K, V",
+        f"{t} × {width:,} × {_size(number)} B",
+    )
 
 
 def _size(number: str) -> int:
@@ -124,25 +132,42 @@ _MATRIX = ("fp32", "tf32", "bf16", "fp16")
 DEFAULTS = {"tokens": 1, "width": 4096, "outputs": 14336, "context": 8192, "heads": 32, "kv_heads": 8}
 OPERATORS: dict[str, Operator] = {
     "copy": Operator(
-        _ROWS, (*_STORED, *_FP8), False,
-        lambda number, tokens, width: copy(tokens * width, number), _rows_terms("0, nothing is computed"), _FUSE,
+        _ROWS,
+        (*_STORED, *_FP8),
+        False,
+        lambda number, tokens, width: copy(tokens * width, number),
+        _rows_terms("0, nothing is computed"),
+        _FUSE,
     ),
     "layernorm": Operator(
-        _ROWS, _STORED, False, lambda number, tokens, width: layernorm(tokens, width, number),
-        _rows_terms("8 × {rows}, on the ordinary cores, in FP32",
-                    "({rows} + 2 × {width}) × {size} B, with weight and bias",
-                    "({rows} + 2 × {tokens}) × {size} B, with mean and 1/std"),
+        _ROWS,
+        _STORED,
+        False,
+        lambda number, tokens, width: layernorm(tokens, width, number),
+        _rows_terms(
+            "8 × {rows}, on the ordinary cores, in FP32",
+            "({rows} + 2 × {width}) × {size} B, with weight and bias",
+            "({rows} + 2 × {tokens}) × {size} B, with mean and 1/std",
+        ),
         _FUSE,
     ),
     "softmax": Operator(
-        _ROWS, _STORED, False, lambda number, tokens, width: softmax(tokens, width, number),
-        _rows_terms("5 × {rows}, on the ordinary cores, in FP32"), _FUSE,
+        _ROWS,
+        _STORED,
+        False,
+        lambda number, tokens, width: softmax(tokens, width, number),
+        _rows_terms("5 × {rows}, on the ordinary cores, in FP32"),
+        _FUSE,
     ),
     "linear": Operator((*_ROWS, "outputs"), (*_MATRIX, *_FP8), True, _linear, _linear_terms),
     "attention-prefill": Operator((*_ROWS, "heads", "kv_heads"), _MATRIX, True, _prefill, _prefill_terms),
     "attention-decode": Operator(
-        (*_ROWS, "context", "heads", "kv_heads"), _MATRIX, True, _decode, _decode_terms,
+        (*_ROWS, "context", "heads", "kv_heads"),
+        _MATRIX,
+        True,
+        _decode,
+        _decode_terms,
         "More sequences at once do not help, for each reads K and V of its own; fewer heads of K and V, or fewer "
         "bits, do.",
     ),
-}  # fmt: skip
+}

@@ -11,9 +11,14 @@ from .shell import Answer, Calculator
 class Player(Calculator):
     """A calculator with a control called "step", 1 and up; `last` says where the other controls let it end."""
 
-    def __init__(self, compute: Callable[..., Answer], options: Mapping[str, tuple[str, list]],
-                 start: Mapping[str, object], last: Callable[[Mapping[str, object]], int],
-                 interval_ms: int = 1200) -> None:  # fmt: skip
+    def __init__(
+        self,
+        compute: Callable[..., Answer],
+        options: Mapping[str, tuple[str, list]],
+        start: Mapping[str, object],
+        last: Callable[[Mapping[str, object]], int],
+        interval_ms: int = 1200,
+    ) -> None:
         super().__init__(compute, options, start)
         self.last, self.interval_ms = last, interval_ms
 

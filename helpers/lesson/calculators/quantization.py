@@ -17,11 +17,29 @@ from ...memory.weights import KEPT, is_quantized, weight_parts
 from ..units import si
 from .shell import Calculator, MemoryAnswer
 
-FORMATS = ["bf16", "fp8-e4m3", "int8", "nf4", "nf4-dq", "int8-g128", "int4-g32", "int4-g64", "int4-g128", "int3-g64",
-           "int3-g128", "int2-g64", "mxfp4"]  # fmt: skip
+FORMATS = [
+    "bf16",
+    "fp8-e4m3",
+    "int8",
+    "nf4",
+    "nf4-dq",
+    "int8-g128",
+    "int4-g32",
+    "int4-g64",
+    "int4-g128",
+    "int3-g64",
+    "int3-g128",
+    "int2-g64",
+    "mxfp4",
+]
 # What the control offers; `quantization_answer` takes any list of parts and names.
-SKIPPED = {"as the format's tool does": None, "lm_head": ["lm_head"], "lm_head, experts": ["lm_head", "experts"],
-           "lm_head, attention": ["lm_head", "attention"], "nothing": []}  # fmt: skip
+SKIPPED = {
+    "as the format's tool does": None,
+    "lm_head": ["lm_head"],
+    "lm_head, experts": ["lm_head", "experts"],
+    "lm_head, attention": ["lm_head", "attention"],
+    "nothing": [],
+}
 
 
 @dataclass(frozen=True)
@@ -61,9 +79,13 @@ class QuantizationAnswer(MemoryAnswer):
     def figures(self) -> dict[str, object]:
         """Every number of the answer by name, unrounded, for JSON."""
         return {
-            "parts": dict(self.parts), "weight_bytes": self.weight_bytes, "bits_per_parameter": self.bits_per_parameter,
-            "fits": list(self.fits), "decode_bytes": self.decode_bytes, "seconds_per_token": self.seconds_per_token,
-        }  # fmt: skip
+            "parts": dict(self.parts),
+            "weight_bytes": self.weight_bytes,
+            "bits_per_parameter": self.bits_per_parameter,
+            "fits": list(self.fits),
+            "decode_bytes": self.decode_bytes,
+            "seconds_per_token": self.seconds_per_token,
+        }
 
 
 def quantization_answer(
@@ -88,8 +110,10 @@ def quantization_answer(
     shown = Breakdown({part: size for part, size in parts.items() if size})
     size = (where.capacity_bytes, where.title) if where else (None, "")
     answer = QuantizationAnswer("", (), "", shown, *size, setup, where)
-    title = (f"{setup.model.name} in {setup.weights}: {human(answer.weight_bytes)}, "
-             f"{answer.bits_per_parameter:.2f} bits a parameter")  # fmt: skip
+    title = (
+        f"{setup.model.name} in {setup.weights}: {human(answer.weight_bytes)}, "
+        f"{answer.bits_per_parameter:.2f} bits a parameter"
+    )
     return replace(answer, title=title, formula=tuple(_formula(answer)), sentence=" ".join(_sentences(answer)))
 
 
@@ -101,8 +125,11 @@ def _formula(answer: QuantizationAnswer) -> Iterator[str]:
     yield _line("a token", human(read), "read: one row of the embedding, the chosen experts, all else")
     if answer.seconds_per_token:
         rate = answer.gpu.memory_bytes_per_s
-        yield _line("floor", si(answer.seconds_per_token, "s"),
-                    f"{si(read, 'B')} / {si(rate, 'B/s')}: at most {rate / read:,.0f} tokens/s")  # fmt: skip
+        yield _line(
+            "floor",
+            si(answer.seconds_per_token, "s"),
+            f"{si(read, 'B')} / {si(rate, 'B/s')}: at most {rate / read:,.0f} tokens/s",
+        )
 
 
 def _line(name: str, value: str, text: str) -> str:
@@ -142,11 +169,17 @@ def _sentences(answer: QuantizationAnswer) -> Iterator[str]:
         yield "The experts stay as they are: Transformers stacks them in a tensor that bitsandbytes passes over."
     if answer.gpu:
         spare = answer.capacity_bytes - answer.parts.total
-        yield (f"Fits the {answer.device} with {human(spare)} to spare." if spare >= 0
-               else f"Does not fit the {answer.device}: {human(-spare)} too much.")  # fmt: skip
+        yield (
+            f"Fits the {answer.device} with {human(spare)} to spare."
+            if spare >= 0
+            else f"Does not fit the {answer.device}: {human(-spare)} too much."
+        )
     more = f" and {len(answer.fits) - 3} more" if len(answer.fits) > 3 else ""
-    yield (f"The smallest that hold it: {', '.join(answer.fits[:3])}{more}." if answer.fits
-           else "No device of the catalogue holds it.")  # fmt: skip
+    yield (
+        f"The smallest that hold it: {', '.join(answer.fits[:3])}{more}."
+        if answer.fits
+        else "No device of the catalogue holds it."
+    )
 
 
 def _experts(shape: ModelShape) -> bool:
@@ -162,8 +195,13 @@ def quantization(**start: object) -> Calculator:
         "gpu": ("GPU", list(DEVICES)),
         "context": ("context", [2048 * 2**power for power in range(8)]),
     }
-    first = {"model": "llama-3-8b", "weights": "nf4-dq", "skipped": "as the format's tool does",
-             "gpu": "rtx-4090-24gb", "context": 2048}  # fmt: skip
+    first = {
+        "model": "llama-3-8b",
+        "weights": "nf4-dq",
+        "skipped": "as the format's tool does",
+        "gpu": "rtx-4090-24gb",
+        "context": 2048,
+    }
     return Calculator(_compute, options, {**first, **start})
 
 

@@ -42,10 +42,15 @@ class RooflineAnswer(Answer):
         """Every number of the answer by name, unrounded, for JSON."""
         work, roof = self.work, self.roof
         return {
-            "flops": work.flops, "read_bytes": work.read_bytes, "written_bytes": work.written_bytes,
-            "intensity": work.intensity, "ridge": roof.ridge, "seconds": roof.seconds(work),
-            "bound": roof.bound(work), "tokens_at_ridge": self.tokens_at_ridge,
-        }  # fmt: skip
+            "flops": work.flops,
+            "read_bytes": work.read_bytes,
+            "written_bytes": work.written_bytes,
+            "intensity": work.intensity,
+            "ridge": roof.ridge,
+            "seconds": roof.seconds(work),
+            "bound": roof.bound(work),
+            "tokens_at_ridge": self.tokens_at_ridge,
+        }
 
 
 def roofline_answer(gpu: str | Device, op: str, number_format: str = "bf16", **sizes: int) -> RooflineAnswer:
@@ -75,15 +80,18 @@ def _rate_format(where: Device, op: str, number: str) -> str:
     """The format whose rate bounds `op`: its own for a matrix product, else FP32. Refuses what cannot be run."""
     rule = operator(op)
     if number not in rule.formats:
-        raise WorkbookError(f"{op} in {number} is not counted here", ", ".join(rule.formats),
-                            f"pick one of these for {op}")  # fmt: skip
+        raise WorkbookError(
+            f"{op} in {number} is not counted here", ", ".join(rule.formats), f"pick one of these for {op}"
+        )
     if not rule.matrix or number in where.peak_flops or not where.peak_flops:
         return number if rule.matrix else "fp32"
     able = [known for known in rule.formats if known in where.peak_flops]
     others = [entry.name for entry in DEVICES.values() if number in entry.peak_flops]
-    raise WorkbookError(f"{where.title} has no rate for matrix products in {number}",
-                        f"on this device: {', '.join(able)}",
-                        f"pick one of these formats, or a device with {number}: {', '.join(others[:3])} …")  # fmt: skip
+    raise WorkbookError(
+        f"{where.title} has no rate for matrix products in {number}",
+        f"on this device: {', '.join(able)}",
+        f"pick one of these formats, or a device with {number}: {', '.join(others[:3])} …",
+    )
 
 
 def _tokens_at_ridge(rule: Operator, roof: Roof, number: str, sizes: Mapping[str, int]) -> int | None:
@@ -119,13 +127,17 @@ def _sentence(rule: Operator, roof: Roof, work: Work, crossing: int | None) -> s
     by_memory, by_compute = work.bytes / roof.bytes_per_s, work.flops / roof.flops_per_s
     if roof.bound(work) == MEMORY:
         wider = si(max(by_memory / 2, by_compute), "s")
-        told = (f"Memory is the limit: computing fills {percent(by_compute / by_memory)} of that time. A card that "
-                f"computes twice as fast changes nothing here; twice the bandwidth makes it {wider}.")  # fmt: skip
+        told = (
+            f"Memory is the limit: computing fills {percent(by_compute / by_memory)} of that time. A card that "
+            f"computes twice as fast changes nothing here; twice the bandwidth makes it {wider}."
+        )
         more = rule.cure if crossing is None and rule.cure else _more_tokens(crossing)
     else:
         faster = si(max(by_memory, by_compute / 2), "s")
-        told = (f"Compute is the limit: moving bytes fills {percent(by_memory / by_compute)} of that time. Twice the "
-                f"bandwidth changes nothing here; twice the FLOP rate makes it {faster}.")  # fmt: skip
+        told = (
+            f"Compute is the limit: moving bytes fills {percent(by_memory / by_compute)} of that time. Twice the "
+            f"bandwidth changes nothing here; twice the FLOP rate makes it {faster}."
+        )
         more = f"Below {crossing:,} tokens memory is the limit." if crossing and crossing > 1 else ""
     return f"{told} {more}".rstrip()
 

@@ -80,16 +80,30 @@ def _small() -> Iterator[Step]:
 
 
 TRACES = {
-    "batch first": Trace(tuple(_batch_first()), 64 * MIB,
-                         "The weights live on inside the first batch's segment, so it can neither serve nor go back."),
-    "weights first": Trace(tuple(_weights_first()), 64 * MIB,
-                           "The same tensors as in batch first, the one that stays allocated first: nothing is cut."),
-    "KV cache by cat": Trace(tuple(_kv_cache()), 256 * MIB,
-                             "Each cache is larger than every hole that the earlier ones left."),
-    "training": Trace(tuple(_training()), 240 * MIB,
-                      "The longer sequence of the second step fits few holes of the first."),
-    "equal steps": Trace(tuple(_equal_steps()), 64 * MIB,
-                         "The second step asks for the same sizes and needs more: the 3 MiB took another place."),
-    "small tensors": Trace(tuple(_small()), 64 * MIB,
-                           "Up to 1 MiB the small pool serves, from segments of 2 MiB; one byte more takes 20 MiB."),
-}  # fmt: skip
+    "batch first": Trace(
+        tuple(_batch_first()),
+        64 * MIB,
+        "The weights live on inside the first batch's segment, so it can neither serve nor go back.",
+    ),
+    "weights first": Trace(
+        tuple(_weights_first()),
+        64 * MIB,
+        "The same tensors as in batch first, the one that stays allocated first: nothing is cut.",
+    ),
+    "KV cache by cat": Trace(
+        tuple(_kv_cache()), 256 * MIB, "Each cache is larger than every hole that the earlier ones left."
+    ),
+    "training": Trace(
+        tuple(_training()), 240 * MIB, "The longer sequence of the second step fits few holes of the first."
+    ),
+    "equal steps": Trace(
+        tuple(_equal_steps()),
+        64 * MIB,
+        "The second step asks for the same sizes and needs more: the 3 MiB took another place.",
+    ),
+    "small tensors": Trace(
+        tuple(_small()),
+        64 * MIB,
+        "Up to 1 MiB the small pool serves, from segments of 2 MiB; one byte more takes 20 MiB.",
+    ),
+}

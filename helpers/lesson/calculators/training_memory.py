@@ -36,8 +36,10 @@ def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
     """One line per part of the peak, numbers substituted."""
     setup, parts = predicted.setup, predicted.parts
     n, recipe = setup.model.parameters, setup.precision_recipe
-    shard = {part: f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
-             for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))}  # fmt: skip
+    shard = {
+        part: f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
+        for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))
+    }
     tokens = f"{setup.micro_batch} × {setup.sequence:,} tokens"
     explained = {
         "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
@@ -80,8 +82,10 @@ def _sentence(predicted: budget.TrainBudget, where: Device | None) -> str:
         return f"One step needs {human(need)} on each rank."
     spare = where.capacity_bytes - need
     if spare >= 0:
-        return (f"Fits the {where.title} with {human(spare)} to spare, from which the CUDA context and fragmentation "
-                f"still take their part.")  # fmt: skip
+        return (
+            f"Fits the {where.title} with {human(spare)} to spare, from which the CUDA context and fragmentation "
+            f"still take their part."
+        )
     change = next(changes_that_fit(predicted.setup, where.capacity_bytes), None)
     cure = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
     if change:
@@ -115,8 +119,16 @@ def training_memory(**start: object) -> Calculator:
         "checkpointing": ("checkpointing", ["none", "full", "every:2", "every:4", "every:8", "selective"]),
         "attention": ("attention", ["sdpa", "eager"]),
     }
-    first = {"model": "llama-2-7b", "gpu": "h100-80gb", "precision": "autocast-bf16", "optimizer": "adamw-fused",
-             "micro_batch": 1, "sequence": 2048, "checkpointing": "none", "attention": "sdpa"}  # fmt: skip
+    first = {
+        "model": "llama-2-7b",
+        "gpu": "h100-80gb",
+        "precision": "autocast-bf16",
+        "optimizer": "adamw-fused",
+        "micro_batch": 1,
+        "sequence": 2048,
+        "checkpointing": "none",
+        "attention": "sdpa",
+    }
     return Calculator(_compute, options, {**first, **start})
 
 

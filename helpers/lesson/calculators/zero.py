@@ -22,8 +22,12 @@ from .shell import Calculator, MemoryAnswer
 from .zero_words import NAMES, at_stage, by_kind, fits, formula, sentences
 
 OWN_LINK = "the GPU's own"
-LINKS: dict[str, float | None] = {OWN_LINK: None, "400 Gb/s network": 50e9, "100 Gb/s network": 12.5e9,
-                                  "10 Gb/s network": 1.25e9}  # fmt: skip
+LINKS: dict[str, float | None] = {
+    OWN_LINK: None,
+    "400 Gb/s network": 50e9,
+    "100 Gb/s network": 12.5e9,
+    "10 Gb/s network": 1.25e9,
+}
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,32 @@ class ZeroAnswer(MemoryAnswer):
     def figures(self) -> dict[str, object]:
         """Every number of the answer by name, unrounded, for JSON."""
         one = self.chosen
-        stages = [{"stage": row.stage, "parts": dict(row.parts), "peak_bytes": row.peak_bytes,
-                   "payload_bytes": row.traffic.payload_bytes, "sent_bytes": row.traffic.sent_bytes,
-                   "fits": fits(row, self.capacity_bytes)} for row in self.rows]  # fmt: skip
+        stages = [
+            {
+                "stage": row.stage,
+                "parts": dict(row.parts),
+                "peak_bytes": row.peak_bytes,
+                "payload_bytes": row.traffic.payload_bytes,
+                "sent_bytes": row.traffic.sent_bytes,
+                "fits": fits(row, self.capacity_bytes),
+            }
+            for row in self.rows
+        ]
         held = {tier: dict(getattr(one.held, tier)) for tier in ("device", "host", "nvme")}
-        return {"parts": dict(self.parts), "peak_bytes": self.parts.total, "stage": one.stage, "held": held,
-                "collectives": by_kind(one.traffic), "sent_bytes": one.traffic.sent_bytes, "offload": vars(self.moved),
-                "link": self.link or None, "link_s": self.link_s, "compute_s": self.compute_s, "host_s": self.host_s,
-                "stages": stages}  # fmt: skip
+        return {
+            "parts": dict(self.parts),
+            "peak_bytes": self.parts.total,
+            "stage": one.stage,
+            "held": held,
+            "collectives": by_kind(one.traffic),
+            "sent_bytes": one.traffic.sent_bytes,
+            "offload": vars(self.moved),
+            "link": self.link or None,
+            "link_s": self.link_s,
+            "compute_s": self.compute_s,
+            "host_s": self.host_s,
+            "stages": stages,
+        }
 
 
 def zero_answer(setup: TrainSetup, gpu: str | Device | None = None, link: str | float | None = None) -> ZeroAnswer:
@@ -106,9 +128,19 @@ def zero_answer(setup: TrainSetup, gpu: str | Device | None = None, link: str | 
     size = (where.capacity_bytes, where.title) if where else (None, "")
     ranks = f"{setup.ranks:,} rank{'s' * (setup.ranks > 1)}"
     title = f"{setup.model.name}, {NAMES[setup.zero]} on {ranks}: {human(one.peak_bytes)} on each"
-    answer = ZeroAnswer(title, (), "", one.parts, *size, setup, rows, name,
-                        sharding.floor_s(one.traffic, rate) if rate else None, _compute_s(setup, where),
-                        _host_s(setup, where))  # fmt: skip
+    answer = ZeroAnswer(
+        title,
+        (),
+        "",
+        one.parts,
+        *size,
+        setup,
+        rows,
+        name,
+        sharding.floor_s(one.traffic, rate) if rate else None,
+        _compute_s(setup, where),
+        _host_s(setup, where),
+    )
     return replace(answer, formula=tuple(formula(answer, rate)), sentence=" ".join(sentences(answer)))
 
 
@@ -161,9 +193,19 @@ def zero(**start: object) -> Calculator:
         "offload_optimizer": ("optimizer in", list(OFFLOADS)),
         "offload_parameters": ("parameters in", list(OFFLOADS)),
     }
-    first = {"model": "llama-2-7b", "gpu": "a100-80gb", "precision": "megatron-bf16", "stage": 3, "ranks": 8,
-             "link": OWN_LINK, "micro_batch": 1, "sequence": 2048, "checkpointing": "full",
-             "offload_optimizer": "none", "offload_parameters": "none"}  # fmt: skip
+    first = {
+        "model": "llama-2-7b",
+        "gpu": "a100-80gb",
+        "precision": "megatron-bf16",
+        "stage": 3,
+        "ranks": 8,
+        "link": OWN_LINK,
+        "micro_batch": 1,
+        "sequence": 2048,
+        "checkpointing": "full",
+        "offload_optimizer": "none",
+        "offload_parameters": "none",
+    }
     return Calculator(_compute, options, {**first, **start})
 
 

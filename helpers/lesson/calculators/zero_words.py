@@ -23,8 +23,12 @@ MOST_RANKS = 4096
 
 def at_stage(setup: TrainSetup, stage: int) -> TrainSetup:
     """The same run at another stage, without the offloads that this one has not."""
-    return replace(setup, zero=stage, offload_optimizer=setup.offload_optimizer if stage else "none",
-                   offload_parameters=setup.offload_parameters if stage == 3 else "none")  # fmt: skip
+    return replace(
+        setup,
+        zero=stage,
+        offload_optimizer=setup.offload_optimizer if stage else "none",
+        offload_parameters=setup.offload_parameters if stage == 3 else "none",
+    )
 
 
 def fits(row: StageRow, capacity_bytes: int | None) -> bool | None:
@@ -34,8 +38,10 @@ def fits(row: StageRow, capacity_bytes: int | None) -> bool | None:
 
 def by_kind(traffic: Traffic) -> dict[str, dict[str, int]]:
     parts = {kind: traffic.of(kind) for kind in traffic.kinds}
-    return {kind: {"calls": len(one.calls), "payload_bytes": one.payload_bytes, "sent_bytes": one.sent_bytes}
-            for kind, one in parts.items()}  # fmt: skip
+    return {
+        kind: {"calls": len(one.calls), "payload_bytes": one.payload_bytes, "sent_bytes": one.sent_bytes}
+        for kind, one in parts.items()
+    }
 
 
 def formula(answer: ZeroAnswer, rate: float | None) -> Iterator[str]:
@@ -63,8 +69,11 @@ def _held(answer: ZeroAnswer) -> Iterator[str]:
     rest = ", ".join(f"{part} {human(row.parts[part])}" for part in NEVER_DIVIDED if part in row.parts)
     yield f"{'peak':<12}{human(row.peak_bytes):>12}   {row.peak_name}; not divided: {rest}"
     n, recipe = setup.model.parameters, setup.precision_recipe
-    explained = (("parameters", 3, f"{n:,} × {recipe.weight_bytes} B"),
-                 ("gradients", 2, f"{n:,} × {recipe.grad_bytes} B"), ("optimizer", 1, _states(setup)))  # fmt: skip
+    explained = (
+        ("parameters", 3, f"{n:,} × {recipe.weight_bytes} B"),
+        ("gradients", 2, f"{n:,} × {recipe.grad_bytes} B"),
+        ("optimizer", 1, _states(setup)),
+    )
     for part, stage, what in explained:
         tier = next(tier for tier in TIERS if getattr(row.held, tier)[part] or tier == "nvme")
         size = getattr(row.held, tier)[part]
@@ -88,8 +97,10 @@ def _sent(answer: ZeroAnswer, rate: float | None) -> Iterator[str]:
     setup, moved = answer.setup, answer.moved
     for kind, one in by_kind(answer.chosen.traffic).items():
         ring = f"{2 if kind == 'all_reduce' else 1} × {setup.ranks - 1:,}/{setup.ranks:,}"
-        yield (f"{kind.replace('_', '-'):<15}{human(one['sent_bytes']):>11}   sent: {human(one['payload_bytes'])} in "
-               f"{one['calls']} calls × {ring}")  # fmt: skip
+        yield (
+            f"{kind.replace('_', '-'):<15}{human(one['sent_bytes']):>11}   sent: {human(one['payload_bytes'])} in "
+            f"{one['calls']} calls × {ring}"
+        )
     if answer.link_s is not None:
         yield f"{'link':<12}{si(answer.link_s, 's'):>12}   at {si(rate, 'B/s')} each way, {answer.link}"
     if answer.compute_s is not None:
@@ -108,8 +119,10 @@ def sentences(answer: ZeroAnswer) -> Iterator[str]:
     yield _divided(answer)
     rest = sum(answer.parts.get(part, 0) for part in NEVER_DIVIDED)
     if answer.setup.zero and rest > answer.parts.total / 2:
-        yield (f"{percent(rest / answer.parts.total)} of the peak are activations, logits and what is whole for a "
-               "while: no stage divides those.")  # fmt: skip
+        yield (
+            f"{percent(rest / answer.parts.total)} of the peak are activations, logits and what is whole for a "
+            "while: no stage divides those."
+        )
     yield from _room(answer)
     yield from _time(answer)
 
@@ -122,8 +135,10 @@ def _divided(answer: ZeroAnswer) -> str:
         return f"ZeRO does not help one rank: there is nobody to share with{offload}."
     if not setup.zero:
         return f"All {setup.ranks:,} ranks hold the same {human(whole)} of parameters, gradients and states."
-    return (f"{NAMES[setup.zero]} leaves {human(here)} of {human(whole)} of parameters, gradients and states on each "
-            f"of {setup.ranks:,} GPUs.")  # fmt: skip
+    return (
+        f"{NAMES[setup.zero]} leaves {human(here)} of {human(whole)} of parameters, gradients and states on each "
+        f"of {setup.ranks:,} GPUs."
+    )
 
 
 def _room(answer: ZeroAnswer) -> Iterator[str]:
@@ -132,8 +147,10 @@ def _room(answer: ZeroAnswer) -> Iterator[str]:
         return
     over = answer.parts.total - answer.capacity_bytes
     if over <= 0:
-        yield (f"Fits the {answer.device} with {human(-over)} to spare, from which the CUDA context and fragmentation "
-               f"still take their part.")  # fmt: skip
+        yield (
+            f"Fits the {answer.device} with {human(-over)} to spare, from which the CUDA context and fragmentation "
+            f"still take their part."
+        )
         return
     yield f"Does not fit the {answer.device}: {human(over)} too much."
     lowest = next((row for row in answer.rows if row.peak_bytes <= answer.capacity_bytes), None)
@@ -141,9 +158,12 @@ def _room(answer: ZeroAnswer) -> Iterator[str]:
         yield f"The lowest stage that fits: {NAMES[lowest.stage]}."
         return
     ranks = fewest_ranks(answer.setup, answer.capacity_bytes)
-    yield (f"ZeRO-3 on {ranks:,} ranks would fit." if ranks else
-           f"ZeRO-3 would not fit on {MOST_RANKS:,} ranks either: the micro-batch, checkpointing, the recipe or an "
-           "offload must change.")  # fmt: skip
+    yield (
+        f"ZeRO-3 on {ranks:,} ranks would fit."
+        if ranks
+        else f"ZeRO-3 would not fit on {MOST_RANKS:,} ranks either: the micro-batch, checkpointing, the recipe or an "
+        "offload must change."
+    )
 
 
 def fewest_ranks(setup: TrainSetup, capacity_bytes: int) -> int | None:
@@ -166,8 +186,10 @@ def _time(answer: ZeroAnswer) -> Iterator[str]:
     if answer.setup.ranks > 1 and answer.link_s is not None and work:
         sending, working = si(answer.link_s, "s"), si(work, "s")
         cure = "a larger micro-batch" if answer.setup.zero > 1 else "a larger micro-batch, or accumulation,"
-        yield (f"The link is too slow for it: {sending} to send against {working} of arithmetic; {cure} makes up for "
-               "it." if answer.link_s > work else
-               f"Sending takes {sending} at least and can hide behind {working} of arithmetic.")  # fmt: skip
+        yield (
+            f"The link is too slow for it: {sending} to send against {working} of arithmetic; {cure} makes up for it."
+            if answer.link_s > work
+            else f"Sending takes {sending} at least and can hide behind {working} of arithmetic."
+        )
     if answer.host_s is not None and work and answer.host_s > work:
         yield f"The way to the host takes longer than the arithmetic: {si(answer.host_s, 's')}."

@@ -23,9 +23,11 @@ from . import reaper
 START_S = 120
 PREFIX = "workbook-ranks-"
 CONTROLLER = [
-    "--IPController.use_threads=True", "--nodb",  # few processes, and no copy of the results
-    "--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misses=1000",  # an engine is there after two beats
-]  # fmt: skip
+    "--IPController.use_threads=True",
+    "--nodb",  # few processes, and no copy of the results
+    "--HeartMonitor.period=200",
+    "--HeartMonitor.max_heartmonitor_misses=1000",  # an engine is there after two beats
+]
 ENGINE = ["--IPEngine.enable_nanny=False", "--IPEngine.timeout=60"]  # the driver itself sees an engine end
 
 
@@ -76,8 +78,11 @@ def _ipyparallel() -> ModuleType:
         import cloudpickle  # noqa: F401 - functions of a notebook's cells travel whole with it
         import ipyparallel
     except ModuleNotFoundError as missing:
-        raise WorkbookError(f"{missing.name} is not installed", "ipyparallel and cloudpickle, which ranks are made of",
-                            "pip install ipyparallel cloudpickle") from None  # fmt: skip
+        raise WorkbookError(
+            f"{missing.name} is not installed",
+            "ipyparallel and cloudpickle, which ranks are made of",
+            "pip install ipyparallel cloudpickle",
+        ) from None
     return ipyparallel
 
 
@@ -91,8 +96,11 @@ def _folder(profile: str | None) -> str:
     try:
         place = ProfileDir.find_profile_dir_by_name(get_ipython_dir(), profile).location
     except ProfileDirError:
-        raise WorkbookError(f"there is no IPython profile {profile!r}", f"a folder of it in {get_ipython_dir()}",
-                            f"ipython profile create --parallel --profile={profile}") from None  # fmt: skip
+        raise WorkbookError(
+            f"there is no IPython profile {profile!r}",
+            f"a folder of it in {get_ipython_dir()}",
+            f"ipython profile create --parallel --profile={profile}",
+        ) from None
     return tempfile.mkdtemp(prefix=PREFIX, dir=place)
 
 
@@ -111,9 +119,12 @@ def _watch(mark: str, folder: str) -> subprocess.Popen:
     environment = {name: value for name, value in os.environ.items() if name != reaper.MARK}
     return subprocess.Popen(
         [sys.executable, "-P", reaper.__file__, str(os.getpid()), mark, folder],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env=environment, start_new_session=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def _stop_watching(watcher: subprocess.Popen) -> None:

@@ -46,10 +46,13 @@ class Group:
         """How the call ended on each rank; `sent` is a pickled (function, args, kwargs)."""
         number, processes = next(self._calls), self.engines.processes
         calls = [
-            Call(self._ask(seat.engine, worker.perform, number, _paths(), sent),
-                 processes.get(seat.process), self._box(seat.engine))
+            Call(
+                self._ask(seat.engine, worker.perform, number, _paths(), sent),
+                processes.get(seat.process),
+                self._box(seat.engine),
+            )
             for seat in self.seats
-        ]  # fmt: skip
+        ]
         return follow(calls, timeout_s)
 
     def _ask(self, engine: int, function: Callable, *args: Any) -> Any:

@@ -94,9 +94,11 @@ def _check(count: int, backend: str | None, profile: str | None, timeout_s: floa
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise WorkbookError(f"{count!r} ranks", "a whole number from 1 up", "Ranks(4)")
     if count > MOST_ON_ONE_MACHINE and profile is None:
-        raise WorkbookError(f"{count} ranks on one machine", f"at most {MOST_ON_ONE_MACHINE}: each is a process that "
-                            "holds torch, about 300 MB", "trace more without running them, or pass a cluster's "
-                            "profile=")  # fmt: skip
+        raise WorkbookError(
+            f"{count} ranks on one machine",
+            f"at most {MOST_ON_ONE_MACHINE}: each is a process that holds torch, about 300 MB",
+            "trace more without running them, or pass a cluster's profile=",
+        )
     if backend not in (None, *BACKENDS):
         raise WorkbookError(f"backend {backend!r}", " or ".join(BACKENDS), "leave it out to take what fits")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < float("inf"):

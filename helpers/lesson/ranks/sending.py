@@ -14,14 +14,20 @@ from ...catalog.errors import WorkbookError
 def pickled(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str, bytes]:
     """The function's name, and the call. WorkbookError for what is no function, and for what cannot travel."""
     if not callable(function):
-        raise WorkbookError(f"{function!r} is not a function", "something to call on every rank",
-                            "ranks.run(step, x), not ranks.run(step(x))")  # fmt: skip
+        raise WorkbookError(
+            f"{function!r} is not a function",
+            "something to call on every rank",
+            "ranks.run(step, x), not ranks.run(step(x))",
+        )
     name = getattr(function, "__name__", type(function).__name__)
     try:
         return name, _dumped((function, args, kwargs))
     except Exception as error:
-        raise WorkbookError(f"{name} cannot be sent to the ranks: {error}", "functions, numbers, tensors, modules",
-                            "make inside the function what cannot travel") from None  # fmt: skip
+        raise WorkbookError(
+            f"{name} cannot be sent to the ranks: {error}",
+            "functions, numbers, tensors, modules",
+            "make inside the function what cannot travel",
+        ) from None
 
 
 def _dumped(call: tuple) -> bytes:

@@ -65,9 +65,11 @@ def _form_group(call: int) -> None:
     dist.init_process_group(
         "gloo" if gpu is None else "cpu:gloo,cuda:nccl",
         store=dist.PrefixStore(f"group {call}", _rank["store"]),
-        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]),
-        timeout=FOREVER, device_id=gpu,
-    )  # fmt: skip
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=FOREVER,
+        device_id=gpu,
+    )
 
 
 def perform(call: int, paths: list[str], sent: bytes) -> bytes:

@@ -33,12 +33,18 @@ class Case:
     source: str
 
     def __post_init__(self) -> None:
-        for part, fine in (("kind", self.kind in KINDS), ("unit", self.unit in UNITS),
-                           ("source", isinstance(self.source, str) and len(self.source) > 3),
-                           ("figures", bool(self.figures) and all(f > 0 for f in self.figures.values()))):  # fmt: skip
+        for part, fine in (
+            ("kind", self.kind in KINDS),
+            ("unit", self.unit in UNITS),
+            ("source", isinstance(self.source, str) and len(self.source) > 3),
+            ("figures", bool(self.figures) and all(f > 0 for f in self.figures.values())),
+        ):
             if not fine:
-                raise WorkbookError(f"{self.name} has {part}={getattr(self, part)!r}", f"a {part} as in measured.json",
-                                    "look the figure up, and write down where")  # fmt: skip
+                raise WorkbookError(
+                    f"{self.name} has {part}={getattr(self, part)!r}",
+                    f"a {part} as in measured.json",
+                    "look the figure up, and write down where",
+                )
 
     @property
     def unit_bytes(self) -> int:

@@ -82,8 +82,11 @@ def _require_peft() -> None:
         with _quiet():
             import peft  # noqa: F401 - used in _adapted
     except ImportError:
-        raise WorkbookError("the LoRA steps are rebuilt with peft, which is not installed", "the package peft",
-                            "pip install --no-deps peft==0.21.2, or leave them out: --only op") from None  # fmt: skip
+        raise WorkbookError(
+            "the LoRA steps are rebuilt with peft, which is not installed",
+            "the package peft",
+            "pip install --no-deps peft==0.21.2, or leave them out: --only op",
+        ) from None
 
 
 def _adapted(case: Case, base: nn.Module) -> nn.Module:
@@ -91,8 +94,17 @@ def _adapted(case: Case, base: nn.Module) -> nn.Module:
 
     rank = case.setup["rank"]
     _angles_by_product(base)
-    model = get_peft_model(base, LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, bias="none",
-                                            task_type="CAUSAL_LM", target_modules=case.setup["targets"]))  # fmt: skip
+    model = get_peft_model(
+        base,
+        LoraConfig(
+            r=rank,
+            lora_alpha=2 * rank,
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+            target_modules=case.setup["targets"],
+        ),
+    )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.enable_input_require_grads()
     return model.train()

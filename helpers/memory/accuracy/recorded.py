@@ -85,8 +85,15 @@ def _rows(recording: Recording, entry: Entry, instrument: str, answers: tuple[fl
     places = [f", {x:,.0f} {entry.x_unit}" for x in entry.x] or [""]
     for place, value, answer in zip(places, entry.values, answers, strict=True):
         quantity = f"{entry.quantity}, {instrument}"
-        case = Case(f"{entry.experiment} {entry.label}{place}", RECORDED, recording.machine.name, entry.setup,
-                    {quantity: value / 2**20}, "MiB", recording.source(entry))  # fmt: skip
+        case = Case(
+            f"{entry.experiment} {entry.label}{place}",
+            RECORDED,
+            recording.machine.name,
+            entry.setup,
+            {quantity: value / 2**20},
+            "MiB",
+            recording.source(entry),
+        )
         yield Row(case, quantity, round(value), round(answer), recording.machine.name)
 
 
@@ -204,7 +211,13 @@ def _operator(entry: Entry, fields: Mapping, device: str) -> float:
 
 
 _KINDS: Mapping[str, Callable[..., Answers]] = {
-    "train": _train, "weights": _weights, "kv cache": _cache, "decode": _decode, "snapshot": _snapshot,
+    "train": _train,
+    "weights": _weights,
+    "kv cache": _cache,
+    "decode": _decode,
+    "snapshot": _snapshot,
     "growing cache": _growing,
-    "copy": _copy, "roof": _roof, "operator": _operator,
-}  # fmt: skip
+    "copy": _copy,
+    "roof": _roof,
+    "operator": _operator,
+}

@@ -81,8 +81,9 @@ class Entry:
             ("snapshot", Path(self.snapshot).name == self.snapshot, "the name of a file beside the recording"),
         ):
             if not fine:
-                raise WorkbookError(f"{self.experiment}, {self.label}: {part} is {getattr(self, part)!r:.80}",
-                                    f"{part}: {expected}", DO)  # fmt: skip
+                raise WorkbookError(
+                    f"{self.experiment}, {self.label}: {part} is {getattr(self, part)!r:.80}", f"{part}: {expected}", DO
+                )
 
     @property
     def value(self) -> float:
@@ -117,8 +118,11 @@ class Recording:
         try:
             return unpack(path.read_bytes())
         except OSError as problem:
-            raise WorkbookError(f"{path.name} of {entry.experiment} cannot be read: {problem.strerror}",
-                                f"the file in {path.parent.name}", DO) from None  # fmt: skip
+            raise WorkbookError(
+                f"{path.name} of {entry.experiment} cannot be read: {problem.strerror}",
+                f"the file in {path.parent.name}",
+                DO,
+            ) from None
 
 
 def recordings_folder() -> Path:
@@ -196,8 +200,9 @@ def _entry(raw: object, where: str) -> Entry:
     given = dict(raw)
     made = _built(Made, {name: given.pop(name) for name in _names(Made) if name in given}, where)
     if ("value" in given) == ("y" in given):
-        raise WorkbookError(f"{where} has {'both' if 'y' in given else 'neither'} of value and y",
-                            "a value, or a curve x and y", DO)  # fmt: skip
+        raise WorkbookError(
+            f"{where} has {'both' if 'y' in given else 'neither'} of value and y", "a value, or a curve x and y", DO
+        )
     given["values"] = given.pop("y") if "y" in given else [given.pop("value")]
     return _built(Entry, {"made": made, **given}, where, values=tuple, x=tuple)
 
@@ -210,8 +215,9 @@ def _built(kind: type, raw: object, where: str, **convert: type):
     try:
         if unknown:
             raise TypeError(f"nobody knows {', '.join(sorted(unknown))}")
-        values: dict[str, object] = {name: convert[name](value) if name in convert else value
-                                     for name, value in raw.items()}  # fmt: skip
+        values: dict[str, object] = {
+            name: convert[name](value) if name in convert else value for name, value in raw.items()
+        }
         return kind(**values)
     except TypeError as problem:
         raise WorkbookError(f"the {where} cannot be read: {problem}", ", ".join(_names(kind)), DO) from None

@@ -14,8 +14,9 @@ from .yours import read
 NO_RECORDING = "no GPU has been recorded yet: `workbook record` on one adds its rows"
 
 
-def report(kind: str | None = None, json_wanted: bool = False, apply: Callable | None = None,
-           measured: str | None = None) -> int:  # fmt: skip
+def report(
+    kind: str | None = None, json_wanted: bool = False, apply: Callable | None = None, measured: str | None = None
+) -> int:
     """Print all cases, those of one kind, or those of the file `measured`; return 0. `apply` is as in `rows`.
 
     Raises WorkbookError for an unknown kind, a file that is not of the form of `yours.read`, or without peft.

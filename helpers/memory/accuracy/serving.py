@@ -56,8 +56,11 @@ def _room(setup: Mapping) -> int:
 
 
 _ANSWERS: dict[str, Callable[[Mapping], int]] = {
-    "weights": _weights, "KV cache": _kv, "K cache": _keys, "room for KV": _room,
-}  # fmt: skip
+    "weights": _weights,
+    "KV cache": _kv,
+    "K cache": _keys,
+    "room for KV": _room,
+}
 _REASONS = {
     "Llama-3.1-8B weights": "32 MiB of it are the rotary table of 131,072 positions",
     "R1-Distill-Qwen-14B weights on 2 GPUs": "about 0.16 GiB more than weights and rotary table: not explained",

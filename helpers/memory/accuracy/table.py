@@ -121,12 +121,31 @@ def table(found: Iterable[Row]) -> str:
 def as_json(found: Sequence[Row], others: Sequence[Answer] = ()) -> dict[str, object]:
     """All of it as plain data; bytes but for blocks, errors as fractions, null where there is no answer."""
     return {
-        "rows": [{"name": row.case.name, "kind": row.case.kind, "device": row.case.device, "quantity": row.quantity,
-                  "setup": dict(row.case.setup), "measured": row.measured, "predicted": row.predicted,
-                  "unit": "blocks" if row.case.unit == "blocks" else "bytes", "error": row.error, "why": row.why,
-                  "source": row.case.source} for row in found],
-        "summary": [{"group": one.group, "rows": one.rows, "answered": one.answered,
-                     "mean_error": one.mean if one.answered else None,
-                     "worst_error": one.worst if one.answered else None} for one in summaries(found)],
+        "rows": [
+            {
+                "name": row.case.name,
+                "kind": row.case.kind,
+                "device": row.case.device,
+                "quantity": row.quantity,
+                "setup": dict(row.case.setup),
+                "measured": row.measured,
+                "predicted": row.predicted,
+                "unit": "blocks" if row.case.unit == "blocks" else "bytes",
+                "error": row.error,
+                "why": row.why,
+                "source": row.case.source,
+            }
+            for row in found
+        ],
+        "summary": [
+            {
+                "group": one.group,
+                "rows": one.rows,
+                "answered": one.answered,
+                "mean_error": one.mean if one.answered else None,
+                "worst_error": one.worst if one.answered else None,
+            }
+            for one in summaries(found)
+        ],
         "others": [other.as_json() for other in others],
-    }  # fmt: skip
+    }

@@ -15,8 +15,14 @@ SEE = "docs/your-measurements.md shows one that can be copied"
 NEEDED = {"model": (str, Mapping), "attention": str, "micro_batch": int, "sequence": int, "rank": int, "targets": list}
 OPTIONAL = {"dtype": str, "base": str}
 CHOICES = {"attention": ("eager", "sdpa"), "dtype": ("fp16", "bf16", "fp32"), "base": ("nf4", "nf4-dq")}
-FIGURES = ("after load", "peak allocated", "peak reserved", "peak of forward", "peak of backward",
-           "peak of optimizer step")  # fmt: skip
+FIGURES = (
+    "after load",
+    "peak allocated",
+    "peak reserved",
+    "peak of forward",
+    "peak of backward",
+    "peak of optimizer step",
+)
 
 
 def read(path: str | Path) -> tuple[Case, ...]:
@@ -59,6 +65,12 @@ def _known(called: str, found: dict, needed: Mapping, optional: Mapping) -> None
 
 
 def _told(types: type | tuple[type, ...]) -> str:
-    names = {str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "an object",
-             Mapping: "an object"}  # fmt: skip
+    names = {
+        str: "a string",
+        int: "a whole number",
+        float: "a number",
+        list: "a list",
+        dict: "an object",
+        Mapping: "an object",
+    }
     return " or ".join(names[one] for one in (types if isinstance(types, tuple) else (types,)))

@@ -53,8 +53,20 @@ class Segment:
 class Chunk:
     """One block at work: a node of its segment's list (struct Block in c10/cuda/CUDACachingAllocator.cpp)."""
 
-    __slots__ = ("address", "allocated", "last", "mapped", "name", "next", "pool", "prev", "range", "requested",
-                 "size", "stream")  # fmt: skip
+    __slots__ = (
+        "address",
+        "allocated",
+        "last",
+        "mapped",
+        "name",
+        "next",
+        "pool",
+        "prev",
+        "range",
+        "requested",
+        "size",
+        "stream",
+    )
 
     def __init__(self, address: int, size: int, stream: int, pool: Pool, range_: object = None) -> None:
         self.address, self.size, self.stream, self.pool, self.range = address, size, stream, pool, range_

@@ -17,8 +17,14 @@ from .blocks import ALLOCATED, FREE, PENDING, Segment, SegmentBlock
 from .snapshot import Snapshot, TraceEvent
 
 FORMAT = 1
-LETTERS = {"alloc": "a", "free_completed": "f", "segment_alloc": "S", "segment_free": "R", "segment_map": "M",
-           "segment_unmap": "U"}  # fmt: skip
+LETTERS = {
+    "alloc": "a",
+    "free_completed": "f",
+    "segment_alloc": "S",
+    "segment_free": "R",
+    "segment_map": "M",
+    "segment_unmap": "U",
+}
 ACTIONS = {letter: action for action, letter in LETTERS.items()}
 STATES = (ALLOCATED, FREE, PENDING)
 DO = "record it again: workbook record --force --only NAME"
@@ -61,18 +67,29 @@ def unpack(packed: bytes) -> Snapshot:
 def _blocks_from(base: int, address: int) -> int:
     blocks, rest = divmod(address - base, BLOCK_BYTES)
     if rest:
-        raise WorkbookError(f"the address {address:#x} is not a multiple of {BLOCK_BYTES} from {base:#x}",
-                            "addresses as PyTorch's caching allocator gives them",
-                            "record it with the native backend, without cudaMallocAsync")  # fmt: skip
+        raise WorkbookError(
+            f"the address {address:#x} is not a multiple of {BLOCK_BYTES} from {base:#x}",
+            "addresses as PyTorch's caching allocator gives them",
+            "record it with the native backend, without cudaMallocAsync",
+        )
     return blocks
 
 
 def _segment(segment: Segment, base: int) -> Columns:
     """Blocks as a flat list: size, bytes asked for, and the number of the state."""
-    blocks = [number for block in segment.blocks
-              for number in (block.size_bytes, block.requested_bytes, STATES.index(block.state))]  # fmt: skip
-    return {"at": _blocks_from(base, segment.address), "stream": segment.stream, "pool": segment.pool,
-            "expandable": segment.expandable, "private": segment.private, "blocks": blocks}  # fmt: skip
+    blocks = [
+        number
+        for block in segment.blocks
+        for number in (block.size_bytes, block.requested_bytes, STATES.index(block.state))
+    ]
+    return {
+        "at": _blocks_from(base, segment.address),
+        "stream": segment.stream,
+        "pool": segment.pool,
+        "expandable": segment.expandable,
+        "private": segment.private,
+        "blocks": blocks,
+    }
 
 
 def _segment_of(raw: Columns, base: int) -> Segment:
@@ -81,8 +98,9 @@ def _segment_of(raw: Columns, base: int) -> Segment:
     for size, requested, state in _threes(raw["blocks"]):
         blocks.append(SegmentBlock(at, size, requested, STATES[state]))
         at += size
-    return Segment(address, at - address, raw["stream"], raw["pool"], raw["expandable"], tuple(blocks),
-                   private=raw["private"])  # fmt: skip
+    return Segment(
+        address, at - address, raw["stream"], raw["pool"], raw["expandable"], tuple(blocks), private=raw["private"]
+    )
 
 
 def _threes(numbers: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -92,5 +110,7 @@ def _threes(numbers: Sequence[int]) -> list[tuple[int, int, int]]:
 def _events(data: Columns) -> list[TraceEvent]:
     streams = data["streams"] or [0] * len(data["actions"])
     columns = zip(data["actions"], data["addresses"], data["sizes"], streams, strict=True)
-    return [TraceEvent(ACTIONS[letter], data["base"] + at * BLOCK_BYTES, size, stream)
-            for letter, at, size, stream in columns]  # fmt: skip
+    return [
+        TraceEvent(ACTIONS[letter], data["base"] + at * BLOCK_BYTES, size, stream)
+        for letter, at, size, stream in columns
+    ]

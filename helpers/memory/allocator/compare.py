@@ -56,12 +56,18 @@ def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, 
     """
     trace = snapshot.trace(device)
     if not any(event.action == "alloc" for event in trace):
-        raise WorkbookError(f"the snapshot has no history of device {device}", "one that was recorded while it ran",
-                            "call torch.cuda.memory._record_memory_history() before the first allocation")  # fmt: skip
+        raise WorkbookError(
+            f"the snapshot has no history of device {device}",
+            "one that was recorded while it ran",
+            "call torch.cuda.memory._record_memory_history() before the first allocation",
+        )
     real = tuple(segment for segment in snapshot.segments if segment.device == device)
     if any(segment.private for segment in real):
-        raise WorkbookError("the snapshot has private memory pools", "PyTorch's two default pools",
-                            "record it without CUDA graphs and without torch.cuda.MemPool")  # fmt: skip
+        raise WorkbookError(
+            "the snapshot has private memory pools",
+            "PyTorch's two default pools",
+            "record it without CUDA graphs and without torch.cuda.MemPool",
+        )
     recorded = [event for event in trace if event.action in (*TAKEN, *RETURNED)]
     driver = Driver(recorded=[(event.size_bytes, event.address) for event in recorded if event.action in TAKEN])
     ran = replay(_steps(trace), settings or Settings.parse(snapshot.conf), driver=driver)
@@ -92,8 +98,10 @@ def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator
     """The first call that differs in kind, size or stream; what follows it would only repeat the news."""
     for number, (event, call) in enumerate(zip(real, ours, strict=False)):
         if (event.action, event.size_bytes, event.stream) != (call.action, call.size_bytes, call.stream):
-            yield (f"call {number} to the driver: {event.action} of {human(event.size_bytes)} on the device, "
-                   f"{call.action} of {human(call.size_bytes)} here")  # fmt: skip
+            yield (
+                f"call {number} to the driver: {event.action} of {human(event.size_bytes)} on the device, "
+                f"{call.action} of {human(call.size_bytes)} here"
+            )
             return
     if len(real) != len(ours):
         yield f"{len(real)} calls to the driver on the device, {len(ours)} here"

@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP = (
-    "segment_alloc", "segment_free", "segment_map", "segment_unmap"
-)  # fmt: skip
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+)
 FIRST_ADDRESS = 0x7F00_0000_0000
 RANGE_BYTES = 2**40  # virtual addresses per expandable segment; the real one reserves 9/8 of the card
 STRIDE = 2**25  # virtual addresses that cudaMalloc takes at a time: 32 MiB, or the next multiple

@@ -8,8 +8,15 @@ from ..account import human
 from .driver import SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SegmentEvent
 
 REUSED, SPLIT, SEGMENT, GROWN, FREED, EMPTIED, NOTHING, FAILED = OUTCOMES = (
-    "reused", "split", "segment", "grown", "freed", "emptied", "nothing", "out of memory"
-)  # fmt: skip
+    "reused",
+    "split",
+    "segment",
+    "grown",
+    "freed",
+    "emptied",
+    "nothing",
+    "out of memory",
+)
 FULL, FRAGMENTED, CAPPED = REASONS = ("full", "fragmented", "capped")
 
 
@@ -48,11 +55,24 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
     is), "fragmented" (there are enough free bytes, in pieces too small). Torch's own is a RuntimeError too.
     """
 
-    def __init__(self, name: str, requested_bytes: int, size_bytes: int, segment_bytes: int, allocated_bytes: int,
-                 reserved_bytes: int, limit_bytes: int, largest_free_bytes: int, reason: str) -> None:  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        requested_bytes: int,
+        size_bytes: int,
+        segment_bytes: int,
+        allocated_bytes: int,
+        reserved_bytes: int,
+        limit_bytes: int,
+        largest_free_bytes: int,
+        reason: str,
+    ) -> None:
         self.name, self.requested_bytes, self.size_bytes, self.segment_bytes = (
-            name, requested_bytes, size_bytes, segment_bytes
-        )  # fmt: skip
+            name,
+            requested_bytes,
+            size_bytes,
+            segment_bytes,
+        )
         self.allocated_bytes, self.reserved_bytes, self.limit_bytes = allocated_bytes, reserved_bytes, limit_bytes
         self.largest_free_bytes, self.reason = largest_free_bytes, reason
         super().__init__(self._sentence())
@@ -70,11 +90,15 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
         want, free = human(self.size_bytes), human(self.free_bytes)
         if self.reason == FRAGMENTED:
             hole, left = human(self.largest_free_bytes), human(self.driver_free_bytes)
-            return (f"cannot serve {want} though {free} are free: the largest hole is {hole}, "
-                    f"and the driver, asked for {human(self.segment_bytes)}, has {left}")  # fmt: skip
+            return (
+                f"cannot serve {want} though {free} are free: the largest hole is {hole}, "
+                f"and the driver, asked for {human(self.segment_bytes)}, has {left}"
+            )
         limit = "the limit for this process" if self.reason == CAPPED else "the device"
-        return (f"cannot serve {want}: {human(self.allocated_bytes)} are in use and {limit} ends at "
-                f"{human(self.limit_bytes)}, so {free} are free")  # fmt: skip
+        return (
+            f"cannot serve {want}: {human(self.allocated_bytes)} are in use and {limit} ends at "
+            f"{human(self.limit_bytes)}, so {free} are free"
+        )
 
     def _render_traceback_(self) -> list[str]:
         """IPython prints this instead of a traceback."""
@@ -90,8 +114,10 @@ def _reused(outcome: Outcome) -> str:
 
 def _split(outcome: Outcome) -> str:
     whose = f" that {outcome.was} left" if outcome.was else ""
-    return (f"split the free block of {human(outcome.source_bytes)}{whose}: "
-            f"{human(outcome.size_bytes)} taken, {human(outcome.rest_bytes)} still free")  # fmt: skip
+    return (
+        f"split the free block of {human(outcome.source_bytes)}{whose}: "
+        f"{human(outcome.size_bytes)} taken, {human(outcome.rest_bytes)} still free"
+    )
 
 
 def _segment(outcome: Outcome) -> str:
@@ -122,7 +148,12 @@ def _emptied(outcome: Outcome) -> str:
 
 
 _SENTENCES = {
-    REUSED: _reused, SPLIT: _split, SEGMENT: _segment, GROWN: _grown, FREED: _freed, EMPTIED: _emptied,
+    REUSED: _reused,
+    SPLIT: _split,
+    SEGMENT: _segment,
+    GROWN: _grown,
+    FREED: _freed,
+    EMPTIED: _emptied,
     NOTHING: lambda outcome: "took nothing: a tensor of 0 bytes has no block",
     FAILED: lambda outcome: "out of memory",
-}  # fmt: skip
+}

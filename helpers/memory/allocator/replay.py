@@ -100,14 +100,20 @@ class Replay:
 
     def __str__(self) -> str:
         end = f"\nout of memory ({self.oom.reason}): {self.oom}" if self.oom else ""
-        return (f"{len(self)} events, {self.settings}\n"
-                f"peak allocated  {human(self.peak_allocated_bytes):>12}\n"
-                f"peak reserved   {human(self.peak_reserved_bytes):>12}   {self.fragmentation:.1%} of it unused{end}"
-                )  # fmt: skip
+        return (
+            f"{len(self)} events, {self.settings}\n"
+            f"peak allocated  {human(self.peak_allocated_bytes):>12}\n"
+            f"peak reserved   {human(self.peak_reserved_bytes):>12}   {self.fragmentation:.1%} of it unused{end}"
+        )
 
 
-def replay(events: Iterable[Step | Event], settings: Settings | str | None = None, capacity_bytes: int | None = None,
-           allowed_bytes: int | None = None, driver: Driver | None = None) -> Replay:  # fmt: skip
+def replay(
+    events: Iterable[Step | Event],
+    settings: Settings | str | None = None,
+    capacity_bytes: int | None = None,
+    allowed_bytes: int | None = None,
+    driver: Driver | None = None,
+) -> Replay:
     """Run `events` through an allocator that is empty at first.
 
     `events` are Steps, or the Events that the meter and the trace give (their sizes are rounded to 512 B already,
@@ -122,9 +128,18 @@ def replay(events: Iterable[Step | Event], settings: Settings | str | None = Non
         if run.oom:
             break
     allocator = run.allocator
-    return Replay(chosen, tuple(islice(steps, len(run.outcomes))), tuple(run.outcomes), tuple(run.allocated),
-                  tuple(run.reserved), allocator.peak_allocated_bytes, allocator.peak_reserved_bytes,
-                  allocator.segments, tuple(allocator.driver.calls), run.oom)  # fmt: skip
+    return Replay(
+        chosen,
+        tuple(islice(steps, len(run.outcomes))),
+        tuple(run.outcomes),
+        tuple(run.allocated),
+        tuple(run.reserved),
+        allocator.peak_allocated_bytes,
+        allocator.peak_reserved_bytes,
+        allocator.segments,
+        tuple(allocator.driver.calls),
+        run.oom,
+    )
 
 
 class _Run:
@@ -146,8 +161,11 @@ class _Run:
 
     def _alloc(self, number: int, step: Step) -> Outcome:
         if step.key in self._living:
-            raise WorkbookError(f"event {number} allocates {step.name!r}, which is alive", "a name once at a time",
-                                "free it before, or give the new tensor another name")  # fmt: skip
+            raise WorkbookError(
+                f"event {number} allocates {step.name!r}, which is alive",
+                "a name once at a time",
+                "free it before, or give the new tensor another name",
+            )
         calls = len(self.allocator.driver.calls)
         try:
             self._living[step.key] = self.allocator.alloc(step.size_bytes, step.stream, step.name)
@@ -163,8 +181,11 @@ class _Run:
         elif step.key in self._living:
             self.allocator.free(self._living.pop(step.key))
         else:
-            raise WorkbookError(f"event {number} frees {step.name!r}, which is not alive",
-                                "a tensor that an earlier event has allocated", "look for a second free")  # fmt: skip
+            raise WorkbookError(
+                f"event {number} frees {step.name!r}, which is not alive",
+                "a tensor that an earlier event has allocated",
+                "look for a second free",
+            )
         return self.allocator.last
 
 
@@ -176,11 +197,13 @@ def _step(number: int, event: Step | Event) -> Step:
         block = event.block
         name = block.owner or block.category
         return Step(ALLOC if event.sign > 0 else FREE, id(block), block.size_bytes, 0, name)
-    raise WorkbookError(f"event {number} is a {type(event).__name__}", "a Step or an Event",
-                        "write [alloc('a', 3 * MIB), free('a')]")  # fmt: skip
+    raise WorkbookError(
+        f"event {number} is a {type(event).__name__}", "a Step or an Event", "write [alloc('a', 3 * MIB), free('a')]"
+    )
 
 
-def at_step(steps: Sequence[Step], count: int, settings: Settings | str | None = None,
-            capacity_bytes: int | None = None) -> Replay:  # fmt: skip
+def at_step(
+    steps: Sequence[Step], count: int, settings: Settings | str | None = None, capacity_bytes: int | None = None
+) -> Replay:
     """The replay of the first `count` events: its `segments` are those after them."""
     return replay(steps[:count], settings, capacity_bytes)

@@ -23,10 +23,14 @@ NOT_SIMULATED = {
 }
 # Settings about pinned host memory, locks and graphs: no segment on the device depends on them.
 WITHOUT_EFFECT = (
-    "pinned_use_background_threads", "pinned_use_cuda_host_register", "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "release_lock_on_cudamalloc",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_free_catch_all",
+    "release_lock_on_cudamalloc",
     "graph_capture_record_stream_reuse",
-)  # fmt: skip
+)
 _NUMBERS = ("max_split_size_mb", "max_non_split_rounding_mb", "large_segment_size_mb", "roundup_power2_divisions")
 KEYS = (*_NUMBERS, "expandable_segments")
 
@@ -58,8 +62,11 @@ class Settings:
         if divisions & (divisions - 1):
             raise WorkbookError(f"roundup_power2_divisions is {divisions}", "0 or a power of two", "write 4 or 8")
         if not isinstance(self.expandable_segments, bool):
-            raise WorkbookError(f"expandable_segments is {self.expandable_segments!r}", "True or False",
-                                "write expandable_segments=True")  # fmt: skip
+            raise WorkbookError(
+                f"expandable_segments is {self.expandable_segments!r}",
+                "True or False",
+                "write expandable_segments=True",
+            )
 
     @classmethod
     def parse(cls, text: str) -> Settings:
@@ -69,14 +76,20 @@ class Settings:
         Settings(max_split_size_mb=128, expandable_segments=True)
         """
         if not isinstance(text, str):
-            raise WorkbookError(f"settings are {text!r}", "text as in PYTORCH_CUDA_ALLOC_CONF",
-                                "write Settings.parse('max_split_size_mb:128')")  # fmt: skip
+            raise WorkbookError(
+                f"settings are {text!r}",
+                "text as in PYTORCH_CUDA_ALLOC_CONF",
+                "write Settings.parse('max_split_size_mb:128')",
+            )
         found: dict[str, object] = {}
         for pair in filter(None, ("".join(part.split()) for part in text.split(","))):
             key, colon, value = pair.partition(":")
             if not colon or not value:
-                raise WorkbookError(f"{pair!r} is no setting", "key:value, separated by commas",
-                                    "write max_split_size_mb:128,expandable_segments:True")  # fmt: skip
+                raise WorkbookError(
+                    f"{pair!r} is no setting",
+                    "key:value, separated by commas",
+                    "write max_split_size_mb:128,expandable_segments:True",
+                )
             if key not in WITHOUT_EFFECT and pair != "backend:native":
                 found[key] = _value(key, value)
         return cls(**found)

@@ -40,8 +40,13 @@ class Allocator:
     (3, 20)
     """
 
-    def __init__(self, settings: Settings | None = None, capacity_bytes: int | None = None,
-                 allowed_bytes: int | None = None, driver: Driver | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        capacity_bytes: int | None = None,
+        allowed_bytes: int | None = None,
+        driver: Driver | None = None,
+    ) -> None:
         for name, limit in (("capacity_bytes", capacity_bytes), ("allowed_bytes", allowed_bytes)):
             if limit is not None:
                 _whole(name, limit)
@@ -90,8 +95,17 @@ class Allocator:
         fresh = outcome.GROWN if chunk.range else outcome.SEGMENT
         kind = fresh if not found else outcome.SPLIT if rest else outcome.REUSED
         self._settle(chunk, size_bytes, name)
-        self.last = Outcome(kind, name, size_bytes, chunk.size, chunk.address, source, rest, was,
-                            events=tuple(self.driver.calls[calls:]))  # fmt: skip
+        self.last = Outcome(
+            kind,
+            name,
+            size_bytes,
+            chunk.size,
+            chunk.address,
+            source,
+            rest,
+            was,
+            events=tuple(self.driver.calls[calls:]),
+        )
         return Allocation(self._serial, chunk.address, chunk.size, size_bytes)
 
     def free(self, handle: Allocation) -> None:
@@ -103,8 +117,11 @@ class Allocator:
             return
         chunk = self.live.pop(handle.serial, None)
         if chunk is None or chunk.address != handle.address:
-            raise WorkbookError("this block is not allocated", "a block that alloc returned and nobody has freed",
-                                "free each block once, with the allocator that it came from")  # fmt: skip
+            raise WorkbookError(
+                "this block is not allocated",
+                "a block that alloc returned and nobody has freed",
+                "free each block once, with the allocator that it came from",
+            )
         size, name, requested = chunk.size, chunk.name, chunk.requested
         chunk.allocated, chunk.requested, chunk.name, chunk.last = False, 0, "", chunk.name
         self.allocated_bytes -= size
@@ -212,9 +229,17 @@ class Allocator:
         capped = self.allowed_bytes is not None and self.allowed_bytes == min(limits)
         fits = self.allocated_bytes + size <= min(limits)
         largest = max((chunk.size for chunk in pool.free.of_stream(stream)), default=0)
-        return OutOfMemory(name, requested, size, self.settings.segment_bytes(size), self.allocated_bytes,
-                           self.reserved_bytes, min(limits), largest,
-                           outcome.FRAGMENTED if fits else outcome.CAPPED if capped else outcome.FULL)  # fmt: skip
+        return OutOfMemory(
+            name,
+            requested,
+            size,
+            self.settings.segment_bytes(size),
+            self.allocated_bytes,
+            self.reserved_bytes,
+            min(limits),
+            largest,
+            outcome.FRAGMENTED if fits else outcome.CAPPED if capped else outcome.FULL,
+        )
 
 
 def _whole(name: str, value: object) -> None:

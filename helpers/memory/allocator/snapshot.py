@@ -11,10 +11,23 @@ from typing import NamedTuple
 from ...catalog.errors import WorkbookError
 from .blocks import ALLOCATED, FREE, PENDING, Segment, SegmentBlock
 
-STATES = {"active_allocated": ALLOCATED, "inactive": FREE, "active_pending_free": PENDING,
-          "active_awaiting_free": PENDING}  # fmt: skip
-ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
-           "segment_unmap", "snapshot", "oom")  # fmt: skip
+STATES = {
+    "active_allocated": ALLOCATED,
+    "inactive": FREE,
+    "active_pending_free": PENDING,
+    "active_awaiting_free": PENDING,
+}
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+)
 MAKE_ONE = "make one with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
 
 
@@ -79,8 +92,11 @@ def live_snapshot() -> Snapshot:
     import torch
 
     if not torch.cuda.is_available():
-        raise WorkbookError("this machine has no CUDA device", "a GPU whose allocator can be asked",
-                            "read a file instead: read_snapshot('snapshot.pickle')")  # fmt: skip
+        raise WorkbookError(
+            "this machine has no CUDA device",
+            "a GPU whose allocator can be asked",
+            "read a file instead: read_snapshot('snapshot.pickle')",
+        )
     return read_snapshot(torch.cuda.memory._snapshot())
 
 
@@ -107,8 +123,16 @@ def _segment(number: int, raw: object) -> Segment:
     if pool not in ("small", "large"):
         raise WorkbookError(f"segment_type of {where} is {pool!r}", "'small' or 'large'", MAKE_ONE)
     private = raw.get("segment_pool_id") not in (None, (0, 0), [0, 0])
-    return Segment(address, size, _int(raw, "stream", where, 0), pool, bool(raw.get("is_expandable")), blocks,
-                   _int(raw, "device", where, 0), private)  # fmt: skip
+    return Segment(
+        address,
+        size,
+        _int(raw, "stream", where, 0),
+        pool,
+        bool(raw.get("is_expandable")),
+        blocks,
+        _int(raw, "device", where, 0),
+        private,
+    )
 
 
 def _blocks(address: int, raw: Mapping, where: str) -> Iterator[SegmentBlock]:
@@ -141,8 +165,9 @@ def _trace(device: int, raw: object) -> Iterator[TraceEvent]:
         if event.get("action") not in ACTIONS:
             raise WorkbookError(f"action of {where} is {event.get('action')!r}", ", ".join(ACTIONS), MAKE_ONE)
         address = _int(event, "device_free" if event["action"] == "oom" else "addr", where, 0)
-        yield TraceEvent(event["action"], address, _int(event, "size", where), _int(event, "stream", where, 0),
-                         _place(event))  # fmt: skip
+        yield TraceEvent(
+            event["action"], address, _int(event, "size", where), _int(event, "stream", where, 0), _place(event)
+        )
 
 
 def _place(raw: Mapping) -> str:

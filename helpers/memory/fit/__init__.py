@@ -11,5 +11,13 @@ from .change import Fit, changes, peak_bytes, told
 from .serving import serving_changes
 from .training import accumulated_peak_bytes, ladder, training_changes
 
-__all__ = ["Fit", "accumulated_peak_bytes", "changes", "ladder", "peak_bytes", "serving_changes", "told",
-           "training_changes"]  # fmt: skip
+__all__ = [
+    "Fit",
+    "accumulated_peak_bytes",
+    "changes",
+    "ladder",
+    "peak_bytes",
+    "serving_changes",
+    "told",
+    "training_changes",
+]

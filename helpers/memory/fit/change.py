@@ -39,8 +39,13 @@ class Fit:
     @property
     def figures(self) -> dict[str, object]:
         """For JSON."""
-        return {"change": self.change, "peak_bytes": self.peak_bytes, "costs": self.costs,
-                "fields": dict(self.fields), "device": self.device or None}  # fmt: skip
+        return {
+            "change": self.change,
+            "peak_bytes": self.peak_bytes,
+            "costs": self.costs,
+            "fields": dict(self.fields),
+            "device": self.device or None,
+        }
 
 
 def peak_bytes(setup: Setup) -> int:
@@ -59,8 +64,11 @@ def changes(setup: Setup, capacity_bytes: int) -> Iterator[Fit]:
     from .training import training_changes
 
     if isinstance(capacity_bytes, bool) or not isinstance(capacity_bytes, int) or capacity_bytes < 1:
-        raise WorkbookError(f"the capacity is {capacity_bytes!r}", "a whole number of bytes from 1 up",
-                            "pass device('h100').capacity_bytes")  # fmt: skip
+        raise WorkbookError(
+            f"the capacity is {capacity_bytes!r}",
+            "a whole number of bytes from 1 up",
+            "pass device('h100').capacity_bytes",
+        )
     need = peak_bytes(setup)
     if need <= capacity_bytes:
         return
@@ -75,8 +83,11 @@ def larger_devices(need_bytes: int, capacity_bytes: int) -> Iterator[Fit]:
     """
     spare = max(need_bytes, capacity_bytes + 1)
     for price in PRICE_CLASSES:
-        holding = [gpu for gpu in DEVICES.values() if gpu.price_class and gpu.price_class.value == price
-                   and not gpu.unified and gpu.capacity_bytes >= spare]  # fmt: skip
+        holding = [
+            gpu
+            for gpu in DEVICES.values()
+            if gpu.price_class and gpu.price_class.value == price and not gpu.unified and gpu.capacity_bytes >= spare
+        ]
         if holding:
             gpu = min(holding, key=lambda gpu: gpu.capacity_bytes)
             spare = gpu.capacity_bytes + 1
@@ -94,6 +105,9 @@ def told(setup: Setup, capacity_bytes: int, offers: Iterable[Fit] | None = None)
         return f"{over} No change that is known here makes it fit: offload it, or split the model over GPUs."
     lines = [f"{over} What would fit, cheapest first:", ""]
     for number, fit in enumerate(offers, 1):
-        lines += [f"{number:>3}. {human(fit.peak_bytes):>11}  {fit.change}", f"{'costs':>16}  {fit.costs}",
-                  f"{'flags':>16}  {fit.flags}"]  # fmt: skip
+        lines += [
+            f"{number:>3}. {human(fit.peak_bytes):>11}  {fit.change}",
+            f"{'costs':>16}  {fit.costs}",
+            f"{'flags':>16}  {fit.flags}",
+        ]
     return "\n".join([*lines, "", "The CUDA context and fragmentation take their part on top of each of these peaks."])

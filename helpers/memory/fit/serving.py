@@ -37,8 +37,11 @@ def _formats(setup: ServeSetup, capacity_bytes: int) -> Iterator[Fit]:
     """Steps down the two ladders: each weight format alone with the given cache, then with a smaller one."""
     caches, weights = _below(setup, "kv", KV_LADDER), _below(setup, "weights", WEIGHT_LADDER)
     taken: list[dict[str, str]] = []
-    steps = [*({"kv": kv} for kv in caches), *({"weights": w} for w in weights),
-             *({"weights": w, "kv": kv} for w in weights for kv in caches)]  # fmt: skip
+    steps = [
+        *({"kv": kv} for kv in caches),
+        *({"weights": w} for w in weights),
+        *({"weights": w, "kv": kv} for w in weights for kv in caches),
+    ]
     for fields in steps:
         if any(part.items() <= fields.items() for part in taken) or not _fits(setup, capacity_bytes, **fields):
             continue

@@ -16,10 +16,20 @@ FUSED, EIGHT_BIT = "the fused optimizer", "8-bit Adam"
 CHECKPOINT, ONE, BF16 = "checkpoint every layer", "micro-batch 1", "pure BF16 (watch the loss)"
 MASTER = "BF16 weights with an FP32 master copy"
 LADDER = (
-    (FUSED,), (CHECKPOINT,), (FUSED, CHECKPOINT), (EIGHT_BIT,), (EIGHT_BIT, CHECKPOINT),
-    (ONE,), (ONE, CHECKPOINT), (ONE, FUSED, CHECKPOINT), (ONE, EIGHT_BIT, CHECKPOINT),
-    (BF16,), (BF16, ONE, CHECKPOINT), (BF16, ONE, EIGHT_BIT), (BF16, ONE, EIGHT_BIT, CHECKPOINT),
-)  # fmt: skip
+    (FUSED,),
+    (CHECKPOINT,),
+    (FUSED, CHECKPOINT),
+    (EIGHT_BIT,),
+    (EIGHT_BIT, CHECKPOINT),
+    (ONE,),
+    (ONE, CHECKPOINT),
+    (ONE, FUSED, CHECKPOINT),
+    (ONE, EIGHT_BIT, CHECKPOINT),
+    (BF16,),
+    (BF16, ONE, CHECKPOINT),
+    (BF16, ONE, EIGHT_BIT),
+    (BF16, ONE, EIGHT_BIT, CHECKPOINT),
+)
 COSTS = {
     FUSED: "nothing",
     EIGHT_BIT: "states rounded to 8 bits (bitsandbytes)",
@@ -77,8 +87,7 @@ def accumulated_peak_bytes(setup: TrainSetup, cuda: bool = True) -> int:
             return head
         return layer if name.startswith("backward of layer") else 0
 
-    return max(moment.total - moment.parts.get("gradients", 0) + whole + being_added(moment.name)
-               for moment in moments)  # fmt: skip
+    return max(moment.total - moment.parts.get("gradients", 0) + whole + being_added(moment.name) for moment in moments)
 
 
 def _rungs(setup: TrainSetup) -> Iterator[tuple[tuple[str, ...], dict[str, object]]]:

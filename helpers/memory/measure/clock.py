@@ -35,8 +35,11 @@ def usable(device: str | torch.device | None) -> torch.device:
     if where.type not in ("cpu", "cuda"):
         raise WorkbookError(f"{where} cannot be timed here", "cpu or cuda", "measure on device='cpu'")
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise WorkbookError("there is no GPU that PyTorch can use", "a CUDA device",
-                            "measure on device='cpu', or run `workbook doctor` to see why")  # fmt: skip
+        raise WorkbookError(
+            "there is no GPU that PyTorch can use",
+            "a CUDA device",
+            "measure on device='cpu', or run `workbook doctor` to see why",
+        )
     return where
 
 
@@ -64,8 +67,9 @@ def settle(
     return {name: best[against] * median(one[name] / one[against] for one in passes) for name in runs}
 
 
-def in_turns(runs: Mapping[Name, Run], device: str | torch.device | None = None, rel: float = 0.02
-             ) -> list[dict[Name, float]]:  # fmt: skip
+def in_turns(
+    runs: Mapping[Name, Run], device: str | torch.device | None = None, rel: float = 0.02
+) -> list[dict[Name, float]]:
     """Seconds of each run, pass by pass: five passes, and on until two in a row find none faster by more than `rel`.
 
     In each pass the fastest of three runs or more counts; there are twelve passes at most.

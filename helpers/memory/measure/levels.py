@@ -64,8 +64,10 @@ class Sweep:
         missed = [f"{name} ({human(size)})" for name, size in self.reported.items() if name not in found]
         said = []
         if missed:
-            said.append(f"No step near {', '.join(missed)}: its speed is within {STEP:.0%} of its neighbour's, or what "
-                        f"else runs on this machine hides it.")  # fmt: skip
+            said.append(
+                f"No step near {', '.join(missed)}: its speed is within {STEP:.0%} of its neighbour's, or what "
+                f"else runs on this machine hides it."
+            )
         if UNNAMED in found:
             said.append("A step that is no reported cache is other work on this machine, or its page tables.")
         return " ".join(said and [*said, "Run the cell again when nothing else runs."])

@@ -33,8 +33,11 @@ def copies(device: str | None = None, size_bytes: int = 2**28) -> tuple[Copy, ..
     Raises WorkbookError.
     """
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 2**20:
-        raise WorkbookError(f"size_bytes is {size_bytes!r}", "a whole number, at least a MiB: less times the call",
-                            "leave it out for 256 MiB")  # fmt: skip
+        raise WorkbookError(
+            f"size_bytes is {size_bytes!r}",
+            "a whole number, at least a MiB: less times the call",
+            "leave it out for 256 MiB",
+        )
     where = usable(device)
     host = torch.ones(size_bytes // 4)  # zeros would be one page of the system, mapped many times
     runs = _inside_host(host) if where.type == "cpu" else _over_the_link(host, where)

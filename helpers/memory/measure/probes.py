@@ -104,10 +104,14 @@ def roofline(names: Iterable[str] | None = None, device: str | None = None, form
     label = f"this {'GPU' if bench.device.type == 'cuda' else 'CPU'}, {bench.format_name}"
     roofs = [_roof_of(one, streams, products, label) for one in passes]
     roof = Roof(max(one.flops_per_s for one in roofs), max(one.bytes_per_s for one in roofs), label)
-    shares = {name: median(over.seconds(counted) / one[name] for over, one in zip(roofs, passes, strict=True))
-              for name, (counted, _) in probes.items()}  # fmt: skip
-    return Roofline(roof, {name: Point(name, counted, roof.seconds(counted) / shares[name])
-                           for name, (counted, _) in probes.items()})  # fmt: skip
+    shares = {
+        name: median(over.seconds(counted) / one[name] for over, one in zip(roofs, passes, strict=True))
+        for name, (counted, _) in probes.items()
+    }
+    return Roofline(
+        roof,
+        {name: Point(name, counted, roof.seconds(counted) / shares[name]) for name, (counted, _) in probes.items()},
+    )
 
 
 def _roof_of(
@@ -222,6 +226,10 @@ def _attention(bench: Bench) -> Prepared:
 
 
 PROBES: dict[str, Callable[[Bench], Prepared]] = {
-    "copy": _copy, "layernorm": _layernorm, "softmax": _softmax,
-    "GEMV": _gemv, "attention": _attention, "GEMM": _gemm,
-}  # fmt: skip
+    "copy": _copy,
+    "layernorm": _layernorm,
+    "softmax": _softmax,
+    "GEMV": _gemv,
+    "attention": _attention,
+    "GEMM": _gemm,
+}

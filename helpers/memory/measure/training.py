@@ -36,8 +36,11 @@ def step(
     262144
     """
     if not callable(run):
-        raise WorkbookError(f"run is a {type(run).__name__}", "a function without arguments that makes one training "
-                            "step", "pass the function itself: step(train_step, model, optimizer)")  # fmt: skip
+        raise WorkbookError(
+            f"run is a {type(run).__name__}",
+            "a function without arguments that makes one training step",
+            "pass the function itself: step(train_step, model, optimizer)",
+        )
     if not isinstance(model, nn.Module):
         raise WorkbookError(f"model is a {type(model).__name__}", "a torch.nn.Module", "pass the model you train")
     device = _device_of(model)
@@ -48,8 +51,9 @@ def step(
     return Watch(model, optimizer, device, foreign_bytes).measure(run, seconds)
 
 
-def training_step(setup: TrainSetup, device: str | None = None, warmup: int = 1,
-                  apply: Apply | None = None) -> Measurement:  # fmt: skip
+def training_step(
+    setup: TrainSetup, device: str | None = None, warmup: int = 1, apply: Apply | None = None
+) -> Measurement:
     """Build the model of `setup` with random weights and measure a real training step of it on this machine.
 
     `device` is "cuda" where there is a GPU, else "cpu". `apply(model, policy)` puts the checkpointing in where it is

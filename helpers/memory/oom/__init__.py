@@ -16,5 +16,22 @@ from .message import Holder, Oom, clean, parse
 from .reason import REASONS, Why, why
 from .snapshot import explain_snapshot
 
-__all__ = ["REASONS", "Change", "Explanation", "Frame", "Holder", "Oom", "Row", "Why", "clean", "explain",
-           "explain_file", "explain_snapshot", "frames", "parse", "place", "why", "with_setup"]  # fmt: skip
+__all__ = [
+    "REASONS",
+    "Change",
+    "Explanation",
+    "Frame",
+    "Holder",
+    "Oom",
+    "Row",
+    "Why",
+    "clean",
+    "explain",
+    "explain_file",
+    "explain_snapshot",
+    "frames",
+    "parse",
+    "place",
+    "why",
+    "with_setup",
+]

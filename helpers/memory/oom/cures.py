@@ -33,43 +33,66 @@ class Change:
 
 def _expandable(oom: Oom) -> Change:
     name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in oom.text else "PYTORCH_CUDA_ALLOC_CONF"
-    return Change(f"{name}=expandable_segments:True, set before the first CUDA call",
-                  "nothing to try; no effect on Windows, and old versions cannot share such tensors")  # fmt: skip
+    return Change(
+        f"{name}=expandable_segments:True, set before the first CUDA call",
+        "nothing to try; no effect on Windows, and old versions cannot share such tensors",
+    )
 
 
-REUSE = Change("allocate the largest and longest-lived tensors first; pad or bucket lengths so that sizes repeat",
-               "code, and the padding")  # fmt: skip
-SPLIT = Change("max_split_size_mb:512 in the same variable, where expandable segments are not supported",
-               "large cached blocks are kept whole, so more memory stays reserved")  # fmt: skip
-NO_GRAD = Change("if this is evaluation: torch.inference_mode(), and no list that keeps losses or logits on the GPU "
-                 "(.item() or .cpu())", "nothing")  # fmt: skip
+REUSE = Change(
+    "allocate the largest and longest-lived tensors first; pad or bucket lengths so that sizes repeat",
+    "code, and the padding",
+)
+SPLIT = Change(
+    "max_split_size_mb:512 in the same variable, where expandable segments are not supported",
+    "large cached blocks are kept whole, so more memory stays reserved",
+)
+NO_GRAD = Change(
+    "if this is evaluation: torch.inference_mode(), and no list that keeps losses or logits on the GPU "
+    "(.item() or .cpu())",
+    "nothing",
+)
 MICRO_BATCH = Change("a smaller micro-batch, accumulated to the same batch", "smaller kernels: some time")
-CHECKPOINTING = Change("checkpoint the layers: gradient_checkpointing_enable() or torch.utils.checkpoint",
-                       "one more forward, up to a third more compute")  # fmt: skip
-CHUNKED_LOSS = Change("compute the loss in chunks of tokens, or fused with lm_head (Liger, cut cross-entropy)",
-                      "code; almost no time")  # fmt: skip
+CHECKPOINTING = Change(
+    "checkpoint the layers: gradient_checkpointing_enable() or torch.utils.checkpoint",
+    "one more forward, up to a third more compute",
+)
+CHUNKED_LOSS = Change(
+    "compute the loss in chunks of tokens, or fused with lm_head (Liger, cut cross-entropy)", "code; almost no time"
+)
 LAST_LOGITS = Change("in generation keep the last token's logits only (logits_to_keep=1)", "nothing")
 SDPA = Change("attn_implementation='sdpa' or 'flash_attention_2': the T × T scores are never stored", "nothing")
-KV_ROOM = Change("fewer sequences at once, a shorter context, or a cache in fewer bits or on the host (offloaded)",
-                 "throughput, length or quality")  # fmt: skip
+KV_ROOM = Change(
+    "fewer sequences at once, a shorter context, or a cache in fewer bits or on the host (offloaded)",
+    "throughput, length or quality",
+)
 STATIC_CACHE = Change("a static or paged cache: it grows without copying itself", "its full size from the start")
-LOW_LOAD = Change("load in the dtype that you run in (dtype='bfloat16') and straight onto the device "
-                  "(device_map), not in FP32 and then .to()", "nothing")  # fmt: skip
+LOW_LOAD = Change(
+    "load in the dtype that you run in (dtype='bfloat16') and straight onto the device "
+    "(device_map), not in FP32 and then .to()",
+    "nothing",
+)
 QUANTIZE = Change("load the weights in 8 or 4 bits", "quality: measure it")
 OLD_MODEL = Change("del the model that was there before, then gc.collect() and torch.cuda.empty_cache()", "nothing")
 FUSED = Change("AdamW(fused=True): the default holds one more copy of the parameters during step()", "nothing")
-STATES = Change("8-bit states (bitsandbytes AdamW8bit), Adafactor, or ZeRO over several GPUs",
-                "rounded states, other updates, or more GPUs")  # fmt: skip
+STATES = Change(
+    "8-bit states (bitsandbytes AdamW8bit), Adafactor, or ZeRO over several GPUs",
+    "rounded states, other updates, or more GPUs",
+)
 PREALLOCATE = Change("make the result once and copy into it: torch.cat holds inputs and output together", "code")
 SHAPES = Change("print the shapes of that line: one huge request is usually a broadcast that nobody meant", "")
 RETRY = Change("retry outside the `except`: inside it, the error's frames keep the failed step's tensors alive", "code")
-LIMIT = Change("raise or drop the limit: torch.cuda.set_per_process_memory_fraction, or the setting "
-               "per_process_memory_fraction", "less for whoever shares the card")  # fmt: skip
+LIMIT = Change(
+    "raise or drop the limit: torch.cuda.set_per_process_memory_fraction, or the setting per_process_memory_fraction",
+    "less for whoever shares the card",
+)
 UNCAP = Change("capped() is there to be met: make the block need less, or raise its GiB", "")
 MPS_LIMIT = Change("torch.mps.empty_cache() between phases, and close what else uses the GPU", "a little time")
 MPS_RATIO = Change("PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 lifts the limit", "the whole Mac may swap or freeze")
-CACHE_BACK = Change("torch.cuda.empty_cache() before the first call that needs it, so that the driver has room",
-                    "the next allocations are slower")  # fmt: skip
+CACHE_BACK = Change(
+    "torch.cuda.empty_cache() before the first call that needs it, so that the driver has room",
+    "the next allocations are slower",
+)
 UTILIZATION = Change("a higher gpu_memory_utilization, if nobody else is on the card", "less room for others")
 MODEL_LEN = Change("a smaller max_model_len", "longer requests are refused")
 KV_FP8 = Change("kv_cache_dtype='fp8', or weights in fewer bits", "quality: measure it")
@@ -77,8 +100,11 @@ EAGER_VLLM = Change("enforce_eager=True: no CUDA graphs and their pools", "slowe
 WORKERS = Change("fewer DataLoader workers, a smaller prefetch_factor: each holds its own batches", "input speed")
 HOST_LOAD = Change("load weights straight onto the GPU (device_map, safetensors), not through host memory", "nothing")
 HOST_LIMIT = Change("raise the container's or job's memory limit", "a larger machine")
-BLOCKING = Change("run it once with CUDA_LAUNCH_BLOCKING=1 and torch.cuda.memory._record_memory_history(): it shows "
-                  "the line and the sizes", "a slow run")  # fmt: skip
+BLOCKING = Change(
+    "run it once with CUDA_LAUNCH_BLOCKING=1 and torch.cuda.memory._record_memory_history(): it shows "
+    "the line and the sizes",
+    "a slow run",
+)
 SMI = Change("nvidia-smi: see who is on the card", "nothing")
 OTHER_CARD = Change("another card: CUDA_VISIBLE_DEVICES=…", "nothing, if one is idle")
 
@@ -95,9 +121,12 @@ _AT = {
     "": (NO_GRAD, MICRO_BATCH, CHECKPOINTING),
 }
 _OF_KIND = {
-    "mps": (MPS_LIMIT, MICRO_BATCH, MPS_RATIO), "vllm": (UTILIZATION, MODEL_LEN, KV_FP8, EAGER_VLLM),
-    "cublas": (CACHE_BACK, SMI, MICRO_BATCH), "driver": (SMI, CACHE_BACK, BLOCKING), "cap": (UNCAP,),
-}  # fmt: skip
+    "mps": (MPS_LIMIT, MICRO_BATCH, MPS_RATIO),
+    "vllm": (UTILIZATION, MODEL_LEN, KV_FP8, EAGER_VLLM),
+    "cublas": (CACHE_BACK, SMI, MICRO_BATCH),
+    "driver": (SMI, CACHE_BACK, BLOCKING),
+    "cap": (UNCAP,),
+}
 
 
 def changes_for(oom: Oom, reason: str, place: str, retried: bool = False) -> tuple[Change, ...]:
@@ -128,5 +157,10 @@ def _evict(oom: Oom) -> tuple[Change, ...]:
     if not pids:
         return (SMI,)
     who = "process" if len(pids) == 1 else "processes"
-    return (Change(f"nvidia-smi, then end or move {who} {', '.join(pids)} if it is yours: often a notebook or a run "
-                   "that did not stop", "whatever it was doing"),)  # fmt: skip
+    return (
+        Change(
+            f"nvidia-smi, then end or move {who} {', '.join(pids)} if it is yours: often a notebook or a run "
+            "that did not stop",
+            "whatever it was doing",
+        ),
+    )

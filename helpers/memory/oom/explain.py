@@ -13,10 +13,13 @@ from .frames import Frame
 from .message import Oom, clean, parse
 from .reason import Why, strangers, why
 
-FAILED_AGAIN = ("It failed again while the first failure was being handled: inside an `except`, the error's frames "
-                "still hold the failed step's tensors.")  # fmt: skip
-_OF_PLACE = {stack_of.OPTIMIZER: ("If this was the first step: the states are made there, and every later step needs "
-                                  "them too.",)}  # fmt: skip
+FAILED_AGAIN = (
+    "It failed again while the first failure was being handled: inside an `except`, the error's frames "
+    "still hold the failed step's tensors."
+)
+_OF_PLACE = {
+    stack_of.OPTIMIZER: ("If this was the first step: the states are made there, and every later step needs them too.",)
+}
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,21 @@ class Explanation:
     def figures(self) -> dict[str, object]:
         frame = self.frame
         return {
-            "reason": self.reason, "title": self.title, "sentence": self.why.sentence, "notes": list(self.why.notes),
+            "reason": self.reason,
+            "title": self.title,
+            "sentence": self.why.sentence,
+            "notes": list(self.why.notes),
             "place": self.place or None,
             "line": {"path": frame.path, "line": frame.line, "function": frame.function, "code": frame.code}
-            if frame else None,
+            if frame
+            else None,
             "bytes": {row.name: row.size_bytes for row in self.rows},
             "blocks": [{"made_by": row.name, "bytes": row.size_bytes, "note": row.note} for row in self.blocks],
             "changes": [change.figures for change in self.changes],
-            "fit": [fit.figures for fit in self.fits], "predicted": self.predicted or None,
+            "fit": [fit.figures for fit in self.fits],
+            "predicted": self.predicted or None,
             "following": self.following,
-        }  # fmt: skip
+        }
 
     def __str__(self) -> str:
         return "\n".join(_page(self))
@@ -87,10 +95,15 @@ def explain(text: str) -> Explanation:
     retried = _failed_again(text, oom)
     decided = replace(decided, notes=(*decided.notes, *((FAILED_AGAIN,) if retried else ()), *_OF_PLACE.get(place, ())))
     return Explanation(
-        _title(oom, place), decided, tuple(_rows(oom)), place, stack_of.users_line(stack),
-        changes=changes_for(oom, decided.reason, place, retried=retried), room_bytes=_room(oom),
+        _title(oom, place),
+        decided,
+        tuple(_rows(oom)),
+        place,
+        stack_of.users_line(stack),
+        changes=changes_for(oom, decided.reason, place, retried=retried),
+        room_bytes=_room(oom),
         following=oom.following,
-    )  # fmt: skip
+    )
 
 
 def _failed_again(text: str, oom: Oom) -> bool:

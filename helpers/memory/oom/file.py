@@ -31,8 +31,9 @@ def explain_file(
     """
     data = _read(path)
     if str(path) == "-" and data.startswith(PICKLE):
-        raise WorkbookError("a snapshot came through the pipe", "a log in the pipe, or a snapshot in a file",
-                            "give the snapshot's path")  # fmt: skip
+        raise WorkbookError(
+            "a snapshot came through the pipe", "a log in the pipe, or a snapshot in a file", "give the snapshot's path"
+        )
     found = explain_snapshot(read_snapshot(path), card) if data.startswith(PICKLE) else explain(_decoded(data))
     return found if setup is None else with_setup(found, setup, card)
 
@@ -44,12 +45,18 @@ def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device 
     """
     room, need = found.room_bytes or (card.capacity_bytes if card else None), peak_bytes(setup)
     if room is None:
-        raise WorkbookError("nothing here says how large the card is", "a message with its capacity, or a GPU's name",
-                            "add --gpu, as in --gpu rtx-4090")  # fmt: skip
+        raise WorkbookError(
+            "nothing here says how large the card is",
+            "a message with its capacity, or a GPU's name",
+            "add --gpu, as in --gpu rtx-4090",
+        )
     what = f"By the closed form {setup.model.name} with these flags needs {human(need)} at its peak"
     if need <= room:
-        return replace(found, predicted=f"{what}, and {human(room)} is there for it: so it fits. The run differs from "
-                       "the flags, something holds tensors from before, or the rest is fragmentation.")  # fmt: skip
+        return replace(
+            found,
+            predicted=f"{what}, and {human(room)} is there for it: so it fits. The run differs from "
+            "the flags, something holds tensors from before, or the rest is fragmentation.",
+        )
     fits = tuple(islice(changes(setup, room), OFFERS))
     how = "What would fit:" if fits else "No change that is known here makes it fit."
     return replace(found, fits=fits, predicted=f"{what}, and {human(room)} is there for it. {how}")
@@ -63,12 +70,18 @@ def _read(path: str | Path) -> bytes:
         with Path(path).open("rb") as file:
             head = file.read(1)
             if head != PICKLE and size > MAX_LOG_BYTES:
-                raise WorkbookError(f"{path} has {human(size)}", f"a log of up to {human(MAX_LOG_BYTES)}",
-                                    "cut out the failure: grep -B 60 'out of memory' FILE | head -200")  # fmt: skip
+                raise WorkbookError(
+                    f"{path} has {human(size)}",
+                    f"a log of up to {human(MAX_LOG_BYTES)}",
+                    "cut out the failure: grep -B 60 'out of memory' FILE | head -200",
+                )
             return head if head == PICKLE else head + file.read()
     except OSError as error:
-        raise WorkbookError(f"cannot read {path}: {error.strerror}", "a log with a traceback, or a snapshot",
-                            "give the path of a file, or - to read from a pipe") from None  # fmt: skip
+        raise WorkbookError(
+            f"cannot read {path}: {error.strerror}",
+            "a log with a traceback, or a snapshot",
+            "give the path of a file, or - to read from a pipe",
+        ) from None
 
 
 def _decoded(data: bytes) -> str:

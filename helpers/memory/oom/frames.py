@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 LIBRARY = re.compile(r"site-packages|dist-packages|[\\/]lib[\\/]python3|[\\/]Lib[\\/]|^<frozen|[\\/]torch[\\/]nn[\\/]")
 # Between an operator and its refusal by a dispatch mode, as `capped` is one: these frames say nothing of the place.
-BETWEEN = re.compile(r"helpers[\\/]memory[\\/](?:meter|fresh)\.py"
-                     r"|[\\/]torch[\\/](?:_dynamo[\\/]eval_frame|_compile|utils[\\/]_python_dispatch)\.py")  # fmt: skip
+BETWEEN = re.compile(
+    r"helpers[\\/]memory[\\/](?:meter|fresh)\.py"
+    r"|[\\/]torch[\\/](?:_dynamo[\\/]eval_frame|_compile|utils[\\/]_python_dispatch)\.py"
+)
 BEGINS = re.compile(r"Traceback \(most recent call last\)")
-PREFIX = re.compile(r"^(?:\[rank\d+\]: ?|\(?\w+ pid=\d+\)? ?(?:\w+ [\d-]+ [\d:]+ \[[^\]]+\] ?)?"
-                    r"|(?:\S+  ?\| )?ERROR [\d-]+ [\d:]+ \[[^\]]+\] ?|\d{4}-\d\d-\d\d [\d:.,]+ (?:\| )?)")  # fmt: skip
+PREFIX = re.compile(
+    r"^(?:\[rank\d+\]: ?|\(?\w+ pid=\d+\)? ?(?:\w+ [\d-]+ [\d:]+ \[[^\]]+\] ?)?"
+    r"|(?:\S+  ?\| )?ERROR [\d-]+ [\d:]+ \[[^\]]+\] ?|\d{4}-\d\d-\d\d [\d:.,]+ (?:\| )?)"
+)
 # Python's own, IPython 8's, IPython 7's, rich's
 FRAME = re.compile(
     r'^\s*File "(?P<py>[^"]+)", line (?P<py_line>\d+)(?:, in (?P<py_name>.+))?$'
@@ -102,26 +106,36 @@ JOINING, FORWARD = "joining tensors", "the forward pass"
 PLACES: tuple[tuple[str, re.Pattern], ...] = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        (LOADING, r"from_pretrained|load_state_dict|_load_pretrained|safetensors|core_model_loading|serialization\.py"
-                  r"|load_model|model_loader|module\.py:\d*:(?:_apply|to|cuda|convert)\b"),
+        (
+            LOADING,
+            r"from_pretrained|load_state_dict|_load_pretrained|safetensors|core_model_loading|serialization\.py"
+            r"|load_model|model_loader|module\.py:\d*:(?:_apply|to|cuda|convert)\b",
+        ),
         (OPTIMIZER, r"torch/optim/|bitsandbytes/optim/|apex/optimizers/|optimizer\.step\(|optim\.step\("),
         (RECOMPUTE, r"utils/checkpoint\.py:\d*:(?:unpack_hook|recompute_fn|backward)|checkpointing\.py:\d*:backward"),
         (BACKWARD, r"\.backward\(|_engine_run_backward|_execution_engine|autograd/__init__\.py:\d*:(?:backward|grad)"),
         (KV_CACHE, r"cache_utils\.py|cache_engine\.py|kv_cache|key_cache|_allocate_kv"),
         (LOGITS, r"cross_entropy|loss_utils\.py|lm_head|log_softmax|logits|loss_function|CrossEntropyLoss"),
-        (SCORES, r"eager_attention|attn_weights|attention_scores|baddbmm|math_sdp"
-                 r"|matmul\(q\w*, ?k|(?:F|functional)\.softmax\("),
+        (
+            SCORES,
+            r"eager_attention|attn_weights|attention_scores|baddbmm|math_sdp"
+            r"|matmul\(q\w*, ?k|(?:F|functional)\.softmax\(",
+        ),
         (JOINING, r"torch\.(?:cat|stack|hstack|vstack)\("),
         (FORWARD, r"nn/modules/|_call_impl|:forward\b"),
     )
-)  # fmt: skip
+)
 TEXTS = {
-    LOADING: "while weights were loaded or moved", OPTIMIZER: "in the optimizer step",
-    RECOMPUTE: "in the backward pass, while a checkpointed part was recomputed", BACKWARD: "in the backward pass",
-    KV_CACHE: "while the KV cache grew", LOGITS: "at the logits or the loss",
-    SCORES: "at the attention scores", JOINING: "where tensors are joined (a copy of all of them)",
+    LOADING: "while weights were loaded or moved",
+    OPTIMIZER: "in the optimizer step",
+    RECOMPUTE: "in the backward pass, while a checkpointed part was recomputed",
+    BACKWARD: "in the backward pass",
+    KV_CACHE: "while the KV cache grew",
+    LOGITS: "at the logits or the loss",
+    SCORES: "at the attention scores",
+    JOINING: "where tensors are joined (a copy of all of them)",
     FORWARD: "in the forward pass",
-}  # fmt: skip
+}
 _DEEPEST = (KV_CACHE, LOGITS, SCORES, JOINING)  # outer frames pass through all of these
 
 

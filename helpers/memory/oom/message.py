@@ -12,13 +12,24 @@ from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
 
-UNITS = {"bytes": 1, "B": 1, "KB": 2**10, "KIB": 2**10, "MB": 2**20, "MIB": 2**20, "GB": 2**30, "GIB": 2**30,
-         "TIB": 2**40}  # fmt: skip
+UNITS = {
+    "bytes": 1,
+    "B": 1,
+    "KB": 2**10,
+    "KIB": 2**10,
+    "MB": 2**20,
+    "MIB": 2**20,
+    "GB": 2**30,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 UNKNOWN_TO_DRIVER = 2**60  # Windows' driver answers −1 for the memory of a process: 17179869184.00 GiB in the message
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-LOOKED_FOR = ("'CUDA out of memory' (HIP and XPU too), 'MPS backend out of memory', CUBLAS_STATUS_ALLOC_FAILED, 'CUDA "
-              "error: out of memory', DefaultCPUAllocator, vLLM's 'No available memory for the cache blocks', "
-              "'Killed' or SIGKILL")  # fmt: skip
+LOOKED_FOR = (
+    "'CUDA out of memory' (HIP and XPU too), 'MPS backend out of memory', CUBLAS_STATUS_ALLOC_FAILED, 'CUDA "
+    "error: out of memory', DefaultCPUAllocator, vLLM's 'No available memory for the cache blocks', "
+    "'Killed' or SIGKILL"
+)
 
 
 @dataclass(frozen=True)
@@ -84,11 +95,16 @@ def parse(text: str) -> Oom:
     (20971520, 0, 30)
     """
     text = clean(text)
-    found = sorted(((match.start(), kind, match) for kind, pattern, _ in KINDS for match in pattern.finditer(text)),
-                   key=lambda item: item[0])  # fmt: skip
+    found = sorted(
+        ((match.start(), kind, match) for kind, pattern, _ in KINDS for match in pattern.finditer(text)),
+        key=lambda item: item[0],
+    )
     if not found:
-        raise WorkbookError("there is no out-of-memory message in this text", LOOKED_FOR,
-                            "give the whole log, or a snapshot by torch.cuda.memory._dump_snapshot")  # fmt: skip
+        raise WorkbookError(
+            "there is no out-of-memory message in this text",
+            LOOKED_FOR,
+            "give the whole log, or a snapshot by torch.cuda.memory._dump_snapshot",
+        )
     start, kind, match = found[0]
     reader = next(reader for name, _, reader in KINDS if name == kind)
     return replace(reader(" ".join(_message(text, match).split())), start=start, following=len(found) - 1)
@@ -136,29 +152,50 @@ def _allocator(text: str) -> Oom:
     named = re.findall(rf"Process (\d+) has {SIZE} memory", text)
     holders = tuple(Holder(int(pid), _size(size)) for pid, size in named)
     return Oom(
-        "allocator", text, int(card[1]) if card else None, _find(r"Tried to allocate {}", text),
+        "allocator",
+        text,
+        int(card[1]) if card else None,
+        _find(r"Tried to allocate {}", text),
         _find(r"total capaci?ty of {}", text) or _find(r"{} total capacity", text),
         _find(r"of which {} is free", text) if "of which" in text else _find(r"{} free", text),
-        allocated, cached, _find(r"{} allocated in private pools", text),
-        _find(r"this process has {} memory", text), _find(r"{} allowed", text), holders=holders,
-    )  # fmt: skip
+        allocated,
+        cached,
+        _find(r"{} allocated in private pools", text),
+        _find(r"this process has {} memory", text),
+        _find(r"{} allowed", text),
+        holders=holders,
+    )
 
 
 def _cap(text: str) -> Oom:
-    return Oom("cap", text, requested_bytes=_find(r"allocate {}", text),
-               allocated_bytes=_find(r"{} is allocated", text),
-               allowed_bytes=_find(r"The cap is {}", text), free_bytes=_find(r"of which {} is free", text))  # fmt: skip
+    return Oom(
+        "cap",
+        text,
+        requested_bytes=_find(r"allocate {}", text),
+        allocated_bytes=_find(r"{} is allocated", text),
+        allowed_bytes=_find(r"The cap is {}", text),
+        free_bytes=_find(r"of which {} is free", text),
+    )
 
 
 def _mps(text: str) -> Oom:
-    return Oom("mps", text, requested_bytes=_find(r"Tried to allocate {}", text),
-               allocated_bytes=_find(r"MPS allocated: {}", text), allowed_bytes=_find(r"max allowed: {}", text),
-               other_bytes=_find(r"other allocations: {}", text))  # fmt: skip
+    return Oom(
+        "mps",
+        text,
+        requested_bytes=_find(r"Tried to allocate {}", text),
+        allocated_bytes=_find(r"MPS allocated: {}", text),
+        allowed_bytes=_find(r"max allowed: {}", text),
+        other_bytes=_find(r"other allocations: {}", text),
+    )
 
 
 def _vllm(text: str) -> Oom:
-    return Oom("vllm", text, requested_bytes=_find(r"{} KV cache is needed", text),
-               free_bytes=_find(r"available KV cache memory \({}\)", text))  # fmt: skip
+    return Oom(
+        "vllm",
+        text,
+        requested_bytes=_find(r"{} KV cache is needed", text),
+        free_bytes=_find(r"available KV cache memory \({}\)", text),
+    )
 
 
 def _host(text: str) -> Oom:
@@ -182,11 +219,24 @@ KINDS: tuple[tuple[str, re.Pattern, Reader], ...] = (
     ("cap", re.compile(r"(?<!CUDA )(?<!HIP )out of memory\. Tried to allocate [^.]+\.\d+ \w+\.\s+The cap is"), _cap),
     ("mps", re.compile(r"MPS backend out of memory"), _mps),
     ("cublas", re.compile(r"CUBLAS_STATUS_ALLOC_FAILED"), lambda text: Oom("cublas", text)),
-    ("driver", re.compile(r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"),
-     lambda text: Oom("driver", text)),
-    ("vllm", re.compile(r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with)"),
-     _vllm),
+    (
+        "driver",
+        re.compile(r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"),
+        lambda text: Oom("driver", text),
+    ),
+    (
+        "vllm",
+        re.compile(r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with)"),
+        _vllm,
+    ),
     ("host", re.compile(r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b", re.MULTILINE), _host),
-    ("killed", re.compile(r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*: ?-9\b"
-                          r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b", re.MULTILINE), _killed),
-)  # fmt: skip
+    (
+        "killed",
+        re.compile(
+            r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*: ?-9\b"
+            r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",
+            re.MULTILINE,
+        ),
+        _killed,
+    ),
+)

@@ -8,8 +8,13 @@ from ..account import human
 from .message import Holder, Oom
 
 FULL, FRAGMENTED, CAPPED, OUTSIDE, HOST, UNCLEAR = REASONS = (
-    "full", "fragmented", "capped", "outside", "host", "unclear"
-)  # fmt: skip
+    "full",
+    "fragmented",
+    "capped",
+    "outside",
+    "host",
+    "unclear",
+)
 # A process's own CUDA context, kernels and libraries: 0.1 GiB (T4) to 1.8 GiB (vLLM) were seen. More than this on the
 # card without being PyTorch's is worth asking after.
 ORDINARY_OUTSIDE_BYTES = 2 * 2**30
@@ -37,8 +42,11 @@ def _allocator(oom: Oom) -> Why:
     if None in (asked, allocated, cached, free):
         return Why(UNCLEAR, "The message gives no sizes, so it does not tell a full card from a fragmented one.")
     if oom.capacity_bytes and asked > oom.capacity_bytes:
-        return Why(FULL, f"One request of {human(asked)} is larger than the card's {human(oom.capacity_bytes)}: no "
-                         "cleaning up helps. Look at the shapes on that line.")  # fmt: skip
+        return Why(
+            FULL,
+            f"One request of {human(asked)} is larger than the card's {human(oom.capacity_bytes)}: no "
+            "cleaning up helps. Look at the shapes on that line.",
+        )
     limit = oom.allowed_bytes
     if limit is not None and (asked <= free or allocated + cached + asked > limit + ROUNDING_BYTES):
         return _under_a_limit(oom)
@@ -50,26 +58,48 @@ def _allocator(oom: Oom) -> Why:
 def _under_a_limit(oom: Oom) -> Why:
     asked, allocated, limit = oom.requested_bytes, oom.allocated_bytes, oom.allowed_bytes
     if allocated + asked > limit - ROUNDING_BYTES:
-        return Why(CAPPED, f"{human(allocated)} in tensors and {human(asked)} more pass the {human(limit)} that this "
-                           f"process is allowed; the card itself has {human(oom.free_bytes)} free.")  # fmt: skip
-    return Why(FRAGMENTED, f"{human(limit - allocated)} of the {human(limit)} allowed are not in tensors, but "
-                           f"{human(oom.cached_bytes)} are cached in pieces too small for {human(asked)}.")  # fmt: skip
+        return Why(
+            CAPPED,
+            f"{human(allocated)} in tensors and {human(asked)} more pass the {human(limit)} that this "
+            f"process is allowed; the card itself has {human(oom.free_bytes)} free.",
+        )
+    return Why(
+        FRAGMENTED,
+        f"{human(limit - allocated)} of the {human(limit)} allowed are not in tensors, but "
+        f"{human(oom.cached_bytes)} are cached in pieces too small for {human(asked)}.",
+    )
 
 
 def _in_pieces(oom: Oom) -> Why:
     asked, cached, free = oom.requested_bytes, oom.cached_bytes, oom.free_bytes
     if asked <= free:
-        return Why(UNCLEAR, f"{human(free)} were free when the message was written, more than the {human(asked)} asked."
-                            " Another process may have let go in between, or the driver had a reason of its own: "
-                            "the message does not say.")  # fmt: skip
+        return Why(
+            UNCLEAR,
+            f"{human(free)} were free when the message was written, more than the {human(asked)} asked."
+            " Another process may have let go in between, or the driver had a reason of its own: "
+            "the message does not say.",
+        )
     others = sum(held.held_bytes or 0 for held in strangers(oom))
     if others > oom.reserved_bytes:
-        return Why(OUTSIDE, f"Other processes hold {human(others)} of this card, more than the "
-                            f"{human(oom.reserved_bytes)} of PyTorch's, {human(cached)} of them unused.")  # fmt: skip
-    notes = (f"Only {cached / oom.reserved_bytes:.1%} of what PyTorch holds is unused: the card is nearly full too, "
-             "and curing the fragments buys little.",) if is_nearly_full(oom) else ()  # fmt: skip
-    return Why(FRAGMENTED, f"{human(cached + free)} were unused ({human(cached)} cached by PyTorch, {human(free)} free "
-                           f"on the card), but no piece of it held {human(asked)}.", notes)  # fmt: skip
+        return Why(
+            OUTSIDE,
+            f"Other processes hold {human(others)} of this card, more than the "
+            f"{human(oom.reserved_bytes)} of PyTorch's, {human(cached)} of them unused.",
+        )
+    notes = (
+        (
+            f"Only {cached / oom.reserved_bytes:.1%} of what PyTorch holds is unused: the card is nearly full too, "
+            "and curing the fragments buys little.",
+        )
+        if is_nearly_full(oom)
+        else ()
+    )
+    return Why(
+        FRAGMENTED,
+        f"{human(cached + free)} were unused ({human(cached)} cached by PyTorch, {human(free)} free "
+        f"on the card), but no piece of it held {human(asked)}.",
+        notes,
+    )
 
 
 def is_nearly_full(oom: Oom) -> bool:
@@ -84,14 +114,23 @@ def _too_full(oom: Oom) -> Why:
     outside = oom.outside_bytes or 0
     named = ", ".join(f"process {held.pid} ({human(held.held_bytes)})" for held in strangers(oom) if held.held_bytes)
     if others >= short:
-        return Why(OUTSIDE, f"{human(short)} are missing, and {named} holds more than that on the same card."
-                   if named.count("process") == 1 else
-                   f"{human(short)} are missing, and other processes hold more than that: {named}.")  # fmt: skip
+        return Why(
+            OUTSIDE,
+            f"{human(short)} are missing, and {named} holds more than that on the same card."
+            if named.count("process") == 1
+            else f"{human(short)} are missing, and other processes hold more than that: {named}.",
+        )
     if outside - ORDINARY_OUTSIDE_BYTES >= short:
-        return Why(OUTSIDE, f"{human(short)} are missing, and {human(outside)} of the card are held by something else "
-                            "than PyTorch's allocator.")  # fmt: skip
-    return Why(FULL, f"{human(allocated)} in tensors and {human(asked)} more do not fit: even with all that was unused "
-                     f"({human(cached + free)}) in one piece, {human(short)} would be missing.")  # fmt: skip
+        return Why(
+            OUTSIDE,
+            f"{human(short)} are missing, and {human(outside)} of the card are held by something else "
+            "than PyTorch's allocator.",
+        )
+    return Why(
+        FULL,
+        f"{human(allocated)} in tensors and {human(asked)} more do not fit: even with all that was unused "
+        f"({human(cached + free)}) in one piece, {human(short)} would be missing.",
+    )
 
 
 def strangers(oom: Oom) -> tuple[Holder, ...]:
@@ -122,8 +161,11 @@ def _notes(oom: Oom) -> list[str]:
         notes.append("2 MiB is the segment that serves tensors up to 1 MiB: the tensor itself may be smaller.")
     if oom.holders and oom.process_bytes is None and oom.kind == "allocator":
         mine = possible_selves(oom)
-        notes.append(f"Process {mine[0].pid} is probably this one: ids differ in a container." if len(mine) == 1 else
-                     "The message does not say which of these processes is this one.")  # fmt: skip
+        notes.append(
+            f"Process {mine[0].pid} is probably this one: ids differ in a container."
+            if len(mine) == 1
+            else "The message does not say which of these processes is this one."
+        )
     if any(held.held_bytes is None for held in oom.holders):
         notes.append("The driver does not tell what other processes hold (Windows).")
     if oom.private_bytes:
@@ -134,23 +176,34 @@ def _notes(oom: Oom) -> list[str]:
 def _cap(oom: Oom) -> Why:
     if oom.allowed_bytes is None or oom.allocated_bytes is None or oom.requested_bytes is None:
         return Why(CAPPED, "A cap of this workbook was reached.")
-    return Why(CAPPED, f"{human(oom.allocated_bytes)} in tensors and {human(oom.requested_bytes)} more pass the cap of "
-                       f"{human(oom.allowed_bytes)} that `capped` sets; the machine itself has more.")  # fmt: skip
+    return Why(
+        CAPPED,
+        f"{human(oom.allocated_bytes)} in tensors and {human(oom.requested_bytes)} more pass the cap of "
+        f"{human(oom.allowed_bytes)} that `capped` sets; the machine itself has more.",
+    )
 
 
 def _mps(oom: Oom) -> Why:
     if None in (oom.allocated_bytes, oom.other_bytes, oom.allowed_bytes, oom.requested_bytes):
         return Why(CAPPED, "PyTorch's limit on the memory that it may take from the Mac was reached.")
-    return Why(CAPPED, f"{human(oom.allocated_bytes)} of PyTorch's, {human(oom.other_bytes)} of other Metal memory "
-                       f"and {human(oom.requested_bytes)} more pass the {human(oom.allowed_bytes)} that PyTorch may "
-                       "take of the memory that CPU and GPU share.")  # fmt: skip
+    return Why(
+        CAPPED,
+        f"{human(oom.allocated_bytes)} of PyTorch's, {human(oom.other_bytes)} of other Metal memory "
+        f"and {human(oom.requested_bytes)} more pass the {human(oom.allowed_bytes)} that PyTorch may "
+        "take of the memory that CPU and GPU share.",
+    )
 
 
 def _cublas(oom: Oom) -> Why:
-    return Why(FULL, "cuBLAS asked the driver for its handle or workspace and the card had too little left. The text "
-                     "gives no sizes; PyTorch's cache may hold much of the card.",
-               ("Seen too when a kernel before it failed or the CUDA libraries do not match: "
-                "CUDA_LAUNCH_BLOCKING=1 shows where.",))  # fmt: skip
+    return Why(
+        FULL,
+        "cuBLAS asked the driver for its handle or workspace and the card had too little left. The text "
+        "gives no sizes; PyTorch's cache may hold much of the card.",
+        (
+            "Seen too when a kernel before it failed or the CUDA libraries do not match: "
+            "CUDA_LAUNCH_BLOCKING=1 shows where.",
+        ),
+    )
 
 
 def _driver(oom: Oom) -> Why:
@@ -164,26 +217,47 @@ def _driver(oom: Oom) -> Why:
 
 def _vllm(oom: Oom) -> Why:
     if oom.requested_bytes is None or oom.free_bytes is None:
-        return Why(CAPPED, "After weights and activations, the share of the card that vLLM may use "
-                           "(gpu_memory_utilization) leaves no block for the KV cache.")  # fmt: skip
-    return Why(CAPPED, f"One sequence of max_model_len needs {human(oom.requested_bytes)} of KV cache, and the share "
-                       f"of the card that vLLM may use leaves {human(oom.free_bytes)}.")  # fmt: skip
+        return Why(
+            CAPPED,
+            "After weights and activations, the share of the card that vLLM may use "
+            "(gpu_memory_utilization) leaves no block for the KV cache.",
+        )
+    return Why(
+        CAPPED,
+        f"One sequence of max_model_len needs {human(oom.requested_bytes)} of KV cache, and the share "
+        f"of the card that vLLM may use leaves {human(oom.free_bytes)}.",
+    )
 
 
 def _host(oom: Oom) -> Why:
     if oom.requested_bytes is None:
         return Why(HOST, "The machine's own memory ran out, not the GPU's.")
-    return Why(HOST, f"A tensor of {human(oom.requested_bytes)} did not fit the machine's own memory; the GPU is not "
-                     "involved. The message does not say how much was free.")  # fmt: skip
+    return Why(
+        HOST,
+        f"A tensor of {human(oom.requested_bytes)} did not fit the machine's own memory; the GPU is not "
+        "involved. The message does not say how much was free.",
+    )
 
 
 def _killed(oom: Oom) -> Why:
     if oom.process_bytes is not None:
-        return Why(HOST, f"The kernel killed the process for the machine's own memory; it held "
-                         f"{human(oom.process_bytes)} of it.")  # fmt: skip
-    return Why(UNCLEAR, "A process was killed from outside (SIGKILL). Host memory is the usual cause; the text "
-                        "does not say, `dmesg | grep -i oom` or the container's events do.")  # fmt: skip
+        return Why(
+            HOST,
+            f"The kernel killed the process for the machine's own memory; it held {human(oom.process_bytes)} of it.",
+        )
+    return Why(
+        UNCLEAR,
+        "A process was killed from outside (SIGKILL). Host memory is the usual cause; the text "
+        "does not say, `dmesg | grep -i oom` or the container's events do.",
+    )
 
 
-_DECIDE = {"cap": _cap, "mps": _mps, "cublas": _cublas, "driver": _driver, "vllm": _vllm, "host": _host,
-           "killed": _killed}  # fmt: skip
+_DECIDE = {
+    "cap": _cap,
+    "mps": _mps,
+    "cublas": _cublas,
+    "driver": _driver,
+    "vllm": _vllm,
+    "host": _host,
+    "killed": _killed,
+}

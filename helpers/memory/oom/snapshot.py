@@ -28,16 +28,27 @@ def explain_snapshot(snapshot: Snapshot, card: Device | None = None) -> Explanat
     device = last[0] if last else _fullest(snapshot)
     segments = [segment for segment in snapshot.segments if segment.device == device]
     if not segments and not last:
-        raise WorkbookError("the snapshot holds no segments and no failure", "an allocator that was used",
-                            "dump it when the failure happens: in the except, before anything is freed")  # fmt: skip
+        raise WorkbookError(
+            "the snapshot holds no segments and no failure",
+            "an allocator that was used",
+            "dump it when the failure happens: in the except, before anything is freed",
+        )
     oom = _facts(segments, last[1] if last else None, device, card)
     after = last[2] if last else 0
     decided = _why(oom, segments, last[1] if last else None, after, snapshot.conf)
-    title = (f"{human(last[1].size_bytes)} refused on GPU {device}" if last else
-             f"No failure is recorded; GPU {device} at the moment of the dump")  # fmt: skip
-    return Explanation(title, decided, tuple(_rows(oom, segments)), blocks=tuple(_blocks(segments)),
-                       changes=changes_for(oom, decided.reason, "") if last else (),
-                       room_bytes=oom.capacity_bytes)  # fmt: skip
+    title = (
+        f"{human(last[1].size_bytes)} refused on GPU {device}"
+        if last
+        else f"No failure is recorded; GPU {device} at the moment of the dump"
+    )
+    return Explanation(
+        title,
+        decided,
+        tuple(_rows(oom, segments)),
+        blocks=tuple(_blocks(segments)),
+        changes=changes_for(oom, decided.reason, "") if last else (),
+        room_bytes=oom.capacity_bytes,
+    )
 
 
 def _last_oom(snapshot: Snapshot) -> tuple[int, TraceEvent, int] | None:
@@ -60,8 +71,16 @@ def _fullest(snapshot: Snapshot) -> int:
 def _facts(segments: list[Segment], event: TraceEvent | None, device: int, card: Device | None) -> Oom:
     allocated = sum(segment.allocated_bytes for segment in segments)
     reserved = sum(segment.size_bytes for segment in segments)
-    return Oom("allocator", "", device, event.size_bytes if event else None, card.capacity_bytes if card else None,
-               event.address if event else None, allocated, reserved - allocated)  # fmt: skip
+    return Oom(
+        "allocator",
+        "",
+        device,
+        event.size_bytes if event else None,
+        card.capacity_bytes if card else None,
+        event.address if event else None,
+        allocated,
+        reserved - allocated,
+    )
 
 
 def _holes(segments: Iterable[Segment]) -> int:
@@ -75,8 +94,11 @@ def _why(oom: Oom, segments: list[Segment], event: TraceEvent | None, after: int
     if not any(block.name for segment in segments for block in segment.blocks):
         notes.append("No lines: call torch.cuda.memory._record_memory_history() before the first allocation.")
     if event is None:
-        return Why("unclear", "The history holds no out-of-memory event: record until the failure, and dump there.",
-                   tuple(notes))  # fmt: skip
+        return Why(
+            "unclear",
+            "The history holds no out-of-memory event: record until the failure, and dump there.",
+            tuple(notes),
+        )
     return Why(*_reason(oom, event, _holes(segments), conf), tuple(notes))
 
 
@@ -84,14 +106,20 @@ def _reason(oom: Oom, event: TraceEvent, hole: int, conf: str) -> tuple[str, str
     asked, free, cached = event.size_bytes, event.address, oom.cached_bytes
     segment = _segment_bytes(asked, conf)
     if segment <= free:
-        return CAPPED, (f"The card had {human(free)} free and a segment of {human(segment)} would have done: a limit "
-                        "of this process refused it, set_per_process_memory_fraction or the like.")  # fmt: skip
+        return CAPPED, (
+            f"The card had {human(free)} free and a segment of {human(segment)} would have done: a limit "
+            "of this process refused it, set_per_process_memory_fraction or the like."
+        )
     if asked <= free + cached:
-        return FRAGMENTED, (f"{human(free + cached)} were unused ({human(cached)} cached, {human(free)} free), "
-                            f"but the largest hole is {human(hole)}.")  # fmt: skip
-    return FULL, (f"{human(oom.allocated_bytes)} are in tensors; even with all unused bytes ({human(free + cached)}) "
-                  f"in one piece, {human(asked - free - cached)} would be missing. A snapshot does not say what other "
-                  "processes hold.")  # fmt: skip
+        return FRAGMENTED, (
+            f"{human(free + cached)} were unused ({human(cached)} cached, {human(free)} free), "
+            f"but the largest hole is {human(hole)}."
+        )
+    return FULL, (
+        f"{human(oom.allocated_bytes)} are in tensors; even with all unused bytes ({human(free + cached)}) "
+        f"in one piece, {human(asked - free - cached)} would be missing. A snapshot does not say what other "
+        "processes hold."
+    )
 
 
 def _segment_bytes(size_bytes: int, conf: str) -> int:
@@ -105,12 +133,15 @@ def _segment_bytes(size_bytes: int, conf: str) -> int:
 def _rows(oom: Oom, segments: list[Segment]) -> list[Row]:
     small = sum(segment.pool == "small" for segment in segments)
     rows = [
-        ("asked", oom.requested_bytes, ""), ("the card", oom.capacity_bytes, ""),
+        ("asked", oom.requested_bytes, ""),
+        ("the card", oom.capacity_bytes, ""),
         ("reserved", oom.reserved_bytes, f"{len(segments)} segments, {small} of them small"),
-        ("in tensors", oom.allocated_bytes, ""), ("cached", oom.cached_bytes, "in no tensor"),
-        ("largest hole", _holes(segments), ""), ("outside", oom.outside_bytes, "by subtraction"),
+        ("in tensors", oom.allocated_bytes, ""),
+        ("cached", oom.cached_bytes, "in no tensor"),
+        ("largest hole", _holes(segments), ""),
+        ("outside", oom.outside_bytes, "by subtraction"),
         ("free", oom.free_bytes, "on the card, when it failed"),
-    ]  # fmt: skip
+    ]
     return [Row(name, size, note) for name, size, note in rows if size is not None]
 
 
@@ -122,7 +153,9 @@ def _blocks(segments: list[Segment]) -> list[Row]:
             if not block.is_free:
                 sizes[block.name or NOT_RECORDED] += block.size_bytes
                 counts[block.name or NOT_RECORDED] += 1
-    rows = [Row(name, size, f"{counts[name]} blocks" if counts[name] > 1 else "1 block")
-            for name, size in sizes.most_common(LARGEST)]  # fmt: skip
+    rows = [
+        Row(name, size, f"{counts[name]} blocks" if counts[name] > 1 else "1 block")
+        for name, size in sizes.most_common(LARGEST)
+    ]
     rest = sum(sizes.values()) - sum(row.size_bytes for row in rows)
     return [*rows, Row("everything else", rest, f"{len(sizes) - LARGEST} lines")] if rest else rows

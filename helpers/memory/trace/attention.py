@@ -41,8 +41,9 @@ def efficient_forward(capability: tuple[int, int], q: torch.Tensor, k: torch.Ten
     return [(4 * q[..., 0].numel() * width,)] if q.element_size() == 2 and width > IN_REGISTERS else []
 
 
-def efficient_backward(capability: tuple[int, int], grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
-                       v: torch.Tensor, *_) -> Held:  # fmt: skip
+def efficient_backward(
+    capability: tuple[int, int], grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_
+) -> Held:
     """_efficient_attention_backward in transformers/cuda/attention_backward.cu: delta, which is the sum of grad times
     output for each row, and the workspace of the kernel (workspace_size in kernel_backward.h).
 

@@ -40,8 +40,11 @@ class QuantizedBase:
 
     def __post_init__(self) -> None:
         if self.weights == "int8":
-            raise WorkbookError("an int8 base cannot be traced: LLM.int8() looks for outliers in the activations",
-                                ", ".join(BASES), "measure it for real: helpers.memory.measure.step")  # fmt: skip
+            raise WorkbookError(
+                "an int8 base cannot be traced: LLM.int8() looks for outliers in the activations",
+                ", ".join(BASES),
+                "measure it for real: helpers.memory.measure.step",
+            )
         for kind, name, known in (("4-bit base", self.weights, BASES), ("dtype of a base", self.dtype, DTYPES)):
             if not isinstance(name, str) or name not in known:
                 raise unknown_name(kind, name, known)
@@ -50,8 +53,11 @@ class QuantizedBase:
 def base_on_meta(setup: TrainSetup, base: QuantizedBase) -> nn.Module:
     """The model of `setup` with its linear layers replaced as Transformers replaces them; nothing is allocated."""
     if setup.precision == "megatron-bf16":
-        raise WorkbookError("megatron-bf16 with a quantized base", "bf16 or autocast-bf16",
-                            "pass precision='bf16': what is frozen needs no master copy")  # fmt: skip
+        raise WorkbookError(
+            "megatron-bf16 with a quantized base",
+            "bf16 or autocast-bf16",
+            "pass precision='bf16': what is frozen needs no master copy",
+        )
     return in_4_bits(build_model(replace(setup, precision="bf16"), "meta"), base)
 
 
@@ -68,8 +74,12 @@ def in_4_bits(model: nn.Module, base: QuantizedBase) -> nn.Module:
     dtype = DTYPES[base.dtype]
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype,
-                                bnb_4bit_use_double_quant=BASES[base.weights])  # fmt: skip
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_use_double_quant=BASES[base.weights],
+    )
     with _default_dtype(dtype):  # for the biases, which the replacement makes anew
         model = replace_with_bnb_linear(model, get_keys_to_not_convert(model), config)
     model.is_loaded_in_4bit = True
@@ -107,12 +117,23 @@ def packed(weight: torch.Tensor) -> nn.Parameter:
     if weight.compress_statistics:
         offset = absmax.mean()
         centred = absmax - offset
-        scales = QuantState(absmax=torch.empty(-(-blocks // SUPERBLOCK)), code=torch.empty(256),
-                            blocksize=SUPERBLOCK, dtype=torch.float32)  # fmt: skip
+        scales = QuantState(
+            absmax=torch.empty(-(-blocks // SUPERBLOCK)),
+            code=torch.empty(256),
+            blocksize=SUPERBLOCK,
+            dtype=torch.float32,
+        )
         absmax = torch.empty_like(centred, dtype=torch.uint8)
         nested = {"offset": offset, "state2": scales}
-    new.quant_state = QuantState(absmax=absmax, shape=weight.shape, code=code, blocksize=BLOCK, dtype=weight.dtype,
-                                 quant_type=weight.quant_type, **nested)  # fmt: skip
+    new.quant_state = QuantState(
+        absmax=absmax,
+        shape=weight.shape,
+        code=code,
+        blocksize=BLOCK,
+        dtype=weight.dtype,
+        quant_type=weight.quant_type,
+        **nested,
+    )
     new.quant_type, new.compress_statistics = weight.quant_type, weight.compress_statistics
     new.blocksize, new.bnb_quantized = BLOCK, True
     return new
@@ -143,5 +164,8 @@ def _require_bitsandbytes() -> None:
         with quiet_import():
             import bitsandbytes  # noqa: F401
     except ImportError:
-        raise WorkbookError("a 4-bit base is traced through bitsandbytes, which is not installed",
-                            "the package bitsandbytes", "pip install --no-deps bitsandbytes") from None  # fmt: skip
+        raise WorkbookError(
+            "a 4-bit base is traced through bitsandbytes, which is not installed",
+            "the package bitsandbytes",
+            "pip install --no-deps bitsandbytes",
+        ) from None

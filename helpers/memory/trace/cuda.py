@@ -19,10 +19,28 @@ from .sdp import HALF, attention_on
 # AT_FORALL_FP32 in aten/src/ATen/autocast_mode.h, as far as models use them: CUDA's autocast runs these in FP32, a
 # CPU's leaves most of them as they come. Of those that take a dtype only softmax and log_softmax keep their result.
 FP32_UNDER_AUTOCAST = (
-    "pow", "__pow__", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p", "log2", "log10", "layer_norm",
-    "group_norm", "norm", "cosine_similarity", "softplus", "cross_entropy", "nll_loss", "kl_div", "mse_loss",
-    "smooth_l1_loss", "l1_loss",
-)  # fmt: skip
+    "pow",
+    "__pow__",
+    "rsqrt",
+    "reciprocal",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "layer_norm",
+    "group_norm",
+    "norm",
+    "cosine_similarity",
+    "softplus",
+    "cross_entropy",
+    "nll_loss",
+    "kl_div",
+    "mse_loss",
+    "smooth_l1_loss",
+    "l1_loss",
+)
 
 
 @contextlib.contextmanager
@@ -33,8 +51,11 @@ def cuda_paths(capability: tuple[int, int]) -> Iterator[None]:
         (functional, "dropout", _dropout),
     ]
     for owner in (functional, torch, torch.Tensor):
-        replaced += [(owner, name, _in_fp32(getattr(owner, name)))
-                     for name in FP32_UNDER_AUTOCAST if name in vars(owner) or hasattr(owner, name)]  # fmt: skip
+        replaced += [
+            (owner, name, _in_fp32(getattr(owner, name)))
+            for name in FP32_UNDER_AUTOCAST
+            if name in vars(owner) or hasattr(owner, name)
+        ]
         replaced.append((owner, "softmax", _fused(owner.softmax, torch._softmax)))
         replaced.append((owner, "log_softmax", _fused(owner.log_softmax, torch._log_softmax)))
     with contextlib.ExitStack() as stack:

@@ -44,8 +44,12 @@ def twin(tensor: torch.Tensor) -> torch.Tensor:
     return nn.Parameter(new, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
 
-def convert(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True,
-            made: dict[int, tuple] | None = None) -> nn.Module:  # fmt: skip
+def convert(
+    module: nn.Module,
+    fn: Callable[[torch.Tensor], torch.Tensor],
+    recurse: bool = True,
+    made: dict[int, tuple] | None = None,
+) -> nn.Module:
     """`Module._apply` for fake parameters: `.to(dtype)` and `.half()` put new ones in place of the old, ties kept.
 
     The real one swaps the tensors' insides, which those of fake tensors do not allow.

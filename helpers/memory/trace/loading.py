@@ -38,8 +38,9 @@ def load(model: nn.Module, base: QuantizedBase, session: Session) -> nn.Module:
 
 def _all_of_it(model: nn.Module) -> int:
     """get_total_byte_count: half a byte for each value that is going to be quantized, and nothing for its scales."""
-    return math.floor(sum(weight.numel() * (0.5 if is_unpacked(weight) else weight.element_size())
-                          for weight in model.parameters()))  # fmt: skip
+    return math.floor(
+        sum(weight.numel() * (0.5 if is_unpacked(weight) else weight.element_size()) for weight in model.parameters())
+    )
 
 
 def _natural(name: str) -> list[tuple[bool, int | str]]:

@@ -184,8 +184,11 @@ def record(
 
 def _session() -> Session:
     if not _open:
-        raise WorkbookError("record() outside of fake()", "a run inside `with trace.fake():`",
-                            "make the model and its inputs inside it too, so that they take no memory")  # fmt: skip
+        raise WorkbookError(
+            "record() outside of fake()",
+            "a run inside `with trace.fake():`",
+            "make the model and its inputs inside it too, so that they take no memory",
+        )
     return _open[-1]
 
 
@@ -223,21 +226,35 @@ def _told() -> Iterator[None]:
     try:
         yield
     except fake_tensor.DataDependentOutputException as problem:
-        raise WorkbookError(f"the run looks at a value ({problem.func})", "code whose path does not depend on values",
-                            "leave out .item(), prints of tensors and data-dependent ifs, or measure it for real: "
-                            "helpers.memory.measure.step") from None  # fmt: skip
+        raise WorkbookError(
+            f"the run looks at a value ({problem.func})",
+            "code whose path does not depend on values",
+            "leave out .item(), prints of tensors and data-dependent ifs, or measure it for real: "
+            "helpers.memory.measure.step",
+        ) from None
     except fake_tensor.DynamicOutputShapeException as problem:
-        raise WorkbookError(f"the size of a result depends on values ({problem.func})", "shapes known beforehand",
-                            "replace it (nonzero, masked_select, unique) or measure it for real") from None  # fmt: skip
+        raise WorkbookError(
+            f"the size of a result depends on values ({problem.func})",
+            "shapes known beforehand",
+            "replace it (nonzero, masked_select, unique) or measure it for real",
+        ) from None
     except (fake_tensor.UnsupportedFakeTensorException, fake_tensor.UnsupportedOperatorException) as problem:
-        raise WorkbookError(f"an operator does not run without memory: {problem}", "operators with a fake kernel",
-                            "torch.library.register_fake gives a custom operator one") from None  # fmt: skip
+        raise WorkbookError(
+            f"an operator does not run without memory: {problem}",
+            "operators with a fake kernel",
+            "torch.library.register_fake gives a custom operator one",
+        ) from None
     except NotImplementedError as problem:
-        raise WorkbookError(f"an operator does not run without memory: {str(problem)[:200]}",
-                            "operators with a fake kernel",
-                            "torch.library.register_fake gives a custom operator one") from None  # fmt: skip
+        raise WorkbookError(
+            f"an operator does not run without memory: {str(problem)[:200]}",
+            "operators with a fake kernel",
+            "torch.library.register_fake gives a custom operator one",
+        ) from None
     except AssertionError as problem:
         if "convert all Tensors to FakeTensors" not in str(problem):
             raise
-        raise WorkbookError("the run uses a tensor that was made outside of fake()", "everything made inside",
-                            "build the model and its inputs inside `with trace.fake():`") from None  # fmt: skip
+        raise WorkbookError(
+            "the run uses a tensor that was made outside of fake()",
+            "everything made inside",
+            "build the model and its inputs inside `with trace.fake():`",
+        ) from None

@@ -22,9 +22,18 @@ from .record import AMPERE, CUDA, Trace, fake, record
 
 # NVIDIA's CUDA GPUs table. What is not in it counts as an A100: (8, 0).
 CAPABILITIES = {
-    "v100": (7, 0), "t4": (7, 5), "a10": (8, 6), "rtx-3090": (8, 6), "l4": (8, 9), "l40s": (8, 9), "rtx-4090": (8, 9),
-    "h100": (9, 0), "h200": (9, 0), "b200": (10, 0), "rtx-5090": (12, 0),
-}  # fmt: skip
+    "v100": (7, 0),
+    "t4": (7, 5),
+    "a10": (8, 6),
+    "rtx-3090": (8, 6),
+    "l4": (8, 9),
+    "l40s": (8, 9),
+    "rtx-4090": (8, 9),
+    "h100": (9, 0),
+    "h200": (9, 0),
+    "b200": (10, 0),
+    "rtx-5090": (12, 0),
+}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -36,8 +45,9 @@ def capability_of(gpu: str | Device | None) -> tuple[int, int]:
     return next((found for card, found in CAPABILITIES.items() if name.startswith(f"{card}-")), AMPERE)
 
 
-def train(setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, steps: int = 2,
-          apply: Apply | None = None) -> Trace:  # fmt: skip
+def train(
+    setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, steps: int = 2, apply: Apply | None = None
+) -> Trace:
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
     `on` is "cuda", or "cpu" for what `measure.training_step` would measure here. `apply(model, policy)` puts the
@@ -57,9 +67,16 @@ def train(setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, st
         return record(run.step, run.model, run.optimizer, warmup=steps - 1)
 
 
-def lora(setup: TrainSetup, rank: int, targets: Sequence[str] = ("q_proj", "v_proj"), gpu: str | Device | None = None,
-         on: str = CUDA, steps: int = 2, base: str | QuantizedBase | None = None,
-         apply: Apply | None = None) -> Trace:  # fmt: skip
+def lora(
+    setup: TrainSetup,
+    rank: int,
+    targets: Sequence[str] = ("q_proj", "v_proj"),
+    gpu: str | Device | None = None,
+    on: str = CUDA,
+    steps: int = 2,
+    base: str | QuantizedBase | None = None,
+    apply: Apply | None = None,
+) -> Trace:
     """Trace training of LoRA adapters of `rank` on the linear layers called `targets`, the base frozen, as in peft.
 
     `base` quantizes it, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
@@ -118,9 +135,12 @@ def _served(setup: ServeSetup) -> tuple[nn.Module, QuantizedBase | None]:
     """The model on the meta device, and how it is quantized: in bitsandbytes' 4 bits, computing in the cache's type."""
     quantized = setup.weights in BASES and setup.skipped is None and setup.kv in DTYPES
     if not quantized and (setup.weights not in DTYPES or setup.kv != setup.weights):
-        raise WorkbookError(f"weights in {setup.weights} and KV in {setup.kv} are not traced",
-                            f"the same of {', '.join(DTYPES)} for both, or weights in {' or '.join(BASES)} with what "
-                            "bitsandbytes skips", "use helpers.memory.budget.serve for the others")  # fmt: skip
+        raise WorkbookError(
+            f"weights in {setup.weights} and KV in {setup.kv} are not traced",
+            f"the same of {', '.join(DTYPES)} for both, or weights in {' or '.join(BASES)} with what "
+            "bitsandbytes skips",
+            "use helpers.memory.budget.serve for the others",
+        )
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -146,8 +166,9 @@ def _require_peft() -> None:
         with quiet_import():
             import peft  # noqa: F401 - used in _with_adapters
     except ImportError:
-        raise WorkbookError("LoRA is traced through peft, which is not installed", "the package peft",
-                            "pip install --no-deps peft") from None  # fmt: skip
+        raise WorkbookError(
+            "LoRA is traced through peft, which is not installed", "the package peft", "pip install --no-deps peft"
+        ) from None
 
 
 def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Module:
@@ -156,22 +177,33 @@ def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Mo
     from peft import LoraConfig, get_peft_model
 
     try:
-        config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
-                            target_modules=list(targets))  # fmt: skip
+        config = LoraConfig(
+            r=rank,
+            lora_alpha=2 * rank,
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+            target_modules=list(targets),
+        )
         with warnings.catch_warnings():  # Transformers' new name for a property that peft asks for
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             return get_peft_model(model, config)
     except ValueError as problem:
         names = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
-        raise WorkbookError(f"no adapters for {', '.join(targets)}: {str(problem)[:120]}", ", ".join(names),
-                            "name linear layers of this model") from None  # fmt: skip
+        raise WorkbookError(
+            f"no adapters for {', '.join(targets)}: {str(problem)[:120]}",
+            ", ".join(names),
+            "name linear layers of this model",
+        ) from None
 
 
 def _require_grouped_products(setup: TrainSetup) -> None:
     if setup.precision_recipe.weight_bytes != 2 and any(layer.mlp.experts for layer in setup.model.layers):
-        raise WorkbookError(f"experts with weights as {setup.precision} keeps them are not traced",
-                            "bf16 or megatron-bf16: the grouped product of experts runs without memory in BF16 only",
-                            "trace it with precision='bf16', or measure a small one")  # fmt: skip
+        raise WorkbookError(
+            f"experts with weights as {setup.precision} keeps them are not traced",
+            "bf16 or megatron-bf16: the grouped product of experts runs without memory in BF16 only",
+            "trace it with precision='bf16', or measure a small one",
+        )
 
 
 def _require_steps(steps: int) -> None:

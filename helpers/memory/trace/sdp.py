@@ -32,8 +32,9 @@ def attention_on(capability: tuple[int, int]):
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
         if not switches.math_sdp_enabled():
             raise RuntimeError(NO_KERNEL)
-        return _aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal,
-                                                        scale=scale, enable_gqa=enable_gqa)[0]  # fmt: skip
+        return _aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
 
     return attention
 
@@ -86,5 +87,6 @@ def _efficient(query, key, value, mask, dropout_p: float, is_causal: bool, scale
             mask = functional.pad(mask, (0, 16 - mask.shape[-1] % 16))[..., : mask.shape[-1]]
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     keep = _trains(query, key, value)
-    return _aten._scaled_dot_product_efficient_attention(query, key, value, mask, keep, dropout_p, is_causal,
-                                                         scale=scale)[0]  # fmt: skip
+    return _aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, keep, dropout_p, is_causal, scale=scale
+    )[0]

@@ -39,8 +39,9 @@ def memory_budget(model: nn.Module, run: Callable[[Callable], Tensor], fraction:
     counter, may be active: `torch.compile` would run eagerly and say nothing. Raises WorkbookError.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 <= fraction <= 1:
-        raise WorkbookError(f"a memory budget of {fraction!r}", "a fraction from 0 (save nothing) to 1",
-                            "pass fraction=0.5")  # fmt: skip
+        raise WorkbookError(
+            f"a memory budget of {fraction!r}", "a fraction from 0 (save nothing) to 1", "pass fraction=0.5"
+        )
     from torch._functorch import config
 
     flops: list[int] = []
@@ -50,8 +51,11 @@ def memory_budget(model: nn.Module, run: Callable[[Callable], Tensor], fraction:
         saved, loss = _saved_by(lambda: run(torch.compile(model, backend=_counting(flops))), model)
     loss.backward()
     if not flops:
-        raise WorkbookError("torch.compile compiled nothing", "no Meter and no FLOP counter at work",
-                            "call memory_budget outside of them")  # fmt: skip
+        raise WorkbookError(
+            "torch.compile compiled nothing",
+            "no Meter and no FLOP counter at work",
+            "call memory_budget outside of them",
+        )
     return Compiled(saved, sum(flops))
 
 

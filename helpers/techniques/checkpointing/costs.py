@@ -46,9 +46,11 @@ def layer_costs(model: nn.Module, run: Callable[[], object], choices: Sequence[s
 
     def measured(layer: nn.Module, args: tuple, kwargs: dict) -> None:
         if not args or not isinstance(args[0], Tensor):
-            raise WorkbookError(f"{type(layer).__name__} is called without a hidden state",
-                                "a tensor as first argument",
-                                "pass a decoder whose layers take their input by position")  # fmt: skip
+            raise WorkbookError(
+                f"{type(layer).__name__} is called without a hidden state",
+                "a tensor as first argument",
+                "pass a decoder whose layers take their input by position",
+            )
         key = (_looks(layer), _looks_of((args, kwargs)))
         if key not in alike:
             alike[key] = _layer_cost(layer, args, kwargs, ("none", "full", *choices))
@@ -90,9 +92,10 @@ def _layer_cost(layer: nn.Module, args: tuple, kwargs: dict, choices: Sequence[s
         saved_bytes=plain.stored_bytes,
         keeps_input=plain.keeps_input,
         forward_flops=layer_forward_flops,
-        choices={how: Choice(one.stored_bytes, one.backward_bytes, flops[how] - flops["none"])
-                 for how, one in seen.items()},
-    )  # fmt: skip
+        choices={
+            how: Choice(one.stored_bytes, one.backward_bytes, flops[how] - flops["none"]) for how, one in seen.items()
+        },
+    )
 
 
 @dataclass(frozen=True)

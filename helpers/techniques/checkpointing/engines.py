@@ -15,10 +15,15 @@ _aten = torch.ops.aten
 MATMULS = frozenset(op.default for op in (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm))
 # The kernel that scaled_dot_product_attention takes depends on device, dtype, mask and dropout. Its plain formula, and
 # eager attention, are made of bmm and softmax: there "selective:attention" keeps nothing.
-ATTENTIONS = frozenset(op.default for op in (
-    _aten._scaled_dot_product_flash_attention, _aten._scaled_dot_product_flash_attention_for_cpu,
-    _aten._scaled_dot_product_efficient_attention, _aten._scaled_dot_product_cudnn_attention,
-))  # fmt: skip
+ATTENTIONS = frozenset(
+    op.default
+    for op in (
+        _aten._scaled_dot_product_flash_attention,
+        _aten._scaled_dot_product_flash_attention_for_cpu,
+        _aten._scaled_dot_product_efficient_attention,
+        _aten._scaled_dot_product_cudnn_attention,
+    )
+)
 KEPT = {"selective": MATMULS | ATTENTIONS, "selective:matmuls": MATMULS, "selective:attention": ATTENTIONS}
 
 

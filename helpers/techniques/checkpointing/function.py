@@ -39,8 +39,11 @@ class Checkpoint(torch.autograd.Function):
         with ctx.surroundings.restored(), torch.enable_grad():
             outputs = ctx.run(*inputs)
         outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-        pairs = [(y, grad) for y, grad in zip(outputs, output_grads, strict=True)
-                 if isinstance(y, Tensor) and y.requires_grad]  # fmt: skip
+        pairs = [
+            (y, grad)
+            for y, grad in zip(outputs, output_grads, strict=True)
+            if isinstance(y, Tensor) and y.requires_grad
+        ]
         torch.autograd.backward(*zip(*pairs, strict=True))  # fills .grad of the parameters, and of `inputs`
         return None, *(x.grad if isinstance(x, Tensor) else None for x in inputs)
 

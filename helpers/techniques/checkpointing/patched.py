@@ -67,8 +67,9 @@ def apply(model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callabl
 
 
 @contextlib.contextmanager
-def checkpointed(model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callable | None = None
-                 ) -> Iterator[Applied]:  # fmt: skip
+def checkpointed(
+    model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callable | None = None
+) -> Iterator[Applied]:
     """`apply` for the length of a `with`; forward and backward both belong inside it."""
     applied = apply(model, policy, checkpoint)
     try:
@@ -83,8 +84,11 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
         return list(model)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not any(map(len, lists)):
-        raise WorkbookError(f"{type(model).__name__} has no list of layers",
-                            "an nn.Sequential, or a Transformers decoder", "pass the model itself")  # fmt: skip
+        raise WorkbookError(
+            f"{type(model).__name__} has no list of layers",
+            "an nn.Sequential, or a Transformers decoder",
+            "pass the model itself",
+        )
     return list(max(lists, key=len))
 
 
@@ -92,9 +96,11 @@ def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
     """`segments`, if they are those of a chain of `layers`: one begins where the one before ends."""
     ends = [0, *(segment.stop for segment in segments)]
     if [segment.start for segment in segments] != ends[:-1] or ends[-1] != layers:
-        raise WorkbookError(f"segments {', '.join(map(str, segments))}",
-                            f"layers 0 to {layers - 1}, each once, in order",
-                            "solve for the costs of this model")  # fmt: skip
+        raise WorkbookError(
+            f"segments {', '.join(map(str, segments))}",
+            f"layers 0 to {layers - 1}, each once, in order",
+            "solve for the costs of this model",
+        )
     return tuple(segments)
 
 
@@ -166,24 +172,35 @@ def _part(layer: nn.Module, name: str) -> nn.Module:
         if isinstance(getattr(layer, known, None), nn.Module):
             return getattr(layer, known)
     children = ", ".join(child for child, _ in layer.named_children()) or "no children"
-    raise WorkbookError(f"{type(layer).__name__} has no {name}: it has {children}", "a layer with attention and mlp",
-                        "use a policy for whole layers, such as full")  # fmt: skip
+    raise WorkbookError(
+        f"{type(layer).__name__} has no {name}: it has {children}",
+        "a layer with attention and mlp",
+        "use a policy for whole layers, such as full",
+    )
 
 
 def _require_full(segment: Segment) -> None:
     if segment.how != "full":
-        raise WorkbookError(f"a segment of {segment.stop - segment.start} layers under {segment.how!r}",
-                            "'full', the only policy of several layers together",
-                            "make a segment of each layer")  # fmt: skip
+        raise WorkbookError(
+            f"a segment of {segment.stop - segment.start} layers under {segment.how!r}",
+            "'full', the only policy of several layers together",
+            "make a segment of each layer",
+        )
 
 
 def _require_no_cache(args: tuple, kwargs: dict) -> None:
     if any(hasattr(value, "get_seq_length") for value in (*args, *kwargs.values())):
-        raise WorkbookError("a KV cache in a layer that is run twice: its tokens would be appended twice",
-                            "a training step without one", "call the model with use_cache=False")  # fmt: skip
+        raise WorkbookError(
+            "a KV cache in a layer that is run twice: its tokens would be appended twice",
+            "a training step without one",
+            "call the model with use_cache=False",
+        )
 
 
 def _require_tensor(hidden: object) -> None:
     if not isinstance(hidden, Tensor):
-        raise WorkbookError(f"a layer that returns a {type(hidden).__name__}", "layers that pass one tensor on",
-                            "use a policy of single layers, such as full")  # fmt: skip
+        raise WorkbookError(
+            f"a layer that returns a {type(hidden).__name__}",
+            "layers that pass one tensor on",
+            "use a policy of single layers, such as full",
+        )

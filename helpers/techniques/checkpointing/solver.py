@@ -63,8 +63,11 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
     """
     edges, needs = _prepared(layers, head_bytes)
     if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, (int, float)) or not budget_bytes >= needs[0]:
-        raise WorkbookError(f"a budget of {budget_bytes!r} bytes", f"at least {needs[0]:,}: no plan needs less",
-                            f"pass budget_bytes={needs[0]}, or make the micro-batch smaller")  # fmt: skip
+        raise WorkbookError(
+            f"a budget of {budget_bytes!r} bytes",
+            f"at least {needs[0]:,}: no plan needs less",
+            f"pass budget_bytes={needs[0]}, or make the micro-batch smaller",
+        )
     enough_flops = _uniform_flops(layers, budget_bytes, head_bytes)
     fronts: list[list[_Path]] = [[] for _ in range(len(layers) + 1)]
     fronts[0] = [_Path(0, 0)]
@@ -111,8 +114,9 @@ def _prepared(layers: Sequence[LayerCost], head_bytes: int) -> tuple[Edges, list
     needs = [0] * len(layers) + [head_bytes]
     for start in reversed(range(len(layers))):
         edges[start] = [(segment, price_segment(layers, segment)) for segment in _starting(start, layers)]
-        needs[start] = min(max(choice.backward_bytes, choice.stored_bytes + needs[segment.stop])
-                           for segment, choice in edges[start])  # fmt: skip
+        needs[start] = min(
+            max(choice.backward_bytes, choice.stored_bytes + needs[segment.stop]) for segment, choice in edges[start]
+        )
     return edges, needs
 
 

@@ -26,8 +26,7 @@ class Surroundings:
     def now(cls) -> Surroundings:
         on_gpu = torch.cuda.is_initialized()
         kinds = ("cpu", "cuda") if on_gpu else ("cpu",)
-        autocast = {kind: torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-                    for kind in kinds}  # fmt: skip
+        autocast = {kind: torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds}
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else [], autocast)
 
     @contextlib.contextmanager

@@ -19,8 +19,13 @@ class Decoded:
 
 
 @torch.no_grad()
-def greedy(model: PreTrainedModel, ids: Tensor, new_tokens: int, cache: Cache | None = None,
-           attention_mask: Tensor | None = None) -> Decoded:  # fmt: skip
+def greedy(
+    model: PreTrainedModel,
+    ids: Tensor,
+    new_tokens: int,
+    cache: Cache | None = None,
+    attention_mask: Tensor | None = None,
+) -> Decoded:
     """`new_tokens` more tokens for each row of `ids` [rows, tokens], padded on the left if `attention_mask` says so.
 
     Without a `cache` the whole text is read again for each of them: correct, and the yardstick for every cache. With an
@@ -30,8 +35,14 @@ def greedy(model: PreTrainedModel, ids: Tensor, new_tokens: int, cache: Cache | 
     fed, logits = 0, []
     for _ in range(new_tokens):
         positions = (mask.cumsum(-1) - 1).clamp(min=0)  # counted from each row's first real token
-        output = model(input_ids=ids[:, fed:], attention_mask=mask, position_ids=positions[:, fed:],
-                       past_key_values=cache, use_cache=cache is not None, logits_to_keep=1)  # fmt: skip
+        output = model(
+            input_ids=ids[:, fed:],
+            attention_mask=mask,
+            position_ids=positions[:, fed:],
+            past_key_values=cache,
+            use_cache=cache is not None,
+            logits_to_keep=1,
+        )
         fed = ids.shape[1] if cache is not None else 0
         logits.append(output.logits[:, -1])
         ids = torch.cat([ids, logits[-1].argmax(-1, keepdim=True)], 1)

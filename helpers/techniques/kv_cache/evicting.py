@@ -33,8 +33,11 @@ class EvictingLayer(KVLayer):
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         if self.keys is not None and self.scores.shape[2] < self.keys.shape[2]:
-            raise WorkbookError("an evicting cache that sees no attention weights", "a model with eager attention",
-                                'call model.set_attn_implementation("eager"), then cache_of(model, ...)')  # fmt: skip
+            raise WorkbookError(
+                "an evicting cache that sees no attention weights",
+                "a model with eager attention",
+                'call model.set_attn_implementation("eager"), then cache_of(model, ...)',
+            )
         self.keys, self.values = joined(self.keys, keys), joined(self.values, values)
         if self.scores is None:
             self.scores = keys.new_zeros((*keys.shape[:2], 0), dtype=torch.float32)

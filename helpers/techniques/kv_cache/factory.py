@@ -21,8 +21,9 @@ from .window import WindowLayer
 Make = Callable[[], CacheLayerMixin]
 
 
-def cache_of(model: PreTrainedModel, name: str | CachePlan, attention_mask: Tensor | None = None,
-             **numbers: int) -> Cache:  # fmt: skip
+def cache_of(
+    model: PreTrainedModel, name: str | CachePlan, attention_mask: Tensor | None = None, **numbers: int
+) -> Cache:
     """An empty cache for one batch through `model`: names and numbers as in `plan_of`.
 
     Layers with a sliding window of the model's own get a `WindowLayer` of that length, whatever the kind; layers that
@@ -34,8 +35,9 @@ def cache_of(model: PreTrainedModel, name: str | CachePlan, attention_mask: Tens
     """
     plan = plan_of(name, **numbers)
     if not hasattr(model, "config"):
-        raise WorkbookError(f"a model of type {type(model).__name__}", "a causal language model of Transformers",
-                            "pass load().model")  # fmt: skip
+        raise WorkbookError(
+            f"a model of type {type(model).__name__}", "a causal language model of Transformers", "pass load().model"
+        )
     padding = None if attention_mask is None else _padding(attention_mask)
     if plan.kind == "heavy":
         _require_eager(model)
@@ -72,14 +74,18 @@ def _padding(attention_mask: Tensor) -> Tensor:
     """Padding tokens on the left of each row."""
     on_left = attention_mask.cumsum(-1) == 0
     if attention_mask.dim() != 2 or not torch.equal(on_left, attention_mask == 0) or on_left.all(-1).any():
-        raise WorkbookError(f"an attention mask of shape {list(attention_mask.shape)} with padding elsewhere",
-                            "[rows, tokens], zeros on the left and ones on the right, at least a one",
-                            'tokenize with padding_side="left"')  # fmt: skip
+        raise WorkbookError(
+            f"an attention mask of shape {list(attention_mask.shape)} with padding elsewhere",
+            "[rows, tokens], zeros on the left and ones on the right, at least a one",
+            'tokenize with padding_side="left"',
+        )
     return on_left.sum(-1)
 
 
 def _require_eager(model: PreTrainedModel) -> None:
     if model.config._attn_implementation != "eager":
-        raise WorkbookError(f"eviction by attention score with {model.config._attn_implementation!r} attention",
-                            "eager attention: the others never make the scores",
-                            'call model.set_attn_implementation("eager") first')  # fmt: skip
+        raise WorkbookError(
+            f"eviction by attention score with {model.config._attn_implementation!r} attention",
+            "eager attention: the others never make the scores",
+            'call model.set_attn_implementation("eager") first',
+        )

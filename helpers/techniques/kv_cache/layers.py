@@ -41,12 +41,16 @@ class KVLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         if key_states.requires_grad:  # kept, they would keep the graph of every step
-            raise WorkbookError("keys and values that require gradients", "inference",
-                                "put the call under torch.no_grad()")  # fmt: skip
+            raise WorkbookError(
+                "keys and values that require gradients", "inference", "put the call under torch.no_grad()"
+            )
         rows = len(key_states) if self.padding is None else len(self.padding)
         if {len(key_states)} != {rows, self.rows or rows}:  # one row would broadcast over all rows without a word
-            raise WorkbookError(f"{len(key_states)} sequences for a cache of {self.rows or rows}",
-                                "the same rows each time", "make a new cache for a new batch")  # fmt: skip
+            raise WorkbookError(
+                f"{len(key_states)} sequences for a cache of {self.rows or rows}",
+                "the same rows each time",
+                "make a new cache for a new batch",
+            )
         found = self.append(key_states, value_states)
         self.rows, self.seen, self.is_initialized = len(key_states), self.seen + key_states.shape[2], True
         return found
@@ -70,9 +74,11 @@ class KVLayer(CacheLayerMixin):
         self.seen, self.is_initialized = 0, False
 
     def _refuse(self, *args: object) -> None:
-        raise WorkbookError(f"{type(self).__name__} cannot reorder, repeat or take back tokens",
-                            "greedy decoding or sampling, one cache per batch",
-                            "leave num_beams and assistants out, or use Transformers' DynamicCache")  # fmt: skip
+        raise WorkbookError(
+            f"{type(self).__name__} cannot reorder, repeat or take back tokens",
+            "greedy decoding or sampling, one cache per batch",
+            "leave num_beams and assistants out, or use Transformers' DynamicCache",
+        )
 
     reorder_cache = crop = batch_repeat_interleave = batch_select_indices = _refuse
 

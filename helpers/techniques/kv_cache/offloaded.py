@@ -80,8 +80,9 @@ class OffloadedLayer(KVLayer):
         here, self.fetched = self.link.arrived(self.fetched) or (None, None), ()
         found = tuple(placed(old, states, self.seen, end) for old, states in zip(here, (keys, values), strict=True))
         room = -(-end // self.step) * self.step
-        self.host = tuple(self.link.out(old, states, self.seen, room)
-                          for old, states in zip(self.host, (keys, values), strict=True))  # fmt: skip
+        self.host = tuple(
+            self.link.out(old, states, self.seen, room) for old, states in zip(self.host, (keys, values), strict=True)
+        )
         return tuple(states[:, :, :end] for states in found)
 
     def fetch(self, room: int, device: torch.device) -> None:
@@ -105,8 +106,9 @@ class OffloadedCache(Cache):
         self.link = link
         self.turns = [at for at, layer in enumerate(layers) if isinstance(layer, OffloadedLayer)]
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int,
-               *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         found = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if layer_idx in self.turns:
             later = [at for at in self.turns if at > layer_idx]

@@ -57,8 +57,11 @@ class StaticLayer(KVLayer):
         if end > self.max_tokens:
             raise full(self.max_tokens, self.seen, keys.shape[2])
         if self.batch and rows > self.batch:
-            raise WorkbookError(f"StaticCache holds {self.batch} sequences, and {rows} came", f"at most {self.batch}",
-                                f"pass batch={rows}, or serve them in turns")  # fmt: skip
+            raise WorkbookError(
+                f"StaticCache holds {self.batch} sequences, and {rows} came",
+                f"at most {self.batch}",
+                f"pass batch={rows}, or serve them in turns",
+            )
         reserved = self.batch or rows
         self.keys = placed(self.keys, keys, self.seen, self.max_tokens, reserved)
         self.values = placed(self.values, values, self.seen, self.max_tokens, reserved)
@@ -68,8 +71,9 @@ class StaticLayer(KVLayer):
         return self.max_tokens
 
 
-def placed(buffer: Tensor | None, new: Tensor, at: int, room: int, rows: int = 0,
-           empty: Callable[..., Tensor] | None = None) -> Tensor:  # fmt: skip
+def placed(
+    buffer: Tensor | None, new: Tensor, at: int, room: int, rows: int = 0, empty: Callable[..., Tensor] | None = None
+) -> Tensor:
     """`buffer` with `new` [rows, heads, tokens, width] written at token `at`.
 
     If the buffer does not reach so far, a new one of `room` tokens, made by `empty` or beside `new`, takes its place.

@@ -20,8 +20,18 @@ NUMBERS = {
     "heavy": ("heavy", "recent"),
 }
 NEEDED = {"static": ("max_tokens",), "window": ("window",), "heavy": ("heavy", "recent")}
-EXAMPLES = ("concat", "dynamic", "static:512", "window:128+4", "int8", "int4", "int2", "int2-per-token", "offloaded",
-            "heavy:96+32")  # fmt: skip
+EXAMPLES = (
+    "concat",
+    "dynamic",
+    "static:512",
+    "window:128+4",
+    "int8",
+    "int4",
+    "int2",
+    "int2-per-token",
+    "offloaded",
+    "heavy:96+32",
+)
 MAY_BE_ZERO = ("sinks", "residual", "heavy")
 
 
@@ -55,11 +65,15 @@ class CachePlan:
             least = 0 if name in MAY_BE_ZERO or (name == "batch" and not self.batch) else 1
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise WorkbookError(f"{name} of a {self.kind} cache is {value!r}", f"a whole number from {least} up",
-                                    f"pass {name}={max(least, 1)} or more")  # fmt: skip
+                raise WorkbookError(
+                    f"{name} of a {self.kind} cache is {value!r}",
+                    f"a whole number from {least} up",
+                    f"pass {name}={max(least, 1)} or more",
+                )
         if self.bits and self.group % 4:
-            raise WorkbookError(f"groups of {self.group} values", "a multiple of 4, so that 2-bit codes fill bytes",
-                                "pass group=32")  # fmt: skip
+            raise WorkbookError(
+                f"groups of {self.group} values", "a multiple of 4, so that 2-bit codes fill bytes", "pass group=32"
+            )
 
     @property
     def bits(self) -> int:
@@ -78,22 +92,30 @@ def plan_of(name: str | CachePlan, **numbers: int) -> CachePlan:
     """
     if isinstance(name, CachePlan):
         if numbers:
-            raise WorkbookError("a CachePlan and numbers beside it", "one or the other",
-                                f"use dataclasses.replace(plan, {next(iter(numbers))}=...)")  # fmt: skip
+            raise WorkbookError(
+                "a CachePlan and numbers beside it",
+                "one or the other",
+                f"use dataclasses.replace(plan, {next(iter(numbers))}=...)",
+            )
         return name
     kind, keys, written = _read(name)
     both = [number for number in numbers if number in written]
     foreign = [number for number in numbers if number not in NUMBERS[kind]]
     if both or foreign:
-        raise WorkbookError(f"{(both + foreign)[0]}={numbers[(both + foreign)[0]]!r} beside {name!r}",
-                            f"of {', '.join(NUMBERS[kind]) or 'nothing'}, what the name does not say",
-                            "leave it out of one of the two" if both else "leave it out")  # fmt: skip
+        raise WorkbookError(
+            f"{(both + foreign)[0]}={numbers[(both + foreign)[0]]!r} beside {name!r}",
+            f"of {', '.join(NUMBERS[kind]) or 'nothing'}, what the name does not say",
+            "leave it out of one of the two" if both else "leave it out",
+        )
     given = written | numbers
     missing = [number for number in NEEDED.get(kind, ()) if number not in given]
     if missing:
         example = next(each for each in EXAMPLES if each.startswith(kind))
-        raise WorkbookError(f"a {kind} cache without {' and '.join(missing)}", f"a name such as {example!r}",
-                            f"write {example!r}, or pass {missing[0]}=128")  # fmt: skip
+        raise WorkbookError(
+            f"a {kind} cache without {' and '.join(missing)}",
+            f"a name such as {example!r}",
+            f"write {example!r}, or pass {missing[0]}=128",
+        )
     return CachePlan(kind, keys=keys, **given)
 
 

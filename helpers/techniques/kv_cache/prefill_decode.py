@@ -35,14 +35,18 @@ def phases(setup: ServeSetup) -> Phases:
     model, users, context = setup.model, setup.users, setup.context
     table = model.vocab * model.embedding_width
     body = 2 * _weights_used(model)
-    before, after = (sum(_attention_flops(layer.attention, tokens) for layer in model.layers)
-                     for tokens in (context, context + 1))  # fmt: skip
+    before, after = (
+        sum(_attention_flops(layer.attention, tokens) for layer in model.layers) for tokens in (context, context + 1)
+    )
     a_token = sum(layer.attention.kv_values_per_token for layer in model.layers)
     return Phases(
         Work(users * (context * body + before + 2 * table), weight_bytes(setup), serve(setup).parts["kv_cache"]),
-        Work(users * (body + after - before + 2 * table), decode_bytes(setup),
-             users * number_format(setup.kv).storage_bytes(a_token)),
-    )  # fmt: skip
+        Work(
+            users * (body + after - before + 2 * table),
+            decode_bytes(setup),
+            users * number_format(setup.kv).storage_bytes(a_token),
+        ),
+    )
 
 
 def _weights_used(model: ModelShape) -> int:

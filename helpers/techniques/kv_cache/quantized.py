@@ -44,8 +44,11 @@ class PackedStates(Stored):
         low = groups.amin(-1, keepdim=True).to(SCALE)
         step = ((groups.amax(-1, keepdim=True) - low) / (2**bits - 1)).to(SCALE)
         if not (low.isfinite() & step.isfinite()).all():
-            raise WorkbookError("keys or values that FP16 scales cannot reach", "finite numbers below 65,504",
-                                "look for the layer that overflows, or keep this cache in full precision")  # fmt: skip
+            raise WorkbookError(
+                "keys or values that FP16 scales cannot reach",
+                "finite numbers below 65,504",
+                "look for the layer that overflows, or keep this cache in full precision",
+            )
         step = step.where(step > 0, 1)  # a constant group, or one flatter than FP16 can say: all codes are 0
         codes = ((groups - low.float()) / step.float()).round().clamp(0, 2**bits - 1).to(torch.uint8)
         return cls(pack(codes, bits), low, step, groups.shape, bits, per, states.dtype)
@@ -91,8 +94,9 @@ class QuantizedLayer(KVLayer):
         key_group = self.group if self.per == CHANNEL else channel_group(self.keys.shape[3], self.group)
         keys, self.keys = self.keys[:, :, :count], self.keys[:, :, count:].clone()
         values, self.values = self.values[:, :, :count], self.values[:, :, count:].clone()
-        self.packed.append((PackedStates.of(keys, self.bits, self.per, key_group),
-                            PackedStates.of(values, self.bits, TOKEN, by_token)))  # fmt: skip
+        self.packed.append(
+            (PackedStates.of(keys, self.bits, self.per, key_group), PackedStates.of(values, self.bits, TOKEN, by_token))
+        )
 
 
 def _grouped(states: Tensor, per: str, group: int) -> Tensor:

@@ -53,8 +53,9 @@ def widths_of(attention: Attention, expanded: bool = False) -> KVWidths:
     return KVWidths(attention.kv_heads, attention.head_dim, attention.head_dim)
 
 
-def cache_bytes(model: ModelShape, name: str | CachePlan, context: int, users: int = 1, value_bytes: int = 2,
-                **numbers: int) -> CacheBytes:  # fmt: skip
+def cache_bytes(
+    model: ModelShape, name: str | CachePlan, context: int, users: int = 1, value_bytes: int = 2, **numbers: int
+) -> CacheBytes:
     """Bytes that a cache of this kind holds after `context` tokens of each of `users` sequences.
 
     `name` and `numbers` as for `cache_of`; `value_bytes` of the model's format. Layers with a window of their own hold
@@ -100,8 +101,11 @@ def _positions(plan: CachePlan, context: int) -> int:
     """Positions that a layer has memory for after `context` tokens."""
     if plan.kind == "static":
         if context > plan.max_tokens:
-            raise WorkbookError(f"{context} tokens in a static cache of {plan.max_tokens}", f"up to {plan.max_tokens}",
-                                f"pass max_tokens={context}")  # fmt: skip
+            raise WorkbookError(
+                f"{context} tokens in a static cache of {plan.max_tokens}",
+                f"up to {plan.max_tokens}",
+                f"pass max_tokens={context}",
+            )
         return plan.max_tokens
     if plan.kind == "window":
         return min(context, plan.window + plan.sinks)

@@ -37,8 +37,9 @@ class BlockTables:
         return seen if window is None else seen & (keys > own - window)
 
 
-def gathered(query: Tensor, keys: Tensor, values: Tensor, where: BlockTables, scale: float,
-             window: int | None = None) -> Tensor:  # fmt: skip
+def gathered(
+    query: Tensor, keys: Tensor, values: Tensor, where: BlockTables, scale: float, window: int | None = None
+) -> Tensor:
     """[R, H, N, D] attention, by a copy of each row's blocks in order and SDPA over it.
 
     `query` [R, H, N, D]; `keys` and `values` [blocks, S, K, D] are the pool of one layer. The copy is as long as the
@@ -50,8 +51,9 @@ def gathered(query: Tensor, keys: Tensor, values: Tensor, where: BlockTables, sc
     return F.scaled_dot_product_attention(query, k, v, mask, scale=scale, enable_gqa=heads != k.shape[1])
 
 
-def block_by_block(query: Tensor, keys: Tensor, values: Tensor, where: BlockTables, scale: float,
-                   window: int | None = None) -> Tensor:  # fmt: skip
+def block_by_block(
+    query: Tensor, keys: Tensor, values: Tensor, where: BlockTables, scale: float, window: int | None = None
+) -> Tensor:
     """The same, as the kernel does it: a block at a time, with the online softmax, and no copy of the whole.
 
     Kept for each query: the largest score so far, the sum of exponentials, and their sum over the values. When a larger

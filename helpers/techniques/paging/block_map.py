@@ -58,8 +58,9 @@ class Frame:
         return sum(cell.shared for cell in self.cells)
 
 
-def frames(trace: Trace, policy: str, blocks: int, block_size: int = 16, users: int = 16,
-           steps: int = 200) -> tuple[Frame, ...]:  # fmt: skip
+def frames(
+    trace: Trace, policy: str, blocks: int, block_size: int = 16, users: int = 16, steps: int = 200
+) -> tuple[Frame, ...]:
     """The first `steps` frames of `trace` through a pool of `blocks` blocks; fewer if it ends before."""
     replay = Replay(trace, policy, blocks, block_size, users)
     made = []
@@ -75,8 +76,15 @@ def frame_of(replay: Replay) -> Frame:
     paged = isinstance(manager, BlockManager)
     cells = _paged_cells(manager) if paged else _contiguous_cells(replay)
     tables = {name: tuple(table) for name, table in manager.tables.items()} if paged else {}
-    return Frame(replay.steps, tuple(replay.events), cells, tables, dict(manager.lengths), tuple(replay.waiting),
-                 replay.block_size)  # fmt: skip
+    return Frame(
+        replay.steps,
+        tuple(replay.events),
+        cells,
+        tables,
+        dict(manager.lengths),
+        tuple(replay.waiting),
+        replay.block_size,
+    )
 
 
 def _paged_cells(manager: BlockManager) -> tuple[Cell, ...]:
@@ -87,10 +95,15 @@ def _paged_cells(manager: BlockManager) -> tuple[Cell, ...]:
     fills = manager.fills()
     size = manager.block_size
     return tuple(
-        Cell(block, tuple(owners.get(block, ())), fills.get(block, size if references else 0),
-             size if block in owners else 0, references > len(owners.get(block, ())))
+        Cell(
+            block,
+            tuple(owners.get(block, ())),
+            fills.get(block, size if references else 0),
+            size if block in owners else 0,
+            references > len(owners.get(block, ())),
+        )
         for block, references in enumerate(manager.references)
-    )  # fmt: skip
+    )
 
 
 def _contiguous_cells(replay: Replay) -> tuple[Cell, ...]:
@@ -98,8 +111,7 @@ def _contiguous_cells(replay: Replay) -> tuple[Cell, ...]:
     cells = []
     for block in range(replay.blocks):
         here = range(block * size, (block + 1) * size)
-        owners = {name: start for name, start in manager.starts.items()
-                  if _overlap(here, start, manager.max_tokens)}  # fmt: skip
+        owners = {name: start for name, start in manager.starts.items() if _overlap(here, start, manager.max_tokens)}
         filled = sum(_overlap(here, start, manager.lengths[name]) for name, start in owners.items())
         reserved = sum(_overlap(here, start, manager.max_tokens) for start in owners.values())
         cells.append(Cell(block, tuple(owners), filled, reserved))

@@ -11,9 +11,14 @@ from ...catalog.errors import WorkbookError
 from .errors import positive
 
 
-def transformers_batch(model: PreTrainedModel, requests: Iterable[tuple[Sequence[int], int]], blocks: int,
-                       block_size: int = 16, batch_tokens: int = 512,
-                       prefix: bool = True) -> list[list[int]]:  # fmt: skip
+def transformers_batch(
+    model: PreTrainedModel,
+    requests: Iterable[tuple[Sequence[int], int]],
+    blocks: int,
+    block_size: int = 16,
+    batch_tokens: int = 512,
+    prefix: bool = True,
+) -> list[list[int]]:
     """Greedy tokens of each (prompt ids, new tokens), by Transformers' continuous batching.
 
     `blocks` and `block_size` as for `Engine` (Transformers calls a block a page); `batch_tokens` is the most that one
@@ -22,14 +27,18 @@ def transformers_batch(model: PreTrainedModel, requests: Iterable[tuple[Sequence
     returns no logits. Raises WorkbookError for a request that the engine gave up.
     """
     page = "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size"  # 5.17 calls it a block
-    config = ContinuousBatchingConfig(**{page: positive("block_size", block_size)}, allow_block_sharing=prefix,
-                                      num_blocks=positive("blocks", blocks),
-                                      max_batch_tokens=positive("batch_tokens", batch_tokens))  # fmt: skip
+    config = ContinuousBatchingConfig(
+        **{page: positive("block_size", block_size)},
+        allow_block_sharing=prefix,
+        num_blocks=positive("blocks", blocks),
+        max_batch_tokens=positive("batch_tokens", batch_tokens),
+    )
     greedy = copy.deepcopy(model.generation_config)
     greedy.do_sample = False
     end = -1 if greedy.eos_token_id is None else greedy.eos_token_id
-    with model.continuous_batching_context_manager(generation_config=greedy, continuous_batching_config=config,
-                                                   block=True, timeout=5, warmup=False) as manager:  # fmt: skip
+    with model.continuous_batching_context_manager(
+        generation_config=greedy, continuous_batching_config=config, block=True, timeout=5, warmup=False
+    ) as manager:
         names = [manager.add_request(list(prompt), max_new_tokens=new, eos_token_id=end) for prompt, new in requests]
         results = {}
         while len(results) < len(names):
@@ -37,13 +46,19 @@ def transformers_batch(model: PreTrainedModel, requests: Iterable[tuple[Sequence
             if result is not None and result.is_finished():
                 results[result.request_id] = result
             elif result is None and not manager.is_running():
-                raise WorkbookError("Transformers' engine stopped", f"{len(names)} answers, not {len(results)}",
-                                    "read its log; give it more blocks")  # fmt: skip
+                raise WorkbookError(
+                    "Transformers' engine stopped",
+                    f"{len(names)} answers, not {len(results)}",
+                    "read its log; give it more blocks",
+                )
     return [_tokens(results[name]) for name in names]
 
 
 def _tokens(result) -> list[int]:
     if result.error is not None:
-        raise WorkbookError(f"Transformers' engine gave up {result.request_id}: {result.error}",
-                            "a request that its pool holds", "pass more blocks")  # fmt: skip
+        raise WorkbookError(
+            f"Transformers' engine gave up {result.request_id}: {result.error}",
+            "a request that its pool holds",
+            "pass more blocks",
+        )
     return list(result.generated_tokens)

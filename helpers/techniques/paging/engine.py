@@ -56,9 +56,18 @@ class Engine:
     see no further than that, but hold on to the blocks behind it.
     """
 
-    def __init__(self, model: PreTrainedModel, blocks: int, block_size: int = 16, max_running: int = 8,
-                 prefix: bool = True, preempt: str = "recompute", host_blocks: int = 0, attention: str = "gathered",
-                 keep_logits: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        blocks: int,
+        block_size: int = 16,
+        max_running: int = 8,
+        prefix: bool = True,
+        preempt: str = "recompute",
+        host_blocks: int = 0,
+        attention: str = "gathered",
+        keep_logits: bool = False,
+    ) -> None:
         for kind, name, names in (("preemption", preempt, PREEMPTIONS), ("attention", attention, ATTENTIONS)):
             if name not in names:
                 raise unknown_name(kind, name, names)
@@ -123,9 +132,12 @@ class Engine:
             needed = self.manager.blocks_for(len(answer.ids))
         available, tokens = self.manager.available, len(answer.prompt) + answer.new_tokens
         fits = needed <= available
-        self.why_waiting = "" if fits else (
-            f"request {answer.request} waits: it needs {needed} blocks and {available} of {self.manager.blocks} are "
-            f"available; {self.users_that_fit(tokens)} users of {tokens} tokens fit")  # fmt: skip
+        self.why_waiting = ""
+        if not fits:
+            self.why_waiting = (
+                f"request {answer.request} waits: it needs {needed} blocks, and {available} of {self.manager.blocks} "
+                f"are available; {self.users_that_fit(tokens)} users of {tokens} tokens fit"
+            )
         return fits
 
     def _admit(self, answer: Answer) -> None:
@@ -182,8 +194,13 @@ class Engine:
         where = BlockTables(padded, lengths, self.manager.block_size)
         ids = torch.tensor([answer.ids[-new:] for answer in answers], device=device)
         self.forwards += 1
-        return self.model(input_ids=ids, position_ids=where.positions(new), use_cache=False, logits_to_keep=1,
-                          paged=Step(self.pool, where, self.attention)).logits[:, -1]  # fmt: skip
+        return self.model(
+            input_ids=ids,
+            position_ids=where.positions(new),
+            use_cache=False,
+            logits_to_keep=1,
+            paged=Step(self.pool, where, self.attention),
+        ).logits[:, -1]
 
     def _take(self, answers: list[Answer], logits: Tensor) -> None:
         """The best token of each row; a further sample's first is the next best."""
@@ -210,21 +227,35 @@ class Engine:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         tokens, room = len(answer.prompt) + answer.new_tokens, self.manager.blocks * self.manager.block_size
         if not answer.prompt or not all(0 <= token < vocabulary for token in answer.prompt):
-            return WorkbookError(f"the prompt of request {answer.request}: {list(answer.prompt[:8])}", "at least one "
-                                 f"token id, each from 0 to {vocabulary - 1}", "tokenize it first")  # fmt: skip
+            return WorkbookError(
+                f"the prompt of request {answer.request}: {list(answer.prompt[:8])}",
+                f"at least one token id, each from 0 to {vocabulary - 1}",
+                "tokenize it first",
+            )
         if samples > vocabulary:
-            return WorkbookError(f"{samples} samples of request {answer.request}", f"at most {vocabulary}, one for "
-                                 "each first token", "ask for fewer")  # fmt: skip
+            return WorkbookError(
+                f"{samples} samples of request {answer.request}",
+                f"at most {vocabulary}, one for each first token",
+                "ask for fewer",
+            )
         if isinstance(answer.new_tokens, bool) or not isinstance(answer.new_tokens, int) or answer.new_tokens < 1:
-            return WorkbookError(f"{answer.new_tokens!r} new tokens in request {answer.request}",
-                                 "a whole number from 1 up", "ask for at least one")  # fmt: skip
+            return WorkbookError(
+                f"{answer.new_tokens!r} new tokens in request {answer.request}",
+                "a whole number from 1 up",
+                "ask for at least one",
+            )
         if limit is not None and tokens > limit:
-            return WorkbookError(f"request {answer.request} comes to {tokens} tokens", f"at most {limit}, the model's "
-                                 "context", "shorten the prompt or the answer")  # fmt: skip
+            return WorkbookError(
+                f"request {answer.request} comes to {tokens} tokens",
+                f"at most {limit}, the model's context",
+                "shorten the prompt or the answer",
+            )
         if tokens > room:
-            return WorkbookError(f"request {answer.request} comes to {tokens} tokens: 0 such users fit in the pool",
-                                 f"at most {room} tokens, {self.manager.blocks} blocks of {self.manager.block_size}",
-                                 f"give the engine {self.manager.blocks_for(tokens)} blocks or more")  # fmt: skip
+            return WorkbookError(
+                f"request {answer.request} comes to {tokens} tokens: 0 such users fit in the pool",
+                f"at most {room} tokens, {self.manager.blocks} blocks of {self.manager.block_size}",
+                f"give the engine {self.manager.blocks_for(tokens)} blocks or more",
+            )
         return None
 
 

@@ -12,8 +12,11 @@ class OutOfBlocksError(WorkbookError):
 
     def __init__(self, what: str, needed: int, available: int, where: str = "device") -> None:
         self.needed, self.available = needed, available
-        super().__init__(f"{what}: {needed} blocks needed, {available} available on the {where}",
-                         f"at most {available} blocks", "release, preempt or wait for a sequence")  # fmt: skip
+        super().__init__(
+            f"{what}: {needed} blocks needed, {available} available on the {where}",
+            f"at most {available} blocks",
+            "release, preempt or wait for a sequence",
+        )
 
 
 def positive(name: str, value: object, least: int = 1) -> int:
@@ -24,8 +27,11 @@ def positive(name: str, value: object, least: int = 1) -> int:
 
 def known(sequence: object, among: Container) -> None:
     if sequence not in among:
-        raise WorkbookError(f"sequence {sequence!r} holds nothing here", "one that was appended to, and not released",
-                            "append first; release once")  # fmt: skip
+        raise WorkbookError(
+            f"sequence {sequence!r} holds nothing here",
+            "one that was appended to, and not released",
+            "append first; release once",
+        )
 
 
 def new_sequence(sequence: object, among: Container) -> None:

@@ -61,8 +61,10 @@ class KVPool:
 
     def _empty(self, keys: Tensor, values: Tensor, blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
         # zeros: a NaN in a slot nobody filled would come through the mask, as 0 times NaN
-        return tuple(torch.zeros(blocks, self.block_size, states.shape[1], states.shape[3], dtype=states.dtype,
-                                 device=device) for states in (keys, values))  # fmt: skip
+        return tuple(
+            torch.zeros(blocks, self.block_size, states.shape[1], states.shape[3], dtype=states.dtype, device=device)
+            for states in (keys, values)
+        )
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,25 @@ class Step:
     attention: str = "gathered"  # a key of ATTENTIONS
 
 
-def paged_attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-                    scaling: float | None = None, sliding_window: int | None = None, paged: Step | None = None,
-                    **others: object) -> tuple[Tensor, None]:  # fmt: skip
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    paged: Step | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
     """An attention function of Transformers: the new keys and values go to the pool, then the queries look there."""
     strange = [name for name in ("softcap", "s_aux") if others.get(name) is not None]
     if paged is None or strange:
-        raise WorkbookError(f"paged attention in {type(module).__name__}" + (f" with {strange[0]}" if strange else ""),
-                            "a model of Transformers that hands keyword arguments on to plain softmax attention",
-                            "try a Llama, Qwen, Mistral or GPT-2")  # fmt: skip
+        raise WorkbookError(
+            f"paged attention in {type(module).__name__}" + (f" with {strange[0]}" if strange else ""),
+            "a model of Transformers that hands keyword arguments on to plain softmax attention",
+            "try a Llama, Qwen, Mistral or GPT-2",
+        )
     new = query.shape[2]
     paged.pool.write(module.layer_idx, key, value, paged.where.slots(new))
     keys, values = paged.pool.layers[module.layer_idx]

@@ -57,8 +57,9 @@ class Replay:
         self.trace, self.policy, self.users = trace, policy, positive("users", users)
         self.block_size, self.blocks = positive("block_size", block_size), positive("blocks", blocks)
         paged = policy != "contiguous"
-        self.manager = (BlockManager(blocks, block_size) if paged
-                        else ContiguousManager(blocks * block_size, trace.max_tokens))  # fmt: skip
+        self.manager = (
+            BlockManager(blocks, block_size) if paged else ContiguousManager(blocks * block_size, trace.max_tokens)
+        )
         self.prefix = PrefixCache(self.manager) if policy == "prefix" else None
         self.waiting, self.running = deque(range(len(trace.requests))), []
         self.made = [0] * len(trace.requests)  # tokens of each answer so far
@@ -139,8 +140,11 @@ class Replay:
         longest = max((request.tokens for request in self.trace.requests), default=0)
         room, needed = self.blocks * self.block_size, self.trace.max_tokens if self.policy == "contiguous" else longest
         if needed > room:
-            raise WorkbookError(f"a pool of {room} tokens for a request of {needed}", f"at least {needed}",
-                                f"pass blocks={-(-needed // self.block_size)} or more")  # fmt: skip
+            raise WorkbookError(
+                f"a pool of {room} tokens for a request of {needed}",
+                f"at least {needed}",
+                f"pass blocks={-(-needed // self.block_size)} or more",
+            )
 
 
 def waste_of(trace: Trace, policy: str, block_size: int = 16, users: int = 16, blocks: int | None = None) -> Usage:

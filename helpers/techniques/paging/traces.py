@@ -43,8 +43,16 @@ class Trace:
         return sum(request.tokens for request in self.requests)
 
 
-def chat(requests: int = 200, seed: int = 0, system: int = 256, turns: int = 1, message: int = 60, answer: int = 150,
-         vocab: int = 32_000, max_tokens: int = 2048) -> Trace:  # fmt: skip
+def chat(
+    requests: int = 200,
+    seed: int = 0,
+    system: int = 256,
+    turns: int = 1,
+    message: int = 60,
+    answer: int = 150,
+    vocab: int = 32_000,
+    max_tokens: int = 2048,
+) -> Trace:
     """Conversations of `turns` requests that begin with the same `system` tokens.
 
     `message` and `answer` are medians. Each turn's prompt holds the conversation so far, and the turns of 16
@@ -62,17 +70,36 @@ def chat(requests: int = 200, seed: int = 0, system: int = 256, turns: int = 1, 
     return _trace("chat", [request for wave in waves for request in wave], requests, max_tokens)
 
 
-def documents(requests: int = 100, seed: int = 0, document: int = 1200, answer: int = 100, instruction: int = 24,
-              vocab: int = 32_000, max_tokens: int = 4096) -> Trace:  # fmt: skip
+def documents(
+    requests: int = 100,
+    seed: int = 0,
+    document: int = 1200,
+    answer: int = 100,
+    instruction: int = 24,
+    vocab: int = 32_000,
+    max_tokens: int = 4096,
+) -> Trace:
     """One question for each of many long texts: only the short `instruction` before them is shared."""
     draw = _Draw(seed, vocab)
     start = draw.ids(instruction)
-    return _trace("documents", [Request(start + draw.some(document), draw.some(answer)) for _ in range(requests)],
-                  requests, max_tokens)  # fmt: skip
+    return _trace(
+        "documents",
+        [Request(start + draw.some(document), draw.some(answer)) for _ in range(requests)],
+        requests,
+        max_tokens,
+    )
 
 
-def code(requests: int = 200, seed: int = 0, file: int = 600, typed: int = 12, answer: int = 20, files: int = 4,
-         vocab: int = 32_000, max_tokens: int = 4096) -> Trace:  # fmt: skip
+def code(
+    requests: int = 200,
+    seed: int = 0,
+    file: int = 600,
+    typed: int = 12,
+    answer: int = 20,
+    files: int = 4,
+    vocab: int = 32_000,
+    max_tokens: int = 4096,
+) -> Trace:
     """Completions while `files` people type: each prompt is the file as it was, and a few tokens more."""
     draw = _Draw(seed, vocab)
     texts = [draw.some(file) for _ in range(files)]

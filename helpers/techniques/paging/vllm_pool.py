@@ -37,8 +37,11 @@ class VllmPool:
 
     def __post_init__(self) -> None:
         if not 0 < self.gpu_memory_utilization <= 1:
-            raise WorkbookError(f"gpu_memory_utilization is {self.gpu_memory_utilization!r}",
-                                "a share above 0, at most 1", "pass gpu_memory_utilization=0.9")  # fmt: skip
+            raise WorkbookError(
+                f"gpu_memory_utilization is {self.gpu_memory_utilization!r}",
+                "a share above 0, at most 1",
+                "pass gpu_memory_utilization=0.9",
+            )
         positive("total_bytes", self.total_bytes)
         positive("block_size", self.block_size)
         for name in ("weight_bytes", "non_torch_bytes", "peak_activation_bytes"):
@@ -79,11 +82,17 @@ def block_bytes(model: ModelShape, block_size: int = 16, ranks: int = 1, value_b
     for layer in model.layers:
         heads = layer.attention.kv_heads
         if layer.attention.mla or layer.attention.window is not None:
-            raise WorkbookError(f"blocks of {model.name}, with a latent or a window", "full attention in every layer",
-                                "ask model.kv_values(context) for its bytes")  # fmt: skip
+            raise WorkbookError(
+                f"blocks of {model.name}, with a latent or a window",
+                "full attention in every layer",
+                "ask model.kv_values(context) for its bytes",
+            )
         if heads % ranks and ranks % heads:
-            raise WorkbookError(f"{heads} key heads over {ranks} ranks", "a number that divides them, or a multiple",
-                                f"pass ranks={heads}")  # fmt: skip
+            raise WorkbookError(
+                f"{heads} key heads over {ranks} ranks",
+                "a number that divides them, or a multiple",
+                f"pass ranks={heads}",
+            )
         values += 2 * max(1, heads // ranks) * layer.attention.head_dim
     return block_size * values * value_bytes
 
@@ -117,18 +126,40 @@ def published() -> tuple[Published, ...]:
     a100 = device("a100-80gb").capacity_bytes
 
     llama = VllmPool(*(round(gib * GIB) for gib in (79.22, 14.96, 1.79, 1.26)))
-    rows = [Published("Llama-3-8B, room for KV on an H100", 53.29, round(llama.kv_cache_bytes / GIB, 2), "GiB",
-                      "vLLM pull request #10511, memory profiling log of 2024-12-14")]  # fmt: skip
+    rows = [
+        Published(
+            "Llama-3-8B, room for KV on an H100",
+            53.29,
+            round(llama.kv_cache_bytes / GIB, 2),
+            "GiB",
+            "vLLM pull request #10511, memory profiling log of 2024-12-14",
+        )
+    ]
     for name, ranks, blocks in (("llama-2-7b", 1, 7351), ("llama-2-70b", 4, 20865)):
         shape = model(name)
         room = int(0.9 * a100) - budget.weight_bytes(ServeSetup(shape)) // ranks
         between = (room - blocks * block_bytes(shape, ranks=ranks)) / GIB
-        rows.append(Published(f"{shape.name}, GPU blocks on {ranks} A100-80GB", blocks, None, "blocks",
-                              "vLLM pull request #2031", f"{between:.2f} GiB a GPU less than 0.9 of the card "
-                              "minus weights: the log does not say what its profile run measured"))  # fmt: skip
+        rows.append(
+            Published(
+                f"{shape.name}, GPU blocks on {ranks} A100-80GB",
+                blocks,
+                None,
+                "blocks",
+                "vLLM pull request #2031",
+                f"{between:.2f} GiB a GPU less than 0.9 of the card "
+                "minus weights: the log does not say what its profile run measured",
+            )
+        )
     coder = block_bytes(model("qwen3-30b-a3b")) // 16 * 262_144 / GIB
     rows.append(Published("Qwen3-Coder-30B-A3B, KV of 262,144 tokens", 24.0, coder, "GiB", "vLLM issue #34076"))
     keys = 367_404 * 94 * (4 // 4) * 128 * 2 / GIB  # tokens x layers x heads of a rank x head dim x BF16
-    rows.append(Published("Qwen3-235B-A22B, K cache of 367,404 tokens on one of 4 H100", 8.23, round(keys, 2), "GiB",
-                          "SGLang log in vLLM issue #21348"))  # fmt: skip
+    rows.append(
+        Published(
+            "Qwen3-235B-A22B, K cache of 367,404 tokens on one of 4 H100",
+            8.23,
+            round(keys, 2),
+            "GiB",
+            "SGLang log in vLLM issue #21348",
+        )
+    )
     return tuple(rows)

@@ -85,8 +85,11 @@ def clip_weight(weight: Tensor, hessian: Tensor, grid: Grid, most: float = 0.5) 
     group's own part of the output, for which the diagonal blocks of `hessian` are enough. It never widens a range.
     """
     if grid.group == TENSOR:
-        raise WorkbookError("clipping with one scale for the whole tensor", "a grid with groups, or group='row'",
-                            "pass clip=False, or Grid(bits, group=64)")  # fmt: skip
+        raise WorkbookError(
+            "clipping with one scale for the whole tensor",
+            "a grid with groups, or group='row'",
+            "pass clip=False, or Grid(bits, group=64)",
+        )
     require_hessian(hessian, require_finite(weight).shape[-1])
     groups = grid.blocks(weight).float()
     size = groups.shape[-1]
@@ -141,8 +144,10 @@ def ablation(weight: Tensor, seen: Seen, grid: Grid, share: float = 0.01, seed: 
     """Relative squared error of the layer's output, by which channels are kept: {"none": 0.01, "random": ...}."""
     whole = output_error(weight, seen.hessian)
     kept = {by: kept_channels(by, weight, seen.mean_abs, share, seed) for by in CHOICES}
-    return {by: output_error(round_keeping(weight, grid, channels) - weight, seen.hessian) / whole
-            for by, channels in kept.items()}  # fmt: skip
+    return {
+        by: output_error(round_keeping(weight, grid, channels) - weight, seen.hessian) / whole
+        for by, channels in kept.items()
+    }
 
 
 def heavy_tailed_layer(rows: int = 256, columns: int = 1024, tokens: int = 1024, seed: int = 0) -> tuple[Tensor, Seen]:

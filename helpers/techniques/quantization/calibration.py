@@ -37,8 +37,11 @@ class Seen:
         """Count x [..., inputs]."""
         x = x.detach().reshape(-1, x.shape[-1]).float()
         if not x.isfinite().all():
-            raise WorkbookError("activations that are not finite", "finite inputs to every linear layer",
-                                "load the model in BF16 or FP32: FP16 overflows at 65,504")  # fmt: skip
+            raise WorkbookError(
+                "activations that are not finite",
+                "finite inputs to every linear layer",
+                "load the model in BF16 or FP32: FP16 overflows at 65,504",
+            )
         self.tokens += len(x)
         self._products += x.T @ x
         self._abs_sum += x.abs().sum(0)
@@ -62,19 +65,26 @@ class Seen:
 
     def _counted(self) -> int:
         if not self.tokens:
-            raise WorkbookError("no calibration tokens", "inputs added before a mean is asked for",
-                                "call add(x), or take what Step.observe() returns")  # fmt: skip
+            raise WorkbookError(
+                "no calibration tokens",
+                "inputs added before a mean is asked for",
+                "call add(x), or take what Step.observe() returns",
+            )
         return self.tokens
 
 
 def require_hessian(hessian: Tensor, columns: int) -> Tensor:
     """`hessian` itself; WorkbookError unless it could be E[x xᵀ] of a layer of that many inputs."""
     if hessian.shape != (columns, columns):
-        raise WorkbookError(f"a Hessian of shape {list(hessian.shape)} for rows of {columns} values",
-                            f"[{columns}, {columns}]", "collect it from this layer's own inputs")  # fmt: skip
+        raise WorkbookError(
+            f"a Hessian of shape {list(hessian.shape)} for rows of {columns} values",
+            f"[{columns}, {columns}]",
+            "collect it from this layer's own inputs",
+        )
     if not hessian.isfinite().all() or (hessian.diagonal() < 0).any():
-        raise WorkbookError("a Hessian that is no sum of squares", "finite, with no negative diagonal",
-                            "collect it with Step.observe()")  # fmt: skip
+        raise WorkbookError(
+            "a Hessian that is no sum of squares", "finite, with no negative diagonal", "collect it with Step.observe()"
+        )
     return hessian
 
 
@@ -106,8 +116,10 @@ class Step:
         """Run the layer on its calls and sum up what each of its linear layers is fed."""
         linears = self.linears()
         seen = {name: Seen(linear.in_features, keep_tokens, linear.weight.device) for name, linear in linears.items()}
-        hooks = [linear.register_forward_pre_hook(lambda _, args, to=seen[name]: to.add(args[0]))
-                 for name, linear in linears.items()]  # fmt: skip
+        hooks = [
+            linear.register_forward_pre_hook(lambda _, args, to=seen[name]: to.add(args[0]))
+            for name, linear in linears.items()
+        ]
         try:
             self.outputs()
         finally:
@@ -145,8 +157,11 @@ def decoder_layers(model: nn.Module) -> dict[str, nn.Module]:
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return {f"{name}.{index}": layer for index, layer in enumerate(module)}
-    raise WorkbookError(f"{type(model).__name__} has no list of decoder layers", "a Transformers decoder such as Llama",
-                        "pass the model itself, with its config")  # fmt: skip
+    raise WorkbookError(
+        f"{type(model).__name__} has no list of decoder layers",
+        "a Transformers decoder such as Llama",
+        "pass the model itself, with its config",
+    )
 
 
 @torch.no_grad()
@@ -160,8 +175,10 @@ def _first_calls(model: nn.Module, batches: Sequence[Tensor]) -> list[tuple[list
             calls[index][0].append(args[0])
         calls[index][1].append(words)  # each layer's own: a sliding-window layer has another mask
 
-    hooks = [layer.register_forward_pre_hook(lambda _, a, k, index=index: remember(index, a, k), with_kwargs=True)
-             for index, layer in enumerate(decoder_layers(model).values())]  # fmt: skip
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, a, k, index=index: remember(index, a, k), with_kwargs=True)
+        for index, layer in enumerate(decoder_layers(model).values())
+    ]
     try:
         for batch in batches:
             model.base_model(batch, use_cache=False)  # without the head: logits would dwarf the rest
@@ -172,10 +189,15 @@ def _first_calls(model: nn.Module, batches: Sequence[Tensor]) -> list[tuple[list
 
 
 def _require_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
-    good = [isinstance(batch, Tensor) and batch.dim() == 2 and batch.numel() and not batch.is_floating_point()
-            for batch in batches]  # fmt: skip
+    good = [
+        isinstance(batch, Tensor) and batch.dim() == 2 and batch.numel() and not batch.is_floating_point()
+        for batch in batches
+    ]
     if not good or not all(good):
-        raise WorkbookError("calibration batches that are not token ids", "tensors of ids [sequences, tokens]",
-                            "pass batches=[ids[:8], ids[8:16]]")  # fmt: skip
+        raise WorkbookError(
+            "calibration batches that are not token ids",
+            "tensors of ids [sequences, tokens]",
+            "pass batches=[ids[:8], ids[8:16]]",
+        )
     if model.training:
         raise WorkbookError("a model in training mode", "no dropout while calibrating", "call model.eval() first")

@@ -29,10 +29,21 @@ def bitsandbytes_4bit(
 
     def make(linear: nn.Linear) -> nn.Module:
         _require_whole_blocks(linear)
-        made = nn_of.Linear4bit(linear.in_features, linear.out_features, linear.bias is not None,
-                                compress_statistics=double_quant, quant_type=quant_type, device="meta")  # fmt: skip
-        made.weight = nn_of.Params4bit(linear.weight.detach(), requires_grad=False, module=made,
-                                       compress_statistics=double_quant, quant_type=quant_type)  # fmt: skip
+        made = nn_of.Linear4bit(
+            linear.in_features,
+            linear.out_features,
+            linear.bias is not None,
+            compress_statistics=double_quant,
+            quant_type=quant_type,
+            device="meta",
+        )
+        made.weight = nn_of.Params4bit(
+            linear.weight.detach(),
+            requires_grad=False,
+            module=made,
+            compress_statistics=double_quant,
+            quant_type=quant_type,
+        )
         return _filled(made, linear)
 
     return swapped(model, {name: make(linear) for name, linear in dense_linears(model, skip).items()})
@@ -48,8 +59,14 @@ def bitsandbytes_8bit(
     nn_of = _package("bitsandbytes").nn
 
     def make(linear: nn.Linear) -> nn.Module:
-        made = nn_of.Linear8bitLt(linear.in_features, linear.out_features, linear.bias is not None,
-                                  has_fp16_weights=False, threshold=threshold, device="meta")  # fmt: skip
+        made = nn_of.Linear8bitLt(
+            linear.in_features,
+            linear.out_features,
+            linear.bias is not None,
+            has_fp16_weights=False,
+            threshold=threshold,
+            device="meta",
+        )
         host = linear.weight.detach().cpu()  # Int8Params quantizes when it leaves the host, and only then
         made.weight = nn_of.Int8Params(host, requires_grad=False, has_fp16_weights=False)
         return _filled(made, linear)
@@ -65,8 +82,9 @@ def from_folder(folder: str | Path, bits: int = 4, double_quant: bool = True, **
     """
     _package("bitsandbytes")
     if not (Path(folder) / "config.json").is_file():
-        raise WorkbookError(f"{folder} holds no config.json", "a folder written by model.save_pretrained",
-                            "save the model there first")  # fmt: skip
+        raise WorkbookError(
+            f"{folder} holds no config.json", "a folder written by model.save_pretrained", "save the model there first"
+        )
     if bits not in (4, 8):
         raise WorkbookError(f"bits is {bits!r}", "4 or 8, what bitsandbytes has", "pass bits=4")
     transformers = _package("transformers")
@@ -96,8 +114,11 @@ def torchao_weights(model: nn.Module, bits: int = 8, group: int = 128) -> nn.Mod
     try:
         quantization.quantize_(model, chosen, filter_fn=lambda module, name: id(module) in inside)
     except ImportError as missing:
-        raise WorkbookError(f"torchao's int{bits} does not run here: {missing}", "a GPU, and the package that it names",
-                            "pass bits=8, or use bitsandbytes_4bit") from None  # fmt: skip
+        raise WorkbookError(
+            f"torchao's int{bits} does not run here: {missing}",
+            "a GPU, and the package that it names",
+            "pass bits=8, or use bitsandbytes_4bit",
+        ) from None
     return model
 
 
@@ -113,8 +134,11 @@ def _require_whole_blocks(linear: nn.Linear) -> None:
     """bitsandbytes 0.50 on CPU decodes a row of 96 values with the wrong scales, and asserts on 48 rows."""
     shape = [linear.out_features, linear.in_features]
     if linear.weight.device.type == "cpu" and (shape[0] % 32 or shape[1] % 64):
-        raise WorkbookError(f"a weight of shape {shape} in bitsandbytes' 4 bits on CPU",
-                            "rows that 32 divides, of values that 64 divides", "use NF4Linear, or a GPU")  # fmt: skip
+        raise WorkbookError(
+            f"a weight of shape {shape} in bitsandbytes' 4 bits on CPU",
+            "rows that 32 divides, of values that 64 divides",
+            "use NF4Linear, or a GPU",
+        )
 
 
 def _filled(made: nn.Module, linear: nn.Linear) -> nn.Module:
@@ -132,5 +156,8 @@ def _package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise WorkbookError(f"{package} cannot be imported: {error}", f"the {package} package",
-                            f"pip install --no-deps {package}, then restart the kernel") from None  # fmt: skip
+        raise WorkbookError(
+            f"{package} cannot be imported: {error}",
+            f"the {package} package",
+            f"pip install --no-deps {package}, then restart the kernel",
+        ) from None

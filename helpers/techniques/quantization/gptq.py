@@ -24,8 +24,9 @@ from .linears import QuantizedLinear, swapped
 from .packing import QuantizedTensor
 
 
-def gptq(weight: Tensor, hessian: Tensor, grid: Grid, act_order: bool = False, damping: float = 0.01,
-         block: int = 128) -> tuple[Tensor, Scales]:  # fmt: skip
+def gptq(
+    weight: Tensor, hessian: Tensor, grid: Grid, act_order: bool = False, damping: float = 0.01, block: int = 128
+) -> tuple[Tensor, Scales]:
     """Codes [rows, columns] and scales, to be stored like any other weight on `grid`.
 
     `hessian` [columns, columns] is E[x xᵀ] of the layer's inputs. `damping` times its mean diagonal is added to the
@@ -42,8 +43,11 @@ def gptq(weight: Tensor, hessian: Tensor, grid: Grid, act_order: bool = False, d
     tensor([[3., 0., 1.]])
     """
     if damping < 0 or block < 1:
-        raise WorkbookError(f"damping={damping}, block={block}", "damping from 0 up, at least one column in a block",
-                            "pass damping=0.01, block=128")  # fmt: skip
+        raise WorkbookError(
+            f"damping={damping}, block={block}",
+            "damping from 0 up, at least one column in a block",
+            "pass damping=0.01, block=128",
+        )
     weight, hessian = _checked(weight, hessian, grid)
     rows, columns = weight.shape
     dead = hessian.diagonal() == 0
@@ -85,13 +89,17 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     damped = hessian + torch.diag(damping * hessian.diagonal().mean().expand(len(hessian)))
     lower, failed = torch.linalg.cholesky_ex(damped)
     if failed:
-        raise WorkbookError("a Hessian that is not positive definite", "damping that outweighs rounding in it",
-                            f"pass damping={max(10 * damping, 0.01):g}, or calibrate on more tokens")  # fmt: skip
+        raise WorkbookError(
+            "a Hessian that is not positive definite",
+            "damping that outweighs rounding in it",
+            f"pass damping={max(10 * damping, 0.01):g}, or calibrate on more tokens",
+        )
     return torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
 
 
-def gptq_model(model: nn.Module, batches: Sequence[Tensor], grid: Grid, *, act_order: bool = False,
-               damping: float = 0.01) -> nn.Module:  # fmt: skip
+def gptq_model(
+    model: nn.Module, batches: Sequence[Tensor], grid: Grid, *, act_order: bool = False, damping: float = 0.01
+) -> nn.Module:
     """A second model whose decoder layers hold packed `QuantizedLinear`s, quantized one decoder layer at a time.
 
     `batches` are token ids to calibrate on. The rest is shared with `model`, which stays as it is.

@@ -50,11 +50,15 @@ class Grid:
             raise WorkbookError(f"bits is {self.bits!r}", "a whole number from 2 to 8", "pass bits=4")
         whole = isinstance(self.group, int) and not isinstance(self.group, bool) and self.group >= 1
         if not whole and self.group not in (TENSOR, ROW):
-            raise WorkbookError(f"group is {self.group!r}", "values per scale, from 1 up, or 'row', or 'tensor'",
-                                "pass group=64")  # fmt: skip
+            raise WorkbookError(
+                f"group is {self.group!r}", "values per scale, from 1 up, or 'row', or 'tensor'", "pass group=64"
+            )
         if self.scale_dtype not in SCALE_DTYPES:
-            raise WorkbookError(f"scale_dtype is {self.scale_dtype!r}", ", ".join(map(str, SCALE_DTYPES)),
-                                "pass scale_dtype=torch.float16")  # fmt: skip
+            raise WorkbookError(
+                f"scale_dtype is {self.scale_dtype!r}",
+                ", ".join(map(str, SCALE_DTYPES)),
+                "pass scale_dtype=torch.float16",
+            )
 
     @property
     def top(self) -> int:
@@ -99,14 +103,20 @@ class Grid:
     def blocks(self, weight: Tensor) -> Tensor:
         """[rows, groups, values per scale]; per tensor it is [1, 1, all]."""
         if weight.dim() != 2 or not weight.numel():
-            raise WorkbookError(f"a weight of shape {list(weight.shape)}", "[rows, columns], neither of them 0",
-                                "pass one linear layer's weight")  # fmt: skip
+            raise WorkbookError(
+                f"a weight of shape {list(weight.shape)}",
+                "[rows, columns], neither of them 0",
+                "pass one linear layer's weight",
+            )
         if self.group == TENSOR:
             return weight.reshape(1, 1, -1)
         size = weight.shape[1] if self.group == ROW else self.group
         if size > weight.shape[1] or weight.shape[1] % size:
-            raise WorkbookError(f"groups of {size} in rows of {weight.shape[1]} values",
-                                "a group that divides the row", "pass a divisor, or group='row'")  # fmt: skip
+            raise WorkbookError(
+                f"groups of {size} in rows of {weight.shape[1]} values",
+                "a group that divides the row",
+                "pass a divisor, or group='row'",
+            )
         return weight.reshape(weight.shape[0], -1, size)
 
     def _kept(self, scale: Tensor) -> Tensor:
@@ -116,20 +126,29 @@ class Grid:
         """
         kept = scale.to(self.scale_dtype)
         if not kept.isfinite().all():
-            raise WorkbookError(f"a scale of {scale.max():g} in {self.scale_dtype}", "a finite scale",
-                                "keep scales in torch.float32, and weights below 1e38")  # fmt: skip
+            raise WorkbookError(
+                f"a scale of {scale.max():g} in {self.scale_dtype}",
+                "a finite scale",
+                "keep scales in torch.float32, and weights below 1e38",
+            )
         return torch.where(kept == 0, torch.ones_like(kept), kept)
 
 
 def require_finite(weight: Tensor) -> Tensor:
     """`weight` itself; WorkbookError if it holds NaN or infinity, which one scale would spread over its group."""
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        raise WorkbookError(f"a weight of type {getattr(weight, 'dtype', type(weight).__name__)}",
-                            "a tensor in floating point", "pass the weight before it was quantized")  # fmt: skip
+        raise WorkbookError(
+            f"a weight of type {getattr(weight, 'dtype', type(weight).__name__)}",
+            "a tensor in floating point",
+            "pass the weight before it was quantized",
+        )
     bad = int((~weight.isfinite()).sum())
     if bad:
-        raise WorkbookError(f"{bad:,} of {weight.numel():,} weights are NaN or infinite", "finite numbers",
-                            "look for the layer that overflowed before quantizing it")  # fmt: skip
+        raise WorkbookError(
+            f"{bad:,} of {weight.numel():,} weights are NaN or infinite",
+            "finite numbers",
+            "look for the layer that overflowed before quantizing it",
+        )
     return weight
 
 

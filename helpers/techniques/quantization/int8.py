@@ -32,8 +32,11 @@ class Int8Tensor(Stored):
 
     def __post_init__(self) -> None:
         if self.absmax.dtype != torch.float32:
-            raise WorkbookError(f"the absmax of int8 in {self.absmax.dtype}", "torch.float32",
-                                "call model.to(dtype) before quantizing, not after")  # fmt: skip
+            raise WorkbookError(
+                f"the absmax of int8 in {self.absmax.dtype}",
+                "torch.float32",
+                "call model.to(dtype) before quantizing, not after",
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -43,8 +46,11 @@ class Int8Tensor(Stored):
     def of(cls, weight: Tensor) -> Int8Tensor:
         """`weight` [rows, columns] rounded; WorkbookError where it is not finite."""
         if weight.dim() != 2 or not weight.numel():
-            raise WorkbookError(f"a weight of shape {list(weight.shape)}", "[rows, columns], neither of them 0",
-                                "pass one linear layer's weight")  # fmt: skip
+            raise WorkbookError(
+                f"a weight of shape {list(weight.shape)}",
+                "[rows, columns], neither of them 0",
+                "pass one linear layer's weight",
+            )
         return cls(*to_int8(require_finite(weight)), weight.dtype)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:

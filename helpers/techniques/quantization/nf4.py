@@ -16,11 +16,23 @@ from .grids import require_finite
 from .packing import Stored, pack, unpack
 
 NF4_LEVELS = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
-    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
-    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)  # fmt: skip
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # those that bitsandbytes has
 ZERO_CODE = 7  # the level 0.0
 SUPERBLOCK = 256  # absmaxes that share a scale in double quantization
@@ -79,15 +91,19 @@ class NF4Tensor(Stored):
         kept = torch.float32 if self.superscale is None else torch.uint8
         others = (tensor for tensor in (self.superscale, self.offset) if tensor is not None)
         if self.absmax.dtype != kept or any(tensor.dtype != torch.float32 for tensor in others):
-            raise WorkbookError("an NF4 weight whose scales were cast", "scales in torch.float32",
-                                "call model.to(dtype) before quantizing, not after")  # fmt: skip
+            raise WorkbookError(
+                "an NF4 weight whose scales were cast",
+                "scales in torch.float32",
+                "call model.to(dtype) before quantizing, not after",
+            )
 
     @classmethod
     def of(cls, weight: Tensor, double_quant: bool = True, block: int = 64) -> NF4Tensor:
         """`weight` (FP32, FP16, BF16) quantized. WorkbookError where it is empty or not finite."""
         if not require_finite(weight).numel() or block not in BLOCKS:
-            raise WorkbookError(f"{weight.numel()} values in blocks of {block!r}", f"1 or more, in blocks of {BLOCKS}",
-                                "use block=64")  # fmt: skip
+            raise WorkbookError(
+                f"{weight.numel()} values in blocks of {block!r}", f"1 or more, in blocks of {BLOCKS}", "use block=64"
+            )
         scaled, absmax = _blocks(weight.reshape(-1).float(), block)
         codes = nearest(scaled, NF4_LEVELS)
         packed = pack(F.pad(codes, (0, len(codes) % 2), value=ZERO_CODE), bits=4)

@@ -33,8 +33,11 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     """
     _require_width(bits)
     if codes.dtype != torch.uint8 or (codes.numel() and int(codes.max()) >= 2**bits):
-        raise WorkbookError(f"codes in {codes.dtype}, up to {int(codes.max()) if codes.numel() else 'none'}",
-                            f"uint8 from 0 to {2**bits - 1}", "shift signed codes up, and check `bits`")  # fmt: skip
+        raise WorkbookError(
+            f"codes in {codes.dtype}, up to {int(codes.max()) if codes.numel() else 'none'}",
+            f"uint8 from 0 to {2**bits - 1}",
+            "shift signed codes up, and check `bits`",
+        )
     per_byte = 8 // bits
     lanes = F.pad(codes.reshape(-1), (0, -codes.numel() % per_byte)).reshape(-1, per_byte)
     packed = torch.zeros(len(lanes), dtype=torch.uint8, device=codes.device)
@@ -48,9 +51,11 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     _require_width(bits)
     per_byte = 8 // bits
     if packed.dtype != torch.uint8 or not 0 <= count <= packed.numel() * per_byte:
-        raise WorkbookError(f"{count} codes of {bits} bits in {packed.numel()} values of {packed.dtype}",
-                            f"uint8, at most {packed.numel() * per_byte} codes",
-                            "pass the count that was packed")  # fmt: skip
+        raise WorkbookError(
+            f"{count} codes of {bits} bits in {packed.numel()} values of {packed.dtype}",
+            f"uint8, at most {packed.numel() * per_byte} codes",
+            "pass the count that was packed",
+        )
     shifts = torch.arange(8 - bits, -1, -bits, dtype=torch.uint8, device=packed.device)
     codes = (packed.reshape(-1, 1) >> shifts) & (2**bits - 1)
     return codes.reshape(-1)[:count]
@@ -102,8 +107,11 @@ class QuantizedTensor(Stored):
 
     def __post_init__(self) -> None:
         if self.scale.dtype != self.grid.scale_dtype:
-            raise WorkbookError(f"scales in {self.scale.dtype}", f"{self.grid.scale_dtype}, as the grid keeps them",
-                                "call model.to(dtype) before quantizing, not after")  # fmt: skip
+            raise WorkbookError(
+                f"scales in {self.scale.dtype}",
+                f"{self.grid.scale_dtype}, as the grid keeps them",
+                "call model.to(dtype) before quantizing, not after",
+            )
 
     @classmethod
     def of(cls, weight: Tensor, grid: Grid) -> QuantizedTensor:
@@ -140,5 +148,8 @@ def _whole(zero: Tensor) -> Tensor:
 
 def _require_width(bits: int) -> None:
     if isinstance(bits, bool) or bits not in WIDTHS:
-        raise WorkbookError(f"codes of {bits!r} bits do not fill a byte", f"bits of {WIDTHS}",
-                            "keep narrower codes in the next width: bits=storage_bits(3) is 4")  # fmt: skip
+        raise WorkbookError(
+            f"codes of {bits!r} bits do not fill a byte",
+            f"bits of {WIDTHS}",
+            "keep narrower codes in the next width: bits=storage_bits(3) is 4",
+        )

@@ -71,12 +71,18 @@ def choose_bits(options: Options, byte_budget: int) -> Plan:
     """
     smallest = _smallest(options)
     if byte_budget < smallest:
-        raise WorkbookError(f"a budget of {byte_budget:,} bytes", f"at least {smallest:,}, every unit at its smallest",
-                            f"pass byte_budget={smallest}, or measure a smaller width")  # fmt: skip
+        raise WorkbookError(
+            f"a budget of {byte_budget:,} bytes",
+            f"at least {smallest:,}, every unit at its smallest",
+            f"pass byte_budget={smallest}, or measure a smaller width",
+        )
     front = [_Path(0, 0.0)]
     for choices in options.values():
-        longer = (_Path(path.nbytes + choice.nbytes, path.loss + choice.loss, choice.bits, path)
-                  for path in front for choice in choices)  # fmt: skip
+        longer = (
+            _Path(path.nbytes + choice.nbytes, path.loss + choice.loss, choice.bits, path)
+            for path in front
+            for choice in choices
+        )
         front = _unbeaten(path for path in longer if path.nbytes <= byte_budget)
     best = front[-1]  # the front falls in loss as it rises in bytes
     return Plan(dict(zip(options, _widths(best), strict=True)), best.nbytes, best.loss)
@@ -102,15 +108,23 @@ def _smallest(options: Options) -> int:
     """The fewest bytes of any plan; an error for what could not be compared."""
     for name, choices in options.items():
         if not choices or not all(choice.nbytes >= 0 and abs(choice.loss) < float("inf") for choice in choices):
-            raise WorkbookError(f"{name} has {list(choices)}", "options of at least 0 bytes and a finite loss",
-                                "leave out a width whose score is not a number")  # fmt: skip
+            raise WorkbookError(
+                f"{name} has {list(choices)}",
+                "options of at least 0 bytes and a finite loss",
+                "leave out a width whose score is not a number",
+            )
     if not options:
         raise WorkbookError("no units to choose for", "at least one", "pass what measure() returned")
     return sum(min(choice.nbytes for choice in choices) for choices in options.values())
 
 
-def measure(model: nn.Module, score: Callable[[nn.Module], float], widths: Sequence[int] = WIDTHS, group: int = 64,
-            unit: str = "linear") -> dict[str, list[Option]]:  # fmt: skip
+def measure(
+    model: nn.Module,
+    score: Callable[[nn.Module], float],
+    widths: Sequence[int] = WIDTHS,
+    group: int = 64,
+    unit: str = "linear",
+) -> dict[str, list[Option]]:
     """What every unit loses at every width: it alone is rounded to nearest and `score` (lower is better) asked.
 
     A unit is one linear layer, or with unit="layer" all of a decoder layer's. That is units x widths + 1 calls of
@@ -144,8 +158,10 @@ def units_of(model: nn.Module, unit: str) -> dict[str, dict[str, nn.Linear]]:
     if unit == "linear":
         return {name: {name: linear} for name, linear in linears.items()}
     if unit == "layer":
-        return {layer: {name: linear for name, linear in linears.items() if name.startswith(f"{layer}.")}
-                for layer in decoder_layers(model)}  # fmt: skip
+        return {
+            layer: {name: linear for name, linear in linears.items() if name.startswith(f"{layer}.")}
+            for layer in decoder_layers(model)
+        }
     raise unknown_name("unit", unit, ("linear", "layer"))
 
 

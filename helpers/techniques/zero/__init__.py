@@ -25,7 +25,27 @@ from .stages import Zero1, Zero2
 STAGES = (DDP, Zero1, Zero2, Zero3)  # by number
 
 __all__ = [
-    "BUCKET_BYTES", "DDP", "FSDP2", "STAGES", "Arrivals", "Bucket", "DeepSpeed", "Flat", "NaiveDDP", "RankTrace",
-    "Shard", "Unit", "Zero1", "Zero2", "Zero3", "accelerate_config", "buckets", "clip_shards", "come_and_go",
-    "deepspeed_config", "fake_ranks", "traced", "units",
-]  # fmt: skip
+    "BUCKET_BYTES",
+    "DDP",
+    "FSDP2",
+    "STAGES",
+    "Arrivals",
+    "Bucket",
+    "DeepSpeed",
+    "Flat",
+    "NaiveDDP",
+    "RankTrace",
+    "Shard",
+    "Unit",
+    "Zero1",
+    "Zero2",
+    "Zero3",
+    "accelerate_config",
+    "buckets",
+    "clip_shards",
+    "come_and_go",
+    "deepspeed_config",
+    "fake_ranks",
+    "traced",
+    "units",
+]

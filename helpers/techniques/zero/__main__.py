@@ -31,9 +31,16 @@ from ...memory.account import human
 from ...memory.measure import RankStep, rank_step
 from . import STAGES
 
-SMALL = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 8,
-         "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 2048,
-         "max_position_embeddings": 2048}  # fmt: skip
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 2048,
+    "max_position_embeddings": 2048,
+}
 
 
 def engine_of(name: str, stage: int) -> Callable:
@@ -54,8 +61,11 @@ def engine_of(name: str, stage: int) -> Callable:
 def join() -> torch.device:
     """This process's place among the ranks that torchrun started, and its device."""
     if "RANK" not in os.environ or "LOCAL_RANK" not in os.environ:
-        raise WorkbookError("this process is not a rank", "a start by torchrun, which starts them all",
-                            "torchrun --standalone --nproc-per-node 4 -m helpers.techniques.zero")  # fmt: skip
+        raise WorkbookError(
+            "this process is not a rank",
+            "a start by torchrun, which starts them all",
+            "torchrun --standalone --nproc-per-node 4 -m helpers.techniques.zero",
+        )
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.device_count() > local:
         torch.cuda.set_device(local)
@@ -105,8 +115,11 @@ def report(title: str, losses: list[Tensor], last: RankStep) -> None:
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="torchrun ... -m helpers.techniques.zero", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="torchrun ... -m helpers.techniques.zero",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--stage", type=int, choices=range(4), default=3)
     parser.add_argument("--engine", choices=("ours", "fsdp2", "deepspeed"), default="ours")
     parser.add_argument("--steps", type=int, default=10)

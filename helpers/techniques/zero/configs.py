@@ -20,8 +20,13 @@ _PRECISION: dict[str, Section] = {
 }
 
 
-def deepspeed_config(setup: TrainSetup, learning_rate: float = 1e-4, clip: float = 1.0, accumulation: int = 1,
-                     nvme_path: str = "/local_nvme") -> Section:  # fmt: skip
+def deepspeed_config(
+    setup: TrainSetup,
+    learning_rate: float = 1e-4,
+    clip: float = 1.0,
+    accumulation: int = 1,
+    nvme_path: str = "/local_nvme",
+) -> Section:
     """What `deepspeed.initialize(config=...)` takes for `setup`, stages 0 to 3, offload, and Infinity on `nvme_path`.
 
     Sizes that DeepSpeed counts in values are set from the model: its defaults are for models of tens of billions, and
@@ -34,8 +39,9 @@ def deepspeed_config(setup: TrainSetup, learning_rate: float = 1e-4, clip: float
     """
     _require_deepspeed(setup)
     if clip <= 0 or accumulation < 1:
-        raise WorkbookError(f"clip is {clip} and accumulation {accumulation}", "both above 0",
-                            "pass clip=1.0, accumulation=1")  # fmt: skip
+        raise WorkbookError(
+            f"clip is {clip} and accumulation {accumulation}", "both above 0", "pass clip=1.0, accumulation=1"
+        )
     root, *layers = units(setup.model)
     config = {
         "train_batch_size": setup.micro_batch * accumulation * setup.ranks,  # refused on another number of ranks
@@ -46,14 +52,24 @@ def deepspeed_config(setup: TrainSetup, learning_rate: float = 1e-4, clip: float
         "optimizer": _optimizer(setup, learning_rate),
         "zero_allow_untested_optimizer": True,  # SGD; Adam is on DeepSpeed's list
         "zero_optimization": {
-            **zero_section(setup.zero, BUCKET_BYTES // setup.precision_recipe.grad_bytes, root, max(layers),
-                           persistent=10 * setup.model.hidden),
+            **zero_section(
+                setup.zero,
+                BUCKET_BYTES // setup.precision_recipe.grad_bytes,
+                root,
+                max(layers),
+                persistent=10 * setup.model.hidden,
+            ),
             **_offload(setup, nvme_path),
         },
-    }  # fmt: skip
+    }
     if "nvme" in (setup.offload_optimizer, setup.offload_parameters):
-        config["aio"] = {"block_size": 2**20, "queue_depth": 32, "intra_op_parallelism": 1,
-                         "single_submit": False, "overlap_events": True}  # fmt: skip
+        config["aio"] = {
+            "block_size": 2**20,
+            "queue_depth": 32,
+            "intra_op_parallelism": 1,
+            "single_submit": False,
+            "overlap_events": True,
+        }
     return config
 
 
@@ -99,8 +115,12 @@ def accelerate_config(setup: TrainSetup, machines: int = 1) -> str:
         "use_cpu": False,
     }
     if machines > 1:
-        lines |= {"main_process_ip": "first-machine", "main_process_port": 29500, "rdzv_backend": "c10d",
-                  "same_network": True}  # fmt: skip
+        lines |= {
+            "main_process_ip": "first-machine",
+            "main_process_port": 29500,
+            "rdzv_backend": "c10d",
+            "same_network": True,
+        }
     return _yaml(lines) + (_yaml({"fsdp_config": None}) + _yaml(_fsdp(setup), "  ") if setup.zero else "")
 
 
@@ -159,37 +179,65 @@ def _layer_classes(setup: TrainSetup) -> list[str]:
 
 def _require_deepspeed(setup: TrainSetup) -> None:
     if setup.optimizer in ("adafactor", "adamw-8bit"):
-        raise WorkbookError(f"optimizer is {setup.optimizer!r}, which a DeepSpeed file cannot name",
-                            "adamw-foreach, adamw-fused, sgd or sgd-momentum",
-                            "choose optimizer='adamw-fused'")  # fmt: skip
+        raise WorkbookError(
+            f"optimizer is {setup.optimizer!r}, which a DeepSpeed file cannot name",
+            "adamw-foreach, adamw-fused, sgd or sgd-momentum",
+            "choose optimizer='adamw-fused'",
+        )
     if setup.precision == "bf16" and not setup.zero:
-        raise WorkbookError("precision is 'bf16' at stage 0, where DeepSpeed keeps an FP32 copy",
-                            "a stage from 1 on, or 'megatron-bf16'", "choose zero=1")  # fmt: skip
+        raise WorkbookError(
+            "precision is 'bf16' at stage 0, where DeepSpeed keeps an FP32 copy",
+            "a stage from 1 on, or 'megatron-bf16'",
+            "choose zero=1",
+        )
     if "nvme" in (setup.offload_optimizer, setup.offload_parameters) and setup.zero < 3:
-        raise WorkbookError(f"NVMe at stage {setup.zero}, where DeepSpeed would use the host's memory",
-                            "zero=3: ZeRO-Infinity is a stage 3",
-                            "choose zero=3, or offload_optimizer='cpu'")  # fmt: skip
+        raise WorkbookError(
+            f"NVMe at stage {setup.zero}, where DeepSpeed would use the host's memory",
+            "zero=3: ZeRO-Infinity is a stage 3",
+            "choose zero=3, or offload_optimizer='cpu'",
+        )
 
 
 def _require_accelerate(setup: TrainSetup, machines: int) -> None:
     offloads = {setup.offload_optimizer, setup.offload_parameters}
     refusals = (
-        (setup.zero == 1, "zero is 1, which FSDP2 does not do", "0 (DDP), 2 or 3 (FSDP2)",
-         "choose zero=2, or use deepspeed_config"),
-        ("nvme" in offloads, "a shard is on NVMe, which FSDP2 does not do", "none or cpu",
-         "use deepspeed_config: ZeRO-Infinity"),
-        (len(offloads) > 1 or (setup.zero == 2 and "cpu" in offloads),
-         f"offload_optimizer is {setup.offload_optimizer!r}, offload_parameters {setup.offload_parameters!r}",
-         "both the same, at stage 3: FSDP2 moves parameters, gradients and states together",
-         "choose both 'cpu', or use deepspeed_config"),
-        (setup.precision == "megatron-bf16", "precision is 'megatron-bf16'",
-         "autocast-bf16: FSDP2's FP32 shards are the master copy, and are gathered as BF16",
-         "choose precision='autocast-bf16'"),
-        (setup.checkpointing not in ("none", "full", "every:1"), f"checkpointing is {setup.checkpointing!r}",
-         "none, or full: every layer", "choose checkpointing='full', or put the policy into the model yourself"),
-        (machines < 1 or setup.ranks % max(machines, 1) > 0, f"{setup.ranks} ranks on {machines} machines",
-         "equally many on each", f"pass machines=1, or another divisor of {setup.ranks}"),
-    )  # fmt: skip
+        (
+            setup.zero == 1,
+            "zero is 1, which FSDP2 does not do",
+            "0 (DDP), 2 or 3 (FSDP2)",
+            "choose zero=2, or use deepspeed_config",
+        ),
+        (
+            "nvme" in offloads,
+            "a shard is on NVMe, which FSDP2 does not do",
+            "none or cpu",
+            "use deepspeed_config: ZeRO-Infinity",
+        ),
+        (
+            len(offloads) > 1 or (setup.zero == 2 and "cpu" in offloads),
+            f"offload_optimizer is {setup.offload_optimizer!r}, offload_parameters {setup.offload_parameters!r}",
+            "both the same, at stage 3: FSDP2 moves parameters, gradients and states together",
+            "choose both 'cpu', or use deepspeed_config",
+        ),
+        (
+            setup.precision == "megatron-bf16",
+            "precision is 'megatron-bf16'",
+            "autocast-bf16: FSDP2's FP32 shards are the master copy, and are gathered as BF16",
+            "choose precision='autocast-bf16'",
+        ),
+        (
+            setup.checkpointing not in ("none", "full", "every:1"),
+            f"checkpointing is {setup.checkpointing!r}",
+            "none, or full: every layer",
+            "choose checkpointing='full', or put the policy into the model yourself",
+        ),
+        (
+            machines < 1 or setup.ranks % max(machines, 1) > 0,
+            f"{setup.ranks} ranks on {machines} machines",
+            "equally many on each",
+            f"pass machines=1, or another divisor of {setup.ranks}",
+        ),
+    )
     for wrong, what, expected, do in refusals:
         if wrong:
             raise WorkbookError(what, expected, do)

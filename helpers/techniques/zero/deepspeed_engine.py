@@ -36,8 +36,16 @@ class DeepSpeed:
     part, unless `use_multi_rank_bucket_allreduce=False`; stage 3 keeps room for its gradients all the time.
     """
 
-    def __init__(self, model: nn.Module, make: Make, clip: float = float("inf"), stage: int = 3,
-                 bucket_bytes: int = BUCKET_BYTES, host: bool = False, **options: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: nn.Module,
+        make: Make,
+        clip: float = float("inf"),
+        stage: int = 3,
+        bucket_bytes: int = BUCKET_BYTES,
+        host: bool = False,
+        **options: Any,
+    ) -> None:
         same_start(model)
         parameters = trainable(model)
         package = loaded(parameters[0].device)
@@ -51,8 +59,9 @@ class DeepSpeed:
             "zero_force_ds_cpu_optimizer": False,  # PyTorch's optimizer on the host: DeepSpeed's would be compiled
             "zero_optimization": zero_options(model, stage, bucket_bytes, host) | options,
         }
-        self.engine, *_ = package.initialize(model=model, optimizer=make(parameters), config=config,
-                                             dist_init_required=False)  # fmt: skip
+        self.engine, *_ = package.initialize(
+            model=model, optimizer=make(parameters), config=config, dist_init_required=False
+        )
         self.model = self.engine if stage else model
 
     def step(self) -> Tensor:
@@ -68,8 +77,9 @@ class DeepSpeed:
         """This rank's tensors by category, for `helpers.memory.measure.held`; "buckets" is what ours have not."""
         model, outer, inner = list(self.model.parameters()), self.engine.optimizer, self.engine.basic_optimizer
         shards = [p.ds_tensor for p in model if hasattr(p, "ds_tensor")]
-        masters, gradients = ([*tensors_in([getattr(outer, name, ()) for name in names], set())]
-                              for names in (MASTERS, GRADIENTS))  # fmt: skip
+        masters, gradients = (
+            [*tensors_in([getattr(outer, name, ()) for name in names], set())] for names in (MASTERS, GRADIENTS)
+        )
         gradients += [p.grad for p in (*model, *masters) if p.grad is not None]
         found = {"parameters": [*model, *shards, *self.model.buffers()]}
         if self.host:
@@ -130,8 +140,11 @@ def loaded(device: torch.device) -> ModuleType:
         raise WorkbookError(f"deepspeed cannot be imported: {error}", "the package deepspeed", INSTALL) from None
     accelerator = package.get_accelerator().device_name().partition(":")[0]
     if accelerator != device.type:
-        raise WorkbookError(f"the model is on {device.type}, and DeepSpeed was imported for {accelerator}",
-                            "one of them in a process", f"set DS_ACCELERATOR={device.type}, and restart")  # fmt: skip
+        raise WorkbookError(
+            f"the model is on {device.type}, and DeepSpeed was imported for {accelerator}",
+            "one of them in a process",
+            f"set DS_ACCELERATOR={device.type}, and restart",
+        )
     os.environ.setdefault("LOCAL_RANK", str(torch.cuda.current_device() if device.type == "cuda" else world()[1]))
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # Its collectives in shared memory would be compiled here, for a minute; nothing of a training step needs them.

@@ -26,9 +26,15 @@ class FSDP2:
     precision, `MixedPrecisionPolicy(torch.bfloat16)`: FP32 shards, gathered and computed with in BF16.
     """
 
-    def __init__(self, model: nn.Module, make: Make, clip: float = float("inf"),
-                 layers: Iterable[nn.Module] | None = None, reshard_after_forward: bool = True,
-                 policy: MixedPrecisionPolicy | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: nn.Module,
+        make: Make,
+        clip: float = float("inf"),
+        layers: Iterable[nn.Module] | None = None,
+        reshard_after_forward: bool = True,
+        policy: MixedPrecisionPolicy | None = None,
+    ) -> None:
         same_start(model)
         self.model, self.clip = model, clip
         layers = list(decoder_layers(model) if layers is None else layers)
@@ -71,5 +77,8 @@ def _require_owned(layers: Sequence[nn.Module]) -> None:
     """Embedding and head may be tied, for both are the root's; between layers FSDP2 shares nothing."""
     owners = Counter(p for layer in layers for p in trainable(layer))
     if shared := [tuple(p.shape) for p, count in owners.items() if count > 1]:
-        raise WorkbookError(f"a weight of shape {list(shared[0])} is in two layers", "layers that share no weight",
-                            "use Zero3, which gives it to the root, or untie it")  # fmt: skip
+        raise WorkbookError(
+            f"a weight of shape {list(shared[0])} is in two layers",
+            "layers that share no weight",
+            "use Zero3, which gives it to the root, or untie it",
+        )

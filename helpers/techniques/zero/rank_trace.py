@@ -39,8 +39,11 @@ class RankTrace:
 def fake_ranks(ranks: int, rank: int = 0) -> Iterator[None]:
     """Be rank `rank` of `ranks` in a process group that has no others: collectives return at once, unfilled."""
     if dist.is_initialized():
-        raise WorkbookError("this process is a rank already", "a process without a process group",
-                            "trace in the notebook itself, not on a rank")  # fmt: skip
+        raise WorkbookError(
+            "this process is a rank already",
+            "a process without a process group",
+            "trace in the notebook itself, not on a rank",
+        )
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend "fake"
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
@@ -50,8 +53,9 @@ def fake_ranks(ranks: int, rank: int = 0) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def traced(setup: TrainSetup, gpu: str | Device | None = None, on: str = "cuda", rank: int = 0,
-           engine: Callable | None = None) -> RankTrace:  # fmt: skip
+def traced(
+    setup: TrainSetup, gpu: str | Device | None = None, on: str = "cuda", rank: int = 0, engine: Callable | None = None
+) -> RankTrace:
     """Trace one rank's step of `setup`: its stage (`zero`) on its `ranks`, in seconds, for any number of them.
 
     `on`, `gpu` as in `helpers.memory.trace.train`; `engine(model, make)` in place of the stage's own. Raises

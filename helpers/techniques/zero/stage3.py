@@ -24,9 +24,16 @@ class Zero3(Zero2):
     While one layer computes, the next is already on its way: two are whole at a time.
     """
 
-    def __init__(self, model: nn.Module, make: Make, clip: float = float("inf"),
-                 layers: Iterable[nn.Module] | None = None, master: torch.dtype | None = None, host: bool = False,
-                 prefetch: bool = True) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: nn.Module,
+        make: Make,
+        clip: float = float("inf"),
+        layers: Iterable[nn.Module] | None = None,
+        master: torch.dtype | None = None,
+        host: bool = False,
+        prefetch: bool = True,
+    ) -> None:
         same_start(model)
         self.model, self.clip = model, clip
         layers = list(decoder_layers(model) if layers is None else layers)
@@ -111,6 +118,9 @@ def decoder_layers(model: nn.Module) -> nn.Module:
     """The list of layers that holds most of the model's parameters."""
     lists = [module for module in model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
     if not lists:
-        raise WorkbookError(f"{type(model).__name__} has no list of layers", "a model with an nn.ModuleList",
-                            "pass layers=[...], the modules that are to be gathered one after the other")  # fmt: skip
+        raise WorkbookError(
+            f"{type(model).__name__} has no list of layers",
+            "a model with an nn.ModuleList",
+            "pass layers=[...], the modules that are to be gathered one after the other",
+        )
     return max(lists, key=lambda found: sum(p.numel() for p in trainable(found)))

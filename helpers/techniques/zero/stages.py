@@ -25,8 +25,15 @@ class Zero1:
     states in host memory.
     """
 
-    def __init__(self, model: nn.Module, make: Make, clip: float = float("inf"), bucket_bytes: int = BUCKET_BYTES,
-                 master: torch.dtype | None = None, host: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: nn.Module,
+        make: Make,
+        clip: float = float("inf"),
+        bucket_bytes: int = BUCKET_BYTES,
+        master: torch.dtype | None = None,
+        host: bool = False,
+    ) -> None:
         same_start(model)
         self.model, self.clip = model, clip
         self.flats = [Flat(group) for group in buckets(trainable(model), bucket_bytes)]
@@ -78,8 +85,10 @@ class Zero2(Zero1):
         self.watch_arrivals()
 
     def watch_arrivals(self) -> None:
-        self.arrivals = [Arrivals(flat.parameters, partial(self.send, flat, shard))
-                         for flat, shard in zip(self.flats, self.shards, strict=True)]  # fmt: skip
+        self.arrivals = [
+            Arrivals(flat.parameters, partial(self.send, flat, shard))
+            for flat, shard in zip(self.flats, self.shards, strict=True)
+        ]
 
     def send(self, flat: Flat, shard: Shard) -> None:
         self.land()

@@ -100,8 +100,11 @@ def test_private_checks_have_points_and_no_words(built_root, handed_in, tmp_path
     save(with_sources(lab, RIGHT | {"twice": "def twice(x):\n    return int(2.0 * x)"}), handed_in / "dora.ipynb")
     assert grade("05", handed_in, out, built_root, Options(seed="3", checks=checks)) == 0
     assert {name: float(row["private-twice"]) for name, row in rows(out).items()} == {
-        "ada": 2, "ben": 0, "cleo": 0, "dora": 0,
-    }  # fmt: skip
+        "ada": 2,
+        "ben": 0,
+        "cleo": 0,
+        "dora": 0,
+    }
     assert scores(out)["dora"] == 5, "the public checks did not see it"
     assert sentence in (out / "feedback/dora.html").read_text()
     for path in out.rglob("*"):

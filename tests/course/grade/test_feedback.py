@@ -37,10 +37,17 @@ def test_a_page_for_each_learner_and_nothing_else(tmp_path):
 def test_a_failed_check_says_what_to_do(tmp_path):
     text = page(small_class()[1], tmp_path).text
     for told in (
-        "Feedback for ben", "Lab 05: numbers", "3 of 5 points", "2 of 3 questions", "What to do next",
-        "a check failed, 2 points to gain", "5 tokens\n  expected: 2\n  yours:    1\n", "Hint Use math.ceil.",
-        "workbook check 05 in a terminal", "How to go on",
-    ):  # fmt: skip
+        "Feedback for ben",
+        "Lab 05: numbers",
+        "3 of 5 points",
+        "2 of 3 questions",
+        "What to do next",
+        "a check failed, 2 points to gain",
+        "5 tokens\n  expected: 2\n  yours:    1\n",
+        "Hint Use math.ceil.",
+        "workbook check 05 in a terminal",
+        "How to go on",
+    ):
         assert told in text, told
 
 
@@ -147,8 +154,10 @@ def test_a_message_of_100_kb_is_cut(tmp_path, message):
 def test_hostile_texts_are_text(tmp_path):
     """The same elements as with harmless texts: nothing that a learner wrote became one, or an attribute."""
     for number, one in enumerate(hostile_class()):
-        harmless = [replace(each, message="a\n" * each.message.count("\n") + "a", hint="a", rubric=("a",), title="a")
-                    for each in one.questions]  # fmt: skip
+        harmless = [
+            replace(each, message="a\n" * each.message.count("\n") + "a", hint="a", rubric=("a",), title="a")
+            for each in one.questions
+        ]
         benign = replace(one, learner="a", reasons=("a",), warnings=("a",), questions=tuple(harmless))
         hostile_page, benign_page = page(one, tmp_path / f"{number}"), page(benign, tmp_path / f"{number}b")
         assert hostile_page.elements == benign_page.elements

@@ -41,9 +41,14 @@ def start(root: Path, handed_in: Path, out: Path) -> subprocess.Popen:
     words = [str(root), str(handed_in), str(out)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     return subprocess.Popen(
-        [sys.executable, "-c", program, *words], cwd=root, env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program, *words],
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def done(out: Path) -> int:

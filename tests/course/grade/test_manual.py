@@ -46,9 +46,11 @@ def test_rows_for_what_no_check_has_judged(tmp_path):
     assert table(tmp_path) == [
         HEADER.strip().split(","),
         ["dan", "half", "1", "half ended the kernel; ended the kernel, 0 points", "", ""],
-        *(["eve", key, points, "this is no notebook: invalid JSON in line 1; was not reached, 0 points", "", ""]
-          for key, points in (("twice", "2"), ("pages", "2"), ("half", "1"))),
-    ]  # fmt: skip
+        *(
+            ["eve", key, points, "this is no notebook: invalid JSON in line 1; was not reached, 0 points", "", ""]
+            for key, points in (("twice", "2"), ("pages", "2"), ("half", "1"))
+        ),
+    ]
 
 
 @pytest.mark.parametrize("outcome", [*OUTCOMES, "some new outcome"])
@@ -82,8 +84,11 @@ def test_filled_rows_replace_points_survive_and_settle(tmp_path):
         manual.write(source, tmp_path)
         assert table(tmp_path)[1][3] == "half ended the kernel; ended the kernel, 0 points"
         assert [row[4:] for row in table(tmp_path)[1:]] == [
-            ["0.5", "right idea, -1 for the loop"], ["2", ""], ["", "'=1+1"], ["", ""],
-        ]  # fmt: skip
+            ["0.5", "right idea, -1 for the loop"],
+            ["2", ""],
+            ["", "'=1+1"],
+            ["", ""],
+        ]
     assert manual.merged(small_class(), tmp_path / "manual.csv") == results
 
 
@@ -141,7 +146,7 @@ def test_when_a_learner_is_settled(tmp_path, status):
         ('"learner","question","max","reason","points","comment"\n\n"dan","half",1,""," 0.5 ","für dich"', "utf-8-sig"),
     ],
     ids=["excel-eu", "excel-ansi", "tabs", "columns-moved", "all-quoted"],
-)  # fmt: skip
+)
 def test_as_spreadsheets_save_it(tmp_path, text, encoding):
     (tmp_path / "manual.csv").write_bytes(text.encode(encoding))
     merged = manual.merged(small_class(), tmp_path / "manual.csv")[3]

@@ -14,10 +14,16 @@ from tests.course.grade.marked_class import hostile_class, question, result, sma
 from tests.course.grade.test_feedback import CSP, UNSEEN
 
 MANIFEST = {
-    "lab": "05_numbers", "title": "Lab 05: numbers", "seed": 8128, "sandbox": "bubblewrap",
-    "versions": {"python": "3.11", "nbval": "0.11.0"}, "reference": "5f3a", "started": "S", "finished": "F",
+    "lab": "05_numbers",
+    "title": "Lab 05: numbers",
+    "seed": 8128,
+    "sandbox": "bubblewrap",
+    "versions": {"python": "3.11", "nbval": "0.11.0"},
+    "reference": "5f3a",
+    "started": "S",
+    "finished": "F",
     "counts": {"graded": 3},
-}  # fmt: skip
+}
 
 
 def html_of(results: list, folder: Path, manifest: dict = MANIFEST) -> str:
@@ -33,9 +39,16 @@ def test_the_numbers_are_those_of_the_class(tmp_path):
     """Mean and pass rates over the four who could be read: 5, 3, 2 and 4 points."""
     text = page(small_class(), tmp_path).words
     for told in (
-        "learners 5", "graded 3", "need attention 1", "unreadable 1", "mean of 5 3.5", "median 3.5",
-        "1 · Twice 75 % 3 of 4", "2 · Pages 50 % 2 of 4", "3 · Half 75 % 3 of 4",
-    ):  # fmt: skip
+        "learners 5",
+        "graded 3",
+        "need attention 1",
+        "unreadable 1",
+        "mean of 5 3.5",
+        "median 3.5",
+        "1 · Twice 75 % 3 of 4",
+        "2 · Pages 50 % 2 of 4",
+        "3 · Half 75 % 3 of 4",
+    ):
         assert told in text, told
 
 
@@ -86,8 +99,11 @@ def test_points_by_hand_are_shown_beside_the_checks(tmp_path):
     assert "need attention 0" in text
 
 
-@pytest.mark.parametrize("results", [[], [unreadable("eve")], [replace(result("ada"), questions=())]],
-                         ids=["nobody", "all-unreadable", "no-questions"])  # fmt: skip
+@pytest.mark.parametrize(
+    "results",
+    [[], [unreadable("eve")], [replace(result("ada"), questions=())]],
+    ids=["nobody", "all-unreadable", "no-questions"],
+)
 def test_a_class_without_scores(tmp_path, results):
     found = page(results, tmp_path, {})
     assert not found.unbalanced

@@ -23,9 +23,22 @@ from tests.memory.allocator.snapshots import snapshot_of
 
 MADE = Made("2.11.0", "13.0", "580.65", "0.1.0", "2026-11-22")
 MACHINE = Machine("rehearsal", "a rehearsal on this CPU", "cpu", 2**34, (8, 0))
-TOY = Scale(train="tiny-llama", sequence=32, serve="tiny-llama", contexts=(32, 96), chunk=32, decode_context=64,
-            sweep_bytes=2**18, copy_bytes=2**20, probes=("copy",), cat_tokens=(16, 20), cat_users=2, random_steps=200,
-            random_log2=22, timed_runs=1)  # fmt: skip
+TOY = Scale(
+    train="tiny-llama",
+    sequence=32,
+    serve="tiny-llama",
+    contexts=(32, 96),
+    chunk=32,
+    decode_context=64,
+    sweep_bytes=2**18,
+    copy_bytes=2**20,
+    probes=("copy",),
+    cat_tokens=(16, 20),
+    cat_users=2,
+    random_steps=200,
+    random_log2=22,
+    timed_runs=1,
+)
 
 
 class CpuGpu:

@@ -18,11 +18,22 @@ from tests.course.record.rehearsal import MACHINE, MADE, TOY, rehearsed
 
 # The figures of each, and how many numbers the instruments answer; of times and rates a CPU has no datasheet.
 FIGURES = {
-    "03/snapshot-random": (1, 0), "03/snapshot-cat": (1, 1), "03/snapshot-train": (2, 3), "01/bandwidth": (1, 0),
-    "01/host-link": (1, 0), "01/roofline": (3, 0), "05/nf4-8b": (4, 2), "05/int8-8b": (2, 1), "05/bf16-8b": (2, 1),
-    "01/decode-8b": (1, 0), "12/decode-8b": (2, 2), "02/train-1b": (3, 3), "02/train-1b-autocast": (3, 3),
-    "06/checkpointing-1b": (9, 9), "12/kv-long": (1, 2),
-}  # fmt: skip
+    "03/snapshot-random": (1, 0),
+    "03/snapshot-cat": (1, 1),
+    "03/snapshot-train": (2, 3),
+    "01/bandwidth": (1, 0),
+    "01/host-link": (1, 0),
+    "01/roofline": (3, 0),
+    "05/nf4-8b": (4, 2),
+    "05/int8-8b": (2, 1),
+    "05/bf16-8b": (2, 1),
+    "01/decode-8b": (1, 0),
+    "12/decode-8b": (2, 2),
+    "02/train-1b": (3, 3),
+    "02/train-1b-autocast": (3, 3),
+    "06/checkpointing-1b": (9, 9),
+    "12/kv-long": (1, 2),
+}
 
 
 def test_the_table_lists_each_experiment_once():
@@ -42,8 +53,17 @@ def test_it_runs_and_agrees_with_the_predictions(one):
         figures = list(one.run(bench))
     answered = 0
     for figure in figures:
-        entry = Entry(one.name, figure.label, figure.quantity, figure.unit, figure.setup, figure.values, MADE,
-                      figure.x, figure.x_unit)  # fmt: skip
+        entry = Entry(
+            one.name,
+            figure.label,
+            figure.quantity,
+            figure.unit,
+            figure.setup,
+            figure.values,
+            MADE,
+            figure.x,
+            figure.x_unit,
+        )
         for instrument, answers in recorded.predictions(entry, MACHINE, apply).items():
             assert answers == pytest.approx(entry.values, rel=recorded.ALLOWED[instrument]), (entry, instrument)
             answered += len(answers)

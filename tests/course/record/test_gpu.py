@@ -23,14 +23,20 @@ def cuda(monkeypatch):
     """A torch.cuda with one H100; `cuda.calls` is what was asked of it, `cuda.reserved` what it says is reserved."""
     state = SimpleNamespace(calls=[], reserved=0, allocated=0, properties=H100)
     answers = {
-        "is_available": lambda: True, "current_device": lambda: 0, "get_device_capability": lambda: (9, 0),
-        "get_device_properties": lambda device: state.properties, "mem_get_info": lambda: (70 * 2**30, 80 * 2**30),
-        "memory_allocated": lambda: state.allocated, "memory_reserved": lambda: state.reserved,
-        "memory_stats": lambda: {"requested_bytes.all.current": 5}, "max_memory_allocated": lambda: 300,
-        "max_memory_reserved": lambda: 400, "synchronize": lambda: state.calls.append("synchronize"),
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "get_device_capability": lambda: (9, 0),
+        "get_device_properties": lambda device: state.properties,
+        "mem_get_info": lambda: (70 * 2**30, 80 * 2**30),
+        "memory_allocated": lambda: state.allocated,
+        "memory_reserved": lambda: state.reserved,
+        "memory_stats": lambda: {"requested_bytes.all.current": 5},
+        "max_memory_allocated": lambda: 300,
+        "max_memory_reserved": lambda: 400,
+        "synchronize": lambda: state.calls.append("synchronize"),
         "reset_peak_memory_stats": lambda: state.calls.append("reset"),
         "empty_cache": lambda: state.calls.append("empty_cache"),
-    }  # fmt: skip
+    }
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     clear = lambda: state.calls.append("workspaces")  # noqa: E731

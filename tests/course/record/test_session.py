@@ -61,8 +61,11 @@ def recorded_into(tmp_path):
 
 def test_each_is_written_with_its_setup_and_provenance(table, recorded_into):
     table.add("01/a", lambda bench: figures(7, 8))
-    assert recorded_into() == (0, "a rehearsal on this CPU, 16.00 GiB free\n✓ 01/a: 2 figures, 0 s\n"
-                               f"wrote {recorded_into.path.parent.name}/rehearsal.json")  # fmt: skip
+    assert recorded_into() == (
+        0,
+        "a rehearsal on this CPU, 16.00 GiB free\n✓ 01/a: 2 figures, 0 s\n"
+        f"wrote {recorded_into.path.parent.name}/rehearsal.json",
+    )
     entries = read(recorded_into.path).entries
     assert [(entry.experiment, entry.value, entry.made) for entry in entries] == [("01/a", 7, MADE), ("01/a", 8, MADE)]
     assert json.loads(recorded_into.path.read_text())["entries"][0]["driver"] == "580.65"

@@ -208,5 +208,14 @@ if __name__ == "__main__":  # as the user that runs this: the levels that work, 
 
     level = sys.argv[1] if sys.argv[1:] else levels.best().name
     with grader() as (secret, port), bench_at(level) as bench:
-        print(json.dumps({"level": level, "uid": os.getuid(), "facts": facts(bench, secret, port),
-                          "left": printed(bench, LEAVES), "found": json.loads(printed(bench, SEES))}))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "level": level,
+                    "uid": os.getuid(),
+                    "facts": facts(bench, secret, port),
+                    "left": printed(bench, LEAVES),
+                    "found": json.loads(printed(bench, SEES)),
+                }
+            )
+        )

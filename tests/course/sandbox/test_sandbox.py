@@ -57,9 +57,15 @@ def seen(request) -> SimpleNamespace:
         found = json.loads(probes.printed(bench, SEES))
         sockets = [path.name for path in bench.control.iterdir() if path.is_dir()]
     return SimpleNamespace(
-        level=Level(request.param), facts=facts, left=left, running=running, found=found, sockets=sockets,
-        folder=bench.folder, processes=set(psutil.Process().children(recursive=True)) - before,
-    )  # fmt: skip
+        level=Level(request.param),
+        facts=facts,
+        left=left,
+        running=running,
+        found=found,
+        sockets=sockets,
+        folder=bench.folder,
+        processes=set(psutil.Process().children(recursive=True)) - before,
+    )
 
 
 FACTS: dict[str, Callable] = {

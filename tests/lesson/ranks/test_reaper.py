@@ -70,8 +70,12 @@ def test_reap_ends_the_marked_and_no_other(mark, tmp_path):
 def test_a_killed_driver_leaves_no_process_and_no_folder(mark, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, mark, str(folder)], cwd=Path(__file__).parents[3],
-                              stdout=subprocess.PIPE, text=True)  # fmt: skip
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, mark, str(folder)],
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     watcher, forked = map(int, driver.stdout.readline().split())
     try:
         assert wait_until(lambda: len(reaper.marked(mark)) == 1)

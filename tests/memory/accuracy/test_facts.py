@@ -23,9 +23,17 @@ def test_names_are_unique_and_devices_known() -> None:
     assert {case.device for case in cases()} <= {*DEVICES, "any"}
 
 
-@pytest.mark.parametrize("broken", [
-    {"source": ""}, {"kind": "guess"}, {"unit": "MB"}, {"figures": {}}, {"figures": {"peak": 0.0}},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"source": ""},
+        {"kind": "guess"},
+        {"unit": "MB"},
+        {"figures": {}},
+        {"figures": {"peak": 0.0}},
+    ],
+    ids=str,
+)
 def test_a_figure_without_provenance_cannot_be_built(broken: dict) -> None:
     with pytest.raises(WorkbookError, match="write down where"):
         replace(cases()[0], **broken)
@@ -39,8 +47,11 @@ def test_an_unknown_kind_gets_the_nearest() -> None:
 
 def test_answers_of_others_are_about_a_case_and_say_how_they_were_made() -> None:
     assert {answer.estimator for answer in answers()} == {
-        "accelerate", "DeepSpeed", "EleutherAI cookbook", "Megatron-LM"
-    }  # fmt: skip
+        "accelerate",
+        "DeepSpeed",
+        "EleutherAI cookbook",
+        "Megatron-LM",
+    }
     assert all(answer.version and answer.command and answer.answered_bytes > 0 for answer in answers())
     with pytest.raises(WorkbookError, match="a quantity that measured"):
         replace(answers()[0], case="no such case")

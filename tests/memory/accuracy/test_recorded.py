@@ -40,8 +40,10 @@ def rehearsal(tmp_path_factory) -> Recording:
 
 
 def with_value(recording: Recording, quantity: str, factor: float) -> Recording:
-    entries = [replace(entry, values=(factor * entry.value,)) if entry.quantity == quantity else entry
-               for entry in recording.entries]  # fmt: skip
+    entries = [
+        replace(entry, values=(factor * entry.value,)) if entry.quantity == quantity else entry
+        for entry in recording.entries
+    ]
     return replace(recording, entries=tuple(entries))
 
 
@@ -51,10 +53,16 @@ def test_a_true_recording_agrees(rehearsal):
     assert answered == [{"budget", "trace"}, {"simulator"}, set(), {"simulator"}]  # the third is a time
 
 
-@pytest.mark.parametrize(("quantity", "factor", "told"), [
-    ("peak allocated", 1.02, ["budget", "trace"]), ("peak allocated", 0.98, ["budget", "trace"]),
-    ("peak allocated", 1.005, []), ("peak reserved", 1.06, ["simulator", "simulator"]), ("peak reserved", 1.03, []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("quantity", "factor", "told"),
+    [
+        ("peak allocated", 1.02, ["budget", "trace"]),
+        ("peak allocated", 0.98, ["budget", "trace"]),
+        ("peak allocated", 1.005, []),
+        ("peak reserved", 1.06, ["simulator", "simulator"]),
+        ("peak reserved", 1.03, []),
+    ],
+)
 def test_what_is_off_by_more_than_the_limit_is_told(rehearsal, quantity, factor, told):
     found = list(recorded.disagreements(with_value(rehearsal, quantity, factor), apply))
     assert [line.rpartition(": ")[2].split()[0] for line in found] == told
@@ -85,9 +93,15 @@ def merged(snapshot):
     return replace(snapshot, segments=(replace(first, blocks=joined), *others))
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    (out_of_order, "call 0 to the driver"), (larger, "to the driver"), (merged, "segment 0 at the end"),
-], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (out_of_order, "call 0 to the driver"),
+        (larger, "to the driver"),
+        (merged, "segment 0 at the end"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
 def test_a_history_that_the_simulator_does_not_follow_is_told(tmp_path, change, words):
     with rehearsed() as bench:
         record(tmp_path, ["03/snapshot-random"], bench=bench, say=lambda line: None)
@@ -125,8 +139,10 @@ def test_a_datasheet_answers_for_rates_and_times():
 def test_hopper_has_larger_workspaces_than_the_budget_counts():
     fields = {"kind": "train", "model": "tiny-llama", "precision": "bf16", "optimizer": "adamw-fused", "sequence": 64}
     entry = entry_of(fields, "bytes", quantity="peak allocated")
-    budgets = [recorded.predictions(entry, machine)["budget"][0]
-               for machine in (H100, replace(H100, name="a100-80gb", capability=(8, 0)))]  # fmt: skip
+    budgets = [
+        recorded.predictions(entry, machine)["budget"][0]
+        for machine in (H100, replace(H100, name="a100-80gb", capability=(8, 0)))
+    ]
     assert budgets[0] - budgets[1] == 2 * (32 * 2**20 - 8_519_680)
 
 
@@ -141,8 +157,9 @@ def test_workbook_accuracy_has_the_recorded_rows(rehearsal, monkeypatch, capsys,
     assert main(["accuracy", "--only", "recorded"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:5] for line in lines if line.startswith("02/train-1b")] == [
-        ["02/train-1b", "bf16", "peak", word, by] for word, by in (("allocated,", "budget"), ("allocated,", "trace"),
-                                                                    ("reserved,", "simulator"))]  # fmt: skip
+        ["02/train-1b", "bf16", "peak", word, by]
+        for word, by in (("allocated,", "budget"), ("allocated,", "trace"), ("reserved,", "simulator"))
+    ]
     assert main(["accuracy", "--only", "recorded", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {(row["kind"], row["device"]) for row in rows} == {("recorded", "rehearsal")}
@@ -158,5 +175,6 @@ def test_a_curve_gives_a_row_for_each_point(tmp_path, monkeypatch):
     write(Recording(H100, (curve,)), tmp_path)
     monkeypatch.setenv(recordings.ELSEWHERE, str(tmp_path))
     assert [(row.case.name, row.predicted, row.error) for row in recorded.rows()] == [
-        ("12/kv-long one user, 2,048 tokens", 2**28, 0), ("12/kv-long one user, 8,192 tokens", 2**30, 0)
-    ]  # fmt: skip
+        ("12/kv-long one user, 2,048 tokens", 2**28, 0),
+        ("12/kv-long one user, 8,192 tokens", 2**30, 0),
+    ]

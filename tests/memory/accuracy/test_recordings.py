@@ -23,8 +23,9 @@ from helpers.memory.accuracy.recordings import (
 H100 = Machine("h100-80gb", "NVIDIA H100 80GB HBM3", "cuda", 85_061_827_297, (9, 0))
 MADE = Made("2.11.0", "13.0", "580.65", "0.1.0 1a2b3c4", "2026-11-30")
 STEP = Entry("02/train-1b", "bf16", "peak allocated", "bytes", {"kind": "train", "model": "tiny-llama"}, (7,), MADE)
-CURVE = Entry("01/bandwidth", "read", "bandwidth", "bytes/s", {"kind": "sweep"}, (9e12, 3e12), MADE, (4096, 8192),
-              "bytes")  # fmt: skip
+CURVE = Entry(
+    "01/bandwidth", "read", "bandwidth", "bytes/s", {"kind": "sweep"}, (9e12, 3e12), MADE, (4096, 8192), "bytes"
+)
 WHOLE = Recording(H100, (STEP, CURVE))
 
 
@@ -51,19 +52,34 @@ def test_the_source_is_one_line():
     assert WHOLE.source(replace(STEP, made=replace(MADE, driver=""))).count(",") == 2
 
 
-@pytest.mark.parametrize("broken", [
-    {"unit": "MiB"}, {"values": ()}, {"values": (0,)}, {"values": (float("nan"),)}, {"values": (True,)},
-    {"values": ("7",)}, {"values": (1, 2)}, {"x": (1, 2)}, {"setup": {}}, {"setup": {"kind": 3}},
-    {"snapshot": "../elsewhere.json.gz"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"unit": "MiB"},
+        {"values": ()},
+        {"values": (0,)},
+        {"values": (float("nan"),)},
+        {"values": (True,)},
+        {"values": ("7",)},
+        {"values": (1, 2)},
+        {"x": (1, 2)},
+        {"setup": {}},
+        {"setup": {"kind": 3}},
+        {"snapshot": "../elsewhere.json.gz"},
+    ],
+    ids=str,
+)
 def test_an_entry_that_nobody_can_have_measured_cannot_be_built(broken):
     with pytest.raises(WorkbookError, match="02/train-1b, bf16: "):
         replace(STEP, **broken)
 
 
 def edited(change):
-    data = {"format": 1, "device": json.loads(json.dumps(recordings.asdict(H100))),
-            "entries": [recordings._plain(entry) for entry in WHOLE.entries]}  # fmt: skip
+    data = {
+        "format": 1,
+        "device": json.loads(json.dumps(recordings.asdict(H100))),
+        "entries": [recordings._plain(entry) for entry in WHOLE.entries],
+    }
     change(data)
     return json.dumps(data)
 

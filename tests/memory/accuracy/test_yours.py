@@ -17,8 +17,15 @@ from helpers.memory.accuracy.yours import read
 from helpers.memory.trace import QuantizedBase
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-measurements.md"
-TINY = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}  # fmt: skip
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+}
 SETUP = {"model": TINY, "attention": "eager", "micro_batch": 2, "sequence": 128, "rank": 8, "targets": ["q_proj"]}
 STEP = {"name": "tiny", "device": "l4-24gb", "setup": SETUP, "figures": {"peak allocated": 20}, "source": "mine"}
 
@@ -75,8 +82,12 @@ def test_qlora_needs_what_the_ready_made_step_needs(base, dtype) -> None:
 
 def test_the_base_has_the_dtype_that_is_asked_for() -> None:
     pytest.importorskip("peft")
-    loaded = {dtype: lora.predict(Case("tiny", "lora", "l4-24gb", {**SETUP, "dtype": dtype}, {"peak allocated": 1},
-                                       "MiB", "none yet"))["after load"] for dtype in ("bf16", "fp32")}  # fmt: skip
+    loaded = {
+        dtype: lora.predict(
+            Case("tiny", "lora", "l4-24gb", {**SETUP, "dtype": dtype}, {"peak allocated": 1}, "MiB", "none yet")
+        )["after load"]
+        for dtype in ("bf16", "fp32")
+    }
     assert 1.9 < loaded["fp32"] / loaded["bf16"] < 2
 
 
@@ -88,26 +99,30 @@ def setup(**changes):
     return {**STEP, "setup": {**SETUP, **changes}}
 
 
-@pytest.mark.parametrize(("step", "told"), [
-    ({key: value for key, value in STEP.items() if key != "source"}, "has no 'source'"),
-    (change(source=""), "write down where"),
-    (change(device="t5"), "unknown device"),
-    (change(note="x"), "unknown key of step 1"),
-    (change(figures={}), "write down where"),
-    (change(figures={"peak": 1}), "did you mean 'peak"),
-    (change(figures={"peak reserved": "12"}), "a whole number or a number"),
-    (change(figures={"peak reserved": -1.0}), "write down where"),
-    (change(unit="MB"), "write down where"),
-    (setup(model="lama"), "unknown model"),
-    (setup(attention="flash"), "unknown attention"),
-    (setup(base="int8"), "unknown base"),
-    (setup(dtype="fp8"), "unknown dtype"),
-    (setup(rank=0), "a whole number from 1 up"),
-    (setup(rank=True), "a whole number"),
-    (setup(targets="q_proj"), "a list"),
-    (setup(lora_alpha=16), "unknown key of the setup"),
-    (["a list"], "holds no list of objects"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ({key: value for key, value in STEP.items() if key != "source"}, "has no 'source'"),
+        (change(source=""), "write down where"),
+        (change(device="t5"), "unknown device"),
+        (change(note="x"), "unknown key of step 1"),
+        (change(figures={}), "write down where"),
+        (change(figures={"peak": 1}), "did you mean 'peak"),
+        (change(figures={"peak reserved": "12"}), "a whole number or a number"),
+        (change(figures={"peak reserved": -1.0}), "write down where"),
+        (change(unit="MB"), "write down where"),
+        (setup(model="lama"), "unknown model"),
+        (setup(attention="flash"), "unknown attention"),
+        (setup(base="int8"), "unknown base"),
+        (setup(dtype="fp8"), "unknown dtype"),
+        (setup(rank=0), "a whole number from 1 up"),
+        (setup(rank=True), "a whole number"),
+        (setup(targets="q_proj"), "a list"),
+        (setup(lora_alpha=16), "unknown key of the setup"),
+        (["a list"], "holds no list of objects"),
+    ],
+    ids=str,
+)
 def test_what_is_wrong_is_told(tmp_path, step, told) -> None:
     with pytest.raises(WorkbookError, match=told):
         read(written(tmp_path, step))

@@ -35,8 +35,13 @@ def test_what_comes_back_replays_alike(conf, seed):
     whole = read_snapshot(snapshot_of(program(seed), conf))
     back = unpack(pack(whole))
     assert (back.conf, back.reserved_bytes, back.allocated_bytes) == (conf, whole.reserved_bytes, whole.allocated_bytes)
-    layouts = [[(s.address, s.size_bytes, s.pool, s.stream, [(b.size_bytes, b.state) for b in s.blocks])
-                for s in snapshot.segments] for snapshot in (whole, back)]  # fmt: skip
+    layouts = [
+        [
+            (s.address, s.size_bytes, s.pool, s.stream, [(b.size_bytes, b.state) for b in s.blocks])
+            for s in snapshot.segments
+        ]
+        for snapshot in (whole, back)
+    ]
     assert layouts[0] == layouts[1]
     kept = [event[:4] for event in whole.trace() if event.action != "free_requested"]
     assert [event[:4] for event in back.trace()] == kept
@@ -64,10 +69,19 @@ def test_addresses_that_are_no_blocks_are_refused():
         pack(read_snapshot(data))
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"{}", gzip.compress(b"{}"), gzip.compress(b"[]"), gzip.compress(b"\xff"), pack(read_snapshot(
-        snapshot_of([alloc("a", 3 * MIB)])))[:-9], gzip.compress(json.dumps({"format": 1, "segments": [3]}).encode()),
-], ids=range(7))  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        gzip.compress(b"{}"),
+        gzip.compress(b"[]"),
+        gzip.compress(b"\xff"),
+        pack(read_snapshot(snapshot_of([alloc("a", 3 * MIB)])))[:-9],
+        gzip.compress(json.dumps({"format": 1, "segments": [3]}).encode()),
+    ],
+    ids=range(7),
+)
 def test_what_is_no_packed_snapshot_is_told(content):
     with pytest.raises(WorkbookError, match="no packed snapshot"):
         unpack(content)

@@ -109,10 +109,13 @@ def drop_segment(data):
     data["segments"].pop()
 
 
-DIFFERENT = [(drop_last_call, "2 calls to the driver on the device, 3 here"),
-             (resize_call, "call 0 to the driver: segment_alloc of 22.00 MiB on the device"),
-             (another_stream, "call 0 to the driver"), (shift_block, "segment 1 at the end"),
-             (drop_segment, "2 segments at the end on the device, 3 here")]  # fmt: skip
+DIFFERENT = [
+    (drop_last_call, "2 calls to the driver on the device, 3 here"),
+    (resize_call, "call 0 to the driver: segment_alloc of 22.00 MiB on the device"),
+    (another_stream, "call 0 to the driver"),
+    (shift_block, "segment 1 at the end"),
+    (drop_segment, "2 segments at the end on the device, 3 here"),
+]
 
 
 @pytest.mark.parametrize(("change", "named"), DIFFERENT, ids=[row[0].__name__ for row in DIFFERENT])

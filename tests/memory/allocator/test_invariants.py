@@ -7,14 +7,29 @@ from hypothesis import strategies as st
 from helpers.memory.allocator import MIB, Allocator, OutOfMemory, Settings
 from tests.memory.allocator.audit import audit
 
-CONFS = ["", "max_split_size_mb:20", "max_split_size_mb:64", "expandable_segments:True",
-         "expandable_segments:True,max_split_size_mb:32", "roundup_power2_divisions:4",
-         "large_segment_size_mb:32"]  # fmt: skip
-SIZES = st.one_of(st.integers(1, 4096), st.integers(1, 2 * MIB), st.integers(MIB, 64 * MIB),
-                  st.integers(1, 32).map(lambda mib: mib * MIB))  # fmt: skip
-EVENTS = st.lists(st.one_of(st.tuples(st.just("alloc"), SIZES, st.integers(0, 1)),
-                            st.tuples(st.just("free"), st.integers(0, 40), st.just(0)),
-                            st.tuples(st.just("empty"), st.just(0), st.just(0))), max_size=60)  # fmt: skip
+CONFS = [
+    "",
+    "max_split_size_mb:20",
+    "max_split_size_mb:64",
+    "expandable_segments:True",
+    "expandable_segments:True,max_split_size_mb:32",
+    "roundup_power2_divisions:4",
+    "large_segment_size_mb:32",
+]
+SIZES = st.one_of(
+    st.integers(1, 4096),
+    st.integers(1, 2 * MIB),
+    st.integers(MIB, 64 * MIB),
+    st.integers(1, 32).map(lambda mib: mib * MIB),
+)
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("alloc"), SIZES, st.integers(0, 1)),
+        st.tuples(st.just("free"), st.integers(0, 40), st.just(0)),
+        st.tuples(st.just("empty"), st.just(0), st.just(0)),
+    ),
+    max_size=60,
+)
 
 
 def play(allocator, events, check):

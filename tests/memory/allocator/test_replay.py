@@ -11,8 +11,15 @@ from helpers.memory.allocator import MIB, OutOfMemory, Settings, alloc, at_step,
 from helpers.memory.timeline import Block, Event
 from tests.calls import calls_of
 
-STEPS = [alloc("x", 40 * MIB), free("x"), alloc("keep", 12 * MIB), alloc("y", 28 * MIB), free("y"), empty_cache(),
-         alloc("z", 36 * MIB)]  # fmt: skip
+STEPS = [
+    alloc("x", 40 * MIB),
+    free("x"),
+    alloc("keep", 12 * MIB),
+    alloc("y", 28 * MIB),
+    free("y"),
+    empty_cache(),
+    alloc("z", 36 * MIB),
+]
 
 
 def test_the_record_of_a_trace():
@@ -28,8 +35,15 @@ def test_the_record_of_a_trace():
 
 def test_each_event_says_what_it_did():
     ran = replay(STEPS)
-    assert [outcome.kind for outcome in ran.outcomes] == ["segment", "freed", "split", "reused", "freed", "emptied",
-                                                          "segment"]  # fmt: skip
+    assert [outcome.kind for outcome in ran.outcomes] == [
+        "segment",
+        "freed",
+        "split",
+        "reused",
+        "freed",
+        "emptied",
+        "segment",
+    ]
     assert [ran.told(at) for at in range(len(ran))] == [
         "alloc x, 40.00 MiB: asked the driver for a new segment of 40.00 MiB",
         "free x: kept 40.00 MiB in the cache; the driver gets nothing back",
@@ -42,24 +56,52 @@ def test_each_event_says_what_it_did():
 
 
 TOLD = [
-    ([alloc("a", 3 * MIB)], "", None,
-     "asked the driver for a new segment of 20.00 MiB and split it: 17.00 MiB still free"),
-    ([alloc("a", 11 * MIB), free("a"), alloc("b", 11 * MIB)], "", None,
-     "reused the free block of 12.00 MiB that a left, 1.00 MiB of it unused"),
-    ([alloc("a", 3 * MIB), alloc("b", 3 * MIB), free("a"), free("b")], "", None,
-     "kept 3.00 MiB in the cache and merged it into a hole of 20.00 MiB; the driver gets nothing back"),
+    (
+        [alloc("a", 3 * MIB)],
+        "",
+        None,
+        "asked the driver for a new segment of 20.00 MiB and split it: 17.00 MiB still free",
+    ),
+    (
+        [alloc("a", 11 * MIB), free("a"), alloc("b", 11 * MIB)],
+        "",
+        None,
+        "reused the free block of 12.00 MiB that a left, 1.00 MiB of it unused",
+    ),
+    (
+        [alloc("a", 3 * MIB), alloc("b", 3 * MIB), free("a"), free("b")],
+        "",
+        None,
+        "kept 3.00 MiB in the cache and merged it into a hole of 20.00 MiB; the driver gets nothing back",
+    ),
     ([alloc("a", 16 * MIB), free("a"), empty_cache()], "", None, "gave 16.00 MiB back to the driver"),
-    ([alloc("a", 30 * MIB), free("a"), empty_cache()], "expandable_segments:True", None,
-     "gave 40.00 MiB back to the driver"),
-    ([alloc("a", 16 * MIB), free("a"), alloc("b", 20 * MIB)], "", 20 * MIB,
-     "the driver had too little, so 16.00 MiB of cache went back first; then asked the driver for a new segment of "
-     "20.00 MiB"),
-    ([alloc("a", 30 * MIB)], "expandable_segments:True", None,
-     "grew the expandable segment by 40.00 MiB: 10.00 MiB still free"),
+    (
+        [alloc("a", 30 * MIB), free("a"), empty_cache()],
+        "expandable_segments:True",
+        None,
+        "gave 40.00 MiB back to the driver",
+    ),
+    (
+        [alloc("a", 16 * MIB), free("a"), alloc("b", 20 * MIB)],
+        "",
+        20 * MIB,
+        "the driver had too little, so 16.00 MiB of cache went back first; then asked the driver for a new segment of "
+        "20.00 MiB",
+    ),
+    (
+        [alloc("a", 30 * MIB)],
+        "expandable_segments:True",
+        None,
+        "grew the expandable segment by 40.00 MiB: 10.00 MiB still free",
+    ),
     ([alloc("a", 0)], "", None, "took nothing: a tensor of 0 bytes has no block"),
-    ([alloc("a", 16 * MIB), alloc("b", 20 * MIB)], "", 32 * MIB,
-     "cannot serve 20.00 MiB: 16.00 MiB are in use and the device ends at 32.00 MiB, so 16.00 MiB are free"),
-]  # fmt: skip
+    (
+        [alloc("a", 16 * MIB), alloc("b", 20 * MIB)],
+        "",
+        32 * MIB,
+        "cannot serve 20.00 MiB: 16.00 MiB are in use and the device ends at 32.00 MiB, so 16.00 MiB are free",
+    ),
+]
 
 
 @pytest.mark.parametrize(("steps", "conf", "capacity_bytes", "sentence"), TOLD)

@@ -42,10 +42,13 @@ def test_from_10_mib_on_a_segment_is_as_large_as_its_request():
     assert allocator.allocated_bytes == 22 * MIB
 
 
-@pytest.mark.parametrize(("request_bytes", "blocks"), [
-    (19 * MIB, [20]),  # exactly 1 MiB would remain: kept whole
-    (19 * MIB - 512, [19 - 512 / MIB, -1 - 512 / MIB]),  # 512 B more than 1 MiB remain: split
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("request_bytes", "blocks"),
+    [
+        (19 * MIB, [20]),  # exactly 1 MiB would remain: kept whole
+        (19 * MIB - 512, [19 - 512 / MIB, -1 - 512 / MIB]),  # 512 B more than 1 MiB remain: split
+    ],
+)
 def test_a_large_block_is_split_when_more_than_1_mib_remains(request_bytes, blocks):
     allocator = Allocator()
     allocator.free(allocator.alloc(20 * MIB))
@@ -121,8 +124,14 @@ def test_empty_cache_returns_only_segments_without_a_live_block():
     allocator.empty_cache()
     assert (allocator.reserved_bytes, allocator.segments) == (0, ())
     actions = [(event.action, event.size_bytes // MIB) for event in allocator.driver.calls]
-    assert actions == [("segment_alloc", 20), ("segment_alloc", 18), ("segment_alloc", 2), ("segment_free", 18),
-                       ("segment_free", 2), ("segment_free", 20)]  # fmt: skip
+    assert actions == [
+        ("segment_alloc", 20),
+        ("segment_alloc", 18),
+        ("segment_alloc", 2),
+        ("segment_free", 18),
+        ("segment_free", 2),
+        ("segment_free", 20),
+    ]
 
 
 def test_an_oversize_block_is_neither_split_nor_given_to_a_smaller_request():
@@ -205,8 +214,10 @@ def test_fragmented_means_enough_bytes_in_pieces_too_small():
         allocator.alloc(36 * MIB)
     error = caught.value
     assert (error.reason, error.largest_free_bytes, error.free_bytes) == ("fragmented", 28 * MIB, 52 * MIB)
-    assert str(error) == ("cannot serve 36.00 MiB though 52.00 MiB are free: the largest hole is 28.00 MiB, and the "
-                          "driver, asked for 36.00 MiB, has 24.00 MiB")  # fmt: skip
+    assert str(error) == (
+        "cannot serve 36.00 MiB though 52.00 MiB are free: the largest hole is 28.00 MiB, and the "
+        "driver, asked for 36.00 MiB, has 24.00 MiB"
+    )
     assert error._render_traceback_() == [f"OutOfMemory (fragmented): {error}"]
 
 
@@ -265,14 +276,17 @@ def test_a_second_equal_step_may_need_more_than_the_first():
     assert reserved == [38, 56, 56]
 
 
-@pytest.mark.parametrize(("sizes_mib", "above_the_first"), [
-    ((32, 64, 96), (0, -64, -160)),  # whole stretches, each below the last
-    ((20, 12), (0, 20)),  # the room above 20 of 32 MiB is 12
-    ((20, 14), (0, -32)),  # and 14 do not fit
-    ((40, 20, 12), (0, 40, -32)),  # 40 of 64 leave 24, 20 of them leave 4
-    ((20, 24, 10), (0, -32, 20)),  # the oldest room, not the nearest: 12 above 20, then 8 above 24
-    ((2, 2, 2), (0, 2, 4)),  # small segments rise
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes_mib", "above_the_first"),
+    [
+        ((32, 64, 96), (0, -64, -160)),  # whole stretches, each below the last
+        ((20, 12), (0, 20)),  # the room above 20 of 32 MiB is 12
+        ((20, 14), (0, -32)),  # and 14 do not fit
+        ((40, 20, 12), (0, 40, -32)),  # 40 of 64 leave 24, 20 of them leave 4
+        ((20, 24, 10), (0, -32, 20)),  # the oldest room, not the nearest: 12 above 20, then 8 above 24
+        ((2, 2, 2), (0, 2, 4)),  # small segments rise
+    ],
+)
 def test_where_the_driver_lays_segments(sizes_mib, above_the_first):
     driver = Driver()
     addresses = [driver.malloc(size * MIB, stream=0) for size in sizes_mib]

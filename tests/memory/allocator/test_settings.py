@@ -8,16 +8,21 @@ from helpers.memory.allocator import MIB, Settings
 KIB = 1024
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("", Settings()),
-    ("max_split_size_mb:128", Settings(max_split_size_mb=128)),
-    ("expandable_segments:True", Settings(expandable_segments=True)),
-    (" max_split_size_mb : 64 , expandable_segments:False", Settings(max_split_size_mb=64)),
-    ("backend:native,roundup_power2_divisions:8", Settings(roundup_power2_divisions=8)),
-    ("pinned_use_background_threads:True", Settings()),
-    ("large_segment_size_mb:40,max_non_split_rounding_mb:50",
-     Settings(large_segment_size_mb=40, max_non_split_rounding_mb=50)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", Settings()),
+        ("max_split_size_mb:128", Settings(max_split_size_mb=128)),
+        ("expandable_segments:True", Settings(expandable_segments=True)),
+        (" max_split_size_mb : 64 , expandable_segments:False", Settings(max_split_size_mb=64)),
+        ("backend:native,roundup_power2_divisions:8", Settings(roundup_power2_divisions=8)),
+        ("pinned_use_background_threads:True", Settings()),
+        (
+            "large_segment_size_mb:40,max_non_split_rounding_mb:50",
+            Settings(large_segment_size_mb=40, max_non_split_rounding_mb=50),
+        ),
+    ],
+)
 def test_text_becomes_settings_and_back(text, expected):
     assert Settings.parse(text) == expected
     written = str(expected)
@@ -51,32 +56,59 @@ def test_broken_text_is_told(text, what, do):
     assert do in caught.value.do
 
 
-@pytest.mark.parametrize("fields", [{"max_split_size_mb": 2.5}, {"expandable_segments": "True"},
-                                    {"roundup_power2_divisions": True}, {"large_segment_size_mb": None}])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_split_size_mb": 2.5},
+        {"expandable_segments": "True"},
+        {"roundup_power2_divisions": True},
+        {"large_segment_size_mb": None},
+    ],
+)
 def test_a_field_of_the_wrong_kind_is_told(fields):
     with pytest.raises(WorkbookError, match=next(iter(fields))):
         Settings(**fields)
 
 
-@pytest.mark.parametrize(("request_bytes", "block_bytes"),
-                         [(1, 512), (512, 512), (513, 1024), (MIB, MIB), (MIB + 1, MIB + 512)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("request_bytes", "block_bytes"), [(1, 512), (512, 512), (513, 1024), (MIB, MIB), (MIB + 1, MIB + 512)]
+)
 def test_blocks_are_rounded_to_512_bytes(request_bytes, block_bytes):
     assert Settings().block_bytes(request_bytes) == block_bytes
 
 
-@pytest.mark.parametrize(("divisions", "request_bytes", "block_bytes"), [
-    (4, 1200 * KIB, 1280 * KIB),  # the comment of roundup_power2_next_division: 1024, 1280, 1536, 1792
-    (4, 1280 * KIB, 1280 * KIB), (4, 1281 * KIB, 1536 * KIB), (4, 1793 * KIB, 2048 * KIB),
-    (8, 4096, 4096), (8, 4097, 4608), (4, 2048, 2048), (4, 1000, 1024), (1, 5000, 5120), (0, 5000, 5120),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("divisions", "request_bytes", "block_bytes"),
+    [
+        (4, 1200 * KIB, 1280 * KIB),  # the comment of roundup_power2_next_division: 1024, 1280, 1536, 1792
+        (4, 1280 * KIB, 1280 * KIB),
+        (4, 1281 * KIB, 1536 * KIB),
+        (4, 1793 * KIB, 2048 * KIB),
+        (8, 4096, 4096),
+        (8, 4097, 4608),
+        (4, 2048, 2048),
+        (4, 1000, 1024),
+        (1, 5000, 5120),
+        (0, 5000, 5120),
+    ],
+)
 def test_power_of_two_divisions(divisions, request_bytes, block_bytes):
     assert Settings(roundup_power2_divisions=divisions).block_bytes(request_bytes) == block_bytes
 
 
-@pytest.mark.parametrize(("block_bytes", "segment_bytes"), [
-    (512, 2 * MIB), (MIB, 2 * MIB), (MIB + 512, 20 * MIB), (10 * MIB - 512, 20 * MIB), (10 * MIB, 10 * MIB),
-    (10 * MIB + 512, 12 * MIB), (20 * MIB, 20 * MIB), (333 * MIB, 334 * MIB),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("block_bytes", "segment_bytes"),
+    [
+        (512, 2 * MIB),
+        (MIB, 2 * MIB),
+        (MIB + 512, 20 * MIB),
+        (10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB),
+        (10 * MIB + 512, 12 * MIB),
+        (20 * MIB, 20 * MIB),
+        (333 * MIB, 334 * MIB),
+    ],
+)
 def test_segments_by_size(block_bytes, segment_bytes):
     assert Settings().segment_bytes(block_bytes) == segment_bytes
 

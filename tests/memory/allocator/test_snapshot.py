@@ -85,9 +85,21 @@ def test_a_hostile_pickle_is_refused_and_does_nothing(dumped, tmp_path):
     assert mark.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80", b"not a pickle", b"\x80\x04N.", b"\x80\x04]\x94.",
-                                     pickle.dumps({"segments": 3}), pickle.dumps([GOOD]), b"(" * 5000 + b"d" * 5000,
-                                     pickle.dumps({"models": []}), b"PK\x03\x04zip"])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x80",
+        b"not a pickle",
+        b"\x80\x04N.",
+        b"\x80\x04]\x94.",
+        pickle.dumps({"segments": 3}),
+        pickle.dumps([GOOD]),
+        b"(" * 5000 + b"d" * 5000,
+        pickle.dumps({"models": []}),
+        b"PK\x03\x04zip",
+    ],
+)
 def test_a_file_that_is_no_snapshot(dumped, content):
     with pytest.raises(WorkbookError) as caught:
         read_snapshot(dumped(content))

@@ -35,12 +35,16 @@ def kernels(run):
         (lambda: X.sum(), [("sum", N, 4)]),
         (lambda: torch.cat([X, W]), [("cat", 5 * N, 5 * N)]),
         (lambda: functional.embedding(torch.tensor([1, 2]), W), [("embedding", 16 + 128, 128)]),
-        (lambda: torch.zeros(100, 16).index_copy_(0, torch.tensor([3]), X[:1])[:0],
-         [("zeros", 0, 6400), ("index_copy_", 72, 64)]),
-        (lambda: torch._foreach_add_([X.clone(), X.clone()], 1),
-         [("clone", N, N), ("clone", N, N), ("_foreach_add_", 2 * N, 2 * N)]),
+        (
+            lambda: torch.zeros(100, 16).index_copy_(0, torch.tensor([3]), X[:1])[:0],
+            [("zeros", 0, 6400), ("index_copy_", 72, 64)],
+        ),
+        (
+            lambda: torch._foreach_add_([X.clone(), X.clone()], 1),
+            [("clone", N, N), ("clone", N, N), ("_foreach_add_", 2 * N, 2 * N)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_an_operator_moves(run, seen):
     assert kernels(run) == seen
 

@@ -47,8 +47,12 @@ def of_modules(measured):
 
 
 def global_hook_count():
-    registries = [value for holder in (global_hooks, optimizer_hooks) for name, value in vars(holder).items()
-                  if name.startswith("_global") and hasattr(value, "__len__")]  # fmt: skip
+    registries = [
+        value
+        for holder in (global_hooks, optimizer_hooks)
+        for name, value in vars(holder).items()
+        if name.startswith("_global") and hasattr(value, "__len__")
+    ]
     assert len(registries) > 4, "torch keeps its global hooks elsewhere now"
     return sum(map(len, registries))
 

@@ -50,9 +50,15 @@ def test_a_step_is_traced_to_the_byte(setup):
 
 
 EXPERTS = {
-    "model_type": "mixtral", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "num_local_experts": 4,
-}  # fmt: skip
+    "model_type": "mixtral",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "num_local_experts": 4,
+}
 
 
 def test_experts_are_traced_to_the_byte_in_bf16_and_refused_in_fp32():
@@ -77,8 +83,9 @@ class Dropping(nn.Module):
     def forward(self, x):
         if self.policy is None:
             return self.body(x)
-        return checkpoint(self.body, x, use_reentrant=False,
-                          context_fn=lambda: create_selective_checkpoint_contexts(self.policy))  # fmt: skip
+        return checkpoint(
+            self.body, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(self.policy)
+        )
 
 
 def keep_products(ctx, op, *args, **kwargs):

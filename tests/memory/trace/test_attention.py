@@ -20,18 +20,21 @@ def backward(capability, *shape, dtype=torch.float16):
     return attention.efficient_backward(capability, q, q, q, q)
 
 
-@pytest.mark.parametrize(("capability", "shape", "floats"), [
-    (T4, (2, 32, 512, 64), 8 * (64 * 64 + 4)),  # 8 blocks of 64 rows; grad_k and grad_v in registers
-    (A100, (2, 32, 512, 64), 8 * (64 * 64 + 4)),
-    (T4, (2, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 8 * 64 * 128),  # 200 // 24 = 8 splits of the keys
-    (T4, (1, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 16 * 64 * 128),  # as many as there are blocks of keys
-    (T4, (8, 32, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 1 * 64 * 128),  # 200 // 256 = 0, so 1
-    (A100, (2, 12, 1024, 128), 8 * 1 * (128 * 128 + 4)),  # blocks of 128 rows and columns, in registers again
-    (A100, (2, 12, 1024, 256), 8 * 4 * (128 * 64 + 4) + 2 * 8 * 64 * 256),
-    (RTX_4090, (2, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 8 * 64 * 128),
-    (RTX_4090, (2, 12, 1024, 80), 8 * 2 * (128 * 64 + 4)),  # the kernel made for Stable Diffusion
-    (T4, (1, 1, 65, 64), 2 * (64 * 64 + 4)),  # the last block is whole, too
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("capability", "shape", "floats"),
+    [
+        (T4, (2, 32, 512, 64), 8 * (64 * 64 + 4)),  # 8 blocks of 64 rows; grad_k and grad_v in registers
+        (A100, (2, 32, 512, 64), 8 * (64 * 64 + 4)),
+        (T4, (2, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 8 * 64 * 128),  # 200 // 24 = 8 splits of the keys
+        (T4, (1, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 16 * 64 * 128),  # as many as there are blocks of keys
+        (T4, (8, 32, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 1 * 64 * 128),  # 200 // 256 = 0, so 1
+        (A100, (2, 12, 1024, 128), 8 * 1 * (128 * 128 + 4)),  # blocks of 128 rows and columns, in registers again
+        (A100, (2, 12, 1024, 256), 8 * 4 * (128 * 64 + 4) + 2 * 8 * 64 * 256),
+        (RTX_4090, (2, 12, 1024, 128), 16 * 2 * (64 * 64 + 4) + 2 * 8 * 64 * 128),
+        (RTX_4090, (2, 12, 1024, 80), 8 * 2 * (128 * 64 + 4)),  # the kernel made for Stable Diffusion
+        (T4, (1, 1, 65, 64), 2 * (64 * 64 + 4)),  # the last block is whole, too
+    ],
+)
 def test_the_memory_efficient_backward_in_16_bits(capability, shape, floats):
     batch, heads, rows, _ = shape
     assert backward(capability, *shape) == [(4 * batch * heads * rows, 4 * batch * heads * floats)]

@@ -14,8 +14,15 @@ pytest.importorskip("bitsandbytes")
 pytest.importorskip("peft")
 
 HIDDEN, VOCAB = 2048, 4096
-LLAMA = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": 4096, "num_hidden_layers": 1,
-         "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": VOCAB}  # fmt: skip
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": VOCAB,
+}
 LINEAR = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * 4096
 REST = 2 * VOCAB * HIDDEN + 3 * HIDDEN  # embedding, head, norms
 

@@ -22,11 +22,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futu
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 # 132 is divided by neither 64 nor 512: tails of blocks, and sizes that round.
 LLAMA = {
-    "model_type": "llama", "hidden_size": 264, "intermediate_size": 660, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 301,
-}  # fmt: skip
-GPT2 = {"model_type": "gpt2", "n_embd": 96, "n_layer": 2, "n_head": 4, "vocab_size": 301,
-        "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 264,
+    "intermediate_size": 660,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 301,
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 96,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 301,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 QV = ("q_proj", "v_proj")
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PLAIN = QuantizedBase("nf4-dq", prepared=False)
@@ -56,15 +68,21 @@ def real_step(setup, targets, base, folder):
         if hasattr(config, name):
             setattr(config, name, 0.0)
     AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
-    how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype,
-                             bnb_4bit_use_double_quant=base.weights == "nf4-dq")  # fmt: skip
-    model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=how, dtype=dtype,
-                                                 attn_implementation=setup.attention)  # fmt: skip
+    how = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_use_double_quant=base.weights == "nf4-dq",
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=how, dtype=dtype, attn_implementation=setup.attention
+    )
     model.loss_type = "ForCausalLM"
     if base.prepared:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    adapters = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
-                          target_modules=list(targets))  # fmt: skip
+    adapters = LoraConfig(
+        r=4, lora_alpha=8, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", target_modules=list(targets)
+    )
     model = get_peft_model(model, adapters).train()
     if setup.checkpoint_every:
         model.enable_input_require_grads()
@@ -122,8 +140,7 @@ def product(tokens, nested, bias=False, outputs=640, inputs=320):
     """A real 4-bit product, called as Linear4bit calls it: the result, and the function that makes it."""
     from bitsandbytes import functional, matmul_4bit
 
-    packed, state = functional.quantize_4bit(torch.randn(outputs, inputs), quant_type="nf4",
-                                             compress_statistics=nested)  # fmt: skip
+    packed, state = functional.quantize_4bit(torch.randn(outputs, inputs), quant_type="nf4", compress_statistics=nested)
     x = torch.randn(tokens, inputs, requires_grad=True)
     added = torch.zeros(outputs) if bias else None
     return lambda: matmul_4bit(x, packed, quant_state=state, bias=added)
@@ -146,8 +163,9 @@ def test_a_product_decodes_weight_and_scales_first_as_the_profiler_sees(nested):
     assert within == sorted([decoded, output, *([scales, scales] if nested else [])])
 
 
-@pytest.mark.parametrize(("tokens", "nested", "bias"), [(1024, False, False), (1024, True, False), (1024, True, True),
-                                                         (4, True, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tokens", "nested", "bias"), [(1024, False, False), (1024, True, False), (1024, True, True), (4, True, False)]
+)
 def test_on_cuda_the_decoded_weight_is_a_temporary_of_the_product(tokens, nested, bias):
     from bitsandbytes import matmul_4bit
     from bitsandbytes.functional import QuantState
@@ -159,8 +177,15 @@ def test_on_cuda_the_decoded_weight_is_a_temporary_of_the_product(tokens, nested
         if nested:
             second = QuantState(absmax=torch.empty(13), code=torch.empty(256), blocksize=256, dtype=torch.float32)
             beside = {"offset": torch.empty(()), "state2": second}
-        state = QuantState(absmax=absmax, shape=torch.Size((640, 320)), code=levels, blocksize=64, quant_type="nf4",
-                           dtype=torch.float16, **beside)  # fmt: skip
+        state = QuantState(
+            absmax=absmax,
+            shape=torch.Size((640, 320)),
+            code=levels,
+            blocksize=64,
+            quant_type="nf4",
+            dtype=torch.float16,
+            **beside,
+        )
         x, added = torch.empty(tokens, 320, dtype=torch.float16), torch.empty(640, dtype=torch.float16)
         found = trace.record(lambda: matmul_4bit(x, weight, state, bias=added if bias else None), warmup=0)
     born = [event.block.size_bytes for event in found.events[found.first :] if event.sign > 0]
@@ -169,13 +194,16 @@ def test_on_cuda_the_decoded_weight_is_a_temporary_of_the_product(tokens, nested
     assert born == ([*scales, decoded, output, library] if tokens > 64 else [output])
 
 
-@pytest.mark.parametrize(("base", "told"), [
-    (lambda: QuantizedBase("int8"), "outliers"),
-    (lambda: QuantizedBase("nf4dq"), "did you mean 'nf4-dq'"),
-    (lambda: QuantizedBase("int4-g128"), "4-bit base"),
-    (lambda: QuantizedBase(4), "4-bit base"),
-    (lambda: QuantizedBase("nf4", "fp8"), "dtype of a base"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        (lambda: QuantizedBase("int8"), "outliers"),
+        (lambda: QuantizedBase("nf4dq"), "did you mean 'nf4-dq'"),
+        (lambda: QuantizedBase("int4-g128"), "4-bit base"),
+        (lambda: QuantizedBase(4), "4-bit base"),
+        (lambda: QuantizedBase("nf4", "fp8"), "dtype of a base"),
+    ],
+)
 def test_bases_that_there_are_none_of(base, told):
     with pytest.raises(WorkbookError, match=told):
         base()

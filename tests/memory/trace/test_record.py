@@ -228,12 +228,22 @@ def test_one_inside_another_is_refused_and_leaves_nothing_open():
 
 
 def test_everything_is_put_back():
-    before = (nn.functional.scaled_dot_product_attention, nn.functional.dropout, torch.softmax, torch.Tensor.softmax,
-              nn.Module._apply)  # fmt: skip
+    before = (
+        nn.functional.scaled_dot_product_attention,
+        nn.functional.dropout,
+        torch.softmax,
+        torch.Tensor.softmax,
+        nn.Module._apply,
+    )
     with pytest.raises(RuntimeError, match="boom"), trace.fake():
         raise RuntimeError("boom")
-    after = (nn.functional.scaled_dot_product_attention, nn.functional.dropout, torch.softmax, torch.Tensor.softmax,
-             nn.Module._apply)  # fmt: skip
+    after = (
+        nn.functional.scaled_dot_product_attention,
+        nn.functional.dropout,
+        torch.softmax,
+        torch.Tensor.softmax,
+        nn.Module._apply,
+    )
     assert before == after
     assert gc.isenabled()
     assert torch.ones(3).sum().item() == 3

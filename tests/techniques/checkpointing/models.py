@@ -21,15 +21,31 @@ IDS_BYTES = 1024  # the batch of `measured_and_traced`: the trace sees it being 
 def decoder(name):
     """Five layers of width 32, in training mode. Its weights are not to be changed."""
     torch.manual_seed(0)
-    same = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "intermediate_size": 96, "vocab_size": VOCABULARY, "max_position_embeddings": 64}  # fmt: skip
+    same = {
+        "hidden_size": 32,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 96,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 64,
+    }
     if name == "llama":
         model = LlamaForCausalLM(LlamaConfig(**same))
     elif name == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**same, head_dim=8))
     else:
-        model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=LAYERS, n_head=4, vocab_size=VOCABULARY, n_positions=64,
-                                           bos_token_id=0, eos_token_id=0))  # fmt: skip
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                n_embd=32,
+                n_layer=LAYERS,
+                n_head=4,
+                vocab_size=VOCABULARY,
+                n_positions=64,
+                bos_token_id=0,
+                eos_token_id=0,
+            )
+        )
     model.loss_type = "ForCausalLM"
     return model.train()
 

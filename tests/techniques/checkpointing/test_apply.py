@@ -22,8 +22,22 @@ from tests.techniques.checkpointing.models import (
     saved_bytes,
 )
 
-POLICIES = ("none", "full", "every:2", "sqrt-n", "first:3", "nested:2", "recursive", "selective", "selective:matmuls",
-            "selective:attention", "module:attention", "module:mlp", "offload", "offload:inputs")  # fmt: skip
+POLICIES = (
+    "none",
+    "full",
+    "every:2",
+    "sqrt-n",
+    "first:3",
+    "nested:2",
+    "recursive",
+    "selective",
+    "selective:matmuls",
+    "selective:attention",
+    "module:attention",
+    "module:mlp",
+    "offload",
+    "offload:inputs",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

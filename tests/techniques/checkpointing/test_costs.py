@@ -22,8 +22,19 @@ from helpers.techniques.checkpointing import (
 )
 from tests.techniques.checkpointing.models import chain, decoder, forward_of, gradients, peak_bytes
 
-PRICED = ("none", "full", "every:2", "every:4", "sqrt-n", "first:2", "nested:2", "nested:3", "recursive", "selective",
-          "selective:matmuls")  # fmt: skip
+PRICED = (
+    "none",
+    "full",
+    "every:2",
+    "every:4",
+    "sqrt-n",
+    "first:2",
+    "nested:2",
+    "nested:3",
+    "recursive",
+    "selective",
+    "selective:matmuls",
+)
 X = torch.randn(16, 32)
 
 

@@ -197,8 +197,12 @@ def test_early_stop_leaves_out_what_backward_does_not_need():
         engine: flops_of(lambda engine=engine: engine(block, x).sum().backward()) - plain
         for engine in (*OURS, reentrant, non_reentrant)
     }
-    assert extra == {checkpoint_by_function: up + down, reentrant: up + down,
-                     checkpoint_by_hooks: up, non_reentrant: up}  # fmt: skip
+    assert extra == {
+        checkpoint_by_function: up + down,
+        reentrant: up + down,
+        checkpoint_by_hooks: up,
+        non_reentrant: up,
+    }
     late = flops_of(lambda: checkpoint_by_hooks(block, x, early_stop=False).sum().backward()) - plain
     assert late == up + down
 

@@ -72,6 +72,8 @@ def test_bad_input(policy, layers, do):
 
 
 def test_policies_and_solver_need_no_torch():
-    code = ("import sys; from helpers.techniques.checkpointing import layout, solve; "
-            "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'matplotlib')))")  # fmt: skip
+    code = (
+        "import sys; from helpers.techniques.checkpointing import layout, solve; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'matplotlib')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -21,11 +21,17 @@ def layer_costs(draw):
     saved = inner + boundary * keeps_input
     forward = tail + draw(size)
     middle = draw(st.integers(boundary, boundary + inner))
-    return LayerCost(boundary, saved, keeps_input, forward, {
-        "none": Choice(saved, saved + working),
-        "full": Choice(boundary, boundary + inner + draw(size), forward - tail),
-        "selective": Choice(middle, middle + inner + working, draw(st.integers(0, forward - tail))),
-    })  # fmt: skip
+    return LayerCost(
+        boundary,
+        saved,
+        keeps_input,
+        forward,
+        {
+            "none": Choice(saved, saved + working),
+            "full": Choice(boundary, boundary + inner + draw(size), forward - tail),
+            "selective": Choice(middle, middle + inner + working, draw(st.integers(0, forward - tail))),
+        },
+    )
 
 
 CHAINS = st.lists(layer_costs(), min_size=1, max_size=6)
@@ -119,8 +125,13 @@ def test_other_bad_input():
     with pytest.raises(WorkbookError, match="unknown measured policy 'module:mlp'"):
         price(equal_layers(2), layout("module:mlp", 2))
     for broken in ({"choices": {"none": Choice(1, 1)}}, {"input_bytes": -1}, {"keeps_input": True, "input_bytes": 200}):
-        fields = {"input_bytes": 10, "saved_bytes": 100, "keeps_input": False, "forward_flops": 5,
-                  "choices": {"none": Choice(1, 1), "full": Choice(1, 1)}}  # fmt: skip
+        fields = {
+            "input_bytes": 10,
+            "saved_bytes": 100,
+            "keeps_input": False,
+            "forward_flops": 5,
+            "choices": {"none": Choice(1, 1), "full": Choice(1, 1)},
+        }
         LayerCost(**fields)
         with pytest.raises(WorkbookError, match="no cost below zero"):
             LayerCost(**{**fields, **broken})

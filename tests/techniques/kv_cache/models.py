@@ -10,27 +10,53 @@ from torch import Tensor
 
 WINDOW = 16
 COMMON = {
-    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 32, "vocab_size": 60,
-    "max_position_embeddings": 512, "initializer_range": 0.2, "pad_token_id": None, "bos_token_id": None,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "vocab_size": 60,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,
+    "pad_token_id": None,
+    "bos_token_id": None,
     "eos_token_id": None,
-}  # fmt: skip
+}
 GEMMA = {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 16}
 LATENT = {
-    "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-    "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
-    "moe_intermediate_size": 16, "first_k_dense_replace": 1, "n_shared_experts": 1,
-}  # fmt: skip
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+}
 FAMILIES = {
     "llama-gqa": {"model_type": "llama", **COMMON, "num_key_value_heads": 2},
     "llama-mqa": {"model_type": "llama", **COMMON, "num_key_value_heads": 1},
-    "gpt2-mha": {"model_type": "gpt2", "n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60, "n_positions": 512,
-                 "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None},
+    "gpt2-mha": {
+        "model_type": "gpt2",
+        "n_embd": 32,
+        "n_layer": 3,
+        "n_head": 4,
+        "vocab_size": 60,
+        "n_positions": 512,
+        "initializer_range": 0.2,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    },
     "qwen3-head-dim": {"model_type": "qwen3", **COMMON, "num_key_value_heads": 2, "head_dim": 24},
     "gemma2-hybrid": {"model_type": "gemma2", **COMMON, **GEMMA},
     "gemma3-hybrid": {"model_type": "gemma3_text", **COMMON, **GEMMA, "num_hidden_layers": 7},
     "mistral-window": {"model_type": "mistral", **COMMON, "num_key_value_heads": 2, "sliding_window": WINDOW},
     "deepseek-mla": {"model_type": "deepseek_v3", **COMMON, **LATENT},
-}  # fmt: skip
+}
 
 
 class Batch(NamedTuple):
@@ -59,6 +85,13 @@ def ragged(lengths: tuple[int, ...] = (41, 30, 7), seed: int = 1) -> Batch:
 
 def generated(model, batch: Batch, cache, new_tokens: int) -> Tensor:
     """What `model.generate` itself makes of it, greedily, [rows, new tokens]."""
-    found = model.generate(batch.ids, attention_mask=batch.attention_mask, past_key_values=cache, do_sample=False,
-                           max_new_tokens=new_tokens, min_new_tokens=new_tokens, pad_token_id=0)  # fmt: skip
+    found = model.generate(
+        batch.ids,
+        attention_mask=batch.attention_mask,
+        past_key_values=cache,
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        min_new_tokens=new_tokens,
+        pad_token_id=0,
+    )
     return found[:, batch.ids.shape[1] :]

@@ -7,8 +7,19 @@ from helpers.memory import budget
 from helpers.techniques import kv_cache as kv
 from tests.techniques.kv_cache.models import FAMILIES, WINDOW, ragged, tiny
 
-KINDS = ["concat", "dynamic", "dynamic:71", "static:90", "window:20+3", "window:8", "int8", "int4:0", "int2:16",
-         "int2-per-token", "offloaded:71"]  # fmt: skip
+KINDS = [
+    "concat",
+    "dynamic",
+    "dynamic:71",
+    "static:90",
+    "window:20+3",
+    "window:8",
+    "int8",
+    "int4:0",
+    "int2:16",
+    "int2-per-token",
+    "offloaded:71",
+]
 FP32 = 4
 LAYERS_OF_A_WINDOW = {"gemma2-hybrid": [0, 2], "gemma3-hybrid": [0, 1, 2, 3, 4, 6], "mistral-window": [0, 1, 2]}
 
@@ -104,8 +115,9 @@ def test_published_sizes():
     assert full / two_bits == pytest.approx(16 / (3 + 13 * 32 / 4096), rel=1e-6)  # 3 bits a value, a tail in 16
 
 
-@pytest.mark.parametrize("numbers", [{"context": 0}, {"context": 2.0}, {"context": 10, "users": 0},
-                                     {"context": 10, "value_bytes": True}])  # fmt: skip
+@pytest.mark.parametrize(
+    "numbers", [{"context": 0}, {"context": 2.0}, {"context": 10, "users": 0}, {"context": 10, "value_bytes": True}]
+)
 def test_bad_counts(numbers):
     with pytest.raises(WorkbookError, match="a whole number from 1 up"):
         kv.cache_bytes(model("tiny-llama"), "dynamic", **numbers)

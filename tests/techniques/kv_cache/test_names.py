@@ -91,8 +91,13 @@ def test_a_full_static_cache_says_how_many_would_fit_and_is_unharmed():
 def test_generate_past_the_end_is_refused_too():
     model = tiny("llama-gqa")
     with pytest.raises(WorkbookError, match="StaticCache full: 32 positions, 32 of them taken, and 1 more"):
-        model.generate(ragged((30,)).ids, past_key_values=kv.cache_of(model, "static:32"), max_new_tokens=9,
-                       do_sample=False, pad_token_id=0)  # fmt: skip
+        model.generate(
+            ragged((30,)).ids,
+            past_key_values=kv.cache_of(model, "static:32"),
+            max_new_tokens=9,
+            do_sample=False,
+            pad_token_id=0,
+        )
 
 
 def test_a_static_cache_reserves_for_its_batch():
@@ -109,10 +114,18 @@ def test_layers_that_keep_no_keys_stay_those_of_transformers():
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(
-        "lfm2", hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=60,
-        num_key_value_heads=2, layer_types=["conv", "full_attention"], pad_token_id=None, bos_token_id=None,
+        "lfm2",
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=60,
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention"],
+        pad_token_id=None,
+        bos_token_id=None,
         eos_token_id=None,
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     cache = kv.cache_of(model, "dynamic")
@@ -121,9 +134,13 @@ def test_layers_that_keep_no_keys_stay_those_of_transformers():
     assert torch.equal(kv.greedy(model, ids, 5, cache).tokens, kv.greedy(model, ids, 5).tokens)
 
 
-ENGINES = [("dynamik", {}, "did you mean 'dynamic'"), ("static", {}, "pass max_tokens=512"),
-           ("offloaded", {}, "a CUDA device"), ("quanto", {}, "optimum.quanto"), ("hqq", {}, "not installed"),
-           ]  # fmt: skip
+ENGINES = [
+    ("dynamik", {}, "did you mean 'dynamic'"),
+    ("static", {}, "pass max_tokens=512"),
+    ("offloaded", {}, "a CUDA device"),
+    ("quanto", {}, "optimum.quanto"),
+    ("hqq", {}, "not installed"),
+]
 
 
 @pytest.mark.parametrize(("name", "options", "said"), ENGINES)

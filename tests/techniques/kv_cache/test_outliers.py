@@ -50,8 +50,10 @@ def test_half_a_rotary_pair_would_change_the_function(small):
 
 def test_recall_at_two_bits_needs_a_scale_per_channel(planted):
     """Seen, 64 questions: 100 % per channel, 17 % per token."""
-    rates = {name: recall(planted, distances=(500,), cache=functools.partial(kv.cache_of, planted, name)).total
-             for name in ("int2", "int2-per-token")}  # fmt: skip
+    rates = {
+        name: recall(planted, distances=(500,), cache=functools.partial(kv.cache_of, planted, name)).total
+        for name in ("int2", "int2-per-token")
+    }
     assert rates["int2"] > 0.95
     assert rates["int2-per-token"] < 0.5
 
@@ -77,10 +79,16 @@ def test_a_layer_that_is_not_there(layer):
         kv.key_channels(tiny("llama-gqa"), ragged((5,)).ids, layer)
 
 
-@pytest.mark.parametrize(("family", "numbers", "said"), [
-    ("gpt2-mha", {}, "Llama-shaped"), ("qwen3-head-dim", {}, "norm"), ("llama-gqa", {"factor": 0}, "factor is 0"),
-    ("llama-gqa", {"pairs": (4,)}, "below 4"), ("llama-gqa", {"pairs": ()}, "below 4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "numbers", "said"),
+    [
+        ("gpt2-mha", {}, "Llama-shaped"),
+        ("qwen3-head-dim", {}, "norm"),
+        ("llama-gqa", {"factor": 0}, "factor is 0"),
+        ("llama-gqa", {"pairs": (4,)}, "below 4"),
+        ("llama-gqa", {"pairs": ()}, "below 4"),
+    ],
+)
 def test_where_nothing_can_be_planted(family, numbers, said):
     with pytest.raises(WorkbookError) as error:
         kv.plant_key_outliers(tiny(family), **{"pairs": (1,), **numbers})

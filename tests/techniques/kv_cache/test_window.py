@@ -57,8 +57,12 @@ def test_a_padded_row_decodes_as_it_does_alone(name):
 def test_without_its_padding_a_ragged_batch_goes_wrong():
     """Why `cache_of` takes the mask: the trap that the test above guards against is real."""
     model, batch = tiny("llama-gqa", "eager"), ragged((33, 9))
-    right, wrong = (kv.greedy(model, batch.ids, 12, kv.cache_of(model, "window:12+3", attention_mask=mask),
-                              batch.attention_mask).logits[1] for mask in (batch.attention_mask, None))  # fmt: skip
+    right, wrong = (
+        kv.greedy(
+            model, batch.ids, 12, kv.cache_of(model, "window:12+3", attention_mask=mask), batch.attention_mask
+        ).logits[1]
+        for mask in (batch.attention_mask, None)
+    )
     assert (right - wrong).abs().max() > 0.01
 
 
@@ -71,8 +75,9 @@ def test_keys_keep_the_rotation_they_came_with():
     assert torch.equal(window.layers[0].keys, whole.layers[0].keys[:, :, kept])
 
 
-@pytest.mark.parametrize("mask", [torch.tensor([[1, 1, 0]]), torch.tensor([[0, 0]]), torch.tensor([1, 1]),
-                                  torch.tensor([[0, 1, 0, 1]])])  # fmt: skip
+@pytest.mark.parametrize(
+    "mask", [torch.tensor([[1, 1, 0]]), torch.tensor([[0, 0]]), torch.tensor([1, 1]), torch.tensor([[0, 1, 0, 1]])]
+)
 def test_a_mask_that_is_not_padding_on_the_left(mask):
     with pytest.raises(WorkbookError, match="padding"):
         kv.cache_of(tiny("llama-gqa"), "window:4", attention_mask=mask)

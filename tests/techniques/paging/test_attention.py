@@ -13,8 +13,10 @@ BOTH = pytest.mark.parametrize("attend", [gathered, block_by_block])
 def scattered(lengths, key_heads, seed=0):
     """Keys and values of each row, and a pool that has them in blocks in no order, NaN-free noise everywhere else."""
     random = torch.Generator().manual_seed(seed)
-    rows = [(torch.randn(n, key_heads, DIM, generator=random), torch.randn(n, key_heads, VALUE_DIM, generator=random))
-            for n in lengths]  # fmt: skip
+    rows = [
+        (torch.randn(n, key_heads, DIM, generator=random), torch.randn(n, key_heads, VALUE_DIM, generator=random))
+        for n in lengths
+    ]
     counts = [-(-n // BLOCK) for n in lengths]
     order = torch.randperm(sum(counts) + 3, generator=random).tolist()
     pools = [1e4 * torch.randn(len(order), BLOCK, key_heads, dim, generator=random) for dim in (DIM, VALUE_DIM)]

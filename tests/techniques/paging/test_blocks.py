@@ -10,8 +10,13 @@ from helpers.techniques.paging import BlockManager, ContiguousManager, Copy, Out
 
 
 def state(manager):
-    return (list(manager.free), list(manager.references), dict(manager.lengths), list(manager.host_free),
-            {name: list(table) for name, table in (manager.tables | manager.host_tables).items()})  # fmt: skip
+    return (
+        list(manager.free),
+        list(manager.references),
+        dict(manager.lengths),
+        list(manager.host_free),
+        {name: list(table) for name, table in (manager.tables | manager.host_tables).items()},
+    )
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (15, 1), (16, 1), (17, 2), (32, 2), (33, 3)])

@@ -20,8 +20,14 @@ def requests(lengths=LENGTHS, vocab=60, shared=0, seed=1):
 
 def generated(net, prompt, new_tokens):
     """Tokens and the logits of each, by `generate`, one request alone."""
-    out = net.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=new_tokens, pad_token_id=0,
-                       return_dict_in_generate=True, output_logits=True)  # fmt: skip
+    out = net.generate(
+        torch.tensor([prompt]),
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
     return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits)
 
 
@@ -83,10 +89,15 @@ def test_a_conversation_finds_its_own_answers(new_tokens):
 
 @pytest.mark.parametrize(
     "options",
-    [{"prefix": False}, {}, {"preempt": "swap", "host_blocks": 12, "prefix": False},
-     {"preempt": "swap", "host_blocks": 12}, {"preempt": "swap", "host_blocks": 1}],
+    [
+        {"prefix": False},
+        {},
+        {"preempt": "swap", "host_blocks": 12, "prefix": False},
+        {"preempt": "swap", "host_blocks": 12},
+        {"preempt": "swap", "host_blocks": 1},
+    ],
     ids=["recompute", "recompute-prefix", "swap", "swap-prefix", "host-full"],
-)  # fmt: skip
+)
 def test_preempted_answers_are_the_same(options):
     net = tiny("llama-gqa")
     asked = requests(((20, 30), (18, 25), (9, 40), (30, 12)), shared=3)
@@ -100,8 +111,10 @@ def test_swapping_computes_nothing_again():
     for preempt in ("recompute", "swap"):
         engine = engine_of(net, blocks=10, preempt=preempt, host_blocks=10, prefix=False)
         seen, forward = [], engine._forward
-        engine._forward = lambda answers, new, seen=seen, forward=forward: (seen.append(len(answers) * new),
-                                                                            forward(answers, new))[1]  # fmt: skip
+        engine._forward = lambda answers, new, seen=seen, forward=forward: (
+            seen.append(len(answers) * new),
+            forward(answers, new),
+        )[1]
         assert sum(answer.preempted for answer in engine.run(asked)) > 0
         feeds[preempt] = sum(seen)
     once = sum(len(prompt) + new - 1 for prompt, new in asked)
@@ -189,7 +202,8 @@ def test_who_waits_is_told_how_many_fit():
     engine.step()
     assert (len(engine.running), len(engine.waiting)) == (2, 1)
     assert engine.why_waiting == (
-        "request 2 waits: it needs 4 blocks and 2 of 10 are available; 2 users of 40 tokens fit")  # fmt: skip
+        "request 2 waits: it needs 4 blocks and 2 of 10 are available; 2 users of 40 tokens fit"
+    )
 
 
 @pytest.mark.parametrize(

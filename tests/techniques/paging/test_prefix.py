@@ -28,8 +28,10 @@ def test_found_is_the_longest_common_prefix_in_blocks(hash_function):
     for name, prompt in enumerate(prompts):
         longest = 0
         for earlier in prompts[:name]:
-            same = next((at for at, (a, b) in enumerate(zip(earlier, prompt, strict=False)) if a != b),
-                        min(len(earlier), len(prompt)))  # fmt: skip
+            same = next(
+                (at for at, (a, b) in enumerate(zip(earlier, prompt, strict=False)) if a != b),
+                min(len(earlier), len(prompt)),
+            )
             longest = max(longest, min(same, len(prompt) - 1) // 4 * 4)
         assert cache.adopt(name, prompt) == longest, prompt
         manager.append(name, len(prompt) - longest)

@@ -49,8 +49,9 @@ def test_scaling_preserves_the_function_and_the_given_model(kv_heads):
 def test_with_grouped_kv_heads_the_output_projection_is_left_unscaled():
     def unchanged(kv_heads):
         scaled = awq(tiny_llama(kv_heads), token_batches(), Grid(2, 16), clip=False)
-        return torch.equal(scaled.model.layers[0].self_attn.o_proj.weight,
-                           tiny_llama(kv_heads).model.layers[0].self_attn.o_proj.weight)  # fmt: skip
+        return torch.equal(
+            scaled.model.layers[0].self_attn.o_proj.weight, tiny_llama(kv_heads).model.layers[0].self_attn.o_proj.weight
+        )
 
     assert unchanged(kv_heads=2)
     assert not unchanged(kv_heads=4)
@@ -107,8 +108,12 @@ def test_clipping_never_widens_a_group_and_never_rounds_it_worse():
 
     def group_losses(rounded):
         deltas = (rounded - weight).split(8, 1)
-        return torch.stack([((delta @ seen.hessian[at : at + 8, at : at + 8]) * delta).sum(1)
-                            for at, delta in zip((0, 8, 16), deltas, strict=True)])  # fmt: skip
+        return torch.stack(
+            [
+                ((delta @ seen.hessian[at : at + 8, at : at + 8]) * delta).sum(1)
+                for at, delta in zip((0, 8, 16), deltas, strict=True)
+            ]
+        )
 
     assert (group_losses(GRID.round(clipped)) <= group_losses(GRID.round(weight)) * 1.0001).all()
 

@@ -15,9 +15,12 @@ ROUNDING = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 SMALLEST = {dtype: torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps for dtype in ROUNDING}
 
 grids = st.builds(
-    Grid, bits=st.integers(2, 8), group=st.sampled_from(GROUPS), symmetric=st.booleans(),
+    Grid,
+    bits=st.integers(2, 8),
+    group=st.sampled_from(GROUPS),
+    symmetric=st.booleans(),
     scale_dtype=st.sampled_from(sorted(ROUNDING, key=str)),
-)  # fmt: skip
+)
 
 
 @st.composite

@@ -37,8 +37,15 @@ def llama(**changed):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2,
-             "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}  # fmt: skip
+    sizes = {
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    }
     return LlamaForCausalLM(LlamaConfig(**(sizes | changed))).eval()
 
 
@@ -123,9 +130,7 @@ def test_a_model_is_replaced_in_a_copy_that_shares_the_rest(model, make):
     assert not torch.equal(logits(small), before)
 
 
-@pytest.mark.parametrize(
-    ("name", "make"), [("nf4", MAKERS["nf4"]), ("int8", Int8Linear.of), ("nf4-dq", NF4Linear.of)]
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "make"), [("nf4", MAKERS["nf4"]), ("int8", Int8Linear.of), ("nf4-dq", NF4Linear.of)])
 @pytest.mark.parametrize("tied", [True, False])
 def test_bytes_of_a_model(name, make, tied):
     model = llama(tie_word_embeddings=tied)

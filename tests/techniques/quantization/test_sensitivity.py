@@ -33,21 +33,30 @@ def test_no_plan_is_better(units, share):
     assert (plan.loss, plan.nbytes) == brute_force(options, budget)
     taken = [[o for o in options[name] if o.bits == bits] for name, bits in plan.bits.items()]
     assert list(plan.bits) == list(options)
-    assert any(sum(o.nbytes for o in plan_) == plan.nbytes and sum(o.loss for o in plan_) == plan.loss
-               for plan_ in product(*taken))  # fmt: skip
+    assert any(
+        sum(o.nbytes for o in plan_) == plan.nbytes and sum(o.loss for o in plan_) == plan.loss
+        for plan_ in product(*taken)
+    )
 
 
 def test_greedy_would_have_failed():
     """The best loss per byte comes first to a greedy mind, and then nothing else fits."""
-    options = {"a": [Option(2, 0, 10.0), Option(4, 60, 2.0)], "b": [Option(2, 0, 7.0), Option(4, 50, 1.0)],
-               "c": [Option(2, 0, 7.0), Option(4, 50, 1.0)]}  # fmt: skip
+    options = {
+        "a": [Option(2, 0, 10.0), Option(4, 60, 2.0)],
+        "b": [Option(2, 0, 7.0), Option(4, 50, 1.0)],
+        "c": [Option(2, 0, 7.0), Option(4, 50, 1.0)],
+    }
     assert choose_bits(options, 100).bits == {"a": 2, "b": 4, "c": 4}
 
 
 def test_two_hundred_units_of_a_few_shapes_are_quick_to_settle():
     shapes = (4096 * 4096, 4096 * 1024, 4096 * 14336)
-    options = {f"{index}": [Option(bits, shapes[index % 3] * bits // 8, (index * 37 % 101 + 1) / 4.0**bits)
-                            for bits in (2, 4, 8)] for index in range(224)}  # fmt: skip
+    options = {
+        f"{index}": [
+            Option(bits, shapes[index % 3] * bits // 8, (index * 37 % 101 + 1) / 4.0**bits) for bits in (2, 4, 8)
+        ]
+        for index in range(224)
+    }
     everything = sum(shapes[index % 3] for index in range(224))
     plan = choose_bits(options, everything // 2)
     assert plan.nbytes <= everything // 2
@@ -91,8 +100,9 @@ def test_the_plan_is_applied_to_the_byte_and_beats_one_width_for_all(unit):
     mixed = apply(model, plan, group=16)
     packed = {name: part for name, part in mixed.named_modules() if isinstance(part, QuantizedLinear)}
     assert sum(linear.stored.nbytes for linear in packed.values()) == plan.nbytes <= budget
-    assert all(linear.stored.grid.bits == plan.bits[name if unit == "linear" else name[:14]]
-               for name, linear in packed.items())  # fmt: skip
+    assert all(
+        linear.stored.grid.bits == plan.bits[name if unit == "linear" else name[:14]] for name, linear in packed.items()
+    )
     uniform = apply(model, Plan(dict.fromkeys(options, 4), budget, 0.0), group=16)
     assert model_bytes(mixed) <= model_bytes(uniform)
     assert plan.loss <= sum(choices[1].loss for choices in options.values())

@@ -29,8 +29,14 @@ from tests.techniques.quantization.tiny import damage, logits, tiny_llama, token
 def qwen2():
     """Like Llama, with biases on q, k and v, which must not be scaled."""
     torch.manual_seed(0)
-    config = Qwen2Config(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                         intermediate_size=48, vocab_size=61)  # fmt: skip
+    config = Qwen2Config(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        vocab_size=61,
+    )
     model = Qwen2ForCausalLM(config).eval().requires_grad_(False)
     for layer in model.model.layers:
         layer.self_attn.k_proj.bias.normal_()
@@ -71,8 +77,9 @@ def test_with_alpha_one_all_inputs_have_the_range_one():
 
 def test_it_repairs_what_planted_outliers_break_in_w8a8():
     planted = plant(tiny_llama())
-    naive, smoothed = (damage(replace_linears(model, Int8Linear.of))
-                       for model in (planted, smooth(planted, token_batches(4))))  # fmt: skip
+    naive, smoothed = (
+        damage(replace_linears(model, Int8Linear.of)) for model in (planted, smooth(planted, token_batches(4)))
+    )
     assert smoothed < 0.2 * naive
 
 
@@ -87,8 +94,15 @@ def test_fold_scales_a_linear_producer_with_its_bias():
 
 
 def gemma():
-    config = Gemma2Config(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-                          intermediate_size=48, vocab_size=61)  # fmt: skip
+    config = Gemma2Config(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        vocab_size=61,
+    )
     return Gemma2ForCausalLM(config).eval()
 
 
@@ -98,8 +112,9 @@ def gpt2():
 
 def opt():
     """Linear layers, but with other names."""
-    config = OPTConfig(hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=61,
-                       word_embed_proj_dim=32)  # fmt: skip
+    config = OPTConfig(
+        hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=61, word_embed_proj_dim=32
+    )
     return OPTForCausalLM(config).eval()
 
 

@@ -12,8 +12,15 @@ VOCABULARY = 61
 def tiny_llama(kv_heads=2):
     """Two layers of width 32. Its norms are not all ones, so that forgetting one shows. Do not change it."""
     torch.manual_seed(0)
-    config = LlamaConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=kv_heads,
-                         intermediate_size=48, vocab_size=VOCABULARY, max_position_embeddings=128)  # fmt: skip
+    config = LlamaConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+        intermediate_size=48,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=128,
+    )
     model = LlamaForCausalLM(config).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if "norm" in name:

@@ -26,8 +26,9 @@ class Mix(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, 7)
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(7, width), nn.Tanh(), nn.Linear(width, 7))
-                                    for width in (13, 1, 5))  # fmt: skip
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(7, width), nn.Tanh(), nn.Linear(width, 7)) for width in (13, 1, 5)
+        )
         self.layers[2][0].weight = nn.Parameter(torch.randn(5, 7))
         self.layers[0][2].bias = self.layers[2][2].bias
         self.unused = nn.Parameter(torch.ones(3))

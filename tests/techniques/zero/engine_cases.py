@@ -18,13 +18,20 @@ from tests.techniques.zero import cases
 MAKERS = {
     "fsdp2": FSDP2,
     "fsdp2 kept": lambda *args: FSDP2(*args, reshard_after_forward=False),
-    "deepspeed-1 reduce": lambda *args: DeepSpeed(*args, stage=1, bucket_bytes=4000,
-                                                  use_multi_rank_bucket_allreduce=False),
-    **{f"deepspeed-{stage}": lambda *args, stage=stage: DeepSpeed(*args, stage=stage, bucket_bytes=4000)
-       for stage in range(4)},
-    **{f"deepspeed-{stage} host": lambda *args, stage=stage: DeepSpeed(*args, stage=stage, bucket_bytes=4000, host=True)
-       for stage in (1, 2, 3)},
-}  # fmt: skip
+    "deepspeed-1 reduce": lambda *args: DeepSpeed(
+        *args, stage=1, bucket_bytes=4000, use_multi_rank_bucket_allreduce=False
+    ),
+    **{
+        f"deepspeed-{stage}": lambda *args, stage=stage: DeepSpeed(*args, stage=stage, bucket_bytes=4000)
+        for stage in range(4)
+    },
+    **{
+        f"deepspeed-{stage} host": lambda *args, stage=stage: DeepSpeed(
+            *args, stage=stage, bucket_bytes=4000, host=True
+        )
+        for stage in (1, 2, 3)
+    },
+}
 
 
 def engine_of(name: str, kind: str, optimizer: str, clip: float = cases.CLIP):
@@ -97,8 +104,15 @@ def deepspeed_reads(configs: list[dict]) -> list[list]:
         read = DeepSpeedConfig(json.loads(json.dumps(config)))
         zero = read.zero_config
         offloads = [block.device if block else "none" for block in (zero.offload_optimizer, zero.offload_param)]
-        found.append([zero.stage, read.train_batch_size, read.train_micro_batch_size_per_gpu, read.gradient_clipping,
-                      *map(str, offloads)])  # fmt: skip
+        found.append(
+            [
+                zero.stage,
+                read.train_batch_size,
+                read.train_micro_batch_size_per_gpu,
+                read.gradient_clipping,
+                *map(str, offloads),
+            ]
+        )
     return found
 
 
@@ -128,8 +142,9 @@ def trains_from(path: str, steps: int = 3) -> list[float]:
     """Losses of DeepSpeed under a configuration file as a user would start it: `initialize(config=path)`."""
     package = loaded(torch.device("cpu"))
     model = cases.build("llama")
-    engine, *_ = package.initialize(model=model, model_parameters=model.parameters(), config=path,
-                                    dist_init_required=False)  # fmt: skip
+    engine, *_ = package.initialize(
+        model=model, model_parameters=model.parameters(), config=path, dist_init_required=False
+    )
     rows, losses = json.loads(Path(path).read_text())["train_micro_batch_size_per_gpu"], []
     ids = next(cases.batches()).chunk(dist.get_world_size())[dist.get_rank()][:rows]
     for _ in range(steps):

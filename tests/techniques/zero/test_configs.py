@@ -146,10 +146,15 @@ def test_what_a_tool_cannot_do_is_refused(config, changes, what, do):
     assert do in error.value.do
 
 
-@pytest.mark.parametrize("call", [lambda: accelerate_config(replace(PLAN, precision="fp32"), machines=3),
-                                  lambda: accelerate_config(replace(PLAN, precision="fp32"), machines=0),
-                                  lambda: deepspeed_config(PLAN, clip=0.0),
-                                  lambda: deepspeed_config(PLAN, accumulation=0)])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: accelerate_config(replace(PLAN, precision="fp32"), machines=3),
+        lambda: accelerate_config(replace(PLAN, precision="fp32"), machines=0),
+        lambda: deepspeed_config(PLAN, clip=0.0),
+        lambda: deepspeed_config(PLAN, accumulation=0),
+    ],
+)
 def test_bad_numbers(call):
     with pytest.raises(WorkbookError):
         call()
@@ -161,11 +166,16 @@ def small(**changes):
 
 
 LAUNCHED = [
-    *({"zero": stage} for stage in range(4)), {"precision": "bf16"}, {"precision": "bf16", "zero": 2},
-    {"precision": "megatron-bf16"}, {"precision": "megatron-bf16", "zero": 1},
-    {"precision": "megatron-bf16", "zero": 2}, {"precision": "autocast-bf16"}, {"optimizer": "sgd-momentum"},
+    *({"zero": stage} for stage in range(4)),
+    {"precision": "bf16"},
+    {"precision": "bf16", "zero": 2},
+    {"precision": "megatron-bf16"},
+    {"precision": "megatron-bf16", "zero": 1},
+    {"precision": "megatron-bf16", "zero": 2},
+    {"precision": "autocast-bf16"},
+    {"optimizer": "sgd-momentum"},
     {"optimizer": "sgd-momentum", "offload_optimizer": "cpu", "offload_parameters": "cpu"},
-]  # fmt: skip
+]
 
 
 @needs_deepspeed

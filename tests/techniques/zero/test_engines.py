@@ -83,8 +83,10 @@ def test_fsdp2_pads_each_parameter_s_rows(ranks, kind):
 
 @pytest.mark.parametrize("name", ["fsdp2", "fsdp2 kept"])
 def test_fsdp2_sends_what_stage_3_and_stage_2_send(ranks, name):
-    rows = {key: -(-len(p) // ranks.count) * ranks.count * (p.nbytes // len(p))
-            for key, p in cases.build("wide").named_parameters()}  # fmt: skip
+    rows = {
+        key: -(-len(p) // ranks.count) * ranks.count * (p.nbytes // len(p))
+        for key, p in cases.build("wide").named_parameters()
+    }
     whole, root = sum(rows.values()), sum(size for key, size in rows.items() if ".layers." not in key)
     for step in ranks.run(engine_cases.third_step, name, "wide"):
         gathered = whole if name == "fsdp2 kept" else 2 * whole - root
@@ -127,8 +129,9 @@ def test_deepspeed_s_host_holds_the_shard(ranks2):
 
 
 @needs_deepspeed
-@pytest.mark.parametrize(("name", "passes"), [("deepspeed-0", 2), ("deepspeed-1", 3), ("deepspeed-2", 3),
-                                               ("deepspeed-1 reduce", 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "passes"), [("deepspeed-0", 2), ("deepspeed-1", 3), ("deepspeed-2", 3), ("deepspeed-1 reduce", 2)]
+)
 def test_deepspeed_all_reduces_what_could_be_scattered(ranks2, name, passes):
     (step, *_) = ranks2.run(engine_cases.third_step, name, "wide")
     whole = sum(p.nbytes for p in cases.build("wide").parameters())
@@ -169,11 +172,16 @@ def test_deepspeed_survives_a_new_process_group(ranks2):
 BAD = [
     (lambda: FSDP2(cases.build("mix"), torch.optim.SGD), "is in two layers", "Zero3"),
     (lambda: FSDP2(torch.nn.Linear(2, 2), torch.optim.SGD), "no list of layers", "layers="),
-    pytest.param(lambda: DeepSpeed(cases.build("mix"), torch.optim.SGD, stage=4), "stage is 4", "stage=3",
-                 marks=needs_deepspeed),
-    pytest.param(lambda: DeepSpeed(cases.build("mix"), torch.optim.SGD, reduce_bucket=1), "'reduce_bucket'",
-                 "'reduce_bucket_size'", marks=needs_deepspeed),
-]  # fmt: skip
+    pytest.param(
+        lambda: DeepSpeed(cases.build("mix"), torch.optim.SGD, stage=4), "stage is 4", "stage=3", marks=needs_deepspeed
+    ),
+    pytest.param(
+        lambda: DeepSpeed(cases.build("mix"), torch.optim.SGD, reduce_bucket=1),
+        "'reduce_bucket'",
+        "'reduce_bucket_size'",
+        marks=needs_deepspeed,
+    ),
+]
 
 
 @pytest.mark.parametrize(("call", "what", "do"), BAD)

@@ -24,8 +24,14 @@ def run(*words, torchrun=0):
     """Under torchrun with that many ranks, or without it."""
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)] if torchrun else []
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    return subprocess.run([sys.executable, *start, "-m", SCRIPT, *words], cwd=tree.ROOT, capture_output=True, text=True,
-                          timeout=300, env={**environment, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *start, "-m", SCRIPT, *words],
+        cwd=tree.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**environment, "OMP_NUM_THREADS": "1"},
+    )
 
 
 def losses_of(done):
@@ -64,9 +70,17 @@ def test_two_ranks_tell_what_they_hold_and_send(ours):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("--stage", "0"), ("--stage", "1"), ("--stage", "2"), ("--engine", "fsdp2"),
-                                   ("--engine", "fsdp2", "--stage", "2"),
-                                   pytest.param(("--engine", "deepspeed"), marks=needs_deepspeed)])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--stage", "0"),
+        ("--stage", "1"),
+        ("--stage", "2"),
+        ("--engine", "fsdp2"),
+        ("--engine", "fsdp2", "--stage", "2"),
+        pytest.param(("--engine", "deepspeed"), marks=needs_deepspeed),
+    ],
+)
 def test_every_engine_trains_alike(ours, words):
     done = run("--steps", "3", "--sequence", "16", *words, torchrun=2)
     assert losses_of(done) == pytest.approx(losses_of(ours), rel=1e-4)
@@ -74,8 +88,10 @@ def test_every_engine_trains_alike(ours, words):
 
 def test_it_leaves_before_the_interpreter_ends():
     """Where a thread of Gloo's, kept by FSDP2's caches, would abort a process whose work is done."""
-    code = (f"import atexit, runpy, sys; atexit.register(print, 'ends'); sys.argv[1:] = ['--steps', '0']; "
-            f"runpy.run_module('{SCRIPT}', run_name='__main__')")  # fmt: skip
+    code = (
+        f"import atexit, runpy, sys; atexit.register(print, 'ends'); sys.argv[1:] = ['--steps', '0']; "
+        f"runpy.run_module('{SCRIPT}', run_name='__main__')"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=tree.ROOT, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--steps is 0" in done.stderr

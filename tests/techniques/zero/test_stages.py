@@ -12,15 +12,24 @@ from helpers.memory import zero as formula
 from helpers.techniques.zero import traced
 from tests.techniques.zero import cases
 
-PAIRS = {("tied", "adamw"): (), ("mix", "momentum"): (), ("tied", "momentum"): pytest.mark.slow,
-         ("mix", "adamw"): pytest.mark.slow}  # fmt: skip
+PAIRS = {
+    ("tied", "adamw"): (),
+    ("mix", "momentum"): (),
+    ("tied", "momentum"): pytest.mark.slow,
+    ("mix", "adamw"): pytest.mark.slow,
+}
 RUNS = [pytest.param(name, *pair, marks=marks) for name in cases.ENGINES for pair, marks in PAIRS.items()]
 SHARDED = {"zero-1": 1, "zero-2": 2, "zero-3": 3}
 OPTIONS = [
-    ("zero-1", {"host": True}), ("zero-2", {"host": True}), ("zero-3", {"host": True}), ("zero-3", {"prefetch": False}),
-    ("zero-2", {"bucket_bytes": 1}), ("zero-2", {"bucket_bytes": 2**30}), ("ddp", {"bucket_bytes": 2**30}),
+    ("zero-1", {"host": True}),
+    ("zero-2", {"host": True}),
+    ("zero-3", {"host": True}),
+    ("zero-3", {"prefetch": False}),
+    ("zero-2", {"bucket_bytes": 1}),
+    ("zero-2", {"bucket_bytes": 2**30}),
+    ("ddp", {"bucket_bytes": 2**30}),
     ("zero-3", {"master": torch.float64}),
-]  # fmt: skip
+]
 
 
 def same_training(ranks, name, kind, optimizer, **options):
@@ -59,8 +68,9 @@ def test_without_clipping_the_training_is_another(ranks2):
 
 
 def setup_of(kind, stage, ranks, optimizer="adamw-foreach"):
-    return TrainSetup(cases.build(kind).config, "fp32", optimizer, cases.ROWS // ranks, cases.TOKENS, zero=stage,
-                      ranks=ranks)  # fmt: skip
+    return TrainSetup(
+        cases.build(kind).config, "fp32", optimizer, cases.ROWS // ranks, cases.TOKENS, zero=stage, ranks=ranks
+    )
 
 
 @pytest.mark.parametrize("kind", ["wide", "tied", "llama"])

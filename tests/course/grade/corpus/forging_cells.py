@@ -116,12 +116,20 @@ MARKED = {key: SKIPS + source for key, source in WRONG_ANSWERS.items()}
 
 _TABLE = (
     ("marks on wrong answers", "NBVAL marks in answers and strings", wrong_but(**MARKED), every(FAILED)),
-    ("marks on right answers", "NBVAL marks in answers and strings",
-     answered(**{key: SKIPS + source for key, source in RIGHT.items()}), row()),
+    (
+        "marks on right answers",
+        "NBVAL marks in answers and strings",
+        answered(**{key: SKIPS + source for key, source in RIGHT.items()}),
+        row(),
+    ),
     ("marks in a text", "NBVAL marks in answers and strings", answered(pages=IN_A_TEXT + RIGHT["pages"]), row()),
     ("marks in a docstring", "NBVAL marks in answers and strings", answered(transfer=IN_A_DOCSTRING), row()),
-    ("marks in a cell of their own", "NBVAL marks in answers and strings",
-     then(wrong_but(), inserted(v4.new_code_cell(SKIPS), after="setup")), every(FAILED)),
+    (
+        "marks in a cell of their own",
+        "NBVAL marks in answers and strings",
+        then(wrong_but(), inserted(v4.new_code_cell(SKIPS), after="setup")),
+        every(FAILED),
+    ),
     ("edited checks, right answers", "edited checks and points", then(answered(), edit_checks), row()),
     ("edited checks, wrong answers", "edited checks and points", then(wrong_but(), edit_checks), every(FAILED)),
     ("edited checks, no answers", "edited checks and points", then(edit_checks), every(NOT_STARTED)),
@@ -135,8 +143,12 @@ _TABLE = (
     ("wrong, then right", MARKS, then(answered(**WRONG_PAGES), duplicate("pages", RIGHT["pages"])), row()),
     ("right, then wrong", MARKS, then(answered(), duplicate("pages", WRONG_ANSWERS["pages"])), row(pages=FAILED)),
     ("a check twice", MARKS, then(answered(), duplicate("pages-check")), row()),
-    ("a wrong answer's check twice", MARKS,
-     then(answered(**WRONG_PAGES), duplicate("pages-check", CHECK_OF_OWN)), row(pages=FAILED)),
+    (
+        "a wrong answer's check twice",
+        MARKS,
+        then(answered(**WRONG_PAGES), duplicate("pages-check", CHECK_OF_OWN)),
+        row(pages=FAILED),
+    ),
     ("an answer 200 times", MARKS, then(answered(), repeat("pages", 200)), row()),
     ("an answer made markdown", MARKS, then(answered(), retype("pages", "markdown")), row(pages=LOST)),
     ("an answer made raw", MARKS, then(answered(), retype("pages", "raw")), row(pages=LOST)),
@@ -145,5 +157,5 @@ _TABLE = (
     ("ids only", "stripped metadata", then(answered(), with_metadata(strip)), row()),
     ("anchors only", "stripped metadata", then(answered(), with_metadata(anchor)), row()),
     ("metadata of wrong types", "stripped metadata", then(answered(), with_metadata(odd)), row()),
-)  # fmt: skip
+)
 CASES = tuple(Case(name, FORGING, item, build, expect, ANY_STATUS) for name, item, build, expect in _TABLE)
