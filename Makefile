@@ -35,9 +35,10 @@ test-slow: env ## the tests that `make test` leaves out
 	$(PYTEST) --no-loadscope-reorder -m "slow and not alone" tests
 	$(BIN)/python -m pytest -m "slow and alone" tests
 
-check: env ## lint, never edits; then the few functions and files that are long
+check: env ## lint, format and types, never edits; then the few functions and files that are long
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	@$(BIN)/python -m tests.house.sizes
 
 fix: env ## lint and format, editing

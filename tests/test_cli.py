@@ -11,7 +11,7 @@ import pytest
 
 from helpers.catalog import MODELS, device, model
 from helpers.cli import main
-from helpers.memory.account import PARTS
+from helpers.memory.closed_form.breakdown import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ["estimate", "train", "--model", "llama-2-7b"]

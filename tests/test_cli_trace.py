@@ -6,8 +6,8 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup
 from helpers.cli import main
-from helpers.memory import budget
-from helpers.memory.account import PARTS
+from helpers.memory.closed_form import budget
+from helpers.memory.closed_form.breakdown import PARTS
 
 TRAIN = ["trace", "train", "--model", "tiny-llama", "--precision", "bf16", "--sequence", "64"]
 SERVE = ["trace", "serve", "--model", "tiny-llama", "--users", "2", "--context", "64"]

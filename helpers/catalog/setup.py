@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .errors import WorkbookError, unknown_name
@@ -34,6 +34,18 @@ MAX_COUNT = 2**20
 MAX_TOKENS = 2**24
 
 
+class ModelField:
+    """A field that takes a catalogue name, a path, a config or a ModelShape, and always reads as a ModelShape."""
+
+    def __get__(self, setup: object | None, owner: type) -> ModelShape:
+        if setup is None:
+            raise AttributeError("model")  # which tells dataclass that the field has no default
+        return setup.__dict__["model"]
+
+    def __set__(self, setup: object, given: ModelShape | str | Mapping[str, object]) -> None:
+        setup.__dict__["model"] = resolve_model(given)
+
+
 @dataclass(frozen=True)
 class TrainSetup:
     """One training run: a model and every choice that moves its memory, per rank.
@@ -49,7 +61,7 @@ class TrainSetup:
     (6738415616, 'adamw-foreach', 4)
     """
 
-    model: ModelShape | str
+    model: ModelField = ModelField()
     precision: str = "autocast-bf16"
     optimizer: str = "adamw"
     micro_batch: int = 1
@@ -62,7 +74,6 @@ class TrainSetup:
     offload_parameters: str = "none"
 
     def __post_init__(self) -> None:
-        _set(self, "model", resolve_model(self.model))
         _set(self, "precision", _known("precision", self.precision, PRECISIONS))
         _set(self, "optimizer", OPTIMIZERS[_known("optimizer", self.optimizer, OPTIMIZERS)].name)
         _set(self, "attention", _known("attention", self.attention, ATTENTIONS))
@@ -112,7 +123,7 @@ class ServeSetup:
     ('lm_head',)
     """
 
-    model: ModelShape | str
+    model: ModelField = ModelField()
     weights: str = "bf16"
     kv: str = "bf16"
     users: int = 1
@@ -120,7 +131,6 @@ class ServeSetup:
     skipped: Iterable[str] | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "model", resolve_model(self.model))
         _set(self, "weights", _known("weight format", self.weights, WEIGHT_FORMATS))
         _set(self, "kv", _known("KV cache format", self.kv, KV_FORMATS))
         _whole("users", self.users, 1, MAX_COUNT)

@@ -11,7 +11,7 @@ from ..catalog.errors import WorkbookError
 from ..catalog.models import MODELS
 from ..catalog.setup import WEIGHT_FORMATS, ServeSetup, TrainSetup
 from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
-from ..memory.account import PARTS
+from ..memory.closed_form.breakdown import PARTS
 from .flags import device_of, serve_flags, setup_arguments, skipped_flag, train_flags, whole
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _estimate_train(arguments: argparse.Namespace) -> int:
 
 def _estimate_serve(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import serving_answer
-    from ..memory import budget
+    from ..memory.closed_form import budget
 
     setup = ServeSetup(**setup_arguments(ServeSetup, arguments))
     per_token = budget.serve(setup).kv_bytes_per_token

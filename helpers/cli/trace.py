@@ -37,7 +37,8 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _trace_train(arguments: argparse.Namespace) -> int:
-    from ..memory import budget, trace
+    from ..memory import trace
+    from ..memory.closed_form import budget
 
     if arguments.dtype:
         arguments.precision = arguments.dtype
@@ -66,7 +67,8 @@ def _policy(setup: TrainSetup) -> Callable | None:
 
 
 def _trace_serve(arguments: argparse.Namespace) -> int:
-    from ..memory import budget, trace
+    from ..memory import trace
+    from ..memory.closed_form import budget
 
     if arguments.dtype:
         arguments.weights = arguments.kv = arguments.dtype

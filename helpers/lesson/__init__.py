@@ -7,10 +7,11 @@
 matplotlib and ipywidgets are imported when something is drawn, not before.
 """
 
-from . import claims, plots, rooflines, speeds
+from . import claims
 from .draw import draw
+from .drawing import plots, rooflines, speeds
+from .drawing.pictures import Picture
 from .judged import judged
-from .pictures import Picture
 from .predict import Prediction, check, compare, predict
 from .recorded import recorded, recorded_table
 

@@ -7,11 +7,11 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from ..catalog.errors import WorkbookError
-from ..memory.account import human
+from ..memory.closed_form.breakdown import format_bytes
 
 if TYPE_CHECKING:
-    from ..memory.budget import TrainBudget
-    from ..memory.timeline import Measurement
+    from ..memory.closed_form.budget import TrainBudget
+    from ..memory.meter.timeline import Measurement
 
 SIZES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
 UNITS = {
@@ -156,7 +156,7 @@ def _require_unit(unit: str) -> None:
 def _size(size_bytes: float, unit: str | None) -> str:
     if unit is not None:
         return f"{size_bytes / UNITS[unit]:,.2f} {unit}"
-    return f"{size_bytes:.0f} B" if size_bytes < 10_000 else human(size_bytes)
+    return f"{size_bytes:.0f} B" if size_bytes < 10_000 else format_bytes(size_bytes)
 
 
 def _percent(fraction: float) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .figures import as_picture, new_figure
-from .labels import Labels
-from .pictures import FAINT, LINES, Picture
+from .drawing.figures import as_picture, new_figure
+from .drawing.labels import Labels
+from .drawing.pictures import FAINT, LINES, Picture
 
 if TYPE_CHECKING:
     from torch import Tensor

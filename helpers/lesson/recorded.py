@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..memory.account import human
 from ..memory.accuracy.recordings import Entry, Machine, Recording, read_all
+from ..memory.closed_form.breakdown import format_bytes
 from .predict import _percent
 from .units import percent, si
 
@@ -102,5 +102,5 @@ def _distance(instrument: str, answer: float, value: float, unit: str) -> str:
 
 def _size(value: float, unit: str) -> str:
     if unit == "bytes":
-        return human(value)
+        return format_bytes(value)
     return si(value, {"bytes/s": "B/s"}.get(unit, unit))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..catalog.devices import Device
-from ..memory.account import PARTS, Breakdown, human
-from .pictures import label
+from ..memory.closed_form.breakdown import PARTS, Breakdown, format_bytes
+from .drawing.pictures import label
 
 if TYPE_CHECKING:
     from ..memory.trace import Trace
@@ -44,20 +44,20 @@ def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | Non
 
 
 def _lines(title: str, found: Trace, predicted: Breakdown | None, where: Device | None) -> Iterator[str]:
-    yield f"{title}: {human(found.peak_allocated_bytes)} allocated at the peak, in the {found.peak.name}"
+    yield f"{title}: {format_bytes(found.peak_allocated_bytes)} allocated at the peak, in the {found.peak.name}"
     yield ""
     yield from _table(found.parts, predicted)
     yield ""
-    yield f"{'allocated':<14}{human(found.peak_allocated_bytes):>12}   torch.cuda.max_memory_allocated()"
-    yield f"{'reserved':<14}{human(found.peak_reserved_bytes):>12}   torch.cuda.max_memory_reserved()"
+    yield f"{'allocated':<14}{format_bytes(found.peak_allocated_bytes):>12}   torch.cuda.max_memory_allocated()"
+    yield f"{'reserved':<14}{format_bytes(found.peak_reserved_bytes):>12}   torch.cuda.max_memory_reserved()"
     yield ""
     yield "highest in each phase"
     for moment in found.measured.moments:
-        yield f"  {moment.name:<16}{human(moment.total):>12}"
+        yield f"  {moment.name:<16}{format_bytes(moment.total):>12}"
     yield ""
     yield "largest at the peak"
     for size, name in _largest(found):
-        yield f"  {human(size):>12}  {name}"
+        yield f"  {format_bytes(size):>12}  {name}"
     yield ""
     yield _sentence(found, where)
 
@@ -67,12 +67,12 @@ def _table(parts: Breakdown, predicted: Breakdown | None) -> Iterator[str]:
     for part in PARTS:
         traced, guess = parts.get(part, 0), (predicted or {}).get(part, 0)
         if traced or guess:
-            rest = f"{human(guess):>12}{human(traced - guess):>12}" if predicted is not None else ""
-            yield f"{part:<14}{human(traced):>12}{rest}"
+            rest = f"{format_bytes(guess):>12}{format_bytes(traced - guess):>12}" if predicted is not None else ""
+            yield f"{part:<14}{format_bytes(traced):>12}{rest}"
     if predicted is not None:
         rest = parts.total - predicted.total
         yield (
-            f"{'peak':<14}{human(parts.total):>12}{human(predicted.total):>12}{human(rest):>12}"
+            f"{'peak':<14}{format_bytes(parts.total):>12}{format_bytes(predicted.total):>12}{format_bytes(rest):>12}"
             f"   budget off by {-rest / parts.total:+.2%}"
         )
 
@@ -95,5 +95,5 @@ def _sentence(found: Trace, where: Device | None) -> str:
         return "The CUDA context comes on top: a few hundred MiB that PyTorch does not count."
     spare = where.capacity_bytes - need
     if spare >= 0:
-        return f"Fits the {where.title} with {human(spare)} to spare for the CUDA context."
-    return f"Does not fit the {where.title}: {human(-spare)} too much."
+        return f"Fits the {where.title} with {format_bytes(spare)} to spare for the CUDA context."
+    return f"Does not fit the {where.title}: {format_bytes(-spare)} too much."

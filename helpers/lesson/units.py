@@ -1,7 +1,7 @@
 """Rates, counts and times as people read them: three digits and a decimal prefix.
 
 Decimal, because the datasheets' rates are: 117 MB over 3.35 TB/s are 35 µs, and the reader can check it.
-Sizes of memory stay binary: `memory.account.human`.
+Sizes of memory stay binary: `memory.format_bytes`.
 """
 
 from __future__ import annotations

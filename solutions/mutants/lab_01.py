@@ -154,7 +154,7 @@ def chain_bytes(steps, nbytes, results):
 @mutant("chain-bytes", feedback="an in-place kernel reads what it changes")
 def chain_bytes(steps, nbytes, results):
     """Calls helpers: a pointwise kernel per step, which knows no kinds and one size."""
-    from helpers.memory.work import pointwise
+    from helpers.memory.closed_form.work import pointwise
 
     works = [pointwise(nbytes[step.out] // 2, "bf16", inputs=max(1, len(step.inputs))) for step in steps]
     return sum(work.bytes for work in works), sum(map(nbytes.get, results)) + sum(
@@ -217,7 +217,7 @@ def adapter_work(users, tokens, inputs, outputs, rank, merged, value_bytes):
 @mutant("adapter-work", feedback="and the tensor between A and B")
 def adapter_work(users, tokens, inputs, outputs, rank, merged, value_bytes):
     """Calls helpers: one matrix product after the other, every user's adapter the same one."""
-    from helpers.memory.work import matmul, pointwise
+    from helpers.memory.closed_form.work import matmul, pointwise
 
     name, rows = {2: "bf16", 4: "fp32"}[value_bytes], users * tokens
     work = matmul(rows, outputs, inputs, name)
@@ -414,7 +414,7 @@ def compute_bound_from(inputs, outputs, weight_bytes, roof):
 @mutant("compute-bound-from", feedback="round up")
 def compute_bound_from(inputs, outputs, weight_bytes, roof):
     """Calls helpers, whose matmul keeps weight and activations in one format."""
-    from helpers.memory.work import matmul
+    from helpers.memory.closed_form.work import matmul
 
     for tokens in range(1, 10_000):
         if roof.bound(matmul(tokens, outputs, inputs)) == "compute":

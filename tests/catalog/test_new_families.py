@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.catalog import MODELS, TrainSetup, WorkbookError, model
-from helpers.memory import activations, budget
+from helpers.memory.closed_form import activations, budget
 
 # As the hub has them: a text_config keeps only what differs from Transformers' defaults, heads included.
 TOWER = {

@@ -92,7 +92,7 @@ def no_clutter(path: Path, text: str) -> Iterator[str]:
 
 RULES = (
     Guarded(imports_go_one_way, "helpers/catalog/x.py", "def f():\n    from ..memory import budget\n"),
-    Guarded(imports_go_one_way, "helpers/memory/x.py", "import helpers.lesson.plots\n"),
+    Guarded(imports_go_one_way, "helpers/memory/x.py", "import helpers.lesson.drawing.plots\n"),
     Guarded(imports_go_one_way, "helpers/lesson/x.py", "from helpers import course\n"),
     Guarded(imports_go_one_way, "helpers/attic/x.py", ""),
     Guarded(imports_go_one_way, "helpers/__init__.py", "from . import catalog\n"),

@@ -18,7 +18,7 @@ LIGHT = [
     "helpers",
     "helpers.catalog",
     "helpers.memory",
-    "helpers.memory.budget",
+    "helpers.memory.closed_form.budget",
     "helpers.lesson",
     "helpers.course",
 ]

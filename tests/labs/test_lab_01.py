@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.memory.measure.traffic import Traffic
-from helpers.memory.work import COMPUTE, Roof, Work
+from helpers.memory.closed_form.work import COMPUTE, Roof, Work
 from tests.labs.common import (
     checks_that_draw_nothing,
     exercises_without_a_mutant_that_calls_helpers,

@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from helpers.catalog import WorkbookError
-from helpers.lesson.block_maps import share, slots
 from helpers.lesson.calculators import block_map, block_map_answer
 from helpers.lesson.calculators.block_map import BLOCK_SIZES, POOLS, TRACES, USERS, small
 from helpers.lesson.calculators.block_words import happened
+from helpers.lesson.drawing.block_maps import share, slots
 from helpers.techniques.paging import POLICIES, frames, waste_of
 from tests.calls import CALLS_IN_50_MS, calls_of
 

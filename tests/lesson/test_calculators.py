@@ -12,7 +12,7 @@ import pytest
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
 from helpers.cli import main
 from helpers.lesson.calculators import changes_that_fit, roofline, serving_answer, training_answer, training_memory
-from helpers.memory import budget
+from helpers.memory.closed_form import budget
 
 CALCULATOR = training_memory()
 CHOICES = [

@@ -10,8 +10,9 @@ import pytest
 from helpers.catalog import TrainSetup, WorkbookError, device
 from helpers.lesson.calculators import checkpointing, checkpointing_answer
 from helpers.lesson.calculators.checkpointing import COMPARED, POLICIES
-from helpers.lesson.fronts import Point, front_svg
-from helpers.memory import budget, human
+from helpers.lesson.drawing.pareto import Point, front_svg
+from helpers.memory import format_bytes
+from helpers.memory.closed_form import budget
 from tests.calls import CALLS_IN_50_MS, calls_of
 
 CALCULATOR = checkpointing()
@@ -62,7 +63,9 @@ def test_the_cheapest_that_fits_is_told_and_fits():
     cheapest = answer.cheapest_that_fits
     assert cheapest.policy == "selective"
     assert cheapest.peak_bytes <= capacity
-    assert f"{human(answer.parts.total - capacity)} too much. The cheapest that fits: selective" in answer.sentence
+    assert (
+        f"{format_bytes(answer.parts.total - capacity)} too much. The cheapest that fits: selective" in answer.sentence
+    )
     assert "fits" not in checkpointing_answer(SETUP).sentence
     none = checkpointing_answer(SETUP, "t4")
     assert none.cheapest_that_fits is None
@@ -90,7 +93,7 @@ def test_the_table_holds_every_policy_its_numbers_and_its_mark():
     for row in answer.rows:
         line = table[row.policy]
         assert line.startswith("*") == (row in answer.front)
-        assert human(row.peak_bytes) in line
+        assert format_bytes(row.peak_bytes) in line
         assert f"{100 * row.extra_share:.1f} %" in line
         assert line.endswith("yes" if row.peak_bytes <= device("a100-40gb").capacity_bytes else "no")
     assert answer.formula[-3].endswith("4 × 2,048 × 4,096 × 2 B: what a segment's input takes")

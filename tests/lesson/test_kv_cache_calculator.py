@@ -13,8 +13,8 @@ from helpers.catalog import MODELS, ServeSetup, WorkbookError, model
 from helpers.lesson.calculators import kv_cache, kv_cache_answer
 from helpers.lesson.calculators.kv_cache import CACHES, CONTEXTS
 from helpers.lesson.calculators.kv_layers import all_heads_values
-from helpers.memory import budget
-from helpers.memory.tensor_parallel import rank_read_bytes, rank_weight_bytes
+from helpers.memory.closed_form import budget
+from helpers.memory.closed_form.tensor_parallel import rank_read_bytes, rank_weight_bytes
 from helpers.techniques.kv_cache import cache_bytes, plan_of
 from tests.calls import CALLS_IN_50_MS, calls_of
 

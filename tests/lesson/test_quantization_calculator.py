@@ -7,7 +7,8 @@ import pytest
 from helpers.catalog import DEVICES, MODELS, ServeSetup, WorkbookError, device, model
 from helpers.lesson.calculators import quantization, quantization_answer
 from helpers.lesson.calculators.quantization import FORMATS, SKIPPED
-from helpers.memory import budget, human
+from helpers.memory import format_bytes
+from helpers.memory.closed_form import budget
 from tests.calls import CALLS_IN_50_MS, calls_of
 
 CALCULATOR = quantization()
@@ -64,7 +65,7 @@ def test_the_floor_is_bytes_over_bandwidth_and_the_formula_gives_it():
     assert answer.seconds_per_token == answer.figures["seconds_per_token"] == read / 1008e9
     assert answer.formula[-1].split()[:3] == ["floor", f"{read / 1008e6:.2f}", "ms"]
     assert answer.formula[-1].endswith(f"at most {1008e9 / read:,.0f} tokens/s")
-    assert human(read) in answer.formula[-2]
+    assert format_bytes(read) in answer.formula[-2]
     assert quantization_answer("llama-3-8b").seconds_per_token is None
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog.errors import WorkbookError
-from helpers.lesson import recorded, recorded_table, speeds
+from helpers.lesson import recorded, recorded_table
+from helpers.lesson.drawing import speeds
 from helpers.lesson.recorded import NONE_YET
 from helpers.memory.accuracy import recordings
 from helpers.memory.accuracy.recordings import Entry, Machine, Made, Recording, write

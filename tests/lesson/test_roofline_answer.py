@@ -12,7 +12,7 @@ from helpers.cli import main
 from helpers.lesson.calculators import roofline, roofline_answer
 from helpers.lesson.calculators.operators import DEFAULTS, LARGEST, OPERATORS, SIZES
 from helpers.lesson.units import si
-from helpers.memory.work import Roof, Work
+from helpers.memory.closed_form.work import Roof, Work
 
 CALCULATOR = roofline()
 # By hand, from the H100's 3.35 TB/s, 989.4 TFLOP/s in BF16 and 66.9 in FP32: bytes, FLOPs, microseconds.

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import TrainSetup, WorkbookError, device
-from helpers.lesson.bars import WIDTH, stacked_rows
 from helpers.lesson.calculators import zero, zero_answer
 from helpers.lesson.calculators.zero import LINKS
 from helpers.lesson.calculators.zero_words import MOST_RANKS, NAMES, fewest_ranks
-from helpers.memory import budget, human
-from helpers.memory import zero as closed_form
+from helpers.lesson.drawing.bars import WIDTH, stacked_rows
+from helpers.memory import format_bytes
+from helpers.memory.closed_form import budget
+from helpers.memory.closed_form import zero as closed_form
 from tests.calls import CALLS_IN_50_MS, calls_of
 
 CALCULATOR = zero()
@@ -100,7 +101,10 @@ def test_the_lowest_stage_that_fits_is_told_and_fits():
     answer = zero_answer(replace(SETUP, zero=0), "a100-80gb")
     peaks = [row.peak_bytes for row in answer.rows]
     assert peaks[0] > answer.capacity_bytes >= peaks[1]
-    assert f"{human(peaks[0] - answer.capacity_bytes)} too much. The lowest stage that fits: ZeRO-1." in answer.sentence
+    assert (
+        f"{format_bytes(peaks[0] - answer.capacity_bytes)} too much. The lowest stage that fits: ZeRO-1."
+        in answer.sentence
+    )
 
 
 def test_the_fewest_ranks_fit_and_half_of_them_do_not():
@@ -119,12 +123,15 @@ def test_the_text_names_every_stage_tier_and_collective():
     assert [NAMES[stage] in "\n".join(answer.formula[1:5]) for stage in range(4)] == [True] * 4
     assert answer.formula[4].startswith("› ZeRO-3")
     tiers = answer.chosen.held
-    assert human(tiers.host.total) in lines["host"]
-    assert human(8 * tiers.nvme.total) in lines["nvme"] or human(answer.moved.nvme_read_bytes) in lines["nvme"]
+    assert format_bytes(tiers.host.total) in lines["host"]
+    assert (
+        format_bytes(8 * tiers.nvme.total) in lines["nvme"]
+        or format_bytes(answer.moved.nvme_read_bytes) in lines["nvme"]
+    )
     for kind in ("all-gather", "reduce-scatter"):
         one = answer.chosen.traffic.of(kind.replace("-", "_"))
-        assert human(one.sent_bytes) in lines[kind]
-        assert f"{human(one.payload_bytes)} in {len(one.calls)} calls × 1 × 7/8" in lines[kind]
+        assert format_bytes(one.sent_bytes) in lines[kind]
+        assert f"{format_bytes(one.payload_bytes)} in {len(one.calls)} calls × 1 × 7/8" in lines[kind]
     assert answer.formula[1].endswith("no")
     assert answer.formula[4].endswith("yes")
 
@@ -186,7 +193,7 @@ def test_bars_share_a_scale_and_the_chosen_one_is_marked():
     (line,) = drawn.iter(f"{SVG}line")
     assert float(line.get("x1")) == pytest.approx(lefts[0] + 0.6 * widths[0], abs=0.2)
     bold = {text.text for text in drawn.iter(f"{SVG}text") if text.get("font-weight") == "700"}
-    assert bold == {"b", human(25)}
+    assert bold == {"b", format_bytes(25)}
 
 
 def test_both_pictures_show_four_stages():

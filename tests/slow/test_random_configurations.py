@@ -9,7 +9,8 @@ import random
 import pytest
 
 from helpers.catalog import TrainSetup
-from helpers.memory import budget, measure
+from helpers.memory import measure
+from helpers.memory.closed_form import budget
 
 pytestmark = pytest.mark.slow
 RUNS = 24

@@ -40,7 +40,8 @@ def test_it_is_quicker_than_pytorch_s_own_tracker(capsys):
     from torch.distributed._tools.mem_tracker import MemTracker
 
     from helpers.catalog import TrainSetup
-    from helpers.memory import steps, trace
+    from helpers.memory import trace
+    from helpers.memory.measure import steps
     from helpers.memory.trace.fake import as_on_a_device, without_memory
 
     setup = TrainSetup("llama-3.2-1b", precision="bf16", optimizer="adamw-fused", micro_batch=1, sequence=512)

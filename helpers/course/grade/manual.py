@@ -20,7 +20,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.course.grade.manual_rows import COLUMNS, ManualRow, filled_rows
 from helpers.course.grade.model import ATTENTION, GRADED, OUTCOMES, UNREADABLE, Question, Result
 from helpers.course.grade.plain import number, one_line, points_text
-from helpers.course.grade.sheets import guarded, names, write_table
+from helpers.course.grade.sheets import memory_budget, names, write_table
 
 # These the checks have judged; whatever else became of a question, a person should see it.
 JUDGED = frozenset({"passed", "not started", "wrong", "did not run"})
@@ -124,7 +124,7 @@ def _by_spelling(results: Sequence[Result]) -> dict[str, str]:
     shown = {name: slug for slug, name in names(results).items()}
     count = Counter(name.lstrip("0") for name in shown)
     bare = {name.lstrip("0"): slug for name, slug in shown.items() if count[name.lstrip("0")] == 1}
-    return {**bare, **{guarded(name): slug for name, slug in shown.items()}, **shown}
+    return {**bare, **{memory_budget(name): slug for name, slug in shown.items()}, **shown}
 
 
 def _problem(row: ManualRow, slug: str | None, question: Question | None, placed: dict) -> tuple[str, str, str] | None:

@@ -22,17 +22,17 @@ NAME_CHARS = 120
 _FORMULA = re.compile(r"(^|;\s*)(?=[=+\-@\t\r\n＝＋－＠])")
 
 
-def guarded(text: str) -> str:
+def memory_budget(text: str) -> str:
     """`text` with an apostrophe before what a spreadsheet would take for a formula.
 
-    >>> guarded("=SUM(A1)"), guarded("a = b"), guarded("a;=b")
+    >>> memory_budget("=SUM(A1)"), memory_budget("a = b"), memory_budget("a;=b")
     ("'=SUM(A1)", 'a = b', "a;'=b")
     """
     return _FORMULA.sub(r"\1'", text)
 
 
 def unguarded(text: str) -> str:
-    """What `guarded` was given.
+    """What `memory_budget` was given.
 
     >>> unguarded("'-1 for style"), unguarded("'tis")
     ('-1 for style', "'tis")
@@ -51,9 +51,9 @@ def names(results: Sequence[Result]) -> dict[str, str]:
     shown = {}
     for slug in sorted(plain_names, key=lambda slug: slug not in itself):
         shown[slug] = name = plain_names[slug]
-        while guarded(shown[slug]) in taken:
+        while memory_budget(shown[slug]) in taken:
             shown[slug] = name = f"{name} ({slug})"
-        taken.add(guarded(name))
+        taken.add(memory_budget(name))
     return shown
 
 
@@ -61,7 +61,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]
     """Store a table of texts, each guarded; numbers are to come as `number` writes them."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([guarded(value) for value in row] for row in [header, *rows])
+    writer.writerows([memory_budget(value) for value in row] for row in [header, *rows])
     store(path, text.getvalue(), encoding="utf-8-sig")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...catalog.errors import unknown_name
-from ...memory.account import GIB
+from ...memory.closed_form.breakdown import GIB
 from . import histories, serving, speed, training
 from .bench import Bench, Figure
 from .scale import Scale

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from ...catalog.errors import WorkbookError
 from ...catalog.models import model
 from ...catalog.setup import ServeSetup
-from ...memory import budget
+from ...memory.closed_form import budget
 from ...techniques.quantization import dense_linears
 from .bench import Bench, Figure, sizes
 from .scale import Scale

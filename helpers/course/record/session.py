@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError
-from ...memory.account import GIB, human
 from ...memory.accuracy.recordings import Entry, Made, Recording, read, read_all, replace_whole, snapshots_folder, write
 from ...memory.allocator import Snapshot
 from ...memory.allocator.compact import pack
+from ...memory.closed_form.breakdown import GIB, format_bytes
 from .bench import Bench, Figure
 from .experiments import Experiment, chosen
 from .gpu import Gpu
@@ -54,7 +54,7 @@ def record(
     wanted = chosen(names)
     bench = bench or Bench(Gpu())
     session = Session(bench, folder, _so_far(bench, folder), say)
-    say(f"{session.recording.machine.title}, {human(bench.gpu.free_bytes())} free")
+    say(f"{session.recording.machine.title}, {format_bytes(bench.gpu.free_bytes())} free")
     pending = [one for one in wanted if force or one.name not in session.recording.experiments]
     for one in wanted:
         if one not in pending:
@@ -99,7 +99,7 @@ def _has_room(session: Session, one: Experiment) -> bool:
     session.bench.gpu.clear()
     needs, free = one.needs(session.bench.scale), session.bench.gpu.free_bytes()
     if needs > free:
-        session.say(f"– {one.name}: skipped, it needs {human(needs)} and {human(free)} are free")
+        session.say(f"– {one.name}: skipped, it needs {format_bytes(needs)} and {format_bytes(free)} are free")
         session.skipped.append(one.name)
     return needs <= free
 

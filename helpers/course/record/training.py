@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...catalog.setup import TrainSetup
-from ...memory import budget
-from ...memory.steps import TrainingRun, training_run
+from ...memory.closed_form import budget
+from ...memory.measure.steps import TrainingRun, training_run
 from ...techniques.checkpointing import apply
 from .bench import Bench, Figure, sizes
 from .scale import Scale

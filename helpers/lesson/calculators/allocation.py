@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...catalog.errors import WorkbookError
-from ...memory.account import human
 from ...memory.allocator import Replay, at_step, replay
-from ..pictures import Picture
-from ..segments import reserved, segments
-from ..segments_svg import Frame, segments_svg, short
+from ...memory.closed_form.breakdown import format_bytes
+from ..drawing.pictures import Picture
+from ..drawing.segments import reserved, segments
+from ..drawing.segments_svg import Frame, segments_svg, short
 from .shell import Answer, Calculator
 from .traces import TRACES, trace
 
@@ -90,10 +90,13 @@ def _formula(ran: Replay, capacity_bytes: int) -> Iterator[str]:
     rows = {
         "allocated": (used, _sum("blocks", used_sizes)),
         "reserved": (held, _sum("segments", [segment.size_bytes for segment in ran.segments])),
-        "unused": (held - used, f"in the cache; the largest hole is {human(hole)}" if hole else "nothing in the cache"),
+        "unused": (
+            held - used,
+            f"in the cache; the largest hole is {format_bytes(hole)}" if hole else "nothing in the cache",
+        ),
         "driver": (capacity_bytes - held, f"of the card's {short(capacity_bytes)} not yet asked for"),
     }
-    return (f"{name:<10}{human(value):>12}   {text}".rstrip() for name, (value, text) in rows.items())
+    return (f"{name:<10}{format_bytes(value):>12}   {text}".rstrip() for name, (value, text) in rows.items())
 
 
 def _sum(what: str, sizes: Sequence[int]) -> str:
@@ -105,7 +108,7 @@ def _end(trace_name: str, full: Replay, at: int) -> Iterator[str]:
     """At the last event: what came of it, and what default settings make of the same trace."""
     if at < len(full):
         return
-    allocated, most = human(full.peak_allocated_bytes), human(full.peak_reserved_bytes)
+    allocated, most = format_bytes(full.peak_allocated_bytes), format_bytes(full.peak_reserved_bytes)
     yield f"At its peak the trace had {allocated} allocated and {most} reserved."
     default = _whole(trace_name, "")[0]
     if full.settings == default.settings:
@@ -113,7 +116,7 @@ def _end(trace_name: str, full: Replay, at: int) -> Iterator[str]:
     elif default.oom:
         yield f"Default settings fail here: {default.told(len(default) - 1)}."
     else:
-        yield f"Default settings reserve {human(default.peak_reserved_bytes)}."
+        yield f"Default settings reserve {format_bytes(default.peak_reserved_bytes)}."
 
 
 class StepCalculator(Calculator):

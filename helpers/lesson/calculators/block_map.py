@@ -13,9 +13,9 @@ from functools import lru_cache
 from ...catalog.errors import WorkbookError, unknown_name
 from ...techniques import paging
 from ...techniques.paging import POLICIES, Frame, Hits, Trace, Usage
-from ..block_maps import HEIGHT, WIDTH, block_map_marks, share, slots
-from ..marks import Mark, marks_png, marks_svg
-from ..pictures import Picture
+from ..drawing.block_maps import HEIGHT, WIDTH, block_map_marks, share, slots
+from ..drawing.marks import Mark, marks_png, marks_svg
+from ..drawing.pictures import Picture
 from .block_words import happened, new_blocks
 from .player import Player
 from .shell import Answer, Calculator

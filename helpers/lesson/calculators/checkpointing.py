@@ -10,11 +10,11 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
-from ...memory import activations, budget
-from ...memory.account import human
-from ..bars import stacked_bar
-from ..fronts import Point, front_png, front_svg, one_below_another
-from ..pictures import Picture
+from ...memory.closed_form import activations, budget
+from ...memory.closed_form.breakdown import format_bytes
+from ..drawing.bars import stacked_bar
+from ..drawing.pareto import Point, front_png, front_svg, one_below_another
+from ..drawing.pictures import Picture
 from ..units import si
 from .shell import Calculator, MemoryAnswer
 
@@ -129,7 +129,7 @@ def checkpointing_answer(setup: TrainSetup, gpu: str | Device | None = None) -> 
     chosen = predicted[setup.checkpointing]
     size = (where.capacity_bytes, where.title) if where else (None, "")
     answer = CheckpointingAnswer("", (), "", chosen.parts, *size, setup, tuple(map(_row, predicted.values())))
-    title = f"{setup.model.name}, {setup.checkpointing}: {human(chosen.peak_bytes)} in the {chosen.peak.name}"
+    title = f"{setup.model.name}, {setup.checkpointing}: {format_bytes(chosen.peak_bytes)} in the {chosen.peak.name}"
     return replace(answer, title=title, formula=tuple(_formula(answer)), sentence=" ".join(_sentences(answer)))
 
 
@@ -163,15 +163,16 @@ def _formula(answer: CheckpointingAnswer) -> Iterator[str]:
         told = {None: "", True: "yes", False: "no"}[_fits(row, answer.capacity_bytes)]
         mark = "*" if row in front else " "
         yield (
-            f"{mark} {row.policy:<20}{human(row.kept_bytes):>12}{human(row.peak_bytes):>12}"
+            f"{mark} {row.policy:<20}{format_bytes(row.kept_bytes):>12}{format_bytes(row.peak_bytes):>12}"
             f"{100 * row.extra_share:>10.1f} %   {told}"
         ).rstrip()
     yield "* on the front: no other policy is better in memory and no worse in FLOPs"
     one = f"{setup.micro_batch} × {setup.sequence:,} × {setup.model.hidden:,} × {_residual_bytes(setup)} B"
-    yield f"{'a boundary':<12}{human(activations.boundary_bytes(setup)):>12}   {one}: what a segment's input takes"
+    boundary = format_bytes(activations.boundary_bytes(setup))
+    yield f"{'a boundary':<12}{boundary:>12}   {one}: what a segment's input takes"
     saved = activations.saved_by_layer(setup, setup.model.layers[0]).total
     layers = f"each of {len(setup.model.layers)} layers"
-    yield f"{'a layer':<12}{human(saved):>12}   saved by {layers} that is not recomputed"
+    yield f"{'a layer':<12}{format_bytes(saved):>12}   saved by {layers} that is not recomputed"
     whole = budget.step_flops(replace(setup, checkpointing="none")).total
     again = si(chosen.extra_flops, "FLOP")
     yield f"{'run again':<12}{again:>12}   on {si(whole, 'FLOP')} of a step: {_percent(chosen)}"
@@ -190,11 +191,11 @@ def _sentences(answer: CheckpointingAnswer) -> Iterator[str]:
     row, plain, fewest = answer.chosen, answer.plain, answer.cheapest_that_fits
     spared = 1 - row.peak_bytes / plain.peak_bytes
     if row.policy == "none":
-        yield f"Without checkpointing the layers keep {human(plain.kept_bytes)}."
+        yield f"Without checkpointing the layers keep {format_bytes(plain.kept_bytes)}."
     elif spared < HELPS:
         yield (
-            f"{row.policy} does not help here: the layers keep {human(row.kept_bytes)} instead of "
-            f"{human(plain.kept_bytes)}, and the peak stays, in the {row.peak_name}."
+            f"{row.policy} does not help here: the layers keep {format_bytes(row.kept_bytes)} instead of "
+            f"{format_bytes(plain.kept_bytes)}, and the peak stays, in the {row.peak_name}."
         )
     else:
         yield (
@@ -203,11 +204,15 @@ def _sentences(answer: CheckpointingAnswer) -> Iterator[str]:
         )
     if row.policy == "offload:inputs":
         moved = len(answer.setup.model.layers) * activations.boundary_bytes(answer.setup)
-        yield f"{human(moved)} cross the link to the host and come back: time that is no FLOPs."
+        yield f"{format_bytes(moved)} cross the link to the host and come back: time that is no FLOPs."
     if not answer.capacity_bytes:
         return
     over = row.peak_bytes - answer.capacity_bytes
-    yield f"Does not fit the {answer.device}: {human(over)} too much." if over > 0 else f"Fits the {answer.device}."
+    yield (
+        f"Does not fit the {answer.device}: {format_bytes(over)} too much."
+        if over > 0
+        else f"Fits the {answer.device}."
+    )
     if fewest is None:
         yield "No policy fits: a smaller micro-batch, fewer states or more GPUs must help."
     elif fewest.extra_flops < row.extra_flops or over > 0:

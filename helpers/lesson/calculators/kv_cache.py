@@ -10,13 +10,13 @@ from ...catalog.formats import number_format
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, ServeSetup
-from ...memory.account import Breakdown, human
-from ...memory.tensor_parallel import rank_read_bytes, rank_weight_bytes
+from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ...memory.closed_form.tensor_parallel import rank_read_bytes, rank_weight_bytes
 from ...techniques.kv_cache.plans import TOKEN, CachePlan
-from ..bars import stacked_bar
-from ..contexts_svg import Curve, contexts_svg
-from ..fronts import one_below_another
-from ..pictures import Picture
+from ..drawing.bars import stacked_bar
+from ..drawing.contexts import Curve, contexts_svg
+from ..drawing.pareto import one_below_another
+from ..drawing.pictures import Picture
 from .kv_layers import RankCache, all_heads_values
 from .kv_words import formula, sentences
 from .quantization import FORMATS
@@ -151,7 +151,9 @@ def kv_cache_answer(
     size = (where.capacity_bytes, where.title) if where else (None, "")
     each = f" on each of {tensor_parallel:,} GPUs" if tensor_parallel > 1 else ""
     users = f"{setup.users:,} user{'s' * (setup.users > 1)}"
-    title = f"{setup.model.name}, {users} × {setup.context:,} tokens: {human(parts['kv_cache'])} of KV cache{each}"
+    title = (
+        f"{setup.model.name}, {users} × {setup.context:,} tokens: {format_bytes(parts['kv_cache'])} of KV cache{each}"
+    )
     answer = KVCacheAnswer(title, (), "", parts, *size, setup, where, tensor_parallel, held)
     return replace(answer, formula=tuple(formula(answer)), sentence=" ".join(sentences(answer)))
 

@@ -11,7 +11,7 @@ from ...catalog.formats import number_format
 from ...catalog.layers import Attention
 from ...catalog.setup import MAX_TOKENS, ServeSetup
 from ...catalog.shape import ModelShape
-from ...memory.tensor_parallel import rank_shape
+from ...memory.closed_form.tensor_parallel import rank_shape
 from ...techniques.kv_cache.plans import QUANTIZED, CachePlan, plan_of
 from ...techniques.kv_cache.sizes import KVWidths, cache_bytes, widths_of
 

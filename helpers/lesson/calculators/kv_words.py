@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...catalog.formats import number_format
 from ...catalog.setup import ServeSetup
-from ...memory.account import human
+from ...memory.closed_form.breakdown import format_bytes
 from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_tokens
 from ..units import percent, si, three_digits
 from .kv_layers import LayerKind, RankCache, all_heads_values
@@ -20,16 +20,18 @@ def formula(answer: KVCacheAnswer) -> Iterator[str]:
     """Weights, the cache by kinds of layers, what fits, what a step reads and how long that takes at least."""
     setup, ranks = answer.setup, answer.tensor_parallel
     divided = f", divided over {ranks:,} ranks" if ranks > 1 else ""
-    yield _line("weights", human(answer.parts["parameters"]), f"{setup.model.parameters:,} in {setup.weights}{divided}")
+    yield _line(
+        "weights", format_bytes(answer.parts["parameters"]), f"{setup.model.parameters:,} in {setup.weights}{divided}"
+    )
     yield from _cache(answer)
     if answer.cache.plan.bits:
         yield _line("a value", f"{answer.bits_per_value:.2f} bits", _bits(answer))
-    yield _line("a token", human(answer.cache.per_token(setup.context)), _token(answer))
+    yield _line("a token", format_bytes(answer.cache.per_token(setup.context)), _token(answer))
     if answer.room_bytes is not None and answer.room_bytes > 0:
         yield _line(
             "users fit",
             f"{answer.users_that_fit:,}",
-            f"{human(answer.room_bytes)} beside the weights / {human(answer.a_user_bytes)} each",
+            f"{format_bytes(answer.room_bytes)} beside the weights / {format_bytes(answer.a_user_bytes)} each",
         )
         endless = not answer.cache.grows and answer.longest_context == answer.cache.most_tokens
         yield _line("context fits", "any" if endless else f"{answer.longest_context:,}", _longest(answer))
@@ -45,9 +47,9 @@ def _cache(answer: KVCacheAnswer) -> Iterator[str]:
     held, setup, alone = answer.cache, answer.setup, len(answer.cache.kinds) == 1
     for kind in held.kinds:
         name = "a user" if alone else "full layers" if kind.attention.window is None else "window layers"
-        yield _line(name, human(held.of_kind(kind, setup.context)), _product(held, kind, setup.context))
+        yield _line(name, format_bytes(held.of_kind(kind, setup.context)), _product(held, kind, setup.context))
     users = f"{setup.users:,} user{'s' * (setup.users > 1)}"
-    yield _line("KV cache", human(answer.parts["kv_cache"]), f"{users} × {human(answer.a_user_bytes)}")
+    yield _line("KV cache", format_bytes(answer.parts["kv_cache"]), f"{users} × {format_bytes(answer.a_user_bytes)}")
 
 
 def _product(held: RankCache, kind: LayerKind, context: int) -> str:
@@ -169,20 +171,20 @@ def _ranks(answer: KVCacheAnswer) -> Iterator[str]:
 def _room(answer: KVCacheAnswer) -> str:
     need = answer.parts.total
     if answer.room_bytes is None:
-        return f"Weights and cache need {human(need)}; a step's activations come on top."
+        return f"Weights and cache need {format_bytes(need)}; a step's activations come on top."
     if answer.room_bytes <= 0:
-        return f"Does not fit the {answer.device}: the weights alone are {human(-answer.room_bytes)} too large."
+        return f"Does not fit the {answer.device}: the weights alone are {format_bytes(-answer.room_bytes)} too large."
     spare = answer.capacity_bytes - need
     fits, count = answer.users_that_fit, answer.setup.users
     if spare >= 0:
         return (
-            f"Fits the {answer.device} with {human(spare)} to spare for activations and the CUDA context: at most "
-            f"{fits:,} user{'s' * (fits > 1)} at this context."
+            f"Fits the {answer.device} with {format_bytes(spare)} to spare for activations and the CUDA context: "
+            f"at most {fits:,} user{'s' * (fits > 1)} at this context."
         )
     told = f"{fits:,} of the {count:,} users would fit" if fits else "not even one user fits"
     shorter = f"; {'it' if count == 1 else 'all'} would with up to {answer.longest_context:,} tokens"
     return (
-        f"Does not fit the {answer.device}: {human(-spare)} too much. At this context {told}"
+        f"Does not fit the {answer.device}: {format_bytes(-spare)} too much. At this context {told}"
         f"{shorter if answer.longest_context else ''}."
     )
 

@@ -11,9 +11,9 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup
 from ...catalog.shape import LinearGroup, ModelShape
-from ...memory import budget
-from ...memory.account import Breakdown, human
-from ...memory.weights import KEPT, is_quantized, weight_parts
+from ...memory.closed_form import budget
+from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ...memory.closed_form.weights import KEPT, is_quantized, weight_parts
 from ..units import si
 from .shell import Calculator, MemoryAnswer
 
@@ -111,7 +111,7 @@ def quantization_answer(
     size = (where.capacity_bytes, where.title) if where else (None, "")
     answer = QuantizationAnswer("", (), "", shown, *size, setup, where)
     title = (
-        f"{setup.model.name} in {setup.weights}: {human(answer.weight_bytes)}, "
+        f"{setup.model.name} in {setup.weights}: {format_bytes(answer.weight_bytes)}, "
         f"{answer.bits_per_parameter:.2f} bits a parameter"
     )
     return replace(answer, title=title, formula=tuple(_formula(answer)), sentence=" ".join(_sentences(answer)))
@@ -121,8 +121,8 @@ def _formula(answer: QuantizationAnswer) -> Iterator[str]:
     """One line per part, numbers substituted, then the floor."""
     explained, read = _explained(answer.setup), answer.decode_bytes
     for part, size in answer.parts.items():
-        yield _line("KV cache" if part == "kv_cache" else part, human(size), explained[part])
-    yield _line("a token", human(read), "read: one row of the embedding, the chosen experts, all else")
+        yield _line("KV cache" if part == "kv_cache" else part, format_bytes(size), explained[part])
+    yield _line("a token", format_bytes(read), "read: one row of the embedding, the chosen experts, all else")
     if answer.seconds_per_token:
         rate = answer.gpu.memory_bytes_per_s
         yield _line(
@@ -170,9 +170,9 @@ def _sentences(answer: QuantizationAnswer) -> Iterator[str]:
     if answer.gpu:
         spare = answer.capacity_bytes - answer.parts.total
         yield (
-            f"Fits the {answer.device} with {human(spare)} to spare."
+            f"Fits the {answer.device} with {format_bytes(spare)} to spare."
             if spare >= 0
-            else f"Does not fit the {answer.device}: {human(-spare)} too much."
+            else f"Does not fit the {answer.device}: {format_bytes(-spare)} too much."
         )
     more = f" and {len(answer.fits) - 3} more" if len(answer.fits) > 3 else ""
     yield (

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format as named_format
-from ...memory.work import COMPUTE, MEMORY, Roof, Work
-from ..pictures import Picture
-from ..roofline_svg import roofline_svg
-from ..rooflines import chart
+from ...memory.closed_form.work import COMPUTE, MEMORY, Roof, Work
+from ..drawing.pictures import Picture
+from ..drawing.roofline_svg import roofline_svg
+from ..drawing.rooflines import chart
 from ..units import percent, si, three_digits
 from .operators import DEFAULTS, LARGEST, OPERATORS, Operator, checked_sizes, operator
 from .shell import Answer, Calculator

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from html import escape
 
 from ...catalog.errors import WorkbookError, unknown_name
-from ...memory.account import Breakdown
-from ..bars import stacked_bar
-from ..pictures import CARD, INK, Picture
-from ..plots import stacked_bars
+from ...memory.closed_form.breakdown import Breakdown
+from ..drawing.bars import stacked_bar
+from ..drawing.pictures import CARD, INK, Picture
+from ..drawing.plots import stacked_bars
 
 # Put together here, because ipywidgets 7, which Colab has, hands out no bundle: it only displays one of its own.
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

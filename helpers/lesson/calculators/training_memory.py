@@ -8,8 +8,8 @@ from ...catalog.devices import DEVICES, Device, device
 from ...catalog.models import MODELS, model
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
-from ...memory import activations, budget
-from ...memory.account import human
+from ...memory.closed_form import activations, budget
+from ...memory.closed_form.breakdown import format_bytes
 from ...memory.fit import ladder
 from .shell import Calculator, MemoryAnswer
 
@@ -21,7 +21,9 @@ def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> Memor
     """
     predicted = budget.train(setup, cuda=True)
     where = device(gpu) if gpu else None
-    title = f"Training {setup.model.name}: {human(predicted.peak_bytes)} at the peak, in the {predicted.peak.name}"
+    title = (
+        f"Training {setup.model.name}: {format_bytes(predicted.peak_bytes)} at the peak, in the {predicted.peak.name}"
+    )
     return MemoryAnswer(
         title,
         tuple(_formula(predicted)),
@@ -50,8 +52,8 @@ def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
         "workspace": "temporaries of the moment, and cuBLAS",
     }
     for part, size in parts.items():
-        yield f"{part:<12}{human(size):>12}   {explained[part]}"
-    yield f"{'peak':<12}{human(predicted.peak_bytes):>12}   {predicted.peak.name}"
+        yield f"{part:<12}{format_bytes(size):>12}   {explained[part]}"
+    yield f"{'peak':<12}{format_bytes(predicted.peak_bytes):>12}   {predicted.peak.name}"
 
 
 def _states(setup: TrainSetup) -> str:
@@ -67,10 +69,11 @@ def _states(setup: TrainSetup) -> str:
 
 def _per_layer(predicted: budget.TrainBudget) -> str:
     setup = predicted.setup
-    saved = human(activations.saved_by_layer(setup, setup.model.layers[0]).total)
+    saved = format_bytes(activations.saved_by_layer(setup, setup.model.layers[0]).total)
     layers, every = len(setup.model.layers), setup.checkpoint_every
     if every is None:
-        return f"{layers} layers under {setup.checkpointing} keep {human(predicted.kept_bytes)}; {saved} saved by one"
+        kept = format_bytes(predicted.kept_bytes)
+        return f"{layers} layers under {setup.checkpointing} keep {kept}; {saved} saved by one"
     if not every:
         return f"{saved} saved by each of {layers} layers"
     return f"{layers} layers checkpointed by {every}; {saved} a layer while its segment is recomputed"
@@ -79,18 +82,18 @@ def _per_layer(predicted: budget.TrainBudget) -> str:
 def _sentence(predicted: budget.TrainBudget, where: Device | None) -> str:
     need = predicted.peak_bytes
     if where is None:
-        return f"One step needs {human(need)} on each rank."
+        return f"One step needs {format_bytes(need)} on each rank."
     spare = where.capacity_bytes - need
     if spare >= 0:
         return (
-            f"Fits the {where.title} with {human(spare)} to spare, from which the CUDA context and fragmentation "
-            f"still take their part."
+            f"Fits the {where.title} with {format_bytes(spare)} to spare, from which the CUDA context and "
+            f"fragmentation still take their part."
         )
     change = next(changes_that_fit(predicted.setup, where.capacity_bytes), None)
     cure = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
     if change:
         cure = f"The cheapest change that fits: {change}."
-    return f"Does not fit the {where.title}: {human(-spare)} too much. {cure}"
+    return f"Does not fit the {where.title}: {format_bytes(-spare)} too much. {cure}"
 
 
 def changes_that_fit(setup: TrainSetup, capacity_bytes: int) -> Iterator[str]:
@@ -100,7 +103,7 @@ def changes_that_fit(setup: TrainSetup, capacity_bytes: int) -> Iterator[str]:
     and with more GPUs they are in `helpers.memory.fit`.
     """
     for fit in ladder(setup, capacity_bytes):
-        yield f"{fit.change} ({human(fit.peak_bytes)})"
+        yield f"{fit.change} ({format_bytes(fit.peak_bytes)})"
 
 
 def training_memory(**start: object) -> Calculator:

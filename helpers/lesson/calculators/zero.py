@@ -10,13 +10,13 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import OFFLOADS, TrainSetup
-from ...memory import activations, budget
-from ...memory import zero as sharding
-from ...memory.account import Breakdown, human
-from ...memory.ring import Traffic
-from ..bars import stacked_rows
-from ..pictures import Picture
-from ..plots import stacked_bars
+from ...memory.closed_form import activations, budget
+from ...memory.closed_form import zero as sharding
+from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ...memory.closed_form.ring import Traffic
+from ..drawing.bars import stacked_rows
+from ..drawing.pictures import Picture
+from ..drawing.plots import stacked_bars
 from ..units import si
 from .shell import Calculator, MemoryAnswer
 from .zero_words import NAMES, at_stage, by_kind, fits, formula, sentences
@@ -127,7 +127,7 @@ def zero_answer(setup: TrainSetup, gpu: str | Device | None = None, link: str | 
     name, rate = _link(where, link)
     size = (where.capacity_bytes, where.title) if where else (None, "")
     ranks = f"{setup.ranks:,} rank{'s' * (setup.ranks > 1)}"
-    title = f"{setup.model.name}, {NAMES[setup.zero]} on {ranks}: {human(one.peak_bytes)} on each"
+    title = f"{setup.model.name}, {NAMES[setup.zero]} on {ranks}: {format_bytes(one.peak_bytes)} on each"
     answer = ZeroAnswer(
         title,
         (),

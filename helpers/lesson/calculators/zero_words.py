@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...catalog.setup import TrainSetup
-from ...memory import budget
-from ...memory.account import human
-from ...memory.ring import Traffic
+from ...memory.closed_form import budget
+from ...memory.closed_form.breakdown import format_bytes
+from ...memory.closed_form.ring import Traffic
 from ..units import percent, si
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ def _table(answer: ZeroAnswer) -> Iterator[str]:
         sizes = (*first, row.peak_bytes - sum(first), row.peak_bytes, row.traffic.sent_bytes)
         told = {None: "", True: "   yes", False: "   no"}[fits(row, answer.capacity_bytes)]
         mark = "›" if row is answer.chosen else " "
-        yield f"{mark} {NAMES[row.stage]:<9}" + "".join(f"{human(size):>12}" for size in sizes) + told
+        yield f"{mark} {NAMES[row.stage]:<9}" + "".join(f"{format_bytes(size):>12}" for size in sizes) + told
 
 
 def _held(answer: ZeroAnswer) -> Iterator[str]:
     """Where shards live between backward and step, and what the rest of the peak is."""
     setup, row = answer.setup, answer.chosen
-    rest = ", ".join(f"{part} {human(row.parts[part])}" for part in NEVER_DIVIDED if part in row.parts)
-    yield f"{'peak':<12}{human(row.peak_bytes):>12}   {row.peak_name}; not divided: {rest}"
+    rest = ", ".join(f"{part} {format_bytes(row.parts[part])}" for part in NEVER_DIVIDED if part in row.parts)
+    yield f"{'peak':<12}{format_bytes(row.peak_bytes):>12}   {row.peak_name}; not divided: {rest}"
     n, recipe = setup.model.parameters, setup.precision_recipe
     explained = (
         ("parameters", 3, f"{n:,} × {recipe.weight_bytes} B"),
@@ -78,11 +78,12 @@ def _held(answer: ZeroAnswer) -> Iterator[str]:
         tier = next(tier for tier in TIERS if getattr(row.held, tier)[part] or tier == "nvme")
         size = getattr(row.held, tier)[part]
         share = f" / {setup.ranks:,} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
-        yield f"{part:<12}{human(size):>12}   {what}{share}{TIERS[tier]}, after the backward"
+        yield f"{part:<12}{format_bytes(size):>12}   {what}{share}{TIERS[tier]}, after the backward"
     for tier in ("host", "nvme"):
         total = getattr(row.held, tier).total
         if total:
-            yield f"{tier:<12}{human(total):>12}   a rank; {human(total * setup.ranks)} for all {setup.ranks:,}"
+            everywhere = format_bytes(total * setup.ranks)
+            yield f"{tier:<12}{format_bytes(total):>12}   a rank; {everywhere} for all {setup.ranks:,}"
 
 
 def _states(setup: TrainSetup) -> str:
@@ -98,8 +99,8 @@ def _sent(answer: ZeroAnswer, rate: float | None) -> Iterator[str]:
     for kind, one in by_kind(answer.chosen.traffic).items():
         ring = f"{2 if kind == 'all_reduce' else 1} × {setup.ranks - 1:,}/{setup.ranks:,}"
         yield (
-            f"{kind.replace('_', '-'):<15}{human(one['sent_bytes']):>11}   sent: {human(one['payload_bytes'])} in "
-            f"{one['calls']} calls × {ring}"
+            f"{kind.replace('_', '-'):<15}{format_bytes(one['sent_bytes']):>11}   sent: "
+            f"{format_bytes(one['payload_bytes'])} in {one['calls']} calls × {ring}"
         )
     if answer.link_s is not None:
         yield f"{'link':<12}{si(answer.link_s, 's'):>12}   at {si(rate, 'B/s')} each way, {answer.link}"
@@ -108,10 +109,11 @@ def _sent(answer: ZeroAnswer, rate: float | None) -> Iterator[str]:
         yield f"{'arithmetic':<12}{si(answer.compute_s, 's'):>12}   {flops} at the GPU's peak"
     if moved.down_bytes or moved.up_bytes:
         took = "" if answer.host_s is None else f"; at least {si(answer.host_s, 's')} over PCIe"
-        yield f"{'offload':<12}{human(moved.down_bytes):>12}   down to the host, {human(moved.up_bytes)} up{took}"
+        up = format_bytes(moved.up_bytes)
+        yield f"{'offload':<12}{format_bytes(moved.down_bytes):>12}   down to the host, {up} up{took}"
     if moved.nvme_read_bytes:
-        written = f"{human(moved.nvme_written_bytes)} written"
-        yield f"{'nvme':<12}{human(moved.nvme_read_bytes):>12}   read, {written}, per rank and step"
+        written = f"{format_bytes(moved.nvme_written_bytes)} written"
+        yield f"{'nvme':<12}{format_bytes(moved.nvme_read_bytes):>12}   read, {written}, per rank and step"
 
 
 def sentences(answer: ZeroAnswer) -> Iterator[str]:
@@ -134,10 +136,10 @@ def _divided(answer: ZeroAnswer) -> str:
         offload = ", and only the offload takes bytes off the GPU" if answer.moved.up_bytes else ""
         return f"ZeRO does not help one rank: there is nobody to share with{offload}."
     if not setup.zero:
-        return f"All {setup.ranks:,} ranks hold the same {human(whole)} of parameters, gradients and states."
+        return f"All {setup.ranks:,} ranks hold the same {format_bytes(whole)} of parameters, gradients and states."
     return (
-        f"{NAMES[setup.zero]} leaves {human(here)} of {human(whole)} of parameters, gradients and states on each "
-        f"of {setup.ranks:,} GPUs."
+        f"{NAMES[setup.zero]} leaves {format_bytes(here)} of {format_bytes(whole)} of parameters, gradients and states "
+        f"on each of {setup.ranks:,} GPUs."
     )
 
 
@@ -148,11 +150,11 @@ def _room(answer: ZeroAnswer) -> Iterator[str]:
     over = answer.parts.total - answer.capacity_bytes
     if over <= 0:
         yield (
-            f"Fits the {answer.device} with {human(-over)} to spare, from which the CUDA context and fragmentation "
-            f"still take their part."
+            f"Fits the {answer.device} with {format_bytes(-over)} to spare, from which the CUDA context and "
+            f"fragmentation still take their part."
         )
         return
-    yield f"Does not fit the {answer.device}: {human(over)} too much."
+    yield f"Does not fit the {answer.device}: {format_bytes(over)} too much."
     lowest = next((row for row in answer.rows if row.peak_bytes <= answer.capacity_bytes), None)
     if lowest:
         yield f"The lowest stage that fits: {NAMES[lowest.stage]}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...catalog.errors import WorkbookError
 
 
-class Kept(dict[str, object]):
+class SavedActivations(dict[str, object]):
     """A dict of this process. It is never sent: wherever it arrives it is the one that lives there."""
 
     def __missing__(self, name: str) -> object:
@@ -20,8 +20,8 @@ class Kept(dict[str, object]):
         return _here, ()
 
 
-kept = Kept()
+kept = SavedActivations()
 
 
-def _here() -> Kept:
+def _here() -> SavedActivations:
     return kept

@@ -10,7 +10,7 @@
 """
 
 from .cases import KINDS, Case, cases
-from .others import Answer, answers
+from .other_estimators import Answer, answers
 from .report import report
 from .table import Row, as_json, rows, table
 

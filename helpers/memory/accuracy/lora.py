@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...catalog.errors import WorkbookError
 from .. import trace
-from ..timeline import BACKWARD, FORWARD, OPTIMIZER
+from ..meter.timeline import BACKWARD, FORWARD, OPTIMIZER
 from ..trace.bases import DTYPES, QuantizedBase, in_4_bits
 from ..trace.fake import without_memory
 from ..trace.loading import load

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 
 from .cases import RECORDED, cases
-from .others import Answer, answers, listed
+from .other_estimators import Answer, answers, listed
 from .table import HEAD, Row, as_json, rows, table
-from .yours import read
+from .user_cases import read
 
 NO_RECORDING = "no GPU has been recorded yet: `workbook record` on one adds its rows"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .cases import RECORDED, Case, cases
-from .others import Answer
+from .other_estimators import Answer
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from ...catalog.errors import WorkbookError
-from ..account import BLOCK_BYTES
+from ..closed_form.breakdown import BLOCK_BYTES
 from .blocks import ALLOCATED, FREE, PENDING, Segment, SegmentBlock
 from .snapshot import Snapshot, TraceEvent
 

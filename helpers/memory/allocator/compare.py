@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...catalog.errors import WorkbookError
-from ..account import human
+from ..closed_form.breakdown import format_bytes
 from .blocks import Segment
 from .driver import SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, Driver, SegmentEvent
 from .replay import ALLOC, FREE, Replay, Step, empty_cache, replay
@@ -35,7 +35,7 @@ class Comparison:
     def __str__(self) -> str:
         if self.agrees:
             return f"equal: {len(self.replay)} events, {self.segment_events} calls to the driver, every final block"
-        late = [f"{human(self.unrecorded_bytes)} were reserved before the history begins"]
+        late = [f"{format_bytes(self.unrecorded_bytes)} were reserved before the history begins"]
         return "\n".join([*(late if self.unrecorded_bytes else []), *self.differences])
 
 
@@ -99,8 +99,8 @@ def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator
     for number, (event, call) in enumerate(zip(real, ours, strict=False)):
         if (event.action, event.size_bytes, event.stream) != (call.action, call.size_bytes, call.stream):
             yield (
-                f"call {number} to the driver: {event.action} of {human(event.size_bytes)} on the device, "
-                f"{call.action} of {human(call.size_bytes)} here"
+                f"call {number} to the driver: {event.action} of {format_bytes(event.size_bytes)} on the device, "
+                f"{call.action} of {format_bytes(call.size_bytes)} here"
             )
             return
     if len(real) != len(ours):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..account import human
+from ..closed_form.breakdown import format_bytes
 from .driver import SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SegmentEvent
 
 REUSED, SPLIT, SEGMENT, GROWN, FREED, EMPTIED, NOTHING, FAILED = OUTCOMES = (
@@ -87,17 +87,17 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
         return self.limit_bytes - self.allocated_bytes
 
     def _sentence(self) -> str:
-        want, free = human(self.size_bytes), human(self.free_bytes)
+        want, free = format_bytes(self.size_bytes), format_bytes(self.free_bytes)
         if self.reason == FRAGMENTED:
-            hole, left = human(self.largest_free_bytes), human(self.driver_free_bytes)
+            hole, left = format_bytes(self.largest_free_bytes), format_bytes(self.driver_free_bytes)
             return (
                 f"cannot serve {want} though {free} are free: the largest hole is {hole}, "
-                f"and the driver, asked for {human(self.segment_bytes)}, has {left}"
+                f"and the driver, asked for {format_bytes(self.segment_bytes)}, has {left}"
             )
         limit = "the limit for this process" if self.reason == CAPPED else "the device"
         return (
-            f"cannot serve {want}: {human(self.allocated_bytes)} are in use and {limit} ends at "
-            f"{human(self.limit_bytes)}, so {free} are free"
+            f"cannot serve {want}: {format_bytes(self.allocated_bytes)} are in use and {limit} ends at "
+            f"{format_bytes(self.limit_bytes)}, so {free} are free"
         )
 
     def _render_traceback_(self) -> list[str]:
@@ -108,43 +108,43 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
 def _reused(outcome: Outcome) -> str:
     whose = f" that {outcome.was} left" if outcome.was else ""
     spare = outcome.source_bytes - outcome.requested_bytes
-    note = f", {human(spare)} of it unused" if spare else ""
-    return f"reused the free block of {human(outcome.source_bytes)}{whose}{note}"
+    note = f", {format_bytes(spare)} of it unused" if spare else ""
+    return f"reused the free block of {format_bytes(outcome.source_bytes)}{whose}{note}"
 
 
 def _split(outcome: Outcome) -> str:
     whose = f" that {outcome.was} left" if outcome.was else ""
     return (
-        f"split the free block of {human(outcome.source_bytes)}{whose}: "
-        f"{human(outcome.size_bytes)} taken, {human(outcome.rest_bytes)} still free"
+        f"split the free block of {format_bytes(outcome.source_bytes)}{whose}: "
+        f"{format_bytes(outcome.size_bytes)} taken, {format_bytes(outcome.rest_bytes)} still free"
     )
 
 
 def _segment(outcome: Outcome) -> str:
-    rest = f" and split it: {human(outcome.rest_bytes)} still free" if outcome.rest_bytes else ""
-    return f"{_retry(outcome)}asked the driver for a new segment of {human(outcome.source_bytes)}{rest}"
+    rest = f" and split it: {format_bytes(outcome.rest_bytes)} still free" if outcome.rest_bytes else ""
+    return f"{_retry(outcome)}asked the driver for a new segment of {format_bytes(outcome.source_bytes)}{rest}"
 
 
 def _grown(outcome: Outcome) -> str:
     mapped = sum(event.size_bytes for event in outcome.events if event.action == SEGMENT_MAP)
-    rest = f": {human(outcome.rest_bytes)} still free" if outcome.rest_bytes else ""
-    return f"{_retry(outcome)}grew the expandable segment by {human(mapped)}{rest}"
+    rest = f": {format_bytes(outcome.rest_bytes)} still free" if outcome.rest_bytes else ""
+    return f"{_retry(outcome)}grew the expandable segment by {format_bytes(mapped)}{rest}"
 
 
 def _retry(outcome: Outcome) -> str:
     returned = outcome.returned_bytes
-    return f"the driver had too little, so {human(returned)} of cache went back first; then " if returned else ""
+    return f"the driver had too little, so {format_bytes(returned)} of cache went back first; then " if returned else ""
 
 
 def _freed(outcome: Outcome) -> str:
-    merged = f" and merged it into a hole of {human(outcome.source_bytes)}" if outcome.merged else ""
-    return f"kept {human(outcome.size_bytes)} in the cache{merged}; the driver gets nothing back"
+    merged = f" and merged it into a hole of {format_bytes(outcome.source_bytes)}" if outcome.merged else ""
+    return f"kept {format_bytes(outcome.size_bytes)} in the cache{merged}; the driver gets nothing back"
 
 
 def _emptied(outcome: Outcome) -> str:
     if not outcome.events:
         return "gave nothing back: no segment is without a live block"
-    return f"gave {human(outcome.returned_bytes)} back to the driver"
+    return f"gave {format_bytes(outcome.returned_bytes)} back to the driver"
 
 
 _SENTENCES = {

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
-from ..account import human
-from ..timeline import Event
+from ..closed_form.breakdown import format_bytes
+from ..meter.timeline import Event
 from .blocks import Segment
 from .driver import Driver, SegmentEvent
 from .outcome import FAILED, Outcome, OutOfMemory
@@ -36,7 +36,7 @@ class Step(NamedTuple):
     def __str__(self) -> str:
         if self.action == EMPTY:
             return "empty_cache()"
-        size = f", {human(self.size_bytes)}" if self.action == ALLOC else ""
+        size = f", {format_bytes(self.size_bytes)}" if self.action == ALLOC else ""
         return f"{self.action} {self.name}{size}"
 
 
@@ -102,8 +102,8 @@ class Replay:
         end = f"\nout of memory ({self.oom.reason}): {self.oom}" if self.oom else ""
         return (
             f"{len(self)} events, {self.settings}\n"
-            f"peak allocated  {human(self.peak_allocated_bytes):>12}\n"
-            f"peak reserved   {human(self.peak_reserved_bytes):>12}   {self.fragmentation:.1%} of it unused{end}"
+            f"peak allocated  {format_bytes(self.peak_allocated_bytes):>12}\n"
+            f"peak reserved   {format_bytes(self.peak_reserved_bytes):>12}   {self.fragmentation:.1%} of it unused{end}"
         )
 
 

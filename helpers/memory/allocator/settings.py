@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError, unknown_name
-from ..account import BLOCK_BYTES, rounded
+from ..closed_form.breakdown import BLOCK_BYTES, rounded
 
 MIB = 2**20
 # c10/core/AllocatorConfig.h, PyTorch 2.11 to 2.13

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
-from ..account import BLOCK_BYTES
+from ..closed_form.breakdown import BLOCK_BYTES
 from . import expandable, outcome
 from .blocks import Chunk, Pool, Segment, merge, shown
 from .driver import RANGE_BYTES, Driver

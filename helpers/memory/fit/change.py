@@ -9,8 +9,8 @@ from itertools import islice
 from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
-from .. import budget
-from ..account import human
+from ..closed_form import budget
+from ..closed_form.breakdown import format_bytes
 
 Setup = TrainSetup | ServeSetup
 PRICE_CLASSES = ("lowest", "low", "middle", "high", "top")  # as in the catalogue, cheapest first
@@ -98,15 +98,15 @@ def told(setup: Setup, capacity_bytes: int, offers: Iterable[Fit] | None = None)
     """The list as text: a line for each change with its peak, and under it what it costs and the flags that set it."""
     need = peak_bytes(setup)
     if need <= capacity_bytes:
-        return f"Fits already, with {human(capacity_bytes - need)} to spare."
+        return f"Fits already, with {format_bytes(capacity_bytes - need)} to spare."
     offers = list(changes(setup, capacity_bytes) if offers is None else offers)
-    over = f"{human(need)} is {human(need - capacity_bytes)} too much."
+    over = f"{format_bytes(need)} is {format_bytes(need - capacity_bytes)} too much."
     if not offers:
         return f"{over} No change that is known here makes it fit: offload it, or split the model over GPUs."
     lines = [f"{over} What would fit, cheapest first:", ""]
     for number, fit in enumerate(offers, 1):
         lines += [
-            f"{number:>3}. {human(fit.peak_bytes):>11}  {fit.change}",
+            f"{number:>3}. {format_bytes(fit.peak_bytes):>11}  {fit.change}",
             f"{'costs':>16}  {fit.costs}",
             f"{'flags':>16}  {fit.flags}",
         ]

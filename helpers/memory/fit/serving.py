@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ...catalog.setup import ServeSetup
-from .. import budget
+from ..closed_form import budget
 from .change import Fit
 
 KV_LADDER = ("bf16", "fp8-e4m3")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import prod
 
 from ...catalog.setup import TrainSetup
-from .. import budget
-from ..account import rounded
+from ..closed_form import budget
+from ..closed_form.breakdown import rounded
 from .change import Fit
 
 MAX_RANKS = 1024

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from ...catalog.errors import WorkbookError
-from ..account import GIB
-from ..meter import Meter
+from ..closed_form.breakdown import GIB
+from ..meter.meter import Meter
 
 
 @contextlib.contextmanager

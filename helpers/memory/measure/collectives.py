@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..meter import holds_no_memory
-from ..ring import Collective, Traffic
+from ..closed_form.ring import Collective, Traffic
+from ..meter.meter import holds_no_memory
 
 # The operators under torch.distributed's functions, and under those of functional collectives (DTensor).
 KINDS = {

@@ -10,7 +10,7 @@ from math import exp, log
 import torch
 
 from ...catalog.errors import WorkbookError
-from ..account import human
+from ..closed_form.breakdown import format_bytes
 from .caches import reported
 from .clock import settle, usable
 
@@ -34,7 +34,7 @@ class Level:
     bytes_per_s: float
 
     def __str__(self) -> str:
-        size = "beyond" if self.size_bytes is None else human(self.size_bytes)
+        size = "beyond" if self.size_bytes is None else format_bytes(self.size_bytes)
         return f"{self.name:<8}{size:>12}{self.bytes_per_s / 1e9:>10,.0f} GB/s"
 
 
@@ -61,7 +61,7 @@ class Sweep:
         if not self.reported:
             return "This system reports no cache sizes, so the steps stand for themselves."
         found = {level.name for level in self.levels}
-        missed = [f"{name} ({human(size)})" for name, size in self.reported.items() if name not in found]
+        missed = [f"{name} ({format_bytes(size)})" for name, size in self.reported.items() if name not in found]
         said = []
         if missed:
             said.append(

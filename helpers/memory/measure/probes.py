@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from ...catalog.errors import WorkbookError, unknown_name
-from .. import work
-from ..work import Roof, Work
+from ..closed_form import work
+from ..closed_form.work import Roof, Work
 from .clock import Run, in_turns, usable
 
 _aten = torch.ops.aten

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..account import Breakdown
-from ..fresh import FreshMeter
-from ..ring import Traffic
+from ..closed_form.breakdown import Breakdown
+from ..closed_form.ring import Traffic
+from ..meter.fresh import FreshMeter
 from .collectives import Collectives
 
 Holds = Callable[[], Mapping[str, Iterable[torch.Tensor]]]

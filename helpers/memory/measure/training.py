@@ -11,10 +11,10 @@ from torch import nn
 
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
-from ..meter import Meter
-from ..steps import Apply, training_run
-from ..timeline import Measurement
-from ..watch import Watch, adopt
+from ..meter.meter import Meter
+from ..meter.timeline import Measurement
+from ..meter.watch import Watch, adopt
+from .steps import Apply, training_run
 
 
 def step(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..account import human
+from ..closed_form.breakdown import format_bytes
 from ..fit import Fit
 from . import frames as stack_of
 from .cures import Change, changes_for
@@ -115,7 +115,7 @@ def _title(oom: Oom, place: str) -> str:
     card = f" on GPU {oom.device}" if oom.device is not None else ""
     if oom.kind == "killed":
         return f"A process was killed{where}"
-    asked = f"{human(oom.requested_bytes)} refused" if oom.requested_bytes else "Out of memory, size not told"
+    asked = f"{format_bytes(oom.requested_bytes)} refused" if oom.requested_bytes else "Out of memory, size not told"
     return f"{asked}{card}{where}"
 
 
@@ -170,7 +170,7 @@ def _page(explained: Explanation) -> Iterator[str]:
 
 def _table(rows: tuple[Row, ...]) -> Iterator[str]:
     width = max(len(row.name) for row in rows)
-    return (f"  {row.name:<{width}}  {human(row.size_bytes):>11}  {row.note}".rstrip() for row in rows)
+    return (f"  {row.name:<{width}}  {format_bytes(row.size_bytes):>11}  {row.note}".rstrip() for row in rows)
 
 
 def _cures(explained: Explanation) -> Iterator[str]:
@@ -182,5 +182,5 @@ def _cures(explained: Explanation) -> Iterator[str]:
     if explained.predicted:
         yield from ("", explained.predicted)
     for fit in explained.fits:
-        yield f"  {human(fit.peak_bytes):>11}  {fit.change}"
+        yield f"  {format_bytes(fit.peak_bytes):>11}  {fit.change}"
         yield from (f"{'costs':>13}  {fit.costs}", f"{'flags':>13}  {fit.flags}")

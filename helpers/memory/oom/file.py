@@ -10,8 +10,8 @@ from pathlib import Path
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
-from ..account import human
 from ..allocator import read_snapshot
+from ..closed_form.breakdown import format_bytes
 from ..fit import changes, peak_bytes
 from .explain import Explanation, explain
 from .snapshot import explain_snapshot
@@ -50,16 +50,16 @@ def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device 
             "a message with its capacity, or a GPU's name",
             "add --gpu, as in --gpu rtx-4090",
         )
-    what = f"By the closed form {setup.model.name} with these flags needs {human(need)} at its peak"
+    what = f"By the closed form {setup.model.name} with these flags needs {format_bytes(need)} at its peak"
     if need <= room:
         return replace(
             found,
-            predicted=f"{what}, and {human(room)} is there for it: so it fits. The run differs from "
+            predicted=f"{what}, and {format_bytes(room)} is there for it: so it fits. The run differs from "
             "the flags, something holds tensors from before, or the rest is fragmentation.",
         )
     fits = tuple(islice(changes(setup, room), OFFERS))
     how = "What would fit:" if fits else "No change that is known here makes it fit."
-    return replace(found, fits=fits, predicted=f"{what}, and {human(room)} is there for it. {how}")
+    return replace(found, fits=fits, predicted=f"{what}, and {format_bytes(room)} is there for it. {how}")
 
 
 def _read(path: str | Path) -> bytes:
@@ -71,8 +71,8 @@ def _read(path: str | Path) -> bytes:
             head = file.read(1)
             if head != PICKLE and size > MAX_LOG_BYTES:
                 raise WorkbookError(
-                    f"{path} has {human(size)}",
-                    f"a log of up to {human(MAX_LOG_BYTES)}",
+                    f"{path} has {format_bytes(size)}",
+                    f"a log of up to {format_bytes(MAX_LOG_BYTES)}",
                     "cut out the failure: grep -B 60 'out of memory' FILE | head -200",
                 )
             return head if head == PICKLE else head + file.read()

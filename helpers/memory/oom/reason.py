@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..account import human
+from ..closed_form.breakdown import format_bytes
 from .message import Holder, Oom
 
 FULL, FRAGMENTED, CAPPED, OUTSIDE, HOST, UNCLEAR = REASONS = (
@@ -44,7 +44,7 @@ def _allocator(oom: Oom) -> Why:
     if oom.capacity_bytes and asked > oom.capacity_bytes:
         return Why(
             FULL,
-            f"One request of {human(asked)} is larger than the card's {human(oom.capacity_bytes)}: no "
+            f"One request of {format_bytes(asked)} is larger than the card's {format_bytes(oom.capacity_bytes)}: no "
             "cleaning up helps. Look at the shapes on that line.",
         )
     limit = oom.allowed_bytes
@@ -60,13 +60,13 @@ def _under_a_limit(oom: Oom) -> Why:
     if allocated + asked > limit - ROUNDING_BYTES:
         return Why(
             CAPPED,
-            f"{human(allocated)} in tensors and {human(asked)} more pass the {human(limit)} that this "
-            f"process is allowed; the card itself has {human(oom.free_bytes)} free.",
+            f"{format_bytes(allocated)} in tensors and {format_bytes(asked)} more pass the {format_bytes(limit)} "
+            f"that this process is allowed; the card itself has {format_bytes(oom.free_bytes)} free.",
         )
     return Why(
         FRAGMENTED,
-        f"{human(limit - allocated)} of the {human(limit)} allowed are not in tensors, but "
-        f"{human(oom.cached_bytes)} are cached in pieces too small for {human(asked)}.",
+        f"{format_bytes(limit - allocated)} of the {format_bytes(limit)} allowed are not in tensors, but "
+        f"{format_bytes(oom.cached_bytes)} are cached in pieces too small for {format_bytes(asked)}.",
     )
 
 
@@ -75,7 +75,7 @@ def _in_pieces(oom: Oom) -> Why:
     if asked <= free:
         return Why(
             UNCLEAR,
-            f"{human(free)} were free when the message was written, more than the {human(asked)} asked."
+            f"{format_bytes(free)} were free when the message was written, more than the {format_bytes(asked)} asked."
             " Another process may have let go in between, or the driver had a reason of its own: "
             "the message does not say.",
         )
@@ -83,8 +83,8 @@ def _in_pieces(oom: Oom) -> Why:
     if others > oom.reserved_bytes:
         return Why(
             OUTSIDE,
-            f"Other processes hold {human(others)} of this card, more than the "
-            f"{human(oom.reserved_bytes)} of PyTorch's, {human(cached)} of them unused.",
+            f"Other processes hold {format_bytes(others)} of this card, more than the "
+            f"{format_bytes(oom.reserved_bytes)} of PyTorch's, {format_bytes(cached)} of them unused.",
         )
     notes = (
         (
@@ -96,8 +96,8 @@ def _in_pieces(oom: Oom) -> Why:
     )
     return Why(
         FRAGMENTED,
-        f"{human(cached + free)} were unused ({human(cached)} cached by PyTorch, {human(free)} free "
-        f"on the card), but no piece of it held {human(asked)}.",
+        f"{format_bytes(cached + free)} were unused ({format_bytes(cached)} cached by PyTorch, {format_bytes(free)} "
+        f"free on the card), but no piece of it held {format_bytes(asked)}.",
         notes,
     )
 
@@ -112,24 +112,26 @@ def _too_full(oom: Oom) -> Why:
     short = asked - cached - free
     others = sum(held.held_bytes or 0 for held in strangers(oom))
     outside = oom.outside_bytes or 0
-    named = ", ".join(f"process {held.pid} ({human(held.held_bytes)})" for held in strangers(oom) if held.held_bytes)
+    named = ", ".join(
+        f"process {held.pid} ({format_bytes(held.held_bytes)})" for held in strangers(oom) if held.held_bytes
+    )
     if others >= short:
         return Why(
             OUTSIDE,
-            f"{human(short)} are missing, and {named} holds more than that on the same card."
+            f"{format_bytes(short)} are missing, and {named} holds more than that on the same card."
             if named.count("process") == 1
-            else f"{human(short)} are missing, and other processes hold more than that: {named}.",
+            else f"{format_bytes(short)} are missing, and other processes hold more than that: {named}.",
         )
     if outside - ORDINARY_OUTSIDE_BYTES >= short:
         return Why(
             OUTSIDE,
-            f"{human(short)} are missing, and {human(outside)} of the card are held by something else "
+            f"{format_bytes(short)} are missing, and {format_bytes(outside)} of the card are held by something else "
             "than PyTorch's allocator.",
         )
     return Why(
         FULL,
-        f"{human(allocated)} in tensors and {human(asked)} more do not fit: even with all that was unused "
-        f"({human(cached + free)}) in one piece, {human(short)} would be missing.",
+        f"{format_bytes(allocated)} in tensors and {format_bytes(asked)} more do not fit: even with all that was "
+        f"unused ({format_bytes(cached + free)}) in one piece, {format_bytes(short)} would be missing.",
     )
 
 
@@ -169,7 +171,9 @@ def _notes(oom: Oom) -> list[str]:
     if any(held.held_bytes is None for held in oom.holders):
         notes.append("The driver does not tell what other processes hold (Windows).")
     if oom.private_bytes:
-        notes.append(f"{human(oom.private_bytes)} of the tensors are in private pools (CUDA graphs): they are kept.")
+        notes.append(
+            f"{format_bytes(oom.private_bytes)} of the tensors are in private pools (CUDA graphs): they are kept."
+        )
     return notes
 
 
@@ -178,8 +182,8 @@ def _cap(oom: Oom) -> Why:
         return Why(CAPPED, "A cap of this workbook was reached.")
     return Why(
         CAPPED,
-        f"{human(oom.allocated_bytes)} in tensors and {human(oom.requested_bytes)} more pass the cap of "
-        f"{human(oom.allowed_bytes)} that `capped` sets; the machine itself has more.",
+        f"{format_bytes(oom.allocated_bytes)} in tensors and {format_bytes(oom.requested_bytes)} more pass the cap of "
+        f"{format_bytes(oom.allowed_bytes)} that `capped` sets; the machine itself has more.",
     )
 
 
@@ -188,8 +192,8 @@ def _mps(oom: Oom) -> Why:
         return Why(CAPPED, "PyTorch's limit on the memory that it may take from the Mac was reached.")
     return Why(
         CAPPED,
-        f"{human(oom.allocated_bytes)} of PyTorch's, {human(oom.other_bytes)} of other Metal memory "
-        f"and {human(oom.requested_bytes)} more pass the {human(oom.allowed_bytes)} that PyTorch may "
+        f"{format_bytes(oom.allocated_bytes)} of PyTorch's, {format_bytes(oom.other_bytes)} of other Metal memory "
+        f"and {format_bytes(oom.requested_bytes)} more pass the {format_bytes(oom.allowed_bytes)} that PyTorch may "
         "take of the memory that CPU and GPU share.",
     )
 
@@ -224,8 +228,8 @@ def _vllm(oom: Oom) -> Why:
         )
     return Why(
         CAPPED,
-        f"One sequence of max_model_len needs {human(oom.requested_bytes)} of KV cache, and the share "
-        f"of the card that vLLM may use leaves {human(oom.free_bytes)}.",
+        f"One sequence of max_model_len needs {format_bytes(oom.requested_bytes)} of KV cache, and the share "
+        f"of the card that vLLM may use leaves {format_bytes(oom.free_bytes)}.",
     )
 
 
@@ -234,7 +238,7 @@ def _host(oom: Oom) -> Why:
         return Why(HOST, "The machine's own memory ran out, not the GPU's.")
     return Why(
         HOST,
-        f"A tensor of {human(oom.requested_bytes)} did not fit the machine's own memory; the GPU is not "
+        f"A tensor of {format_bytes(oom.requested_bytes)} did not fit the machine's own memory; the GPU is not "
         "involved. The message does not say how much was free.",
     )
 
@@ -243,7 +247,8 @@ def _killed(oom: Oom) -> Why:
     if oom.process_bytes is not None:
         return Why(
             HOST,
-            f"The kernel killed the process for the machine's own memory; it held {human(oom.process_bytes)} of it.",
+            "The kernel killed the process for the machine's own memory; "
+            f"it held {format_bytes(oom.process_bytes)} of it.",
         )
     return Why(
         UNCLEAR,

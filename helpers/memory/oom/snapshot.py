@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
-from ..account import human
 from ..allocator import Segment, Settings, Snapshot, TraceEvent
+from ..closed_form.breakdown import format_bytes
 from .cures import changes_for
 from .explain import Explanation, Row
 from .message import Oom
@@ -37,7 +37,7 @@ def explain_snapshot(snapshot: Snapshot, card: Device | None = None) -> Explanat
     after = last[2] if last else 0
     decided = _why(oom, segments, last[1] if last else None, after, snapshot.conf)
     title = (
-        f"{human(last[1].size_bytes)} refused on GPU {device}"
+        f"{format_bytes(last[1].size_bytes)} refused on GPU {device}"
         if last
         else f"No failure is recorded; GPU {device} at the moment of the dump"
     )
@@ -107,17 +107,18 @@ def _reason(oom: Oom, event: TraceEvent, hole: int, conf: str) -> tuple[str, str
     segment = _segment_bytes(asked, conf)
     if segment <= free:
         return CAPPED, (
-            f"The card had {human(free)} free and a segment of {human(segment)} would have done: a limit "
+            f"The card had {format_bytes(free)} free and a segment of {format_bytes(segment)} would have done: a limit "
             "of this process refused it, set_per_process_memory_fraction or the like."
         )
     if asked <= free + cached:
         return FRAGMENTED, (
-            f"{human(free + cached)} were unused ({human(cached)} cached, {human(free)} free), "
-            f"but the largest hole is {human(hole)}."
+            f"{format_bytes(free + cached)} were unused ({format_bytes(cached)} cached, {format_bytes(free)} free), "
+            f"but the largest hole is {format_bytes(hole)}."
         )
     return FULL, (
-        f"{human(oom.allocated_bytes)} are in tensors; even with all unused bytes ({human(free + cached)}) "
-        f"in one piece, {human(asked - free - cached)} would be missing. A snapshot does not say what other "
+        f"{format_bytes(oom.allocated_bytes)} are in tensors; even with all unused bytes "
+        f"({format_bytes(free + cached)}) in one piece, {format_bytes(asked - free - cached)} would be "
+        "missing. A snapshot does not say what other "
         "processes hold."
     )
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from ...catalog.errors import WorkbookError, unknown_name
 from ...catalog.setup import TrainSetup
-from ..steps import build_model
+from ..measure.steps import build_model
 
 if TYPE_CHECKING:
     from .record import Session

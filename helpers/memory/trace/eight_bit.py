@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ..steps import make_optimizer
+from ..measure.steps import make_optimizer
 
 SMALLEST, BLOCK, CODES = 4096, 256, 256  # Optimizer8bit.init_state in bitsandbytes/optim/optimizer.py
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..meter import Meter
-from ..timeline import BACKWARD, OPTIMIZER, Block
+from ..meter.meter import Meter
+from ..meter.timeline import BACKWARD, OPTIMIZER, Block
 from . import attention
 
 _aten = torch.ops.aten

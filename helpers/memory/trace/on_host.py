@@ -8,8 +8,8 @@ from unittest import mock
 
 from torch import nn
 
-from ..meter import Meter
-from ..timeline import Block
+from ..meter.meter import Meter
+from ..meter.timeline import Block
 
 
 @contextlib.contextmanager

@@ -14,11 +14,11 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...catalog.errors import WorkbookError
-from ..account import Breakdown, Moment
 from ..allocator import Replay, Settings, replay
-from ..meter import Meter
-from ..timeline import Block, Event, Measurement, account
-from ..watch import Watch, adopt, tensors_in, weights_of
+from ..closed_form.breakdown import Breakdown, Moment
+from ..meter.meter import Meter
+from ..meter.timeline import Block, Event, Measurement, account
+from ..meter.watch import Watch, adopt, tensors_in, weights_of
 from .cuda import cuda_paths
 from .fake import as_on_a_device
 from .kernels import CudaMeter, FakeMeter

@@ -12,7 +12,7 @@ from torch import nn
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
-from ..steps import Apply, build_model, require_one_rank, require_segments, run_of
+from ..measure.steps import Apply, build_model, require_one_rank, require_segments, run_of
 from .bases import BASES, QuantizedBase, base_on_meta, in_4_bits, quiet_import
 from .eight_bit import optimizer_without_values
 from .fake import without_memory

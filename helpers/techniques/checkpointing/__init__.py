@@ -9,24 +9,49 @@ what is kept to the host; `chain` prices, `costs` and `flops` measure, `solver` 
 `compiled` asks PyTorch's own solver. `policies`, `chain` and `solver` need no torch.
 """
 
-from importlib import import_module
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "patched": ("Applied", "apply", "checkpointed", "decoder_layers"),
-    "chain": ("Choice", "LayerCost", "Price", "price"),
-    "compiled": ("Compiled", "memory_budget"),
-    "costs": ("layer_costs",),
-    "flops": ("Bill", "bill", "flop_counter", "flops_of"),
-    "function": ("Checkpoint", "checkpoint_by_function", "checkpoint_by_hooks"),
-    "offload": ("NaiveOffload", "Offload"),
-    "policies": ("POLICIES", "Segment", "layout"),
-    "solver": ("Plan", "front", "least_bytes", "solve"),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
+from ...catalog.lazy import lazy
 
+if TYPE_CHECKING:
+    from .chain import Choice, LayerCost, Price, price
+    from .compiled import Compiled, memory_budget
+    from .costs import layer_costs
+    from .flops import Bill, bill, flop_counter, flops_of
+    from .function import Checkpoint, checkpoint_by_function, checkpoint_by_hooks
+    from .offload import NaiveOffload, Offload
+    from .patched import Applied, apply, checkpointed, decoder_layers
+    from .policies import POLICIES, Segment, layout
+    from .solver import Plan, front, least_bytes, solve
 
-def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f".{home}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "POLICIES",
+    "Applied",
+    "Bill",
+    "Checkpoint",
+    "Choice",
+    "Compiled",
+    "LayerCost",
+    "NaiveOffload",
+    "Offload",
+    "Plan",
+    "Price",
+    "Segment",
+    "apply",
+    "bill",
+    "checkpoint_by_function",
+    "checkpoint_by_hooks",
+    "checkpointed",
+    "decoder_layers",
+    "flop_counter",
+    "flops_of",
+    "front",
+    "layer_costs",
+    "layout",
+    "least_bytes",
+    "memory_budget",
+    "price",
+    "solve",
+]
+
+__getattr__ = lazy(__name__)

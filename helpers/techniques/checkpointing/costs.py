@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ...catalog.errors import WorkbookError
-from ...memory.account import rounded
-from ...memory.meter import Meter
-from ...memory.timeline import Event
-from ...memory.watch import adopt
+from ...memory.closed_form.breakdown import rounded
+from ...memory.meter.meter import Meter
+from ...memory.meter.timeline import Event
+from ...memory.meter.watch import adopt
 from .chain import Choice, LayerCost
 from .flops import flop_counter
 from .patched import checkpointed, decoder_layers

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
-from ...memory.meter import Meter
+from ...memory.meter.meter import Meter
 
 SMALL_BYTES = 1024  # below this a transfer costs more than the memory is worth; torchtune's limit as well
 

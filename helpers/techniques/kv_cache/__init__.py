@@ -9,29 +9,56 @@
 `evicting` chooses; `engines` are Transformers' own caches. `plans`, `sizes` and `prefill_decode` need no torch.
 """
 
-from importlib import import_module
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "decoding": ("Decoded", "greedy"),
-    "engines": ("transformers_cache",),
-    "evicting": ("EvictingLayer",),
-    "factory": ("cache_of",),
-    "layers": ("KVLayer",),
-    "offloaded": ("Link", "OffloadedCache", "OffloadedLayer"),
-    "outliers": ("key_channels", "outlier_ratio", "plant_key_outliers"),
-    "plain": ("ConcatLayer", "GrowingLayer", "StaticLayer"),
-    "plans": ("EXAMPLES", "CachePlan", "plan_of"),
-    "prefill_decode": ("Phases", "phases"),
-    "quantized": ("PackedStates", "QuantizedLayer"),
-    "sizes": ("CacheBytes", "KVWidths", "cache_bytes", "quantized_tokens", "widths_of"),
-    "storages": ("held",),
-    "window": ("WindowLayer",),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
+from ...catalog.lazy import lazy
 
+if TYPE_CHECKING:
+    from .decoding import Decoded, greedy
+    from .engines import transformers_cache
+    from .evicting import EvictingLayer
+    from .factory import cache_of
+    from .layers import KVLayer
+    from .offloaded import Link, OffloadedCache, OffloadedLayer
+    from .outliers import key_channels, outlier_ratio, plant_key_outliers
+    from .plain import ConcatLayer, GrowingLayer, StaticLayer
+    from .plans import EXAMPLES, CachePlan, plan_of
+    from .prefill_decode import Phases, phases
+    from .quantized import PackedStates, QuantizedLayer
+    from .sizes import CacheBytes, KVWidths, cache_bytes, quantized_tokens, widths_of
+    from .storages import held
+    from .window import WindowLayer
 
-def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f".{home}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "EXAMPLES",
+    "CacheBytes",
+    "CachePlan",
+    "ConcatLayer",
+    "Decoded",
+    "EvictingLayer",
+    "GrowingLayer",
+    "KVLayer",
+    "KVWidths",
+    "Link",
+    "OffloadedCache",
+    "OffloadedLayer",
+    "PackedStates",
+    "Phases",
+    "QuantizedLayer",
+    "StaticLayer",
+    "WindowLayer",
+    "cache_bytes",
+    "cache_of",
+    "greedy",
+    "held",
+    "key_channels",
+    "outlier_ratio",
+    "phases",
+    "plan_of",
+    "plant_key_outliers",
+    "quantized_tokens",
+    "transformers_cache",
+    "widths_of",
+]
+
+__getattr__ = lazy(__name__)

@@ -8,8 +8,8 @@ from ...catalog.formats import number_format
 from ...catalog.layers import Attention
 from ...catalog.setup import ServeSetup
 from ...catalog.shape import ModelShape
-from ...memory.budget import decode_bytes, serve, weight_bytes
-from ...memory.work import Work
+from ...memory.closed_form.budget import decode_bytes, serve, weight_bytes
+from ...memory.closed_form.work import Work
 
 
 @dataclass(frozen=True)

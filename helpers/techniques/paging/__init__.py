@@ -9,27 +9,61 @@
 `traces`; `attention`, `kv_pool` and `engine` decode; `continuous` is Transformers' engine, `vllm_pool` vLLM's sums.
 """
 
-from importlib import import_module
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "attention": ("BlockTables", "block_by_block", "gathered"),
-    "block_map": ("Cell", "Frame", "frame_of", "frames"),
-    "blocks": ("BlockManager", "Copy"),
-    "contiguous": ("ContiguousManager",),
-    "continuous": ("transformers_batch",),
-    "engine": ("Answer", "Engine"),
-    "errors": ("OutOfBlocksError",),
-    "kv_pool": ("KVPool", "Step", "paged_attention", "paged_model"),
-    "prefix": ("Hits", "PrefixCache", "chain_hash"),
-    "replay": ("POLICIES", "Replay", "Usage", "waste_of"),
-    "traces": ("TRACES", "Request", "Trace", "chat", "code", "documents", "trace"),
-    "vllm_pool": ("Published", "VllmPool", "block_bytes", "published"),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
+from ...catalog.lazy import lazy
 
+if TYPE_CHECKING:
+    from .attention import BlockTables, block_by_block, gathered
+    from .block_map import Cell, Frame, frame_of, frames
+    from .blocks import BlockManager, Copy
+    from .contiguous import ContiguousManager
+    from .continuous import transformers_batch
+    from .engine import Answer, Engine
+    from .errors import OutOfBlocksError
+    from .kv_pool import KVPool, Step, paged_attention, paged_model
+    from .prefix import Hits, PrefixCache, chain_hash
+    from .replay import POLICIES, Replay, Usage, waste_of
+    from .traces import TRACES, Request, Trace, chat, code, documents, trace
+    from .vllm_pool import Published, VllmPool, block_bytes, published
 
-def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f".{home}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "POLICIES",
+    "TRACES",
+    "Answer",
+    "BlockManager",
+    "BlockTables",
+    "Cell",
+    "ContiguousManager",
+    "Copy",
+    "Engine",
+    "Frame",
+    "Hits",
+    "KVPool",
+    "OutOfBlocksError",
+    "PrefixCache",
+    "Published",
+    "Replay",
+    "Request",
+    "Step",
+    "Trace",
+    "Usage",
+    "VllmPool",
+    "block_by_block",
+    "block_bytes",
+    "chain_hash",
+    "chat",
+    "code",
+    "documents",
+    "frame_of",
+    "frames",
+    "gathered",
+    "paged_attention",
+    "paged_model",
+    "published",
+    "trace",
+    "transformers_batch",
+    "waste_of",
+]
+
+__getattr__ = lazy(__name__)

@@ -121,7 +121,7 @@ def published() -> tuple[Published, ...]:
     pool from above, and the remark says how much is between.
     """
     from ...catalog import ServeSetup, device, model
-    from ...memory import budget
+    from ...memory.closed_form import budget
 
     a100 = device("a100-80gb").capacity_bytes
 

@@ -11,15 +11,15 @@ rank of thousands; `engines` and `deepspeed_engine` run FSDP2 and DeepSpeed in t
 files. Every engine has `step()`, and `holds()` for what its rank keeps. May import catalog and memory.
 """
 
-from .arrivals import Arrivals
 from .configs import accelerate_config, deepspeed_config
 from .ddp import DDP, NaiveDDP
 from .deepspeed_engine import DeepSpeed
 from .engines import FSDP2
 from .flat import BUCKET_BYTES, Bucket, Flat, Unit, buckets
+from .grad_ready import GradReadyCounter
 from .rank_trace import RankTrace, fake_ranks, traced
 from .shard import Shard, clip_shards
-from .stage3 import Zero3, come_and_go, units
+from .stage3 import Zero3, register_gather_hooks, units
 from .stages import Zero1, Zero2
 
 STAGES = (DDP, Zero1, Zero2, Zero3)  # by number
@@ -29,10 +29,10 @@ __all__ = [
     "DDP",
     "FSDP2",
     "STAGES",
-    "Arrivals",
     "Bucket",
     "DeepSpeed",
     "Flat",
+    "GradReadyCounter",
     "NaiveDDP",
     "RankTrace",
     "Shard",
@@ -43,9 +43,9 @@ __all__ = [
     "accelerate_config",
     "buckets",
     "clip_shards",
-    "come_and_go",
     "deepspeed_config",
     "fake_ranks",
+    "register_gather_hooks",
     "traced",
     "units",
 ]

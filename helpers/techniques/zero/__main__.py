@@ -26,9 +26,8 @@ from torch import Tensor
 
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
-from ...memory import steps
-from ...memory.account import human
-from ...memory.measure import RankStep, rank_step
+from ...memory.closed_form.breakdown import format_bytes
+from ...memory.measure import RankStep, rank_step, steps
 from . import STAGES
 
 SMALL = {
@@ -110,7 +109,7 @@ def report(title: str, losses: list[Tensor], last: RankStep) -> None:
     for rank, one in enumerate(everyone):
         sizes = [one.after_backward.get(name, 0) for name in parts]
         sizes += [one.peak_bytes, one.traffic.payload_bytes, one.traffic.sent_bytes]
-        print(f"{rank:>4}" + "".join(f"{human(size):>14}" for size in sizes))
+        print(f"{rank:>4}" + "".join(f"{format_bytes(size):>14}" for size in sizes))
     print("Held before step(), by category; the peak, and what travels, of the last step.")
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
-from ...memory.zero import BUCKET_BYTES, units
+from ...memory.closed_form.zero import BUCKET_BYTES, units
 
 Section = dict[str, object]
 

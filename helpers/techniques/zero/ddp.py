@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .arrivals import Arrivals
 from .collectives import all_reduce
 from .flat import BUCKET_BYTES, Bucket, buckets, same_start, trainable
+from .grad_ready import GradReadyCounter
 from .held import states_of
 
 Make = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
@@ -62,7 +62,7 @@ class DDP(NaiveDDP):
     ) -> None:
         super().__init__(model, make, clip)
         full = [Bucket(group) for group in buckets(self.parameters, bucket_bytes)]
-        self.arrivals = [Arrivals(bucket.parameters, partial(self.send, bucket)) for bucket in full]
+        self.arrivals = [GradReadyCounter(bucket.parameters, partial(self.send, bucket)) for bucket in full]
         self.travelling: dict[Bucket, tuple[dist.Work, Tensor]] = {}
 
     def send(self, bucket: Bucket) -> None:

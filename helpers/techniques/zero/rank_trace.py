@@ -12,11 +12,11 @@ import torch.distributed as dist
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
-from ...memory import steps, trace
-from ...memory.account import Breakdown
-from ...memory.measure import held
+from ...memory import trace
+from ...memory.closed_form.breakdown import Breakdown
+from ...memory.closed_form.ring import Traffic
+from ...memory.measure import held, steps
 from ...memory.measure.collectives import Collectives
-from ...memory.ring import Traffic
 from ...memory.trace.fake import without_memory
 from ...memory.trace.runs import capability_of
 from .ddp import DDP

@@ -47,7 +47,7 @@ class Zero3(Zero2):
         model.register_forward_pre_hook(self.fetch_root)
         for at, (layer, unit) in enumerate(zip(layers, self.running, strict=True)):
             after, before = self.running[at + 1 : at + 2], self.running[max(0, at - 1) : at]
-            come_and_go(layer, unit, after * prefetch, before * prefetch)
+            register_gather_hooks(layer, unit, after * prefetch, before * prefetch)
         self.release()
 
     def step(self) -> Tensor:
@@ -75,7 +75,7 @@ class Zero3(Zero2):
             unit.release()
 
 
-def come_and_go(layer: nn.Module, unit: Unit, after: list[Unit], before: list[Unit]) -> None:
+def register_gather_hooks(layer: nn.Module, unit: Unit, after: list[Unit], before: list[Unit]) -> None:
     """Have `unit` whole while `layer` runs, and again from the moment that the gradient of its output arrives."""
 
     def enter(*_: object) -> None:

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .arrivals import Arrivals
 from .collectives import all_gather, reduce_scatter
 from .ddp import Make
 from .flat import BUCKET_BYTES, Flat, buckets, same_start, trainable
+from .grad_ready import GradReadyCounter
 from .held import states_of
 from .shard import Shard, clip_shards
 
@@ -86,7 +86,7 @@ class Zero2(Zero1):
 
     def watch_arrivals(self) -> None:
         self.arrivals = [
-            Arrivals(flat.parameters, partial(self.send, flat, shard))
+            GradReadyCounter(flat.parameters, partial(self.send, flat, shard))
             for flat, shard in zip(self.flats, self.shards, strict=True)
         ]
 

@@ -98,7 +98,7 @@ def test_a_learner_without_questions_has_empty_cells(tmp_path):
     ],
 )
 def test_formulas_are_guarded_and_given_back(text, written):
-    assert sheets.guarded(text) == written
+    assert sheets.memory_budget(text) == written
     assert sheets.unguarded(written) == text
 
 

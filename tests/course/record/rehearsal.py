@@ -18,7 +18,7 @@ from helpers.course.record.scale import Scale
 from helpers.memory.accuracy.recordings import Machine, Made
 from helpers.memory.allocator import alloc, empty_cache, free, read_snapshot, replay
 from helpers.memory.measure import clock, probes
-from helpers.memory.meter import Meter
+from helpers.memory.meter.meter import Meter
 from tests.memory.allocator.snapshots import snapshot_of
 
 MADE = Made("2.11.0", "13.0", "580.65", "0.1.0", "2026-11-22")

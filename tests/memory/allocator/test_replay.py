@@ -8,7 +8,7 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.memory.allocator import MIB, OutOfMemory, Settings, alloc, at_step, empty_cache, free, replay
-from helpers.memory.timeline import Block, Event
+from helpers.memory.meter.timeline import Block, Event
 from tests.calls import calls_of
 
 STEPS = [
@@ -141,7 +141,7 @@ def test_events_of_the_meter_replay_as_they_are():
 def test_the_meters_own_events_replay():
     import torch
 
-    from helpers.memory.meter import Meter
+    from helpers.memory.meter.meter import Meter
 
     with Meter() as meter:
         x = torch.ones(1024, 1024)

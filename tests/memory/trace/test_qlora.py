@@ -8,11 +8,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
-from helpers.memory import budget, measure, rounded, trace
-from helpers.memory.steps import NO_DROPOUT, run_of
+from helpers.memory import measure, rounded, trace
+from helpers.memory.closed_form import budget
+from helpers.memory.measure.steps import NO_DROPOUT, run_of
+from helpers.memory.meter.watch import weights_of
 from helpers.memory.trace import QuantizedBase
 from helpers.memory.trace.bases import base_on_meta
-from helpers.memory.watch import weights_of
 from tests.memory.configs import QWEN2
 
 pytest.importorskip("bitsandbytes")

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
-from helpers.memory import budget, trace
+from helpers.memory import trace
+from helpers.memory.closed_form import budget
 
 GIB = 2**30
 

@@ -7,8 +7,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from helpers.memory import measure, trace
-from helpers.memory.meter import Meter
-from helpers.memory.watch import adopt
+from helpers.memory.meter.meter import Meter
+from helpers.memory.meter.watch import adopt
 from helpers.techniques.checkpointing import checkpointed
 
 VOCABULARY = 61

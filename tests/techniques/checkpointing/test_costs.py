@@ -8,7 +8,7 @@ from torch import nn
 
 from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import trace
-from helpers.memory.steps import build_model
+from helpers.memory.measure.steps import build_model
 from helpers.memory.trace.fake import without_memory
 from helpers.techniques.checkpointing import (
     bill,

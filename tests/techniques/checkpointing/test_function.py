@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from helpers.memory.meter import Meter
-from helpers.memory.watch import adopt
+from helpers.memory.meter.meter import Meter
+from helpers.memory.meter.watch import adopt
 from helpers.techniques.checkpointing import Checkpoint, checkpoint_by_function, checkpoint_by_hooks, flops_of
 from tests.techniques.checkpointing.models import Block, chain, peak_bytes
 

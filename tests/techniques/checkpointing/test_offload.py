@@ -103,7 +103,7 @@ def test_the_naive_one_raises_the_peak_where_a_weight_is_larger_than_what_is_sav
 
 
 def test_host_copies_are_copies_and_out_of_the_meters_sight():
-    from helpers.memory.meter import Meter
+    from helpers.memory.meter.meter import Meter
 
     x = torch.ones(1000)
     with Meter() as meter:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.catalog import TrainSetup
-from helpers.memory import steps
+from helpers.memory.measure import steps
 from helpers.techniques.zero.__main__ import SMALL, main
 from tests.house import tree
 

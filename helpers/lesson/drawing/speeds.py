@@ -1,0 +1,156 @@
+"""Pictures of time and bandwidth: the staircase of a sweep, bars of seconds, time against a size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...memory.closed_form.breakdown import format_bytes
+from ..recorded import NONE_YET, Recorded
+from ..units import si
+from .figures import as_picture, new_figure
+from .pictures import FAINT, INK, LINES, Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ...memory.measure.levels import Sweep
+
+
+def staircase(title: str, sweep: Sweep) -> Picture:
+    """Bytes per second by working-set size: each level in its colour, the reported caches as dashed lines."""
+    figure, axes = new_figure(title, height=3.4)
+    figure.subplots_adjust(left=0.11)
+    axes.set_xscale("log", base=2)
+    axes.set(xlim=(sweep.sizes[0] / 1.3, sweep.sizes[-1] * 1.3), ylim=(0, max(sweep.bytes_per_s) * 1.22 / 1e9))
+    _levels(axes, sweep)
+    for name, size in sweep.reported.items():
+        axes.axvline(size, color=INK, linestyle="--", linewidth=1)
+        axes.text(
+            size,
+            0.985,
+            f" {name}: {format_bytes(size).replace('.00', '')}",
+            transform=axes.get_xaxis_transform(),
+            fontsize=8.5,
+            color=INK,
+            va="top",
+        )
+    ticks = sweep.sizes[::4]
+    axes.set_xticks(ticks, [format_bytes(size).replace(".00", "") for size in ticks], fontsize=8)
+    axes.minorticks_off()
+    axes.set_xlabel("working set (dashed: what the system reports of its caches)", fontsize=9)
+    axes.set_ylabel("GB/s read", fontsize=9)
+    return as_picture(figure, title)
+
+
+def _levels(axes: Axes, sweep: Sweep) -> None:
+    """The measured points, and over each level its name and rate."""
+    rates = [rate / 1e9 for rate in sweep.bytes_per_s]
+    axes.plot(sweep.sizes, rates, color=FAINT, linewidth=1, zorder=1)
+    start = sweep.sizes[0]
+    for colour, level in zip([*LINES, *LINES], sweep.levels, strict=False):
+        end = level.size_bytes or sweep.sizes[-1]
+        inside = [(size, rate) for size, rate in zip(sweep.sizes, rates, strict=True) if start <= size <= end]
+        axes.hlines(level.bytes_per_s / 1e9, start, end, color=colour, linewidth=7, alpha=0.25)
+        axes.plot(*zip(*inside, strict=True), "o", color=colour, markersize=5)
+        top = max([level.bytes_per_s / 1e9, *(rate for _, rate in inside)])
+        axes.text(
+            (start * end) ** 0.5,
+            top + 0.045 * axes.get_ylim()[1],
+            f"{level.name}: {si(level.bytes_per_s, 'B/s')}",
+            ha="center",
+            fontsize=9,
+            color=colour,
+            fontweight="bold",
+        )
+        start = end
+
+
+def staircases(title: str, found: Sequence[Recorded], yours: Sweep | None = None) -> Picture | None:
+    """The staircases of recorded GPUs, each named at its end with its source below, and `yours` dashed beside them.
+
+    Both axes are logarithmic: a GPU's caches are ten times as fast as a CPU's. Without a recording it says so, and
+    draws nothing.
+    """
+    if not found:
+        print(NONE_YET)
+        return None
+    from matplotlib.ticker import LogLocator
+
+    figure, axes = new_figure(title, height=3.9 + 0.16 * len(found))
+    figure.subplots_adjust(left=0.12, right=0.83, bottom=(0.62 + 0.16 * len(found)) / figure.get_figheight())
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    curves = [(one.machine.name, entry.x, entry.values) for one in found for entry in one.entries]
+    for colour, (name, sizes, rates) in zip([*LINES, *LINES], curves, strict=False):
+        _curve(axes, name, sizes, rates, color=colour, linewidth=2)
+    if yours:
+        _curve(axes, "this machine", yours.sizes, yours.bytes_per_s, color=FAINT, linewidth=1.5, linestyle="--")
+    axes.xaxis.set_major_formatter(lambda size, _: format_bytes(size).replace(".00", ""))
+    axes.yaxis.set_major_formatter(lambda rate, _: si(rate, "B/s", whole=True))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.minorticks_off()
+    axes.set_xlabel("working set, read again and again", fontsize=9)
+    figure.text(0.02, 0.02, "\n".join(one.source for one in found), fontsize=8.5, color=INK, va="bottom")
+    return as_picture(figure, title)
+
+
+def _curve(axes: Axes, name: str, sizes: Sequence[float], rates: Sequence[float], **style: object) -> None:
+    axes.plot(sizes, rates, **style)
+    axes.annotate(f" {name}", (sizes[-1], rates[-1]), va="center", fontsize=9, color=style["color"])
+
+
+def bars(
+    title: str, rows: Mapping[str, float], floors: Mapping[str, float] | None = None, floor: str = "floor"
+) -> Picture:
+    """A horizontal bar of seconds for each row, in order; a thick black mark where the row's `floors` has its limit."""
+    figure, axes = new_figure(title, height=0.95 + 0.42 * len(rows))
+    for row, (name, seconds) in enumerate(rows.items()):
+        axes.barh(row, seconds, height=0.62, color=LINES[row % len(LINES)])
+        axes.text(seconds, row, f" {si(seconds, 's')}", va="center", fontsize=9, color=INK)
+        if name in (floors or {}):
+            axes.vlines(
+                floors[name], row - 0.38, row + 0.38, color=INK, linewidth=2.4, label=floor if row == 0 else None
+            )
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.14)
+    axes.set_xlim(left=0)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    figure.subplots_adjust(left=0.3)
+    if floors:
+        axes.set_xlabel(f"black mark: {floor}", fontsize=9)
+    return as_picture(figure, title)
+
+
+def growth(
+    title: str,
+    x: Sequence[int],
+    seconds: Sequence[float],
+    floors: Sequence[float],
+    x_label: str,
+    turn: float | None = None,
+) -> Picture:
+    """Measured seconds as dots over `x`, the floor as a line under them, and a dotted line where the floor turns."""
+    from matplotlib.ticker import LogLocator
+
+    figure, axes = new_figure(title, height=3.3)
+    figure.subplots_adjust(left=0.12, right=0.88)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.plot(x, floors, color=LINES[0], linewidth=3)
+    axes.plot(x, seconds, "o-", color=LINES[1], markersize=6, linewidth=1)
+    for values, name, colour in ((floors, " floor", LINES[0]), (seconds, " measured", LINES[1])):
+        axes.annotate(name, (x[-1], values[-1]), va="bottom" if values is seconds else "top", fontsize=9, color=colour)
+    if turn:
+        axes.axvline(turn, color=FAINT, linestyle=":", linewidth=1)
+        axes.text(
+            turn, 0.98, f" ridge: {turn:,.3g}", transform=axes.get_xaxis_transform(), fontsize=9, color=FAINT, va="top"
+        )
+    axes.set_xticks(x, [f"{value:,}" for value in x])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda y, _: si(y, "s", whole=True))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.set_xlabel(x_label, fontsize=9)
+    return as_picture(figure, title)

@@ -1,0 +1,14 @@
+"""The closed form: how many bytes, of what, at which moment, from a model's shape and a setup. Integers, no torch.
+
+    from helpers.memory.closed_form import budget
+    budget.train(TrainSetup("llama-2-7b", optimizer="adamw-fused")).peak     # the largest of a step's moments
+    budget.serve(ServeSetup("llama-3-8b", users=8)).parts                    # weights and KV cache
+
+`breakdown` holds the types that all three instruments answer in. `budget` is the door; `moments` and `sharded` write a
+step down, from `activations`, `recompute` and `weights`; `zero` and `tensor_parallel` say what a rank holds and sends,
+`ring` what a collective moves; `work` and `step_flops` count FLOPs and traffic. Imports catalog.
+"""
+
+from .breakdown import BLOCK_BYTES, GIB, PARTS, Breakdown, Moment, format_bytes, rounded
+
+__all__ = ["BLOCK_BYTES", "GIB", "PARTS", "Breakdown", "Moment", "format_bytes", "rounded"]

@@ -1,0 +1,178 @@
+"""The closed form: bytes by part at every moment of a training step, and of a serving replica. Integers, no torch.
+
+A training step is a short list of moments. Which of them is the peak depends on the shape of the run, so the
+budget writes down all of them and takes the largest, instead of adding up worst cases that never meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...catalog.errors import WorkbookError
+from ...catalog.formats import number_format
+from ...catalog.setup import ServeSetup, TrainSetup
+from . import activations
+from .breakdown import Breakdown, Moment
+from .recompute import runs_products_again
+from .sharded import step_of
+from .step_flops import StepFlops, step_flops
+from .weights import KEPT, layer_bytes, weight_bytes, weight_parts
+
+__all__ = [
+    "ServeBudget",
+    "StepFlops",
+    "TrainBudget",
+    "decode_bytes",
+    "extra_flops",
+    "serve",
+    "step_flops",
+    "train",
+    "weight_bytes",
+    "weight_parts",
+]
+
+# One for the main thread and one for autograd's, as PyTorch's default `:4096:2:16:8` makes them (seen in snapshots).
+# On Hopper PyTorch takes 32 MiB each (parseChosenWorkspaceSize); that is not in the budget.
+CUBLAS_WORKSPACE_BYTES = 2 * 8_519_680
+LT_WORKSPACE_BYTES = 2**20  # products with a bias go through cuBLASLt, which has its own
+
+
+@dataclass(frozen=True)
+class TrainBudget:
+    """A predicted training step: its moments in order, and the largest of them.
+
+    `saved_bytes` are alive at the end of forward and were not before, as in a `Measurement`: to the byte on a CPU for
+    Llama, Qwen and GPT-2, but for GPT-2's norms in BF16, whose statistics are FP32 on CUDA only. `kept_bytes` of them
+    are what the decoder layers keep, which is what checkpointing is about.
+    """
+
+    setup: TrainSetup
+    moments: tuple[Moment, ...]
+    saved_bytes: int
+    kept_bytes: int
+
+    @property
+    def peak(self) -> Moment:
+        return max(self.moments, key=lambda moment: moment.total)
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.peak.total
+
+    @property
+    def parts(self) -> Breakdown:
+        """What the peak is made of."""
+        return self.peak.parts
+
+    @property
+    def flops(self) -> StepFlops:
+        """FLOPs of the step, those that checkpointing runs again apart."""
+        return step_flops(self.setup)
+
+
+@dataclass(frozen=True)
+class ServeBudget:
+    """A predicted serving replica: weights and a full KV cache. Activations of a decode step are left out."""
+
+    setup: ServeSetup
+    parts: Breakdown
+    kv_bytes_per_token: int
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.parts.total
+
+
+def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
+    """Predict one training step, in bytes per rank: forward, backward, `optimizer.step()`, gradients then freed.
+
+    Optimizer states exist already (any step but the first), dropout is off, only the loss outlives the forward.
+    `cuda=True` adds the cuBLAS workspaces that a GPU counts as allocated. ZeRO divides what the stage shards by the
+    ranks, rounded up, and adds what is whole for a while (`sharded`): two layers and the root at stage 3, buckets from
+    stage 1 on; the flat in which DDP sends its last bucket is left out. What is offloaded is not in these bytes of
+    the GPU: `zero.held` has it, by the memory that it went to.
+    Raises WorkbookError for a model, or a checkpointing policy, whose activations have no closed form here.
+
+    Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB.
+    """
+    activations.require_closed_form(setup)
+    if cuda:
+        _require_fused_attention(setup)
+    step = step_of(setup, _workspace_bytes(setup) if cuda else 0)
+    return TrainBudget(
+        setup,
+        (
+            step.end_of_forward(),
+            step.backward_of_loss(),
+            step.backward_of_lm_head(),
+            step.backward_of_final_norm(),
+            *(step.backward_of_layer(at) for at in step.candidate_peak_layers()),
+            step.backward_of_embedding(),
+            step.optimizer_step(),
+        ),
+        step.saved_bytes(),
+        step.stored_bytes,
+    )
+
+
+def extra_flops(setup: TrainSetup) -> int:
+    """FLOPs that the checkpointing of `setup` runs again. Llama-2-7B, "full", 2048 tokens: 22.8 TFLOP."""
+    return step_flops(setup).recomputed
+
+
+def _require_fused_attention(setup: TrainSetup) -> None:
+    """Grouped heads in FP32 have no fused kernel on CUDA: flash wants 16 bits, the memory-efficient one equal heads."""
+    first = setup.model.layers[0].attention
+    if setup.attention == "sdpa" and setup.precision == "fp32" and first.kv_heads != first.heads:
+        raise WorkbookError(
+            f"{setup.model.name} has grouped heads: in FP32, SDPA on CUDA falls back to the plain formula",
+            "a recipe with 16-bit compute, or attention='eager'",
+            "choose autocast-bf16 or bf16, or trace it: helpers.memory.trace.train",
+        )
+
+
+def _workspace_bytes(setup: TrainSetup) -> int:
+    """cuBLAS for both threads; for linear layers with a bias also cuBLASLt, in autograd's thread when it recomputes."""
+    layer = setup.model.layers[0]
+    biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
+    return CUBLAS_WORKSPACE_BYTES + biased * LT_WORKSPACE_BYTES * (2 if runs_products_again(setup) else 1)
+
+
+def serve(setup: ServeSetup) -> ServeBudget:
+    """Predict a serving replica: weights in their format, and K and V for `users` sequences of `context` tokens.
+
+    A format with scales covers linear layers only (`ServeSetup.skipped`); `weight_parts` tells what the bytes are.
+    Llama-3-8B in BF16: 14.96 GiB of weights. Qwen3-30B-A3B, one user, 262,144 tokens: 24.0 GiB of KV.
+    """
+    model, kv = setup.model, number_format(setup.kv)
+    kv_cache = setup.users * kv.storage_bytes(model.kv_values(setup.context))
+    parts = Breakdown(parameters=weight_bytes(setup), kv_cache=kv_cache)
+    return ServeBudget(setup, parts, kv.storage_bytes(model.kv_values_per_token_at(setup.context)))
+
+
+def decode_bytes(setup: ServeSetup) -> int:
+    """Bytes that one decode step, a token for each of `users`, must read: weights once, everybody's K and V.
+
+    Of the embedding table only `users` rows are looked up, unless it is tied to the head, which reads all of it. Of
+    a mixture of experts, as many are read as `users` tokens can choose at most. Divided by the memory's bandwidth
+    this is the floor of a step's time: no kernel is faster unless the weights stay in a cache.
+    Llama-3-8B in BF16, one user, 2048 tokens: 15.0 GB of weights and 0.27 GB of K and V, 4.6 ms on an H100.
+    """
+    model = setup.model
+    looked_up = model.learned_positions * model.hidden
+    if not model.tied:
+        looked_up += (model.vocab - setup.users) * model.embedding_width
+    rule = number_format(setup.weights)
+    table = number_format(KEPT) if rule.linears_only else rule
+    cached = serve(setup).parts["kv_cache"]
+    return weight_bytes(setup) - table.storage_bytes(max(0, looked_up)) - _idle_expert_bytes(setup) + cached
+
+
+def _idle_expert_bytes(setup: ServeSetup) -> int:
+    """Weights of experts that no user's token can have chosen."""
+    idle_bytes = 0
+    for layer in setup.model.layers:
+        idle = max(0, layer.mlp.experts - setup.users * layer.mlp.experts_per_token)
+        if idle:
+            idle_bytes += idle * sum(layer_bytes(setup, one) for one in layer.linears() if one.part == "experts")
+    return idle_bytes

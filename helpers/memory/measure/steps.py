@@ -1,0 +1,238 @@
+"""Training steps ready to measure: a Transformers model with random weights, built from a Setup."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ...catalog.errors import WorkbookError
+from ...catalog.setup import TrainSetup
+from ..closed_form import activations, budget
+from ..closed_form.breakdown import format_bytes
+
+NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layerdrop", "resid_pdrop")
+
+
+@dataclass
+class TrainingRun:
+    """A model, its optimizer, and `step()`, which trains on one fixed random batch and frees the gradients."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    step: Callable[[], None]
+
+
+Make = Callable[[str, Iterator[nn.Parameter]], torch.optim.Optimizer]
+Apply = Callable[[nn.Module, str], object]
+
+
+def training_run(setup: TrainSetup, device: str | None = None, apply: Apply | None = None) -> TrainingRun:
+    """Build what `setup` describes on `device` ("cuda" where there is a GPU, else "cpu"), on one rank.
+
+    Weights are random and dropout is off: memory does not care about either value. Raises WorkbookError when the
+    setup shards over ranks, or when its predicted peak is more than this machine has free; `apply` as in `run_of`.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    _require_runnable(setup, device)
+    torch.manual_seed(0)
+    return run_of(setup, build_model(setup, device), device, apply=apply)
+
+
+def run_of(
+    setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None, apply: Apply | None = None
+) -> TrainingRun:
+    """The step that `setup` describes, on a model that is built already; `make` builds its optimizer.
+
+    `apply(model, policy)` puts the checkpointing into the model; segments of whole layers need none.
+    """
+    make = make or make_optimizer
+    _checkpoint(model, setup, apply)
+    ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), device=device)
+    if setup.precision == "megatron-bf16":
+        return _megatron_run(model, setup, ids, make)
+    optimizer = make(setup.optimizer, (p for p in model.parameters() if p.requires_grad))
+
+    def step() -> None:
+        with precision_context(setup, device):
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return TrainingRun(model, optimizer, step)
+
+
+def build_model(setup: TrainSetup, device: str) -> nn.Module:
+    """The Transformers model of `setup`, in training mode, in the dtype that its recipe keeps weights in."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    activations.require_kernel(setup)
+    config = AutoConfig.for_model(**setup.model.config)
+    for name in NO_DROPOUT:
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+    dtype = torch.bfloat16 if setup.precision_recipe.weight_bytes == 2 else torch.float32
+    try:
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=setup.attention, dtype=dtype)
+    except ValueError as problem:
+        raise WorkbookError(
+            f"Transformers does not build {setup.model.name} with {setup.attention} attention",
+            "a model and an attention that it knows",
+            f"pass attention='eager', if that was not it: {str(problem).splitlines()[0][:200]}",
+        ) from None
+    model.loss_type = "ForCausalLM"  # Transformers finds none for GPT-2, warns, and then uses this one
+    return model.to(device).train()
+
+
+def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """One of the catalogue's optimizers, with its memory behaviour asked for by name and not left to a default."""
+    if name == "adamw-8bit":
+        try:
+            import bitsandbytes
+        except ImportError:
+            raise WorkbookError(
+                "8-bit Adam needs bitsandbytes, which is not installed",
+                "the package bitsandbytes",
+                "pip install --no-deps bitsandbytes, or choose optimizer='adamw-fused'",
+            ) from None
+        return bitsandbytes.optim.AdamW8bit(parameters, lr=1e-4)
+    makers = {
+        "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
+        "sgd-momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True),
+        "adamw-foreach": lambda: torch.optim.AdamW(parameters, lr=1e-4, foreach=True),
+        "adamw-fused": lambda: torch.optim.AdamW(parameters, lr=1e-4, fused=True),
+        "adafactor": lambda: torch.optim.Adafactor(parameters, lr=1e-3),
+    }
+    return makers[name]()
+
+
+def precision_context(setup: TrainSetup, device: str) -> contextlib.AbstractContextManager:
+    """Autocast for the autocast recipe, nothing for the others."""
+    return torch.autocast(device, torch.bfloat16, enabled=setup.precision == "autocast-bf16")
+
+
+class Segment(nn.Module):
+    """Consecutive layers under one checkpoint: only the segment's input is kept for the backward pass."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, hidden: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        return checkpoint(self._run, hidden, *args, use_reentrant=False, **kwargs)
+
+    def _run(self, hidden: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        for layer in self.layers:
+            hidden = layer(hidden, *args, **kwargs)
+        return hidden
+
+
+def _checkpoint(model: nn.Module, setup: TrainSetup, apply: Apply | None) -> None:
+    every = setup.checkpoint_every
+    if every == 0:
+        return
+    if apply:
+        apply(model, setup.checkpointing)
+        return
+    require_segments(setup)
+    owner, name = _layer_list(model, len(setup.model.layers))
+    layers = list(getattr(owner, name))
+    segments = [Segment(layers[start : start + every]) for start in range(0, len(layers), every)]
+    setattr(owner, name, nn.ModuleList(segments))
+
+
+def require_segments(setup: TrainSetup) -> None:
+    """WorkbookError for a policy that needs more than segments of layers: how to pass what does the rest."""
+    if setup.checkpoint_every is None:
+        raise WorkbookError(
+            f"checkpointing is {setup.checkpointing!r}, and nothing here puts it into a model",
+            "none, full, every:K or sqrt-n, or a function apply(model, policy)",
+            "pass apply=helpers.techniques.checkpointing.apply",
+        )
+
+
+def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
+    """The module that holds the decoder layers, and the attribute they are under."""
+    for owner in model.modules():
+        for name, child in owner.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == layers:
+                return owner, name
+    raise WorkbookError(
+        f"{type(model).__name__} has no list of {layers} layers",
+        "a decoder with one ModuleList of its layers",
+        "measure it without checkpointing, or checkpoint it in a step of your own",
+    )
+
+
+def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: Make) -> TrainingRun:
+    """BF16 weights, FP32 master copies that the optimizer updates, FP32 main gradients that are never freed."""
+    parameters = list(model.parameters())
+    masters = [nn.Parameter(p.detach().float()) for p in parameters]
+    for parameter, master in zip(parameters, masters, strict=True):
+        master.grad = torch.zeros_like(master)
+        parameter.register_post_accumulate_grad_hook(_into_main_gradient(master))
+    optimizer = make(setup.optimizer, iter(masters))
+
+    def step() -> None:
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for parameter, master in zip(parameters, masters, strict=True):
+                parameter.copy_(master)
+                master.grad.zero_()
+
+    return TrainingRun(model, optimizer, step)
+
+
+def _into_main_gradient(master: nn.Parameter) -> Callable[[nn.Parameter], None]:
+    def accumulate(parameter: nn.Parameter) -> None:
+        master.grad.add_(parameter.grad)
+        parameter.grad = None
+
+    return accumulate
+
+
+def require_one_rank(setup: TrainSetup) -> None:
+    """WorkbookError for a setup that shards: nothing here runs on several ranks."""
+    if setup.ranks > 1 or setup.zero:
+        raise WorkbookError(
+            f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}",
+            "a run on one rank without ZeRO",
+            "run replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget",
+        )
+
+
+def _require_runnable(setup: TrainSetup, device: str) -> None:
+    require_one_rank(setup)
+    needed, free = _needed_bytes(setup), _free_bytes(device)
+    if needed > free:
+        raise WorkbookError(
+            f"this run needs about {format_bytes(needed)}",
+            f"at most the {format_bytes(free)} that {device} has free",
+            "lower micro_batch or sequence, or predict it with helpers.memory.budget",
+        )
+
+
+def _needed_bytes(setup: TrainSetup) -> int:
+    """The predicted peak, or, for a model without a closed form, what its parameters alone will take."""
+    try:
+        return budget.train(setup).peak_bytes
+    except WorkbookError:
+        recipe, rule = setup.precision_recipe, setup.optimizer_rule
+        states = sum(rule.state_bytes(shape, recipe.optimized_bytes) for shape in setup.model.tensors())
+        return setup.model.parameters * (recipe.weight_bytes + recipe.grad_bytes + recipe.master_bytes) + states
+
+
+def _free_bytes(device: str) -> int:
+    if device.startswith("cuda"):
+        return torch.cuda.mem_get_info(device)[0]
+    import psutil
+
+    return psutil.virtual_memory().available

@@ -1,0 +1,183 @@
+"""A meter on storages: every allocation that PyTorch's operators return, as it happens.
+
+The meter is a dispatch mode, so it runs the reader's own code unchanged on any device. It looks at the outputs of
+each operator, counts a storage once however many views it has, rounds it as the CUDA caching allocator does, and
+hears from a finalizer when the storage is freed. What an operator allocates and frees within itself stays hidden;
+on a GPU the allocator's own counters show that remainder.
+
+A mode changes one thing by being there: autograd adds a second gradient to the first in place, but makes a third
+tensor while any mode watches. The meter counts what happens without it (`sums`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from ..closed_form.breakdown import rounded
+from . import sums
+from .timeline import Block, Event
+
+LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
+
+
+class Meter(TorchDispatchMode):
+    """Counts storages while it is active.
+
+    `limit_bytes` makes it a wall: the allocation that would pass it raises `torch.OutOfMemoryError`.
+    `where` names the phase and the owning module of an allocation; it is asked once per new storage.
+    """
+
+    def __init__(self, limit_bytes: int | None = None, where=lambda: ("", "")) -> None:
+        super().__init__()
+        self.limit_bytes, self.where = limit_bytes, where
+        self.live: dict[int, Block] = {}  # by the storage's address in C++, valid while it lives
+        self.events: list[Event] = []
+        self.live_bytes = self.peak_bytes = 0
+        self._finalizers: dict[int, weakref.finalize] = {}
+        self._categories: dict[int, str] = {}  # of storages without bytes, should they be refilled
+        self._sum: sums.Sum | None = None
+
+    def adopt(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+        """Count tensors that were alive before the meter started, as `category`."""
+        for tensor in tensors:
+            self._see(tensor, category)
+
+    def relabel(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+        """Settle the category of blocks that are alive now."""
+        for tensor in tensors:
+            block = self.live.get(tensor.untyped_storage()._cdata)
+            if block is not None:
+                block.category = category
+
+    def name(self, tensor: torch.Tensor, owner: str) -> None:
+        """Settle who owns a block that is alive now."""
+        block = self.live.get(tensor.untyped_storage()._cdata)
+        if block is not None:
+            block.owner = owner
+
+    def hold(self, size_bytes: int, owner: str) -> Block:
+        """Count a block that no operator returns; it stays."""
+        block = Block(rounded(size_bytes), LIBRARY, owner, ())
+        self._born(block)
+        return block
+
+    @contextlib.contextmanager
+    def held(self, *sizes_bytes: int) -> Iterator[None]:
+        """Count blocks that an operator makes and frees within itself, alive while this is open."""
+        phase, owner = self.where()
+        blocks = [self.hold(size_bytes, owner) for size_bytes in sizes_bytes]
+        try:
+            yield
+        finally:
+            for block in blocks:
+                self.live_bytes -= block.size_bytes
+                self.events.append(Event(block, -1, phase))
+
+    def __enter__(self) -> Meter:
+        """FSDP empties and refills storages with `resize_`, which is no operator: it is watched beside them."""
+        resize = torch.UntypedStorage.resize_
+
+        def watched(storage: torch.UntypedStorage, size: int) -> None:
+            resize(storage, size)
+            self._resized(storage)
+
+        self._watching = mock.patch.object(torch.UntypedStorage, "resize_", watched)
+        self._watching.start()
+        return super().__enter__()
+
+    def __exit__(self, *problem: object) -> None:
+        self._watching.stop()
+        super().__exit__(*problem)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if holds_no_memory(types):
+            return NotImplemented
+        peak_bytes = self.peak_bytes
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, torch.Tensor):
+                self._see(value)
+        if func is sums.ADD and sums.is_of_gradients(*args):
+            made, first = (tensor.untyped_storage()._cdata for tensor in (result, args[0]))
+            if made in self.live and self.live[made] is self.events[-1].block:
+                self._sum = sums.Sum(made, first, len(self.events), peak_bytes)
+        return result
+
+    def stop(self) -> None:
+        """Forget all storages; later frees no longer reach this meter."""
+        for finalizer in self._finalizers.values():
+            finalizer.detach()
+        self._finalizers.clear()
+
+    def _see(self, tensor: torch.Tensor, category: str = "workspace") -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata in self.live:
+            return
+        if storage.nbytes():
+            self._count(storage, tuple(tensor.shape), category)
+        elif category != "workspace":
+            self._categories[storage._cdata] = category
+
+    def _count(self, storage: torch.UntypedStorage, shape: tuple[int, ...], category: str) -> None:
+        size_bytes = rounded(storage.nbytes())
+        if self.limit_bytes is not None and self.live_bytes + size_bytes > self.limit_bytes:
+            raise out_of_memory(size_bytes, self.live_bytes, self.limit_bytes)
+        phase, owner = self.where()
+        block = Block(size_bytes, phase, owner, shape, category)
+        self.live[storage._cdata] = block
+        self._born(block)
+        self._finalizers[storage._cdata] = weakref.finalize(storage, self._freed, storage._cdata)
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage of another size: the old block is gone, and a new one is of the same category."""
+        key = storage._cdata
+        if key in self.live:
+            self._categories[key] = self.live[key].category
+            self._freed(key)
+        if storage.nbytes():
+            self._count(storage, (), self._categories.get(key, "workspace"))
+
+    def _born(self, block: Block) -> None:
+        self.live_bytes += block.size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.events.append(Event(block, +1, self.where()[0]))
+
+    def _freed(self, key: int) -> None:
+        block = self.live.pop(key)
+        finalizer = self._finalizers.pop(key, None)
+        if finalizer is not None:
+            finalizer.detach()  # its storage may live on without bytes
+        self.live_bytes -= block.size_bytes
+        if self._sum is not None and (self._sum.first, self._sum.events) == (key, len(self.events)):
+            self._add_in_place(block, self._sum)
+        else:
+            self.events.append(Event(block, -1, self.where()[0]))
+
+    def _add_in_place(self, block: Block, added: sums.Sum) -> None:
+        """The first of two gradients had no other owner: their sum lies in its `block`, and was never born."""
+        born = self.events.pop().block
+        self.live[added.made] = block
+        self.live_bytes += block.size_bytes - born.size_bytes
+        self.peak_bytes = max(added.peak_bytes, self.live_bytes)
+
+
+def holds_no_memory(types: Iterable[type]) -> bool:
+    """Whether an operator is for DTensors: they run it on their plain local parts, which then come by a mode too."""
+    return any(kind.__name__ == "DTensor" for kind in types)
+
+
+def out_of_memory(request_bytes: int, live_bytes: int, limit_bytes: int) -> torch.OutOfMemoryError:
+    """The error a card of `limit_bytes` would raise, in the words PyTorch uses."""
+    mib = 2**20
+    return torch.OutOfMemoryError(
+        f"out of memory. Tried to allocate {request_bytes / mib:.2f} MiB. The cap is {limit_bytes / mib:.2f} MiB, "
+        f"of which {(limit_bytes - live_bytes) / mib:.2f} MiB is free; {live_bytes / mib:.2f} MiB is allocated."
+    )

@@ -1,0 +1,113 @@
+"""A memory budget as a pytest fixture, for any project's CI: a test fails when a block of code needs more than it did.
+
+    pytest_plugins = ["helpers.memory.meter.pytest_plugin"]      # in your top conftest.py
+
+    def test_step(memory_budget):
+        with memory_budget(mib=120) as spent:
+            train_step()
+
+The peak is that of storages which the block allocates (and of the models in `holding`), rounded to 512 bytes as CUDA
+counts them, so a CPU runner guards what a GPU will use. On a GPU the allocator's own peak counts where it is higher.
+`--memory-report` prints every block's peak beside its budget. Imports memory; torch only when a budget is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from ...catalog.errors import WorkbookError
+from ..closed_form.breakdown import format_bytes
+from . import memory_budget as guard
+from .memory_budget import Report
+
+PROPERTY = "memory_budget"
+Budget = Callable[..., AbstractContextManager[Report]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("memory budget")
+    group.addoption("--memory-report", action="store_true", help="print every block's peak and budget")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "memory_budget(mib): fail the test when its peak of tensors passes mib MiB")
+
+
+@pytest.fixture
+def memory_budget(request: pytest.FixtureRequest) -> Budget:
+    """`memory_budget(mib=120, holding=(model,))`: a context manager; the test fails when the block needs more.
+
+    Yields a Spent, whose `peak_bytes` is known after the block. An exception inside the block passes through as it is.
+    WorkbookError for a budget that is no positive number.
+    """
+    return lambda mib, holding=(): _Budget(request.node, mib, holding)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    marker = item.get_closest_marker("memory_budget")
+    if marker is None:
+        return (yield)
+    if marker.kwargs.keys() - {"mib"} or len(marker.args) + len(marker.kwargs) != 1:
+        what = f"the marker memory_budget has {marker.args} {marker.kwargs}"
+        pytest.fail(
+            str(WorkbookError(what, "one size in MiB", "write @pytest.mark.memory_budget(mib=120)")), pytrace=False
+        )
+    with _Budget(item, *marker.args, **marker.kwargs):
+        return (yield)
+
+
+class _Budget:
+    """The block as a context manager that leaves no frame of its own in a failure."""
+
+    def __init__(self, item: pytest.Item, mib: float, holding: object = ()) -> None:
+        self.item, self.block = item, guard.memory_budget(mib, holding)
+
+    def __enter__(self) -> Report:
+        self.spent = self.block.__enter__()
+        return self.spent
+
+    def __exit__(self, *error: object) -> None:
+        self.block.__exit__(*error)
+        if error[0] is not None:
+            return
+        spent = self.spent
+        self.item.user_properties.append((PROPERTY, [spent.peak_bytes, spent.budget_bytes]))
+        if not spent.fits:
+            pytest.fail(str(spent), pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of --memory-report; the figures travel in the reports, so it is complete under pytest-xdist too."""
+    if not terminalreporter.config.getoption("memory_report"):
+        return
+    rows = [
+        (report.nodeid, peak, budget)
+        for report in _calls(terminalreporter)
+        for name, value in report.user_properties
+        if name == PROPERTY
+        for peak, budget in [value]
+    ]
+    terminalreporter.section("memory budgets")
+    if not rows:
+        terminalreporter.write_line("no test used memory_budget")
+        return
+    width = max(len(name) for name, _, _ in rows)
+    terminalreporter.write_line(f"{'test':<{width}}  {'peak':>11}  {'budget':>11}")
+    for name, peak, budget in sorted(rows):
+        row = f"{name:<{width}}  {format_bytes(peak):>11}  {format_bytes(budget):>11}  {_remark(peak, budget)}"
+        terminalreporter.write_line(row.rstrip())
+
+
+def _calls(reporter: pytest.TerminalReporter) -> Iterator[pytest.TestReport]:
+    for reports in reporter.stats.values():
+        yield from (report for report in reports if getattr(report, "when", "") == "call")
+
+
+def _remark(peak_bytes: int, budget_bytes: int) -> str:
+    if peak_bytes > budget_bytes:
+        return "over"
+    return "slack: over twice the peak" if budget_bytes > 2 * peak_bytes else ""

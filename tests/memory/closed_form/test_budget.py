@@ -1,0 +1,225 @@
+"""The closed form against the figures that the field knows, and against the mistakes that the field makes."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, model
+from helpers.memory.closed_form import budget
+from tests.memory.configs import llama_7b, variant
+
+GIB = 2**30
+N = model("llama-2-7b").parameters
+WORDS, WIDTH, FFN = 32_000, 4096, 11_008
+
+# (choices, GiB as traced from the real code with fake tensors, GiB of the closed form)
+TRACED = [
+    ({"precision": "autocast-bf16"}, 102.0, 102.31),
+    ({"precision": "autocast-bf16", "checkpointing": "full"}, 100.4, 100.44),
+    ({}, 50.2, 50.22),
+    ({"optimizer": "adamw-foreach"}, 62.8, 62.76),
+    ({"precision": "autocast-bf16", "optimizer": "adamw-foreach"}, 125.5, 125.51),
+]
+
+
+@pytest.mark.parametrize(("choices", "traced_gib", "exact_gib"), TRACED)
+def test_llama_2_7b_within_one_percent_of_the_trace(choices, traced_gib, exact_gib):
+    peak_gib = budget.train(llama_7b(**choices)).peak_bytes / GIB
+    assert peak_gib == pytest.approx(traced_gib, rel=0.01)
+    assert round(peak_gib, 2) == exact_gib
+
+
+def served(name, **choices):
+    return budget.serve(ServeSetup(name, **choices))
+
+
+def test_serving_figures_that_people_quote():
+    assert round(served("llama-3-8b").parts["parameters"] / GIB, 2) == 14.96
+    assert served("qwen3-30b-a3b", context=262_144).parts["kv_cache"] == 24 * GIB
+    assert served("llama-2-70b", users=128, context=2048).parts["kv_cache"] == 80 * GIB
+
+
+# Bytes of KV that one more token costs in BF16, by hand: layers x 2 (K and V) x KV heads x head_dim x 2 bytes.
+PER_TOKEN = [
+    ("llama-2-7b", 1000, 32 * 2 * 32 * 128 * 2),  # K and V
+    ("llama-3-8b", 1000, 32 * 2 * 8 * 128 * 2),  # grouped-query: 8 KV heads, not 32
+    ("qwen3-30b-a3b", 1000, 48 * 2 * 4 * 128 * 2),  # head_dim is 128, hidden / heads is 64
+    ("gemma-2-9b", 1000, 42 * 2 * 8 * 256 * 2),
+    ("gemma-2-9b", 5000, 21 * 2 * 8 * 256 * 2),  # behind the window only the other half of the layers grows
+    ("mistral-7b", 4096, 32 * 2 * 8 * 128 * 2),
+    ("mistral-7b", 4097, 0),  # the window is full
+    ("deepseek-v3", 1000, 61 * (512 + 64) * 2),  # MLA: one latent and one rotary key, no K and V
+]
+
+
+@pytest.mark.parametrize(("name", "context", "bytes_per_token"), PER_TOKEN)
+def test_a_token_of_kv_cache_by_hand(name, context, bytes_per_token):
+    assert served(name, context=context).kv_bytes_per_token == bytes_per_token
+
+
+def test_a_full_window_stops_the_cache():
+    full = served("mistral-7b", context=4096).parts["kv_cache"]
+    assert served("mistral-7b", context=8192).parts["kv_cache"] == full == 4096 * PER_TOKEN[5][2]
+
+
+def test_the_second_embedding_counts_when_it_is_untied():
+    tied = variant("llama-2-7b", tie_word_embeddings=True)
+    assert served("llama-2-7b").peak_bytes - served(tied, context=2048).peak_bytes == 2 * WORDS * WIDTH
+
+
+def test_swiglu_has_three_matrices():
+    parts = model("llama-2-7b").parameters_by_part
+    assert parts["mlp"] == 32 * 3 * WIDTH * FFN
+    assert sum(parts.values()) == N
+
+
+def test_4_bit_weights_carry_their_scales_and_only_linear_layers_shrink():
+    linear = 32 * (4 * WIDTH * WIDTH + 3 * WIDTH * FFN)
+    kept = N - linear
+    nf4 = served("llama-2-7b", weights="nf4").parts["parameters"]
+    levels = 32 * 7 * 16 * 4  # FP32, beside each weight
+    assert nf4 == linear // 2 + 4 * linear // 64 + levels + 2 * kept  # half a byte, and an FP32 scale per 64 weights
+
+
+# Bytes per parameter at the optimizer step: two recipes are called mixed precision, and they differ.
+CONVENTIONS = [
+    ("fp32", "adamw-fused", 16),
+    ("bf16", "adamw-fused", 8),
+    ("autocast-bf16", "adamw-fused", 16),
+    ("megatron-bf16", "adamw-fused", 18),
+    ("autocast-bf16", "adamw-foreach", 20),
+    ("bf16", "adamw-foreach", 10),
+    ("fp32", "sgd", 8),
+    ("fp32", "sgd-momentum", 12),
+    ("autocast-bf16", "adamw-8bit", 10 + 8 / 256),
+]
+
+
+@pytest.mark.parametrize(("precision", "optimizer", "bytes_each"), CONVENTIONS)
+def test_bytes_per_parameter_at_the_optimizer_step(precision, optimizer, bytes_each):
+    last = budget.train(llama_7b(precision=precision, optimizer=optimizer)).moments[-1]
+    assert last.name == "optimizer step"
+    assert last.total / N == pytest.approx(bytes_each, rel=1e-3)
+
+
+def test_logits_and_loss_cost_twelve_bytes_each():
+    setup = TrainSetup("llama-3-8b", precision="bf16", sequence=8192)
+    at_loss = next(moment for moment in budget.train(setup).moments if moment.name == "backward of the loss")
+    assert at_loss.parts["logits"] == 12 * 8192 * 128_256 + 8 * 8192  # and the targets, int64
+
+
+def test_full_checkpointing_keeps_one_input_per_layer():
+    tokens = 2048
+    full = budget.train(llama_7b(checkpointing="full")).moments[0].parts["activations"]
+    inputs = 32 * 2 * tokens * WIDTH  # 2sbh a layer, not 34sbh
+    final_norm = tokens * WIDTH * (4 + 2 + 2) + 4 * tokens
+    rotary = 2 * 2 * tokens * 128
+    assert full == inputs + final_norm + rotary
+
+
+def test_segments_keep_fewer_inputs_and_recompute_more():
+    full, four = (budget.train(llama_7b(checkpointing=every)) for every in ("full", "every:4"))
+    input_bytes = 2 * 2048 * WIDTH
+    kept = [run.moments[0].parts["activations"] for run in (full, four)]
+    assert kept[0] - kept[1] == (32 - 8) * input_bytes
+    recomputed = [max(m.parts["activations"] for m in run.moments if "layer" in m.name) for run in (full, four)]
+    assert recomputed[1] > recomputed[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 64])
+def test_zero_divides_each_part_once_from_its_stage_on(ranks):
+    whole = budget.train(llama_7b(precision="autocast-bf16")).moments[-1].parts
+    for stage in range(4):
+        parts = budget.train(llama_7b(precision="autocast-bf16", zero=stage, ranks=ranks)).moments[-1].parts
+        for part, from_stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3)):
+            divided = ranks if stage >= from_stage else 1
+            assert parts[part] == -(-whole[part] // divided), (stage, part)
+
+
+def test_zero_3_gathers_layers_while_they_work():
+    run = budget.train(llama_7b(zero=3, ranks=64))
+    in_layers = [moment for moment in run.moments if "backward of layer" in moment.name]
+    layer = 4 * WIDTH * WIDTH + 3 * WIDTH * FFN
+    beside = {moment.name: moment.parts.get("workspace", 0) for moment in budget.train(llama_7b()).moments}
+    assert in_layers
+    for moment in in_layers:
+        gathered = moment.parts["workspace"] - beside[moment.name]
+        assert gathered == pytest.approx((2 * 2 + 2) * layer, rel=0.001)  # two layers of weights, one of gradients
+
+
+def test_a_gpu_adds_the_workspaces_of_cublas_and_nothing_else():
+    setup = llama_7b()
+    assert budget.train(setup, cuda=True).peak_bytes - budget.train(setup).peak_bytes == 2 * 8_519_680
+
+
+def test_moments_come_in_the_order_of_the_step():
+    names = [moment.name for moment in budget.train(llama_7b()).moments]
+    assert names[0].startswith("end of forward")
+    assert names[1:4] == ["backward of the loss", "backward of lm_head", "backward of the final norm"]
+    assert names[-4:] == ["backward of layer 32", "backward of layer 1", "backward of the embedding", "optimizer step"]
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
+def test_a_model_without_closed_form_is_refused_and_still_served(name):
+    with pytest.raises(WorkbookError, match="no closed form") as raised:
+        budget.train(TrainSetup(name))
+    assert "workbook estimate serve" in raised.value.do
+    assert served(name).peak_bytes > 0
+
+
+def test_shape_variants_of_a_family_go_through_the_closed_form():
+    grouped, full = variant("llama-2-7b", num_key_value_heads=8), model("llama-2-7b")
+    setup = llama_7b()
+    less = [budget.train(replace(setup, model=shape)).moments[0].parts["activations"] for shape in (full, grouped)]
+    assert less[0] - less[1] == 32 * 2 * (32 - 8) * 128 * 2048 * 2  # K and V of 24 heads fewer
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # every weight but the untied table, one row of it, and K and V of 2,048 tokens
+        ({"model": "llama-3-8b"}, 2 * (8_030_261_248 - 128_255 * 4096) + 2 * 2 * 32 * 8 * 128 * 2048),
+        # tied: the head reads the whole table
+        ({"model": "llama-3.2-1b", "context": 1}, 2 * 1_235_814_400 + 2 * 2 * 16 * 8 * 64),
+        # learned positions are looked up too
+        ({"model": "gpt2", "context": 1}, 2 * (124_439_808 - 1024 * 768) + 2 * 2 * 12 * 768),
+        # two of eight experts for one user
+        (
+            {"model": "mixtral-8x7b", "context": 1},
+            2 * (46_702_792_704 - 31_999 * 4096 - 32 * 6 * 3 * 4096 * 14336) + 2 * 2 * 32 * 8 * 128,
+        ),
+    ],
+)
+def test_bytes_that_a_decode_step_reads(changes, expected):
+    assert budget.decode_bytes(ServeSetup(**{"users": 1, "context": 2048, **changes})) == expected
+
+
+def test_more_users_share_the_weights_and_add_their_own_cache():
+    one, many = (ServeSetup("llama-3-8b", users=users, context=2048) for users in (1, 64))
+    kv = budget.serve(one).parts["kv_cache"]
+    assert budget.decode_bytes(many) == budget.decode_bytes(one) + 63 * (kv + 2 * 4096)
+    assert budget.decode_bytes(ServeSetup("mixtral-8x7b", users=8, context=1)) > 3 * budget.decode_bytes(
+        ServeSetup("mixtral-8x7b", users=1, context=1)
+    )
+
+
+def test_a_decode_step_never_reads_more_than_there_is():
+    for users in (1, 10**6):
+        setup = ServeSetup("llama-3-8b", users=users, context=128)
+        assert budget.decode_bytes(setup) <= budget.serve(setup).peak_bytes
+    nf4 = budget.decode_bytes(ServeSetup("llama-3-8b", weights="nf4"))
+    assert nf4 < 0.4 * budget.decode_bytes(ServeSetup("llama-3-8b"))
+
+
+def test_grouped_heads_in_fp32_are_refused_on_cuda_and_no_others():
+    grouped = TrainSetup("llama-3.2-1b", precision="fp32", sequence=256)
+    with pytest.raises(WorkbookError, match="grouped heads"):
+        budget.train(grouped, cuda=True)
+    budget.train(grouped)  # a CPU's kernel takes grouped heads
+    for change in (
+        {"precision": "bf16"},
+        {"precision": "autocast-bf16"},
+        {"attention": "eager"},
+        {"model": "llama-2-7b"},
+    ):
+        budget.train(replace(grouped, **change), cuda=True)

@@ -1,0 +1,143 @@
+"""Changes that make a setup fit: each is recomputed, none is superfluous; accumulation is held against the meter."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
+from helpers.memory.closed_form import budget
+from helpers.memory.fit import Fit, accumulated_peak_bytes, changes, peak_bytes, told
+from helpers.memory.fit.change import PRICE_CLASSES, larger_devices
+from helpers.memory.measure import steps
+from helpers.memory.measure.training import step
+
+from ..configs import SMALL
+
+DOES_NOT_FIT = [
+    (TrainSetup("llama-2-7b"), "h100-80gb"),
+    (TrainSetup("llama-3.2-1b", micro_batch=4), "rtx-4090-24gb"),
+    (TrainSetup("gpt2", sequence=1024, micro_batch=32), "t4-16gb"),
+    (TrainSetup("llama-2-70b"), "h100-80gb"),
+    (TrainSetup("llama-3-8b", ranks=4, zero=1, checkpointing="full"), "rtx-4090-24gb"),
+    (ServeSetup("llama-2-70b", users=8, context=4096), "h100-80gb"),
+    (ServeSetup("llama-3-8b", users=64, context=8192), "rtx-4090-24gb"),
+    (ServeSetup("llama-3-8b", users=8, context=131072), "h100-80gb"),
+]
+
+
+def recomputed(setup, fit: Fit) -> int:
+    changed = replace(setup, **fit.fields)
+    return accumulated_peak_bytes(changed) if "accumulated" in fit.change else peak_bytes(changed)
+
+
+@pytest.mark.parametrize(("setup", "gpu"), DOES_NOT_FIT, ids=lambda value: getattr(value, "model", value))
+def test_every_change_fits_when_it_is_computed_again(setup, gpu):
+    capacity_bytes = device(gpu).capacity_bytes
+    offers = list(changes(setup, capacity_bytes))
+    assert offers
+    for fit in offers:
+        assert fit.peak_bytes == recomputed(setup, fit)
+        assert fit.peak_bytes <= (device(fit.device).capacity_bytes if fit.device else capacity_bytes)
+        assert fit.costs
+        assert fit.flags in told(setup, capacity_bytes)
+
+
+@pytest.mark.parametrize(("setup", "gpu"), DOES_NOT_FIT, ids=lambda value: getattr(value, "model", value))
+def test_no_change_contains_one_that_suffices(setup, gpu):
+    fields = [fit.fields.items() for fit in changes(setup, device(gpu).capacity_bytes) if not fit.device]
+    assert not [(part, whole) for part in fields for whole in fields if part < whole]
+
+
+def test_the_batch_stays_what_it_was():
+    setup = TrainSetup("gpt2", sequence=1024, micro_batch=32)
+    fit = next(changes(setup, device("t4").capacity_bytes))
+    assert fit.change == "micro-batch 8 × 4 accumulated passes"
+    assert accumulated_peak_bytes(replace(setup, micro_batch=16)) > device("t4").capacity_bytes, "16 would fit as well"
+
+
+def test_zero_takes_the_fewest_ranks_and_says_what_else_it_needs():
+    """Autocast's BF16 copies of 70B weights are on every rank: no number of ranks suffices before they are gone."""
+    setup, room = TrainSetup("llama-2-70b"), device("h100").capacity_bytes
+    (fit,) = changes(setup, room)
+    assert (fit.fields["zero"], fit.fields["precision"], fit.fields["checkpointing"]) == (3, "megatron-bf16", "full")
+    assert peak_bytes(replace(setup, **{**fit.fields, "ranks": fit.fields["ranks"] // 2})) > room
+    sharded = replace(setup, zero=3, ranks=1024, checkpointing="full")
+    assert peak_bytes(sharded) > room
+
+
+def test_ranks_that_are_there_are_sharded_fully_before_more_are_asked_for():
+    setup = TrainSetup("llama-2-7b", ranks=8, zero=1, checkpointing="full", optimizer="adamw-8bit", precision="bf16")
+    room = peak_bytes(replace(setup, zero=3))
+    assert next(changes(setup, room)).fields == {"zero": 3, "ranks": 8}
+
+
+def test_most_users_and_longest_context_are_the_most():
+    setup, room = ServeSetup("llama-3-8b", users=64, context=8192), device("rtx-4090").capacity_bytes
+    offers = list(changes(setup, room))
+    found = {name: fit.fields[name] for fit in offers for name in ("users", "context") if name in fit.fields}
+    assert set(found) == {"users", "context"}
+    for name, most in found.items():
+        assert budget.serve(replace(setup, **{name: most})).peak_bytes <= room
+        assert budget.serve(replace(setup, **{name: most + 1})).peak_bytes > room
+
+
+def test_when_the_weights_alone_are_too_large_no_fewer_users_are_offered():
+    offers = list(changes(ServeSetup("llama-3-8b", users=4), device("t4").capacity_bytes))
+    assert {"weights"} == {name for fit in offers if not fit.device for name in fit.fields}
+
+
+@pytest.mark.parametrize("need_gib", [20, 70, 100])
+def test_larger_devices_are_dearer_and_larger_and_hold_it(need_gib):
+    found = [DEVICES[fit.device] for fit in larger_devices(need_gib * 2**30, 16 * 2**30)]
+    capacities = [gpu.capacity_bytes for gpu in found]
+    assert capacities == sorted(set(capacities))
+    classes = [PRICE_CLASSES.index(gpu.price_class.value) for gpu in found]
+    assert classes == sorted(set(classes))
+    assert capacities[0] >= need_gib * 2**30
+    assert not any(gpu.unified for gpu in found)
+    assert {gpu.price_class.value for gpu in DEVICES.values()} <= set(PRICE_CLASSES), "a class without a rank"
+
+
+def test_what_fits_already_needs_nothing():
+    setup = TrainSetup("gpt2", sequence=128)
+    assert not list(changes(setup, peak_bytes(setup)))
+    assert told(setup, peak_bytes(setup) + 2**30) == "Fits already, with 1.00 GiB to spare."
+    assert list(changes(setup, peak_bytes(setup) - 1)), "one byte too much"
+
+
+def test_nothing_fits_a_thimble():
+    assert told(TrainSetup("llama-2-70b"), 2**20, []).endswith("offload it, or split the model over GPUs.")
+
+
+@pytest.mark.parametrize("capacity", [0, -1, True, 1.5, "24", None])
+def test_a_capacity_that_is_none(capacity):
+    with pytest.raises(WorkbookError, match="capacity"):
+        list(changes(TrainSetup("gpt2", sequence=128), capacity))
+
+
+def test_a_model_without_a_closed_form_is_refused():
+    with pytest.raises(WorkbookError, match="no closed form"):
+        list(changes(TrainSetup("mixtral-8x7b"), 2**40))
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "qwen2", "opt"])
+@pytest.mark.parametrize(
+    ("precision", "sequence", "checkpointing"), [("fp32", 256, "none"), ("fp32", 16, "none"), ("bf16", 256, "full")]
+)
+def test_two_accumulated_passes_peak_where_predicted(name, precision, sequence, checkpointing):
+    setup = TrainSetup(SMALL[name], precision, "sgd", micro_batch=2, sequence=sequence, checkpointing=checkpointing)
+    run = steps.training_run(setup, "cpu")
+    ids = torch.randint(0, setup.model.vocab, (2, sequence))
+
+    def two_passes():
+        for _ in range(2):
+            loss = run.model(input_ids=ids, labels=ids, use_cache=False).loss
+            loss.backward()
+            del loss
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=True)
+
+    measured = step(two_passes, run.model, run.optimizer).peak_bytes
+    assert accumulated_peak_bytes(setup, cuda=False) == pytest.approx(measured, rel=0.003)
+    assert budget.train(setup).peak_bytes < 0.96 * measured, "accumulation should cost something here"
