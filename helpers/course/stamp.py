@@ -15,11 +15,13 @@ from helpers.catalog.errors import WorkbookError
 from helpers.course.address import COLAB, Address
 
 SETUP = """\
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: waiting threads give up their core
 REPOSITORY, REF = "", ""  # filled in by `workbook publish`
 clone = Path.cwd() / "gpu-memory-workbook"
 sys.path[:0] = [str(p) for p in (*clone.parents, clone) if (p / "helpers" / "cli").exists()]

@@ -12,13 +12,14 @@ from .draw import draw
 from .drawing import plots, rooflines, speeds
 from .drawing.pictures import Picture
 from .judged import judged
-from .predict import Prediction, check, compare, predict
+from .predict import Prediction, check, check_speed, compare, predict
 from .recorded import recorded, recorded_table
 
 __all__ = [
     "Picture",
     "Prediction",
     "check",
+    "check_speed",
     "claims",
     "compare",
     "draw",

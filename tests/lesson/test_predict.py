@@ -5,7 +5,7 @@ import math
 import pytest
 
 from helpers.catalog import WorkbookError
-from helpers.lesson import check, compare, predict
+from helpers.lesson import check, check_speed, compare, predict
 
 MIB = 2**20
 
@@ -105,3 +105,16 @@ def test_an_unknown_unit_is_refused_before_anything_is_printed(call, capsys):
 def test_the_truth_may_have_another_name(printed):
     rows = printed(compare, 295.3, unit="FLOPs per byte", called="datasheet", you=None).splitlines()
     assert rows[-1].split() == ["datasheet", "295.30"]
+
+
+def test_a_speed_is_measured_again_and_never_fails(capsys):
+    told = iter([(13e9, 17e9), (16e9, 17e9)])
+    check_speed("copy", 10e9, 17e9, rel=0.25, unit="GB/s", again=lambda: next(told))
+    assert capsys.readouterr().out.startswith("✓ copy: predicted 17.00 GB/s, measured 16.00 GB/s")
+    check_speed("copy", 10e9, 17e9, rel=0.25, unit="GB/s", again=lambda: (10e9, 17e9))
+    assert "busy" in capsys.readouterr().out
+
+
+def test_a_speed_that_cannot_be_is_an_error_as_in_check():
+    with pytest.raises(WorkbookError):
+        check_speed("copy", 0.0, 17e9, rel=0.25, unit="GB/s", again=lambda: (0.0, 17e9))
