@@ -103,7 +103,7 @@ def test_installed_helpers_will_do(repository, alone):
 
 def test_it_prints_nothing_and_fits_a_narrow_page():
     assert max(map(len, SETUP.splitlines())) <= 108
-    assert len(SETUP.splitlines()) <= 14
+    assert len(SETUP.splitlines()) <= 15
     assert "print" not in SETUP
     assert "pip" not in SETUP
 
