@@ -7,22 +7,24 @@ nothing.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.house.imports import imported
+
 Rule = Callable[[Path, str], Iterator[str]]
 
-EVERYTHING = {"catalog", "memory", "techniques", "lesson", "course", "small_lm", "cli"}
+EVERYTHING = {"catalog", "memory", "techniques", "lesson", "course", "grading", "small_lm", "cli"}
 MAY_IMPORT = {
     "catalog": set(),
     "small_lm": {"catalog"},
     "memory": {"catalog"},
     "techniques": {"catalog", "memory"},
     "lesson": {"catalog", "memory", "techniques", "small_lm"},
-    "course": EVERYTHING - {"cli"},
+    "course": EVERYTHING - {"grading", "cli"},
+    "grading": EVERYTHING - {"cli"},
     "cli": EVERYTHING,
     "__init__": set(),
 }
@@ -37,19 +39,8 @@ class Guarded:
     broken: str
 
 
-def imported(path: Path, source: str) -> Iterator[str]:
-    """Dotted names that a module imports, at its top or inside functions, relative ones resolved."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(path.parts[: -node.level]) if node.level else ""
-            module = ".".join(part for part in (base, node.module) if part)
-            yield from (f"{module}.{alias.name}" for alias in node.names)
-
-
 def imports_go_one_way(path: Path, source: str) -> Iterator[str]:
-    """catalog <- memory <- techniques <- lesson <- course <- cli, also for imports inside functions."""
+    """catalog <- memory <- techniques <- lesson <- course <- grading <- cli, also for imports inside functions."""
     if path.suffix != ".py" or path.parts[0] != "helpers":
         return
     room = path.parts[1].removesuffix(".py")
@@ -94,6 +85,7 @@ RULES = (
     Guarded(imports_go_one_way, "helpers/catalog/x.py", "def f():\n    from ..memory import budget\n"),
     Guarded(imports_go_one_way, "helpers/memory/x.py", "import helpers.lesson.drawing.plots\n"),
     Guarded(imports_go_one_way, "helpers/lesson/x.py", "from helpers import course\n"),
+    Guarded(imports_go_one_way, "helpers/course/x.py", "from ..grading import batch\n"),
     Guarded(imports_go_one_way, "helpers/attic/x.py", ""),
     Guarded(imports_go_one_way, "helpers/__init__.py", "from . import catalog\n"),
     Guarded(no_star_import, "helpers/memory/x.py", "from math import *\n"),
