@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ..catalog.errors import WorkbookError
-from . import course, estimate, grade, oom, record, trace
+from . import course, estimate, grade, oom, trace
 from .flags import Parser
 
 __all__ = ["main"]
@@ -31,14 +31,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except WorkbookError as error:
-        print(f"workbook: {error}", file=sys.stderr)
+    except (WorkbookError, ModuleNotFoundError) as error:
+        print(f"workbook: {_as_told(error)}", file=sys.stderr)
         return grade.USAGE_ERROR if argv[:1] == ["grade"] else USAGE_ERROR
+
+
+def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
+    """A package that `pip install` leaves out is the reader's to install; a missing module of ours is a bug."""
+    if isinstance(error, WorkbookError):
+        return error
+    package = (error.name or "helpers").partition(".")[0]
+    if package == "helpers":
+        raise error
+    return WorkbookError(
+        f"{package} is not installed", "the packages of requirements.txt", f"python -m pip install {package}"
+    )
 
 
 def _parser() -> Parser:
     parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for family in (estimate, oom, trace, course, record, grade):
+    for family in (estimate, oom, trace, course, grade):
         family.add(commands)
     return parser

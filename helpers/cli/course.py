@@ -1,4 +1,7 @@
-"""`workbook build, release, publish, check, doctor, train-lm, accuracy`: what keeps notebooks and predictions true."""
+"""`workbook build, release, publish, check, doctor, record, train-lm, accuracy`: notebooks and predictions kept true.
+
+All but `doctor`, `train-lm` and `accuracy` need the course's files, and look for the clone before they import anything.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,40 @@ def add(commands: argparse._SubParsersAction) -> None:
         command.set_defaults(run=run)
 
 
+def find_root() -> Path | None:
+    """The clone: where solutions/ lies, here or above, else where the package was installed from; None without one."""
+    folders = (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2])
+    return next((one for one in folders if (one / "solutions").is_dir() and (one / "notebooks").is_dir()), None)
+
+
 def workbook_root() -> Path:
-    """The workbook's folder: where solutions/ lies, here or above, else where the package was installed from."""
-    for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]):
-        if (folder / "solutions").is_dir() and (folder / "notebooks").is_dir():
-            return folder
-    raise WorkbookError("no workbook here", "a folder with notebooks/ and solutions/", "run this in the clone")
+    """The clone. WorkbookError where there is none: the package was installed alone, and this is another folder."""
+    root = find_root()
+    if root is None:
+        raise WorkbookError(
+            "no workbook here: this command needs the course's notebooks",
+            "a clone, with notebooks/ and solutions/, here or above",
+            "run it in the clone; estimate, trace, explain-oom, accuracy and doctor run anywhere",
+        )
+    return root
 
 
 def _build(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
     from ..course.build import build
 
-    return build(arguments.names, workbook_root())
+    return build(arguments.names, root)
 
 
 def _release(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
     from ..course.release import release
 
     if arguments.nbgrader is not None:
         from ..course.nbgrader_course import write_course
 
-        write_course(workbook_root(), arguments.nbgrader)
-    return release(workbook_root(), check=arguments.check)
+        write_course(root, arguments.nbgrader)
+    return release(root, check=arguments.check)
 
 
 def _release_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,19 +62,20 @@ def _release_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _publish(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
     from ..course import publish
     from ..course.address import Address
 
     given = (arguments.repository, arguments.ref)
     if arguments.check and given == (None, None):
-        return publish.check(workbook_root())
+        return publish.check(root)
     if arguments.check or None in given:
         raise WorkbookError(
             "nothing to publish as",
             "both --repository and --ref, or --check alone",
             "workbook publish --repository https://github.com/OWNER/NAME --ref v1.0",
         )
-    return publish.publish(workbook_root(), Address(arguments.repository.rstrip("/"), arguments.ref))
+    return publish.publish(root, Address(arguments.repository.rstrip("/"), arguments.ref))
 
 
 def _publish_flags(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +85,10 @@ def _publish_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _sample_class(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
     from ..course.sample_class import sample_class
 
-    return sample_class(arguments.lab, workbook_root(), arguments.out)
+    return sample_class(arguments.lab, root, arguments.out)
 
 
 def _sample_class_flags(parser: argparse.ArgumentParser) -> None:
@@ -80,15 +97,36 @@ def _sample_class_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
     from ..course.check import check
 
-    return check(arguments.lab, workbook_root())
+    return check(arguments.lab, root)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from ..course.doctor import doctor
 
-    return doctor(workbook_root(), as_json=arguments.json)
+    return doctor(find_root(), as_json=arguments.json)
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    folder = arguments.out or workbook_root() / "recordings"
+    from ..course.record import listing, record
+
+    if arguments.list:
+        print(listing(folder))
+        return 0
+    return record(folder, arguments.only, arguments.force, arguments.minutes)
+
+
+def _record_flags(parser: argparse.ArgumentParser) -> None:
+    more = "Writes after each experiment; the same command goes on with what is missing. 1 when one failed."
+    parser.description = f"{parser.description}. {more}"
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: recordings/)")
+    parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="these experiments")
+    parser.add_argument("--list", action="store_true", help="say what there is and what it needs; no GPU needed")
+    parser.add_argument("--force", action="store_true", help="record again what is recorded already")
+    parser.add_argument("--minutes", type=float, default=10, metavar="N", help="begin nothing that ends later (10)")
 
 
 def _accuracy(arguments: argparse.Namespace) -> int:
@@ -149,6 +187,12 @@ _COMMANDS = (
         "what this machine is, which chapters it can run, and what to fix",
         lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"),
         _doctor,
+    ),
+    (
+        "record",
+        "measure on this GPU what the chapters predict, and keep it in recordings/",
+        _record_flags,
+        _record,
     ),
     ("train-lm", "train the small language model again: a quarter of an hour on two cores", _train_lm_flags, _train_lm),
     ("accuracy", "predictions beside published and recorded GPU measurements, with errors", _accuracy_flags, _accuracy),

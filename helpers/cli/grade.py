@@ -31,6 +31,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _grade(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
     from ..course.grade.batch import Options, grade
 
     options = Options(
@@ -43,4 +44,4 @@ def _grade(arguments: argparse.Namespace) -> int:
         checks=arguments.checks,
         cluster=arguments.cluster,
     )
-    return grade(arguments.lab, arguments.submissions, arguments.out, workbook_root(), options)
+    return grade(arguments.lab, arguments.submissions, arguments.out, root, options)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.course import notebook as nb
-from helpers.course.kernel import error_in, kernel
+from . import notebook as nb
+from .kernel import error_in, kernel
 
 FOLDERS = ("notebooks", "solutions")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

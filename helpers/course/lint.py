@@ -16,9 +16,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course import grading, stamp
+from helpers.course import address, grading
 from helpers.course import notebook as nb
-from helpers.course.address import read_address
 from helpers.course.doctor import needs
 
 MOST_LINES = 40
@@ -32,7 +31,7 @@ UNSTABLE = {
     "an unrounded float": r"\d\.\d{10,}",
 }
 UNSTABLE_CALL = r"(?m)\b(clear_output|display_id|interact|interact_manual|Output)\b\s*[(=]|^\s*%%?time(it)?\b"
-RUBRIC = r"(\d+(?:\.\d+)?) points?: \S.*"
+RUBRIC = r"\d+(?:\.\d+)? points?: \S.*"
 MOST_RUBRIC = 4
 VERDICT = r"(?i)\W*(true|false|ok|okay|pass|passed|correct|right|done|none|all checks passed)?\W*"
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -92,7 +91,7 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
             "more than the build stores: run workbook build; own data: metadata.workbook",
         )
     if (root := path.parent.parent).joinpath("pyproject.toml").exists():
-        told = stamp.disagreements(notebook, f"{path.parent.name}/{path.name}", read_address(root))
+        told = address.disagreements(notebook, f"{path.parent.name}/{path.name}", address.read_address(root))
         yield from (("published", message) for message in told)
     if path.parent.name == "notebooks" or needs.states_needs(notebook.metadata):
         yield from (("needs", message) for message in _needs(notebook))
@@ -168,14 +167,14 @@ def _silent(cell: NotebookNode) -> bool:
     return not cell.outputs and any(not isinstance(node, SILENT) for node in _body(cell))
 
 
-def _calls(node: ast.AST | None, *names: str) -> bool:
-    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    return is_call and ast.unparse(node.value.func) in names
+def _calls(node: ast.AST, *names: str) -> bool:
+    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+        return False
+    return ast.unparse(node.value.func) in names
 
 
 def _ends_bare(cell: NotebookNode) -> bool:
-    last = (_body(cell) or [None])[-1]
-    return isinstance(last, ast.Expr) and not _calls(last, "print", "check")
+    return any(isinstance(last, ast.Expr) and not _calls(last, "print", "check") for last in _body(cell)[-1:])
 
 
 def _asserts_nothing(cell: NotebookNode) -> bool:
@@ -203,12 +202,12 @@ def _unlocked(cell: NotebookNode) -> bool:
 def _rubric_off(cell: NotebookNode) -> str:
     """How the rubric is off: it has one to four texts, each '1 point: what for', that add up to the cell's points."""
     lines = grading.rubric(cell)
-    found = [re.fullmatch(RUBRIC, str(line)) for line in lines]
-    if None in found:
-        return repr(lines[found.index(None)])
+    bad = [line for line in lines if not re.fullmatch(RUBRIC, str(line))]
+    if bad:
+        return repr(bad[0])
     if len(lines) > MOST_RUBRIC:
         return f"{len(lines)} texts"
-    total = sum(float(match[1]) for match in found)
+    total = sum(float(str(line).partition(" ")[0]) for line in lines)
     return "" if total == grading.points(cell) else f"{total:g} points of {grading.points(cell):g}"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from helpers.catalog.errors import WorkbookError, unknown_name
+from ..catalog.errors import WorkbookError, unknown_name
 
 KEPT_CELL_METADATA = frozenset({"deletable", "editable", "jupyter", "nbgrader", "tags", "workbook"})
 KEPT_METADATA = frozenset({"kernelspec", "language_info", "workbook"})

@@ -13,10 +13,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from helpers.course import notebook as nb
-from helpers.course.address import Address, read_address, write_address
-from helpers.course.release import release
-from helpers.course.stamp import badge, disagreements, stamp, strays, with_badge
+from . import notebook as nb
+from .address import Address, badge, disagreements, read_address, stamp, strays, with_badge, write_address
+from .release import release
 
 WRITTEN = ("notebooks", "solutions")
 FOLDERS = (*WRITTEN, "labs")

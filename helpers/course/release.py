@@ -24,7 +24,7 @@ from nbformat import NotebookNode
 from helpers.catalog.errors import WorkbookError
 from helpers.course import grading
 from helpers.course import notebook as nb
-from helpers.course.stamp import for_lab
+from helpers.course.address import for_lab
 from helpers.course.syntax import parse
 
 GENERATOR = "workbook release"
@@ -146,12 +146,14 @@ def _placeholder(tree: ast.Module, begin: int, end: int, indent: str, where: str
 
 def _functions(tree: ast.AST, prefix: str = "") -> list[tuple[str, int, int]]:
     """Every function as (dotted name, first line, last line), outer before inner."""
-    found = []
+    found: list[tuple[str, int, int]] = []
     for node in ast.iter_child_nodes(tree):
-        name = f"{prefix}{node.name}" if hasattr(node, "name") and hasattr(node, "body") else None
+        inside = prefix
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inside = f"{prefix}{node.name}."
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append((name, node.lineno, node.end_lineno))
-        found += _functions(node, f"{name}." if name else prefix)
+            found.append((f"{prefix}{node.name}", node.lineno, node.end_lineno or node.lineno))
+        found += _functions(node, inside)
     return found
 
 

@@ -8,8 +8,8 @@ import pytest
 from nbformat import NotebookNode, v4
 
 from helpers.course import notebook as nb
+from helpers.course.address import SETUP
 from helpers.course.lint import RULES, findings, lint
-from helpers.course.stamp import SETUP
 from tests.course.example_lab import answer, cell_of, check, code, markdown
 
 IGNORE, RAISES = "nbval-ignore-output", "nbval-raises-exception"

@@ -12,10 +12,9 @@ from nbformat import v4
 from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course import notebook as nb
-from helpers.course.address import Address, read_address
+from helpers.course.address import SETUP, Address, for_lab, read_address, setup_source, stamp, with_badge
 from helpers.course.publish import advice, check, publish
 from helpers.course.release import release
-from helpers.course.stamp import SETUP, for_lab, setup_source, stamp, with_badge
 from tests.course.example_lab import code, example_lab, markdown, save
 
 ROOT = Path(__file__).resolve().parents[2]

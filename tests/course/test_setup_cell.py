@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.course.address import Address
-from helpers.course.stamp import SETUP, is_setup, setup_source
+from helpers.course.address import SETUP, Address, is_setup, setup_source
 
 SHOW = "\nimport helpers\nprint(helpers.__file__)"
 

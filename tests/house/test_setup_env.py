@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from setup_env import __main__ as command
-from setup_env import deepspeed, environment, machine, torch_build
+from setup_env import environment, machine, torch_build
 from setup_env.machine import Stop
 from tests.house import tree
 
@@ -145,12 +145,12 @@ def test_without_deepspeed_a_learner_goes_on_and_ci_stops(
     ci: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("CI", ci)
-    monkeypatch.setattr(deepspeed, "run", lambda words: (1, "error: metadata-generation-failed"))
+    monkeypatch.setattr(environment, "run", lambda words: (1, "error: metadata-generation-failed"))
     if ci == "true":
         with pytest.raises(Stop, match=r"(?s)DeepSpeed could not.*metadata"):
-            deepspeed.install_deepspeed("python", "Linux")
+            environment.install_deepspeed("python", "Linux")
         return
-    deepspeed.install_deepspeed("python", "Linux")
+    environment.install_deepspeed("python", "Linux")
     told = capsys.readouterr().out
     assert "warning: DeepSpeed could not be installed: error: metadata-generation-failed" in told
     assert "python -m pip install -r requirements-deepspeed.txt" in told
@@ -158,9 +158,9 @@ def test_without_deepspeed_a_learner_goes_on_and_ci_stops(
 
 def test_deepspeed_is_asked_for_on_linux_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     ran = []
-    monkeypatch.setattr(deepspeed, "run", lambda words: ran.append(words) or (0, ""))
+    monkeypatch.setattr(environment, "run", lambda words: ran.append(words) or (0, ""))
     for system in ("Darwin", "Windows", "Linux"):
-        deepspeed.install_deepspeed("python", system)
+        environment.install_deepspeed("python", system)
     assert [words[-1].endswith("requirements-deepspeed.txt") for words in ran] == [True]
     assert capsys.readouterr().out.count("left out") == 2
 

@@ -15,8 +15,8 @@ from jupyter_client.manager import AsyncKernelManager
 from nbformat import NotebookNode, v4
 
 from helpers.course import notebook as nb
+from helpers.course.address import SETUP
 from helpers.course.build import WIDGET_VIEW
-from helpers.course.stamp import SETUP
 from tests.house import tree
 from tests.slow import colab_environment
 

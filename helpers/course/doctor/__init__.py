@@ -1,8 +1,8 @@
 """`workbook doctor`: what this machine is, what each chapter needs of it, and what to fix.
 
-`machine` gathers facts and never raises; `needs` reads what the notebooks ask for; `verdicts` holds one against
-the other, `rented` adds what goes wrong on rented and shared machines only; `report` prints. Standard library, and
-psutil and packaging where they are there: the doctor must work where nothing else does.
+`machine` gathers facts and never raises, with `packages` and `nvidia_smi`; `needs` reads what the notebooks ask for;
+`verdicts` compares the two; `report` prints. Standard library, and psutil and packaging where they are installed: the
+doctor must work where nothing else does.
 
     from helpers.course.doctor import doctor
     doctor(root)                    # prints; 0 when every chapter can run, 1 when one cannot
@@ -15,25 +15,27 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.course.doctor import machine as machines
-from helpers.course.doctor import needs as wanted
-from helpers.course.doctor import report
-from helpers.course.doctor.problem import Problem, without_repeats
-from helpers.course.doctor.rented import hindrances
-from helpers.course.doctor.report import Judged
-from helpers.course.doctor.verdicts import troubles, unmet
+from . import machine as machines
+from . import report
+from .needs import Chapter, chapters, together
+from .report import Judged
+from .verdicts import Problem, troubles, unmet, without_repeats
 
-NOTABLE = ("torch", "transformers", "ipywidgets", "jupyterlab", "nbval", "bitsandbytes")
+NOTABLE = ("torch", "transformers", "ipywidgets", "bitsandbytes")
+IN_A_CLONE = ("jupyterlab", "nbval")  # nobody needs them without notebooks
 
 __all__ = ["doctor", "examine"]
 
 
-def doctor(root: Path, as_json: bool = False) -> int:
-    """Print the examination of this machine for the workbook in `root`: 0 when every chapter can run, else 1."""
-    chapters = wanted.chapters(root)
-    names = dict.fromkeys([*NOTABLE, *wanted.together(one.needs for one in chapters).packages])
-    found = machines.gather(root, names)
-    judged, fixes = examine(found, chapters)
+def doctor(root: Path | None, as_json: bool = False) -> int:
+    """Print the examination of this machine for the workbook's clone in `root`: 0 when every chapter can run, else 1.
+
+    Without a clone the machine and the packages are examined, and no chapter.
+    """
+    known = chapters(root) if root else ()
+    needed = together(chapter.needs for chapter in known).packages
+    found = machines.gather(root, dict.fromkeys([*NOTABLE, *(IN_A_CLONE if root else ()), *needed]))
+    judged, fixes = examine(found, known)
     if as_json:
         print(json.dumps(report.as_json(found, judged, fixes)))
     else:
@@ -41,15 +43,15 @@ def doctor(root: Path, as_json: bool = False) -> int:
     return 1 if any(problems for _, problems in judged) else 0
 
 
-def examine(machine: machines.Machine, chapters: tuple[wanted.Chapter, ...]) -> tuple[Judged, tuple[Problem, ...]]:
+def examine(machine: machines.Machine, known: tuple[Chapter, ...]) -> tuple[Judged, tuple[Problem, ...]]:
     """Each chapter with what is in its way, and everything that is to be fixed, most important first."""
-    judged = tuple((one, _unreadable(one) or unmet(one.needs, machine)) for one in chapters)
-    every = wanted.together(one.needs for one in chapters)
-    broken = [replace(problem, what=f"{one.number} {problem.what}") for one in chapters for problem in _unreadable(one)]
-    return judged, without_repeats((*unmet(every, machine), *broken, *troubles(every, machine), *hindrances(machine)))
+    judged = tuple((one, _unreadable(one) or unmet(one.needs, machine)) for one in known)
+    every = together(one.needs for one in known)
+    broken = [replace(problem, what=f"{one.number} {problem.what}") for one in known for problem in _unreadable(one)]
+    return judged, without_repeats((*unmet(every, machine), *broken, *troubles(every, machine)))
 
 
-def _unreadable(chapter: wanted.Chapter) -> tuple[Problem, ...]:
+def _unreadable(chapter: Chapter) -> tuple[Problem, ...]:
     if not chapter.problem:
         return ()
     do = "see what changed with `git diff --stat`; `git checkout` of that file brings the original back"

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import platform
+import re
 import shutil
-import socket
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from helpers.course.doctor import limits, nvidia_smi
-from helpers.course.doctor.nvidia_smi import Driver, Gpu
-from helpers.course.doctor.packages import Package, Probes, Torch, python_itself
-from helpers.course.doctor.place import Place, around
+from . import nvidia_smi
+from .nvidia_smi import Driver, Gpu
+from .packages import Package, Torch, collect, examined, python_itself, start, torch_of, version_of
 
-JUPYTER_PORT = 8888
+SYSTEM = Path("/")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes in all and free for new programs; None where the system does not tell. `limited`: by a container."""
+
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    limited: bool = False
 
 
 @dataclass(frozen=True)
 class Machine:
     """What the doctor knows; None or "" is what nobody could tell.
 
-    `cores` and the memory are this process's share where a container limits it. `environment` is in words,
-    `venv_waits` says that the clone has a .venv which this Python is not. `gpus` are those that torch can use,
-    `driver` is NVIDIA's. `port_holder` is who listens where JupyterLab would; `tunnel` the line that a remote
-    reader types on their own computer. `place` is what a rented machine has otherwise than a laptop.
+    The memory is this process's share where a container limits it, `cores` are those that it may run on.
+    `environment` is in words, `in_clone` says that there is a clone, `venv_waits` that it has a .venv which this
+    Python is not. `gpus` are those that torch can use, `driver` is NVIDIA's.
     """
 
     system: str
     python: Package
     environment: str
     venv_waits: bool
+    in_clone: bool
     cpu: str
     cores: int
     memory_bytes: int | None
@@ -45,59 +52,47 @@ class Machine:
     gpus: tuple[Gpu, ...]
     driver: Driver | None
     visible_devices: str | None
-    port_holder: str
-    tunnel: str
-    place: Place = field(default_factory=Place)
 
     def package(self, name: str) -> Package:
         """The package by name, as not installed when nobody looked for it."""
         return next((one for one in self.packages if one.name == name), Package(name))
 
 
-def gather(root: Path, names: Iterable[str]) -> Machine:
-    """This machine, with the packages called `names` imported in processes of their own. About three seconds."""
-    probes = Probes(root, names)  # they run while the rest is asked
-    driver = nvidia_smi.ask()
-    memory = limits.memory()
+def gather(root: Path | None, names: Collection[str]) -> Machine:
+    """This machine, with the packages called `names` imported in processes of their own. About three seconds.
+
+    `root` is the workbook's clone, None where the package was installed without one.
+    """
+    installed = [name for name in names if version_of(name)]
+    imports = start(installed)  # while they run, the rest is asked
+    driver, memory = nvidia_smi.ask(), memory_here()
     environment, venv_waits = environment_of(root, os.environ, sys.prefix)
-    packages, torch = probes.answers()
+    said = collect(imports, installed)
+    torch = torch_of(said.get("torch", {}).get("torch"))
     return Machine(
         system=system_name(),
         python=python_itself(root),
         environment=environment,
         venv_waits=venv_waits,
+        in_clone=root is not None,
         cpu=cpu_name(),
-        cores=limits.cores(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=memory.total_bytes,
         memory_free_bytes=memory.free_bytes,
         memory_limited=memory.limited,
-        disk_free_bytes=disk_free(root),
-        packages=packages,
+        disk_free_bytes=disk_free(root or Path.cwd()),
+        packages=examined(root, names, said),
         torch=torch,
-        gpus=as_the_driver_has_them(torch.gpus if torch else (), driver),
+        gpus=with_processes(torch.gpus if torch else (), driver),
         driver=driver,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        port_holder=listener(JUPYTER_PORT),
-        tunnel=tunnel(os.environ, JUPYTER_PORT),
-        place=around(root, os.environ, memory.machine_bytes),
     )
 
 
-def as_the_driver_has_them(gpus: tuple[Gpu, ...], driver: Driver | None) -> tuple[Gpu, ...]:
-    """torch's GPUs with the processes and settings that the driver tells; the two may count in another order."""
-    known = driver.gpus if driver else ()
-    by_uuid = {one.uuid.removeprefix("GPU-"): one for one in known if one.uuid}
-    return tuple(_joined(gpu, by_uuid.get(gpu.uuid.removeprefix("GPU-")), known) for gpu in gpus)
-
-
-def _joined(gpu: Gpu, twin: Gpu | None, known: tuple[Gpu, ...]) -> Gpu:
-    """A slice has a name and a number of its own (`NVIDIA A100 MIG 1g.5gb`), and the settings of its card."""
-    if twin is not None:
-        return replace(gpu, processes=twin.processes, card=twin.card)
-    whole, mark, _ = gpu.name.partition(" MIG ")
-    divided = (one for one in known if mark and one.card.mig and one.name == whole)
-    twin = next(divided, None)
-    return gpu if twin is None else replace(gpu, card=twin.card)  # its processes may be another slice's
+def with_processes(gpus: tuple[Gpu, ...], driver: Driver | None) -> tuple[Gpu, ...]:
+    """torch's GPUs with the processes that the driver lists; the two may count the GPUs in another order."""
+    holders = {one.uuid.removeprefix("GPU-"): one.processes for one in (driver.gpus if driver else ()) if one.uuid}
+    return tuple(replace(gpu, processes=holders.get(gpu.uuid.removeprefix("GPU-"), ())) for gpu in gpus)
 
 
 def system_name() -> str:
@@ -113,33 +108,83 @@ def system_name() -> str:
 
 def cpu_name() -> str:
     """The processor as the system calls it, else the architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(named), "") or platform.processor() or platform.machine()
+    named = re.search(r"(?m)^model name\s*:\s*(.*\S)", _read(SYSTEM / "proc/cpuinfo"))
+    return named[1] if named else platform.processor() or platform.machine()
 
 
-def disk_free(root: Path) -> int | None:
+def disk_free(folder: Path) -> int | None:
     try:
-        return shutil.disk_usage(root).free
+        return shutil.disk_usage(folder).free
     except OSError:
         return None
 
 
-def environment_of(root: Path, environ: Mapping[str, str], prefix: str) -> tuple[str, bool]:
+def environment_of(root: Path | None, environ: Mapping[str, str], prefix: str) -> tuple[str, bool]:
     """Which environment this Python belongs to, in words; and whether the clone's own .venv is there, unused."""
-    venv = root / ".venv"
-    if _same(Path(prefix), venv):
+    venv = root / ".venv" if root else None
+    if venv and _same(Path(prefix), venv):
         return "the workbook's .venv", False
-    waits = (venv / "pyvenv.cfg").is_file()
+    waits = venv is not None and (venv / "pyvenv.cfg").is_file()
     if "COLAB_RELEASE_TAG" in environ:
         return "Colab", waits
     if _same(Path(prefix), Path(environ.get("CONDA_PREFIX", os.devnull))):
         return f"conda environment {environ.get('CONDA_DEFAULT_ENV', '')}".strip(), waits
     is_venv = prefix != sys.base_prefix
     return (f"the environment in {prefix}" if is_venv else "the system's own Python, in no environment"), waits
+
+
+def memory_here(system: Path = SYSTEM) -> Memory:
+    """The machine's memory, or that of the tightest control group around this process."""
+    found = _of_the_machine(system)
+    for folder in _control_groups(system):
+        limit_bytes = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        if limit_bytes is None or (found.total_bytes is not None and limit_bytes >= found.total_bytes):
+            continue  # version 1 writes "no limit" as a number of nineteen digits
+        used_bytes = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
+        # What was read from files and not used since counts as used, but is given up when memory runs short.
+        free_bytes = max(0, limit_bytes - used_bytes + _inactive_file(folder))
+        least = free_bytes if found.free_bytes is None else min(free_bytes, found.free_bytes)
+        found = Memory(limit_bytes, least, limited=True)
+    return found
+
+
+def _control_groups(system: Path) -> Iterator[Path]:
+    """The folders of the control groups around this process that limit memory, innermost first, of versions 1 and 2."""
+    for line in _read(system / "proc/self/cgroup").splitlines():
+        _, names, path = [*line.split(":", 2), "", ""][:3]
+        if names and "memory" not in names.split(","):
+            continue
+        top = system / "sys/fs/cgroup" / ("memory" if names else "")
+        inner = top / path.strip("/")
+        while True:  # inside a container the path may be the host's; what can be seen is then at the top
+            yield inner
+            if inner == top or top not in inner.parents:
+                break
+            inner = inner.parent
+
+
+def _of_the_machine(system: Path) -> Memory:
+    if system == SYSTEM:
+        try:
+            import psutil
+
+            found = psutil.virtual_memory()
+            return Memory(found.total, found.available)
+        except Exception:  # missing or broken: Linux tells it without
+            pass
+    sizes = dict(re.findall(r"(?m)^(MemTotal|MemAvailable):\s+(\d+) kB$", _read(system / "proc/meminfo")))
+    total, free = sizes.get("MemTotal"), sizes.get("MemAvailable")
+    return Memory(int(total) * 1024 if total else None, int(free) * 1024 if free else None)
+
+
+def _inactive_file(folder: Path) -> int:
+    match = re.search(r"(?m)^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"))
+    return int(match[1]) if match else 0
+
+
+def _number(*paths: Path) -> int | None:
+    texts = (_read(path).strip() for path in paths)
+    return next((int(text) for text in texts if text.isdigit()), None)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -149,40 +194,8 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def listener(port: int) -> str:
-    """Who listens on `port` of this machine: "" for nobody, else the program as far as the system tells."""
+def _read(path: Path) -> str:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=0.3):
-            pass
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    try:
-        import psutil
-
-        pids = [c.pid for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr[1] == port]
-        process = psutil.Process(next(pid for pid in pids if pid))
-        jupyter = any("jupyter" in word for word in process.cmdline())
-        return f"{'Jupyter' if jupyter else process.name()} (process {process.pid})"
-    except Exception:  # no psutil, or a process of somebody else's
-        return "another program"
-
-
-def tunnel(environ: Mapping[str, str], port: int) -> str:
-    """The ssh line for a reader who is logged in from elsewhere, "" otherwise.
-
-    The address is the one that the login reached, unless it is private: behind a container or a router, the
-    outside knows this machine by another, which nothing here can tell.
-    """
-    if not (connection := environ.get("SSH_CONNECTION", "")):
-        return ""
-    user = environ.get("USER") or environ.get("LOGNAME")
-    forward = f"ssh -L {port}:localhost:{port}"
-    words = connection.split()
-    try:
-        public = ipaddress.ip_address(words[2]).is_global
-    except (ValueError, IndexError):
-        public = False
-    if not (public and user):
-        return f"{forward} {user or 'user'}@machine"
-    other_port = f" -p {words[3]}" if len(words) > 3 and words[3] not in ("22", "") else ""
-    return f"{forward}{other_port} {user}@{words[2]}"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError
 
 GPU_USES = ("unused", "optional", "required")  # the weakest need first
 GIB = 2**30
@@ -54,18 +54,17 @@ def from_metadata(metadata: Mapping[str, object]) -> Needs:
     raw = own.get("needs") if isinstance(own, Mapping) else None
     if not isinstance(raw, Mapping):
         raise _wrong("its metadata.workbook.needs is missing")
-    given, known = set(raw), {"memory_gib", "disk_gib", "gpu", "packages"}
-    if given != known:
-        raise _wrong(f"needs has the keys {', '.join(sorted(map(str, given))) or 'none'}")
+    if set(raw) != {"memory_gib", "disk_gib", "gpu", "packages"}:
+        raise _wrong(f"needs has the keys {', '.join(sorted(map(str, raw))) or 'none'}")
+    packages = raw["packages"]
     for key, least in (("memory_gib", 0.5), ("disk_gib", 0)):
         if type(raw[key]) not in (int, float) or not least <= raw[key] <= 1024:
             raise _wrong(f"needs has {key}={raw[key]!r}, not a number from {least} to 1024")
     if raw["gpu"] not in GPU_USES:
         raise _wrong(f"needs has gpu={raw['gpu']!r}, not one of {', '.join(GPU_USES)}")
-    packages = raw["packages"]
     if not isinstance(packages, list) or not all(isinstance(name, str) and name.isidentifier() for name in packages):
         raise _wrong(f"needs has packages={packages!r}, not a list of import names")
-    return Needs(_bytes(raw["memory_gib"]), _bytes(raw["disk_gib"]), raw["gpu"], tuple(packages))
+    return Needs(round(raw["memory_gib"] * GIB), round(raw["disk_gib"] * GIB), raw["gpu"], tuple(packages))
 
 
 def states_needs(metadata: Mapping[str, object]) -> bool:
@@ -114,10 +113,6 @@ def _title(notebook: dict) -> str:
     """`Start here` from a first cell that begins `# 00 · Start here`."""
     head = "".join(notebook["cells"][0]["source"]).splitlines()[0]
     return re.sub(r"^#\s*\d*\s*·?\s*", "", head).strip()
-
-
-def _bytes(gib: float) -> int:
-    return round(gib * GIB)
 
 
 def _wrong(what: str) -> WorkbookError:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from xml.etree import ElementTree
-
-from helpers.course.doctor import card
-from helpers.course.doctor.card import Card, mib
 
 TIMEOUT_S = 10
 COMMAND = ("nvidia-smi", "-q", "-x")
+PROHIBITED = "Prohibited"  # the compute mode in which nothing may compute
+MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU; what nobody told is None or "". `processes` are those that hold its memory, in words.
+    """A GPU; what nobody told is None or "".
 
-    `card` is how the driver has set it up.
+    `processes` are those that hold its memory, in words. `mig`: it is divided into `slices`, which may be none yet.
     """
 
     name: str
@@ -31,7 +30,9 @@ class Gpu:
     capability: str = ""
     uuid: str = ""
     processes: tuple[str, ...] = ()
-    card: Card = field(default_factory=Card)
+    mig: bool = False
+    slices: int = 0
+    compute_mode: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,24 +79,36 @@ def parse(text: str) -> Driver:
 
 def _gpu(found: ElementTree.Element) -> Gpu:
     return Gpu(
-        name=(found.findtext("product_name") or "NVIDIA GPU").strip(),
-        total_bytes=mib(found.findtext("fb_memory_usage/total") or ""),
-        free_bytes=mib(found.findtext("fb_memory_usage/free") or ""),
-        uuid=(found.findtext("uuid") or "").strip(),
+        name=_text(found, "product_name") or "NVIDIA GPU",
+        total_bytes=_size(found, "fb_memory_usage/total"),
+        free_bytes=_size(found, "fb_memory_usage/free"),
+        uuid=_text(found, "uuid"),
         processes=tuple(_process(one) for one in found.findall("processes/process_info")),
-        card=card.read(found),
+        mig=_text(found, "mig_mode/current_mig") == "Enabled",
+        slices=len(found.findall("mig_devices/mig_device")),
+        compute_mode=_text(found, "compute_mode"),
     )
 
 
 def _process(found: ElementTree.Element) -> str:
     """`python (process 4711), 3.2 GiB`; the size is left out where the driver does not tell it."""
-    path = (found.findtext("process_name") or "").replace("\\", "/").split()
-    used_bytes = mib(found.findtext("used_memory") or "")
+    path = _text(found, "process_name").replace("\\", "/").split()
+    used_bytes = _size(found, "used_memory")
     size = f", {used_bytes / 2**30:.1f} GiB" if used_bytes else ""
     name = path[0].rpartition("/")[2] if path else "a program"
-    return f"{name} (process {(found.findtext('pid') or '?').strip()}){size}"
+    return f"{name} (process {_text(found, 'pid') or '?'}){size}"
+
+
+def _size(found: ElementTree.Element, path: str) -> int | None:
+    """Bytes in `15360 MiB`, None in `N/A`."""
+    match = re.match(r"(\d+) MiB", _text(found, path))
+    return int(match[1]) * MIB if match else None
+
+
+def _text(found: ElementTree.Element, path: str) -> str:
+    return (found.findtext(path) or "").strip()
 
 
 def _first(log: ElementTree.Element, pattern: str, *tags: str) -> str:
-    found = (re.match(pattern, (log.findtext(tag) or "").strip()) for tag in tags)
+    found = (re.match(pattern, _text(log, tag)) for tag in tags)
     return next((match.group() for match in found if match), "")

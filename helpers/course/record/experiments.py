@@ -7,21 +7,20 @@ from dataclasses import dataclass
 
 from ...catalog.errors import unknown_name
 from ...memory.closed_form.breakdown import GIB
-from . import histories, serving, speed, training
-from .bench import Bench, Figure
-from .scale import Scale
+from . import hardware, serving, training
+from .target import ExperimentSizes, Figure, Target
 
-Needs = Callable[[Scale], int]
+Needs = Callable[[ExperimentSizes], int]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`run(bench)` gives its figures, `needs(scale)` the bytes of the device that it takes, a margin included."""
+    """`run(target)` gives its figures, `needs(sizes)` the bytes of the device that it takes, a margin included."""
 
     name: str
     what: str
     needs: Needs
-    run: Callable[[Bench], Iterable[Figure]]
+    run: Callable[[Target], Iterable[Figure]]
 
     @property
     def chapter(self) -> str:
@@ -29,26 +28,26 @@ class Experiment:
 
 
 def _at_least(gib: float) -> Needs:
-    return lambda scale: round(gib * GIB)
+    return lambda sizes: round(gib * GIB)
 
 
 def _weights(name: str) -> Needs:
     """The weights, and the dense copy of one layer while it is quantized."""
-    return lambda scale: serving.weights_bytes(scale, name) + GIB // 2
+    return lambda sizes: serving.weights_bytes(sizes, name) + GIB // 2
 
 
 def _step(*cases: training.Case) -> Needs:
     """The largest of the predicted peaks, and 5 % for what the allocator keeps idle."""
-    return lambda scale: round(1.05 * max(case.needs_bytes(scale) for case in cases))
+    return lambda sizes: round(1.05 * max(case.needs_bytes(sizes) for case in cases))
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (  # histories first: they want an allocator that has done nothing yet
-    Experiment("03/snapshot-random", "random requests, every one of them", _at_least(4), histories.random_requests),
-    Experiment("03/snapshot-cat", "a cache that grows by cat, every request", _at_least(4), histories.growing_cache),
+    Experiment("03/snapshot-random", "random requests, every one of them", _at_least(4), hardware.random_requests),
+    Experiment("03/snapshot-cat", "a cache that grows by cat, every request", _at_least(4), hardware.growing_cache),
     Experiment("03/snapshot-train", "two training steps of 1B, every request", _step(training.BF16), training.history),
-    Experiment("01/bandwidth", "bytes per second by working set", _at_least(2), speed.bandwidth),
-    Experiment("01/host-link", "copies, pageable and pinned, each way", _at_least(2), speed.host_link),
-    Experiment("01/roofline", "the roof, and six operators under it", _at_least(2), speed.roofline),
+    Experiment("01/bandwidth", "bytes per second by working set", _at_least(2), hardware.bandwidth),
+    Experiment("01/host-link", "copies, pageable and pinned, each way", _at_least(2), hardware.host_link),
+    Experiment("01/roofline", "the roof, and six operators under it", _at_least(2), hardware.roofline),
     Experiment(
         "05/nf4-8b",
         "weights of 8B in NF4, with and without double quantization",
@@ -57,11 +56,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (  # histories first: they want an allocat
     ),
     Experiment("05/int8-8b", "weights of 8B in LLM.int8()", _weights("int8"), serving.weights_in(("int8",))),
     Experiment("05/bf16-8b", "weights of 8B in BF16", _weights("bf16"), serving.dense_weights),
-    Experiment("01/decode-8b", "one token of 8B, in time", _weights("bf16"), speed.decoding),
+    Experiment("01/decode-8b", "one token of 8B, in time", _weights("bf16"), serving.decoding),
     Experiment(
         "12/decode-8b",
         "one token of 8B after a long prompt, in bytes",
-        lambda scale: serving.cache_needs_bytes(scale, scale.decode_context) + GIB,
+        lambda sizes: serving.cache_needs_bytes(sizes, sizes.decode_context) + GIB,
         serving.decode_step,
     ),
     Experiment(
@@ -82,7 +81,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (  # histories first: they want an allocat
     Experiment(
         "12/kv-long",
         "the KV cache of 8B at long contexts",
-        lambda scale: serving.cache_needs_bytes(scale, scale.contexts[0]),
+        lambda sizes: serving.cache_needs_bytes(sizes, sizes.contexts[0]),
         serving.long_contexts,
     ),
 )

@@ -1,82 +1,83 @@
-"""Weights of an 8B shape in 16, 8 and 4 bits, its KV cache at long contexts, and one decode step."""
+"""Weights of an 8B shape in 16, 8 and 4 bits, its KV cache at long contexts, one decode step in bytes and in time."""
 
 from __future__ import annotations
 
 import functools
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
 from ...catalog.errors import WorkbookError
 from ...catalog.models import model
 from ...catalog.setup import ServeSetup
+from ...memory import measure
 from ...memory.closed_form import budget
 from ...techniques.quantization import dense_linears
-from .bench import Bench, Figure, sizes
-from .scale import Scale
+from .target import ExperimentSizes, Figure, Target, peak_figures, six_digits
 
 
-def setup_of(bench: Bench, **fields: object) -> dict[str, object]:
+def setup_of(target: Target, **fields: object) -> dict[str, object]:
     """What is recorded of a decode step: `kind`, and the fields of its ServeSetup."""
-    return {"kind": "decode", "model": bench.scale.serve, **fields}
+    return {"kind": "decode", "model": target.sizes.serve, **fields}
 
 
-def model_of(bench: Bench) -> nn.Module:
+def model_of(target: Target) -> nn.Module:
     """The serving model on the device, BF16, random weights, in eval mode."""
-    config = model_config(bench)
-    with torch.device(bench.device):
+    config = model_config(target)
+    with torch.device(target.device):
         return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
 
-def weights_bytes(scale: Scale, weights: str = "bf16") -> int:
-    return budget.weight_bytes(ServeSetup(scale.serve, weights=weights))
+def weights_bytes(sizes: ExperimentSizes, weights: str = "bf16") -> int:
+    return budget.weight_bytes(ServeSetup(sizes.serve, weights=weights))
 
 
-def dense_weights(bench: Bench) -> Iterator[Figure]:
+def dense_weights(target: Target) -> Iterator[Figure]:
     """What 16 bits take."""
-    yield from _weights(bench, "bf16", lambda: model_of(bench))
+    yield from _weights(target, "bf16", lambda: model_of(target))
 
 
-def weights_in(formats: tuple[str, ...]) -> Callable[[Bench], Iterator[Figure]]:
+def weights_in(formats: tuple[str, ...]) -> Callable[[Target], Iterator[Figure]]:
     """An experiment: bitsandbytes' layers made one by one, so that no dense copy of the model ever exists."""
 
-    def run(bench: Bench) -> Iterator[Figure]:
+    def run(target: Target) -> Iterator[Figure]:
         for name in formats:
-            bench.gpu.clear()
-            yield from _weights(bench, name, functools.partial(quantized_model, bench, name))
+            target.gpu.clear()
+            yield from _weights(target, name, functools.partial(quantized_model, target, name))
 
     return run
 
 
-def _weights(bench: Bench, name: str, build: Callable[[], nn.Module]) -> Iterator[Figure]:
+def _weights(target: Target, name: str, build: Callable[[], nn.Module]) -> Iterator[Figure]:
     """What the tensors hold, which the count of bytes predicts, and what the blocks take that they lie in."""
-    before = bench.gpu.memory()
+    before = target.gpu.memory()
     kept = build()
-    after = bench.gpu.memory()
+    after = target.gpu.memory()
     del kept
-    setup = {"kind": "weights", "model": bench.scale.serve, "weights": name}
+    setup = {"kind": "weights", "model": target.sizes.serve, "weights": name}
     yield Figure(name, "held", "bytes", setup, (after.requested - before.requested,))
     yield Figure(name, "allocated", "bytes", setup, (after.allocated - before.allocated,))
 
 
-def quantized_model(bench: Bench, name: str) -> nn.Module:
+def quantized_model(target: Target, name: str) -> nn.Module:
     """The serving model with its linear layers as bitsandbytes keeps them: "int8", "nf4" or "nf4-dq".
 
     Values are random and one weight serves all layers of its shape; only sizes are measured. It has no rotary
     frequencies, so it cannot run.
     """
-    config = model_config(bench)
+    config = model_config(target)
     with torch.device("meta"):
         network = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     host = functools.cache(lambda *shape: torch.randn(*shape, dtype=torch.bfloat16))
     for path, linear in dense_linears(network, skip=("lm_head",)).items():
         owner, _, child = path.rpartition(".")
-        made = _layer(name, linear, host(*linear.weight.shape)).to(bench.device)
+        made = _layer(name, linear, host(*linear.weight.shape)).to(target.device)
         setattr(network.get_submodule(owner), child, made)
-    return _filled(network, bench.device)
+    return _filled(network, target.device)
 
 
 def _layer(name: str, linear: nn.Linear, weight: torch.Tensor) -> nn.Module:
@@ -99,7 +100,8 @@ def _filled(network: nn.Module, device: str) -> nn.Module:
     """What is still on the meta device gets memory; tied weights stay one."""
     made: dict[int, torch.Tensor] = {}
     for module in network.modules():
-        for tensors in (module._parameters, module._buffers):
+        slots: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in slots:
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.is_meta:
                     if id(tensor) not in made:
@@ -122,52 +124,63 @@ def _bitsandbytes():
     return bitsandbytes
 
 
-def cache_needs_bytes(scale: Scale, context: int) -> int:
+def cache_needs_bytes(sizes: ExperimentSizes, context: int) -> int:
     """Weights, cache, one layer's copy while it grows, and a chunk's activations, mask and scores: a planned margin."""
-    shape = model(scale.serve)
+    shape = model(sizes.serve)
     parts = budget.serve(ServeSetup(shape, context=context)).parts
     heads = shape.layers[0].attention.heads * shape.layers[0].attention.head_dim
     repeated = 2 * 2 * context * heads  # K and V for every query head, where a mask keeps them from being shared
-    activations = 16 * 2 * scale.chunk * shape.layers[0].mlp.linears[0].outputs
-    mask = 3 * scale.chunk * context
+    activations = 16 * 2 * sizes.chunk * shape.layers[0].mlp.linears[0].outputs
+    mask = 3 * sizes.chunk * context
     return parts.total + parts["kv_cache"] // len(shape.layers) + repeated + activations + mask
 
 
-def long_contexts(bench: Bench) -> Iterator[Figure]:
+def long_contexts(target: Target) -> Iterator[Figure]:
     """What a cache holds at each context that fits, filled by real forwards in chunks. Transformers' DynamicCache."""
-    scale, free = bench.scale, bench.gpu.free_bytes()
-    contexts = tuple(context for context in scale.contexts if cache_needs_bytes(scale, context) <= free)
-    network, held = model_of(bench), []
+    sizes, free = target.sizes, target.gpu.free_bytes()
+    contexts = tuple(context for context in sizes.contexts if cache_needs_bytes(sizes, context) <= free)
+    network, held = model_of(target), []
     with torch.no_grad():
-        network(input_ids=_ids(bench, 1), use_cache=False, logits_to_keep=1)  # the workspaces are made here
-        before, cache, seen = bench.gpu.memory().requested, DynamicCache(config=network.config), 0
+        network(input_ids=_ids(target, 1), use_cache=False, logits_to_keep=1)  # the workspaces are made here
+        before, cache, seen = target.gpu.memory().requested, DynamicCache(config=model_config(target)), 0
         for context in contexts:
             while seen < context:
-                count = min(scale.chunk, context - seen)
-                network(input_ids=_ids(bench, count), past_key_values=cache, use_cache=True, logits_to_keep=1)
+                count = min(sizes.chunk, context - seen)
+                network(input_ids=_ids(target, count), past_key_values=cache, use_cache=True, logits_to_keep=1)
                 seen += count
-            held.append(bench.gpu.memory().requested - before)
-    setup = {"kind": "kv cache", "model": scale.serve, "kv": "bf16"}
-    yield Figure(f"{scale.serve}, one user", "held", "bytes", setup, tuple(held), contexts, "tokens")
+            held.append(target.gpu.memory().requested - before)
+    setup = {"kind": "kv cache", "model": sizes.serve, "kv": "bf16"}
+    yield Figure(f"{sizes.serve}, one user", "held", "bytes", setup, tuple(held), contexts, "tokens")
 
 
-def decode_step(bench: Bench) -> Iterator[Figure]:
+def decode_step(target: Target) -> Iterator[Figure]:
     """One token after a long prompt: weights, cache, and the copy of a layer's cache that Transformers makes."""
-    before, context = bench.gpu.memory(), bench.scale.decode_context
-    network, cache = model_of(bench), DynamicCache(config=model_config(bench))
+    before, context = target.gpu.memory(), target.sizes.decode_context
+    network, cache = model_of(target), DynamicCache(config=model_config(target))
 
     def forward(tokens: int) -> None:
-        network(input_ids=_ids(bench, tokens), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        network(input_ids=_ids(target, tokens), past_key_values=cache, use_cache=True, logits_to_keep=1)
 
     with torch.no_grad():
         forward(context - 1)
-        peak = bench.peak_over(before, lambda: forward(1))
-    yield from sizes(f"one token after {context - 1:,}", setup_of(bench, context=context), peak)
+        peak = target.peak_over(before, lambda: forward(1))
+    yield from peak_figures(f"one token after {context - 1:,}", setup_of(target, context=context), peak)
 
 
-def model_config(bench: Bench):
-    return AutoConfig.for_model(**model(bench.scale.serve).config)
+def decoding(target: Target) -> Iterator[Figure]:
+    """One token of an 8B shape without a cache, replayed as a CUDA graph: little but its weights is read."""
+    setup, network = setup_of(target, context=1), model_of(target)
+    token = torch.ones(1, 1, dtype=torch.long, device=target.device)
+    with torch.inference_mode():
+        run = measure.graphed(lambda: network(token, use_cache=False))
+        seconds = measure.fastest(run, target.device)
+    yield Figure(f"{target.sizes.serve}, one token", "time", "s", setup, (six_digits(seconds),))
 
 
-def _ids(bench: Bench, tokens: int) -> torch.Tensor:
-    return torch.zeros(1, tokens, dtype=torch.long, device=bench.device)
+def model_config(target: Target) -> PreTrainedConfig:
+    fields: dict[str, Any] = dict(model(target.sizes.serve).config)
+    return AutoConfig.for_model(**fields)
+
+
+def _ids(target: Target, tokens: int) -> torch.Tensor:
+    return torch.zeros(1, tokens, dtype=torch.long, device=target.device)

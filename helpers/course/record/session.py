@@ -12,10 +12,8 @@ from ...memory.accuracy.recordings import Entry, Made, Recording, read, read_all
 from ...memory.allocator import Snapshot
 from ...memory.allocator.compact import pack
 from ...memory.closed_form.breakdown import GIB, format_bytes
-from .bench import Bench, Figure
 from .experiments import Experiment, chosen
-from .gpu import Gpu
-from .scale import EARNEST
+from .target import FULL_SIZE, ExperimentSizes, Figure, Gpu, Target
 
 Say = Callable[[str], object]
 AGAIN = "the same command goes on where this one stopped"
@@ -25,7 +23,7 @@ AGAIN = "the same command goes on where this one stopped"
 class Session:
     """Where it writes and what came of each experiment: names, in order."""
 
-    bench: Bench
+    target: Target
     folder: Path
     recording: Recording
     say: Say
@@ -40,7 +38,7 @@ def record(
     names: Sequence[str] = (),
     force: bool = False,
     minutes: float = 10,
-    bench: Bench | None = None,
+    target: Target | None = None,
     say: Say = print,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
@@ -52,9 +50,9 @@ def record(
     if not minutes > 0:
         raise WorkbookError(f"minutes is {minutes:g}", "more than 0", "leave it out for 10")
     wanted = chosen(names)
-    bench = bench or Bench(Gpu())
-    session = Session(bench, folder, _so_far(bench, folder), say)
-    say(f"{session.recording.machine.title}, {format_bytes(bench.gpu.free_bytes())} free")
+    target = target or Target(Gpu())
+    session = Session(target, folder, _so_far(target, folder), say)
+    say(f"{session.recording.machine.title}, {format_bytes(target.gpu.free_bytes())} free")
     pending = [one for one in wanted if force or one.name not in session.recording.experiments]
     for one in wanted:
         if one not in pending:
@@ -67,18 +65,18 @@ def record(
     return _end(session)
 
 
-def listing(folder: Path, scale=EARNEST) -> str:
+def listing(folder: Path, sizes: ExperimentSizes = FULL_SIZE) -> str:
     """Each experiment with its chapter, what it needs, and on which devices it is recorded. Needs no GPU."""
     found = read_all(folder)
     lines = [f"{'experiment':<22}{'chapter':>8}{'GiB':>7}  {'what':<62}recorded on"]
     for one in chosen():
         where = ", ".join(recording.machine.name for recording in found if recording.of(one.name)) or "–"
-        lines.append(f"{one.name:<22}{one.chapter:>8}{one.needs(scale) / GIB:>7.1f}  {one.what:<62}{where}")
+        lines.append(f"{one.name:<22}{one.chapter:>8}{one.needs(sizes) / GIB:>7.1f}  {one.what:<62}{where}")
     return "\n".join(lines)
 
 
-def _so_far(bench: Bench, folder: Path) -> Recording:
-    machine = bench.gpu.machine()
+def _so_far(target: Target, folder: Path) -> Recording:
+    machine = target.gpu.machine()
     path = folder / f"{machine.name}.json"
     return replace(read(path), machine=machine) if path.exists() else Recording(machine, (), str(folder))
 
@@ -96,8 +94,8 @@ def _run_all(session: Session, pending: Sequence[Experiment], limit_s: float, cl
 
 
 def _has_room(session: Session, one: Experiment) -> bool:
-    session.bench.gpu.clear()
-    needs, free = one.needs(session.bench.scale), session.bench.gpu.free_bytes()
+    session.target.gpu.clear()
+    needs, free = one.needs(session.target.sizes), session.target.gpu.free_bytes()
     if needs > free:
         session.say(f"– {one.name}: skipped, it needs {format_bytes(needs)} and {format_bytes(free)} are free")
         session.skipped.append(one.name)
@@ -108,7 +106,7 @@ def _run(session: Session, one: Experiment, clock: Callable[[], float]) -> None:
     """Run one experiment and write its entries; a failure is told and leaves the file as it was."""
     begun = clock()
     try:
-        figures = list(one.run(session.bench))
+        figures = list(one.run(session.target))
         _keep(session, one, figures)
     except Exception as problem:  # any: a missing package, an out-of-memory error, a driver's mood
         session.say(f"✗ {one.name}: {_told(problem)}")
@@ -126,7 +124,7 @@ def _told(problem: Exception) -> str:
 
 def _keep(session: Session, one: Experiment, figures: Sequence[Figure]) -> None:
     """Histories first, then the file that names them, so that it never names one that is not there."""
-    made, device = session.bench.gpu.made(), session.recording.machine.name
+    made, device = session.target.gpu.made(), session.recording.machine.name
     entries = []
     for number, figure in enumerate(figures):
         name = _write_history(session.folder, device, one.name, number, figure.history) if figure.history else ""

@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form import budget
 from ...memory.measure.steps import TrainingRun, training_run
 from ...techniques.checkpointing import apply
-from .bench import Bench, Figure, sizes
-from .scale import Scale
+from .target import ExperimentSizes, Figure, Memory, Target, peak_figures
 
 POLICIES = ("none", "selective", "full")
+RECORDED = ("precision", "optimizer", "micro_batch", "sequence", "checkpointing")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe, a micro-batch and a policy; `fields` is what TrainSetup takes, `setup` what is recorded."""
+    """A recipe, a micro-batch and a policy; `recorded` is what is written of its `setup`."""
 
     precision: str = "bf16"
     micro_batch: int = 1
     checkpointing: str = "none"
 
-    def fields(self, scale: Scale) -> dict[str, object]:
-        return {
-            "model": scale.train,
-            "precision": self.precision,
-            "optimizer": "adamw-fused",
-            "micro_batch": self.micro_batch,
-            "sequence": scale.sequence,
-            "checkpointing": self.checkpointing,
-        }
+    def setup(self, sizes: ExperimentSizes) -> TrainSetup:
+        return TrainSetup(
+            sizes.train,
+            precision=self.precision,
+            optimizer="adamw-fused",
+            micro_batch=self.micro_batch,
+            sequence=sizes.sequence,
+            checkpointing=self.checkpointing,
+        )
 
-    def setup(self, scale: Scale) -> dict[str, object]:
-        return {"kind": "train", **self.fields(scale)}
+    def recorded(self, sizes: ExperimentSizes) -> dict[str, object]:
+        setup = self.setup(sizes)
+        return {"kind": "train", "model": sizes.train} | {name: getattr(setup, name) for name in RECORDED}
 
-    def needs_bytes(self, scale: Scale) -> int:
-        return budget.train(TrainSetup(**self.fields(scale)), cuda=True).peak_bytes
+    def needs_bytes(self, sizes: ExperimentSizes) -> int:
+        return budget.train(self.setup(sizes), cuda=True).peak_bytes
 
-    def prepared(self, bench: Bench) -> TrainingRun:
+    def prepared(self, target: Target) -> TrainingRun:
         """Ready for its second step; the first made the optimizer's states."""
-        ready = training_run(TrainSetup(**self.fields(bench.scale)), bench.device, apply)
+        ready = training_run(self.setup(target.sizes), target.device, apply)
         ready.step()
         return ready
 
@@ -50,34 +51,35 @@ BF16, AUTOCAST = Case(), Case("autocast-bf16")
 CHECKPOINTED = tuple(Case(micro_batch=2, checkpointing=policy) for policy in POLICIES)
 
 
-def step_of(case: Case, label: str):
+def step_of(case: Case, label: str) -> Callable[[Target], Iterator[Figure]]:
     """An experiment: the peaks of the second step, and the time of those that follow."""
 
-    def run(bench: Bench) -> Iterator[Figure]:
-        before, setup = bench.gpu.memory(), case.setup(bench.scale)
-        ready = case.prepared(bench)
-        yield from sizes(label, setup, bench.peak_over(before, ready.step))
-        yield Figure(label, "time of a step", "s", setup, (bench.seconds(ready.step),))
+    def run(target: Target) -> Iterator[Figure]:
+        before, setup = target.gpu.memory(), case.recorded(target.sizes)
+        ready = case.prepared(target)
+        yield from peak_figures(label, setup, target.peak_over(before, ready.step))
+        yield Figure(label, "time of a step", "s", setup, (target.seconds(ready.step),))
 
     return run
 
 
-def policies(bench: Bench) -> Iterator[Figure]:
+def policies(target: Target) -> Iterator[Figure]:
     """The bill of checkpointing: what each policy peaks at, and how long its step takes."""
     for case in CHECKPOINTED:
-        bench.gpu.clear()
-        yield from step_of(case, case.checkpointing)(bench)
+        target.gpu.clear()
+        yield from step_of(case, case.checkpointing)(target)
 
 
-def history(bench: Bench) -> Iterator[Figure]:
+def history(target: Target) -> Iterator[Figure]:
     """Two steps of a 1B shape, the model's own making included, with every request that the allocator heard."""
-    setup, kept = BF16.setup(bench.scale), []
+    setup = BF16.recorded(target.sizes)
+    kept: list[tuple[TrainingRun, Memory]] = []  # the model must be alive when the snapshot is taken
 
     def run() -> None:
-        ready = BF16.prepared(bench)
-        kept.extend((ready, bench.gpu.peak(ready.step)))
+        ready = BF16.prepared(target)
+        kept.append((ready, target.gpu.peak(ready.step)))
 
-    found = bench.gpu.history(run)
-    allocated, reserved = sizes("two steps", setup, kept[1])
+    found = target.gpu.history(run)
+    allocated, reserved = peak_figures("two steps", setup, kept[0][1])
     yield allocated
     yield Figure(reserved.label, reserved.quantity, reserved.unit, setup, reserved.values, history=found)

@@ -1,14 +1,14 @@
 """A memory budget as a pytest fixture, for any project's CI: a test fails when a block of code needs more than it did.
 
-    pytest_plugins = ["helpers.memory.meter.pytest_plugin"]      # in your top conftest.py
-
     def test_step(memory_budget):
         with memory_budget(mib=120) as spent:
             train_step()
 
 The peak is that of storages which the block allocates (and of the models in `holding`), rounded to 512 bytes as CUDA
 counts them, so a CPU runner guards what a GPU will use. On a GPU the allocator's own peak counts where it is higher.
-`--memory-report` prints every block's peak beside its budget. Imports memory; torch only when a budget is used.
+`--memory-report` prints every block's peak beside its budget. pytest finds the plugin where this package is installed;
+where it merely lies on the path: pytest_plugins = ["helpers.memory.meter.pytest_plugin"] in your top conftest.py.
+Imports memory; torch only when a budget is used.
 """
 
 from __future__ import annotations

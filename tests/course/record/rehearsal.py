@@ -1,7 +1,7 @@
 """A stand-in for the GPU: a meter counts what really happens on this CPU, and the simulator says what is reserved.
 
-It has the methods of `record.gpu.Gpu`, so every experiment runs as it would, at toy sizes, and its figures are true of
-this CPU: the same predictions are held against them, with `on="cpu"`.
+It has the methods of `record.target.Gpu`, so every experiment runs as it would, at toy sizes, and its figures are true
+of this CPU: they are compared with the same predictions, with `on="cpu"`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course.record.bench import Bench
-from helpers.course.record.gpu import Memory
-from helpers.course.record.scale import Scale
+from helpers.course.record.target import ExperimentSizes, Memory, Target
 from helpers.memory.accuracy.recordings import Machine, Made
 from helpers.memory.allocator import alloc, empty_cache, free, read_snapshot, replay
 from helpers.memory.measure import clock, probes
@@ -23,7 +21,7 @@ from tests.memory.allocator.snapshots import snapshot_of
 
 MADE = Made("2.11.0", "13.0", "580.65", "0.1.0", "2026-11-22")
 MACHINE = Machine("rehearsal", "a rehearsal on this CPU", "cpu", 2**34, (8, 0))
-TOY = Scale(
+TOY = ExperimentSizes(
     train="tiny-llama",
     sequence=32,
     serve="tiny-llama",
@@ -113,13 +111,13 @@ def quick_clocks() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def rehearsed(**changes: object) -> Iterator[Bench]:
-    """A bench on this CPU, its meter running."""
+def rehearsed(**changes: object) -> Iterator[Target]:
+    """This CPU as a target, its meter running."""
     meter = Meter()
     gc.freeze()  # what was imported is no garbage, and looking it through takes half a second each time
     with meter, quick_clocks():
         try:
-            yield Bench(CpuGpu(meter, **changes), TOY)
+            yield Target(CpuGpu(meter, **changes), TOY)
         finally:
             meter.stop()
             gc.unfreeze()

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from helpers.catalog.errors import WorkbookError
+from helpers.catalog.setup import TrainSetup
+from helpers.course.record import training
 from helpers.course.record.experiments import EXPERIMENTS, chosen
-from helpers.course.record.scale import EARNEST
+from helpers.course.record.target import FULL_SIZE
 from helpers.memory.accuracy import recorded
 from helpers.memory.accuracy.recordings import Entry
 from helpers.memory.allocator import compare_with_snapshot
@@ -49,8 +51,8 @@ def each_once():
 
 @pytest.mark.parametrize("one", each_once())
 def test_it_runs_and_agrees_with_the_predictions(one):
-    with rehearsed() as bench:
-        figures = list(one.run(bench))
+    with rehearsed() as target:
+        figures = list(one.run(target))
     answered = 0
     for figure in figures:
         entry = Entry(
@@ -72,9 +74,16 @@ def test_it_runs_and_agrees_with_the_predictions(one):
     assert (len(figures), answered) == FIGURES[one.name]
 
 
+@pytest.mark.parametrize("case", [training.BF16, training.AUTOCAST, *training.CHECKPOINTED])
+def test_what_is_recorded_of_a_step_rebuilds_its_setup(case):
+    fields = case.recorded(TOY)
+    assert fields.pop("kind") == "train"
+    assert TrainSetup(**fields) == case.setup(TOY)
+
+
 def test_what_each_needs_in_earnest_is_no_guess():
     """The closed form's bytes, plus a margin: 13.2 GiB of training, 15 GiB of weights, 5.6 in four bits."""
-    gib = {one.name: one.needs(EARNEST) / 2**30 for one in EXPERIMENTS}
+    gib = {one.name: one.needs(FULL_SIZE) / 2**30 for one in EXPERIMENTS}
     assert 13.2 < gib["03/snapshot-train"] == gib["02/train-1b"] < 14
     assert 15 < gib["01/decode-8b"] == gib["05/bf16-8b"] < 15.6
     assert 6 < gib["05/nf4-8b"] < 6.3
@@ -85,31 +94,31 @@ def test_what_each_needs_in_earnest_is_no_guess():
 
 def test_long_contexts_stop_where_the_memory_does():
     kv = next(one for one in EXPERIMENTS if one.name == "12/kv-long")
-    with rehearsed(free_bytes=kv.needs(TOY)) as bench:
-        (figure,) = kv.run(bench)
+    with rehearsed(free_bytes=kv.needs(TOY)) as target:
+        (figure,) = kv.run(target)
     assert figure.x == TOY.contexts[:1]
 
 
 def test_a_history_wants_an_allocator_that_holds_nothing():
-    with rehearsed() as bench:
+    with rehearsed() as target:
         left = torch.ones(1000)
         with pytest.raises(WorkbookError, match="were reserved before"):
-            list(EXPERIMENTS[0].run(bench))
+            list(EXPERIMENTS[0].run(target))
     assert left is not None
 
 
 def test_a_peak_leaves_out_what_was_there_before():
-    with rehearsed() as bench:
+    with rehearsed() as target:
         left = torch.ones(2**20)
-        before, made = bench.gpu.memory(), []
-        peak = bench.peak_over(before, lambda: made.append(torch.ones(3 * 2**20)))
+        before, made = target.gpu.memory(), []
+        peak = target.peak_over(before, lambda: made.append(torch.ones(3 * 2**20)))
     assert (before.allocated, peak.allocated) == (left.nbytes, 12 * 2**20)
 
 
 def test_without_bitsandbytes_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with rehearsed() as bench, pytest.raises(WorkbookError, match="pip install --no-deps bitsandbytes"):
-        list(chosen(["05/int8-8b"])[0].run(bench))
+    with rehearsed() as target, pytest.raises(WorkbookError, match="pip install --no-deps bitsandbytes"):
+        list(chosen(["05/int8-8b"])[0].run(target))
 
 
 def test_chosen_keeps_the_tables_order_and_knows_the_nearest_name():

@@ -11,8 +11,8 @@ import torch
 from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course.record import listing, record, session
-from helpers.course.record.bench import Figure
 from helpers.course.record.experiments import Experiment
+from helpers.course.record.target import Figure
 from helpers.memory.accuracy.recordings import read, read_all
 from helpers.memory.allocator import compare_with_snapshot
 from tests.course.record.rehearsal import MADE, rehearsed
@@ -25,19 +25,19 @@ def figures(*values, label="case"):
 
 
 class Table:
-    """Experiments by name that note when they run; `does` is called with the bench and gives the figures."""
+    """Experiments by name that note when they run; `does` is called with the target and gives the figures."""
 
     def __init__(self, monkeypatch) -> None:
         self.ran: list[str] = []
         self.experiments: list[Experiment] = []
         monkeypatch.setattr(session, "chosen", lambda names=(): self.experiments)
 
-    def add(self, name, does=lambda bench: figures(7), needs=0):
-        def run(bench):
+    def add(self, name, does=lambda target: figures(7), needs=0):
+        def run(target):
             self.ran.append(name)
-            return does(bench)
+            return does(target)
 
-        self.experiments.append(Experiment(name, "a test", lambda scale: needs, run))
+        self.experiments.append(Experiment(name, "a test", lambda sizes: needs, run))
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def recorded_into(tmp_path):
 
     def run(**options):
         said: list[str] = []
-        with rehearsed(**options.pop("gpu", {})) as bench:
-            code = record(tmp_path, bench=bench, say=said.append, **options)
+        with rehearsed(**options.pop("gpu", {})) as target:
+            code = record(tmp_path, target=target, say=said.append, **options)
         return code, "\n".join(said)
 
     run.path = tmp_path / "rehearsal.json"
@@ -60,7 +60,7 @@ def recorded_into(tmp_path):
 
 
 def test_each_is_written_with_its_setup_and_provenance(table, recorded_into):
-    table.add("01/a", lambda bench: figures(7, 8))
+    table.add("01/a", lambda target: figures(7, 8))
     assert recorded_into() == (
         0,
         "a rehearsal on this CPU, 16.00 GiB free\n✓ 01/a: 2 figures, 0 s\n"
@@ -73,7 +73,7 @@ def test_each_is_written_with_its_setup_and_provenance(table, recorded_into):
 
 def test_it_goes_on_where_it_stopped_and_force_begins_again(table, recorded_into):
     values = itertools.count(1)
-    table.add("01/a", lambda bench: figures(next(values)))
+    table.add("01/a", lambda target: figures(next(values)))
     recorded_into()
     table.add("02/b")
     assert "– 01/a: recorded already" in recorded_into()[1]
@@ -85,7 +85,7 @@ def test_it_goes_on_where_it_stopped_and_force_begins_again(table, recorded_into
 
 
 def test_an_interruption_keeps_what_was_done(table, recorded_into):
-    def interrupted(bench):
+    def interrupted(target):
         raise KeyboardInterrupt
 
     table.add("01/a")
@@ -93,18 +93,18 @@ def test_an_interruption_keeps_what_was_done(table, recorded_into):
     code, said = recorded_into()
     assert (code, read(recorded_into.path).experiments) == (1, ("01/a",))
     assert "the same command goes on" in said
-    table.experiments[1] = Experiment("02/b", "", lambda scale: 0, lambda bench: figures(3))
+    table.experiments[1] = Experiment("02/b", "", lambda sizes: 0, lambda target: figures(3))
     assert recorded_into()[0] == 0
     assert read(recorded_into.path).experiments == ("01/a", "02/b")
     assert not list(recorded_into.path.parent.glob(".*")), "a half-written file was left"
 
 
 def test_a_failure_is_told_writes_nothing_and_the_others_go_on(table, recorded_into):
-    def too_large(bench):
+    def too_large(target):
         yield figures(5)[0]
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.91 GiB.\nmore lines")
 
-    def misused(bench):
+    def misused(target):
         raise WorkbookError("bitsandbytes is missing", "it", "pip install it")
 
     table.add("01/a", too_large)
@@ -121,12 +121,12 @@ def test_a_failure_is_told_writes_nothing_and_the_others_go_on(table, recorded_i
 def test_a_failure_holds_no_tensor_alive(table, recorded_into):
     seen = []
 
-    def too_large(bench):
+    def too_large(target):
         kept = torch.ones(2**20)
         raise torch.OutOfMemoryError(f"{kept.numel()} values")
 
     table.add("01/a", too_large)
-    table.add("02/b", lambda bench: seen.append(bench.gpu.memory().allocated) or figures(1))
+    table.add("02/b", lambda target: seen.append(target.gpu.memory().allocated) or figures(1))
     assert recorded_into()[0] == 1
     assert seen == [0]
 
@@ -153,7 +153,7 @@ def test_nothing_is_begun_that_would_end_late(table, recorded_into):
 
 
 def test_a_number_that_cannot_be_is_not_written(table, recorded_into):
-    table.add("01/a", lambda bench: figures(0))
+    table.add("01/a", lambda target: figures(0))
     code, said = recorded_into()
     assert code == 1
     assert "values is (0,)" in said
@@ -162,15 +162,15 @@ def test_a_number_that_cannot_be_is_not_written(table, recorded_into):
 
 @pytest.mark.parametrize("minutes", [0, -1, float("nan")])
 def test_minutes_above_zero(minutes, tmp_path):
-    with pytest.raises(WorkbookError, match="minutes is"), rehearsed() as bench:
-        record(tmp_path, minutes=minutes, bench=bench)
+    with pytest.raises(WorkbookError, match="minutes is"), rehearsed() as target:
+        record(tmp_path, minutes=minutes, target=target)
 
 
 def test_histories_lie_beside_and_replay(tmp_path):
     """The real thing, in two calls: snapshots in files of a few kilobytes."""
     for names in (["03/snapshot-cat"], ["03/snapshot-random"]):
-        with rehearsed() as bench:
-            assert record(tmp_path, names, bench=bench, say=lambda line: None) == 0
+        with rehearsed() as target:
+            assert record(tmp_path, names, target=target, say=lambda line: None) == 0
     (found,) = read_all(tmp_path)
     files = sorted(path.name for path in (tmp_path / "rehearsal.snapshots").iterdir())
     assert files == ["03-snapshot-cat-0.json.gz", "03-snapshot-random-0.json.gz"]
@@ -188,8 +188,8 @@ def test_without_a_gpu_it_refuses_and_writes_nothing(tmp_path, capsys):
 
 
 def test_list_needs_no_gpu_and_says_what_is_recorded(tmp_path, capsys):
-    with rehearsed() as bench:
-        record(tmp_path, ["03/snapshot-cat"], bench=bench, say=lambda line: None)
+    with rehearsed() as target:
+        record(tmp_path, ["03/snapshot-cat"], target=target, say=lambda line: None)
     assert main(["record", "--list", "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == listing(tmp_path).splitlines()

@@ -34,8 +34,8 @@ def rehearsal(tmp_path_factory) -> Recording:
     """A training step and a history, recorded on this CPU: what the instruments say of a CPU is held against it."""
     folder = tmp_path_factory.mktemp("recordings")
     for name in ("02/train-1b", "03/snapshot-cat"):  # each with an allocator of its own
-        with rehearsed() as bench:
-            assert record(folder, [name], bench=bench, say=lambda line: None) == 0
+        with rehearsed() as target:
+            assert record(folder, [name], target=target, say=lambda line: None) == 0
     return read(folder / "rehearsal.json")
 
 
@@ -103,8 +103,8 @@ def merged(snapshot):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_history_that_the_simulator_does_not_follow_is_told(tmp_path, change, words):
-    with rehearsed() as bench:
-        record(tmp_path, ["03/snapshot-random"], bench=bench, say=lambda line: None)
+    with rehearsed() as target:
+        record(tmp_path, ["03/snapshot-random"], target=target, say=lambda line: None)
     recording = read(tmp_path / "rehearsal.json")
     (entry,) = recording.entries
     assert not list(recorded.disagreements(recording))

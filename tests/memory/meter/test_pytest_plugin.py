@@ -267,7 +267,3 @@ def test_on_a_gpu_the_allocators_peak_counts_and_inner_blocks_leave_the_outer_on
     assert (outer.peak_bytes, inner.peak_bytes) == (5000, 300)
     assert outer.unseen_bytes == 5000
     assert "that no operator returned" in str(outer)
-
-
-def test_our_own_suite_does_not_load_it(request):
-    assert not request.config.pluginmanager.has_plugin("helpers.memory.meter.pytest_plugin")

@@ -17,7 +17,18 @@ from helpers.course.doctor.nvidia_smi import Gpu
 from helpers.course.doctor.packages import Package, Torch
 from helpers.course.doctor.verdicts import has_code_for
 from helpers.course.release import released
-from tests.course.doctor_machines import CHAPTERS, CPU_BUILD, FAULTS, FINE, GIB, GOOD, H100, LAPTOP, PACKAGES
+from tests.course.doctor.machines import (
+    CHAPTERS,
+    CPU_BUILD,
+    FAULTS,
+    FINE,
+    GIB,
+    GOOD,
+    H100,
+    LAPTOP,
+    MIG_SLICE,
+    PACKAGES,
+)
 from tests.course.example_lab import example_lab
 
 
@@ -93,14 +104,18 @@ def test_a_gpu_is_described_with_what_the_catalogue_knows():
     assert "and 4 more" in printed
 
 
-def test_a_laptop_is_told_what_a_gpu_would_add_and_a_remote_reader_what_to_type():
-    machine = replace(LAPTOP, port_holder="Jupyter (process 12)", tunnel="ssh -L 8888:localhost:8888 me@machine")
-    printed = report.text(machine, *examine(machine, CHAPTERS))
-    assert "up to 4 GiB of memory; runs, richer on a GPU" in printed
-    assert "taken by Jupyter (process 12)" in printed
-    assert "from your own computer: ssh -L 8888:localhost:8888 me@machine (with the port that it names)" in printed
+def test_a_mig_slice_is_not_its_card():
+    printed = report.text(MIG_SLICE, *examine(MIG_SLICE, CHAPTERS))
+    assert "holding its memory" not in printed, "its neighbour's processes are not its own"
+    assert "not in the catalogue" in printed, "a slice has not the bandwidth of the card"
+
+
+def test_a_laptop_is_told_what_a_gpu_would_add_and_a_container_its_share():
+    assert "up to 4 GiB of memory; runs, richer on a GPU" in report.text(LAPTOP, *examine(LAPTOP, CHAPTERS))
     apple = replace(LAPTOP, torch=replace(CPU_BUILD, mps=True))
     assert "Apple (torch can use it as mps)" in report.text(apple, *examine(apple, CHAPTERS))
+    container = replace(LAPTOP, memory_limited=True)
+    assert "60 GiB free of this container's 64 GiB" in report.text(container, *examine(container, CHAPTERS))
 
 
 def test_a_terminal_without_our_marks_still_tells_good_from_bad():
@@ -130,7 +145,7 @@ def test_build_and_release_keep_the_needs(tmp_path):
 
 
 def test_the_exit_code_says_whether_every_chapter_can_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(machine_room, "gather", lambda root, names: LAPTOP)
+    monkeypatch.setattr(machine_room, "gather", lambda root, names: replace(LAPTOP, in_clone=root is not None))
     (tmp_path / "notebooks").mkdir()
     assert doctor(tmp_path) == 0
     assert "Nothing to fix." in capsys.readouterr().out
@@ -139,10 +154,11 @@ def test_the_exit_code_says_whether_every_chapter_can_run(tmp_path, monkeypatch,
     assert "✗ 05 x" in capsys.readouterr().out
     assert doctor(tmp_path, as_json=True) == 1
     assert json.loads(capsys.readouterr().out)["chapters"][0]["runs"] is False
+    assert doctor(None) == 0
+    assert "chapters and labs come with a clone" in capsys.readouterr().out
 
 
-def test_the_command_examines_this_machine(monkeypatch, capsys):
-    monkeypatch.setenv("SSH_CONNECTION", "198.51.100.1 5 10.0.0.2 22")
+def test_the_command_examines_this_machine(capsys):
     code = main(["doctor", "--json"])
     printed = capsys.readouterr()
     said = json.loads(printed.out)
@@ -155,6 +171,4 @@ def test_the_command_examines_this_machine(monkeypatch, capsys):
     assert 0 < here["memory_free_bytes"] <= here["memory_bytes"]
     assert here["torch"]["threads"] >= 1
     assert all(not one["error"] for one in here["packages"] if one["name"] in ("torch", "transformers"))
-    assert here["tunnel"].endswith("@machine")
-    assert here["place"]["machine_cores"] == os.cpu_count()
-    assert here["place"]["models_folder"]
+    assert 1 <= here["cores"] <= (os.cpu_count() or 1)

@@ -10,8 +10,8 @@ import torch
 
 from helpers.catalog.errors import WorkbookError
 from helpers.course.doctor.nvidia_smi import Driver
-from helpers.course.record import gpu
-from helpers.course.record.gpu import Gpu, Memory
+from helpers.course.record import target as module
+from helpers.course.record.target import Gpu, Memory
 from helpers.memory.allocator import MIB, alloc, compare_with_snapshot
 from tests.memory.allocator.snapshots import snapshot_of
 
@@ -44,7 +44,7 @@ def cuda(monkeypatch):
     record = lambda **options: state.calls.append(options)  # noqa: E731
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: snapshot_of([alloc("x", 3 * MIB)]))
-    monkeypatch.setattr(gpu.nvidia_smi, "ask", lambda: Driver("580.65.06", "13.0"))
+    monkeypatch.setattr(module.nvidia_smi, "ask", lambda: Driver("580.65.06", "13.0"))
     return state
 
 
@@ -63,16 +63,16 @@ def test_with_what_it_was_made(cuda, monkeypatch):
     made = Gpu().made()
     assert (made.torch, made.driver) == (torch.__version__, "580.65.06")
     assert datetime.date.fromisoformat(made.date)
-    monkeypatch.setattr(gpu.nvidia_smi, "ask", lambda: None)
+    monkeypatch.setattr(module.nvidia_smi, "ask", lambda: None)
     assert Gpu().made().driver == ""
 
 
 def test_the_version_names_the_commit_of_this_repository_only(monkeypatch, tmp_path):
-    assert gpu.workbook_version().startswith("0.1")
-    monkeypatch.setattr(gpu, "_git", lambda *words: str(gpu.ROOT) if "--show-toplevel" in words else "1a2b3c4")
-    assert gpu.workbook_version().endswith(" 1a2b3c4")
-    monkeypatch.setattr(gpu, "_git", lambda *words: str(tmp_path) if "--show-toplevel" in words else "1a2b3c4")
-    assert " " not in gpu.workbook_version()
+    assert module.workbook_version().startswith("0.1")
+    monkeypatch.setattr(module, "_git", lambda *words: str(module.ROOT) if "--show-toplevel" in words else "1a2b3c4")
+    assert module.workbook_version().endswith(" 1a2b3c4")
+    monkeypatch.setattr(module, "_git", lambda *words: str(tmp_path) if "--show-toplevel" in words else "1a2b3c4")
+    assert " " not in module.workbook_version()
 
 
 def test_peaks_are_reset_before_and_read_after(cuda):
@@ -94,7 +94,7 @@ def test_a_history_is_recorded_from_nothing_and_switched_off(cuda):
     found = Gpu().history(lambda: cuda.calls.append("run"))
     assert compare_with_snapshot(found).agrees
     options = [call for call in cuda.calls if call != "synchronize"]
-    assert options == [{"max_entries": gpu.MOST_EVENTS, "context": None}, "run", {"enabled": None}]
+    assert options == [{"max_entries": module.MOST_EVENTS, "context": None}, "run", {"enabled": None}]
     cuda.calls.clear()
     with pytest.raises(ZeroDivisionError):
         Gpu().history(lambda: 1 / 0)

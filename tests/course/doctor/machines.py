@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from helpers.course.doctor.machine import Machine
+from helpers.course.doctor.machine import Machine, with_processes
 from helpers.course.doctor.needs import Chapter, Needs
 from helpers.course.doctor.nvidia_smi import Driver, Gpu
 from helpers.course.doctor.packages import Package, Torch
@@ -22,6 +22,7 @@ GOOD = Machine(
     python=Package("Python", "3.12.4", ">=3.11,<3.14"),
     environment="the workbook's .venv",
     venv_waits=False,
+    in_clone=True,
     cpu="EPYC",
     cores=8,
     memory_bytes=64 * GIB,
@@ -33,8 +34,6 @@ GOOD = Machine(
     gpus=(H100,),
     driver=DRIVER,
     visible_devices=None,
-    port_holder="",
-    tunnel="",
 )
 LAPTOP = replace(GOOD, torch=CPU_BUILD, gpus=(), driver=None)
 CHAPTERS = (
@@ -51,6 +50,15 @@ def beside_a_gpu(**torch: object) -> Machine:
     return replace(GOOD, gpus=(), torch=Torch(threads=8, **torch))
 
 
+def lost(why_not: str = "", cuda: str = "13.0", **gpu: object) -> Machine:
+    """An H100 that the driver lists and torch, built for CUDA 13.0, cannot use."""
+    driver = replace(DRIVER, cuda=cuda, gpus=(replace(H100, **gpu),))
+    return replace(GOOD, gpus=(), driver=driver, torch=Torch(threads=8, cuda_build="13.0", why_not=why_not))
+
+
+DIVIDED = Driver("580.1", "13.0", (replace(H100, mig=True, slices=2),))
+SLICE = Gpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb", int(9.75 * GIB), 9 * GIB, "9.0", "some-slice")
+MIG_SLICE = replace(GOOD, gpus=with_processes((SLICE,), DIVIDED), driver=DIVIDED)
 GONE = Package("torch")
 AGAIN = "rm -rf .venv; make lab"
 # machine, what is said first, what to do, the chapters that cannot run
@@ -115,7 +123,41 @@ FAULTS = {
     "driver too old": (
         beside_a_gpu(cuda_build="13.0", why_not="RuntimeError: driver too old"),
         "driver 550.54 supports CUDA 12.4, this torch needs 13.0",
-        "update the NVIDIA driver",
+        "rm -rf .venv; make lab chooses a build for this driver",
+        [],
+    ),
+    "a driver of CUDA 11": (lost(cuda="11.4"), "supports CUDA 11.4", "update to a driver for CUDA 12.0 or later", []),
+    "MIG without a slice": (lost(mig=True), "no slice of it has been made", "nvidia-smi -mig 0", []),
+    "slices, and none for this container": (
+        lost("RuntimeError: No CUDA GPUs are available", mig=True, slices=2),
+        "No CUDA GPUs are available",
+        "docker run --gpus all",
+        [],
+    ),
+    "prohibited": (lost(compute_mode="Prohibited"), "compute mode is Prohibited", "nvidia-smi -c 0", []),
+    "no fabric manager": (
+        lost("RuntimeError: cudaGetDeviceCount() Error 802: system not yet initialized"),
+        "Error 802",
+        "nvidia-fabricmanager",
+        [],
+    ),
+    "no fabric manager, and a driver a little older than torch": (
+        lost("RuntimeError: Error 802: system not yet initialized", cuda="12.2"),
+        "Error 802",
+        "nvidia-fabricmanager",
+        [],
+    ),
+    "no unified memory": (lost("RuntimeError: CUDA unknown error - this"), "unknown error", "modprobe nvidia-uvm", []),
+    "held in exclusive mode": (
+        lost("AcceleratorError: CUDA-capable device(s) is/are busy or unavailable"),
+        "busy or unavailable",
+        "shut down what computes on it",
+        [],
+    ),
+    "CPU build beside a GPU, and no clone": (
+        replace(beside_a_gpu(), in_clone=False),
+        "this torch is the CPU build",
+        "pytorch.org/get-started",
         [],
     ),
     "hidden GPU": (
@@ -160,12 +202,6 @@ FAULTS = {
         "pip install 'jupyterlab'",
         [],
     ),
-    "more threads than cores": (
-        replace(LAPTOP, torch=replace(CPU_BUILD, threads=64), cores=2),
-        "64 threads on 2 cores",
-        "export OMP_NUM_THREADS=2",
-        [],
-    ),
 }
 FINE = {
     "a laptop": LAPTOP,
@@ -175,5 +211,6 @@ FINE = {
     "an older CUDA 12 driver that torch accepts": replace(GOOD, driver=replace(DRIVER, cuda="12.0")),
     "nothing can be told": replace(LAPTOP, memory_bytes=None, memory_free_bytes=None, disk_free_bytes=None),
     "AMD": replace(LAPTOP, torch=Torch(hip_build="6.4", threads=8, gpus=(H100,)), gpus=(H100,)),
-    "port taken": replace(LAPTOP, port_holder="Jupyter (process 12)"),
+    "a MIG slice beside other people's": MIG_SLICE,
+    "no clone, and no JupyterLab": replace(LAPTOP, in_clone=False),
 }

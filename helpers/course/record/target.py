@@ -1,6 +1,6 @@
-"""The GPU at hand, as an experiment asks it: what it is, what it holds, at most, and the history of its allocator.
+"""What an experiment is given, and what it gives back: the GPU at hand, how large to be, and figures.
 
-Tests put a stand-in with the same methods in its place; the calls to torch.cuda themselves have not run on a GPU yet.
+Tests put a stand-in with the methods of `Gpu` in its place; its calls to torch.cuda have not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import datetime
 import gc
 import re
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +57,7 @@ class Gpu:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         name = re.sub(r"[^a-z0-9.]+", "-", describe(properties.name, properties.total_memory).name.lower()).strip("-")
         capability = torch.cuda.get_device_capability()
-        return Machine(name, properties.name, self.device, properties.total_memory, tuple(capability))
+        return Machine(name, properties.name, self.device, properties.total_memory, capability)
 
     def made(self) -> Made:
         """With what, and when, is measured now."""
@@ -114,6 +116,92 @@ class Gpu:
             return live_snapshot()
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
+
+
+@dataclass(frozen=True)
+class ExperimentSizes:
+    """How large the experiments are. The defaults are the real ones, 1B and 8B shapes; tests rehearse with toys.
+
+    Models by their catalogue names, tokens, and bytes.
+
+    `sweep_bytes` None is the sweep's own choice. A cache is filled to each of `contexts` in chunks of `chunk` tokens.
+    `cat_tokens` are where a cache that grows by torch.cat begins and ends, `cat_users` whose it is. A history of random
+    requests has `random_steps`, of up to 2**`random_log2` bytes. A step's time is the fastest of `timed_runs`.
+    """
+
+    train: str = "llama-3.2-1b"
+    sequence: int = 2048
+    serve: str = "llama-3.1-8b"
+    contexts: tuple[int, ...] = (2048, 8192, 16384, 32768, 65536)
+    chunk: int = 2048
+    decode_context: int = 8192
+    sweep_bytes: int | None = None
+    copy_bytes: int = 2**28
+    probes: tuple[str, ...] = ("copy", "layernorm", "softmax", "GEMV", "attention", "GEMM")
+    cat_tokens: tuple[int, int] = (512, 640)
+    cat_users: int = 32
+    random_steps: int = 3000
+    random_log2: float = 26.0
+    timed_runs: int = 5
+
+
+FULL_SIZE = ExperimentSizes()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured thing, as `recordings.Entry` keeps it; `history` becomes a file beside the recording."""
+
+    label: str
+    quantity: str
+    unit: str
+    setup: Mapping[str, object]
+    values: tuple[float, ...]
+    x: tuple[float, ...] = ()
+    x_unit: str = ""
+    history: Snapshot | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an experiment measures: the device that is asked, and how large to be."""
+
+    gpu: Gpu
+    sizes: ExperimentSizes = FULL_SIZE
+
+    @property
+    def device(self) -> str:
+        return self.gpu.device
+
+    def peak_over(self, before: Memory, run: Callable[[], object]) -> Memory:
+        """The peaks while `run()` ran, less what was there `before` this experiment.
+
+        Small tensors may go into a segment that was there: reserved then reads low by one such segment, 2 MiB.
+        """
+        peak = self.gpu.peak(run)
+        return Memory(peak.allocated - before.allocated, peak.reserved - before.reserved)
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """The fastest of a few runs: for steps that take tens of milliseconds and more."""
+        taken = []
+        for _ in range(self.sizes.timed_runs):
+            self.gpu.finish()
+            start = time.perf_counter()
+            run()
+            self.gpu.finish()
+            taken.append(time.perf_counter() - start)
+        return six_digits(min(taken))
+
+
+def peak_figures(label: str, setup: Mapping[str, object], peak: Memory) -> Iterable[Figure]:
+    """The two figures of a run's peak."""
+    yield Figure(label, "peak allocated", "bytes", setup, (peak.allocated,))
+    yield Figure(label, "peak reserved", "bytes", setup, (peak.reserved,))
+
+
+def six_digits(value: float) -> float:
+    """Six six_digits: more is noise in a time."""
+    return float(f"{value:.6g}")
 
 
 def workbook_version() -> str:
