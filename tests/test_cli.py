@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.catalog import MODELS, device, model
+from helpers.catalog import MODELS, TrainSetup, device, model
 from helpers.cli import main
+from helpers.memory.closed_form import budget
 from helpers.memory.closed_form.breakdown import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -329,3 +330,29 @@ def test_checkpointing_answers_with_every_policy(capsys):
     assert all(name in said for name in ("none", "full", "sqrt-n", "module:mlp"))
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("gpu", ["m4-max-128gb", "mi300x-192gb"])
+@pytest.mark.parametrize(
+    "command", ["train --sequence 512", "checkpointing --sequence 512", "zero --sequence 512 --ranks 2", "serve", "kv"]
+)
+def test_a_card_without_cuda_gets_its_tensors_and_no_word_of_cuda_s(command, gpu, capsys):
+    """The bytes of the tensors, as budget.train has them for no device, and one sentence on what is left out."""
+    kind, *flags = command.split()
+    asked = ["estimate", kind, "--model", "llama-3.2-1b", *flags, "--gpu", gpu]
+    assert main(asked) == 0
+    said = capsys.readouterr().out
+    assert "CUDA" not in said.replace("has no CUDA", "")
+    assert "has no CUDA" in said or kind in ("serve", "kv")
+    assert main([*asked, "--json"]) == 0
+    if kind == "train":
+        found = json.loads(capsys.readouterr().out)
+        assert found["peak_bytes"] == budget.train(TrainSetup("llama-3.2-1b", sequence=512)).peak_bytes
+
+
+def test_what_would_fit_a_card_without_cuda_says_so(capsys):
+    asked = ["estimate", "train", "--model", "llama-3-8b", "--sequence", "512", "--fit", "--gpu", "m4-max"]
+    assert main([*asked, "--micro-batch", "64"]) == 0
+    said = capsys.readouterr().out
+    assert "too much. What would fit" in said
+    assert "CUDA" not in said.replace("has no CUDA", "")

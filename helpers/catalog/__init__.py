@@ -9,10 +9,9 @@ Every figure is in data/, with its source and date. torch and Transformers are i
 by `model` for a family that has no closed form in families.
 """
 
-from .devices import DEVICES, Device, Figure, device
+from .devices import DEVICES, Device, Figure, detect, device
 from .errors import WorkbookError, unknown_name
 from .formats import NUMBER_FORMATS, NumberFormat, number_format
-from .live import detect
 from .models import MODELS, model
 from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
 from .setup import ServeSetup, TrainSetup

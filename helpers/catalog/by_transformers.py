@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from .errors import WorkbookError
 from .families import FAMILIES
@@ -53,10 +54,12 @@ def _build(config: Mapping[str, object], name: str):
             ", ".join(FAMILIES),
             "install transformers and torch, and the model will be counted without memory",
         ) from None
-    kept = {key: value for key, value in config.items() if key not in ("quantization_config", "model_type")}
+    kept: dict[str, Any] = {
+        key: value for key, value in config.items() if key not in ("quantization_config", "model_type")
+    }
     try:
         with torch.device("meta"):
-            settings = AutoConfig.for_model(config["model_type"], **kept)
+            settings = AutoConfig.for_model(str(config["model_type"]), **kept)
             # The experts' grouped product takes BF16 only; counts do not depend on it.
             return AutoModelForCausalLM.from_config(settings, dtype=torch.bfloat16).eval()
     except Exception as problem:  # Transformers raises whatever it likes on a config it cannot use
@@ -90,7 +93,8 @@ def _linears(net) -> Iterator[LinearGroup]:
         if isinstance(module, torch.nn.Linear):
             linear = Linear(name, module.in_features, module.out_features, module.bias is not None)
         elif isinstance(module, Conv1D):  # GPT-2's linear, stored transposed
-            linear = Linear(name, *module.weight.shape, bias=True)
+            inputs, outputs = module.weight.shape
+            linear = Linear(name, inputs, outputs, bias=True)
         else:
             continue
         yield LinearGroup(_part(path), linear, 1)
@@ -125,7 +129,7 @@ def _probe_cache(net) -> tuple[Attention, ...]:
         return ()
 
 
-def _cached_attention(config: object, layer: object) -> Attention:
+def _cached_attention(config: Any, layer: Any) -> Attention:
     keys, values = layer.keys.shape, layer.values.shape
     if len(keys) != 4 or keys != values or keys[2] != _CONTEXT:
         raise ValueError("not one K and one V of the same shape")

@@ -1,26 +1,31 @@
-"""GPUs, each figure with its kind, source and date; an entry without them cannot be built."""
+"""GPUs, each figure with its kind, source and date; an entry without them cannot be built. `detect` imports torch."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 from .errors import WorkbookError, unknown_name
 
+Vendor = Literal["nvidia", "amd", "apple"]
 KINDS = ("datasheet", "paper", "measured", "convention")
 BOTH_WAYS = "both directions"
 DIRECTIONS = (BOTH_WAYS, "per direction", "reads and writes together", "reads")
 ON_CHIP = ("registers", "l1", "l2", "l3")  # nearest to the arithmetic first
-SINGLE = ("memory_type", "capacity", "memory_bandwidth", "units", "price_class")
+SINGLE = ("compute_capability", "memory_type", "capacity", "memory_bandwidth", "units", "price_class")
 GROUPS = ("sizes", "bandwidths", "peak_flops", "links")
 
 _DATA = Path(__file__).parent / "data" / "devices.json"
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
+_VERSION = re.compile(r"\d{1,2}\.\d")
+SAME_CARD = 0.10  # a vGPU or a partition may carry the name of the whole card: its rates would not be the card's
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,27 @@ class Figure:
             "where the figure is from",
         )
         self._require(isinstance(self.date, str) and bool(_DATE.fullmatch(self.date)), "date", "YYYY[-MM[-DD]]")
-        counted = type(self.value) is int and self.value > 0
-        self._require(counted or self.unit in ("type", "class"), "value", "a whole number above 0")
+        self._require(
+            self._value_fits(), "value", "major.minor" if self.unit == "version" else "a whole number above 0"
+        )
         wants = self.unit == "bytes/s"
         self._require(
             (self.direction in DIRECTIONS) if wants else not self.direction,
             "direction",
             " | ".join(DIRECTIONS) if wants else f"nothing: {self.unit} has no direction",
         )
+
+    @property
+    def number(self) -> int:
+        """The value of a figure that counts something; a type, a class and a version are text."""
+        if not isinstance(self.value, int):
+            raise TypeError(f"{self.value!r} {self.unit} is no number")
+        return self.value
+
+    def _value_fits(self) -> bool:
+        if isinstance(self.value, str):
+            return self.unit in ("type", "class") or (self.unit == "version" and bool(_VERSION.fullmatch(self.value)))
+        return type(self.value) is int and self.value > 0 and self.unit != "version"
 
     def _require(self, true: bool, part: str, expected: str) -> None:
         if not true:
@@ -65,7 +83,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Level:
+class MemoryLevel:
     """A level of the memory hierarchy over the whole device; `bytes_per_s` is None where no source gives it."""
 
     name: str
@@ -80,7 +98,7 @@ class Device:
     `capacity` is the total that PyTorch reports: the H100's "80 GB" are 79.22 GiB. Rates are dense, never
     sparse. `units` are streaming multiprocessors, compute units or GPU cores; `sizes` and `bandwidths` are of
     all of them together. `unified`: the CPU uses the same memory, so there is no link to a host. `cuda_names`
-    are the names under which PyTorch reports the GPU.
+    are the names under which PyTorch reports the GPU. `compute_capability` is that of CUDA's GPUs, None for others.
 
     >>> device("h100").memory_bytes_per_s, device("h100").link_bytes_per_s("nvlink")
     (3350000000000, 450000000000)
@@ -89,6 +107,8 @@ class Device:
     name: str
     title: str
     capacity: Figure
+    vendor: Vendor | None = None
+    compute_capability: Figure | None = None
     memory_type: Figure | None = None
     memory_bandwidth: Figure | None = None
     price_class: Figure | None = None
@@ -106,33 +126,41 @@ class Device:
 
     @property
     def capacity_bytes(self) -> int:
-        return self.capacity.value
+        return self.capacity.number
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """CUDA's compute capability as (major, minor): (9, 0) of an H100. None without CUDA, or where it is unknown."""
+        if self.compute_capability is None:
+            return None
+        major, minor = str(self.compute_capability.value).split(".")
+        return int(major), int(minor)
 
     @property
     def memory_bytes_per_s(self) -> int:
         """Bytes read or written from device memory per second, together."""
-        return self._known(self.memory_bandwidth, "memory bandwidth").value
+        return self._known(self.memory_bandwidth, "memory bandwidth").number
 
     @property
     def l2_bytes(self) -> int:
-        return self._known(self.sizes.get("l2"), "L2 size").value
+        return self._known(self.sizes.get("l2"), "L2 size").number
 
-    def levels(self) -> tuple[Level, ...]:
+    def levels(self) -> tuple[MemoryLevel, ...]:
         """The levels whose size is known, nearest to the arithmetic first; the last is the device's memory.
 
         >>> [(level.name, level.size_bytes // 2**20) for level in device("h100").levels()]
         [('registers', 33), ('l1', 33), ('l2', 50), ('memory', 81121)]
         """
         on_chip = [
-            Level(name, self.sizes[name].value, _value(self.bandwidths.get(name)))
+            MemoryLevel(name, self.sizes[name].number, _number(self.bandwidths.get(name)))
             for name in ON_CHIP
             if name in self.sizes
         ]
-        return (*on_chip, Level("memory", self.capacity_bytes, _value(self.memory_bandwidth)))
+        return (*on_chip, MemoryLevel("memory", self.capacity_bytes, _number(self.memory_bandwidth)))
 
     def flops_per_s(self, number_format: str) -> int:
         """Dense peak of the matrix units in `number_format`; an error where it has none, as T4 for bf16."""
-        return self._pick("peak_flops", "rate", f"rate of {self.name} for number format", number_format).value
+        return self._pick("peak_flops", "rate", f"rate of {self.name} for number format", number_format).number
 
     def link_bytes_per_s(self, link: str) -> int:
         """Bytes per second in ONE direction over "pcie", "nvlink" or "infinity-fabric"; datasheets add both up."""
@@ -143,7 +171,7 @@ class Device:
                 "name a GPU with a link, or take `memory_bytes_per_s`, which both processors share",
             )
         figure = self._pick("links", "link speed", f"link of {self.name}", link)
-        return figure.value // 2 if figure.direction == BOTH_WAYS else figure.value
+        return figure.number // 2 if figure.direction == BOTH_WAYS else figure.number
 
     def figures(self) -> tuple[Figure, ...]:
         """Every figure, for a table of sources."""
@@ -184,20 +212,26 @@ def device(name: str | Device) -> Device:
     raise unknown_name("device", name, [n for entry in DEVICES.values() for n in (entry.name, *entry.aliases)])
 
 
-def build_device(name: str, entry: Mapping[str, object]) -> Device:
+def build_device(name: str, entry: Mapping[str, Any]) -> Device:
     """A Device from an entry of data/devices.json; WorkbookError names the figure that lacks provenance."""
-    raw = entry["figures"]
+    raw: Mapping[str, Any] = entry["figures"]
+    if entry["vendor"] not in get_args(Vendor):
+        raise unknown_name(f"vendor of {name}", entry["vendor"], get_args(Vendor))
     _refuse_others(f"figure of {name}", raw, (*SINGLE, *GROUPS))
     for group in ("sizes", "bandwidths"):
         _refuse_others(f"level in {group} of {name}", raw.get(group, {}), ON_CHIP)
-    groups = {
-        group: {key: _figure(name, f"{group}.{key}", figure) for key, figure in raw.get(group, {}).items()}
-        for group in GROUPS
-    }
-    single = {key: _figure(name, key, raw[key]) for key in SINGLE if key in raw}
-    aliases, cuda_names = tuple(entry["aliases"]), tuple(entry["cuda_names"])
-    unified = entry.get("unified", False)
-    return Device(name, entry["title"], unified=unified, aliases=aliases, cuda_names=cuda_names, **single, **groups)
+    figures: dict[str, Any] = {key: _figure(name, key, raw[key]) for key in SINGLE if key in raw}
+    for group in GROUPS:
+        figures[group] = {key: _figure(name, f"{group}.{key}", figure) for key, figure in raw.get(group, {}).items()}
+    return Device(
+        name,
+        entry["title"],
+        vendor=entry["vendor"],
+        unified=entry.get("unified", False),
+        aliases=tuple(entry["aliases"]),
+        cuda_names=tuple(entry["cuda_names"]),
+        **figures,
+    )
 
 
 def _refuse_others(kind: str, given: Iterable[str], allowed: tuple[str, ...]) -> None:
@@ -206,11 +240,11 @@ def _refuse_others(kind: str, given: Iterable[str], allowed: tuple[str, ...]) ->
             raise unknown_name(kind, name, allowed)
 
 
-def _value(figure: Figure | None) -> int | None:
-    return figure.value if figure else None
+def _number(figure: Figure | None) -> int | None:
+    return figure.number if figure else None
 
 
-def _figure(owner: str, key: str, raw: Mapping[str, object]) -> Figure:
+def _figure(owner: str, key: str, raw: Mapping[str, Any]) -> Figure:
     try:
         return Figure(**raw)
     except TypeError as problem:
@@ -228,3 +262,35 @@ def _load() -> Mapping[str, Device]:
 
 
 DEVICES: Mapping[str, Device] = _load()
+
+
+def detect() -> Device | None:
+    """The current CUDA or ROCm device with the capacity that PyTorch reports for it; None without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    capability = None if torch.version.hip else (properties.major, properties.minor)
+    return describe(properties.name, properties.total_memory, capability)
+
+
+def describe(cuda_name: str, total_bytes: int, capability: tuple[int, int] | None = None) -> Device:
+    """The device called `cuda_name` with `total_bytes` of memory: the catalogue entry, or what is given here alone."""
+    capacity = _measured(total_bytes, "bytes")
+    for entry in DEVICES.values():
+        near = abs(entry.capacity_bytes - total_bytes) <= SAME_CARD * entry.capacity_bytes
+        if cuda_name in entry.cuda_names and near:
+            return replace(entry, capacity=capacity)
+    return Device(
+        name=cuda_name.lower().replace(" ", "-"),
+        title=cuda_name,
+        capacity=capacity,
+        vendor="nvidia" if capability else None,
+        compute_capability=_measured("{}.{}".format(*capability), "version") if capability else None,
+    )
+
+
+def _measured(value: int | str, unit: str) -> Figure:
+    source = "torch.cuda.get_device_properties on this machine"
+    return Figure(value, unit, "measured", source, datetime.date.today().isoformat())

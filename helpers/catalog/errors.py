@@ -38,3 +38,26 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str]) -> WorkbookErr
     close = longer or difflib.get_close_matches(wanted, names, n=1, cutoff=0.4)
     do = f"did you mean {close[0]!r}?" if close else f"pick one of the {len(names)} names above"
     return WorkbookError(f"unknown {kind} {name!r}", ", ".join(names), do)
+
+
+def require_whole(
+    name: str, value: object, least: int = 1, most: int | None = None, *, unit: str = "", do: str | None = None
+) -> int:
+    """`value` if it is an int from `least` to `most`, and no bool; else a WorkbookError that calls it `name`.
+
+    >>> require_whole("micro_batch", 8)
+    8
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        counted = f"a whole number of {unit}" if unit else "a whole number"
+        reach = "up" if most is None else f"to {most:,}"
+        raise WorkbookError(f"{name} is {value!r}", f"{counted} from {least} {reach}", do or f"pass {name} as an int")
+    return value
+
+
+def require_number(name: str, value: object, *, below: float | None = None, expected: str, do: str) -> float:
+    """`value` if it is an int or a float above 0, and below `below`; else a WorkbookError that calls it `name`."""
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+    if not number > 0 or (below is not None and number >= below):
+        raise WorkbookError(f"{name} is {value!r}", expected, do)
+    return number

@@ -38,7 +38,7 @@ def _homes(package: str) -> dict[str, str]:
     source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
     blocks = (node for node in ast.parse(source).body if isinstance(node, ast.If))
     return {
-        alias.asname or alias.name: f".{node.module}"
+        alias.asname or alias.name: "." * node.level + (node.module or "")
         for block in blocks
         if isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
         for node in block.body

@@ -44,8 +44,9 @@ def model(spec: object) -> ModelShape:
         return _from_file(spec)
     if isinstance(spec, Mapping):
         return from_config(spec)
-    if callable(getattr(spec, "to_dict", None)):
-        return from_config(spec.to_dict())
+    to_dict = getattr(spec, "to_dict", None)
+    if callable(to_dict):
+        return from_config(to_dict())
     raise WorkbookError(
         f"a model cannot be read from {type(spec).__name__} {spec!r:.60}",
         "a catalogue name, a path to a config.json, a config dict or a Transformers config",

@@ -102,6 +102,7 @@ def latent_attention(keys: ConfigKeys, hidden: int, heads: int) -> Attention:
     )
     bias, head_dim = keys.flag("attention_bias", False), mla.qk_nope_head_dim + mla.qk_rope_head_dim
     kv_heads = kv_heads_of(keys, heads, 128)
+    queries: tuple[Linear, ...]
     if mla.q_lora_rank:
         queries = (
             Linear("q_a_proj", hidden, mla.q_lora_rank, bias),

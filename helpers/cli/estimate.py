@@ -11,11 +11,12 @@ from ..catalog.errors import WorkbookError
 from ..catalog.models import MODELS
 from ..catalog.setup import WEIGHT_FORMATS, ServeSetup, TrainSetup
 from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
+from ..lesson.traced import fit_figures
 from ..memory.closed_form.breakdown import PARTS
-from .flags import device_of, serve_flags, setup_arguments, skipped_flag, train_flags, whole
+from .flags import device_of, serve_flags, setup_of, skipped_flag, train_flags, whole
 
 if TYPE_CHECKING:
-    from ..memory.fit import Fit
+    from ..lesson.calculators.shell import MemoryAnswer
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -135,7 +136,7 @@ def _only_model(arguments: argparse.Namespace, example: str) -> str:
 def _estimate_train(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import training_answer
 
-    setup = TrainSetup(**setup_arguments(TrainSetup, arguments))
+    setup = setup_of(TrainSetup, arguments)
     return _print_answer(training_answer(setup, device_of(arguments)), arguments, {}, setup)
 
 
@@ -143,7 +144,7 @@ def _estimate_serve(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import serving_answer
     from ..memory.closed_form import budget
 
-    setup = ServeSetup(**setup_arguments(ServeSetup, arguments))
+    setup = setup_of(ServeSetup, arguments)
     per_token = budget.serve(setup).kv_bytes_per_token
     return _print_answer(
         serving_answer(setup, device_of(arguments)), arguments, {"kv_bytes_per_token": per_token}, setup
@@ -153,7 +154,7 @@ def _estimate_serve(arguments: argparse.Namespace) -> int:
 def _estimate_checkpointing(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import checkpointing_answer
 
-    answer = checkpointing_answer(TrainSetup(**setup_arguments(TrainSetup, arguments)), arguments.gpu)
+    answer = checkpointing_answer(setup_of(TrainSetup, arguments), arguments.gpu)
     print(json.dumps(answer.figures) if arguments.json else answer)
     return 0
 
@@ -162,7 +163,7 @@ def _estimate_zero(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import zero_answer
 
     arguments.model = _only_model(arguments, "zero llama-2-70b")
-    answer = zero_answer(TrainSetup(**setup_arguments(TrainSetup, arguments)), arguments.gpu, arguments.link)
+    answer = zero_answer(setup_of(TrainSetup, arguments), arguments.gpu, arguments.link)
     print(json.dumps(answer.figures) if arguments.json else answer)
     return 0
 
@@ -171,7 +172,7 @@ def _estimate_kv(arguments: argparse.Namespace) -> int:
     from ..lesson.calculators import kv_cache_answer
 
     arguments.model = _only_model(arguments, "kv llama-3-8b --users 64")
-    setup = ServeSetup(**setup_arguments(ServeSetup, arguments))
+    setup = setup_of(ServeSetup, arguments)
     answer = kv_cache_answer(setup, arguments.gpu, arguments.cache, arguments.tensor_parallel)
     print(json.dumps(answer.figures) if arguments.json else answer)
     return 0
@@ -195,35 +196,29 @@ def _estimate_op(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _offers(setup: TrainSetup | ServeSetup, where: Device | None) -> list[Fit]:
-    from ..memory.fit import changes
-
-    if where is None:
-        raise WorkbookError("--fit needs a device to fit", "--gpu with one of its names", "add --gpu, as in --gpu h100")
-    return list(changes(setup, where.capacity_bytes))
-
-
-def _print_answer(answer, arguments: argparse.Namespace, extra: dict[str, int], setup: TrainSetup | ServeSetup) -> int:
+def _print_answer(
+    answer: MemoryAnswer, arguments: argparse.Namespace, extra: dict[str, object], setup: TrainSetup | ServeSetup
+) -> int:
     where = device_of(arguments)
-    offers = _offers(setup, where) if arguments.fit else None
+    fitting = _require_device(where) if arguments.fit else None
+    if fitting:
+        from ..memory.fit import changes, format_fits
+
+        offers = list(changes(setup, fitting.capacity_bytes, fitting))
     if not arguments.json:
         print(answer)
-        if offers is not None:
-            from ..memory.fit import told
-
-            print("", told(setup, where.capacity_bytes, offers), sep="\n")
+        if fitting:
+            print("", format_fits(setup, fitting.capacity_bytes, offers, fitting), sep="\n")
         return 0
-    if offers is not None:
+    if fitting:
         extra = {**extra, "fit": [offer.figures for offer in offers]}
-    fits = (
-        None
-        if where is None
-        else {
-            "name": where.name,
-            "capacity_bytes": where.capacity_bytes,
-            "fits": answer.parts.total <= where.capacity_bytes,
-        }
-    )
     parts = {part: answer.parts.get(part, 0) for part in PARTS}  # every name, whatever the peak is made of
+    fits = None if where is None else fit_figures(where, answer.parts.total)
     print(json.dumps({"parts": parts, "peak_bytes": answer.parts.total, "device": fits, **extra}))
     return 0
+
+
+def _require_device(where: Device | None) -> Device:
+    if where is None:
+        raise WorkbookError("--fit needs a device to fit", "--gpu with one of its names", "add --gpu, as in --gpu h100")
+    return where

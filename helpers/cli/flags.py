@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
+from typing import NoReturn, TypeVar
 
-from ..catalog.devices import device
+from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import OPTIMIZERS, PRECISIONS
-from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS
+from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS, ServeSetup, TrainSetup
+
+Setup = TypeVar("Setup", TrainSetup, ServeSetup)
 
 
 class Parser(argparse.ArgumentParser):
     """argparse, with errors told as what, expected, do."""
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         raise WorkbookError(message, self.format_usage().strip(), f"run `{self.prog} --help`")
 
 
@@ -62,9 +65,10 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def setup_arguments(kind: type, arguments: argparse.Namespace) -> dict[str, object]:
-    return {field.name: getattr(arguments, field.name) for field in fields(kind)}
+def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
+    """The setup that the flags of `train_flags` or `serve_flags` describe."""
+    return kind(**{field.name: getattr(arguments, field.name) for field in fields(kind)})
 
 
-def device_of(arguments: argparse.Namespace):
+def device_of(arguments: argparse.Namespace) -> Device | None:
     return None if arguments.gpu is None else device(arguments.gpu)

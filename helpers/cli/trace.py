@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from ..catalog.devices import DEVICES
 from ..catalog.errors import WorkbookError
+from ..catalog.hardware import REFERENCE, require_cuda
 from ..catalog.models import MODELS
 from ..catalog.setup import ServeSetup, TrainSetup
-from .flags import device_of, serve_flags, setup_arguments, train_flags, whole
+from .flags import device_of, serve_flags, setup_of, train_flags, whole
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -42,7 +43,8 @@ def _trace_train(arguments: argparse.Namespace) -> int:
 
     if arguments.dtype:
         arguments.precision = arguments.dtype
-    setup, where = TrainSetup(**setup_arguments(TrainSetup, arguments)), device_of(arguments)
+    setup, where = setup_of(TrainSetup, arguments), device_of(arguments)
+    require_cuda(where, "a trace")  # before a large model is built
     title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {setup.sequence:,} tokens"
     if arguments.lora_rank is not None:
         targets = arguments.lora_targets.split(",")
@@ -51,7 +53,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
         return _print_trace(f"LoRA of rank {arguments.lora_rank} on {title}", found, None, arguments)
     found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup))
     try:
-        predicted = budget.train(setup, cuda=True).parts
+        predicted = budget.train(setup, where or REFERENCE).parts
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
     return _print_trace(f"Training {title}", found, predicted, arguments)
@@ -72,7 +74,7 @@ def _trace_serve(arguments: argparse.Namespace) -> int:
 
     if arguments.dtype:
         arguments.weights = arguments.kv = arguments.dtype
-    setup = ServeSetup(**setup_arguments(ServeSetup, arguments))
+    setup = setup_of(ServeSetup, arguments)
     run = trace.prefill if arguments.phase == "prefill" else trace.decode
     title = f"One {arguments.phase} of {setup.model.name}, {setup.users:,} users × {setup.context:,} tokens"
     return _print_trace(title, run(setup, device_of(arguments)), budget.serve(setup).parts, arguments)

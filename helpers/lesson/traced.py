@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..catalog.devices import Device
 from ..memory.closed_form.breakdown import PARTS, Breakdown, format_bytes
-from .drawing.pictures import label
+from .drawing.marks import label
 
 if TYPE_CHECKING:
     from ..memory.trace import Trace
@@ -23,15 +23,6 @@ def trace_report(title: str, found: Trace, predicted: Breakdown | None, where: D
 
 def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | None = None) -> dict[str, object]:
     """The same for programs: every size in bytes."""
-    fits = (
-        None
-        if where is None
-        else {
-            "name": where.name,
-            "capacity_bytes": where.capacity_bytes,
-            "fits": found.peak_reserved_bytes <= where.capacity_bytes,
-        }
-    )
     return {
         "parts": {part: found.parts.get(part, 0) for part in PARTS},
         "peak_bytes": found.peak_bytes,
@@ -39,8 +30,14 @@ def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | Non
         "peak_reserved_bytes": found.peak_reserved_bytes,
         "phases": {moment.name: moment.total for moment in found.measured.moments},
         "budget_parts": None if predicted is None else {part: predicted.get(part, 0) for part in PARTS},
-        "device": fits,
+        "device": None if where is None else fit_figures(where, found.peak_reserved_bytes),
     }
+
+
+def fit_figures(where: Device, need_bytes: int) -> dict[str, object]:
+    """Whether so many bytes are within a device, for JSON."""
+    capacity = where.capacity_bytes
+    return {"name": where.name, "capacity_bytes": capacity, "fits": need_bytes <= capacity}
 
 
 def _lines(title: str, found: Trace, predicted: Breakdown | None, where: Device | None) -> Iterator[str]:
@@ -65,15 +62,15 @@ def _lines(title: str, found: Trace, predicted: Breakdown | None, where: Device 
 def _table(parts: Breakdown, predicted: Breakdown | None) -> Iterator[str]:
     yield f"{'':<14}{'trace':>12}" + (f"{'budget':>12}{'residual':>12}" if predicted is not None else "")
     for part in PARTS:
-        traced, guess = parts.get(part, 0), (predicted or {}).get(part, 0)
+        traced, guess = parts.get(part, 0), predicted.get(part, 0) if predicted else 0
         if traced or guess:
-            rest = f"{format_bytes(guess):>12}{format_bytes(traced - guess):>12}" if predicted is not None else ""
-            yield f"{part:<14}{format_bytes(traced):>12}{rest}"
+            beside = f"{format_bytes(guess):>12}{format_bytes(traced - guess):>12}" if predicted is not None else ""
+            yield f"{part:<14}{format_bytes(traced):>12}{beside}"
     if predicted is not None:
-        rest = parts.total - predicted.total
+        residual = parts.total - predicted.total
         yield (
-            f"{'peak':<14}{format_bytes(parts.total):>12}{format_bytes(predicted.total):>12}{format_bytes(rest):>12}"
-            f"   budget off by {-rest / parts.total:+.2%}"
+            f"{'peak':<14}{format_bytes(parts.total):>12}{format_bytes(predicted.total):>12}"
+            f"{format_bytes(residual):>12}   budget off by {-residual / parts.total:+.2%}"
         )
 
 

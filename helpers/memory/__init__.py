@@ -19,6 +19,9 @@ Each imports only what stands above it. All answer in the types of `closed_form`
 from .closed_form import (
     Breakdown,
     Moment,
+    Part,
+    Phase,
+    Point,
     activations,
     budget,
     format_bytes,
@@ -32,6 +35,9 @@ from .closed_form import (
 __all__ = [
     "Breakdown",
     "Moment",
+    "Part",
+    "Phase",
+    "Point",
     "activations",
     "budget",
     "format_bytes",

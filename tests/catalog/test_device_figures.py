@@ -2,10 +2,9 @@
 
 import pytest
 
-from helpers.catalog.devices import BOTH_WAYS, DEVICES, ON_CHIP, device
+from helpers.catalog.devices import BOTH_WAYS, DEVICES, ON_CHIP, describe, device
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.formats import NUMBER_FORMATS
-from helpers.catalog.live import describe
 
 GPUS = sorted(name for name, entry in DEVICES.items() if not entry.unified)
 RATED = sorted(name for name, entry in DEVICES.items() if entry.peak_flops)

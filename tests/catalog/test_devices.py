@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from helpers.catalog import devices
-from helpers.catalog.devices import DEVICES, Figure, build_device, device
+from helpers.catalog.devices import DEVICES, Figure, build_device, describe, detect, device
 from helpers.catalog.errors import WorkbookError
-from helpers.catalog.live import describe, detect
 
 ENTRIES = json.loads((Path(devices.__file__).parent / "data" / "devices.json").read_text())["devices"]
 GOOD = {"value": 5, "unit": "bytes", "kind": "datasheet", "source": "a datasheet", "date": "2024-01"}

@@ -10,7 +10,7 @@ import pytest
 from helpers import catalog
 
 HEAVY = "import sys, helpers.catalog; print(*{'torch', 'transformers', 'matplotlib', 'numpy'} & set(sys.modules))"
-MODULES = ("devices", "errors", "formats", "layers", "models", "recipes", "setup", "shape")
+MODULES = ("devices", "errors", "formats", "hardware", "layers", "models", "recipes", "setup", "shape")
 
 
 def test_importing_the_catalogue_pulls_in_nothing_heavy():

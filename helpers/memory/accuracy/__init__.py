@@ -5,13 +5,13 @@
     print(accuracy.table(rows))
 
 `cases` holds the cited figures, `ops`, `lora` and `serving` rebuild what was measured, `table` sets both side by side;
-`others` has what well-known estimators answer. Those figures come from other people's GPUs; none was fitted to.
+`other_estimators` has what well-known ones answer, `user_cases` reads steps that you measured. Those figures come from
+other people's GPUs; none was fitted to.
 `recordings` reads what `workbook record` measured, `recorded` predicts it.
 """
 
-from .cases import KINDS, Case, cases
-from .other_estimators import Answer, answers
-from .report import report
-from .table import Row, as_json, rows, table
+from .cases import KINDS, Case, Row, cases
+from .other_estimators import EstimatorAnswer, answers
+from .table import as_json, report, rows, table
 
-__all__ = ["KINDS", "Answer", "Case", "Row", "answers", "as_json", "cases", "report", "rows", "table"]
+__all__ = ["KINDS", "Case", "EstimatorAnswer", "Row", "answers", "as_json", "cases", "report", "rows", "table"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ...catalog.errors import WorkbookError, unknown_name
 from ...catalog.models import model
@@ -27,7 +28,7 @@ class Case:
     name: str
     kind: str
     device: str
-    setup: Mapping[str, object]
+    setup: Mapping[str, Any]
     figures: Mapping[str, float]
     unit: str
     source: str
@@ -49,6 +50,33 @@ class Case:
     @property
     def unit_bytes(self) -> int:
         return UNITS[self.unit]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of one case. `predicted` is None where there is no answer, and `why` then says the reason.
+
+    Both figures are in bytes, but for counts of blocks.
+    """
+
+    case: Case
+    quantity: str
+    measured: int
+    predicted: int | None
+    why: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured, less 1; None without a prediction."""
+        return None if self.predicted is None else self.predicted / self.measured - 1
+
+    def __str__(self) -> str:
+        of, unit = self.case.unit_bytes, self.case.unit
+        digits = 0 if unit == "blocks" else 2
+        answer = "no answer" if self.predicted is None else f"{self.predicted / of:,.{digits}f}"
+        error = "" if self.error is None else f"{self.error:+.3%}"
+        figures = f"{answer:>11} {self.measured / of:>11,.{digits}f} {unit:6} {error:>8}"
+        return f"{self.case.name:44} {self.quantity:22} {figures}  {self.why}".rstrip()
 
 
 @cache

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import torch
@@ -15,12 +16,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...catalog.errors import WorkbookError
 from .. import trace
-from ..meter.timeline import BACKWARD, FORWARD, OPTIMIZER
-from ..trace.bases import DTYPES, QuantizedBase, in_4_bits
+from ..closed_form.breakdown import Phase
 from ..trace.fake import without_memory
-from ..trace.loading import load
-from ..trace.on_host import linears_made_on_host
-from ..trace.runs import capability_of
+from ..trace.loading import linears_made_on_host, load
+from ..trace.quantized import DTYPES, QuantizedBase, in_4_bits
 from .cases import Case, model_config
 
 
@@ -34,7 +33,7 @@ def predict(case: Case) -> dict[str, int]:
     base = _base(case)  # outside: fake() would count what its construction throws away
     if quantized:
         base = in_4_bits(base, quantized)
-    with _quiet(), trace.fake("cuda", capability_of(case.device)) as session, _as_the_script_attends():
+    with _quiet(), trace.fake(gpu=case.device) as session, _as_the_script_attends():
         model = load(base, quantized, session) if quantized else without_memory(base, session.mode)
         with linears_made_on_host(session.meter):
             model = _adapted(case, model)
@@ -51,16 +50,16 @@ def predict(case: Case) -> dict[str, int]:
         "after load": played.allocated[loaded - 1],
         "peak allocated": max(played.allocated[found.first - 1 :]),
         "peak reserved": max(played.reserved[found.first - 1 :]),
-        "peak of forward": peak(FORWARD),
-        "peak of backward": peak(BACKWARD),
-        "peak of optimizer step": peak(OPTIMIZER),
+        "peak of forward": peak(Phase.FORWARD),
+        "peak of backward": peak(Phase.BACKWARD),
+        "peak of optimizer step": peak(Phase.OPTIMIZER),
     }
 
 
 def _base(case: Case) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**{**model_config(case.setup["model"]), "use_cache": False})
+    config = AutoConfig.for_model(**{**dict[str, Any](model_config(case.setup["model"])), "use_cache": False})
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(
             config, attn_implementation=case.setup["attention"], dtype=DTYPES[_dtype(case)]
@@ -117,7 +116,7 @@ def _angles_by_product(base: nn.Module) -> None:
     that is 0.7 % of its reserved memory, and nothing of what is allocated.
     """
 
-    def multiply(rotary: nn.Module, args: tuple, kwargs: dict) -> None:
+    def multiply(rotary: Any, args: tuple, kwargs: dict) -> None:
         positions = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
         rotary.inv_freq[None, :, None].expand(len(positions), -1, 1) @ positions[:, None, :].float()
 
@@ -148,7 +147,7 @@ def _as_the_script_attends() -> Iterator[None]:
     def repeated(query, key, value, *args, **kwargs):
         groups = query.size(-3) // key.size(-3)
         if groups > 1:
-            key, value = (one.repeat_interleave(groups, dim=-3) for one in (key, value))
+            key, value = (heads.repeat_interleave(groups, dim=-3) for heads in (key, value))
             kwargs.pop("enable_gqa", None)
         return attention(query, key, value, *args, **kwargs)
 

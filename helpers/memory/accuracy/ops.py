@@ -1,4 +1,6 @@
-"""Single operators, as Liger-Kernel's benchmark scripts ran their PyTorch references: benchmark/scripts/benchmark_*.py.
+"""Small programs, run on GPUs by others or by `workbook record`, and on fake tensors here. Imports torch.
+
+Single operators are as Liger-Kernel's scripts ran their PyTorch references: benchmark/scripts/benchmark_*.py.
 
 Each builder makes what the script makes, in its order, and returns the function whose peak it measured. What else the
 script keeps alive counts: its modules of both kinds, and the cuBLAS workspaces of the speed benchmark before.
@@ -6,7 +8,7 @@ script keeps alive counts: its modules of both kinds, and the cuBLAS workspaces 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 
 import torch
@@ -14,7 +16,6 @@ from torch import nn
 from torch.nn import functional
 
 from .. import trace
-from ..trace.runs import capability_of
 from .cases import Case
 
 Run = Callable[[], object]
@@ -24,7 +25,7 @@ FULL, FORWARD, BACKWARD = "full", "forward", "backward"
 def predict(case: Case) -> dict[str, int]:
     """The peak of allocated bytes that the script would print, times 2**20."""
     setup = SimpleNamespace(**case.setup)
-    with trace.fake("cuda", capability_of(case.device)):
+    with trace.fake(gpu=case.device):
         if setup.op in MLPS:  # the speed benchmark ran first, in the same process
             trace.record(BUILDERS[setup.op](SimpleNamespace(**{**case.setup, "mode": FULL})))
         run = BUILDERS[setup.op](setup)
@@ -95,7 +96,11 @@ def _norm(setup: SimpleNamespace, layer: nn.Module, other_layer: nn.Module) -> R
 
 def _keeping(module: nn.Module, run: Run) -> Run:
     """`run`, with a module that it does not use kept alive as long."""
-    return lambda _kept=module: run()
+
+    def keeping(_kept: nn.Module = module) -> object:
+        return run()
+
+    return keeping
 
 
 MLPS = ("geglu", "swiglu", "tiled_swiglu")
@@ -107,3 +112,25 @@ BUILDERS: Mapping[str, Callable[[SimpleNamespace], Run]] = {
     "rms_norm": _rms_norm,
     **dict.fromkeys(MLPS, _mlp),
 }
+
+
+def grown_by_cat(
+    users: int, heads: int, width: int, layers: int, tokens: Sequence[int], device: str = "cpu"
+) -> list[torch.Tensor]:
+    """Chapter 03's program that fragments, a KV cache that torch.cat makes one token longer at a time.
+
+    K and V of each layer in BF16, from `tokens[0]` to `tokens[1]`; each token makes new tensors and frees the old.
+
+    Run by `workbook record` on a GPU, and on fake tensors to predict what that reserves.
+    """
+
+    def cache(count: int) -> list[torch.Tensor]:
+        shape = (users, heads, count, width)
+        return [torch.empty(shape, dtype=torch.bfloat16, device=device) for _ in range(2 * layers)]
+
+    start, end = tokens
+    kept = cache(start)
+    for _ in range(start, end):
+        for at, new in enumerate(cache(1)):
+            kept[at] = torch.cat([kept[at], new], dim=2)
+    return kept

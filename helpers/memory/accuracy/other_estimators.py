@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 from ...catalog.errors import WorkbookError
 from .cases import cases
-
-if TYPE_CHECKING:
-    from .table import Row
 
 _DATA = Path(__file__).parent / "data" / "others.json"
 
 
 @dataclass(frozen=True)
-class Answer:
+class EstimatorAnswer:
     """What `estimator` (package, version) says when `command` is run: `answered_bytes`, as its output rounds it.
 
     `case` and `quantity` name the measurement that it is set beside; `about` says what the estimator could be asked,
@@ -56,18 +53,20 @@ class Answer:
 
 
 @cache
-def answers() -> tuple[Answer, ...]:
+def answers() -> tuple[EstimatorAnswer, ...]:
     """All of them, in the order of the cases they are about."""
-    return tuple(Answer(**one) for one in json.loads(_DATA.read_text(encoding="utf-8")))
+    return tuple(EstimatorAnswer(**one) for one in json.loads(_DATA.read_text(encoding="utf-8")))
 
 
-def listed(found: Sequence[Answer], rows: Sequence[Row] = ()) -> str:
-    """A block of lines for each case; `rows` puts the workbook's own answer first."""
+def listed(
+    found: Sequence[EstimatorAnswer], own: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType({})
+) -> str:
+    """A block of lines for each case and quantity, first the workbook's `own` answer, if any: (predicted, measured)."""
     lines: list[str] = []
     for case in dict.fromkeys((answer.case, answer.quantity) for answer in found):
-        own = [row for row in rows if (row.case.name, row.quantity) == case and row.predicted is not None]
         lines += ["", ", ".join(case)]
-        lines += [f"  {_line('this workbook', row.predicted, row.measured, '')}" for row in own]
+        if case in own:
+            lines.append(f"  {_line('this workbook', *own[case], '')}")
         lines += [f"  {answer}" for answer in found if (answer.case, answer.quantity) == case]
     return "\n".join(lines[1:])
 

@@ -16,11 +16,10 @@ from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..allocator import Comparison, compare_with_snapshot
-from ..closed_form.budget import CUBLAS_WORKSPACE_BYTES, decode_bytes, serve, train, weight_bytes
+from ..closed_form.budget import decode_bytes, serve, train, weight_bytes
 from ..closed_form.work import Roof, Work
-from .cases import RECORDED, Case
+from .cases import RECORDED, Case, Row
 from .recordings import Entry, Machine, Recording, read_all
-from .table import Row
 
 BUDGET, TRACE, SIMULATOR, DATASHEET = "budget", "trace", "simulator", "datasheet"
 ALLOWED = {BUDGET: 0.01, TRACE: 0.01, SIMULATOR: 0.05}  # of the recorded value; a datasheet's is a limit, no prediction
@@ -35,7 +34,7 @@ def predictions(entry: Entry, machine: Machine, apply: Apply | None = None) -> A
     `apply` is `helpers.techniques.checkpointing.apply`, for traces of policies that are more than segments of layers.
     A datasheet's answer is the link's rate, or the least time under the card's roof.
     """
-    known = _KINDS.get(entry.setup["kind"])
+    known = _KINDS.get(str(entry.setup["kind"]))
     if known is None:
         return {}
     fields = {name: value for name, value in entry.setup.items() if name != "kind"}
@@ -106,29 +105,21 @@ def _train(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None)
         return {}
     answers: Answers = {}
     with contextlib.suppress(WorkbookError):  # no closed form: then the trace stands alone
-        answers[BUDGET] = (train(setup, cuda=machine.type == "cuda").peak_bytes + _larger_workspaces(machine),)
+        answers[BUDGET] = (train(setup, machine.device).peak_bytes,)
     found = _traced_step(json.dumps(fields), machine, apply)
     return {**answers, TRACE: (found[0],)} if found else answers
 
 
-def _larger_workspaces(machine: Machine) -> int:
-    """What cuBLAS takes more than the budget counts: 32 MiB for each of two threads on Hopper and Blackwell."""
-    if machine.type != "cuda":
-        return 0
-    from ..trace.kernels import workspace_bytes
-
-    return 2 * workspace_bytes(tuple(machine.capability)) - CUBLAS_WORKSPACE_BYTES
-
-
 @cache
 def _traced_step(fields: str, machine: Machine, apply: Apply | None) -> tuple[int, int] | None:
-    """Peak allocated and reserved of a traced step; None for a policy that `apply` would have to put in."""
+    """Peak allocated and reserved of a traced step; None on a GPU without CUDA, and for a policy that `apply` would
+    have to put in."""
     from .. import trace
 
     setup = TrainSetup(**json.loads(fields))
-    if setup.checkpoint_every is None and apply is None:
+    if not machine.is_traced or (setup.checkpoint_every is None and apply is None):
         return None
-    found = trace.train(setup, _catalogued(machine), on=machine.type, apply=apply)
+    found = trace.train(setup, machine.device, on=machine.type, apply=apply)
     return found.peak_allocated_bytes, found.peak_reserved_bytes
 
 
@@ -136,13 +127,8 @@ def _traced_step(fields: str, machine: Machine, apply: Apply | None) -> tuple[in
 def _traced_decode(fields: str, machine: Machine) -> tuple[int, int]:
     from .. import trace
 
-    found = trace.decode(ServeSetup(**json.loads(fields)), _catalogued(machine), on=machine.type)
+    found = trace.decode(ServeSetup(**json.loads(fields)), machine.device, on=machine.type)
     return found.peak_allocated_bytes, found.peak_reserved_bytes
-
-
-def _catalogued(machine: Machine) -> str | None:
-    """The device whose kernels a trace follows; an unknown one's are Ampere's."""
-    return machine.name if machine.name in DEVICES else None
 
 
 def _weights(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
@@ -158,17 +144,20 @@ def _decode(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None
     if entry.unit == "s":
         rate = DEVICES[machine.name].memory_bytes_per_s if machine.name in DEVICES else None
         return {DATASHEET: (decode_bytes(ServeSetup(**fields)) / rate,)} if rate else {}
+    if not machine.is_traced:
+        return {}
     allocated, reserved = _traced_decode(json.dumps(fields), machine)
-    return {ALLOCATED: {TRACE: (allocated,)}, RESERVED: {SIMULATOR: (reserved,)}}.get(entry.quantity, {})
+    answers: dict[str, Answers] = {ALLOCATED: {TRACE: (allocated,)}, RESERVED: {SIMULATOR: (reserved,)}}
+    return answers.get(entry.quantity, {})
 
 
 def _growing(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
     from .. import trace
-    from .growing import grown_by_cat
+    from .ops import grown_by_cat
 
-    if entry.quantity != RESERVED:
+    if entry.quantity != RESERVED or not machine.is_traced:
         return {}
-    with trace.fake(machine.type):
+    with trace.fake(machine.type, machine.device):
         found = trace.record(lambda: grown_by_cat(**fields), warmup=0)
     return {SIMULATOR: (found.peak_reserved_bytes,)}
 

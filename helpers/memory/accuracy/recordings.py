@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from pathlib import Path
 
+from ...catalog.devices import DEVICES, Device, describe
 from ...catalog.errors import WorkbookError
-from ..allocator import Snapshot
-from ..allocator.compact import unpack
+from ...catalog.hardware import cuda_of
+from ..allocator import Snapshot, unpack
 
 FORMAT = 1
 UNITS = ("bytes", "bytes/s", "s", "FLOP/s")
@@ -38,6 +39,18 @@ class Machine:
     type: str
     total_bytes: int
     capability: tuple[int, int]
+
+    @property
+    def device(self) -> Device | None:
+        """The card as the instruments know it: the catalogue's, else what was recorded of it; None for a CPU."""
+        if self.type != "cuda":
+            return None
+        return DEVICES.get(self.name) or describe(self.title, self.total_bytes, self.capability)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a trace follows its kernels: CUDA's, or a CPU's."""
+        return self.device is None or cuda_of(self.device) is not None
 
 
 @dataclass(frozen=True)
@@ -184,14 +197,19 @@ def replace_whole(path: Path, content: bytes) -> None:
 
 def _plain(entry: Entry) -> dict[str, object]:
     """An entry as it is stored: one value, or x and y, and nothing that is empty."""
-    told = {"experiment": entry.experiment, "label": entry.label, "quantity": entry.quantity, "unit": entry.unit}
+    plain: dict[str, object] = {
+        "experiment": entry.experiment,
+        "label": entry.label,
+        "quantity": entry.quantity,
+        "unit": entry.unit,
+    }
     if entry.x:
-        told |= {"x_unit": entry.x_unit, "x": list(entry.x), "y": list(entry.values)}
+        plain |= {"x_unit": entry.x_unit, "x": list(entry.x), "y": list(entry.values)}
     else:
-        told["value"] = entry.value
+        plain["value"] = entry.value
     if entry.snapshot:
-        told["snapshot"] = entry.snapshot
-    return {**told, "setup": dict(entry.setup), **asdict(entry.made)}
+        plain["snapshot"] = entry.snapshot
+    return {**plain, "setup": dict(entry.setup), **asdict(entry.made)}
 
 
 def _entry(raw: object, where: str) -> Entry:

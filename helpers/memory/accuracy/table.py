@@ -1,53 +1,28 @@
-"""Predicted beside measured, row by row and in sum: as text and as JSON."""
+"""Predicted beside measured, row by row and in sum: as text, as JSON, and as `workbook accuracy` prints it."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .cases import RECORDED, Case, cases
-from .other_estimators import Answer
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure of one case. `predicted` is None where there is no answer, and `why` then says the reason.
-
-    Both figures are in bytes, but for counts of blocks.
-    """
-
-    case: Case
-    quantity: str
-    measured: int
-    predicted: int | None
-    why: str = ""
-
-    @property
-    def error(self) -> float | None:
-        """Predicted over measured, less 1; None without a prediction."""
-        return None if self.predicted is None else self.predicted / self.measured - 1
-
-    def __str__(self) -> str:
-        of, unit = self.case.unit_bytes, self.case.unit
-        digits = 0 if unit == "blocks" else 2
-        told = "no answer" if self.predicted is None else f"{self.predicted / of:,.{digits}f}"
-        error = "" if self.error is None else f"{self.error:+.3%}"
-        figures = f"{told:>11} {self.measured / of:>11,.{digits}f} {unit:6} {error:>8}"
-        return f"{self.case.name:44} {self.quantity:22} {figures}  {self.why}".rstrip()
+from . import recorded
+from .cases import RECORDED, Case, Row, cases
+from .other_estimators import EstimatorAnswer, answers, listed
+from .user_cases import read
 
 
 def rows(kind: str | None = None, apply: Callable | None = None, of: Iterable[Case] | None = None) -> Iterator[Row]:
     """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps two.
 
-    `of` are cases of your own (`yours.read`), in place of the published ones.
+    `of` are cases of your own (`user_cases.read`), in place of the published ones.
 
     Those of recordings/ come last; some of their setups need `apply`: `helpers.techniques.checkpointing.apply`.
     """
     for case in cases(kind) if of is None else of:
         yield from rows_of(case)
     if of is None and kind in (None, RECORDED):
-        from . import recorded
-
         yield from recorded.rows(apply)
 
 
@@ -118,7 +93,7 @@ def table(found: Iterable[Row]) -> str:
     return "\n".join([SUM_HEAD, *(str(one).replace("nan%", "   –") for one in summaries(list(found)))])
 
 
-def as_json(found: Sequence[Row], others: Sequence[Answer] = ()) -> dict[str, object]:
+def as_json(found: Sequence[Row], others: Sequence[EstimatorAnswer] = ()) -> dict[str, object]:
     """All of it as plain data; bytes but for blocks, errors as fractions, null where there is no answer."""
     return {
         "rows": [
@@ -149,3 +124,43 @@ def as_json(found: Sequence[Row], others: Sequence[Answer] = ()) -> dict[str, ob
         ],
         "others": [other.as_json() for other in others],
     }
+
+
+NO_RECORDING = "no GPU has been recorded yet: `workbook record` on one adds its rows"
+
+
+def report(
+    kind: str | None = None, json_wanted: bool = False, apply: Callable | None = None, measured: str | None = None
+) -> int:
+    """Print all cases, those of one kind, or those of the file `measured`; return 0. `apply` is as in `rows`.
+
+    Raises WorkbookError for an unknown kind, a file that is not of the form of `user_cases.read`, or without peft.
+    """
+    found: list[Row] = []
+    cases(kind)  # an unknown kind is told before anything is printed
+    yours = None if measured is None else read(measured)
+    if not json_wanted:
+        print(HEAD)
+    for row in rows(kind, apply, yours):
+        found.append(row)
+        if not json_wanted:
+            print(row, flush=True)
+    others = _about(found)
+    if json_wanted:
+        json.dump(as_json(found, others), sys.stdout)
+        print()
+        return 0
+    if yours is None and kind in (None, RECORDED) and not any(row.case.kind == RECORDED for row in found):
+        print(NO_RECORDING)
+    print(f"\n{table(found)}")
+    if others:
+        own = {
+            (row.case.name, row.quantity): (row.predicted, row.measured) for row in found if row.predicted is not None
+        }
+        print(f"\nWhat others answer (answered, measured, times)\n\n{listed(others, own)}")
+    return 0
+
+
+def _about(found: list[Row]) -> list[EstimatorAnswer]:
+    shown = {(row.case.name, row.quantity) for row in found}
+    return [answer for answer in answers() if (answer.case, answer.quantity) in shown]

@@ -59,12 +59,12 @@ def _known(called: str, found: dict, needed: Mapping, optional: Mapping) -> None
         if key not in types:
             raise unknown_name(f"key of {called}:", key, types)
         if isinstance(value, bool) or not isinstance(value, types[key]):
-            raise WorkbookError(f"{key!r} of {called} is {value!r}", _told(types[key]), SEE)
+            raise WorkbookError(f"{key!r} of {called} is {value!r}", _type_names(types[key]), SEE)
         if isinstance(value, int) and value < 1:
             raise WorkbookError(f"{key!r} of {called} is {value!r}", "a whole number from 1 up", SEE)
 
 
-def _told(types: type | tuple[type, ...]) -> str:
+def _type_names(types: type | tuple[type, ...]) -> str:
     names = {
         str: "a string",
         int: "a whole number",
@@ -73,4 +73,4 @@ def _told(types: type | tuple[type, ...]) -> str:
         dict: "an object",
         Mapping: "an object",
     }
-    return " or ".join(names[one] for one in (types if isinstance(types, tuple) else (types,)))
+    return " or ".join(names[kind] for kind in (types if isinstance(types, tuple) else (types,)))

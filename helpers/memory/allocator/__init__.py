@@ -4,41 +4,48 @@
     replay([alloc("a", 3 * MIB), free("a"), alloc("b", 30 * MIB)]).peak_reserved_bytes
     replay(step.events, "expandable_segments:True", capacity_bytes=24 * 2**30).oom
 
-`simulator` follows the C++ rule by rule, `expandable` its growing segments, `driver` stands for CUDA; `replay` runs a
-trace, `snapshot` reads a real allocator's and `compare` says where the simulator departs from it.
+`simulator` follows the C++ rule by rule, on the `blocks` of segments that a `driver` hands out; `replay` runs a list of
+requests, `outcome` says what each did; `snapshot` reads a real allocator's history and `compare` says where the
+simulator departs from it.
 """
 
-from .blocks import Segment, SegmentBlock
-from .compare import Comparison, compare_with_snapshot, steps_of
-from .driver import SegmentEvent
-from .outcome import Outcome, OutOfMemory
-from .replay import Replay, Step, alloc, at_step, empty_cache, free, replay
+from .blocks import Segment, SegmentBlock, State
+from .compare import Comparison, compare_with_snapshot, requests_of
+from .driver import DriverCall, SegmentEvent
+from .outcome import Outcome, OutcomeKind, OutOfMemory, Reason
+from .replay import Action, Replay, Request, alloc, empty_cache, free, replay
 from .settings import MIB, Settings
 from .simulator import Allocation, Allocator
-from .snapshot import Snapshot, TraceEvent, live_snapshot, read_snapshot
+from .snapshot import Snapshot, TraceEvent, live_snapshot, pack, read_snapshot, unpack
 
 __all__ = [
     "MIB",
+    "Action",
     "Allocation",
     "Allocator",
     "Comparison",
+    "DriverCall",
     "OutOfMemory",
     "Outcome",
+    "OutcomeKind",
+    "Reason",
     "Replay",
+    "Request",
     "Segment",
     "SegmentBlock",
     "SegmentEvent",
     "Settings",
     "Snapshot",
-    "Step",
+    "State",
     "TraceEvent",
     "alloc",
-    "at_step",
     "compare_with_snapshot",
     "empty_cache",
     "free",
     "live_snapshot",
+    "pack",
     "read_snapshot",
     "replay",
-    "steps_of",
+    "requests_of",
+    "unpack",
 ]

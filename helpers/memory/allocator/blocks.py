@@ -1,4 +1,9 @@
-"""Segments as they are shown, and the chunks and free lists that the simulator works on."""
+"""Segments as they are shown, the chunks and free lists that the simulator works on, and segments that grow.
+
+An expandable segment is one range of addresses per pool and stream, backed by memory page by page: 2 MiB in the small
+pool and 20 MiB in the large one. So it grows where it ends instead of leaving a separate hole for each size. Note
+[Expandable Segments] in c10/cuda/CUDACachingAllocator.cpp.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,16 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-ALLOCATED, FREE, PENDING = "allocated", "free", "pending"  # pending: freed, and another stream may still use it
+from ..closed_form.breakdown import TextEnum
+from .driver import RANGE_BYTES, Driver
+
+
+class State(TextEnum):
+    """Of a block: `PENDING` is freed, and another stream may still use it."""
+
+    ALLOCATED = "allocated"
+    FREE = "free"
+    PENDING = "pending"
 
 
 @dataclass(frozen=True)
@@ -16,12 +30,12 @@ class SegmentBlock:
     address: int
     size_bytes: int
     requested_bytes: int
-    state: str
+    state: State
     name: str = ""
 
     @property
     def is_free(self) -> bool:
-        return self.state == FREE
+        return self.state is State.FREE
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class Segment:
 
     @property
     def allocated_bytes(self) -> int:
-        return sum(block.size_bytes for block in self.blocks if block.state == ALLOCATED)
+        return sum(block.size_bytes for block in self.blocks if block.state is State.ALLOCATED)
 
     @property
     def free_bytes(self) -> int:
@@ -48,6 +62,16 @@ class Segment:
     @property
     def largest_free_bytes(self) -> int:
         return max((block.size_bytes for block in self.blocks if block.is_free), default=0)
+
+
+class Range:
+    """The reserved addresses of one expandable segment."""
+
+    __slots__ = ("address", "page", "size")
+
+    def __init__(self, address: int, page: int) -> None:
+        self.address, self.page = address, page
+        self.size = RANGE_BYTES // page * page
 
 
 class Chunk:
@@ -68,7 +92,7 @@ class Chunk:
         "stream",
     )
 
-    def __init__(self, address: int, size: int, stream: int, pool: Pool, range_: object = None) -> None:
+    def __init__(self, address: int, size: int, stream: int, pool: Pool, range_: Range | None = None) -> None:
         self.address, self.size, self.stream, self.pool, self.range = address, size, stream, pool, range_
         self.requested, self.name, self.allocated, self.mapped = 0, "", False, True
         self.last = ""  # whose memory this chunk was, exactly as it lies there now
@@ -160,11 +184,119 @@ def shown(chunks: list[Chunk], made: Mapping[int, int]) -> tuple[Segment, ...]:
 
 
 def _segment(head: Chunk) -> Segment:
-    blocks, chunk = [], head
+    blocks: list[SegmentBlock] = []
+    chunk: Chunk | None = head
     while chunk is not None and chunk.mapped:
-        state = ALLOCATED if chunk.allocated else FREE
+        state = State.ALLOCATED if chunk.allocated else State.FREE
         requested, name = (chunk.requested, chunk.name) if chunk.allocated else (0, "")
         blocks.append(SegmentBlock(chunk.address, chunk.size, requested, state, name))
         chunk = chunk.next
     size = sum(block.size_bytes for block in blocks)
     return Segment(head.address, size, head.stream, head.pool.name, head.range is not None, tuple(blocks))
+
+
+def grow(pool: Pool, driver: Driver, stream: int, size: int, page: int) -> Chunk | None:
+    """A mapped free chunk of at least `size`, off the free list; None when the driver has no pages left.
+
+    try_allocate_expandable_block: what was mapped before a failure stays mapped, and free.
+    """
+    chunk = _room(pool, driver, stream, size, page)
+    if not chunk.mapped and not _map(chunk, driver, min(chunk.size, size)):
+        return None
+    while chunk.size < size:
+        following = chunk.next  # free -> unmapped: mapping merges the two, and `following` is what remains
+        assert following is not None, "_room found less than it promised"
+        if not _map(following, driver, min(size - chunk.size, following.size)):
+            return None
+        chunk = following
+    pool.free.remove(chunk)
+    return chunk
+
+
+def release(chunks: list[Chunk], driver: Driver) -> None:
+    """Unmap the whole pages within free chunks; a range without any mapped page is given back (release_blocks)."""
+    for chunk in chunks:
+        _unmap(chunk, driver)
+        if not chunk.mapped and not chunk.is_split:
+            del chunk.pool.unmapped[chunk.address]
+
+
+def best_fit(candidates: Iterator[Chunk]) -> Chunk | None:
+    """The chunk that get_free_block takes: one at the growing end counts with the room that it can grow into."""
+    chosen = next(candidates, None)
+    for other in candidates:
+        if chosen is None or _room_to_grow(other) >= _room_to_grow(chosen):
+            break
+        chosen = other
+    return chosen
+
+
+def _range(chunk: Chunk) -> Range:
+    assert chunk.range is not None, "only chunks of expandable segments are mapped"
+    return chunk.range
+
+
+def _room_to_grow(chunk: Chunk) -> int:
+    return chunk.size + (chunk.next.size if chunk.next and not chunk.next.mapped else 0)
+
+
+def _room(pool: Pool, driver: Driver, stream: int, size: int, page: int) -> Chunk:
+    """The lowest address from which free and unmapped chunks make up `size`; a new range if none does."""
+    unmapped = (chunk for chunk in pool.unmapped.values() if chunk.stream == stream)
+    for chunk in sorted(unmapped, key=lambda chunk: chunk.address):
+        start = chunk.prev if chunk.prev and not chunk.prev.allocated else chunk
+        if _has_room(start, size):
+            return start
+    pages = -(-size // page) * page
+    reserved = Range(driver.reserve_addresses(pages), page)
+    chunk = Chunk(reserved.address, reserved.size, stream, pool, reserved)
+    chunk.mapped = False
+    pool.unmapped[chunk.address] = chunk
+    return chunk
+
+
+def _has_room(chunk: Chunk | None, size: int) -> bool:
+    while size > 0 and chunk and not chunk.allocated:
+        size -= chunk.size
+        chunk = chunk.next
+    return size <= 0
+
+
+def _map(chunk: Chunk, driver: Driver, size: int) -> bool:
+    """Back the front of an unmapped chunk with pages, and join it to its free neighbours (map_block)."""
+    page, pool = _range(chunk).page, chunk.pool
+    mapped = -(-size // page) * page
+    if not driver.map(chunk.address, mapped, chunk.stream):
+        return False
+    del pool.unmapped[chunk.address]
+    chunk.mapped = True
+    if mapped < chunk.size:
+        rest = Chunk(chunk.address + mapped, chunk.size - mapped, chunk.stream, pool, chunk.range)
+        rest.mapped = False
+        rest.put_between(chunk, chunk.next)
+        pool.unmapped[rest.address] = rest
+        chunk.size = mapped
+    merge(chunk, chunk.prev)
+    merge(chunk, chunk.next)
+    pool.free.add(chunk)
+    return True
+
+
+def _unmap(chunk: Chunk, driver: Driver) -> None:
+    """Give back the whole pages inside a free chunk; what sticks out at either end stays (unmap_block)."""
+    base, page, pool = _range(chunk).address, _range(chunk).page, chunk.pool
+    begin = base + -(-(chunk.address - base) // page) * page
+    end = base + (chunk.address + chunk.size - base) // page * page
+    if begin >= end:
+        return
+    pool.free.remove(chunk)
+    for start, stop in ((chunk.address, begin), (end, chunk.address + chunk.size)):
+        if stop > start:
+            rest = Chunk(start, stop - start, chunk.stream, pool, chunk.range)
+            rest.put_between(*((chunk.prev, chunk) if start < begin else (chunk, chunk.next)))
+            pool.free.add(rest)
+    chunk.address, chunk.size, chunk.mapped, chunk.last = begin, end - begin, False, ""
+    driver.unmap(begin, end - begin, chunk.stream)
+    merge(chunk, chunk.prev)
+    merge(chunk, chunk.next)
+    pool.unmapped[chunk.address] = chunk

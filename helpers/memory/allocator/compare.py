@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import format_bytes
 from .blocks import Segment
-from .driver import SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, Driver, SegmentEvent
-from .replay import ALLOC, FREE, Replay, Step, empty_cache, replay
+from .driver import RETURNS, TAKES, Driver, SegmentEvent
+from .replay import Action, Replay, Request, empty_cache, replay
 from .settings import Settings
 from .snapshot import Snapshot, TraceEvent
-
-TAKEN, RETURNED = (SEGMENT_ALLOC, SEGMENT_MAP), (SEGMENT_FREE, SEGMENT_UNMAP)
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,14 @@ class Comparison:
         return "\n".join([*(late if self.unrecorded_bytes else []), *self.differences])
 
 
-def steps_of(trace: Sequence[TraceEvent]) -> list[Step]:
-    """The steps in a history: its alloc and free_completed entries, and an empty_cache where segments went back.
+def requests_of(trace: Sequence[TraceEvent]) -> list[Request]:
+    """The requests in a history: its alloc and free_completed entries, and an empty_cache where segments went back.
 
     A run of segment_free is an empty_cache or the retry of a failing request; both give back the same. With
     max_split_size_mb a retry may give back less, which the replay does not tell apart. What was allocated before the
     history begins is left out when it is freed.
     """
-    return list(_steps(trace))
+    return list(_requests(trace))
 
 
 def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, device: int = 0) -> Comparison:
@@ -68,30 +66,31 @@ def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, 
             "PyTorch's two default pools",
             "record it without CUDA graphs and without torch.cuda.MemPool",
         )
-    recorded = [event for event in trace if event.action in (*TAKEN, *RETURNED)]
-    driver = Driver(recorded=[(event.size_bytes, event.address) for event in recorded if event.action in TAKEN])
-    ran = replay(_steps(trace), settings or Settings.parse(snapshot.conf), driver=driver)
-    balance = sum(event.size_bytes if event.action in TAKEN else -event.size_bytes for event in recorded)
+    recorded = [event for event in trace if event.action in (*TAKES, *RETURNS)]
+    driver = Driver(recorded=[(event.size_bytes, event.address) for event in recorded if event.action in TAKES])
+    ran = replay(_requests(trace), settings or Settings.parse(snapshot.conf), driver=driver)
+    balance = sum(event.size_bytes if event.action in TAKES else -event.size_bytes for event in recorded)
     differences = (*_calls(recorded, ran.segment_events), *_final(by_address(real), by_address(ran.segments)))
     return Comparison(ran, len(recorded), differences, sum(segment.size_bytes for segment in real) - balance)
 
 
-def _steps(trace: Sequence[TraceEvent]) -> Iterator[Step]:
-    living: set[int] = set()
+def _requests(trace: Sequence[TraceEvent]) -> Iterator[Request]:
+    live: set[int] = set()
     returning = False
     for event in trace:
-        if event.action in RETURNED:
+        if event.action in RETURNS:
             if not returning:
                 yield empty_cache()
             returning = True
             continue
         returning = False
         if event.action == "alloc":
-            living.add(event.address)
-            yield Step(ALLOC, event.address, event.size_bytes, event.stream, event.where or f"{event.address:#x}")
-        elif event.action == "free_completed" and event.address in living:
-            living.remove(event.address)
-            yield Step(FREE, event.address, name=event.where or f"{event.address:#x}")
+            live.add(event.address)
+            name = event.where or f"{event.address:#x}"
+            yield Request(Action.ALLOC, event.address, event.size_bytes, event.stream, name)
+        elif event.action == "free_completed" and event.address in live:
+            live.remove(event.address)
+            yield Request(Action.FREE, event.address, name=event.where or f"{event.address:#x}")
 
 
 def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator[str]:

@@ -6,21 +6,28 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP = (
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-)
+from ..closed_form.breakdown import TextEnum
+
+
+class DriverCall(TextEnum):
+    """What is asked of the driver, named as in the `device_traces` of a snapshot."""
+
+    ALLOC = "segment_alloc"
+    FREE = "segment_free"
+    MAP = "segment_map"
+    UNMAP = "segment_unmap"
+
+
+TAKES, RETURNS = (DriverCall.ALLOC, DriverCall.MAP), (DriverCall.FREE, DriverCall.UNMAP)
 FIRST_ADDRESS = 0x7F00_0000_0000
 RANGE_BYTES = 2**40  # virtual addresses per expandable segment; the real one reserves 9/8 of the card
 STRIDE = 2**25  # virtual addresses that cudaMalloc takes at a time: 32 MiB, or the next multiple
 
 
 class SegmentEvent(NamedTuple):
-    """One call to the driver, named as in the `device_traces` of a snapshot."""
+    """One call to the driver."""
 
-    action: str
+    action: DriverCall
     size_bytes: int
     address: int
     stream: int
@@ -65,11 +72,11 @@ class Driver:
         if not self._fits(size):
             return None
         address = self._address(size)
-        self._count(SegmentEvent(SEGMENT_ALLOC, size, address, stream), size)
+        self._count(SegmentEvent(DriverCall.ALLOC, size, address, stream), size)
         return address
 
     def free(self, address: int, size: int, stream: int) -> None:
-        self._count(SegmentEvent(SEGMENT_FREE, size, address, stream), -size)
+        self._count(SegmentEvent(DriverCall.FREE, size, address, stream), -size)
 
     def reserve_addresses(self, first_map_bytes: int) -> int:
         """cuMemAddressReserve: where an expandable segment begins. Costs no memory."""
@@ -84,11 +91,11 @@ class Driver:
             return False
         if self._recorded and self._recorded[0] == (size, address):
             self._recorded.popleft()
-        self._count(SegmentEvent(SEGMENT_MAP, size, address, stream), size)
+        self._count(SegmentEvent(DriverCall.MAP, size, address, stream), size)
         return True
 
     def unmap(self, address: int, size: int, stream: int) -> None:
-        self._count(SegmentEvent(SEGMENT_UNMAP, size, address, stream), -size)
+        self._count(SegmentEvent(DriverCall.UNMAP, size, address, stream), -size)
 
     def _fits(self, size: int) -> bool:
         return self.free_bytes is None or size <= self.free_bytes

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..closed_form.breakdown import format_bytes
-from .driver import SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SegmentEvent
+from ..closed_form.breakdown import TextEnum, format_bytes
+from .driver import RETURNS, DriverCall, SegmentEvent
 
-REUSED, SPLIT, SEGMENT, GROWN, FREED, EMPTIED, NOTHING, FAILED = OUTCOMES = (
-    "reused",
-    "split",
-    "segment",
-    "grown",
-    "freed",
-    "emptied",
-    "nothing",
-    "out of memory",
-)
-FULL, FRAGMENTED, CAPPED = REASONS = ("full", "fragmented", "capped")
+
+class OutcomeKind(TextEnum):
+    """What the allocator did: the first four serve a request, the last one does not."""
+
+    REUSED = "reused"
+    SPLIT = "split"
+    SEGMENT = "segment"
+    GROWN = "grown"
+    FREED = "freed"
+    EMPTIED = "emptied"
+    NOTHING = "nothing"
+    FAILED = "out of memory"
+
+
+class Reason(TextEnum):
+    """Why a request for memory fails. The simulator knows the first three, a log may tell of the others.
+
+    FULL: the device is too small for what is in use and this. FRAGMENTED: there are enough free bytes, in pieces too
+    small. CAPPED: a limit below the device's size. OUTSIDE: somebody else holds the device. HOST: it is the machine's
+    own memory. UNCLEAR: the bytes that are known do not decide.
+    """
+
+    FULL = "full"
+    FRAGMENTED = "fragmented"
+    CAPPED = "capped"
+    OUTSIDE = "outside"
+    HOST = "host"
+    UNCLEAR = "unclear"
 
 
 class Outcome(NamedTuple):
@@ -28,7 +46,7 @@ class Outcome(NamedTuple):
     the driver, those of a retry included.
     """
 
-    kind: str
+    kind: OutcomeKind
     name: str = ""
     requested_bytes: int = 0
     size_bytes: int = 0
@@ -42,39 +60,30 @@ class Outcome(NamedTuple):
     @property
     def returned_bytes(self) -> int:
         """What went back to the driver: all of an empty_cache, or what a retry released."""
-        return sum(event.size_bytes for event in self.events if event.action in (SEGMENT_FREE, SEGMENT_UNMAP))
+        return sum(event.size_bytes for event in self.events if event.action in RETURNS)
 
     def __str__(self) -> str:
         return _SENTENCES[self.kind](self)
 
 
+@dataclass(eq=False, repr=False)
 class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
     """The request that cannot be served, after everything cached was given back; an answer, not a misuse.
 
-    `reason`: "full" (the device is too small for what is in use and this), "capped" (a limit below the device's size
-    is), "fragmented" (there are enough free bytes, in pieces too small). Torch's own is a RuntimeError too.
+    Torch's own is a RuntimeError too.
     """
 
-    def __init__(
-        self,
-        name: str,
-        requested_bytes: int,
-        size_bytes: int,
-        segment_bytes: int,
-        allocated_bytes: int,
-        reserved_bytes: int,
-        limit_bytes: int,
-        largest_free_bytes: int,
-        reason: str,
-    ) -> None:
-        self.name, self.requested_bytes, self.size_bytes, self.segment_bytes = (
-            name,
-            requested_bytes,
-            size_bytes,
-            segment_bytes,
-        )
-        self.allocated_bytes, self.reserved_bytes, self.limit_bytes = allocated_bytes, reserved_bytes, limit_bytes
-        self.largest_free_bytes, self.reason = largest_free_bytes, reason
+    name: str
+    requested_bytes: int
+    size_bytes: int
+    segment_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    limit_bytes: int
+    largest_free_bytes: int
+    reason: Reason
+
+    def __post_init__(self) -> None:
         super().__init__(self._sentence())
 
     @property
@@ -88,13 +97,13 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
 
     def _sentence(self) -> str:
         want, free = format_bytes(self.size_bytes), format_bytes(self.free_bytes)
-        if self.reason == FRAGMENTED:
+        if self.reason is Reason.FRAGMENTED:
             hole, left = format_bytes(self.largest_free_bytes), format_bytes(self.driver_free_bytes)
             return (
                 f"cannot serve {want} though {free} are free: the largest hole is {hole}, "
                 f"and the driver, asked for {format_bytes(self.segment_bytes)}, has {left}"
             )
-        limit = "the limit for this process" if self.reason == CAPPED else "the device"
+        limit = "the limit for this process" if self.reason is Reason.CAPPED else "the device"
         return (
             f"cannot serve {want}: {format_bytes(self.allocated_bytes)} are in use and {limit} ends at "
             f"{format_bytes(self.limit_bytes)}, so {free} are free"
@@ -126,7 +135,7 @@ def _segment(outcome: Outcome) -> str:
 
 
 def _grown(outcome: Outcome) -> str:
-    mapped = sum(event.size_bytes for event in outcome.events if event.action == SEGMENT_MAP)
+    mapped = sum(event.size_bytes for event in outcome.events if event.action is DriverCall.MAP)
     rest = f": {format_bytes(outcome.rest_bytes)} still free" if outcome.rest_bytes else ""
     return f"{_retry(outcome)}grew the expandable segment by {format_bytes(mapped)}{rest}"
 
@@ -148,12 +157,12 @@ def _emptied(outcome: Outcome) -> str:
 
 
 _SENTENCES = {
-    REUSED: _reused,
-    SPLIT: _split,
-    SEGMENT: _segment,
-    GROWN: _grown,
-    FREED: _freed,
-    EMPTIED: _emptied,
-    NOTHING: lambda outcome: "took nothing: a tensor of 0 bytes has no block",
-    FAILED: lambda outcome: "out of memory",
+    OutcomeKind.REUSED: _reused,
+    OutcomeKind.SPLIT: _split,
+    OutcomeKind.SEGMENT: _segment,
+    OutcomeKind.GROWN: _grown,
+    OutcomeKind.FREED: _freed,
+    OutcomeKind.EMPTIED: _emptied,
+    OutcomeKind.NOTHING: lambda outcome: "took nothing: a tensor of 0 bytes has no block",
+    OutcomeKind.FAILED: lambda outcome: "out of memory",
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_whole, unknown_name
 from ..closed_form.breakdown import BLOCK_BYTES, rounded
 
 MIB = 2**20
@@ -53,12 +54,12 @@ class Settings:
     def __post_init__(self) -> None:
         """Bounds of AcceleratorAllocatorConfig::parse… in c10/core/AllocatorConfig.cpp."""
         large = self.large_segment_size_mb
-        _at_least("large_segment_size_mb", large, 11)
+        _require_at_least("large_segment_size_mb", large, 11)
         for name in ("max_split_size_mb", "max_non_split_rounding_mb"):
             if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), large)
+                _require_at_least(name, getattr(self, name), large)
         divisions = self.roundup_power2_divisions
-        _at_least("roundup_power2_divisions", divisions, 0)
+        _require_at_least("roundup_power2_divisions", divisions, 0)
         if divisions & (divisions - 1):
             raise WorkbookError(f"roundup_power2_divisions is {divisions}", "0 or a power of two", "write 4 or 8")
         if not isinstance(self.expandable_segments, bool):
@@ -81,7 +82,7 @@ class Settings:
                 "text as in PYTORCH_CUDA_ALLOC_CONF",
                 "write Settings.parse('max_split_size_mb:128')",
             )
-        found: dict[str, object] = {}
+        found: dict[str, Any] = {}  # by field of Settings, each of its own type
         for pair in filter(None, ("".join(part.split()) for part in text.split(","))):
             key, colon, value = pair.partition(":")
             if not colon or not value:
@@ -142,7 +143,7 @@ class Settings:
         return -(-block_bytes // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
 
 
-def _value(key: str, value: str) -> object:
+def _value(key: str, value: str) -> bool | int:
     if key in NOT_SIMULATED:
         raise WorkbookError(f"{key} is not simulated: {NOT_SIMULATED[key]}", ", ".join(KEYS), f"leave {key} out")
     if key == "expandable_segments":
@@ -156,6 +157,5 @@ def _value(key: str, value: str) -> object:
     return int(value)
 
 
-def _at_least(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise WorkbookError(f"{name} is {value!r}", f"a whole number from {least} up", f"write {name}={max(least, 1)}")
+def _require_at_least(name: str, value: object, least: int) -> None:
+    require_whole(name, value, least, do=f"write {name}={max(least, 1)}")

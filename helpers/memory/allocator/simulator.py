@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from ..closed_form.breakdown import BLOCK_BYTES
-from . import expandable, outcome
+from . import blocks
 from .blocks import Chunk, Pool, Segment, merge, shown
 from .driver import RANGE_BYTES, Driver
-from .outcome import Outcome, OutOfMemory
+from .outcome import Outcome, OutcomeKind, OutOfMemory, Reason
 from .settings import SMALL_BYTES, Settings
 
 
@@ -49,13 +49,13 @@ class Allocator:
     ) -> None:
         for name, limit in (("capacity_bytes", capacity_bytes), ("allowed_bytes", allowed_bytes)):
             if limit is not None:
-                _whole(name, limit)
+                _require_bytes(name, limit)
         self.settings, self.allowed_bytes = settings or Settings(), allowed_bytes
         self.driver = driver or Driver(capacity_bytes)
         self.small, self.large = Pool(is_small=True), Pool(is_small=False)
         self.live: dict[int, Chunk] = {}
         self.allocated_bytes = self.peak_allocated_bytes = 0
-        self.last = Outcome(outcome.NOTHING)
+        self.last = Outcome(OutcomeKind.NOTHING)
         self._serial = 0
 
     @property
@@ -77,10 +77,10 @@ class Allocator:
 
         0 bytes take nothing, as in torch.
         """
-        _whole("size_bytes", size_bytes)
+        _require_bytes("size_bytes", size_bytes)
         self._serial += 1
         if size_bytes == 0:
-            self.last = Outcome(outcome.NOTHING, name)
+            self.last = Outcome(OutcomeKind.NOTHING, name)
             return Allocation(self._serial, 0, 0, 0)
         size, calls = self.settings.block_bytes(size_bytes), len(self.driver.calls)
         pool = self.small if size <= SMALL_BYTES else self.large
@@ -92,8 +92,8 @@ class Allocator:
             raise self._out_of_memory(pool, stream, size, size_bytes, name)
         source, was = chunk.size, chunk.last
         rest = self._take(chunk, size) if self._should_split(chunk, size) else 0
-        fresh = outcome.GROWN if chunk.range else outcome.SEGMENT
-        kind = fresh if not found else outcome.SPLIT if rest else outcome.REUSED
+        fresh = OutcomeKind.GROWN if chunk.range else OutcomeKind.SEGMENT
+        kind = fresh if not found else OutcomeKind.SPLIT if rest else OutcomeKind.REUSED
         self._settle(chunk, size_bytes, name)
         self.last = Outcome(
             kind,
@@ -113,7 +113,7 @@ class Allocator:
         if not isinstance(handle, Allocation):
             raise WorkbookError(f"{handle!r} is no allocation", "what alloc returned", "keep it: block = alloc(…)")
         if handle.size_bytes == 0:
-            self.last = Outcome(outcome.NOTHING)
+            self.last = Outcome(OutcomeKind.NOTHING)
             return
         chunk = self.live.pop(handle.serial, None)
         if chunk is None or chunk.address != handle.address:
@@ -127,18 +127,18 @@ class Allocator:
         self.allocated_bytes -= size
         merged = merge(chunk, chunk.prev) + merge(chunk, chunk.next)
         chunk.pool.free.add(chunk)
-        self.last = Outcome(outcome.FREED, name, requested, size, handle.address, chunk.size, merged=merged)
+        self.last = Outcome(OutcomeKind.FREED, name, requested, size, handle.address, chunk.size, merged=merged)
 
     def empty_cache(self) -> None:
         """Give back every segment without a live block, and every free page of expandable ones."""
         calls = len(self.driver.calls)
         self._release_cached()
-        self.last = Outcome(outcome.EMPTIED, events=tuple(self.driver.calls[calls:]))
+        self.last = Outcome(OutcomeKind.EMPTIED, events=tuple(self.driver.calls[calls:]))
 
     def _cached(self, pool: Pool, stream: int, size: int) -> Chunk | None:
         """get_free_block: the smallest free block of the stream that is large enough, unless it may not be used."""
         candidates, limit = pool.free.from_size(stream, size), self.settings.max_split_bytes
-        chunk = expandable.best_fit(candidates) if self.settings.expandable_segments else next(candidates, None)
+        chunk = blocks.best_fit(candidates) if self.settings.expandable_segments else next(candidates, None)
         if chunk is None:
             return None
         if limit is not None and size < limit <= chunk.size:  # an oversize block is kept for oversize requests
@@ -165,7 +165,7 @@ class Allocator:
             return None
         if self.settings.expandable_segments:
             page = self.settings.segment_bytes(1) if pool.is_small else self.settings.large_segment_bytes
-            return expandable.grow(pool, self.driver, stream, size, page)
+            return blocks.grow(pool, self.driver, stream, size, page)
         address = self.driver.malloc(segment, stream)
         return None if address is None else Chunk(address, segment, stream, pool)
 
@@ -218,7 +218,7 @@ class Allocator:
             for chunk in chunks:
                 if chunk.range is None and not chunk.is_split:
                     self._release(chunk)
-            expandable.release([chunk for chunk in chunks if chunk.range is not None], self.driver)
+            blocks.release([chunk for chunk in chunks if chunk.range is not None], self.driver)
 
     def _release(self, chunk: Chunk) -> None:
         chunk.pool.free.remove(chunk)
@@ -238,10 +238,9 @@ class Allocator:
             self.reserved_bytes,
             min(limits),
             largest,
-            outcome.FRAGMENTED if fits else outcome.CAPPED if capped else outcome.FULL,
+            Reason.FRAGMENTED if fits else Reason.CAPPED if capped else Reason.FULL,
         )
 
 
-def _whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= RANGE_BYTES:
-        raise WorkbookError(f"{name} is {value!r}", "a whole number of bytes from 0 to 1 TiB", f"pass {name} as an int")
+def _require_bytes(name: str, value: object) -> None:
+    require_whole(name, value, 0, RANGE_BYTES, unit="bytes")

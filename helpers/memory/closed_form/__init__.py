@@ -5,10 +5,11 @@
     budget.serve(ServeSetup("llama-3-8b", users=8)).parts                    # weights and KV cache
 
 `breakdown` holds the types that all three instruments answer in. `budget` is the door; `moments` and `sharded` write a
-step down, from `activations`, `recompute` and `weights`; `zero` and `tensor_parallel` say what a rank holds and sends,
-`ring` what a collective moves; `work` and `step_flops` count FLOPs and traffic. Imports catalog.
+step down, from `activations` (what forward keeps) and `recompute` (what checkpointing keeps and runs again); `zero` and
+`tensor_parallel` say what a rank holds and sends; `weights` are a served model's, `work` is what an operator asks for.
+Imports catalog.
 """
 
-from .breakdown import BLOCK_BYTES, GIB, PARTS, Breakdown, Moment, format_bytes, rounded
+from .breakdown import BLOCK_BYTES, GIB, PARTS, Breakdown, Moment, Part, Phase, Point, format_bytes, rounded
 
-__all__ = ["BLOCK_BYTES", "GIB", "PARTS", "Breakdown", "Moment", "format_bytes", "rounded"]
+__all__ = ["BLOCK_BYTES", "GIB", "PARTS", "Breakdown", "Moment", "Part", "Phase", "Point", "format_bytes", "rounded"]

@@ -1,13 +1,15 @@
 """What the forward pass saves for the backward pass, tensor by tensor, in closed form.
 
-A row here is one storage that today's PyTorch and Transformers kernels keep alive, counted once. The rows were
+A `Saved` is one storage that today's PyTorch and Transformers kernels keep alive, counted once. They were
 read off a meter on the running models (chapter 02 shows how) and hold for dense decoders with dropout off.
 Shape letters: N = micro-batch x sequence, h = hidden, f = ffn, q = heads x head_dim, k = kv_heads x head_dim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, unique
 
 from ...catalog.errors import WorkbookError
 from ...catalog.layers import Layer
@@ -30,6 +32,61 @@ class Widths:
         autocast = setup.precision == "autocast-bf16"
         compute = 4 if setup.precision == "fp32" else 2
         return cls(residual=4 if autocast else compute, compute=compute, autocast=autocast)
+
+
+@unique
+class Owner(Enum):
+    """The part of a model that keeps a tensor for its backward; the value is its name in a caption."""
+
+    ATTENTION_NORM = "attention norm"
+    QK_NORM = "q and k"
+    ATTENTION = "attention"
+    ATTENTION_OUTPUT_NORM = "attention output norm"
+    MLP_NORM = "mlp norm"
+    MLP = "mlp"
+    MLP_OUTPUT_NORM = "mlp output norm"
+    WEIGHTS = "the weights"
+    FINAL_NORM = "final norm"
+    ROTARY = "rotary"
+    LM_HEAD = "lm_head"
+
+
+@unique
+class Role(Enum):
+    """Which of its owner's tensors one is; the value is its caption, where {} is the owner."""
+
+    INPUT = "{} input"
+    INPUT_FP32 = "{} input, fp32"
+    UNNORMED_FP32 = "{} before their norm, fp32"
+    MEAN_AND_RSTD = "{} mean and rstd"
+    RSTD = "{} rstd"
+    NORMALISED = "{} normalised"
+    OUTPUT = "{} output"
+    QKV = "q, k, v"
+    LOG_SUM_EXP = "log-sum-exp"
+    PROBABILITIES = "attention probabilities"
+    PROBABILITIES_CAST = "attention probabilities, cast"
+    CAPPED_SCORES = "attention scores, capped"
+    SWIGLU = "gate, its activation, up, their product"
+    RELU = "relu output"
+    GELU = "gelu input and output"
+    GELU_NEW = "gelu_new's five tensors"
+    TABLES = "{} tables"
+    WEIGHT_COPY = "bf16 copy of {}"
+    WEIGHT_COPIES = "bf16 copies of {}"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One storage, or several alike, that the forward keeps: whose, which, and its bytes."""
+
+    owner: Owner
+    role: Role
+    size_bytes: int
+
+    @property
+    def caption(self) -> str:
+        return self.role.value.format(self.owner.value)
 
 
 def require_closed_form(setup: TrainSetup) -> None:
@@ -70,62 +127,82 @@ def saved_by_layer(setup: TrainSetup, layer: Layer) -> Breakdown:
     Llama-2-7B, micro-batch 1, sequence 2048, BF16, SDPA: 364.3 MiB a layer, of which the four SwiGLU tensors
     are 172 MiB: gate, its activation, up and their product.
     """
-    require_closed_form(setup)
-    attention, mlp = layer.attention, layer.mlp
-    rows = {
-        **_norm(setup, "attention norm", readers=_readers(attention.linears[:-1])),
-        **_qk_norm(setup, layer),
-        **_attention(setup, layer),
-        **_norm(setup, "mlp norm", readers=_readers(mlp.linears[:-1])),
-        **_mlp(setup, layer),
-        **_output_norms(setup, layer),
-        **_weight_copies(setup, layer),
-    }
-    return Breakdown({name: size for name, size in rows.items() if size})
+    return captioned(layer_tensors(setup, layer))
 
 
 def saved_outside_layers(setup: TrainSetup) -> Breakdown:
     """Bytes kept by the final norm, the rotary tables and the cast of `lm_head`; the loss is counted as logits."""
+    return captioned(outside_tensors(setup))
+
+
+def captioned(tensors: Iterable[Saved]) -> Breakdown:
+    """The tensors as people read them: bytes by caption."""
+    return Breakdown({saved.caption: saved.size_bytes for saved in tensors})
+
+
+def total_bytes(tensors: Iterable[Saved]) -> int:
+    return sum(saved.size_bytes for saved in tensors)
+
+
+def layer_tensors(setup: TrainSetup, layer: Layer) -> tuple[Saved, ...]:
+    """What one decoder layer keeps. WorkbookError for a model whose activations have no closed form here."""
+    require_closed_form(setup)
+    return _present(
+        _norm(setup, Owner.ATTENTION_NORM, readers=len(layer.attention.linears) - 1),
+        _qk_norm(setup, layer),
+        _attention(setup, layer),
+        _norm(setup, Owner.MLP_NORM, readers=len(layer.mlp.linears) - 1),
+        _mlp(setup, layer),
+        _output_norms(setup, layer),
+        _weight_copies(setup, layer),
+    )
+
+
+def outside_tensors(setup: TrainSetup) -> tuple[Saved, ...]:
+    """What is kept outside the decoder layers, but for the loss."""
     width, model = Widths.of(setup), setup.model
     rotary = 0 if model.learned_positions else 2 * rounded(setup.sequence * model.head_dim * width.residual)
     copy = rounded(2 * model.vocab * model.hidden) if width.autocast else 0
-    rows = {**_norm(setup, "final norm", readers=1), "rotary tables": rotary, "bf16 copy of lm_head": copy}
-    return Breakdown({name: size for name, size in rows.items() if size})
+    others = [Saved(Owner.ROTARY, Role.TABLES, rotary), Saved(Owner.LM_HEAD, Role.WEIGHT_COPY, copy)]
+    return _present(_norm(setup, Owner.FINAL_NORM, readers=1), others)
 
 
-def products_by_layer(setup: TrainSetup, layer: Layer) -> dict[str, Breakdown]:
-    """Bytes that one layer's matrix products and its attention kernel write, by the kind that a selective policy names.
+def _present(*groups: Iterable[Saved]) -> tuple[Saved, ...]:
+    return tuple(saved for group in groups for saved in group if saved.size_bytes)
 
-    "matmuls" are what each linear layer writes, in eager attention its scores and its output too; "attention" is what
-    the fused kernel writes. Llama-2-7B, 2048 tokens in BF16: 166.00 MiB of matmuls, 16.25 MiB of attention.
+
+@dataclass(frozen=True)
+class Written:
+    """Bytes that one layer's forward writes, by the kind that a selective policy names.
+
+    `matmuls` are the outputs of the linear layers, in eager attention its scores and its output too; `last_matmul` of
+    them is the MLP's result. `attention` is what the fused kernel writes.
     """
+
+    matmuls: int
+    attention: int
+    last_matmul: int
+
+
+def written_by_layer(setup: TrainSetup, layer: Layer) -> Written:
+    """Llama-2-7B, 2048 tokens in BF16: 166.00 MiB of matmuls, 16.25 MiB of attention."""
     tokens, e, attention = _tokens(setup), Widths.of(setup).compute, layer.attention
-    linears = attention.linears + layer.mlp.linears
-    matmuls = {linear.name: rounded(e * tokens * linear.outputs) for linear in linears[:-1]}
-    matmuls[last_product(layer)] = rounded(e * tokens * linears[-1].outputs)
+    linears = [rounded(e * tokens * linear.outputs) for linear in attention.linears + layer.mlp.linears]
     output = rounded(e * tokens * attention.heads * attention.head_dim)
     if setup.attention == "sdpa":
-        kernel = {"attention output": output, "log-sum-exp": rounded(4 * tokens * attention.heads)}
-        return {"matmuls": Breakdown(matmuls), "attention": Breakdown(kernel)}
+        return Written(sum(linears), output + rounded(4 * tokens * attention.heads), linears[-1])
     scores = rounded(e * tokens * setup.sequence * attention.heads)
-    matmuls.update({"attention scores": scores, "attention output": output})
-    return {"matmuls": Breakdown(matmuls), "attention": Breakdown()}
+    return Written(sum(linears) + scores + output, 0, linears[-1])
 
 
-def last_product(layer: Layer) -> str:
-    """The name, among a layer's products, of the one that writes to the residual stream last."""
-    return f"mlp {layer.mlp.linears[-1].name}"
+def attention_internals(setup: TrainSetup, layer: Layer) -> int:
+    """Bytes made inside the attention module: all that a checkpoint around it does not keep."""
+    return total_bytes((*_qk_norm(setup, layer), *_attention(setup, layer)))
 
 
-def attention_internals(setup: TrainSetup, layer: Layer) -> Breakdown:
-    """Of `saved_by_layer`, what is made inside the attention module: all that a checkpoint around it does not keep."""
-    inside = _qk_norm(setup, layer) | _attention(setup, layer)
-    return Breakdown({name: size for name, size in inside.items() if size})
-
-
-def mlp_internals(setup: TrainSetup, layer: Layer) -> Breakdown:
-    """Of `saved_by_layer`, what is made inside the MLP."""
-    return Breakdown(_mlp(setup, layer))
+def mlp_internals(setup: TrainSetup, layer: Layer) -> int:
+    """Bytes made inside the MLP."""
+    return total_bytes(_mlp(setup, layer))
 
 
 def boundary_bytes(setup: TrainSetup) -> int:
@@ -142,72 +219,69 @@ def _tokens(setup: TrainSetup) -> int:
     return setup.micro_batch * setup.sequence
 
 
-def _readers(linears: tuple) -> int:
-    """Linear layers that read one norm's output; GPT-2's fused c_attn is one."""
-    return len(linears)
+def _norm(setup: TrainSetup, owner: Owner, readers: int) -> list[Saved]:
+    """A norm's input, statistics and output, which `readers` linear layers read; GPT-2's fused c_attn is one.
 
-
-def _norm(setup: TrainSetup, name: str, readers: int) -> dict[str, int]:
-    """A norm's input, statistics and output. Transformers' RMSNorm upcasts its input and keeps that FP32 copy.
-
-    Gemma-2's multiplies by its weight in FP32 as well. An output that only joins the residual stream has no reader.
-    Under autocast every linear layer that reads the FP32 output makes, and saves, a BF16 copy of its own.
+    Transformers' RMSNorm upcasts its input and keeps that FP32 copy. Gemma-2's multiplies by its weight in FP32 as
+    well. An output that only joins the residual stream has no reader. Under autocast every linear layer that reads the
+    FP32 output makes, and saves, a BF16 copy of its own.
     """
     width, values = Widths.of(setup), _tokens(setup) * setup.model.hidden
     output = readers * rounded(2 * values) if width.autocast else min(readers, 1) * rounded(values * width.residual)
     statistic = rounded(4 * _tokens(setup))
     if setup.model.norm == "layernorm":
-        return {
-            f"{name} input": rounded(values * width.residual),
-            f"{name} mean and rstd": 2 * statistic,
-            f"{name} output": output,
-        }
-    return {
-        f"{name} input, fp32": rounded(4 * values),
-        f"{name} rstd": statistic,
-        f"{name} normalised": rounded(values * (4 if setup.model.family == "gemma2" else width.residual)),
-        f"{name} output": output,
-    }
+        return [
+            Saved(owner, Role.INPUT, rounded(values * width.residual)),
+            Saved(owner, Role.MEAN_AND_RSTD, 2 * statistic),
+            Saved(owner, Role.OUTPUT, output),
+        ]
+    normalised = rounded(values * (4 if setup.model.family == "gemma2" else width.residual))
+    return [
+        Saved(owner, Role.INPUT_FP32, rounded(4 * values)),
+        Saved(owner, Role.RSTD, statistic),
+        Saved(owner, Role.NORMALISED, normalised),
+        Saved(owner, Role.OUTPUT, output),
+    ]
 
 
-def _output_norms(setup: TrainSetup, layer: Layer) -> dict[str, int]:
+def _output_norms(setup: TrainSetup, layer: Layer) -> list[Saved]:
     """Gemma-2 norms the outputs of attention and MLP too, before they join the residual stream."""
     if layer.norms < 4:
-        return {}
-    return {**_norm(setup, "attention output norm", readers=0), **_norm(setup, "mlp output norm", readers=0)}
+        return []
+    return [*_norm(setup, Owner.ATTENTION_OUTPUT_NORM, readers=0), *_norm(setup, Owner.MLP_OUTPUT_NORM, readers=0)]
 
 
-def _qk_norm(setup: TrainSetup, layer: Layer) -> dict[str, int]:
+def _qk_norm(setup: TrainSetup, layer: Layer) -> list[Saved]:
     """Qwen3's RMSNorm on q and k: an FP32 copy, its statistic and the normalised value of each head."""
     attention, tokens, e = layer.attention, _tokens(setup), Widths.of(setup).compute
     if not attention.qk_norm:
-        return {}
+        return []
     heads = (attention.heads, attention.kv_heads)
-    return {
-        "q and k before their norm, fp32": sum(rounded(4 * tokens * n * attention.head_dim) for n in heads),
-        "q and k rstd": sum(rounded(4 * tokens * n) for n in heads),
-        "q and k normalised": sum(rounded(e * tokens * n * attention.head_dim) for n in heads),
-    }
+    return [
+        Saved(Owner.QK_NORM, Role.UNNORMED_FP32, sum(rounded(4 * tokens * n * attention.head_dim) for n in heads)),
+        Saved(Owner.QK_NORM, Role.RSTD, sum(rounded(4 * tokens * n) for n in heads)),
+        Saved(Owner.QK_NORM, Role.NORMALISED, sum(rounded(e * tokens * n * attention.head_dim) for n in heads)),
+    ]
 
 
-def _attention(setup: TrainSetup, layer: Layer) -> dict[str, int]:
+def _attention(setup: TrainSetup, layer: Layer) -> list[Saved]:
     """q, k, v, the output, and either SDPA's log-sum-exp (N x heads) or eager's probabilities (heads x T x T)."""
     attention, tokens, e = layer.attention, _tokens(setup), Widths.of(setup).compute
     q = rounded(e * tokens * attention.heads * attention.head_dim)
     if setup.attention == "sdpa":
         kv = rounded(e * tokens * attention.kv_heads * attention.head_dim)
-        return {"q, k, v": q + 2 * kv, "attention output": q, "log-sum-exp": rounded(4 * tokens * attention.heads)}
-    scores = setup.micro_batch * attention.heads * setup.sequence**2
-    rows = {
-        "q, k, v": 3 * q,
-        "attention probabilities": rounded(scores * softmax_bytes(setup)),
-        "attention output": q,
-    }
-    if setup.model.family == "gemma2" and setup.model.config.get("attn_logit_softcapping", 50.0):
-        rows["attention scores, capped"] = rounded(scores * e)
-    if softmax_bytes(setup) > e:
-        rows["attention probabilities, cast"] = rounded(scores * e)
-    return rows
+        sizes = {Role.QKV: q + 2 * kv, Role.OUTPUT: q, Role.LOG_SUM_EXP: rounded(4 * tokens * attention.heads)}
+    else:
+        scores, softmax = setup.micro_batch * attention.heads * setup.sequence**2, softmax_bytes(setup)
+        capped = setup.model.family == "gemma2" and setup.model.config.get("attn_logit_softcapping", 50.0)
+        sizes = {
+            Role.QKV: 3 * q,
+            Role.PROBABILITIES: rounded(scores * softmax),
+            Role.OUTPUT: q,
+            Role.CAPPED_SCORES: rounded(scores * e) if capped else 0,
+            Role.PROBABILITIES_CAST: rounded(scores * e) if softmax > e else 0,
+        }
+    return [Saved(Owner.ATTENTION, role, size) for role, size in sizes.items()]
 
 
 def capped_logits_bytes(setup: TrainSetup) -> int:
@@ -223,23 +297,24 @@ def softmax_bytes(setup: TrainSetup) -> int:
     return width.compute if setup.model.family == "gpt2" and not width.autocast else 4
 
 
-def _mlp(setup: TrainSetup, layer: Layer) -> dict[str, int]:
+def _mlp(setup: TrainSetup, layer: Layer) -> list[Saved]:
     """SwiGLU keeps four tensors of N x f; GPT-2's gelu_new, written out in Python, five; ReLU one."""
     mlp, width = layer.mlp, Widths.of(setup)
-    value = rounded(_tokens(setup) * mlp.ffn * width.compute)
     if mlp.gated:
-        return {"gate, its activation, up, their product": 4 * value}
-    if mlp.activation == "relu":
-        return {"relu output": value}
-    if mlp.activation == "gelu_new":
+        role, tensors = Role.SWIGLU, 4
+    elif mlp.activation == "relu":
+        role, tensors = Role.RELU, 1
+    elif mlp.activation == "gelu_new":
         # CUDA autocast runs pow in FP32, and what follows is promoted: 4 + 4 + 4 bytes and two BF16 tensors
-        return {"gelu_new's five tensors": 8 * value if width.autocast else 5 * value}
-    return {"gelu input and output": 2 * value}
+        role, tensors = Role.GELU_NEW, 8 if width.autocast else 5
+    else:
+        role, tensors = Role.GELU, 2
+    return [Saved(Owner.MLP, role, tensors * rounded(_tokens(setup) * mlp.ffn * width.compute))]
 
 
-def _weight_copies(setup: TrainSetup, layer: Layer) -> dict[str, int]:
+def _weight_copies(setup: TrainSetup, layer: Layer) -> list[Saved]:
     """Autocast's BF16 copy of each weight matrix, kept by the product that read it."""
     if not Widths.of(setup).autocast:
-        return {}
+        return []
     linears = layer.attention.linears + layer.mlp.linears
-    return {"bf16 copies of the weights": sum(rounded(2 * linear.weights) for linear in linears)}
+    return [Saved(Owner.WEIGHTS, Role.WEIGHT_COPIES, sum(rounded(2 * linear.weights) for linear in linears))]

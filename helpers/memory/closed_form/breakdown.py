@@ -4,11 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+
+from ...catalog.errors import unknown_name
 
 GIB = 2**30
 BLOCK_BYTES = 512  # kMinBlockSize in c10/core/AllocatorConfig.h: every CUDA allocation is rounded up to this
 
-PARTS = ("parameters", "gradients", "optimizer", "activations", "logits", "workspace", "kv_cache")
+
+class TextEnum(StrEnum):
+    """Names that show as their text wherever they are printed: in a cell, in a list, in JSON."""
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class Part(TextEnum):
+    """What bytes are for; every account of a step or of a replica is divided so."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    LOGITS = "logits"
+    WORKSPACE = "workspace"
+    KV_CACHE = "kv_cache"
+
+
+PARTS = tuple(Part)
+
+
+class Phase(TextEnum):
+    """The three phases of a step that is measured or traced."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer step"
+
+
+class Point(TextEnum):
+    """The turning points of a step in closed form: its peak is at one of them."""
+
+    END_OF_FORWARD = "end_of_forward"
+    LOSS = "loss"
+    LM_HEAD = "lm_head"
+    FINAL_NORM = "final_norm"
+    LAYER = "layer"
+    EMBEDDING = "embedding"
+    OPTIMIZER = "optimizer step"
+
+
+CAPTIONS: dict[str, str] = {
+    Point.END_OF_FORWARD: "end of forward, in the loss",
+    Point.LOSS: "backward of the loss",
+    Point.LM_HEAD: "backward of lm_head",
+    Point.FINAL_NORM: "backward of the final norm",
+    Point.LAYER: "backward of layer",
+    Point.EMBEDDING: "backward of the embedding",
+    Point.OPTIMIZER: "optimizer step",
+}
 
 
 def rounded(size_bytes: int) -> int:
@@ -71,11 +125,50 @@ class Breakdown(Mapping[str, int]):
 
 @dataclass(frozen=True)
 class Moment:
-    """What is live at one named moment of a step."""
+    """What is live at one moment of a step: at a point of the closed form, or at the highest one of a measured phase.
 
-    name: str
+    `layer`, counted from 0, says whose backward it is at `Point.LAYER`.
+    """
+
+    at: Point | Phase | str
     parts: Breakdown
+    layer: int | None = None
 
     @property
     def total(self) -> int:
         return self.parts.total
+
+    @property
+    def name(self) -> str:
+        """The moment as people read it; code asks for `at`.
+
+        >>> Moment(Point.LAYER, Breakdown(), layer=0).name
+        'backward of layer 1'
+        """
+        caption = CAPTIONS.get(self.at, str(self.at))
+        return caption if self.layer is None else f"{caption} {self.layer + 1}"
+
+
+class Moments:
+    """An answer that has moments: the highest of them, and each by where it is."""
+
+    moments: tuple[Moment, ...]
+
+    @property
+    def peak(self) -> Moment:
+        return max(self.moments, key=lambda moment: moment.total)
+
+    @property
+    def parts(self) -> Breakdown:
+        """What the peak is made of."""
+        return self.peak.parts
+
+    def at(self, where: Point | Phase | str, layer: int | None = None) -> Moment:
+        """The first moment at a point or of a phase, of `layer` if that is given.
+
+        `budget.train(setup).at("lm_head")`; WorkbookError for a moment that there is not.
+        """
+        for moment in self.moments:
+            if moment.at == where and layer in (None, moment.layer):
+                return moment
+        raise unknown_name("moment", where, dict.fromkeys(moment.at for moment in self.moments))

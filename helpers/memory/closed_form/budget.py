@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...catalog.devices import Device
+from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
+from ...catalog.hardware import CUBLAS_HANDLES, AttentionCall, AttentionKernel, Cuda, cuda_of
 from ...catalog.setup import ServeSetup, TrainSetup
 from . import activations
-from .breakdown import Breakdown, Moment
-from .recompute import runs_products_again
-from .sharded import step_of
-from .step_flops import StepFlops, step_flops
+from .breakdown import Breakdown, Moment, Moments, Part
+from .recompute import StepFlops, runs_products_again, step_flops
+from .sharded import moments_of
 from .weights import KEPT, layer_bytes, weight_bytes, weight_parts
 
 __all__ = [
@@ -31,14 +33,9 @@ __all__ = [
     "weight_parts",
 ]
 
-# One for the main thread and one for autograd's, as PyTorch's default `:4096:2:16:8` makes them (seen in snapshots).
-# On Hopper PyTorch takes 32 MiB each (parseChosenWorkspaceSize); that is not in the budget.
-CUBLAS_WORKSPACE_BYTES = 2 * 8_519_680
-LT_WORKSPACE_BYTES = 2**20  # products with a bias go through cuBLASLt, which has its own
-
 
 @dataclass(frozen=True)
-class TrainBudget:
+class TrainBudget(Moments):
     """A predicted training step: its moments in order, and the largest of them.
 
     `saved_bytes` are alive at the end of forward and were not before, as in a `Measurement`: to the byte on a CPU for
@@ -52,17 +49,8 @@ class TrainBudget:
     kept_bytes: int
 
     @property
-    def peak(self) -> Moment:
-        return max(self.moments, key=lambda moment: moment.total)
-
-    @property
     def peak_bytes(self) -> int:
         return self.peak.total
-
-    @property
-    def parts(self) -> Breakdown:
-        """What the peak is made of."""
-        return self.peak.parts
 
     @property
     def flops(self) -> StepFlops:
@@ -83,22 +71,27 @@ class ServeBudget:
         return self.parts.total
 
 
-def train(setup: TrainSetup, cuda: bool = False) -> TrainBudget:
+def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     """Predict one training step, in bytes per rank: forward, backward, `optimizer.step()`, gradients then freed.
 
     Optimizer states exist already (any step but the first), dropout is off, only the loss outlives the forward.
-    `cuda=True` adds the cuBLAS workspaces that a GPU counts as allocated. ZeRO divides what the stage shards by the
+    None is for the tensors alone. `device`, by name or as a Device, adds the cuBLAS workspaces that PyTorch counts as
+    allocated on it, 16.25 MiB on an A100 and 64 MiB on an H100; a card without CUDA adds nothing here
+    (`catalog.hardware.without_cuda` says so in a sentence). ZeRO divides what the stage shards by the
     ranks, rounded up, and adds what is whole for a while (`sharded`): two layers and the root at stage 3, buckets from
     stage 1 on; the flat in which DDP sends its last bucket is left out. What is offloaded is not in these bytes of
     the GPU: `zero.held` has it, by the memory that it went to.
-    Raises WorkbookError for a model, or a checkpointing policy, whose activations have no closed form here.
+    Raises WorkbookError for a model, or a checkpointing policy, whose activations have no closed form here, and for
+    attention that no fused kernel of `device` takes.
 
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB.
     """
     activations.require_closed_form(setup)
-    if cuda:
-        _require_fused_attention(setup)
-    step = step_of(setup, _workspace_bytes(setup) if cuda else 0)
+    card = None if device is None else resolve_device(device)
+    cuda = None if card is None else cuda_of(card)
+    if card and cuda:
+        _require_fused_attention(setup, cuda, card)
+    step = moments_of(setup, _workspace_bytes(setup, cuda) if cuda else 0)
     return TrainBudget(
         setup,
         (
@@ -120,22 +113,28 @@ def extra_flops(setup: TrainSetup) -> int:
     return step_flops(setup).recomputed
 
 
-def _require_fused_attention(setup: TrainSetup) -> None:
-    """Grouped heads in FP32 have no fused kernel on CUDA: flash wants 16 bits, the memory-efficient one equal heads."""
-    first = setup.model.layers[0].attention
-    if setup.attention == "sdpa" and setup.precision == "fp32" and first.kv_heads != first.heads:
-        raise WorkbookError(
-            f"{setup.model.name} has grouped heads: in FP32, SDPA on CUDA falls back to the plain formula",
-            "a recipe with 16-bit compute, or attention='eager'",
-            "choose autocast-bf16 or bf16, or trace it: helpers.memory.trace.train",
-        )
+def _require_fused_attention(setup: TrainSetup, cuda: Cuda, card: Device) -> None:
+    """Where SDPA falls back to the plain formula, it keeps scores of T x T, which have no rows here."""
+    number_format = setup.precision_recipe.activation_format
+    for layer in set(setup.model.layers) if setup.attention == "sdpa" else ():
+        attention = layer.attention
+        call = AttentionCall(number_format, attention.head_dim, heads=attention.heads, kv_heads=attention.kv_heads)
+        if cuda.attention_kernel(call) is AttentionKernel.FORMULA:
+            grouped = " with grouped heads" if attention.kv_heads != attention.heads else ""
+            raise WorkbookError(
+                f"{setup.model.name}{grouped} in {number_format.upper()}: SDPA on the {card.title} falls back to the "
+                "plain formula",
+                "a recipe and a GPU that have a fused kernel, or attention='eager'",
+                "choose another precision, or trace it: helpers.memory.trace.train, `workbook trace train`",
+            )
 
 
-def _workspace_bytes(setup: TrainSetup) -> int:
+def _workspace_bytes(setup: TrainSetup, cuda: Cuda) -> int:
     """cuBLAS for both threads; for linear layers with a bias also cuBLASLt, in autograd's thread when it recomputes."""
     layer = setup.model.layers[0]
     biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
-    return CUBLAS_WORKSPACE_BYTES + biased * LT_WORKSPACE_BYTES * (2 if runs_products_again(setup) else 1)
+    lt_threads = (2 if runs_products_again(setup) else 1) if biased else 0
+    return CUBLAS_HANDLES * cuda.cublas_workspace_bytes + lt_threads * cuda.cublaslt_workspace_bytes
 
 
 def serve(setup: ServeSetup) -> ServeBudget:
@@ -164,7 +163,7 @@ def decode_bytes(setup: ServeSetup) -> int:
         looked_up += (model.vocab - setup.users) * model.embedding_width
     rule = number_format(setup.weights)
     table = number_format(KEPT) if rule.linears_only else rule
-    cached = serve(setup).parts["kv_cache"]
+    cached = serve(setup).parts[Part.KV_CACHE]
     return weight_bytes(setup) - table.storage_bytes(max(0, looked_up)) - _idle_expert_bytes(setup) + cached
 
 

@@ -9,71 +9,106 @@ from math import prod
 from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
 from . import activations
-from .breakdown import BLOCK_BYTES, PARTS, Breakdown, Moment, rounded
+from .activations import Owner, Role, Saved, total_bytes
+from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded
 from .recompute import SavedActivations
 
+Shapes = Iterable[tuple[int, ...]]
 SCALARS = 3  # the loss, the number of targets it is a mean of, and the gradient that backward() begins with
 
 
-def tensors_bytes(shapes: Iterable[tuple[int, ...]], bytes_per_value: int) -> int:
+def tensors_bytes(shapes: Shapes, bytes_per_value: int) -> int:
     return sum(count * rounded(prod(shape) * bytes_per_value) for shape, count in Counter(shapes).items())
 
 
-class Step:
-    """One step's quantities, computed once; each method is one moment. Nothing is sharded: `sharded` adds that."""
+class Shares:
+    """What one rank holds of a step's quantities: all of it in DDP, from a stage of ZeRO on its shard, rounded up.
+
+    What is offloaded is not on the GPU: 0. (`TrainSetup` admits an offload only where the stage shards that part.)
+    """
+
+    def __init__(self, setup: TrainSetup) -> None:
+        self.stage, self.ranks = setup.zero, setup.ranks
+        self.parameters_leave = setup.offload_parameters != "none"
+        self.optimizer_leaves = setup.offload_optimizer != "none"
+
+    def shard(self, size_bytes: int) -> int:
+        return -(-size_bytes // self.ranks)
+
+    def parameters(self, size_bytes: int) -> int:
+        return self._held(size_bytes, 3, self.parameters_leave)
+
+    def gradients(self, size_bytes: int) -> int:
+        return self._held(size_bytes, 2, self.optimizer_leaves)
+
+    def optimizer(self, size_bytes: int) -> int:
+        return self._held(size_bytes, 1, self.optimizer_leaves)
+
+    def _held(self, size_bytes: int, sharded_from: int, leaves: bool) -> int:
+        if self.stage < sharded_from:
+            return size_bytes
+        return 0 if leaves else self.shard(size_bytes)
+
+
+class StepMoments:
+    """One step's quantities, computed once; each method is one moment. What ZeRO adds for a while is in `sharded`."""
 
     def __init__(self, setup: TrainSetup, cublas_bytes: int) -> None:
         self.setup, self.model, self.cublas = setup, setup.model, cublas_bytes
+        self.shares = Shares(setup)
         self.width = activations.Widths.of(setup)
         self.recipe, self.rule = setup.precision_recipe, setup.optimizer_rule
         self.tokens = setup.micro_batch * setup.sequence
         self.hidden_values = self.tokens * self.model.hidden
         self.logit_values = self.tokens * self.model.vocab
         self.kept = SavedActivations(setup)
-        self.saved, self.stored_bytes = self.kept.saved, self.kept.stored_bytes()
-        self.outside = activations.saved_outside_layers(setup)
+        self.stored_bytes = self.kept.stored_bytes()
+        self.outside = activations.outside_tensors(setup)
+        self.outside_bytes = total_bytes(self.outside)
         self.tensors = Counter(self.model.tensors())
         shapes = {layer: list(layer.tensors(self.model.hidden)) for layer in set(self.model.layers)}
         self.layer_tensors = [shapes[layer] for layer in self.model.layers]
-        self.parameter_bytes, self.optimizer_bytes = self._parameters(), self._optimizer_bytes()
+        self.parameter_bytes = self.shares.parameters(tensors_bytes(self.tensors, self.recipe.weight_bytes))
+        self.optimizer_bytes = self.shares.optimizer(self._states_and_master())
 
     # --- constants of the step -------------------------------------------------------------------------------------
 
-    def _parameters(self) -> int:
-        return tensors_bytes(self.tensors, self.recipe.weight_bytes)
+    def _states_and_master(self) -> int:
+        def of(shape: tuple[int, ...]) -> int:
+            states = self.rule.state_bytes(shape, self.recipe.optimized_bytes)
+            return rounded(states) + rounded(prod(shape) * self.recipe.master_bytes)
 
-    def _optimizer_bytes(self) -> int:
-        """States and master copy."""
-        optimized = self.recipe.optimized_bytes
-        return sum(
-            count * (self._state_bytes(shape, optimized) + rounded(prod(shape) * self.recipe.master_bytes))
-            for shape, count in self.tensors.items()
-        )
+        return sum(count * of(shape) for shape, count in self.tensors.items())
 
-    def _state_bytes(self, shape: tuple[int, ...], optimized_bytes: int) -> int:
-        return rounded(self.rule.state_bytes(shape, optimized_bytes))
-
-    def _gradients(self, shapes: Iterable[tuple[int, ...]]) -> int:
+    def _gradients(self, shapes: Shapes) -> int:
         if self.setup.precision == "megatron-bf16":  # the FP32 main gradients are one buffer that is never freed
             shapes = self.tensors
-        return tensors_bytes(shapes, self.recipe.grad_bytes)
+        return self.shares.gradients(tensors_bytes(shapes, self.recipe.grad_bytes))
 
-    def _outside(self, *without: str) -> int:
-        return sum(size for name, size in self.outside.items() if not name.startswith(without))
+    def _rotary_tables(self) -> int:
+        """What is kept outside the layers until the backward of the first of them."""
+        return total_bytes(saved for saved in self.outside if saved.owner is Owner.ROTARY)
+
+    def _before_final_norm(self, *gone: Role) -> int:
+        """Kept outside the layers when the head's backward is over, less these tensors of the final norm."""
+        return total_bytes(
+            saved for saved in self.outside if saved.owner is not Owner.LM_HEAD and saved.role not in gone
+        )
 
     # --- the moments -----------------------------------------------------------------------------------------------
 
-    def _moment(self, name: str, gradients: Iterable = (), activations: int = 0, logits: int = 0, workspace: int = 0):
-        sizes = (
-            self.parameter_bytes,
-            self._gradients(gradients),
-            self.optimizer_bytes,
-            activations,
-            logits,
-            workspace + self.cublas,
-            0,
-        )
-        return Moment(name, Breakdown({part: size for part, size in zip(PARTS, sizes, strict=True) if size}))
+    def _moment(
+        self, at: Point, gradients: Shapes, saved: int, logits: int, workspace: int = 0, layer: int | None = None
+    ) -> Moment:
+        sizes = {
+            Part.PARAMETERS: self.parameter_bytes,
+            Part.GRADIENTS: self._gradients(gradients),
+            Part.OPTIMIZER: self.optimizer_bytes,
+            Part.ACTIVATIONS: saved,
+            Part.LOGITS: logits,
+            Part.WORKSPACE: workspace + self.cublas,
+        }
+        return Moment(at, Breakdown({part: size for part, size in sizes.items() if size}), layer)
 
     def _targets(self) -> int:
         return rounded(8 * self.tokens)  # the shifted labels, int64, kept by the loss
@@ -86,24 +121,24 @@ class Step:
         ids = rounded(8 * self.tokens) if self.model.learned_positions else 0
         positions = rounded(8 * self.setup.sequence) if ids or self.kept.holds_arguments else 0
         loss = rounded(4 * self.logit_values) + activations.capped_logits_bytes(self.setup) + self._targets()
-        return self.stored_bytes + self.outside.total + loss + ids + positions + SCALARS * BLOCK_BYTES
+        return self.stored_bytes + self.outside_bytes + loss + ids + positions + SCALARS * BLOCK_BYTES
 
     def end_of_forward(self) -> Moment:
         """The loss is being computed: logits, their FP32 copy, and the log-softmax that the backward needs."""
         upcast = 0 if self.width.compute == 4 else rounded(4 * self.logit_values)
         logits = rounded(self.width.compute * self.logit_values) + upcast + rounded(4 * self.logit_values)
         logits += activations.capped_logits_bytes(self.setup)
-        saved = self.stored_bytes + self.outside.total
+        saved = self.stored_bytes + self.outside_bytes
         copies = 0
         if self.width.autocast:  # its cache lives until its block is left; the last hidden state is the caller's
             copies = self.kept.unsaved_copies() + rounded(4 * self.hidden_values)
-        return self._moment("end of forward, in the loss", (), saved + copies, logits + self._targets())
+        return self._moment(Point.END_OF_FORWARD, (), saved + copies, logits + self._targets())
 
     def backward_of_loss(self) -> Moment:
         """Three FP32 tensors of N x vocab: the saved log-softmax, its gradient, and the gradient of the logits."""
-        saved = self.stored_bytes + self.outside.total
+        saved = self.stored_bytes + self.outside_bytes
         logits = 3 * rounded(4 * self.logit_values) + activations.capped_logits_bytes(self.setup)
-        return self._moment("backward of the loss", (), saved, logits + self._targets())
+        return self._moment(Point.LOSS, (), saved, logits + self._targets())
 
     def backward_of_lm_head(self) -> Moment:
         """The gradients of the logits, of the head's weight and of the hidden states.
@@ -113,24 +148,23 @@ class Step:
         saved = self.stored_bytes
         logits = rounded(self.width.compute * self.logit_values)
         hidden = rounded(self.width.compute * self.hidden_values)
-        name, product = "backward of lm_head", saved + self.outside.total
+        product = saved + self.outside_bytes
         if not self.width.autocast:
-            return self._moment(name, self._head_tensors(), product, logits, hidden)
+            return self._moment(Point.LM_HEAD, self._head_tensors(), product, logits, hidden)
         copy = tensors_bytes(self._head_tensors(), 2)
-        during = self._moment(name, (), product, logits, copy + hidden)
-        after = self._moment(
-            name, self._head_tensors(), saved + self._outside("bf16 copy", "final norm output"), 0, copy + hidden
-        )
+        during = self._moment(Point.LM_HEAD, (), product, logits, copy + hidden)
+        left = saved + self._before_final_norm(Role.OUTPUT)
+        after = self._moment(Point.LM_HEAD, self._head_tensors(), left, 0, copy + hidden)
         return max(during, after, key=lambda moment: moment.total)
 
     def backward_of_final_norm(self) -> Moment:
         """RMSNorm written out in Python makes five FP32 tensors of N x h; the fused LayerNorm two gradients."""
-        saved = self.stored_bytes + self._outside("bf16 copy", "final norm output", "final norm normalised")
+        saved = self.stored_bytes + self._before_final_norm(Role.OUTPUT, Role.NORMALISED)
         if self.model.norm == "layernorm":
             temporaries = 2 * rounded(self.hidden_values * self.width.residual)
         else:
             temporaries = 5 * rounded(4 * self.hidden_values)
-        return self._moment("backward of the final norm", self._head_tensors(), saved, 0, temporaries)
+        return self._moment(Point.FINAL_NORM, self._head_tensors(), saved, 0, temporaries)
 
     def candidate_peak_layers(self) -> list[int]:
         """Layers at which the backward can be highest, in its order.
@@ -146,22 +180,25 @@ class Step:
 
     def _highest_layer(self) -> int:
         gradients, highest = 0, (0, 0)
-        for at in reversed(range(len(self.saved))):
+        for at in reversed(range(len(self.model.layers))):
             highest = max(highest, (self.kept.live_bytes(at) + gradients, at))
             gradients += self._gradients(self.layer_tensors[at])
         return highest[1]
 
     def backward_of_layer(self, at: int) -> Moment:
         """The widest point of one layer's backward: in its MLP, or in eager attention between two score matrices."""
-        layer, saved = self.model.layers[at], self.saved[at]
+        layer, saved = self.model.layers[at], self.kept.tensors[at]
         later = [shape for shapes in self.layer_tensors[at + 1 :] for shape in shapes]
         gradients = [*self._head_tensors(), (self.model.hidden,), *later]
-        live = self.kept.live_bytes(at) + self._outside("bf16 copy", "final norm")
+        live = self.kept.live_bytes(at) + self._rotary_tables()
         in_mlp = self._in_mlp(layer)
-        live_in_mlp = live - in_mlp[0] - sum(size for name, size in saved.items() if name.startswith("mlp output norm"))
-        spots = [(live_in_mlp, in_mlp[1], [*gradients, *self._down(layer)])]
-        if layer.norms == 4:
-            spots.append((live - saved["mlp output norm normalised"], self._in_output_norm(), gradients))
+        output_norm = [one for one in saved if one.owner is Owner.MLP_OUTPUT_NORM]
+        spots = [
+            (live - in_mlp[0] - total_bytes(output_norm), in_mlp[1], [*gradients, *layer.mlp.linears[-1].tensors()])
+        ]
+        if output_norm:
+            normalised = total_bytes(one for one in output_norm if one.role is Role.NORMALISED)
+            spots.append((live - normalised, self._in_output_norm(), gradients))
         if self.setup.attention == "eager":
             freed, temporaries = self._in_eager_attention(layer, saved)
             done = (*layer.mlp.linears, layer.attention.linears[-1])
@@ -169,10 +206,7 @@ class Step:
             products = [shape for linear in done for shape in linear.tensors()]
             spots.append((live + again - freed, temporaries, [*gradients, *products]))
         kept, temporaries, shapes = max(spots, key=lambda spot: spot[0] + spot[1])
-        return self._moment(f"backward of layer {at + 1}", shapes, kept, 0, temporaries)
-
-    def _down(self, layer: Layer) -> list[tuple[int, ...]]:
-        return list(layer.mlp.linears[-1].tensors())
+        return self._moment(Point.LAYER, shapes, kept, 0, temporaries, at)
 
     def _in_mlp(self, layer: Layer) -> tuple[int, int]:
         """(freed, temporary) bytes after the down projection's backward, in tensors of N x f.
@@ -192,20 +226,11 @@ class Step:
         """Five FP32 tensors of N x h, as in the final norm, with all of the layer's saved tensors still there."""
         return 5 * rounded(4 * self.hidden_values) + rounded(self.hidden_values * self.width.residual)
 
-    def _in_eager_attention(self, layer: Layer, saved: Breakdown) -> tuple[int, int]:
+    def _in_eager_attention(self, layer: Layer, saved: Iterable[Saved]) -> tuple[int, int]:
         """(freed, temporary) bytes inside the softmax's backward: its gradient and its result, B x heads x T x T."""
         one = rounded(self.width.compute * self.tokens * layer.attention.heads * layer.attention.head_dim)
         scores = self.setup.micro_batch * layer.attention.heads * self.setup.sequence**2
-        behind = (
-            "mlp norm",
-            "mlp output norm",
-            "gate",
-            "relu",
-            "gelu",
-            "attention output",
-            "attention probabilities, cast",
-        )
-        freed = one + sum(size for name, size in saved.items() if name.startswith(behind))
+        freed = one + total_bytes(tensor for tensor in saved if _precedes_softmax(tensor))
         if self.width.autocast:
             done = (*layer.mlp.linears, layer.attention.linears[-1])
             freed += sum(rounded(2 * linear.weights) for linear in done)
@@ -213,24 +238,33 @@ class Step:
         return freed, matrices + one + rounded(self.hidden_values * self.width.residual)
 
     def backward_of_embedding(self) -> Moment:
-        """Every gradient exists. Tied weights hold three of vocab x hidden: the head's, the embedding's, their sum.
+        """Every gradient exists, and that of the hidden states, until the embedding's own is made.
 
-        Under autocast two: the head's is a cast, no view, and autograd adds the embedding's to it in place.
+        Tied weights then hold three of vocab x hidden: the head's, the embedding's, their sum. Under autocast two: the
+        head's is a cast, no view, and autograd adds the embedding's to it in place.
         """
-        beside = (1 if self.width.autocast else 2) if self.model.tied else 0
-        tied = beside * tensors_bytes(self._head_tensors(), self.recipe.grad_bytes)
-        workspace = rounded(self.hidden_values * self.width.residual) + tied
-        return self._moment("backward of the embedding", self.tensors, 0, 0, workspace)
+        table = tensors_bytes(self._head_tensors(), self.recipe.grad_bytes) if self.model.tied else 0
+        workspace = table + rounded(self.hidden_values * self.width.residual)
+        if not self.width.autocast:
+            workspace = max(workspace, 2 * table)
+        return self._moment(Point.EMBEDDING, self.tensors, 0, 0, workspace)
 
     def optimizer_step(self) -> Moment:
         """Weights, gradients, states, and the copies that the optimizer makes while it steps."""
-        return self._moment("optimizer step", self.tensors, 0, 0, self._copies())
+        return self._moment(Point.OPTIMIZER, self.tensors, 0, 0, self._copies())
 
     def _copies(self) -> int:
         """What the optimizer makes while it steps: copies of all that it updates, or of the largest tensor."""
         width = self.recipe.optimized_bytes
         largest = self.rule.peak_tensor_copies * max(prod(shape) for shape in self.tensors) * width
-        return self.rule.peak_copies * tensors_bytes(self.tensors, width) + largest
+        return self.shares.optimizer(self.rule.peak_copies * tensors_bytes(self.tensors, width) + largest)
 
     def _head_tensors(self) -> list[tuple[int, ...]]:
         return [(self.model.vocab, self.model.hidden)]
+
+
+def _precedes_softmax(saved: Saved) -> bool:
+    """Whether the backward has used up this tensor of its layer when it comes to eager attention's softmax."""
+    if saved.owner is Owner.ATTENTION:
+        return saved.role in (Role.OUTPUT, Role.PROBABILITIES_CAST)
+    return saved.owner in (Owner.MLP_NORM, Owner.MLP, Owner.MLP_OUTPUT_NORM, Owner.ATTENTION_OUTPUT_NORM)

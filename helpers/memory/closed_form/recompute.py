@@ -1,36 +1,30 @@
-"""What a checkpointing policy keeps to the end of forward, and what is there again when a layer's backward begins.
+"""What a checkpointing policy keeps to the end of forward, what is there again when a layer's backward begins, and the
+FLOPs that this takes. No torch.
 
 A policy is segments (`setup.segments`). A segment that the backward has not reached holds what it stored; the one at
-work has been run again, and inside it the same holds for its parts. No torch.
+work has been run again, and inside it the same holds for its parts.
+
+FLOPs are counted as PyTorch's `torch.utils.flop_counter` counts: matrix products and attention, a multiply and an add
+each, nothing taken off for a causal mask. A recomputation stops at the last tensor that the backward needs, so the
+product that ends a segment is not run again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError
-from ...catalog.layers import Attention, Layer, Mlp
+from ...catalog.layers import Attention, Layer, Linear, Mlp
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
-from . import activations
-from .breakdown import Breakdown, rounded
+from . import activations, work
+from .breakdown import rounded
 
-SELECTIVE = {
-    "selective": ("matmuls", "attention"),
-    "selective:matmuls": ("matmuls",),
-    "selective:attention": ("attention",),
-}
-BOTH = ("attention", "mlp")
-
-
-def require_closed_form(setup: TrainSetup) -> None:
-    """Refuse the policies whose peak has no closed form here: what an offload brings back depends on who asks when."""
-    if setup.checkpointing == "offload":
-        raise WorkbookError(
-            "checkpointing is 'offload', whose peak has no closed form",
-            "a policy that recomputes, or offload:inputs",
-            "trace it with helpers.techniques.checkpointing.apply: helpers.memory.trace.train(setup, apply=apply)",
-        )
+KEEPS_MATMULS = ("selective", "selective:matmuls")
+KEEPS_ATTENTION = ("selective", "selective:attention")
+# What the backward of fused attention multiplies for each product of its forward: it makes the scores again, 5 for 2.
+FUSED_BACKWARD = 5 / 2
 
 
 def runs_products_again(setup: TrainSetup) -> bool:
@@ -45,11 +39,11 @@ class SavedActivations:
     """
 
     def __init__(self, setup: TrainSetup) -> None:
-        require_closed_form(setup)
+        _require_recomputing(setup)
         self.setup, self.layers = setup, setup.model.layers
-        rows = {layer: activations.saved_by_layer(setup, layer) for layer in set(self.layers)}
-        self.saved = [rows[layer] for layer in self.layers]
-        self._totals = [saved.total for saved in self.saved]
+        tensors = {layer: activations.layer_tensors(setup, layer) for layer in set(self.layers)}
+        self.tensors = [tensors[layer] for layer in self.layers]
+        self.layer_bytes = [activations.total_bytes(saved) for saved in self.tensors]
         self._sizes: dict[tuple[int, str], int] = {}
         self.boundary = activations.boundary_bytes(setup)
         self._shared = self.boundary if activations.shares_boundary(setup) else 0
@@ -90,16 +84,16 @@ class SavedActivations:
     def _size(self, segment: Segment) -> int:
         layer, how = self.layers[segment.start], segment.how
         if how == "none":
-            return self._totals[segment.start]
+            return self.layer_bytes[segment.start]
         if how == "module:attention":
             dropped = self._dropped(layer.attention, activations.attention_internals(self.setup, layer))
-            return self._totals[segment.start] - dropped
+            return self.layer_bytes[segment.start] - dropped
         if how == "module:mlp":
             dropped = self._dropped(layer.mlp, activations.mlp_internals(self.setup, layer))
-            return self._totals[segment.start] - dropped
+            return self.layer_bytes[segment.start] - dropped
         if how == "offload:inputs":
             return 0
-        return self.boundary + selected(self.setup, layer, how).total
+        return self.boundary + selected_bytes(self.setup, layer, how)
 
     def _live(self, segments: Sequence[Segment], at: int, attention: bool) -> int:
         stored = 0
@@ -114,10 +108,10 @@ class SavedActivations:
 
         The MLP's backward comes first: of a layer whose attention is recomputed, that is not there yet.
         """
-        how, again = segment.how, sum(self._totals[segment.start : at + 1])
+        how, again = segment.how, sum(self.layer_bytes[segment.start : at + 1])
         if how == "module:attention" and not attention:
             return self._stored_by(segment)
-        if how.startswith("module:"):
+        if how in ("module:attention", "module:mlp"):
             return again + self._fp32_input
         if how in ("none", "offload:inputs"):  # an input that came back is gone when nobody saved it again
             return again
@@ -128,32 +122,29 @@ class SavedActivations:
     def _never_asked_for(self, segment: Segment) -> int:
         """A selective policy keeps the layer's last product, and the recomputation stops before it needs it."""
         layer = self.layers[segment.start]
-        return (
-            0
-            if reads_last_product(layer)
-            else selected(self.setup, layer, segment.how).get(activations.last_product(layer), 0)
-        )
+        if segment.how not in KEEPS_MATMULS or reads_last_product(layer):
+            return 0
+        return activations.written_by_layer(self.setup, layer).last_matmul
 
-    def _dropped(self, part: Attention | Mlp, internals: Breakdown) -> int:
+    def _dropped(self, part: Attention | Mlp, internals: int) -> int:
         """What a checkpoint around a part of a layer spares, less the input that it keeps where nobody else does.
 
         Under autocast that is FP32, in place of a BF16 copy for each of the products that read it.
         """
         if not self._fp32_input:
-            return internals.total
+            return internals
         weights = sum(rounded(2 * linear.weights) for linear in part.linears)
         casts = (len(part.linears) - 1) * rounded(2 * self._values)
-        return internals.total + weights + casts - self._fp32_input
+        return internals + weights + casts - self._fp32_input
 
     def _copies_unsaved(self, segment: Segment) -> int:
-        inside = {"none": (), "module:attention": ("attention",), "module:mlp": ("mlp",)}.get(segment.how, BOTH)
-        linears = (
-            linear
-            for layer in self.layers[segment.start : segment.stop]
-            for part in inside
-            for linear in getattr(layer, part).linears
-        )
-        return sum(rounded(2 * linear.weights) for linear in linears)
+        copies = 0
+        for layer in self.layers[segment.start : segment.stop]:
+            if segment.how not in ("none", "module:mlp"):
+                copies += sum(rounded(2 * linear.weights) for linear in layer.attention.linears)
+            if segment.how not in ("none", "module:attention"):
+                copies += sum(rounded(2 * linear.weights) for linear in layer.mlp.linears)
+        return copies
 
     def _masks(self, layers: int) -> int:
         """Eager attention's additive masks, B x T x T: a checkpoint around attention keeps them as its arguments.
@@ -167,13 +158,131 @@ class SavedActivations:
         return len(windows) * rounded(tokens * sequence * activations.Widths.of(self.setup).residual)
 
 
-def selected(setup: TrainSetup, layer: Layer, how: str) -> Breakdown:
-    """The outputs that a selective policy keeps of one layer, besides its input; nothing for the other policies."""
-    written = activations.products_by_layer(setup, layer) if how in SELECTIVE else {}
-    kept = {name: size for kind in SELECTIVE.get(how, ()) for name, size in written[kind].items()}
-    return Breakdown(kept)
+def selected_bytes(setup: TrainSetup, layer: Layer, how: str) -> int:
+    """The outputs that a selective policy keeps of one layer, besides its input; 0 for the other policies."""
+    if how not in (*KEEPS_MATMULS, *KEEPS_ATTENTION):
+        return 0
+    written = activations.written_by_layer(setup, layer)
+    return (how in KEEPS_MATMULS) * written.matmuls + (how in KEEPS_ATTENTION) * written.attention
 
 
 def reads_last_product(layer: Layer) -> bool:
     """Gemma-2 norms the output of its MLP, and saves it for that: then a recomputation runs the last product too."""
     return layer.norms == 4
+
+
+def _require_recomputing(setup: TrainSetup) -> None:
+    """Refuse the policy whose peak has no closed form here: what an offload brings back depends on who asks when."""
+    if setup.checkpointing == "offload":
+        raise WorkbookError(
+            "checkpointing is 'offload', whose peak has no closed form",
+            "a policy that recomputes, or offload:inputs",
+            "trace it with helpers.techniques.checkpointing.apply: helpers.memory.trace.train(setup, apply=apply)",
+        )
+
+
+@dataclass(frozen=True)
+class StepFlops:
+    """FLOPs of one step; `recomputed` is the bill of the policy.
+
+    >>> StepFlops(forward=100, backward=200, recomputed=99).ratio
+    1.33
+    """
+
+    forward: int
+    backward: int
+    recomputed: int
+
+    @property
+    def total(self) -> int:
+        return self.forward + self.backward + self.recomputed
+
+    @property
+    def ratio(self) -> float:
+        """FLOPs of the step for each FLOP without the policy: 4/3 is the folklore's one extra forward."""
+        return self.total / (self.forward + self.backward)
+
+
+def step_flops(setup: TrainSetup) -> StepFlops:
+    """FLOPs of one rank's step, without the optimizer's. Raises WorkbookError for a model without a closed form.
+
+    Llama-2-7B, 2048 tokens, "full": 29.3 TFLOP forward, 22.8 of them again: a step costs 1.26 times as much, not 1.33.
+    """
+    activations.require_closed_form(setup)
+    each, tokens = {layer: LayerFlops.of(setup, layer) for layer in set(setup.model.layers)}, _tokens(setup)
+    layers = [each[layer] for layer in setup.model.layers]
+    head = work.matmul(tokens, setup.model.vocab, setup.model.embedding_width).flops
+    head += sum(_product(tokens, projection) for projection in setup.model.projections)
+    forward = head + sum(layer.forward for layer in layers)
+    backward = 2 * head + sum(layer.backward for layer in layers)
+    return StepFlops(forward, backward, sum(_again(segment, layers) for segment in setup.segments))
+
+
+@dataclass(frozen=True)
+class LayerFlops:
+    """One decoder layer's forward by what a policy tells apart. `last` are the products that end attention and MLP."""
+
+    attention_products: int
+    attention_last: int
+    kernel: int
+    fused: bool
+    mlp_products: int
+    mlp_last: int
+    runs_last: bool
+
+    @classmethod
+    def of(cls, setup: TrainSetup, layer: Layer) -> LayerFlops:
+        tokens, attention = _tokens(setup), layer.attention
+        kernel = work.attention(
+            setup.sequence, setup.sequence, attention.heads, attention.head_dim, batch=setup.micro_batch
+        )
+        *reads, writes = (_product(tokens, linear) for linear in attention.linears)
+        *wide, down = (_product(tokens, linear) for linear in layer.mlp.linears)
+        return cls(
+            sum(reads), writes, kernel.flops, setup.attention == "sdpa", sum(wide), down, reads_last_product(layer)
+        )
+
+    @property
+    def products(self) -> int:
+        return self.attention_products + self.attention_last + self.mlp_products + self.mlp_last
+
+    @property
+    def forward(self) -> int:
+        return self.products + self.kernel
+
+    @property
+    def backward(self) -> int:
+        """Two products for each: the gradient of the input and that of the weight, or of both operands."""
+        return 2 * self.products + int(self.kernel * (FUSED_BACKWARD if self.fused else 2))
+
+    def again(self, how: str) -> int:
+        """FLOPs that run again in the backward of this layer alone under `how`."""
+        fused, stop = self.kernel if self.fused else 0, 0 if self.runs_last else self.mlp_last
+        return {
+            "none": 0,
+            "offload": 0,
+            "full": self.forward - stop,
+            "offload:inputs": self.forward - stop,
+            "selective": 0,
+            "selective:matmuls": fused,
+            "selective:attention": self.forward - stop - fused,
+            "module:attention": self.attention_products + self.kernel,
+            "module:mlp": self.mlp_products,
+        }[how]
+
+
+def _tokens(setup: TrainSetup) -> int:
+    return setup.micro_batch * setup.sequence
+
+
+def _product(tokens: int, linear: Linear) -> int:
+    return work.matmul(tokens, linear.outputs, linear.inputs).flops
+
+
+def _again(segment: Segment, layers: Sequence[LayerFlops]) -> int:
+    """A segment runs again up to its last layer's last saved tensor; one with parts, up to its last part's input."""
+    if segment.parts:
+        before = layers[segment.start : segment.parts[-1].start]
+        return sum(layer.forward for layer in before) + sum(_again(part, layers) for part in segment.parts)
+    *before, last = layers[segment.start : segment.stop]
+    return sum(layer.forward for layer in before) + last.again(segment.how)

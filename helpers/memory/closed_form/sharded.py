@@ -2,67 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from ...catalog.setup import TrainSetup
 from . import zero
-from .breakdown import PARTS, Breakdown, Moment, rounded
-from .moments import Step, tensors_bytes
+from .breakdown import PARTS, Breakdown, Moment, Part, Point, rounded
+from .moments import StepMoments, tensors_bytes
 
 
-def step_of(setup: TrainSetup, cublas_bytes: int) -> Step:
+def moments_of(setup: TrainSetup, cublas_bytes: int) -> StepMoments:
     """The moments of `setup`: whole in DDP, sharded from stage 1 on."""
-    return (ShardedStep if setup.zero else Step)(setup, cublas_bytes)
+    return (ShardedMoments if setup.zero else StepMoments)(setup, cublas_bytes)
 
 
-class ShardedStep(Step):
-    """A step of the engines in `helpers.techniques.zero`, whose shards are what `Step` counts, divided by the ranks.
+class ShardedMoments(StepMoments):
+    """A step of the engines in `helpers.techniques.zero`: one rank's shares, and what is whole beside them for a while.
 
-    Whole beside them: from stage 2 on, gradients until they are reduce-scattered, and the flat that carries them;
-    at stage 3 the root unit until its gradients have left, and two layers, the one at work and the next.
+    From stage 2 on, gradients are whole until they are reduce-scattered, and so is the flat that carries them; at
+    stage 3 the root unit until its gradients have left, and two layers, the one at work and the next.
     """
 
     def __init__(self, setup: TrainSetup, cublas_bytes: int) -> None:
+        super().__init__(setup, cublas_bytes)
         root, *layers = zero.units(setup.model)
         groups = (root, *layers, root) if setup.zero == 3 else zero.buckets(setup)
-        recipe = setup.precision_recipe
+        recipe = self.recipe
         self.first_bucket = rounded(groups[0] * recipe.grad_bytes)  # with the head, if it is not tied
         self.bucket = rounded(max(groups[1:-1] or groups) * recipe.grad_bytes)
         self.last_bucket = rounded(groups[-1] * recipe.grad_bytes)  # with the embedding
         self.alone = len(groups) == 1
         self.root = rounded(root * recipe.weight_bytes) if setup.zero == 3 else 0
         self.layer = rounded(max(layers) * recipe.weight_bytes) if setup.zero == 3 else 0
-        super().__init__(setup, cublas_bytes)
         table = tensors_bytes(self._head_tensors(), recipe.grad_bytes)
         # At stage 3 it waits for the rest of the root; a tied one waits in autograd for the embedding's. No shard yet.
         waits = setup.zero == 3 or (setup.zero == 2 and setup.model.tied)
-        counted = 0 if self.setup.precision == "megatron-bf16" else self._gradients(self._head_tensors())
+        counted = 0 if setup.precision == "megatron-bf16" else self._gradients(self._head_tensors())
         self.waiting = table - counted if waits else 0
-
-    # --- shards ----------------------------------------------------------------------------------------------------
-
-    def _share(self, size_bytes: int) -> int:
-        """One rank's shard, rounded up."""
-        return -(-size_bytes // self.setup.ranks)
-
-    def _parameters(self) -> int:
-        if self.setup.zero < 3:
-            return super()._parameters()
-        return 0 if self.setup.offload_parameters != "none" else self._share(super()._parameters())
-
-    def _optimizer_bytes(self) -> int:
-        return 0 if self.setup.offload_optimizer != "none" else self._share(super()._optimizer_bytes())
-
-    def _gradients(self, shapes: Iterable[tuple[int, ...]]) -> int:
-        if self.setup.zero < 2:
-            return super()._gradients(shapes)
-        return 0 if self.setup.offload_optimizer != "none" else self._share(super()._gradients(shapes))
-
-    def _copies(self) -> int:
-        return 0 if self.setup.offload_optimizer != "none" else self._share(super()._copies())
-
-    # --- the moments -----------------------------------------------------------------------------------------------
 
     def end_of_forward(self) -> Moment:
         return more(super().end_of_forward(), parameters=self.root)
@@ -104,18 +79,18 @@ class ShardedStep(Step):
 
     def _behind(self, at: int) -> Moment:
         """When a layer's last gradient is there: what it saved is gone, its gradients are not yet divided."""
-        kept = self.kept.live_bytes(at) + self._outside("bf16 copy", "final norm") - self.saved[at].total
+        kept = self.kept.live_bytes(at) + self._rotary_tables() - self.kept.layer_bytes[at]
         later = [shape for shapes in self.layer_tensors[at + 1 :] for shape in shapes]
         shapes = [*self._head_tensors(), (self.model.hidden,), *later]
         hidden = rounded(self.hidden_values * self.width.residual)
-        return self._moment(f"backward of layer {at + 1}", shapes, max(0, kept), 0, hidden)
+        return self._moment(Point.LAYER, shapes, max(0, kept), 0, hidden, at)
 
     def backward_of_embedding(self) -> Moment:
         """The last bucket, or the root unit: its gradients and the flat that they are copied into, and no shard yet."""
         made = super().backward_of_embedding()
         if self.setup.zero < 2:
             return made
-        shard = 0 if self.setup.offload_optimizer != "none" else self._share(self.last_bucket)
+        shard = self.shares.gradients(self.last_bucket)
         beside = self.last_bucket if self.model.tied else self.last_bucket + max(self.last_bucket, self.bucket)
         return more(made, parameters=self.root, gradients=-shard, workspace=beside)
 
@@ -125,8 +100,8 @@ class ShardedStep(Step):
         if self.setup.zero > 1:
             return stepping
         reducing = more(stepping, workspace=self._highest_flat() - self._copies())
-        shards = 0 if self.setup.offload_optimizer != "none" else self._share(stepping.parts["gradients"])
-        stepping = more(stepping, gradients=shards - stepping.parts["gradients"])
+        whole = stepping.parts[Part.GRADIENTS]
+        stepping = more(stepping, gradients=self.shares.optimizer(whole) - whole)
         return max(reducing, stepping, key=lambda moment: moment.total)
 
     def _highest_flat(self) -> int:
@@ -135,7 +110,7 @@ class ShardedStep(Step):
         for values in zero.buckets(self.setup):
             flat = rounded(values * self.recipe.grad_bytes)
             highest = max(highest, flat - freed)
-            freed += flat - self._share(flat)
+            freed += flat - self.shares.shard(flat)
         return highest
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.formats import number_format
 from ...catalog.layers import Attention
 from ...catalog.setup import ServeSetup
@@ -102,13 +102,8 @@ def _table_bytes(setup: ServeSetup, values: int) -> int:
     return (number_format(KEPT) if rule.linears_only else rule).storage_bytes(values)
 
 
-def _require_divisible(model: ModelShape, ranks: object) -> None:
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MAX_RANKS:
-        raise WorkbookError(
-            f"tensor_parallel is {ranks!r}",
-            f"a whole number from 1 to {MAX_RANKS:,}",
-            "pass tensor_parallel=1 for one GPU",
-        )
+def _require_divisible(model: ModelShape, ranks: int) -> None:
+    require_whole("tensor_parallel", ranks, most=MAX_RANKS, do="pass tensor_parallel=1 for one GPU")
     if ranks > 1 and model.counted:
         raise WorkbookError(
             f"how the family {model.family!r} is divided over ranks is not known",

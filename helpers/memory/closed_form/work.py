@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog.devices import Device, device
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.formats import number_format
 
 MEMORY, COMPUTE = "memory", "compute"
@@ -31,8 +31,8 @@ class Work:
 
     def __post_init__(self) -> None:
         for name in ("flops", "read_bytes", "written_bytes"):
-            _require_count(name, getattr(self, name), least=0)
-        _require_count("bytes, read and written together,", self.bytes)
+            require_whole(name, getattr(self, name), least=0)
+        require_whole("bytes, read and written together,", self.bytes)
 
     @property
     def bytes(self) -> int:
@@ -66,11 +66,13 @@ class Roof:
 
     def __post_init__(self) -> None:
         for part in ("flops_per_s", "bytes_per_s"):
-            value = getattr(self, part)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e24:
-                raise WorkbookError(
-                    f"{part} of the roof is {value!r}", "a rate above zero, per second", "3.35 TB/s is 3.35e12"
-                )
+            require_number(
+                f"{part} of the roof",
+                getattr(self, part),
+                below=1e24,
+                expected="a rate above zero, per second",
+                do="3.35 TB/s is 3.35e12",
+            )
 
     @classmethod
     def of(cls, gpu: str | Device, format_name: str) -> Roof:
@@ -106,8 +108,8 @@ def pointwise(values: int, format_name: str = "fp32", inputs: int = 1, flops_per
 
     Adding two FP32 tensors of a million: 8 MB read, 4 MB written, a million FLOPs.
     """
-    _require_count("values", values)
-    _require_count("inputs", inputs)
+    require_whole("values", values)
+    require_whole("inputs", inputs)
     size = _stored(values, format_name)
     return Work(flops_per_value * values, inputs * size, size)
 
@@ -118,16 +120,16 @@ def layernorm(rows: int, width: int, format_name: str = "fp32") -> Work:
     8 FLOPs a value by convention: mean and variance (4), subtract, divide, scale, shift. Weight and bias are read too;
     so are mean and 1/std written, which training keeps: 2 values a row.
     """
-    _require_count("rows", rows)
-    _require_count("width", width)
+    require_whole("rows", rows)
+    require_whole("width", width)
     read, written = rows * width + 2 * width, rows * width + 2 * rows
     return Work(8 * rows * width, _stored(read, format_name), _stored(written, format_name))
 
 
 def softmax(rows: int, width: int, format_name: str = "fp32") -> Work:
     """Softmax over rows of `width`, fused. 5 FLOPs a value by convention: max, subtract, exp, sum, divide."""
-    _require_count("rows", rows)
-    _require_count("width", width)
+    require_whole("rows", rows)
+    require_whole("width", width)
     return pointwise(rows * width, format_name, flops_per_value=5)
 
 
@@ -138,7 +140,7 @@ def matmul(m: int, n: int, k: int, format_name: str = "bf16", out_format: str | 
     weight's. 4096 cubed in BF16: 137 GFLOP and 101 MB, 1365 FLOPs a byte.
     """
     for name, value in (("m", m), ("n", n), ("k", k)):
-        _require_count(name, value)
+        require_whole(name, value)
     read_bytes = _stored(m * k, format_name) + _stored(k * n, format_name)
     return Work(2 * m * n * k, read_bytes, _stored(m * n, out_format or format_name))
 
@@ -161,7 +163,7 @@ def attention(
     shared = heads if kv_heads is None else kv_heads
     sizes = {"queries": queries, "context": context, "heads": heads, "head_dim": head_dim, "batch": batch}
     for name, value in (*sizes.items(), ("kv_heads", shared)):
-        _require_count(name, value)
+        require_whole(name, value)
     if heads % shared:
         raise WorkbookError(
             f"{heads} heads share {shared} heads of K and V",
@@ -181,8 +183,3 @@ def _stored(values: int, format_name: str) -> int:
         do = "add up the Work yourself: Work(flops, read_bytes, written_bytes)"
         raise WorkbookError(what, "a format of an operand: fp32, bf16, fp16, fp8-e4m3", do)
     return one.storage_bytes(values)
-
-
-def _require_count(name: str, value: object, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise WorkbookError(f"{name} is {value!r}", f"a whole number from {least} up", f"pass {name} as an int")

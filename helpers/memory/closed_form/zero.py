@@ -1,7 +1,8 @@
 """ZeRO in closed form: what a rank holds between backward and step, what it sends, and the least that takes. No torch.
 
 Parameters lie end to end in flats, each padded until all ranks' shards are equally long, as `helpers.techniques.zero`
-lays them: one flat per gradient bucket, at stage 3 one per decoder layer and one for all the rest, the root.
+lays them: one flat per gradient bucket, at stage 3 one per decoder layer and one for all the rest, the root. What is
+sent is counted on a ring.
 """
 
 from __future__ import annotations
@@ -9,31 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from math import prod
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.setup import OFFLOADS, TrainSetup
 from ...catalog.shape import ModelShape
 from .breakdown import Breakdown
-from .ring import Collective, Traffic
-
-__all__ = [
-    "BUCKET_BYTES",
-    "PAPER_LEAVES_OUT",
-    "Flat",
-    "LinkBytes",
-    "Tiers",
-    "buckets",
-    "flats",
-    "floor_s",
-    "held",
-    "link_bytes",
-    "paper_bytes",
-    "require_rate",
-    "traffic",
-    "units",
-]
 
 BUCKET_BYTES = 25 * 2**20  # as in PyTorch's DistributedDataParallel
 PAPER_LEAVES_OUT = (
@@ -44,6 +28,20 @@ PAPER_LEAVES_OUT = (
     "padding",
 )
 _WEIGHTS, _GRADIENTS, _OPTIMIZER = 2, 2, 12  # bytes per parameter; K = 12: an FP32 copy and Adam's two states
+
+
+# How many times a ring passes the payload along, each rank sending (N-1)/N of it per pass. Patarasuk and Yuan 2009;
+# NCCL's own notes on performance count the same way. A broadcast or a reduce is a chain: all ranks but one send.
+PASSES = {
+    "all_reduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "broadcast": 1,
+    "reduce": 1,
+    "all_to_all": 1,
+    "gather": 1,
+    "scatter": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,54 @@ class Tiers:
     @property
     def total(self) -> int:
         return self.device.total + self.host.total + self.nvme.total
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One call: its kind, the whole buffer it is about, and the ranks that take part.
+
+    >>> Collective("all_reduce", 1000, 4).sent_bytes
+    1500
+    """
+
+    kind: str
+    payload_bytes: int
+    ranks: int
+
+    @property
+    def sent_bytes(self) -> int:
+        """What each rank sends on average, rounded up: payload x passes x (N-1)/N; `send` sends all of it."""
+        if self.kind == "send":
+            return self.payload_bytes
+        return -(-(self.payload_bytes * PASSES[self.kind] * (self.ranks - 1)) // self.ranks)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The collectives of a step, in order."""
+
+    calls: tuple[Collective, ...]
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(call.payload_bytes for call in self.calls)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What this rank sends; as much arrives."""
+        return sum(call.sent_bytes for call in self.calls)
+
+    def of(self, kind: str) -> Traffic:
+        return Traffic(tuple(call for call in self.calls if call.kind == kind))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """In order of first use."""
+        return tuple(dict.fromkeys(call.kind for call in self.calls))
+
+    def passes(self, model_bytes: int) -> Fraction:
+        """The payload in units of the model, all-reduces counted twice: 2 for DDP and ZeRO-1 and 2, 3 for ZeRO-3."""
+        return Fraction(sum(PASSES.get(call.kind, 1) * call.payload_bytes for call in self.calls), model_bytes)
 
 
 @dataclass(frozen=True)
@@ -216,7 +262,7 @@ def traffic(setup: TrainSetup, micro_batches: int = 1) -> Traffic:
     Llama-2-7B in BF16: `passes(2 * parameters)` is 2 at stages 0, 1 and 2, and 2.96 at stage 3, for the root is
     gathered once. Rajbhandari et al., ZeRO, 2020, section 7.
     """
-    _require_count("micro_batches", micro_batches, "pass how many backward passes come before one step()")
+    require_whole("micro_batches", micro_batches, do="pass how many backward passes come before one step()")
     recipe, laid = setup.precision_recipe, flats(setup)
     reduced = _calls("all_reduce" if setup.zero == 0 else "reduce_scatter", laid, recipe.grad_bytes)
     gathered = _calls("all_gather", laid, recipe.weight_bytes) if setup.zero else ()
@@ -239,7 +285,7 @@ def link_bytes(setup: TrainSetup, micro_batches: int = 1) -> LinkBytes:
 
     Llama-2-7B, pure BF16, stage 2, 4 ranks, optimizer on the host: 3.14 GiB down and as much up.
     """
-    _require_count("micro_batches", micro_batches, "pass how many backward passes come before one step()")
+    require_whole("micro_batches", micro_batches, do="pass how many backward passes come before one step()")
     optimizer, parameters = setup.offload_optimizer != "none", setup.offload_parameters != "none"
     if not (optimizer or parameters):
         return LinkBytes()
@@ -269,13 +315,12 @@ def floor_s(moved: Traffic, link_bytes_per_s: float) -> float:
 
 def require_rate(link_bytes_per_s: float) -> float:
     """The rate, or WorkbookError where it is none."""
-    if isinstance(link_bytes_per_s, bool) or not isinstance(link_bytes_per_s, (int, float)) or not link_bytes_per_s > 0:
-        raise WorkbookError(
-            f"the link's rate is {link_bytes_per_s!r}",
-            "bytes per second in one direction, above 0",
-            "pass device('h100').link_bytes_per_s('nvlink'), or 25e9 for 200 Gb/s",
-        )
-    return link_bytes_per_s
+    return require_number(
+        "the link's rate",
+        link_bytes_per_s,
+        expected="bytes per second in one direction, above 0",
+        do="pass device('h100').link_bytes_per_s('nvlink'), or 25e9 for 200 Gb/s",
+    )
 
 
 def paper_bytes(parameters: int, ranks: int, stage: int) -> int:
@@ -284,14 +329,9 @@ def paper_bytes(parameters: int, ranks: int, stage: int) -> int:
     Rajbhandari et al., ZeRO, 2020 (arXiv 1910.02054), figure 1; GB there are 1e9 bytes. `PAPER_LEAVES_OUT` is what
     it does not count. 7.5e9 parameters on 64 ranks: 120, 31.4, 16.6 and 1.9 GB at stages 0 to 3.
     """
-    _require_count("parameters", parameters, "pass the model's parameters as an int, as in 7_500_000_000")
-    _require_count("ranks", ranks, "pass the world size")
+    require_whole("parameters", parameters, do="pass the model's parameters as an int, as in 7_500_000_000")
+    require_whole("ranks", ranks, do="pass the world size")
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         raise WorkbookError(f"stage is {stage!r}", "0 (plain data parallelism), 1, 2 or 3", "pass one of these")
     whole = ((_OPTIMIZER, 1), (_GRADIENTS, 2), (_WEIGHTS, 3))
     return sum(-(-parameters * width // (ranks if stage >= sharded_from else 1)) for width, sharded_from in whole)
-
-
-def _require_count(name: str, value: object, do: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise WorkbookError(f"{name} is {value!r}", "a whole number from 1 up", do)

@@ -1,23 +1,23 @@
 """What makes a setup fit a device: changes, cheapest first, each with the peak it leads to. Closed form, no torch.
 
-    from helpers.memory.fit import changes, told
+    from helpers.memory.fit import changes, format_fits
     setup = TrainSetup("llama-3.2-1b", micro_batch=4)
-    print(told(setup, device("rtx-4090").capacity_bytes))
+    print(format_fits(setup, device("rtx-4090").capacity_bytes))
 
-`training` and `serving` hold the ladders, `change` what a rung is. Imports catalog and memory.
+`ladders` holds the changes of a training step and of a serving replica, `offers` what of them fits. Imports catalog
+and closed_form.
 """
 
-from .change import Fit, changes, peak_bytes, told
-from .serving import serving_changes
-from .training import accumulated_peak_bytes, ladder, training_changes
+from .ladders import Fit, accumulated_peak_bytes, ladder, serving_changes, training_changes
+from .offers import changes, format_fits, peak_bytes
 
 __all__ = [
     "Fit",
     "accumulated_peak_bytes",
     "changes",
+    "format_fits",
     "ladder",
     "peak_bytes",
     "serving_changes",
-    "told",
     "training_changes",
 ]

@@ -6,17 +6,16 @@
     measure.roofline().roof.ridge               # FLOPs per byte from which on compute is the limit
 
 `training` watches a step, `cap` makes any machine run out of memory at a chosen size, `traffic` counts what kernels
-read and write; `ranks` and `collectives` tell what one of several ranks holds and sends; `clock` times what `levels`
+read and write; `ranks` tells what one of several ranks holds and sends; `clock` times what `levels`
 (caches), `links` (copies) and `probes` (operators under their roof) run.
 """
 
 from .cap import capped
 from .clock import default_device, fastest, graphed, settle
-from .collectives import Collectives
-from .levels import Level, Sweep, one_thread, sweep
+from .levels import MeasuredLevel, Sweep, one_thread, sweep
 from .links import Copy, copies
 from .probes import PROBES, Point, Roofline, default_format, matrix_format, roofline
-from .ranks import RankStep, held, rank_step
+from .ranks import Collectives, RankStep, held, rank_step
 from .traffic import Traffic
 from .training import step, training_step
 
@@ -24,7 +23,7 @@ __all__ = [
     "PROBES",
     "Collectives",
     "Copy",
-    "Level",
+    "MeasuredLevel",
     "Point",
     "RankStep",
     "Roofline",

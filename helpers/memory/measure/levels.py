@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from pathlib import Path
 
 import torch
 
 from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import format_bytes
-from .caches import reported
 from .clock import settle, usable
 
 SMALLEST_BYTES = 4 * 2**10
@@ -20,10 +22,13 @@ LARGEST_BYTES = {"cpu": 2**28, "cuda": 2**30}
 FALLING = 0.04  # from one size to the next (a factor of √2), beyond what noise does
 UNNAMED = "step"
 STEP = 0.09  # a whole step: L2 and L3 of a server core are 15 to 20 % apart
+_LINUX = Path("/sys/devices/system/cpu/cpu0/cache")
+_MACOS = {"L1": "hw.perflevel0.l1dcachesize", "L2": "hw.perflevel0.l2cachesize"}
+_SUFFIX = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 @dataclass(frozen=True)
-class Level:
+class MeasuredLevel:
     """One level of the hierarchy as measured: data up to `size_bytes` is read at `bytes_per_s`.
 
     `size_bytes` is None for the last level, which the sweep did not exceed.
@@ -48,12 +53,12 @@ class Sweep:
     reported: dict[str, int]
 
     @property
-    def levels(self) -> tuple[Level, ...]:
+    def levels(self) -> tuple[MeasuredLevel, ...]:
         """The levels, nearest first, named after the reported caches whose size they have within a factor of two."""
         steps, plateaus = find_steps(self.sizes, self.bytes_per_s)
         names = [_name(size, self.reported) for size in steps]
         outer = "HBM" if self.device == "cuda" else "DRAM"
-        return (*map(Level, names, steps, plateaus), Level(outer, None, plateaus[-1]))
+        return (*map(MeasuredLevel, names, steps, plateaus), MeasuredLevel(outer, None, plateaus[-1]))
 
     @property
     def remark(self) -> str:
@@ -176,3 +181,51 @@ def _name(size: int, caches: dict[str, int]) -> str:
     """The reported cache nearest in size, if within a factor of two; else UNNAMED."""
     near = min(caches, key=lambda name: abs(log(caches[name] / size)), default=None)
     return near if near and 0.5 <= caches[near] / size <= 2 else UNNAMED
+
+
+def reported(device: torch.device) -> dict[str, int]:
+    """What the system says of its caches: bytes by level that one core or, on a GPU, one multiprocessor can use.
+
+    {} where it says nothing, as a sandbox often does.
+    """
+    if device.type == "cuda":
+        return _of_gpu(device)
+    if sys.platform == "darwin":
+        return _of_mac()
+    return _of_linux(_LINUX)
+
+
+def _of_gpu(device: torch.device) -> dict[str, int]:
+    properties = torch.cuda.get_device_properties(device)
+    named = {"L1": "shared_memory_per_multiprocessor", "L2": "L2_cache_size"}
+    sizes = {level: getattr(properties, attribute, 0) for level, attribute in named.items()}
+    return {level: size for level, size in sizes.items() if size}
+
+
+def _of_linux(folder: Path) -> dict[str, int]:
+    """From the kernel's description of the first core's data and unified caches."""
+    sizes = {}
+    for index in sorted(folder.glob("index*")):
+        try:
+            kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
+            if kind in ("Data", "Unified"):
+                sizes[f"L{int(level)}"] = _bytes(size)
+        except (OSError, ValueError):
+            continue
+    return sizes
+
+
+def _bytes(text: str) -> int:
+    """ "32K" is 32,768."""
+    return int(text[:-1]) * _SUFFIX[text[-1]] if text[-1:] in _SUFFIX else int(text)
+
+
+def _of_mac() -> dict[str, int]:
+    sizes = {}
+    for level, name in _MACOS.items():
+        try:
+            done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=True)
+            sizes[level] = int(done.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError):
+            continue
+    return sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -52,10 +53,10 @@ def _inside_host(host: torch.Tensor) -> dict[tuple[str, str], tuple[int, Run]]:
 
 def _over_the_link(host: torch.Tensor, gpu: torch.device) -> dict[tuple[str, str], tuple[int, Run]]:
     there, pinned = torch.ones_like(host, device=gpu), host.pin_memory()
-    runs = {}
+    runs: dict[tuple[str, str], tuple[int, Run]] = {}
     for name, memory in ((PAGEABLE, host), (PINNED, pinned)):
-        runs[TO_DEVICE, name] = host.nbytes, lambda m=memory: there.copy_(m, non_blocking=True)
-        runs[TO_HOST, name] = host.nbytes, lambda m=memory: m.copy_(there, non_blocking=True)
+        runs[TO_DEVICE, name] = host.nbytes, partial(there.copy_, memory, non_blocking=True)
+        runs[TO_HOST, name] = host.nbytes, partial(memory.copy_, there, non_blocking=True)
     runs[BOTH, PINNED] = 2 * host.nbytes, _both_ways(there, pinned, gpu)
     return runs
 

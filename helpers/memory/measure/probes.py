@@ -91,17 +91,17 @@ def roofline(names: Iterable[str] | None = None, device: str | None = None, form
     that other work on the machine, which slows both, moves no point. Outputs are made beforehand: on a CPU, asking the
     system for fresh pages can cost more than the operator. Takes about five seconds. Raises WorkbookError.
     """
-    bench = _bench(device, format_name)
+    setup = _probe_setup(device, format_name)
     wanted = list(PROBES if names is None else names)
     for name in wanted:
         if name not in PROBES:
             raise unknown_name("probe", name, PROBES)
-    streams, products = _streams(bench), _products(bench)
-    probes = {name: PROBES[name](bench) for name in wanted}
+    streams, products = _streams(setup), _products(setup)
+    probes = {name: PROBES[name](setup) for name in wanted}
     prepared = {**streams, **products, **probes}
     with torch.inference_mode():
-        passes = in_turns({name: run for name, (_, run) in prepared.items()}, bench.device)
-    label = f"this {'GPU' if bench.device.type == 'cuda' else 'CPU'}, {bench.format_name}"
+        passes = in_turns({name: run for name, (_, run) in prepared.items()}, setup.device)
+    label = f"this {'GPU' if setup.device.type == 'cuda' else 'CPU'}, {setup.format_name}"
     roofs = [_roof_of(one, streams, products, label) for one in passes]
     roof = Roof(max(one.flops_per_s for one in roofs), max(one.bytes_per_s for one in roofs), label)
     shares = {
@@ -126,7 +126,7 @@ def _roof_of(
 
 
 @dataclass(frozen=True)
-class Bench:
+class ProbeSetup:
     """Where and in which format, how large, and three streams of memory that the probes share."""
 
     device: torch.device
@@ -146,7 +146,7 @@ class Bench:
         return self.x[:half].view(-1, self.sizes.width), self.y[:half].view(-1, self.sizes.width)
 
 
-def _bench(device: str | None, format_name: str | None) -> Bench:
+def _probe_setup(device: str | None, format_name: str | None) -> ProbeSetup:
     where = usable(device)
     name = format_name or default_format(where.type)
     if name not in DTYPES:
@@ -158,11 +158,11 @@ def _bench(device: str | None, format_name: str | None) -> Bench:
         while 10 * sizes.values > torch.cuda.mem_get_info(where)[0]:
             sizes = Sizes(sizes.values // 2, sizes.width, sizes.heads, sizes.tokens, sizes.side)
     streams = (torch.ones(sizes.values, dtype=DTYPES[name], device=where) for _ in range(3))
-    return Bench(where, DTYPES[name], name, sizes, *streams)
+    return ProbeSetup(where, DTYPES[name], name, sizes, *streams)
 
 
-def _streams(bench: Bench) -> dict[str, Prepared]:
-    x, y, z, values, name = bench.x, bench.y, bench.z, bench.sizes.values, bench.format_name
+def _streams(setup: ProbeSetup) -> dict[str, Prepared]:
+    x, y, z, values, name = setup.x, setup.y, setup.z, setup.sizes.values, setup.format_name
     moved = work.copy(values, name)
     return {
         "read stream": (Work(values, moved.read_bytes, 0), x.sum),
@@ -171,61 +171,62 @@ def _streams(bench: Bench) -> dict[str, Prepared]:
     }
 
 
-def _products(bench: Bench) -> dict[str, Prepared]:
-    prepared = {}
-    for side in (bench.sizes.side // 2, bench.sizes.side, bench.sizes.side * 3 // 2):
-        a, b, out = (bench.random(side, side) for _ in range(3))
+def _products(setup: ProbeSetup) -> dict[str, Prepared]:
+    prepared: dict[str, Prepared] = {}
+    for side in (setup.sizes.side // 2, setup.sizes.side, setup.sizes.side * 3 // 2):
+        a, b, out = (setup.random(side, side) for _ in range(3))
         run = lambda a=a, b=b, out=out: torch.mm(a, b, out=out)  # noqa: E731 - bound here, one per side
-        prepared[f"product of {side}"] = work.matmul(side, side, side, bench.format_name), run
+        prepared[f"product of {side}"] = work.matmul(side, side, side, setup.format_name), run
     return prepared
 
 
-def _copy(bench: Bench) -> Prepared:
-    x, y = bench.rows()
-    return work.copy(x.numel(), bench.format_name), lambda: y.copy_(x)
+def _copy(setup: ProbeSetup) -> Prepared:
+    x, y = setup.rows()
+    return work.copy(x.numel(), setup.format_name), lambda: y.copy_(x)
 
 
-def _layernorm(bench: Bench) -> Prepared:
-    x, y = bench.rows()
+def _layernorm(setup: ProbeSetup) -> Prepared:
+    x, y = setup.rows()
     width = x.shape[1]
-    weight, bias = bench.random(width), bench.random(width)
+    weight, bias = setup.random(width), setup.random(width)
     _, mean, rstd = torch.native_layer_norm(x, [width], weight, bias, 1e-5)
 
     def run() -> None:
         _aten.native_layer_norm.out(x, [width], weight, bias, 1e-5, out0=y, out1=mean, out2=rstd)
 
-    return work.layernorm(len(x), width, bench.format_name), run
+    return work.layernorm(len(x), width, setup.format_name), run
 
 
-def _softmax(bench: Bench) -> Prepared:
-    x, y = bench.rows()
-    return work.softmax(*x.shape, bench.format_name), lambda: _aten._softmax.out(x, -1, False, out=y)
+def _softmax(setup: ProbeSetup) -> Prepared:
+    x, y = setup.rows()
+    rows, width = x.shape
+    return work.softmax(rows, width, setup.format_name), lambda: _aten._softmax.out(x, -1, False, out=y)
 
 
-def _gemm(bench: Bench) -> Prepared:
+def _gemm(setup: ProbeSetup) -> Prepared:
     """A linear layer over many tokens."""
-    m, n, k = bench.sizes.side // 2, bench.sizes.side * 2, bench.sizes.side
-    x, weight, out = bench.random(m, k), bench.random(n, k), bench.random(m, n)
-    return work.matmul(m, n, k, bench.format_name), lambda: torch.mm(x, weight.t(), out=out)
+    m, n, k = setup.sizes.side // 2, setup.sizes.side * 2, setup.sizes.side
+    x, weight, out = setup.random(m, k), setup.random(n, k), setup.random(m, n)
+    return work.matmul(m, n, k, setup.format_name), lambda: torch.mm(x, weight.t(), out=out)
 
 
-def _gemv(bench: Bench) -> Prepared:
+def _gemv(setup: ProbeSetup) -> Prepared:
     """A linear layer over one token, as a decode step has it; the weight is larger than any cache."""
-    weight = bench.z.view(-1, bench.sizes.width)
+    weight = setup.z.view(-1, setup.sizes.width)
     n, k = weight.shape
-    x = bench.random(1, k)
-    return work.matmul(1, n, k, bench.format_name), lambda: functional.linear(x, weight)
+    x = setup.random(1, k)
+    return work.matmul(1, n, k, setup.format_name), lambda: functional.linear(x, weight)
 
 
-def _attention(bench: Bench) -> Prepared:
+def _attention(setup: ProbeSetup) -> Prepared:
     """Every token attends to every token; the score matrix stays on the chip."""
-    sizes = bench.sizes
-    q, k, v = (bench.random(1, sizes.heads, sizes.tokens, HEAD_DIM) for _ in range(3))
-    counted = work.attention(sizes.tokens, sizes.tokens, sizes.heads, HEAD_DIM, format_name=bench.format_name)
+    sizes = setup.sizes
+    q, k, v = (setup.random(1, sizes.heads, sizes.tokens, HEAD_DIM) for _ in range(3))
+    counted = work.attention(sizes.tokens, sizes.tokens, sizes.heads, HEAD_DIM, format_name=setup.format_name)
     return counted, lambda: functional.scaled_dot_product_attention(q, k, v)
 
 
-PROBES: dict[str, Callable[[Bench], Prepared]] = {
+PROBES: dict[str, Callable[[ProbeSetup], Prepared]] = {
     "copy": _copy,
     "layernorm": _layernorm,
     "softmax": _softmax,

@@ -1,18 +1,98 @@
-"""What one rank holds, by category, and the most that it holds during a step. Imports torch."""
+"""What one rank holds, at rest and at the peak of a step, and what its collectives carry. Imports torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..closed_form.breakdown import Breakdown
-from ..closed_form.ring import Traffic
-from ..meter.fresh import FreshMeter
-from .collectives import Collectives
+from ..closed_form.zero import Collective, Traffic
+from ..meter.meter import FreshMeter, holds_no_memory
 
 Holds = Callable[[], Mapping[str, Iterable[torch.Tensor]]]
+
+# The operators under torch.distributed's functions, and under those of functional collectives (DTensor).
+KINDS = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "_allgather_base_": "all_gather",
+    "allgather_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "broadcast_": "broadcast",
+    "broadcast": "broadcast",
+    "reduce_": "reduce",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "send": "send",
+}
+SILENT = {"barrier", "monitored_barrier_", "wait_tensor", "recv_", "recv_any_source_", "_wrap_tensor_autograd"}
+
+
+class Collectives(TorchDispatchMode):
+    """Counts payloads while it is active: of this rank, in any engine, for it sees the operators below them all.
+
+    `traffic` is what was carried. A payload is the larger of what goes in and what comes out: the whole buffer of a
+    reduce-scatter or an all-gather. An operator that is not known raises: a count with a hole would look right.
+
+    >>> with Collectives() as counted:                  # on two ranks
+    ...     dist.all_reduce(torch.ones(1000))
+    >>> counted.traffic.payload_bytes, counted.traffic.sent_bytes
+    (4000, 4000)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Collective] = []
+
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic(tuple(self.calls))
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if holds_no_memory(types):
+            return NotImplemented
+        space, _, name = func._schema.name.partition("::")
+        if space in ("c10d", "_c10d_functional") and name not in SILENT:
+            self.calls.append(_collective(name, args))
+        return func(*args, **(kwargs or {}))
+
+
+def _collective(name: str, args: tuple) -> Collective:
+    if name not in KINDS:
+        raise NotImplementedError(f"a collective that Collectives does not know: {name}")
+    payload = max(sum(t.nbytes for t in tree_leaves(arg) if isinstance(t, torch.Tensor)) for arg in args)
+    return Collective(KINDS[name], payload, _ranks(args))
+
+
+def _ranks(args: tuple) -> int:
+    """The size of the group that an operator was given: as an object, or by its name."""
+    for arg in args:
+        if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):
+            return dist.ProcessGroup.unbox(arg).size()
+    names = [arg for arg in args if isinstance(arg, str)]
+    if not names:
+        return dist.get_world_size()
+    return dist.distributed_c10d._resolve_process_group(names[-1]).size()  # type: ignore[arg-type] # NewType of str
 
 
 @dataclass(frozen=True)

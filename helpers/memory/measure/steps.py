@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -72,7 +73,7 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     activations.require_kernel(setup)
-    config = AutoConfig.for_model(**setup.model.config)
+    config = AutoConfig.for_model(**dict[str, Any](setup.model.config))
     for name in NO_DROPOUT:
         if hasattr(config, name):
             setattr(config, name, 0.0)
@@ -134,27 +135,27 @@ class Segment(nn.Module):
 
 
 def _checkpoint(model: nn.Module, setup: TrainSetup, apply: Apply | None) -> None:
-    every = setup.checkpoint_every
-    if every == 0:
+    if setup.checkpoint_every == 0:
         return
     if apply:
         apply(model, setup.checkpointing)
         return
-    require_segments(setup)
+    every = require_segments(setup)
     owner, name = _layer_list(model, len(setup.model.layers))
     layers = list(getattr(owner, name))
     segments = [Segment(layers[start : start + every]) for start in range(0, len(layers), every)]
     setattr(owner, name, nn.ModuleList(segments))
 
 
-def require_segments(setup: TrainSetup) -> None:
-    """WorkbookError for a policy that needs more than segments of layers: how to pass what does the rest."""
+def require_segments(setup: TrainSetup) -> int:
+    """Layers per recomputed segment, 0 for none. WorkbookError for a policy that needs more than such segments."""
     if setup.checkpoint_every is None:
         raise WorkbookError(
             f"checkpointing is {setup.checkpointing!r}, and nothing here puts it into a model",
             "none, full, every:K or sqrt-n, or a function apply(model, policy)",
             "pass apply=helpers.techniques.checkpointing.apply",
         )
+    return setup.checkpoint_every
 
 
 def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
@@ -174,9 +175,10 @@ def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: 
     """BF16 weights, FP32 master copies that the optimizer updates, FP32 main gradients that are never freed."""
     parameters = list(model.parameters())
     masters = [nn.Parameter(p.detach().float()) for p in parameters]
-    for parameter, master in zip(parameters, masters, strict=True):
-        master.grad = torch.zeros_like(master)
-        parameter.register_post_accumulate_grad_hook(_into_main_gradient(master))
+    main_gradients = [torch.zeros_like(master) for master in masters]
+    for parameter, master, main in zip(parameters, masters, main_gradients, strict=True):
+        master.grad = main
+        parameter.register_post_accumulate_grad_hook(_into_main_gradient(main))
     optimizer = make(setup.optimizer, iter(masters))
 
     def step() -> None:
@@ -184,16 +186,17 @@ def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: 
         loss.backward()
         optimizer.step()
         with torch.no_grad():
-            for parameter, master in zip(parameters, masters, strict=True):
+            for parameter, master, main in zip(parameters, masters, main_gradients, strict=True):
                 parameter.copy_(master)
-                master.grad.zero_()
+                main.zero_()
 
     return TrainingRun(model, optimizer, step)
 
 
-def _into_main_gradient(master: nn.Parameter) -> Callable[[nn.Parameter], None]:
-    def accumulate(parameter: nn.Parameter) -> None:
-        master.grad.add_(parameter.grad)
+def _into_main_gradient(main: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def accumulate(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            main.add_(parameter.grad)
         parameter.grad = None
 
     return accumulate

@@ -51,11 +51,11 @@ class Traffic(TorchDispatchMode):
 
     @property
     def bytes(self) -> int:
-        return self.total.bytes if self.kernels else 0
+        return sum(work.bytes for _, work in self.kernels)
 
     @property
     def flops(self) -> int:
-        return self.total.flops if self.kernels else 0
+        return sum(work.flops for _, work in self.kernels)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = kwargs or {}

@@ -5,9 +5,8 @@
         train_step()
     meter.peak_bytes
 
-`meter` counts, `fresh` only what a block makes itself; `sums` knows which gradients are added in place; `watch` names
-phases and modules, `timeline` turns events into a Measurement; `memory_budget` holds a block of code to a limit, and
-`pytest_plugin` makes a fixture of that. Imports catalog and closed_form.
+`meter` counts; `watch` names phases and modules, `timeline` turns events into a Measurement; `memory_budget` holds a
+block of code to a limit, and `pytest_plugin` makes a fixture of that. Imports catalog and closed_form.
 """
 
 from typing import TYPE_CHECKING
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING
 from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
-    from .fresh import FreshMeter
     from .memory_budget import Report
-    from .meter import Meter
+    from .meter import FreshMeter, Meter
     from .timeline import Block, Event, Measurement, Timeline
     from .watch import Watch
 

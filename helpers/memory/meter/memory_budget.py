@@ -6,15 +6,15 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
-from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import format_bytes
+from ...catalog.errors import require_number
+from ..closed_form.breakdown import Part, format_bytes
+from .timeline import Event, live_at_peak
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from .timeline import Block, Event
 
 LARGEST = 5
 MAX_MIB = 2**30
@@ -79,15 +79,15 @@ def memory_budget(mib: float, holding: Iterable[nn.Module] | nn.Module = ()) -> 
     import torch
     from torch import nn
 
-    from .fresh import FreshMeter
+    from .meter import FreshMeter
     from .watch import Watch
 
-    budget_bytes = _checked(mib)
+    budget_bytes = round(2**20 * _require_mib(mib))
     models = (holding,) if isinstance(holding, nn.Module) else tuple(holding)
     meter, spent = FreshMeter(), Report(budget_bytes)
     for model in models:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            meter.adopt([tensor], "parameters")
+            meter.adopt([tensor], Part.PARAMETERS)
             meter.name(tensor, f"{name} (held)")
     watch = Watch(models[0] if len(models) == 1 else None, None, torch.device("cpu"), meter=meter)
     phase_and_module = meter.where
@@ -103,12 +103,9 @@ def memory_budget(mib: float, holding: Iterable[nn.Module] | nn.Module = ()) -> 
         spent.largest = _largest_at_peak(meter.events)
 
 
-def _checked(mib: object) -> int:
-    if isinstance(mib, bool) or not isinstance(mib, (int, float)) or not 0 < mib < MAX_MIB:
-        raise WorkbookError(
-            f"the memory budget is {mib!r}", "a positive number of MiB", "write memory_budget(mib=120) for 120 MiB"
-        )
-    return round(mib * 2**20)
+def _require_mib(mib: object) -> float:
+    do = "write memory_budget(mib=120) for 120 MiB"
+    return require_number("the memory budget", mib, below=MAX_MIB, expected="a positive number of MiB", do=do)
 
 
 def _with_line(phase: str, module: str) -> tuple[str, str]:
@@ -118,7 +115,7 @@ def _with_line(phase: str, module: str) -> tuple[str, str]:
 
 def _users_line() -> str:
     """file:line of the innermost frame that is neither torch's, another package's nor this one's."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename.replace("\\", "/")
         ours = frame.f_globals.get("__name__", "").startswith("helpers.memory.")
@@ -129,20 +126,9 @@ def _users_line() -> str:
 
 
 def _largest_at_peak(events: list[Event]) -> tuple[Row, ...]:
-    """What was live when the total was highest, by line and shape, the largest first."""
-    total = highest = at = 0
-    for number, event in enumerate(events, 1):
-        total += event.sign * event.block.size_bytes
-        if total > highest:
-            highest, at = total, number
-    live: dict[int, Block] = {}
-    for event in events[:at]:
-        if event.sign > 0:
-            live[id(event.block)] = event.block
-        else:
-            live.pop(id(event.block), None)
-    grouped: dict[tuple, list[int]] = {}
-    for block in live.values():
+    """What was live at the peak, by line and shape, the largest first."""
+    grouped: dict[tuple[tuple[int, ...], str], list[int]] = {}
+    for block in live_at_peak(events):
         grouped.setdefault((block.shape, block.owner), []).append(block.size_bytes)
     rows = [Row(sum(sizes), len(sizes), *key) for key, sizes in grouped.items()]
     return tuple(sorted(rows, key=lambda row: row.size_bytes, reverse=True)[:LARGEST])

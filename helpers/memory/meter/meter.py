@@ -6,26 +6,42 @@ hears from a finalizer when the storage is freed. What an operator allocates and
 on a GPU the allocator's own counters show that remainder.
 
 A mode changes one thing by being there: autograd adds a second gradient to the first in place, but makes a third
-tensor while any mode watches. The meter counts what happens without it (`sums`).
+tensor while any mode watches. The meter counts what happens without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ..closed_form.breakdown import rounded
-from . import sums
+from ..closed_form.breakdown import Part, rounded
 from .timeline import Block, Event
 
 LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
+Where = Callable[[], tuple[str, str]]
+ADD = torch.ops.aten.add.Tensor
+
+
+class GradientSum(NamedTuple):
+    """Two gradients that autograd has just added, and could have added in place.
+
+    It does where nobody else holds the first one. That cannot be asked from here, and shows at once: if nobody does,
+    the first is freed as soon as the sum is there.
+    """
+
+    made: int  # this and `first` by their storage's address in C++
+    first: int
+    events: int  # how many there were when it was made
+    peak_bytes: int  # before it was made
 
 
 class Meter(TorchDispatchMode):
@@ -35,7 +51,7 @@ class Meter(TorchDispatchMode):
     `where` names the phase and the owning module of an allocation; it is asked once per new storage.
     """
 
-    def __init__(self, limit_bytes: int | None = None, where=lambda: ("", "")) -> None:
+    def __init__(self, limit_bytes: int | None = None, where: Where = lambda: ("", "")) -> None:
         super().__init__()
         self.limit_bytes, self.where = limit_bytes, where
         self.live: dict[int, Block] = {}  # by the storage's address in C++, valid while it lives
@@ -43,7 +59,7 @@ class Meter(TorchDispatchMode):
         self.live_bytes = self.peak_bytes = 0
         self._finalizers: dict[int, weakref.finalize] = {}
         self._categories: dict[int, str] = {}  # of storages without bytes, should they be refilled
-        self._sum: sums.Sum | None = None
+        self._sum: GradientSum | None = None
 
     def adopt(self, tensors: Iterable[torch.Tensor], category: str) -> None:
         """Count tensors that were alive before the meter started, as `category`."""
@@ -66,7 +82,7 @@ class Meter(TorchDispatchMode):
     def hold(self, size_bytes: int, owner: str) -> Block:
         """Count a block that no operator returns; it stays."""
         block = Block(rounded(size_bytes), LIBRARY, owner, ())
-        self._born(block)
+        self._allocated(block)
         return block
 
     @contextlib.contextmanager
@@ -105,10 +121,10 @@ class Meter(TorchDispatchMode):
         for value in tree_iter(result):
             if isinstance(value, torch.Tensor):
                 self._see(value)
-        if func is sums.ADD and sums.is_of_gradients(*args):
+        if func is ADD and adds_gradients(*args):
             made, first = (tensor.untyped_storage()._cdata for tensor in (result, args[0]))
             if made in self.live and self.live[made] is self.events[-1].block:
-                self._sum = sums.Sum(made, first, len(self.events), peak_bytes)
+                self._sum = GradientSum(made, first, len(self.events), peak_bytes)
         return result
 
     def stop(self) -> None:
@@ -117,13 +133,13 @@ class Meter(TorchDispatchMode):
             finalizer.detach()
         self._finalizers.clear()
 
-    def _see(self, tensor: torch.Tensor, category: str = "workspace") -> None:
+    def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata in self.live:
             return
         if storage.nbytes():
             self._count(storage, tuple(tensor.shape), category)
-        elif category != "workspace":
+        elif category != Part.WORKSPACE:
             self._categories[storage._cdata] = category
 
     def _count(self, storage: torch.UntypedStorage, shape: tuple[int, ...], category: str) -> None:
@@ -133,7 +149,7 @@ class Meter(TorchDispatchMode):
         phase, owner = self.where()
         block = Block(size_bytes, phase, owner, shape, category)
         self.live[storage._cdata] = block
-        self._born(block)
+        self._allocated(block)
         self._finalizers[storage._cdata] = weakref.finalize(storage, self._freed, storage._cdata)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
@@ -143,9 +159,9 @@ class Meter(TorchDispatchMode):
             self._categories[key] = self.live[key].category
             self._freed(key)
         if storage.nbytes():
-            self._count(storage, (), self._categories.get(key, "workspace"))
+            self._count(storage, (), self._categories.get(key, Part.WORKSPACE))
 
-    def _born(self, block: Block) -> None:
+    def _allocated(self, block: Block) -> None:
         self.live_bytes += block.size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         self.events.append(Event(block, +1, self.where()[0]))
@@ -161,12 +177,78 @@ class Meter(TorchDispatchMode):
         else:
             self.events.append(Event(block, -1, self.where()[0]))
 
-    def _add_in_place(self, block: Block, added: sums.Sum) -> None:
-        """The first of two gradients had no other owner: their sum lies in its `block`, and was never born."""
-        born = self.events.pop().block
+    def _add_in_place(self, block: Block, added: GradientSum) -> None:
+        """The first of two gradients had no other owner: their sum lies in its `block`, and has none of its own."""
+        apart = self.events.pop().block
         self.live[added.made] = block
-        self.live_bytes += block.size_bytes - born.size_bytes
+        self.live_bytes += block.size_bytes - apart.size_bytes
         self.peak_bytes = max(added.peak_bytes, self.live_bytes)
+
+
+class FreshMeter(Meter):
+    """A Meter of what a block makes itself: it leaves out storages that come from outside and were not adopted.
+
+    The plain one counts every storage that an operator returns, and a transposed weight is the weight's storage.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.foreign: dict[int, weakref.finalize] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if holds_no_memory(types):
+            return NotImplemented
+        for value in tree_iter((args, kwargs)):
+            if isinstance(value, torch.Tensor):
+                self._leave_out(value.untyped_storage())
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def stop(self) -> None:
+        super().stop()
+        for finalizer in self.foreign.values():
+            finalizer.detach()
+        self.foreign.clear()
+
+    def _leave_out(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self.live and key not in self.foreign and storage.nbytes():
+            # its address may serve a new storage once it is freed, and that one counts
+            self.foreign[key] = weakref.finalize(storage, self.foreign.pop, key)
+
+    def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
+        if tensor.untyped_storage()._cdata not in self.foreign:
+            super()._see(tensor, category)
+
+
+def adds_gradients(first: torch.Tensor, second: object, *_: object) -> bool:
+    """Whether autograd adds two gradients, and `first` may take their sum when no mode watches.
+
+    The conditions are those of can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp. A view may not take it:
+    its base holds its storage.
+    """
+    return (
+        not torch.is_grad_enabled()
+        and isinstance(second, torch.Tensor)
+        and first.shape == second.shape
+        and first.layout == torch.strided
+        and torch.ops.aten.is_non_overlapping_and_dense(first)
+        and not first._is_view()
+        and _asked_by_autograd()
+    )
+
+
+def _asked_by_autograd() -> bool:
+    """Whether the nearest frame that is no part of a mode is `backward`'s, or there is none: a GPU has a thread of
+    autograd's own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _belongs_to_a_mode(frame):
+        frame = frame.f_back
+    return frame is None or frame.f_code is torch.autograd.graph._engine_run_backward.__code__
+
+
+def _belongs_to_a_mode(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__", "")
+    return module == __name__ or module.startswith("torch._") or frame.f_code.co_name == "__torch_dispatch__"
 
 
 def holds_no_memory(types: Iterable[type]) -> bool:

@@ -13,8 +13,10 @@ Imports memory; torch only when a budget is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +24,9 @@ from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import format_bytes
 from . import memory_budget as guard
 from .memory_budget import Report
+
+if TYPE_CHECKING:
+    from torch import nn
 
 PROPERTY = "memory_budget"
 Budget = Callable[..., AbstractContextManager[Report]]
@@ -40,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def memory_budget(request: pytest.FixtureRequest) -> Budget:
     """`memory_budget(mib=120, holding=(model,))`: a context manager; the test fails when the block needs more.
 
-    Yields a Spent, whose `peak_bytes` is known after the block. An exception inside the block passes through as it is.
+    Yields a Report, whose `peak_bytes` is known after the block. An exception inside the block passes through as it is.
     WorkbookError for a budget that is no positive number.
     """
     return lambda mib, holding=(): _Budget(request.node, mib, holding)
@@ -63,16 +68,18 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 class _Budget:
     """The block as a context manager that leaves no frame of its own in a failure."""
 
-    def __init__(self, item: pytest.Item, mib: float, holding: object = ()) -> None:
+    def __init__(self, item: pytest.Item, mib: float, holding: Iterable[nn.Module] | nn.Module = ()) -> None:
         self.item, self.block = item, guard.memory_budget(mib, holding)
 
     def __enter__(self) -> Report:
         self.spent = self.block.__enter__()
         return self.spent
 
-    def __exit__(self, *error: object) -> None:
-        self.block.__exit__(*error)
-        if error[0] is not None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.block.__exit__(kind, error, traceback)
+        if kind is not None:
             return
         spent = self.spent
         self.item.user_properties.append((PROPERTY, [spent.peak_bytes, spent.budget_bytes]))
@@ -84,12 +91,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The table of --memory-report; the figures travel in the reports, so it is complete under pytest-xdist too."""
     if not terminalreporter.config.getoption("memory_report"):
         return
-    rows = [
-        (report.nodeid, peak, budget)
+    rows: list[tuple[str, int, int]] = [
+        (report.nodeid, *sizes)
         for report in _calls(terminalreporter)
-        for name, value in report.user_properties
-        if name == PROPERTY
-        for peak, budget in [value]
+        for name, sizes in report.user_properties
+        if name == PROPERTY and isinstance(sizes, (list, tuple))
     ]
     terminalreporter.section("memory budgets")
     if not rows:

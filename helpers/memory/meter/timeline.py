@@ -1,42 +1,63 @@
-"""The story of one step: blocks born and freed, by part and phase. Pure accounting, no torch."""
+"""The story of one step: blocks allocated and freed, by part and phase. Pure accounting, no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import PARTS, Breakdown, Moment
-
-FORWARD, BACKWARD, OPTIMIZER = PHASES = ("forward", "backward", "optimizer step")
+from ..closed_form.breakdown import PARTS, Breakdown, Moment, Moments, Part, Phase
 
 
 @dataclass
 class Block:
-    """One storage from birth to death. `category` is settled when the step is over and its fate is known."""
+    """One storage from its allocation until it is freed.
+
+    `phase` is the Phase that made it, or a name of the caller's own ("" for none); `owner` is the module at work.
+    `category` is a Part, or what a caller sorts by; it is settled when it is known who needed the block.
+    """
 
     size_bytes: int
     phase: str
     owner: str
     shape: tuple[int, ...]
-    category: str = "workspace"
+    category: str = Part.WORKSPACE
 
 
 @dataclass(frozen=True)
 class Event:
-    """`block` was born (`sign` +1) or freed (−1) while `phase` ran."""
+    """`block` was allocated (`sign` +1) or freed (−1) while `phase` ran."""
 
     block: Block
     sign: int
     phase: str
 
 
+def live_after(events: Iterable[Event]) -> list[Block]:
+    """The blocks that `events` leave allocated, the oldest first."""
+    live: dict[int, Block] = {}
+    for event in events:
+        if event.sign > 0:
+            live[id(event.block)] = event.block
+        else:
+            live.pop(id(event.block), None)
+    return list(live.values())
+
+
+def live_at_peak(events: Sequence[Event], first: int = 0) -> list[Block]:
+    """The blocks that are live when the bytes are most, looking from event `first` on; the oldest first."""
+    total = highest = at = 0
+    for number, event in enumerate(events):
+        total += event.sign * event.block.size_bytes
+        if number >= first and total > highest:
+            highest, at = total, number + 1
+    return live_after(events[:at])
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """Live bytes by part after each allocation and each free of one step.
-
-    `parts[name][i]` is in bytes; `phases[i]` is forward, backward or optimizer step.
-    """
+    """Live bytes by part after each allocation and each free of one step: `parts[name][i]` while `phases[i]` ran."""
 
     parts: dict[str, list[int]]
     phases: list[str]
@@ -52,7 +73,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Moments):
     """One measured step.
 
     `moments` holds the highest point of each phase. `saved_by_module` holds the bytes alive at the end of the forward
@@ -71,91 +92,70 @@ class Measurement:
     unseen_bytes: int = 0
 
     @property
-    def peak(self) -> Moment:
-        return max(self.moments, key=lambda moment: moment.total)
-
-    @property
-    def parts(self) -> Breakdown:
-        return self.peak.parts
-
-    @property
     def saved_bytes(self) -> int:
         """Bytes saved for the backward pass, logits included."""
         return sum(self.saved_by_module.values())
 
 
 def account(
-    events: Sequence[Event],
-    born: int,
-    vocab: int | None,
-    hidden_bytes: int,
-    device: str,
-    seconds: float | None,
+    events: Sequence[Event], before: int, vocab: int | None, hidden_bytes: int, device: str, seconds: float | None
 ) -> Measurement:
-    """Turn events into a measurement, now that every block's fate is known.
+    """Turn events into a measurement, now that it is known who needed each block.
 
-    The first `born` events are of blocks that were alive before the step. `vocab` tells logits apart: what has that
+    The first `before` events are of blocks that were alive before the step. `vocab` tells logits apart: what has that
     last dimension and is no parameter. `hidden_bytes` is what only the CUDA allocator saw. Raises WorkbookError when
     the step neither made nor freed a tensor.
     """
-    if len(events) == born:
+    if len(events) == before:
         raise WorkbookError(
             "what ran has neither allocated nor freed anything",
             "a callable that runs PyTorch",
             "make the tensors inside it; views and in-place operators need no memory",
         )
     forwards = _saved_by_forward(events)
-    saved = {key for forward in forwards for key in forward}
+    saved = {id(block) for forward in forwards for block in forward}
     for block in {id(event.block): event.block for event in events}.values():
-        if block.category == "workspace":
-            block.category = _fate(block, saved, vocab)
-    timeline = _timeline(events, born)
+        if block.category == Part.WORKSPACE:
+            block.category = _part_of(block, saved, vocab)
+    timeline = _timeline(events, before)
     moments = _moments(timeline, hidden_bytes)
     by_module = max(map(_by_module, forwards), key=lambda sizes: sum(sizes.values()), default={})
     peak_bytes = max(moment.total for moment in moments)
     return Measurement(device, peak_bytes, moments, timeline, by_module, seconds, hidden_bytes)
 
 
-def _by_module(saved: dict[int, Block]) -> dict[str, int]:
+def _by_module(saved: Sequence[Block]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for block in saved.values():
-        if block.category in ("activations", "logits"):
+    for block in saved:
+        if block.category in (Part.ACTIVATIONS, Part.LOGITS):
             sizes[block.owner] = sizes.get(block.owner, 0) + block.size_bytes
     return sizes
 
 
-def _fate(block: Block, saved: set[int], vocab: int | None) -> str:
-    if vocab and block.shape and block.shape[-1] == vocab and block.phase != OPTIMIZER:
-        return "logits"
-    recomputed = block.phase == BACKWARD and block.owner
-    return "activations" if id(block) in saved or recomputed else "workspace"
+def _part_of(block: Block, saved: set[int], vocab: int | None) -> Part:
+    if vocab and block.shape and block.shape[-1] == vocab and block.phase != Phase.OPTIMIZER:
+        return Part.LOGITS
+    recomputed = block.phase == Phase.BACKWARD and block.owner
+    return Part.ACTIVATIONS if id(block) in saved or recomputed else Part.WORKSPACE
 
 
-def _saved_by_forward(events: Sequence[Event]) -> list[dict[int, Block]]:
+def _saved_by_forward(events: Sequence[Event]) -> list[list[Block]]:
     """For each forward (one per micro-batch): the blocks it made that are alive when its backward begins."""
-    live: dict[int, Block] = {}
-    forwards: list[dict[int, Block]] = []
-    previous = FORWARD
-    for event in events:
-        if event.phase == BACKWARD and previous == FORWARD:
-            forwards.append({key: block for key, block in live.items() if block.phase == FORWARD})
-        previous = event.phase
-        if event.sign > 0:
-            live[id(event.block)] = event.block
-        else:
-            live.pop(id(event.block), None)
-    return forwards
+    phases = [Phase.FORWARD, *(event.phase for event in events)]
+    begins = [at for at, (a, b) in enumerate(pairwise(phases)) if (a, b) == (Phase.FORWARD, Phase.BACKWARD)]
+    return [[block for block in live_after(events[:at]) if block.phase == Phase.FORWARD] for at in begins]
 
 
-def _timeline(events: Sequence[Event], born: int) -> Timeline:
-    now = dict.fromkeys(PARTS, 0)
+def _timeline(events: Sequence[Event], before: int) -> Timeline:
+    now: dict[str, int] = dict.fromkeys(PARTS, 0)
     series: dict[str, list[int]] = {part: [] for part in PARTS}
     for number, event in enumerate(events):
         now[event.block.category] += event.sign * event.block.size_bytes
-        if number >= born:
+        if number >= before:
             for part in PARTS:
                 series[part].append(now[part])
-    return Timeline({part: values for part, values in series.items() if any(values)}, [e.phase for e in events[born:]])
+    phases = [event.phase for event in events[before:]]
+    return Timeline({part: values for part, values in series.items() if any(values)}, phases)
 
 
 def _moments(timeline: Timeline, hidden_bytes: int) -> tuple[Moment, ...]:
@@ -171,6 +171,6 @@ def _moments(timeline: Timeline, hidden_bytes: int) -> tuple[Moment, ...]:
     for phase, at in highest.items():
         parts = timeline.breakdown(at)
         if hidden_bytes > 0:
-            parts = Breakdown({**parts, "workspace": parts.get("workspace", 0) + hidden_bytes})
+            parts = Breakdown({**parts, Part.WORKSPACE: parts.get(Part.WORKSPACE, 0) + hidden_bytes})
         moments.append(Moment(phase, parts))
     return tuple(moments)

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..closed_form.breakdown import Part, Phase
 from .meter import Meter
-from .timeline import BACKWARD, FORWARD, OPTIMIZER, Measurement, account
+from .timeline import Measurement, account
 
 
 class Watch:
@@ -38,10 +39,10 @@ class Watch:
     def measure(self, run: Callable[[], object], seconds: float | None) -> Measurement:
         gc.collect()
         adopt(self.meter, self.model, self.optimizer)
-        born = len(self.meter.events)
+        before = len(self.meter.events)
         hidden_bytes = self._run(run)
         self.meter.stop()
-        return account(self.meter.events, born, self.vocab, hidden_bytes, str(self.device.type), seconds)
+        return account(self.meter.events, before, self.vocab, hidden_bytes, str(self.device.type), seconds)
 
     def _run(self, run: Callable[[], object]) -> int:
         """Run under the meter; return the bytes that only the CUDA allocator saw."""
@@ -60,9 +61,9 @@ class Watch:
 
     def _where(self) -> tuple[str, str]:
         if self.after_backward:
-            return OPTIMIZER, ""
+            return Phase.OPTIMIZER, ""
         # -1 outside a backward pass; inside one, a module at work means that checkpointing recomputes it
-        phase = FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD
+        phase = Phase.FORWARD if torch._C._current_graph_task_id() == -1 else Phase.BACKWARD
         return phase, self.stack[-1] if self.stack else ""
 
     @contextlib.contextmanager
@@ -93,41 +94,41 @@ class Watch:
 
     def _got_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:  # a hook of the reader's may have moved it already
-            self.meter.relabel([parameter.grad], "gradients")
+            self.meter.relabel([parameter.grad], Part.GRADIENTS)
             self.meter.name(parameter.grad, self.parameter_names.get(id(parameter), ""))
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self.after_backward = True
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self.meter.relabel(tensors_in(optimizer.state), "optimizer")
+        self.meter.relabel(tensors_in(optimizer.state), Part.OPTIMIZER)
 
 
 def adopt(meter: Meter, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
     """Count what is alive between two steps: weights, states, and master copies that only the optimizer knows."""
     if model is not None:
-        meter.adopt((tensor for _, tensor in weights_of(model)), "parameters")
-        meter.adopt((p.grad for p in model.parameters() if p.grad is not None), "gradients")
+        meter.adopt((tensor for _, tensor in weights_of(model)), Part.PARAMETERS)
+        meter.adopt((p.grad for p in model.parameters() if p.grad is not None), Part.GRADIENTS)
     if optimizer is not None:
         updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        meter.adopt((*tensors_in(optimizer.state), *updated), "optimizer")
-        meter.adopt((p.grad for p in updated if p.grad is not None), "gradients")
+        meter.adopt((*tensors_in(optimizer.state), *updated), Part.OPTIMIZER)
+        meter.adopt((p.grad for p in updated if p.grad is not None), Part.GRADIENTS)
 
 
 def weights_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and buffers by name, and what bitsandbytes keeps beside them: scales and code tables."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         yield name, tensor
-        yield from ((name, beside) for beside in _beside(tensor))
+        yield from ((name, beside) for beside in attached_tensors(tensor))
 
 
-def _beside(weight: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors of a Params4bit's QuantState, nested ones too, and the scales of an Int8Params."""
-    states = [getattr(weight, "quant_state", None)]
-    while states[-1] is not None:
-        states.append(states[-1].state2)
-    found = [getattr(state, name) for state in states[:-1] for name in ("absmax", "code", "offset")]
-    yield from (one for one in (*found, getattr(weight, "SCB", None)) if isinstance(one, torch.Tensor))
+def attached_tensors(weight: torch.Tensor) -> Iterator[torch.Tensor]:
+    """What bitsandbytes hangs on a weight: a Params4bit's QuantState, nested ones too, and an Int8Params' scales."""
+    found, state = [getattr(weight, "SCB", None)], getattr(weight, "quant_state", None)
+    while state is not None:
+        found += [getattr(state, name, None) for name in ("absmax", "code", "offset")]
+        state = getattr(state, "state2", None)  # gone once a CPU has unfolded it
+    yield from (tensor for tensor in found if isinstance(tensor, torch.Tensor))
 
 
 def tensors_in(state: dict) -> list[torch.Tensor]:

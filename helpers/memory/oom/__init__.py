@@ -4,26 +4,28 @@
     print(explain(log_text))
     explain_file("snapshot.pickle", setup=TrainSetup("llama-3.2-1b", micro_batch=4)).fits
 
-`message` reads what a message says, `frames` the traceback above it, `reason` decides, `cures` names changes,
-`snapshot` does the same for `torch.cuda.memory._dump_snapshot`. No torch; nothing in a file is executed.
+`message` reads what a message says, `frames` the traceback above it, `reason` decides, `cures` names changes; `file`
+reads logs and snapshots of `torch.cuda.memory._dump_snapshot`. No torch; nothing in a file is executed.
 """
 
+from ..allocator import Reason
 from .cures import Change
 from .explain import Explanation, Row, explain
-from .file import explain_file, with_setup
-from .frames import Frame, frames, place
-from .message import Holder, Oom, clean, parse
-from .reason import REASONS, Why, why
-from .snapshot import explain_snapshot
+from .file import explain_file, explain_snapshot, with_setup
+from .frames import Place, StackFrame, frames, place
+from .message import Holder, Kind, Oom, clean, parse
+from .reason import Why, why
 
 __all__ = [
-    "REASONS",
     "Change",
     "Explanation",
-    "Frame",
     "Holder",
+    "Kind",
     "Oom",
+    "Place",
+    "Reason",
     "Row",
+    "StackFrame",
     "Why",
     "clean",
     "explain",

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .frames import (
-    BACKWARD,
-    FORWARD,
-    JOINING,
-    KV_CACHE,
-    LOADING,
-    LOGITS,
-    OPTIMIZER,
-    RECOMPUTE,
-    SCORES,
-)
-from .message import Oom
-from .reason import CAPPED, FRAGMENTED, HOST, OUTSIDE, UNCLEAR, is_nearly_full, strangers
+from ..allocator.outcome import Reason
+from .frames import Place
+from .message import Kind, Oom
+from .reason import is_nearly_full, strangers
 
 
 @dataclass(frozen=True)
@@ -108,48 +99,48 @@ BLOCKING = Change(
 SMI = Change("nvidia-smi: see who is on the card", "nothing")
 OTHER_CARD = Change("another card: CUDA_VISIBLE_DEVICES=…", "nothing, if one is idle")
 
-_AT = {
-    LOADING: (LOW_LOAD, OLD_MODEL, QUANTIZE),
-    OPTIMIZER: (FUSED, STATES),
-    BACKWARD: (MICRO_BATCH, CHECKPOINTING, CHUNKED_LOSS),
-    RECOMPUTE: (MICRO_BATCH, CHUNKED_LOSS),
-    LOGITS: (LAST_LOGITS, CHUNKED_LOSS, MICRO_BATCH),
-    SCORES: (SDPA, MICRO_BATCH, CHECKPOINTING),
-    KV_CACHE: (STATIC_CACHE, KV_ROOM),
-    JOINING: (PREALLOCATE, NO_GRAD, MICRO_BATCH),
-    FORWARD: (NO_GRAD, MICRO_BATCH, CHECKPOINTING),
-    "": (NO_GRAD, MICRO_BATCH, CHECKPOINTING),
+CURES_AT = {
+    Place.LOADING: (LOW_LOAD, OLD_MODEL, QUANTIZE),
+    Place.OPTIMIZER: (FUSED, STATES),
+    Place.BACKWARD: (MICRO_BATCH, CHECKPOINTING, CHUNKED_LOSS),
+    Place.RECOMPUTE: (MICRO_BATCH, CHUNKED_LOSS),
+    Place.LOGITS: (LAST_LOGITS, CHUNKED_LOSS, MICRO_BATCH),
+    Place.SCORES: (SDPA, MICRO_BATCH, CHECKPOINTING),
+    Place.KV_CACHE: (STATIC_CACHE, KV_ROOM),
+    Place.JOINING: (PREALLOCATE, NO_GRAD, MICRO_BATCH),
+    Place.FORWARD: (NO_GRAD, MICRO_BATCH, CHECKPOINTING),
+    Place.UNKNOWN: (NO_GRAD, MICRO_BATCH, CHECKPOINTING),
 }
-_OF_KIND = {
-    "mps": (MPS_LIMIT, MICRO_BATCH, MPS_RATIO),
-    "vllm": (UTILIZATION, MODEL_LEN, KV_FP8, EAGER_VLLM),
-    "cublas": (CACHE_BACK, SMI, MICRO_BATCH),
-    "driver": (SMI, CACHE_BACK, BLOCKING),
-    "cap": (UNCAP,),
+CURES_OF = {
+    Kind.MPS: (MPS_LIMIT, MICRO_BATCH, MPS_RATIO),
+    Kind.VLLM: (UTILIZATION, MODEL_LEN, KV_FP8, EAGER_VLLM),
+    Kind.CUBLAS: (CACHE_BACK, SMI, MICRO_BATCH),
+    Kind.DRIVER: (SMI, CACHE_BACK, BLOCKING),
+    Kind.CAP: (UNCAP,),
 }
 
 
-def changes_for(oom: Oom, reason: str, place: str, retried: bool = False) -> tuple[Change, ...]:
+def changes_for(oom: Oom, reason: Reason, place: Place, retried: bool = False) -> tuple[Change, ...]:
     """What to do, cheapest first; at most five, and before them what a retry in an `except` needs."""
     return (*((RETRY,) if retried else ()), *_of_reason(oom, reason, place))
 
 
-def _of_reason(oom: Oom, reason: str, place: str) -> tuple[Change, ...]:
-    if oom.kind in _OF_KIND:
-        return (*_OF_KIND[oom.kind], *(_AT[place] if oom.kind == "cap" else ()))[:5]
-    if reason == HOST or oom.kind == "killed":
-        return (HOST_LOAD, WORKERS, HOST_LIMIT) if place in ("", LOADING) else (WORKERS, HOST_LIMIT)
+def _of_reason(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
+    if oom.kind in CURES_OF:
+        return (*CURES_OF[oom.kind], *(CURES_AT[place] if oom.kind is Kind.CAP else ()))[:5]
+    if reason is Reason.HOST or oom.kind is Kind.KILLED:
+        return (HOST_LOAD, WORKERS, HOST_LIMIT) if place in (Place.UNKNOWN, Place.LOADING) else (WORKERS, HOST_LIMIT)
     if oom.capacity_bytes and oom.requested_bytes and oom.requested_bytes > oom.capacity_bytes:
-        return (SHAPES, *_AT[place])[:4]
-    if reason == FRAGMENTED:
-        return (_expandable(oom), *(_AT[place] if is_nearly_full(oom) else (REUSE, SPLIT, _AT[place][0])))
-    if reason == CAPPED:
-        return (LIMIT, *_AT[place])[:5]
-    if reason == OUTSIDE:
-        return (*_evict(oom), OTHER_CARD, *_AT[place])[:5]
-    if reason == UNCLEAR:
-        return (SMI, BLOCKING, *(_AT[place] if place else ()))[:5]
-    return _AT[place]
+        return (SHAPES, *CURES_AT[place])[:4]
+    if reason is Reason.FRAGMENTED:
+        return (_expandable(oom), *(CURES_AT[place] if is_nearly_full(oom) else (REUSE, SPLIT, CURES_AT[place][0])))
+    if reason is Reason.CAPPED:
+        return (LIMIT, *CURES_AT[place])[:5]
+    if reason is Reason.OUTSIDE:
+        return (*_evict(oom), OTHER_CARD, *CURES_AT[place])[:5]
+    if reason is Reason.UNCLEAR:
+        return (SMI, BLOCKING, *(CURES_AT[place] if place is not Place.UNKNOWN else ()))[:5]
+    return CURES_AT[place]
 
 
 def _evict(oom: Oom) -> tuple[Change, ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ..allocator.outcome import Reason
 from ..closed_form.breakdown import format_bytes
 from ..fit import Fit
 from . import frames as stack_of
 from .cures import Change, changes_for
-from .frames import Frame
-from .message import Oom, clean, parse
+from .frames import Place, StackFrame
+from .message import Kind, Oom, clean, parse
 from .reason import Why, strangers, why
 
 FAILED_AGAIN = (
@@ -18,13 +19,13 @@ FAILED_AGAIN = (
     "still hold the failed step's tensors."
 )
 _OF_PLACE = {
-    stack_of.OPTIMIZER: ("If this was the first step: the states are made there, and every later step needs them too.",)
+    Place.OPTIMIZER: ("If this was the first step: the states are made there, and every later step needs them too.",)
 }
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the account of a card: bytes under a name; `note` says how it is known."""
+    """One line of what is on a card: bytes under a name; `note` says how it is known."""
 
     name: str
     size_bytes: int
@@ -35,16 +36,15 @@ class Row:
 class Explanation:
     """An out-of-memory failure, explained. `str()` is the page a person reads, `figures` the same for JSON.
 
-    `reason` is full, fragmented, capped, outside, host or unclear. `place` and `frame` are "" and None where there is
-    no traceback. `fits` are the changes that suffice by the closed form, when a setup was given; `blocks` are the
-    largest live blocks of a snapshot.
+    `place` and `frame` are UNKNOWN and None where there is no traceback. `fits` are the changes that suffice by the
+    closed form, when a setup was given; `blocks` are the largest live blocks of a snapshot.
     """
 
     title: str
     why: Why
     rows: tuple[Row, ...]
-    place: str = ""
-    frame: Frame | None = None
+    place: Place = Place.UNKNOWN
+    frame: StackFrame | None = None
     blocks: tuple[Row, ...] = ()
     changes: tuple[Change, ...] = ()
     fits: tuple[Fit, ...] = ()
@@ -53,7 +53,7 @@ class Explanation:
     following: int = 0
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> Reason:
         return self.why.reason
 
     @property
@@ -110,10 +110,10 @@ def _failed_again(text: str, oom: Oom) -> bool:
     return oom.following > 0 and "During handling of the above exception" in text[oom.start :]
 
 
-def _title(oom: Oom, place: str) -> str:
-    where = f", {stack_of.TEXTS[place]}" if place else ""
+def _title(oom: Oom, place: Place) -> str:
+    where = f", {stack_of.TEXTS[place]}" if place is not Place.UNKNOWN else ""
     card = f" on GPU {oom.device}" if oom.device is not None else ""
-    if oom.kind == "killed":
+    if oom.kind is Kind.KILLED:
         return f"A process was killed{where}"
     asked = f"{format_bytes(oom.requested_bytes)} refused" if oom.requested_bytes else "Out of memory, size not told"
     return f"{asked}{card}{where}"
@@ -122,7 +122,7 @@ def _title(oom: Oom, place: str) -> str:
 def _rows(oom: Oom) -> Iterator[Row]:
     """What the message accounts for; what it does not say has no row."""
     named = (
-        ("asked", oom.requested_bytes, "KV cache of one sequence" if oom.kind == "vllm" else ""),
+        ("asked", oom.requested_bytes, "KV cache of one sequence" if oom.kind is Kind.VLLM else ""),
         ("the card", oom.capacity_bytes, ""),
         ("allowed", oom.allowed_bytes, "a limit below the card's size" if oom.capacity_bytes else ""),
         ("in tensors", oom.allocated_bytes, ""),
@@ -130,12 +130,12 @@ def _rows(oom: Oom) -> Iterator[Row]:
         ("outside", oom.outside_bytes, "contexts, libraries, other processes; by subtraction"),
         ("other", oom.other_bytes, "Metal allocations that are no tensors"),
         ("free", oom.free_bytes, ""),
-        ("this process", oom.process_bytes, "all of it, its context included" if oom.kind == "allocator" else ""),
+        ("this process", oom.process_bytes, "all of it, its context included" if oom.kind is Kind.ALLOCATOR else ""),
     )
     yield from (Row(name, size, note) for name, size, note in named if size is not None)
     foreign = strangers(oom)
     for held in oom.holders:
-        if held.held_bytes is not None and oom.kind == "allocator":
+        if held.held_bytes is not None and oom.kind is Kind.ALLOCATOR:
             yield Row(f"process {held.pid}", held.held_bytes, "another one" if held in foreign else "")
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..closed_form.breakdown import TextEnum
+
 LIBRARY = re.compile(r"site-packages|dist-packages|[\\/]lib[\\/]python3|[\\/]Lib[\\/]|^<frozen|[\\/]torch[\\/]nn[\\/]")
 # Between an operator and its refusal by a dispatch mode, as `capped` is one: these frames say nothing of the place.
 BETWEEN = re.compile(
@@ -29,7 +31,7 @@ POINTED = re.compile(r"^\s*(?:-+>|❱)\s*(\d+)\s[│|\s]*(.*)$")
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """One line of a stack: `code` is its source where the traceback shows it."""
 
     path: str
@@ -47,7 +49,7 @@ class Frame:
         return f"{where} in {self.function}" if self.function else where
 
 
-def frames(text: str, start: int) -> tuple[Frame, ...]:
+def frames(text: str, start: int) -> tuple[StackFrame, ...]:
     """The stack above the message at `start` of `text`, outermost first; () where there is none.
 
     Of a log that several ranks write into, only the lines of the message's rank count.
@@ -70,7 +72,7 @@ def _timeless(line: str) -> str:
     return re.sub(r"[\d:.,-]{4,}", "", _prefix(line)).strip()
 
 
-def _frames(lines: list[str]) -> Iterator[Frame]:
+def _frames(lines: list[str]) -> Iterator[StackFrame]:
     at, begun = None, 0
     for number, line in enumerate(lines):
         match = FRAME.match(line)
@@ -82,7 +84,7 @@ def _frames(lines: list[str]) -> Iterator[Frame]:
         yield _frame(at, lines[begun:])
 
 
-def _frame(match: re.Match, below: list[str]) -> Frame:
+def _frame(match: re.Match, below: list[str]) -> StackFrame:
     named = {name: value for name, value in match.groupdict().items() if value is not None}
     kind = next(name for name in ("py", "ip", "cell", "old", "rich") if name in named)
     line = named.get(f"{kind}_line")
@@ -91,67 +93,70 @@ def _frame(match: re.Match, below: list[str]) -> Frame:
         line, code = pointed[1], pointed[2]
     else:
         code = below[0] if kind == "py" and below and below[0].startswith("    ") else ""
-    return Frame(named[kind], int(line) if line else None, named.get(f"{kind}_name", "").strip(), code.strip())
+    return StackFrame(named[kind], int(line) if line else None, named.get(f"{kind}_name", "").strip(), code.strip())
 
 
-def users_line(stack: tuple[Frame, ...]) -> Frame | None:
+def users_line(stack: tuple[StackFrame, ...]) -> StackFrame | None:
     """The deepest frame that is in no installed package."""
     return next((frame for frame in reversed(stack) if frame.is_users), None)
 
 
-LOADING, OPTIMIZER, RECOMPUTE, BACKWARD = "loading weights", "the optimizer step", "recomputation", "the backward pass"
-KV_CACHE, LOGITS, SCORES = "the KV cache", "logits and loss", "attention scores"
-JOINING, FORWARD = "joining tensors", "the forward pass"
+class Place(TextEnum):
+    """The kind of place where a request was made; UNKNOWN where the frames do not tell."""
+
+    LOADING = "loading weights"
+    OPTIMIZER = "the optimizer step"
+    RECOMPUTE = "recomputation"
+    BACKWARD = "the backward pass"
+    KV_CACHE = "the KV cache"
+    LOGITS = "logits and loss"
+    SCORES = "attention scores"
+    JOINING = "joining tensors"
+    FORWARD = "the forward pass"
+    UNKNOWN = ""
+
+
 # In order: a place further up also contains what stands further down (a backward pass recomputes a forward).
-PLACES: tuple[tuple[str, re.Pattern], ...] = tuple(
-    (name, re.compile(pattern))
-    for name, pattern in (
-        (
-            LOADING,
-            r"from_pretrained|load_state_dict|_load_pretrained|safetensors|core_model_loading|serialization\.py"
-            r"|load_model|model_loader|module\.py:\d*:(?:_apply|to|cuda|convert)\b",
-        ),
-        (OPTIMIZER, r"torch/optim/|bitsandbytes/optim/|apex/optimizers/|optimizer\.step\(|optim\.step\("),
-        (RECOMPUTE, r"utils/checkpoint\.py:\d*:(?:unpack_hook|recompute_fn|backward)|checkpointing\.py:\d*:backward"),
-        (BACKWARD, r"\.backward\(|_engine_run_backward|_execution_engine|autograd/__init__\.py:\d*:(?:backward|grad)"),
-        (KV_CACHE, r"cache_utils\.py|cache_engine\.py|kv_cache|key_cache|_allocate_kv"),
-        (LOGITS, r"cross_entropy|loss_utils\.py|lm_head|log_softmax|logits|loss_function|CrossEntropyLoss"),
-        (
-            SCORES,
-            r"eager_attention|attn_weights|attention_scores|baddbmm|math_sdp"
-            r"|matmul\(q\w*, ?k|(?:F|functional)\.softmax\(",
-        ),
-        (JOINING, r"torch\.(?:cat|stack|hstack|vstack)\("),
-        (FORWARD, r"nn/modules/|_call_impl|:forward\b"),
-    )
-)
-TEXTS = {
-    LOADING: "while weights were loaded or moved",
-    OPTIMIZER: "in the optimizer step",
-    RECOMPUTE: "in the backward pass, while a checkpointed part was recomputed",
-    BACKWARD: "in the backward pass",
-    KV_CACHE: "while the KV cache grew",
-    LOGITS: "at the logits or the loss",
-    SCORES: "at the attention scores",
-    JOINING: "where tensors are joined (a copy of all of them)",
-    FORWARD: "in the forward pass",
+PATTERNS = {
+    Place.LOADING: r"from_pretrained|load_state_dict|_load_pretrained|safetensors|core_model_loading|serialization\.py"
+    r"|load_model|model_loader|module\.py:\d*:(?:_apply|to|cuda|convert)\b",
+    Place.OPTIMIZER: r"torch/optim/|bitsandbytes/optim/|apex/optimizers/|optimizer\.step\(|optim\.step\(",
+    Place.RECOMPUTE: r"utils/checkpoint\.py:\d*:(?:unpack_hook|recompute_fn|backward)|checkpointing\.py:\d*:backward",
+    Place.BACKWARD: r"\.backward\(|_engine_run_backward|_execution_engine|autograd/__init__\.py:\d*:(?:backward|grad)",
+    Place.KV_CACHE: r"cache_utils\.py|cache_engine\.py|kv_cache|key_cache|_allocate_kv",
+    Place.LOGITS: r"cross_entropy|loss_utils\.py|lm_head|log_softmax|logits|loss_function|CrossEntropyLoss",
+    Place.SCORES: r"eager_attention|attn_weights|attention_scores|baddbmm|math_sdp"
+    r"|matmul\(q\w*, ?k|(?:F|functional)\.softmax\(",
+    Place.JOINING: r"torch\.(?:cat|stack|hstack|vstack)\(",
+    Place.FORWARD: r"nn/modules/|_call_impl|:forward\b",
 }
-_DEEPEST = (KV_CACHE, LOGITS, SCORES, JOINING)  # outer frames pass through all of these
+TEXTS = {
+    Place.LOADING: "while weights were loaded or moved",
+    Place.OPTIMIZER: "in the optimizer step",
+    Place.RECOMPUTE: "in the backward pass, while a checkpointed part was recomputed",
+    Place.BACKWARD: "in the backward pass",
+    Place.KV_CACHE: "while the KV cache grew",
+    Place.LOGITS: "at the logits or the loss",
+    Place.SCORES: "at the attention scores",
+    Place.JOINING: "where tensors are joined (a copy of all of them)",
+    Place.FORWARD: "in the forward pass",
+}
+_DEEPEST = (Place.KV_CACHE, Place.LOGITS, Place.SCORES, Place.JOINING)  # outer frames pass through all of these
 
 
-def place(stack: tuple[Frame, ...]) -> str:
-    """The kind of place where the request was made; "" where the frames do not tell.
+def place(stack: tuple[StackFrame, ...]) -> Place:
+    """The kind of place where the request was made.
 
-    >>> place((Frame("train.py", 9, "main", "loss.backward()"),))
+    >>> place((StackFrame("train.py", 9, "main", "loss.backward()"),))
     'the backward pass'
     """
-    for name, pattern in PLACES:
-        asked = stack[-4:] if name in _DEEPEST else stack
-        if any(pattern.search(_line(frame)) for frame in asked):
-            return name
-    return ""
+    for kind, pattern in PATTERNS.items():
+        asked = stack[-4:] if kind in _DEEPEST else stack
+        if any(re.search(pattern, _line(frame)) for frame in asked):
+            return kind
+    return Place.UNKNOWN
 
 
-def _line(frame: Frame) -> str:
+def _line(frame: StackFrame) -> str:
     path = frame.path.replace("\\", "/")
     return f"{path}:{frame.line or ''}:{frame.function} {frame.code}"

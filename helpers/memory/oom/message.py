@@ -9,20 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
+from ..closed_form.breakdown import TextEnum
 
-UNITS = {
-    "bytes": 1,
-    "B": 1,
-    "KB": 2**10,
-    "KIB": 2**10,
-    "MB": 2**20,
-    "MIB": 2**20,
-    "GB": 2**30,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
+PREFIXES = (("K", 10), ("M", 20), ("G", 30), ("T", 40))
+UNITS = {"bytes": 1, "B": 1} | {f"{prefix}{unit}": 2**power for prefix, power in PREFIXES for unit in ("B", "IB")}
 UNKNOWN_TO_DRIVER = 2**60  # Windows' driver answers −1 for the memory of a process: 17179869184.00 GiB in the message
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 LOOKED_FOR = (
@@ -30,6 +23,36 @@ LOOKED_FOR = (
     "error: out of memory', DefaultCPUAllocator, vLLM's 'No available memory for the cache blocks', "
     "'Killed' or SIGKILL"
 )
+
+
+class Kind(TextEnum):
+    """Who says that memory is out: ALLOCATOR is PyTorch's, CAP this workbook's `capped`, DRIVER is CUDA itself."""
+
+    ALLOCATOR = "allocator"
+    CAP = "cap"
+    MPS = "mps"
+    CUBLAS = "cublas"
+    DRIVER = "driver"
+    VLLM = "vllm"
+    HOST = "host"
+    KILLED = "killed"
+
+
+class Sizes(NamedTuple):
+    """What an allocator's message says where it says all of it: the request, and the state of the card."""
+
+    asked: int
+    allocated: int
+    cached: int
+    free: int
+
+    @property
+    def reserved(self) -> int:
+        return self.allocated + self.cached
+
+    @property
+    def unused(self) -> int:
+        return self.cached + self.free
 
 
 @dataclass(frozen=True)
@@ -44,13 +67,12 @@ class Holder:
 class Oom:
     """What one message says, in bytes; None is what it does not say.
 
-    `kind`: "allocator" (PyTorch's, with or without sizes), "cap" (this workbook's), "mps", "cublas", "driver" (an
-    error of CUDA itself), "vllm", "host", "killed". `requested_bytes` of CUDA is what was asked of the driver: for
-    tensors up to 1 MiB a segment of 2 MiB, up to 10 MiB one of 20 MiB. `process_bytes` is the whole process on the
-    card, `allowed_bytes` a limit below the card's size, `other_bytes` what MPS counts beside its own.
+    `requested_bytes` of CUDA is what was asked of the driver: for tensors up to 1 MiB a segment of 2 MiB, up to 10 MiB
+    one of 20 MiB. `process_bytes` is the whole process on the card, `allowed_bytes` a limit below the card's size,
+    `other_bytes` what MPS counts beside its own.
     """
 
-    kind: str
+    kind: Kind
     text: str
     device: int | None = None
     requested_bytes: int | None = None
@@ -67,6 +89,14 @@ class Oom:
     following: int = 0
 
     @property
+    def sizes(self) -> Sizes | None:
+        """The request, tensors, cache and free bytes, if the message gives all four."""
+        asked, allocated, cached, free = self.requested_bytes, self.allocated_bytes, self.cached_bytes, self.free_bytes
+        if asked is None or allocated is None or cached is None or free is None:
+            return None
+        return Sizes(asked, allocated, cached, free)
+
+    @property
     def reserved_bytes(self) -> int | None:
         if self.allocated_bytes is None or self.cached_bytes is None:
             return None
@@ -78,7 +108,7 @@ class Oom:
 
         None where a part is unknown, or where a driver that swaps to host memory let PyTorch hold more than the card.
         """
-        if None in (self.capacity_bytes, self.free_bytes, self.reserved_bytes):
+        if self.capacity_bytes is None or self.free_bytes is None or self.reserved_bytes is None:
             return None
         rest = self.capacity_bytes - self.free_bytes - self.reserved_bytes
         return rest if rest >= 0 else None
@@ -152,7 +182,7 @@ def _allocator(text: str) -> Oom:
     named = re.findall(rf"Process (\d+) has {SIZE} memory", text)
     holders = tuple(Holder(int(pid), _size(size)) for pid, size in named)
     return Oom(
-        "allocator",
+        Kind.ALLOCATOR,
         text,
         int(card[1]) if card else None,
         _find(r"Tried to allocate {}", text),
@@ -169,7 +199,7 @@ def _allocator(text: str) -> Oom:
 
 def _cap(text: str) -> Oom:
     return Oom(
-        "cap",
+        Kind.CAP,
         text,
         requested_bytes=_find(r"allocate {}", text),
         allocated_bytes=_find(r"{} is allocated", text),
@@ -180,7 +210,7 @@ def _cap(text: str) -> Oom:
 
 def _mps(text: str) -> Oom:
     return Oom(
-        "mps",
+        Kind.MPS,
         text,
         requested_bytes=_find(r"Tried to allocate {}", text),
         allocated_bytes=_find(r"MPS allocated: {}", text),
@@ -191,7 +221,7 @@ def _mps(text: str) -> Oom:
 
 def _vllm(text: str) -> Oom:
     return Oom(
-        "vllm",
+        Kind.VLLM,
         text,
         requested_bytes=_find(r"{} KV cache is needed", text),
         free_bytes=_find(r"available KV cache memory \({}\)", text),
@@ -201,7 +231,7 @@ def _vllm(text: str) -> Oom:
 def _host(text: str) -> Oom:
     match = re.search(r"you tried to allocate (\d+) ?bytes", text, re.IGNORECASE)
     numpy = _find(r"Unable to allocate {}", text)
-    return Oom("host", text, requested_bytes=int(match[1]) if match else numpy)
+    return Oom(Kind.HOST, text, requested_bytes=int(match[1]) if match else numpy)
 
 
 def _killed(text: str) -> Oom:
@@ -209,29 +239,29 @@ def _killed(text: str) -> Oom:
     pid = re.search(r"Killed process (\d+)", text)
     held = int(resident[1]) * 1024 if resident else None
     holders = (Holder(int(pid[1]), held),) if pid else ()
-    return Oom("killed", text, process_bytes=held, holders=holders)
+    return Oom(Kind.KILLED, text, process_bytes=held, holders=holders)
 
 
 Reader = Callable[[str], Oom]
-KINDS: tuple[tuple[str, re.Pattern, Reader], ...] = (
-    ("allocator", re.compile(r"(?:CUDA|HIP|XPU|(?<![\w.])NPU) out of memory"), _allocator),
-    ("allocator", re.compile(r"OutOfMemoryError: Tried to allocate"), _allocator),
-    ("cap", re.compile(r"(?<!CUDA )(?<!HIP )out of memory\. Tried to allocate [^.]+\.\d+ \w+\.\s+The cap is"), _cap),
-    ("mps", re.compile(r"MPS backend out of memory"), _mps),
-    ("cublas", re.compile(r"CUBLAS_STATUS_ALLOC_FAILED"), lambda text: Oom("cublas", text)),
+KINDS: tuple[tuple[Kind, re.Pattern, Reader], ...] = (
+    (Kind.ALLOCATOR, re.compile(r"(?:CUDA|HIP|XPU|(?<![\w.])NPU) out of memory"), _allocator),
+    (Kind.ALLOCATOR, re.compile(r"OutOfMemoryError: Tried to allocate"), _allocator),
+    (Kind.CAP, re.compile(r"(?<!CUDA )(?<!HIP )out of memory\. Tried to allocate [^.]+\.\d+ \w+\.\s+The cap is"), _cap),
+    (Kind.MPS, re.compile(r"MPS backend out of memory"), _mps),
+    (Kind.CUBLAS, re.compile(r"CUBLAS_STATUS_ALLOC_FAILED"), lambda text: Oom(Kind.CUBLAS, text)),
     (
-        "driver",
+        Kind.DRIVER,
         re.compile(r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"),
-        lambda text: Oom("driver", text),
+        lambda text: Oom(Kind.DRIVER, text),
     ),
     (
-        "vllm",
+        Kind.VLLM,
         re.compile(r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with)"),
         _vllm,
     ),
-    ("host", re.compile(r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b", re.MULTILINE), _host),
+    (Kind.HOST, re.compile(r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b", re.MULTILINE), _host),
     (
-        "killed",
+        Kind.KILLED,
         re.compile(
             r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*: ?-9\b"
             r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",

@@ -7,12 +7,12 @@
         found = trace.record(lambda: model(x).sum().backward(), model)
     found.peak_reserved_bytes, found.at_peak[:5]
 
-`record` runs and accounts, `fake` makes tensors without memory, `cuda` and `sdp` take the paths that a GPU takes,
-`kernels` adds what its kernels keep to themselves, `runs` has steps ready made, `bases` the 4-bit bases of QLoRA,
-and `loading` brings one to the GPU.
+`record` runs and accounts, `fake` makes tensors without memory, `cuda` and `attention` take the paths that a GPU takes,
+`kernels` adds what its kernels keep to themselves, `runs` has steps ready made, `quantized` what bitsandbytes keeps,
+and `loading` brings a model to the GPU.
 """
 
-from .bases import QuantizedBase
+from .quantized import QuantizedBase
 from .record import Trace, fake, record
 from .runs import decode, lora, prefill, train
 

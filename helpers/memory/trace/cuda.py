@@ -1,20 +1,22 @@
 """Where CUDA takes another path than a CPU: which attention kernel runs, what dropout and softmax keep.
 
-Decided above the operators, so the functions are replaced while a trace is open (a function mode would not reach what
-a checkpoint runs again in the backward pass). What the chosen kernels allocate is counted by `kernels`.
+These are decided above the operators, so the functions are replaced while a trace is open (a function mode would not
+reach what a checkpoint runs again in the backward pass). What the chosen kernels allocate is counted by `kernels`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import torch
 from torch.nn import functional
 
-from .sdp import HALF, attention_on
+from ...catalog.hardware import Cuda
+from .attention import HALF, attention_on
 
 # AT_FORALL_FP32 in aten/src/ATen/autocast_mode.h, as far as models use them: CUDA's autocast runs these in FP32, a
 # CPU's leaves most of them as they come. Of those that take a dtype only softmax and log_softmax keep their result.
@@ -44,10 +46,10 @@ FP32_UNDER_AUTOCAST = (
 
 
 @contextlib.contextmanager
-def cuda_paths(capability: tuple[int, int]) -> Iterator[None]:
-    """Make fake CPU tensors take the paths that CUDA tensors take on a GPU of this compute capability."""
-    replaced = [
-        (functional, "scaled_dot_product_attention", attention_on(capability)),
+def cuda_paths(cuda: Cuda) -> Iterator[None]:
+    """Make fake CPU tensors take the paths that CUDA tensors take on this GPU."""
+    replaced: list[tuple[Any, str, Callable]] = [
+        (functional, "scaled_dot_product_attention", attention_on(cuda)),
         (functional, "dropout", _dropout),
     ]
     for owner in (functional, torch, torch.Tensor):

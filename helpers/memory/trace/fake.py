@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .bases import is_unpacked, packed
+from .quantized import is_unpacked, packed
 
 
 def without_memory(model: nn.Module, mode: FakeTensorMode, made: dict[int, torch.Tensor] | None = None) -> nn.Module:
@@ -27,13 +28,17 @@ def without_memory(model: nn.Module, mode: FakeTensorMode, made: dict[int, torch
 def _replace(module: nn.Module, made: dict[int, torch.Tensor]) -> None:
     for child in module.children():
         _replace(child, made)
-    for tensors in (module._parameters, module._buffers):
+    for tensors in _tensors_of(module):
         for name, tensor in tensors.items():
             if tensor is None:
                 continue
             if id(tensor) not in made:
                 made[id(tensor)] = twin(tensor)
             tensors[name] = made[id(tensor)]
+
+
+def _tensors_of(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    return module._parameters, module._buffers
 
 
 def twin(tensor: torch.Tensor) -> torch.Tensor:
@@ -57,7 +62,7 @@ def convert(
     made = {} if made is None else made
     for child in module.children() if recurse else ():
         convert(child, fn, recurse, made)
-    for tensors in (module._parameters, module._buffers):
+    for tensors in _tensors_of(module):
         for name, tensor in tensors.items():
             if tensor is None:
                 continue

@@ -5,30 +5,23 @@ The meter sees what operators return. Here is what they hold besides, while they
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ...catalog.hardware import Cuda
+from ..closed_form.breakdown import Phase
 from ..meter.meter import Meter
-from ..meter.timeline import BACKWARD, OPTIMIZER, Block
+from ..meter.timeline import Block
 from . import attention
 
 _aten = torch.ops.aten
 PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv}
 
 
-def workspace_bytes(capability: tuple[int, int]) -> int:
-    """One cuBLAS workspace: parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp.
-
-    ":4096:2:16:8" by default, 4096 KiB twice and 16 KiB eight times; 32 MiB on Hopper and Blackwell.
-    """
-    return 4096 * 8 * 1024 if capability[0] in (9, 10) else 2 * 4096 * 1024 + 8 * 16 * 1024
-
-
 FUSED_TOKENS = 64
-LT_WORKSPACE_BYTES = 1024 * 1024  # parseCUDABlasLtWorkspaceSize in CublasHandlePool.cpp, by default
 
 
 class FakeMeter(Meter):
@@ -40,7 +33,7 @@ class FakeMeter(Meter):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two thirds of all calls, and the slowest way to this answer
-        if func is _aten._local_scalar_dense.default and self.where()[0] == OPTIMIZER:
+        if func is _aten._local_scalar_dense.default and self.where()[0] == Phase.OPTIMIZER:
             return 1.0
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -48,9 +41,9 @@ class FakeMeter(Meter):
 class CudaMeter(FakeMeter):
     """Also counts what CUDA's kernels keep to themselves."""
 
-    def __init__(self, capability: tuple[int, int]) -> None:
+    def __init__(self, cuda: Cuda) -> None:
         super().__init__()
-        self.capability, self.workspace_bytes = capability, workspace_bytes(capability)
+        self.cuda = cuda
         self.workspaces: dict[str, Block] = {}  # by library and thread: autograd has handles of its own
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
@@ -61,7 +54,7 @@ class CudaMeter(FakeMeter):
         if packet in PRODUCTS:
             self._workspace(*self._library(biased=packet is _aten.addmm and args[0].dim() == 1))
         elif packet in TRANSIENT:
-            for sizes_bytes in TRANSIENT[packet](self.capability, *args):
+            for sizes_bytes in TRANSIENT[packet](self.cuda.capability, *args):
                 with self.held(*sizes_bytes):
                     pass
             if packet is _aten._scaled_dot_product_efficient_attention:
@@ -81,7 +74,8 @@ class CudaMeter(FakeMeter):
         For few tokens a kernel decodes as it multiplies and holds nothing: up to 4 on every GPU, up to 16 to 512
         by shape and GPU (_gemm_4bit_use_custom_cuda). Here the line is at 64.
         """
-        x, _, shape, _, block, _, bias, scales_8bit, *_ = *args, None, None
+        given: tuple[Any, ...] = (*args, None, None)
+        x, _, shape, _, block, _, bias, scales_8bit, *_ = given
         if x.numel() // x.shape[-1] <= FUSED_TOKENS and shape[1] % block == 0:
             return super().__torch_dispatch__(func, types, args, kwargs)
         scales = [] if scales_8bit is None else [4 * scales_8bit.numel()] * 2  # without the offset, and with it
@@ -91,14 +85,15 @@ class CudaMeter(FakeMeter):
         return result
 
     def _library(self, biased: bool) -> tuple[str, int]:
-        return ("cuBLASLt", LT_WORKSPACE_BYTES) if biased else ("cuBLAS", self.workspace_bytes)
+        cuda = self.cuda
+        return ("cuBLASLt", cuda.cublaslt_workspace_bytes) if biased else ("cuBLAS", cuda.cublas_workspace_bytes)
 
     def _workspace(self, library: str, size_bytes: int) -> None:
         """getCurrentCUDABlasHandle, getCUDABlasLtWorkspace: one for each thread, made at its first product and kept.
 
         A product with a bias goes through cuBLASLt (addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp).
         """
-        name = f"{library}, {'autograd' if self.where()[0] == BACKWARD else 'main'} thread"
+        name = f"{library}, {'autograd' if self.where()[0] == Phase.BACKWARD else 'main'} thread"
         if name not in self.workspaces:
             self.workspaces[name] = self.hold(size_bytes, name)
 
@@ -108,7 +103,7 @@ def _softmax_backward(capability: tuple[int, int], grad: torch.Tensor, output: t
     return [(grad.numel() * max(grad.element_size(), output.element_size()),)]
 
 
-TRANSIENT = {
+TRANSIENT: dict[Any, Callable[..., attention.Held]] = {
     _aten._softmax_backward_data: _softmax_backward,
     _aten._scaled_dot_product_flash_attention_backward: attention.flash_backward,
     _aten._scaled_dot_product_efficient_attention: attention.efficient_forward,

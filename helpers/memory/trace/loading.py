@@ -1,30 +1,39 @@
-"""How `from_pretrained` brings a base in 4 bits to a GPU: what that leaves in the allocator's cache stays reserved.
+"""From a model on meta to one on the GPU: how a base in 4 bits is loaded, and adapters that are made on the host.
 
-As in modeling_utils.py and core_model_loading.py of Transformers 5.17 to 5.23.
+What loading leaves in the allocator's cache stays reserved. As in modeling_utils.py and core_model_loading.py of
+Transformers 5.17 to 5.23.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
+import torch
 from torch import nn
 
-from .bases import QuantizedBase, is_unpacked, prepare
+from ..meter.meter import Meter
+from ..meter.timeline import Block
 from .fake import twin, without_memory
+from .quantized import BASES, QuantizedBase, is_unpacked
 
 if TYPE_CHECKING:
     from .record import Session
 
+DYNAMIC_MAP_BYTES = 4 * 256  # name2qmap["dynamic"] in bitsandbytes/functional.py: one for all layers, made at the first
+
 
 def load(model: nn.Module, base: QuantizedBase, session: Session) -> nn.Module:
-    """Give a base of `bases.in_4_bits` its tensors in the order in which it is loaded, then prepare it.
+    """Give a base of `quantized.in_4_bits` its tensors in the order in which it is loaded, then prepare it.
 
     First one block as large as all of it (caching_allocator_warmup), freed at once: the weights come to lie in it. Then
     they come one by one, by name, and each is quantized before the next (convert_and_load_state_dict_in_model uses no
     threads then).
     """
-    made = {}
+    made: dict[int, torch.Tensor] = {}
     with session.mode:
         if session.device == "cuda":
             with session.meter.held(_all_of_it(model)):
@@ -34,6 +43,16 @@ def load(model: nn.Module, base: QuantizedBase, session: Session) -> nn.Module:
     model = without_memory(model, session.mode, made)
     prepare(model, base, session)
     return model
+
+
+def prepare(model: nn.Module, base: QuantizedBase, session: Session) -> None:
+    """What happens to a base between loading it and giving it adapters, inside `fake()`."""
+    if session.device == "cuda" and BASES[base.weights]:
+        session.meter.hold(DYNAMIC_MAP_BYTES, "bitsandbytes: levels of an 8-bit scale")
+    if base.prepared:
+        from peft import prepare_model_for_kbit_training
+
+        prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
 
 
 def _all_of_it(model: nn.Module) -> int:
@@ -46,3 +65,30 @@ def _all_of_it(model: nn.Module) -> int:
 def _natural(name: str) -> list[tuple[bool, int | str]]:
     """dot_natural_key: layer 2 before layer 10."""
     return [(not part.isdigit(), int(part) if part.isdigit() else part) for part in name.split(".")]
+
+
+@contextlib.contextmanager
+def linears_made_on_host(meter: Meter) -> Iterator[None]:
+    """Linear layers built inside count from when they are cast: peft makes adapters so (`LoraLayer.update_layer`).
+
+    It builds them as `nn.Linear` in host memory, then moves them to the device and type of the layer that they adapt.
+    With fake tensors only the change of type shows: what it replaced was never on the device. An adapter that keeps
+    its type counts where it was built.
+    """
+    construct = nn.Linear.__init__
+    made: list[Block | None] = []
+
+    def constructed(self: nn.Linear, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        made.extend(meter.live.get(p.untyped_storage()._cdata) for p in self.parameters())
+
+    with mock.patch.object(nn.Linear, "__init__", constructed):
+        yield
+    _leave_out(made, list(meter.live.values()))
+
+
+def _leave_out(made: list[Block | None], live: list[Block]) -> None:
+    alive = {id(block) for block in live}
+    for block in made:
+        if block is not None and id(block) not in alive:
+            block.size_bytes = 0

@@ -13,18 +13,19 @@ from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
+from ...catalog.hardware import require_cuda
 from ..allocator import Replay, Settings, replay
 from ..closed_form.breakdown import Breakdown, Moment
 from ..meter.meter import Meter
-from ..meter.timeline import Block, Event, Measurement, account
+from ..meter.timeline import Block, Event, Measurement, account, live_at_peak
 from ..meter.watch import Watch, adopt, tensors_in, weights_of
 from .cuda import cuda_paths
 from .fake import as_on_a_device
 from .kernels import CudaMeter, FakeMeter
 
 CUDA, CPU = "cuda", "cpu"
-AMPERE = (8, 0)
 BORN_FROZEN = 1_000  # more than any interpreter's own: 375 on Python 3.12, none on 3.11 and 3.13
 
 
@@ -75,17 +76,7 @@ class Trace:
     @cached_property
     def at_peak(self) -> tuple[Block, ...]:
         """What is live at the peak of the measured run, the largest first."""
-        live: dict[int, Block] = {}
-        total = highest = 0
-        found: list[Block] = []
-        for number, event in enumerate(self.events):
-            total += event.sign * event.block.size_bytes
-            if event.sign > 0:
-                live[id(event.block)] = event.block
-            else:
-                live.pop(id(event.block), None)
-            if number >= self.first and total > highest:
-                highest, found = total, list(live.values())
+        found = live_at_peak(self.events, self.first)
         return tuple(sorted(found, key=lambda block: -block.size_bytes))
 
 
@@ -100,11 +91,12 @@ _open: list[Session] = []
 
 
 @contextlib.contextmanager
-def fake(device: str = CUDA, capability: tuple[int, int] = AMPERE) -> Iterator[Session]:
+def fake(device: str = CUDA, gpu: str | Device | None = None) -> Iterator[Session]:
     """A place where tensors have shapes and no memory. Build models and inputs inside it, then `record` a run.
 
-    `device` says whose memory is predicted: "cuda" with the kernels of a GPU of this compute capability, or "cpu".
-    Tensors stay CPU tensors in either case: leave out `.cuda()`.
+    `device` says whose memory is predicted: "cuda" with the kernels of `gpu`, a card of the catalogue (an A100 unless
+    it is named), or "cpu". Tensors stay CPU tensors in either case: leave out `.cuda()`. WorkbookError for a card
+    without CUDA.
 
     >>> with fake():
     ...     layer, x = nn.Linear(4096, 4096), torch.empty(8, 4096)
@@ -117,13 +109,14 @@ def fake(device: str = CUDA, capability: tuple[int, int] = AMPERE) -> Iterator[S
     if _open:
         raise WorkbookError("fake() inside fake()", "one at a time", "record everything inside the outer one")
     mode = FakeTensorMode()
-    meter = CudaMeter(capability) if device == CUDA else FakeMeter()
+    cuda = require_cuda(gpu, "a trace") if device == CUDA else None
+    meter = CudaMeter(cuda) if cuda else FakeMeter()
     meter.where = lambda: ("load", "")
     with _what_was_before_aside(), contextlib.ExitStack() as stack:
         stack.enter_context(as_on_a_device())
         stack.enter_context(mode)
-        if device == CUDA:
-            stack.enter_context(cuda_paths(capability))
+        if cuda:
+            stack.enter_context(cuda_paths(cuda))
         stack.enter_context(meter)
         stack.callback(meter.stop)
         _open.append(Session(mode, meter, device))
@@ -164,7 +157,7 @@ def record(
     gc.collect()
     gc.disable()  # nothing is freed by it that the reader's code would not free, and it takes a third of the time
     try:
-        with watch.hooked(), _told():
+        with watch.hooked(), _errors_explained():
             for _ in range(warmup):
                 run()
             _label(session.meter, model, optimizer)
@@ -221,7 +214,7 @@ def _leave_on_host(meter: Meter, optimizer: torch.optim.Optimizer) -> None:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _errors_explained() -> Iterator[None]:
     """Errors of fake tensors, in words about the reader's code."""
     try:
         yield

@@ -5,44 +5,28 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
-from ...catalog.devices import Device, device
+from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..measure.steps import Apply, build_model, require_one_rank, require_segments, run_of
-from .bases import BASES, QuantizedBase, base_on_meta, in_4_bits, quiet_import
-from .eight_bit import optimizer_without_values
 from .fake import without_memory
-from .loading import load
-from .on_host import linears_made_on_host
-from .record import AMPERE, CUDA, Trace, fake, record
+from .loading import linears_made_on_host, load
+from .quantized import (
+    BASES,
+    QuantizedBase,
+    base_on_meta,
+    in_4_bits,
+    optimizer_without_values,
+    quiet_import,
+)
+from .record import CUDA, Trace, fake, record
 
-# NVIDIA's CUDA GPUs table. What is not in it counts as an A100: (8, 0).
-CAPABILITIES = {
-    "v100": (7, 0),
-    "t4": (7, 5),
-    "a10": (8, 6),
-    "rtx-3090": (8, 6),
-    "l4": (8, 9),
-    "l40s": (8, 9),
-    "rtx-4090": (8, 9),
-    "h100": (9, 0),
-    "h200": (9, 0),
-    "b200": (10, 0),
-    "rtx-5090": (12, 0),
-}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def capability_of(gpu: str | Device | None) -> tuple[int, int]:
-    """The compute capability whose kernels a trace follows; Ampere's where `gpu` is None."""
-    if gpu is None:
-        return AMPERE
-    name = device(gpu).name
-    return next((found for card, found in CAPABILITIES.items() if name.startswith(f"{card}-")), AMPERE)
 
 
 def train(
@@ -50,7 +34,8 @@ def train(
 ) -> Trace:
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
-    `on` is "cuda", or "cpu" for what `measure.training_step` would measure here. `apply(model, policy)` puts the
+    `gpu` is a card of the catalogue, an A100 where it is None; `on` is "cuda", or "cpu" for what
+    `measure.training_step` would measure here. `apply(model, policy)` puts the
     checkpointing in where it is more than segments of layers: `helpers.techniques.checkpointing.apply`. Raises
     WorkbookError.
     Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
@@ -61,7 +46,7 @@ def train(
     if apply is None:
         require_segments(setup)  # before a large model is built
     model = build_model(setup, "meta")
-    with fake(on, capability_of(gpu)) as session:
+    with fake(on, gpu) as session:
         without_memory(model, session.mode)
         run = run_of(setup, model, "cpu", optimizer_without_values, apply)
         return record(run.step, run.model, run.optimizer, warmup=steps - 1)
@@ -88,7 +73,7 @@ def lora(
     _require_peft()  # before fake(): what it imports in its turn makes tensors that are no part of the step
     quantized = QuantizedBase(base) if isinstance(base, str) else base
     model = base_on_meta(setup, quantized) if quantized else build_model(setup, "meta")
-    with fake(on, capability_of(gpu)) as session:
+    with fake(on, gpu) as session:
         model = load(model, quantized, session) if quantized else without_memory(model, session.mode)
         with linears_made_on_host(session.meter) if on == CUDA else contextlib.nullcontext():
             adapted = _with_adapters(model, rank, targets)
@@ -118,9 +103,10 @@ def _serve(setup: ServeSetup, gpu: str | Device | None, on: str, cached: int) ->
     from transformers import DynamicCache
 
     model, base = _served(setup)
-    with fake(on, capability_of(gpu)) as session, torch.no_grad():
+    config = model.config
+    with fake(on, gpu) as session, torch.no_grad():
         model = load(model, base, session) if base else without_memory(model, session.mode)
-        cache = DynamicCache(config=model.config)
+        cache = DynamicCache(config=config)
 
         def forward(tokens: int) -> None:
             ids = torch.zeros(setup.users, tokens, dtype=torch.long)
@@ -131,7 +117,7 @@ def _serve(setup: ServeSetup, gpu: str | Device | None, on: str, cached: int) ->
         return record(lambda: forward(setup.context - cached), model, warmup=0, kv_cache=lambda: _tensors_of(cache))
 
 
-def _served(setup: ServeSetup) -> tuple[nn.Module, QuantizedBase | None]:
+def _served(setup: ServeSetup) -> tuple[Any, QuantizedBase | None]:
     """The model on the meta device, and how it is quantized: in bitsandbytes' 4 bits, computing in the cache's type."""
     quantized = setup.weights in BASES and setup.skipped is None and setup.kv in DTYPES
     if not quantized and (setup.weights not in DTYPES or setup.kv != setup.weights):
@@ -144,7 +130,7 @@ def _served(setup: ServeSetup) -> tuple[nn.Module, QuantizedBase | None]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        config = AutoConfig.for_model(**setup.model.config)
+        config = AutoConfig.for_model(**dict[str, Any](setup.model.config))
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[setup.kv])
     base = QuantizedBase(setup.weights, setup.kv, prepared=False) if quantized else None
     model = (in_4_bits(model, base) if base else model).eval()
@@ -154,7 +140,7 @@ def _served(setup: ServeSetup) -> tuple[nn.Module, QuantizedBase | None]:
     return model, base
 
 
-def _tensors_of(cache: object) -> Iterable[torch.Tensor]:
+def _tensors_of(cache: Any) -> Iterable[torch.Tensor]:
     for layer in cache.layers:
         for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
             if isinstance(tensor, torch.Tensor):
@@ -171,7 +157,7 @@ def _require_peft() -> None:
         ) from None
 
 
-def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> nn.Module:
+def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> Any:
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise WorkbookError(f"the LoRA rank is {rank!r}", "a whole number from 1 up", "16 is usual")
     from peft import LoraConfig, get_peft_model

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.catalog.hardware import Cuda
 from helpers.memory.accuracy import cases, rows
 from helpers.memory.accuracy.table import rows_of
-from helpers.memory.trace import kernels
 
 MEAN, WORST = 0.000_02, 0.000_05
 FORWARD = next(case for case in cases("op") if case.name == "geglu forward t1024 a100")
@@ -27,5 +27,5 @@ def test_all_63_peaks() -> None:
 
 def test_without_the_workspaces_it_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error_of(FORWARD) <= WORST
-    monkeypatch.setattr(kernels, "workspace_bytes", lambda capability: 0)
+    monkeypatch.setattr(Cuda, "cublas_workspace_bytes", 0)
     assert error_of(FORWARD) > WORST

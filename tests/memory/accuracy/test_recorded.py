@@ -17,7 +17,7 @@ from helpers.cli import main
 from helpers.course.record import record
 from helpers.memory.accuracy import recorded, recordings
 from helpers.memory.accuracy.recordings import Entry, Recording, read, write
-from helpers.memory.allocator.compact import pack
+from helpers.memory.allocator import pack
 from helpers.techniques.checkpointing import apply
 from tests.course.record.rehearsal import rehearsed
 from tests.memory.accuracy.test_recordings import H100, MADE
@@ -136,7 +136,7 @@ def test_a_datasheet_answers_for_rates_and_times():
     assert not list(recorded.disagreements(Recording(H100, tuple(entry for entry, _ in asked))))
 
 
-def test_hopper_has_larger_workspaces_than_the_budget_counts():
+def test_the_budget_of_a_recording_is_that_of_its_card():
     fields = {"kind": "train", "model": "tiny-llama", "precision": "bf16", "optimizer": "adamw-fused", "sequence": 64}
     entry = entry_of(fields, "bytes", quantity="peak allocated")
     budgets = [

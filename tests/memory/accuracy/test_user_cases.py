@@ -36,6 +36,7 @@ def written(tmp_path, *steps):
     return str(path)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_is_exact(tmp_path, capsys) -> None:
     pytest.importorskip("peft")
     page = PAGE.read_text(encoding="utf-8")
@@ -63,7 +64,10 @@ def test_a_model_is_a_name_or_a_config(tmp_path, model) -> None:
     assert (case.kind, case.unit, case.setup["model"]) == ("lora", "MiB", model)
 
 
-@pytest.mark.parametrize(("base", "dtype"), [("nf4", "fp16"), ("nf4-dq", "bf16"), ("nf4", "fp32")])
+@pytest.mark.parametrize(
+    ("base", "dtype"),
+    [("nf4-dq", "bf16"), *(pytest.param("nf4", dtype, marks=pytest.mark.all) for dtype in ("fp16", "fp32"))],
+)
 def test_qlora_needs_what_the_ready_made_step_needs(base, dtype) -> None:
     """Two programs: the script's loop here, the workbook's own step there. The script keeps its logits for backward."""
     pytest.importorskip("peft")

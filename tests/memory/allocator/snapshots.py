@@ -44,9 +44,9 @@ def _segment(segment) -> dict:
 
 
 def _trace(ran: Replay):
-    for step, outcome in zip(ran.steps, ran.outcomes, strict=True):
+    for step, outcome in zip(ran.requests, ran.outcomes, strict=True):
         for event in outcome.events:
-            yield _entry(event.action, event.address, event.size_bytes, event.stream)
+            yield _entry(str(event.action), event.address, event.size_bytes, event.stream)
         if outcome.kind == "out of memory":
             yield {"action": "oom", "device_free": 0, "size": outcome.size_bytes, "stream": step.stream}
         elif step.action == "alloc" and outcome.size_bytes:

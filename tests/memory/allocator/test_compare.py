@@ -14,7 +14,7 @@ from helpers.memory.allocator import (
     empty_cache,
     free,
     read_snapshot,
-    steps_of,
+    requests_of,
 )
 from helpers.memory.allocator.driver import Driver
 from tests.memory.allocator.snapshots import snapshot_of
@@ -154,5 +154,5 @@ def test_what_cannot_be_compared_is_refused():
 
 def test_steps_of_a_history():
     trace = read_snapshot(snapshot_of([*STEPS[:4], empty_cache()])).trace()
-    assert [step.action for step in steps_of(trace)] == ["alloc", "alloc", "alloc", "free", "empty_cache"]
-    assert steps_of(trace)[0].name == "train.py:12 step"
+    assert [step.action for step in requests_of(trace)] == ["alloc", "alloc", "alloc", "free", "empty_cache"]
+    assert requests_of(trace)[0].name == "train.py:12 step"

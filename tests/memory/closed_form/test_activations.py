@@ -8,6 +8,7 @@ import torch
 from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import rounded
 from helpers.memory.closed_form import activations
+from helpers.memory.closed_form.activations import Owner, Role
 from helpers.memory.measure import steps
 from tests.memory.configs import SMALL, llama_7b
 
@@ -49,12 +50,17 @@ def test_saved_bytes_equal_what_autograd_saved(name, precision, attention):
     assert expected == pytest.approx(saved_storages(run.model, ids), rel=0.003)
 
 
+def bytes_of(setup, role):
+    tensors = activations.layer_tensors(setup, setup.model.layers[0])
+    return activations.total_bytes(saved for saved in tensors if saved.role is role)
+
+
 def test_one_layer_of_llama_2_7b_by_hand():
     setup = llama_7b()
     rows = activations.saved_by_layer(setup, setup.model.layers[0])
     tokens, h, f = 2048, 4096, 11_008
     norm = tokens * (4 * h + 4 + 2 * h + 2 * h)  # FP32 copy, rstd, normalised, output
-    assert rows["gate, its activation, up, their product"] == 4 * 2 * tokens * f
+    assert bytes_of(setup, Role.SWIGLU) == rows["gate, its activation, up, their product"] == 4 * 2 * tokens * f
     assert rows.total == 2 * norm + tokens * (3 + 1) * 2 * h + 4 * tokens * 32 + 4 * 2 * tokens * f
     assert round(rows.total / 2**20, 1) == 364.3
 
@@ -74,13 +80,10 @@ def test_eager_attention_saves_a_square_and_sdpa_a_line():
 
 def test_autocast_keeps_a_copy_of_every_weight_matrix():
     setup = llama_7b(precision="autocast-bf16")
-    rows = activations.saved_by_layer(setup, setup.model.layers[0])
-    assert rows["bf16 copies of the weights"] == 2 * (4 * 4096**2 + 3 * 4096 * 11_008)
-    outside = activations.saved_outside_layers(setup)
-    assert outside["bf16 copy of lm_head"] == 2 * 32_000 * 4096
-    assert "bf16 copies of the weights" not in activations.saved_by_layer(
-        replace(setup, precision="fp32"), setup.model.layers[0]
-    )
+    assert bytes_of(setup, Role.WEIGHT_COPIES) == 2 * (4 * 4096**2 + 3 * 4096 * 11_008)
+    (head,) = (saved for saved in activations.outside_tensors(setup) if saved.owner is Owner.LM_HEAD)
+    assert head.size_bytes == 2 * 32_000 * 4096
+    assert bytes_of(replace(setup, precision="fp32"), Role.WEIGHT_COPIES) == 0
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])

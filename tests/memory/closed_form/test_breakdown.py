@@ -1,9 +1,15 @@
 """Bytes by part: rounding, printing, adding up and subtracting."""
 
+import json
+
 import pytest
 
+from helpers.catalog import TrainSetup
+from helpers.catalog.errors import WorkbookError
 from helpers.memory import Breakdown, Moment, format_bytes, rounded
-from helpers.memory.closed_form.breakdown import PARTS
+from helpers.memory.closed_form import Part, Phase, Point
+from helpers.memory.closed_form.breakdown import CAPTIONS, PARTS
+from helpers.memory.closed_form.budget import TrainBudget
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(0, 0), (1, 1), (511, 1), (512, 1), (513, 2), (2**40 + 1, 2**31 + 1)])
@@ -48,5 +54,23 @@ def test_text_forms_are_stable_and_aligned():
 
 
 def test_a_moment_has_the_total_of_its_parts():
-    assert Moment("peak", Breakdown(parameters=1, logits=2)).total == 3
+    assert Moment(Point.LOSS, Breakdown(parameters=1, logits=2)).total == 3
+
+
+def test_parts_and_moments_read_as_text_and_are_compared_as_what_they_are():
     assert len(set(PARTS)) == 7
+    assert Breakdown({Part.KV_CACHE: 3})["kv_cache"] == 3
+    assert json.dumps({Part.KV_CACHE: 3, "at": Point.LOSS}) == '{"kv_cache": 3, "at": "loss"}'
+    assert repr(list(Breakdown({Part.LOGITS: 1}))) == "['logits']"
+    assert list(Breakdown({Part.LOGITS: 1})) == ["logits"]
+    assert Moment(Phase.OPTIMIZER, Breakdown()).name == Moment(Point.OPTIMIZER, Breakdown()).name == "optimizer step"
+    assert set(CAPTIONS) == set(Point)
+
+
+def test_a_moment_is_asked_for_by_where_it_is():
+    first, last = (Moment(Point.LAYER, Breakdown(activations=layer), layer) for layer in (31, 0))
+    answer = TrainBudget(TrainSetup("llama-2-7b"), (first, last), 0, 0)
+    assert (answer.at("layer"), answer.at(Point.LAYER, 0), answer.peak) == (first, last, first)
+    with pytest.raises(WorkbookError) as refused:
+        answer.at("lm_head")
+    assert refused.value.what == "unknown moment 'lm_head'"

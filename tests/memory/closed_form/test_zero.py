@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.catalog import MODELS, PRECISIONS, TrainSetup, WorkbookError, device, model
 from helpers.memory.closed_form import zero
-from helpers.memory.closed_form.ring import Traffic
+from helpers.memory.closed_form.zero import Traffic
 
 UNEVEN = {
     "model_type": "llama",
@@ -274,9 +274,3 @@ def test_bad_input(call, told):
 
 def test_upper_case_is_taken():
     assert uneven(zero=1, offload_optimizer="CPU").offload_optimizer == "cpu"
-
-
-def test_a_bucket_is_as_large_as_the_engines_make_it():
-    from helpers.techniques.zero import BUCKET_BYTES
-
-    assert zero.BUCKET_BYTES == BUCKET_BYTES

@@ -7,8 +7,8 @@ import torch
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
 from helpers.memory.closed_form import budget
-from helpers.memory.fit import Fit, accumulated_peak_bytes, changes, peak_bytes, told
-from helpers.memory.fit.change import PRICE_CLASSES, larger_devices
+from helpers.memory.fit import Fit, accumulated_peak_bytes, changes, format_fits, peak_bytes
+from helpers.memory.fit.offers import PRICE_CLASSES, larger_devices
 from helpers.memory.measure import steps
 from helpers.memory.measure.training import step
 
@@ -28,7 +28,7 @@ DOES_NOT_FIT = [
 
 def recomputed(setup, fit: Fit) -> int:
     changed = replace(setup, **fit.fields)
-    return accumulated_peak_bytes(changed) if "accumulated" in fit.change else peak_bytes(changed)
+    return accumulated_peak_bytes(changed) if fit.passes > 1 else peak_bytes(changed)
 
 
 @pytest.mark.parametrize(("setup", "gpu"), DOES_NOT_FIT, ids=lambda value: getattr(value, "model", value))
@@ -40,7 +40,7 @@ def test_every_change_fits_when_it_is_computed_again(setup, gpu):
         assert fit.peak_bytes == recomputed(setup, fit)
         assert fit.peak_bytes <= (device(fit.device).capacity_bytes if fit.device else capacity_bytes)
         assert fit.costs
-        assert fit.flags in told(setup, capacity_bytes)
+        assert fit.flags in format_fits(setup, capacity_bytes)
 
 
 @pytest.mark.parametrize(("setup", "gpu"), DOES_NOT_FIT, ids=lambda value: getattr(value, "model", value))
@@ -102,12 +102,12 @@ def test_larger_devices_are_dearer_and_larger_and_hold_it(need_gib):
 def test_what_fits_already_needs_nothing():
     setup = TrainSetup("gpt2", sequence=128)
     assert not list(changes(setup, peak_bytes(setup)))
-    assert told(setup, peak_bytes(setup) + 2**30) == "Fits already, with 1.00 GiB to spare."
+    assert format_fits(setup, peak_bytes(setup) + 2**30) == "Fits already, with 1.00 GiB to spare."
     assert list(changes(setup, peak_bytes(setup) - 1)), "one byte too much"
 
 
 def test_nothing_fits_a_thimble():
-    assert told(TrainSetup("llama-2-70b"), 2**20, []).endswith("offload it, or split the model over GPUs.")
+    assert format_fits(TrainSetup("llama-2-70b"), 2**20, []).endswith("offload it, or split the model over GPUs.")
 
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 1.5, "24", None])
@@ -121,9 +121,16 @@ def test_a_model_without_a_closed_form_is_refused():
         list(changes(TrainSetup("mixtral-8x7b"), 2**40))
 
 
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "qwen2", "opt"])
+SHORT, LONG, CHECKPOINTED = ("fp32", 16, "none"), ("fp32", 256, "none"), ("bf16", 256, "full")
+ACCUMULATED = [("tiny-llama", *SHORT), ("tiny-gpt2", *SHORT), ("opt", *LONG), ("opt", *CHECKPOINTED)]
+NAMES = ("tiny-llama", "tiny-gpt2", "qwen2", "opt")
+EVERY = [(name, *how) for name in NAMES for how in (SHORT, LONG, CHECKPOINTED)]
+REST = [case for case in EVERY if case not in ACCUMULATED]
+
+
 @pytest.mark.parametrize(
-    ("precision", "sequence", "checkpointing"), [("fp32", 256, "none"), ("fp32", 16, "none"), ("bf16", 256, "full")]
+    ("name", "precision", "sequence", "checkpointing"),
+    ACCUMULATED + [pytest.param(*case, marks=pytest.mark.all) for case in REST],
 )
 def test_two_accumulated_passes_peak_where_predicted(name, precision, sequence, checkpointing):
     setup = TrainSetup(SMALL[name], precision, "sgd", micro_batch=2, sequence=sequence, checkpointing=checkpointing)
@@ -139,5 +146,14 @@ def test_two_accumulated_passes_peak_where_predicted(name, precision, sequence, 
         run.optimizer.zero_grad(set_to_none=True)
 
     measured = step(two_passes, run.model, run.optimizer).peak_bytes
-    assert accumulated_peak_bytes(setup, cuda=False) == pytest.approx(measured, rel=0.003)
+    assert accumulated_peak_bytes(setup, gpu=None) == pytest.approx(measured, rel=0.003)
     assert budget.train(setup).peak_bytes < 0.96 * measured, "accumulation should cost something here"
+
+
+def test_no_change_is_offered_that_the_card_has_no_kernel_for():
+    """Pure BF16 would fit by its bytes, and a T4 has no attention kernel for BF16."""
+    setup = TrainSetup("gpt2", "fp32", "sgd", sequence=1024, checkpointing="full")
+    room = peak_bytes(replace(setup, precision="bf16"))
+    offered = {gpu: [fit.fields.get("precision") for fit in changes(setup, room, gpu)] for gpu in ("a100", "t4")}
+    assert "bf16" in offered["a100"]
+    assert "bf16" not in offered["t4"]

@@ -8,8 +8,7 @@ import torch
 
 from helpers.catalog import WorkbookError
 from helpers.memory import measure
-from helpers.memory.measure.caches import _of_linux, reported
-from helpers.memory.measure.levels import Sweep, _sizes, find_steps
+from helpers.memory.measure.levels import Sweep, _of_linux, _sizes, find_steps, reported
 
 KIB, MIB = 2**10, 2**20
 CACHES = {"L1": 32 * KIB, "L2": MIB, "L3": 32 * MIB}

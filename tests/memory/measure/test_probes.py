@@ -29,7 +29,7 @@ def test_all_operators_are_measured_under_a_roof(small):
 @pytest.mark.parametrize("name", probes.PROBES)
 @pytest.mark.parametrize("number", ["fp32", "bf16"])
 def test_each_probe_does_the_work_that_its_rule_counts(small, name, number):
-    rule, run = probes.PROBES[name](probes._bench("cpu", number))
+    rule, run = probes.PROBES[name](probes._probe_setup("cpu", number))
     with measure.Traffic() as seen:
         run()
     assert seen.bytes == pytest.approx(rule.bytes, rel=0.06)  # statistics of a row, in FP32 where the rule has BF16
@@ -38,7 +38,7 @@ def test_each_probe_does_the_work_that_its_rule_counts(small, name, number):
 
 
 def test_streams_do_the_work_that_their_rule_counts(small):
-    bench = probes._bench("cpu", "fp32")
+    bench = probes._probe_setup("cpu", "fp32")
     for rule, run in {**probes._streams(bench), **probes._products(bench)}.values():
         with measure.Traffic() as seen:
             run()

@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import measure
-from helpers.memory.closed_form import budget
-from helpers.memory.meter.meter import timeline
+from helpers.memory.closed_form import Phase, budget
 
 WIDTH, ROWS = 256, 64
 MATRIX = 4 * WIDTH * WIDTH  # bytes of one weight
@@ -95,7 +94,7 @@ def test_an_optimizer_that_was_not_passed_still_ends_the_backward(mlp):
     states = 2 * 3 * MATRIX + 3 * 512
     assert passed.parts["optimizer"] == states
     assert passed.peak_bytes - unseen.peak_bytes <= states
-    assert [moment.name for moment in unseen.moments] == list(timeline.PHASES)
+    assert [moment.name for moment in unseen.moments] == list(Phase)
 
 
 def test_without_warmup_the_states_are_made_before_our_eyes(mlp):

@@ -7,11 +7,10 @@ import torch
 
 from helpers.memory import measure
 from helpers.memory.allocator import MIB
-from helpers.memory.oom import clean, explain, frames, parse, place
-from helpers.memory.oom.cures import _AT, _OF_KIND
-from helpers.memory.oom.frames import PLACES, TEXTS
+from helpers.memory.oom import Kind, Place, Reason, clean, explain, frames, parse, place
+from helpers.memory.oom.cures import CURES_AT, CURES_OF
+from helpers.memory.oom.frames import PATTERNS, TEXTS
 from helpers.memory.oom.message import KINDS
-from helpers.memory.oom.reason import REASONS
 
 from .oom_messages import ME, REAL, now
 
@@ -29,8 +28,8 @@ def test_a_real_message_gets_its_reason(text, reason, says):
 
 def test_every_kind_and_reason_has_a_message():
     explained = {explain(text).reason for text, _, _ in REAL.values()}
-    assert explained == set(REASONS)
-    assert {parse(text).kind for text, _, _ in REAL.values()} == {kind for kind, _, _ in KINDS}
+    assert explained == set(Reason)
+    assert {parse(text).kind for text, _, _ in REAL.values()} == {kind for kind, _, _ in KINDS} == set(Kind)
 
 
 def test_all_the_figures_of_one_message():
@@ -145,10 +144,9 @@ def test_the_place_and_the_users_line(kind, stack):
 
 
 def test_every_place_has_a_traceback_words_and_changes():
-    names = {name for name, _ in PLACES}
-    assert names == set(WHERE) - {""} == set(TEXTS)
-    assert names | {""} == set(_AT)
-    assert set(_OF_KIND) < {kind for kind, _, _ in KINDS}
+    assert set(PATTERNS) == set(WHERE) - {""} == set(TEXTS)
+    assert set(Place) == {*PATTERNS, Place.UNKNOWN} == set(CURES_AT)
+    assert set(CURES_OF) < set(Kind)
 
 
 def test_the_deepest_line_that_is_the_users():

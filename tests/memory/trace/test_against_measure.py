@@ -11,21 +11,21 @@ from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import measure, rounded, trace
 
 SETUPS = [
-    TrainSetup(model, micro_batch=2, sequence=64, **how)
-    for model, how in [
+    pytest.param(TrainSetup(model, micro_batch=2, sequence=64, **how), marks=lanes)
+    for model, how, *lanes in [
         ("tiny-llama", {"precision": "fp32"}),
-        ("tiny-llama", {"precision": "bf16", "optimizer": "adamw-fused"}),
-        ("tiny-llama", {"precision": "fp32", "attention": "eager"}),
+        ("tiny-llama", {"precision": "bf16", "optimizer": "adamw-fused"}, pytest.mark.all),
+        ("tiny-llama", {"precision": "fp32", "attention": "eager"}, pytest.mark.all),
         ("tiny-llama", {"precision": "bf16", "checkpointing": "full"}),
         ("tiny-llama", {"precision": "fp32", "checkpointing": "every:2", "optimizer": "sgd-momentum"}),
         ("tiny-llama", {"precision": "autocast-bf16"}),
-        ("tiny-llama", {"precision": "megatron-bf16"}),
+        ("tiny-llama", {"precision": "megatron-bf16"}, pytest.mark.all),
         ("tiny-llama", {"precision": "fp32", "optimizer": "adafactor"}),
-        ("tiny-gpt2", {"precision": "fp32"}),
+        ("tiny-gpt2", {"precision": "fp32"}, pytest.mark.all),
         ("tiny-gpt2", {"precision": "bf16", "attention": "eager", "optimizer": "adamw-fused"}),
-        ("tiny-qwen3", {"precision": "fp32", "checkpointing": "full"}),
+        ("tiny-qwen3", {"precision": "fp32", "checkpointing": "full"}, pytest.mark.all),
         ("tiny-qwen3", {"precision": "bf16", "attention": "eager"}),
-        ("tiny-qwen3", {"precision": "fp32", "optimizer": "adamw-8bit"}),
+        ("tiny-qwen3", {"precision": "fp32", "optimizer": "adamw-8bit"}, pytest.mark.all),
     ]
 ]
 

@@ -1,8 +1,10 @@
-"""What CUDA's attention kernels hold while they run: worked by hand from PyTorch's source, and seen in a trace."""
+"""Which attention kernel a GPU takes, seen by the operator that ran; what it holds meanwhile, by hand from source."""
 
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.memory import trace
 from helpers.memory.trace import attention
@@ -68,9 +70,9 @@ def test_flash_backward_holds_row_sums_an_fp32_gradient_and_the_unsummed_gradien
     assert attention.flash_backward(A100, q, q, k) == [(*alone, *[2 * 2 * 8 * 200 * 40] * 2)]
 
 
-def traced(capability, width, seen):
-    """The sizes that a forward and a backward on a GPU of this capability bring into the world."""
-    with trace.fake(capability=capability):
+def traced(width, seen):
+    """The sizes of the blocks that a forward and a backward on a T4 allocate."""
+    with trace.fake(gpu="t4"):
         q = torch.empty(1, 8, 512, width, dtype=torch.float16, requires_grad=True)
         run = lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()  # noqa: E731
         found = trace.record(run, warmup=0)
@@ -79,12 +81,96 @@ def traced(capability, width, seen):
 
 def test_a_trace_counts_each_of_them_as_a_block_of_its_own():
     delta, workspace = attention.efficient_backward(T4, *[on_meta(1, 8, 512, 64)] * 4)[0]
-    born = traced(T4, 64, "backward")
+    born = traced(64, "backward")
     assert workspace in born
     assert born[born.index(workspace) - 1] == delta
-    assert 4 * 8 * 512 * 256 in traced(T4, 256, "forward")
+    assert 4 * 8 * 512 * 256 in traced(256, "forward")
 
 
 def test_the_seeds_of_dropout_lie_on_the_host():
     """Seed and offset of the memory-efficient kernel: results of the operator, 512 bytes each if they were counted."""
-    assert traced(T4, 64, "forward").count(0) == 2
+    assert traced(64, "forward").count(0) == 2
+
+
+KERNELS = {
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_softmax": "formula",
+    "_safe_softmax": "formula",
+}
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.kernels = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.kernels.add(KERNELS.get(func.overloadpacket.__name__))
+        return func(*args, **(kwargs or {}))
+
+
+def taken(gpu, dtype=torch.float16, width=64, value_width=None, kv_heads=8, kv_rows=128, grad=False, **how):
+    """The kernel of one call with 8 heads and 128 rows."""
+    with trace.fake(gpu=gpu), Seen() as seen:
+        q = torch.empty(1, 8, 128, width, dtype=dtype, requires_grad=grad)
+        k = torch.empty(1, kv_heads, kv_rows, width, dtype=dtype)
+        v = torch.empty(1, kv_heads, kv_rows, value_width or width, dtype=dtype)
+        functional.scaled_dot_product_attention(q, k, v, **how)
+    (kernel,) = seen.kernels - {None}
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("gpu", "choices", "kernel"),
+    [
+        ("a100", {}, "flash"),
+        ("h100", {"dtype": torch.bfloat16}, "flash"),
+        ("t4", {}, "efficient"),
+        ("t4", {"dtype": torch.float32}, "efficient"),
+        ("t4", {"dtype": torch.bfloat16}, "formula"),  # a "t4"'s kernel has no BF16
+        ("a100", {"dtype": torch.float32}, "efficient"),
+        ("a100", {"dtype": torch.float64}, "formula"),
+        ("a100", {"width": 264}, "efficient"),  # flash ends at 256
+        ("a100", {"width": 20}, "flash"),  # padded to 24
+        ("t4", {"width": 20}, "formula"),  # no multiple of 8
+        ("t4", {"width": 18, "dtype": torch.float32}, "efficient"),  # no tensor cores, no alignment
+        ("a100", {"width": 18, "dtype": torch.float32}, "formula"),  # no multiple of 4: TF32's products need one
+        ("a100", {"width": 192, "value_width": 128}, "efficient"),  # DeepSeek's attention
+        ("a100", {"is_causal": True, "kv_rows": 256}, "efficient"),
+        ("a100", {"kv_heads": 2, "enable_gqa": True}, "flash"),
+        ("t4", {"kv_heads": 2, "enable_gqa": True}, "formula"),
+        ("rtx-4090", {"width": 208}, "flash"),
+        ("rtx-4090", {"width": 208, "grad": True}, "efficient"),  # flash's backward has too little shared memory there
+        ("rtx-4090", {"width": 256, "grad": True}, "flash"),
+        ("rtx-4090", {"width": 256, "grad": True, "dropout_p": 0.1}, "efficient"),
+        ("a100", {"width": 208, "grad": True}, "flash"),
+    ],
+)
+def test_the_kernel_is_the_one_that_a_gpu_takes(gpu, choices, kernel):
+    assert taken(gpu, **choices) == kernel
+
+
+def test_a_mask_rules_out_flash():
+    with trace.fake(gpu="a100"), Seen() as seen:
+        q = torch.empty(1, 8, 128, 64, dtype=torch.float16)
+        functional.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(128, 128, dtype=torch.bool))
+    assert seen.kernels - {None} == {"efficient"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "kernel"),
+    [
+        (SDPBackend.FLASH_ATTENTION, "flash"),
+        (SDPBackend.EFFICIENT_ATTENTION, "efficient"),
+        (SDPBackend.MATH, "formula"),
+    ],
+)
+def test_sdpa_kernel_is_obeyed(backend, kernel):
+    with sdpa_kernel(backend):
+        assert taken("a100") == kernel
+
+
+def test_where_no_kernel_is_left_pytorchs_own_error_comes():
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="No available kernel"):
+        taken("t4")

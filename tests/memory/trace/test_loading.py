@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 
 from helpers.catalog import TrainSetup
 from helpers.memory import rounded, trace
 from helpers.memory.allocator import MIB
 from helpers.memory.trace import QuantizedBase
-from helpers.memory.trace.bases import base_on_meta
-from helpers.memory.trace.loading import _natural, load
+from helpers.memory.trace.loading import _natural, linears_made_on_host, load
+from helpers.memory.trace.quantized import base_on_meta
 
 pytest.importorskip("bitsandbytes")
 pytest.importorskip("peft")
@@ -30,7 +31,7 @@ REST = 2 * VOCAB * HIDDEN + 3 * HIDDEN  # embedding, head, norms
 def loaded(base, device="cuda"):
     """The events of loading a small Llama, each as (sign, bytes)."""
     model = base_on_meta(TrainSetup(LLAMA, "bf16"), base)
-    with trace.fake(device, (7, 5)) as session:
+    with trace.fake(device, "t4") as session:
         model = load(model, base, session)
         return [(event.sign, event.block.size_bytes) for event in session.meter.events], session.meter.live_bytes
 
@@ -82,7 +83,7 @@ def test_the_weights_lie_in_the_first_block():
     """More comes from the driver for what nobody reckoned with: the scales, and a weight that is there whole."""
     base = QuantizedBase("nf4", "fp16", prepared=False)
     model = base_on_meta(TrainSetup(LLAMA, "bf16"), base)
-    with trace.fake("cuda", (7, 5)) as session:
+    with trace.fake(gpu="t4") as session:
         model = load(model, base, session)
         played = trace.record(lambda: torch.empty(1), model, warmup=0).on_gpu
     everything = LINEAR // 2 + 2 * REST
@@ -107,8 +108,26 @@ def test_layer_2_comes_before_layer_10():
 
 def test_tied_weights_are_loaded_once():
     model = base_on_meta(TrainSetup({**LLAMA, "tie_word_embeddings": True}, "bf16"), QuantizedBase("nf4", "fp16"))
-    with trace.fake("cuda", (7, 5)) as session:
+    with trace.fake(gpu="t4") as session:
         model = load(model, QuantizedBase("nf4", "fp16", prepared=False), session)
         assert session.meter.events[0].block.size_bytes == LINEAR // 2 + 2 * (REST - VOCAB * HIDDEN)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert isinstance(model.lm_head.weight, torch.Tensor)
+
+
+def sizes(cast):
+    """Sizes of the parameter's blocks in the order of their making, for a layer of 256 x 256 in FP32."""
+    with trace.fake("cuda") as session:
+        with linears_made_on_host(session.meter):
+            layer = nn.Linear(256, 256, bias=False)
+            if cast:
+                layer.weight = nn.Parameter(layer.weight.data.to(torch.float16))
+        return [event.block.size_bytes for event in session.meter.events if event.sign > 0]
+
+
+def test_a_layer_that_is_cast_never_was_on_the_device_in_its_first_type():
+    assert sizes(cast=True) == [0, 2 * 256 * 256]
+
+
+def test_a_layer_that_keeps_its_type_counts_where_it_was_built():
+    assert sizes(cast=False) == [4 * 256 * 256]

@@ -13,7 +13,7 @@ from helpers.memory.closed_form import budget
 from helpers.memory.measure.steps import NO_DROPOUT, run_of
 from helpers.memory.meter.watch import weights_of
 from helpers.memory.trace import QuantizedBase
-from helpers.memory.trace.bases import base_on_meta
+from helpers.memory.trace.quantized import base_on_meta
 from tests.memory.configs import QWEN2
 
 pytest.importorskip("bitsandbytes")
@@ -44,14 +44,16 @@ QV = ("q_proj", "v_proj")
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PLAIN = QuantizedBase("nf4-dq", prepared=False)
 CASES = [
-    (LLAMA, QV, QuantizedBase("nf4"), {}),
     (LLAMA, ALL, QuantizedBase("nf4-dq"), {}),
+    (QWEN2, QV, QuantizedBase("nf4-dq"), {"checkpointing": "every:2"}),
+    (GPT2, ("c_attn",), QuantizedBase("nf4", "fp32"), {}),
+]
+REST = [
+    (LLAMA, QV, QuantizedBase("nf4"), {}),
     (LLAMA, ALL, PLAIN, {"checkpointing": "full"}),
     (LLAMA, QV, QuantizedBase("nf4-dq", "fp16", prepared=False), {"checkpointing": "full", "attention": "eager"}),
     (LLAMA, QV, QuantizedBase("nf4-dq"), {"precision": "autocast-bf16", "optimizer": "adamw-fused"}),
-    (QWEN2, QV, QuantizedBase("nf4-dq"), {"checkpointing": "every:2"}),
     (QWEN2, QV, PLAIN, {}),
-    (GPT2, ("c_attn",), QuantizedBase("nf4", "fp32"), {}),
 ]
 
 
@@ -98,7 +100,11 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize(("config", "targets", "base", "how"), CASES, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("config", "targets", "base", "how"),
+    CASES + [pytest.param(*case, marks=pytest.mark.all) for case in REST],
+    ids=lambda value: str(value)[:60],
+)
 def test_a_step_is_traced_to_the_byte(config, targets, base, how, tmp_path):
     setup = setup_of(config, how)
     found, real = trace.lora(setup, 4, targets, base=base, on="cpu"), real_step(setup, targets, base, tmp_path)

@@ -35,9 +35,11 @@ def test_a_forward_and_its_cublas_workspace():
     assert {block.owner for block in found.at_peak} == {"weight", "", "cuBLAS, main thread"}
 
 
-@pytest.mark.parametrize(("capability", "each"), [((7, 5), 8_519_680), ((8, 0), 8_519_680), ((9, 0), 32 * MIB)])
-def test_cublas_has_a_workspace_for_each_thread(capability, each):
-    with trace.fake(capability=capability):
+@pytest.mark.parametrize(
+    ("gpu", "each"), [("t4", 8_519_680), (None, 8_519_680), ("h100", 32 * MIB), ("5090", 32 * MIB)]
+)
+def test_cublas_has_a_workspace_for_each_thread(gpu, each):
+    with trace.fake(gpu=gpu):
         layer, x = linear(), torch.empty(8, 1024)
         found = trace.record(lambda: layer(x).sum().backward(), layer)
     assert sum(block.size_bytes for block in found.at_peak if "cuBLAS" in block.owner) == 2 * each
@@ -88,10 +90,10 @@ def test_step_counters_stay_on_the_host_unless_the_optimizer_is_fused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("capability", [(8, 0), (7, 5)])
-def test_sdpa_takes_the_kernel_that_cuda_takes(dtype, capability):
+@pytest.mark.parametrize("gpu", ["a100", "t4"])
+def test_sdpa_takes_the_kernel_that_cuda_takes(dtype, gpu):
     """On Ampere flash for 16 bits, memory-efficient for FP32; on a T4 memory-efficient: no score matrix in any."""
-    with trace.fake(capability=capability):
+    with trace.fake(gpu=gpu):
         q = torch.empty(1, 8, 1024, 64, dtype=dtype, requires_grad=True)
         found = trace.record(lambda: nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
     assert found.peak_bytes < 3 * q.numel() * q.element_size()
@@ -100,15 +102,15 @@ def test_sdpa_takes_the_kernel_that_cuda_takes(dtype, capability):
 def test_grouped_heads_without_flash_fall_back_to_the_plain_formula():
     """The memory-efficient kernel knows no grouped heads: on a T4 the score matrix is there again."""
 
-    def peak(capability):
-        with trace.fake(capability=capability):
+    def peak(gpu):
+        with trace.fake(gpu=gpu):
             q = torch.empty(1, 8, 1024, 64, dtype=torch.float16)
             kv = torch.empty(1, 2, 1024, 64, dtype=torch.float16)
             run = lambda: nn.functional.scaled_dot_product_attention(q, kv, kv, enable_gqa=True)  # noqa: E731
             return trace.record(run).peak_bytes
 
     scores = 2 * 8 * 1024 * 1024
-    assert peak((8, 0)) < scores < peak((7, 5))
+    assert peak("a100") < scores < peak("t4")
 
 
 def test_dropout_keeps_one_byte_a_value():

@@ -14,8 +14,8 @@ GIB = 2**30
 @pytest.mark.parametrize(
     ("model", "how"),
     [
-        ("llama-3.2-1b", {"precision": "bf16", "optimizer": "adamw-fused"}),
-        ("llama-3.2-1b", {"precision": "bf16", "checkpointing": "full"}),
+        pytest.param("llama-3.2-1b", {"precision": "bf16", "optimizer": "adamw-fused"}, marks=pytest.mark.slow),
+        pytest.param("llama-3.2-1b", {"precision": "bf16", "checkpointing": "full"}, marks=pytest.mark.all),
         ("gpt2", {"precision": "fp32", "optimizer": "sgd"}),
         ("tiny-llama", {"precision": "autocast-bf16"}),
         ("tiny-gpt2", {"precision": "autocast-bf16"}),
@@ -23,7 +23,7 @@ GIB = 2**30
 )
 def test_training_agrees_with_the_closed_form(model, how):
     setup = TrainSetup(model, micro_batch=2, sequence=256, **how)
-    found, predicted = trace.train(setup), budget.train(setup, cuda=True)
+    found, predicted = trace.train(setup), budget.train(setup, "a100-80gb")
     assert found.peak_bytes == pytest.approx(predicted.peak_bytes, rel=0.002)
     assert found.peak_reserved_bytes >= found.peak_allocated_bytes >= found.peak_bytes
 
@@ -88,7 +88,8 @@ def test_bad_adapters_are_refused(rank, targets):
         trace.lora(TrainSetup("tiny-llama", precision="bf16"), rank, targets)
 
 
-@pytest.mark.parametrize("weights", ["nf4", "nf4-dq"])
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", [pytest.param("nf4", marks=pytest.mark.all), "nf4-dq"])
 def test_a_served_model_in_four_bits_holds_what_the_budget_counts(weights):
     pytest.importorskip("bitsandbytes")
     setup = ServeSetup("llama-3.2-1b", weights=weights, users=2, context=64)

@@ -9,8 +9,7 @@ import random
 import pytest
 
 from helpers.catalog.errors import WorkbookError
-from helpers.memory.allocator import MIB, alloc, compare_with_snapshot, empty_cache, free, read_snapshot
-from helpers.memory.allocator.compact import pack, unpack
+from helpers.memory.allocator import MIB, alloc, compare_with_snapshot, empty_cache, free, pack, read_snapshot, unpack
 from tests.memory.allocator.snapshots import snapshot_of
 
 CONFS = ["", "expandable_segments:True", "max_split_size_mb:64"]

@@ -1,4 +1,4 @@
-"""A frozen base in 4 bits without values: the tensors that bitsandbytes keeps of a model, for QLoRA to train on."""
+"""What bitsandbytes keeps, without values: of a frozen base in 4 bits, for QLoRA to train on, and of 8-bit Adam."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import nn
 
 from ...catalog.errors import WorkbookError, unknown_name
 from ...catalog.setup import TrainSetup
-from ..measure.steps import build_model
-
-if TYPE_CHECKING:
-    from .record import Session
+from ..measure.steps import build_model, make_optimizer
 
 BASES = {"nf4": False, "nf4-dq": True}  # by name: whether the scales are quantized too
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 BLOCK, SUPERBLOCK = 64, 256
-DYNAMIC_MAP_BYTES = 4 * 256  # name2qmap["dynamic"] in bitsandbytes/functional.py: one for all layers, made at the first
+SMALLEST, STATE_BLOCK, CODES = 4096, 256, 256  # Optimizer8bit.init_state in bitsandbytes/optim/optimizer.py
 
 
 @dataclass(frozen=True)
@@ -82,26 +79,16 @@ def in_4_bits(model: nn.Module, base: QuantizedBase) -> nn.Module:
     )
     with _default_dtype(dtype):  # for the biases, which the replacement makes anew
         model = replace_with_bnb_linear(model, get_keys_to_not_convert(model), config)
-    model.is_loaded_in_4bit = True
+    model.is_loaded_in_4bit = True  # type: ignore[assignment] # Transformers' flag on the module, no submodule
     return model.train()
-
-
-def prepare(model: nn.Module, base: QuantizedBase, session: Session) -> None:
-    """What happens to a base between loading it and giving it adapters, inside `fake()`."""
-    if session.device == "cuda" and BASES[base.weights]:
-        session.meter.hold(DYNAMIC_MAP_BYTES, "bitsandbytes: levels of an 8-bit scale")
-    if base.prepared:
-        from peft import prepare_model_for_kbit_training
-
-        prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
 
 
 def is_unpacked(tensor: torch.Tensor) -> bool:
     """Whether this is a weight that bitsandbytes would quantize on its way to a device."""
-    return getattr(tensor, "quant_type", None) is not None and not tensor.bnb_quantized
+    return getattr(tensor, "quant_type", None) is not None and not getattr(tensor, "bnb_quantized", False)
 
 
-def packed(weight: torch.Tensor) -> nn.Parameter:
+def packed(weight: Any) -> nn.Parameter:
     """What `Params4bit._quantize` leaves of `weight`, which comes to the device whole; inside a fake mode.
 
     In the order of bitsandbytes' `quantize_4bit` and of its CUDA kernels. A plain parameter with Params4bit's
@@ -112,8 +99,9 @@ def packed(weight: torch.Tensor) -> nn.Parameter:
     whole = torch.empty(weight.shape, dtype=weight.dtype)
     blocks = -(-whole.numel() // BLOCK)
     absmax = torch.empty(blocks)
-    new = nn.Parameter(torch.empty((whole.numel() + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
-    code, nested = torch.empty(16), {}
+    new: Any = nn.Parameter(torch.empty((whole.numel() + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
+    code = torch.empty(16)
+    nested: dict[str, object] = {}
     if weight.compress_statistics:
         offset = absmax.mean()
         centred = absmax - offset
@@ -137,6 +125,38 @@ def packed(weight: torch.Tensor) -> nn.Parameter:
     new.quant_type, new.compress_statistics = weight.quant_type, weight.compress_statistics
     new.blocksize, new.bnb_quantized = BLOCK, True
     return new
+
+
+class AdamW8bit(torch.optim.Optimizer):
+    """Makes in its first step what bitsandbytes' AdamW8bit makes; a step itself allocates nothing.
+
+    The real one calls a C library, into which fake tensors have no way.
+    """
+
+    def __init__(self, parameters: Iterator[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+        self.codes: tuple[torch.Tensor, ...] = ()
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override] # no closure: nothing is computed
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not self.state[parameter]:
+                    self.state[parameter] = self._states(parameter)
+
+    def _states(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        if parameter.numel() < SMALLEST:
+            return {name: torch.zeros_like(parameter, dtype=torch.float32) for name in ("state1", "state2")}
+        self.codes = self.codes or tuple(torch.empty(CODES) for _ in range(2))  # one pair for all parameters
+        blocks = -(-parameter.numel() // STATE_BLOCK)
+        states = {name: torch.zeros_like(parameter, dtype=torch.uint8) for name in ("state1", "state2")}
+        states |= {name: torch.zeros(blocks) for name in ("absmax1", "absmax2")}
+        return states | {"qmap1": self.codes[0], "qmap2": self.codes[1]}
+
+
+def optimizer_without_values(name: str, parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """The catalogue's optimizer `name`, or its stand-in where the real one needs values."""
+    return AdamW8bit(parameters) if name == "adamw-8bit" else make_optimizer(name, parameters)
 
 
 @contextlib.contextmanager

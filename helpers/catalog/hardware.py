@@ -1,0 +1,161 @@
+"""What a card adds to a run's own tensors, by PyTorch's rules: cuBLAS workspaces, and the attention kernel. No torch.
+
+    from helpers.catalog.hardware import cuda_of
+    cuda_of("h100").cublas_workspace_bytes                                  # 33554432, of one handle
+    cuda_of("t4").attention_kernel(AttentionCall("bf16", width=64))         # AttentionKernel.FORMULA
+
+The closed form, the trace and the calculators all ask here, so that they cannot disagree about a card. What is said
+is true of CUDA alone: `cuda_of` is None for AMD's and Apple's GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .devices import Device, device
+from .errors import WorkbookError
+
+REFERENCE = "a100-80gb"  # whose workspaces and kernels count where a GPU is meant and none is named
+TURING, AMPERE, HOPPER, CONSUMER_BLACKWELL = (7, 5), (8, 0), (9, 0), (12, 0)
+CUBLAS_HANDLES = 2  # of the main thread and of autograd's: each has a workspace once it has multiplied
+FLASH_WIDTH = 256  # check_head_dim_size_flash
+HALF_FORMATS = ("fp16", "bf16")
+
+
+class AttentionKernel(Enum):
+    """What `scaled_dot_product_attention` may run: a fused kernel, or the formula with its scores written out."""
+
+    FLASH = "flash"
+    EFFICIENT = "memory-efficient"
+    FORMULA = "plain formula"
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One call of `scaled_dot_product_attention`, as far as the choice of its kernel looks at it.
+
+    `number_format` is the tensors' ("fp32", "bf16", …), `width` that of a head of Q and K, `value_width` of V where it
+    is another. `causal` stands for `is_causal=True`, which flash takes for as many keys as queries only.
+    """
+
+    number_format: str
+    width: int
+    value_width: int | None = None
+    heads: int = 1
+    kv_heads: int = 1
+    masked: bool = False
+    causal: bool = False
+    as_many_keys: bool = True
+    dropout: bool = False
+    trains: bool = True
+
+    @property
+    def is_half(self) -> bool:
+        return self.number_format in HALF_FORMATS
+
+    @property
+    def values(self) -> int:
+        return self.width if self.value_width is None else self.value_width
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """What PyTorch's CUDA build does on a GPU of this compute capability."""
+
+    capability: tuple[int, int]
+
+    @property
+    def cublas_workspace_bytes(self) -> int:
+        """One handle's: parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp.
+
+        ":4096:2:16:8" by default, 4096 KiB twice and 16 KiB eight times, 8,519,680 B; from Hopper on 32 MiB.
+        """
+        return 32 * 2**20 if self.capability >= HOPPER else 2 * 4096 * 1024 + 8 * 16 * 1024
+
+    @property
+    def cublaslt_workspace_bytes(self) -> int:
+        """One thread's, for products with a bias: parseCUDABlasLtWorkspaceSize in the same file, by default."""
+        return 2**20
+
+    def attention_kernels(self, call: AttentionCall) -> tuple[AttentionKernel, ...]:
+        """Those that can run `call`, in the order in which select_sdp_backend tries them.
+
+        aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, for tensors that are not nested. On Hopper and Blackwell
+        new releases try cuDNN's kernel before flash; it keeps what flash keeps, and counts as flash here.
+        """
+        fused = []
+        if self._flash_can(call):
+            fused.append(AttentionKernel.FLASH)
+        if self._efficient_can(call):
+            fused.append(AttentionKernel.EFFICIENT)
+        return (*fused, AttentionKernel.FORMULA)
+
+    def attention_kernel(self, call: AttentionCall) -> AttentionKernel:
+        """The one that runs, unless `sdpa_kernel` switches it off."""
+        return self.attention_kernels(call)[0]
+
+    def _flash_can(self, call: AttentionCall) -> bool:
+        """can_use_flash_attention: 16 bits, no mask, equal widths up to 256, from compute capability 8.0 on."""
+        if not call.is_half or call.masked or self.capability < AMPERE:
+            return False
+        if call.width != call.values or call.width > FLASH_WIDTH or (call.causal and not call.as_many_keys):
+            return False
+        little = (8, 6) <= self.capability <= (8, 9) or self.capability >= CONSUMER_BLACKWELL  # shared memory
+        return not (little and call.trains) or call.width <= 192 or (call.width > 224 and not call.dropout)
+
+    def _efficient_can(self, call: AttentionCall) -> bool:
+        """can_use_mem_efficient_attention: widths that its products of matrices take (minimum_gemm_alignment), and as
+        many heads of K and V as of Q. (From PyTorch 2.14 on it repeats grouped ones; that is not followed here.)"""
+        ampere = self.capability >= AMPERE
+        if call.number_format == "fp64" or (call.number_format == "bf16" and not ampere):
+            return False
+        multiple = 8 if call.is_half else 4 if ampere else 1
+        return not (call.width % multiple or call.values % multiple) and call.kv_heads == call.heads
+
+
+def cuda_of(gpu: str | Device) -> Cuda | None:
+    """CUDA as `gpu` runs it; None for a card without CUDA, and for one whose compute capability nobody knows.
+
+    >>> cuda_of("rtx-4090").capability, cuda_of("mi300x")
+    ((8, 9), None)
+    """
+    capability = device(gpu).capability
+    return None if capability is None else Cuda(capability)
+
+
+def require_cuda(gpu: str | Device | None, wanted: str) -> Cuda:
+    """CUDA as `gpu` runs it, as REFERENCE does for None; WorkbookError, with what was `wanted`, for other cards."""
+    card = device(REFERENCE if gpu is None else gpu)
+    cuda = cuda_of(card)
+    if cuda is None:
+        raise WorkbookError(
+            f"{wanted} follows CUDA's kernels, and the {card.title} {_lack(card)}",
+            "an NVIDIA GPU",
+            f"`workbook estimate --gpu {card.name}` knows the bytes of its tensors; leave the GPU out for an A100's",
+        )
+    return cuda
+
+
+def context_of(card: Device | None) -> str:
+    """What a process takes on a card beside its tensors, in words: "the CUDA context" where there is one."""
+    return "the CUDA context" if card is None or cuda_of(card) else "its libraries"
+
+
+def spare_goes_to(card: Device | None) -> str:
+    """What takes its part of the bytes that an answer leaves to spare, in words."""
+    return f"{context_of(card)} and fragmentation"
+
+
+def without_cuda(card: Device | None) -> tuple[str, ...]:
+    """The sentence under an answer for a card that CUDA's rules do not hold for: what it leaves out; else none."""
+    if card is None or cuda_of(card):
+        return ()
+    return (
+        f"The {card.title} {_lack(card)}: these are the tensors alone, as a fused attention kernel saves them; what "
+        "its own libraries and kernels take comes on top.",
+    )
+
+
+def _lack(card: Device) -> str:
+    return "has no CUDA" if card.vendor in ("amd", "apple") else "has no compute capability in the catalogue"

@@ -1,0 +1,88 @@
+"""What would fit: the ladder of a setup, then larger devices; and the list as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+
+from ...catalog.devices import DEVICES, Device, device
+from ...catalog.errors import WorkbookError, require_whole
+from ...catalog.hardware import REFERENCE, without_cuda
+from ...catalog.setup import ServeSetup, TrainSetup
+from ..closed_form import budget
+from ..closed_form.breakdown import format_bytes
+from .ladders import Fit, serving_changes, training_changes
+
+Setup = TrainSetup | ServeSetup
+PRICE_CLASSES = ("lowest", "low", "middle", "high", "top")  # as in the catalogue, cheapest first
+
+
+def peak_bytes(setup: Setup, gpu: str | Device = REFERENCE) -> int:
+    """The predicted peak of either kind of setup on `gpu`, as `workbook estimate` prints it."""
+    return budget.serve(setup).peak_bytes if isinstance(setup, ServeSetup) else budget.train(setup, gpu).peak_bytes
+
+
+def changes(setup: Setup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> Iterator[Fit]:
+    """Every change that brings the peak to `capacity_bytes` or less, the cheapest first; none if it fits already.
+
+    Cheap means: first what costs nothing, then time, then what rounds, then more GPUs, then another GPU. A change is
+    left out when a part of it suffices. `gpu` is the card whose kernels and workspaces count. Raises WorkbookError for
+    a capacity below one byte, and for a training setup without a closed form.
+    """
+    require_whole("the capacity", capacity_bytes, unit="bytes", do="pass device('h100').capacity_bytes")
+    need = peak_bytes(setup, gpu)
+    if need <= capacity_bytes:
+        return
+    if isinstance(setup, ServeSetup):
+        yield from serving_changes(setup, capacity_bytes)
+    else:
+        yield from training_changes(setup, capacity_bytes, gpu)
+    yield from islice(larger_devices(need, capacity_bytes, setup), 2)
+
+
+def larger_devices(need_bytes: int, capacity_bytes: int, setup: Setup | None = None) -> Iterator[Fit]:
+    """The smallest GPU that holds `need_bytes`, and `setup` by its own kernels, of each price class, cheapest first.
+
+    A dearer one is named only when it is larger: it then leaves more to spare.
+    """
+    spare = max(need_bytes, capacity_bytes + 1)
+    for price in PRICE_CLASSES:
+        holding = [
+            gpu
+            for gpu in DEVICES.values()
+            if gpu.price_class and gpu.price_class.value == price and not gpu.unified and gpu.capacity_bytes >= spare
+            if setup is None or _holds(gpu, setup)
+        ]
+        if holding:
+            gpu = min(holding, key=lambda gpu: gpu.capacity_bytes)
+            spare = gpu.capacity_bytes + 1
+            yield Fit(gpu.title, need_bytes, f"price class {price}", device=gpu.name)
+
+
+def _holds(gpu: Device, setup: Setup) -> bool:
+    with suppress(WorkbookError):  # such as no kernel for BF16
+        return peak_bytes(setup, gpu) <= gpu.capacity_bytes
+    return False
+
+
+def format_fits(
+    setup: Setup, capacity_bytes: int, offers: Iterable[Fit] | None = None, gpu: str | Device = REFERENCE
+) -> str:
+    """The list as text: a line for each change with its peak, and under it what it costs and the flags that set it."""
+    need = peak_bytes(setup, gpu)
+    if need <= capacity_bytes:
+        return f"Fits already, with {format_bytes(capacity_bytes - need)} to spare."
+    offers = list(changes(setup, capacity_bytes, gpu) if offers is None else offers)
+    over = f"{format_bytes(need)} is {format_bytes(need - capacity_bytes)} too much."
+    if not offers:
+        return f"{over} No change that is known here makes it fit: offload it, or split the model over GPUs."
+    lines = [f"{over} What would fit, cheapest first:", ""]
+    for number, fit in enumerate(offers, 1):
+        lines += [
+            f"{number:>3}. {format_bytes(fit.peak_bytes):>11}  {fit.change}",
+            f"{'costs':>16}  {fit.costs}",
+            f"{'flags':>16}  {fit.flags}",
+        ]
+    context = "The CUDA context and fragmentation take their part on top of each of these peaks."
+    return "\n".join([*lines, "", *(without_cuda(device(gpu)) or (context,))])
