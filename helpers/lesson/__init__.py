@@ -9,14 +9,12 @@ matplotlib and ipywidgets are imported when something is drawn, not before.
 
 from . import claims
 from .draw import draw
-from .drawing import plots, rooflines, speeds
-from .drawing.pictures import Picture
+from .drawing import pareto, plots, rooflines, speeds
 from .judged import judged
 from .predict import Prediction, check, check_speed, compare, predict
 from .recorded import recorded, recorded_table
 
 __all__ = [
-    "Picture",
     "Prediction",
     "check",
     "check_speed",
@@ -24,6 +22,7 @@ __all__ = [
     "compare",
     "draw",
     "judged",
+    "pareto",
     "plots",
     "predict",
     "recorded",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..catalog.errors import WorkbookError
 from ..memory.closed_form.breakdown import format_bytes
+from .units import signed_percent
 
 if TYPE_CHECKING:
     from ..memory.closed_form.budget import TrainBudget
@@ -94,12 +95,16 @@ def compare(
     width = max([9, *(len(name) + 1 for name in (called, *predicted))])
     print(f"{'':{width}}{unit:>11}   off by")
     for name, value in predicted.items():
-        guess = _predicted(value, measured)
+        guess = _predicted(value)
         if guess is None:
             print(f"{name:{width}}{'–':>11}")
         else:
-            print(f"{name:{width}}{guess / UNITS[unit]:>11,.{digits}f}  {_percent(guess / size - 1)}")
+            off = signed_percent(guess / _comparable(measured, value) - 1)
+            print(f"{name:{width}}{guess / UNITS[unit]:>11,.{digits}f}  {off}")
     print(f"{called:{width}}{size / UNITS[unit]:>11,.{digits}f}")
+    libraries = getattr(measured, "unseen_bytes", 0)
+    if libraries and any(hasattr(value, "peak_bytes") for value in predicted.values()):
+        print(f"{'libraries':{width}}{libraries / UNITS[unit]:>11,.{digits}f}  of it, which the budget does not count")
 
 
 def check(
@@ -111,16 +116,17 @@ def check(
 ) -> None:
     """Hold a measurement against a prediction: print ✓ and the distance, or raise AssertionError.
 
-    Both are bytes, or a measurement and its budget, whose peaks are compared; then what only the CUDA allocator
-    could see (`unseen_bytes`) counts as predicted. `rel` is the allowed distance as a fraction of the measurement.
-    With a `unit` such as "ms" both are in what that unit is without its prefix (seconds), and printed in it.
+    Both are bytes, or a measurement and its budget: then the peaks of tensors are compared, and what only the CUDA
+    allocator could see (`unseen_bytes`: cuBLAS, temporaries in kernels) is told apart. `rel` is the allowed distance
+    as a fraction of the measurement. With a `unit` such as "ms" both are in what that unit is without its prefix
+    (seconds), and printed in it.
 
     >>> check("weights", measured=1000, predicted=1004, rel=0.005)
     ✓ weights: predicted 1004 B, measured 1000 B, off by +0.40 % (allowed ±0.5 %)
     """
     if unit is not None:
         _require_unit(unit)
-    size, guess = _measured(measured), _predicted(predicted, measured)
+    size, guess = _comparable(measured, predicted), _predicted(predicted)
     if guess is None or not (isfinite(size) and isfinite(guess)) or size <= 0:
         raise WorkbookError(
             f"measured {size!r} against predicted {guess!r}",
@@ -130,8 +136,10 @@ def check(
     off = guess / size - 1
     verdict = (
         f"{label}: predicted {_size(guess, unit)}, measured {_size(size, unit)}, "
-        f"off by {_percent(off)} (allowed ±{rel * 100:g} %)"
+        f"off by {signed_percent(off)} (allowed ±{rel * 100:g} %)"
     )
+    if size != _measured(measured):
+        verdict += f", beside {_size(_measured(measured) - size, unit)} of libraries"
     if abs(off) > rel:
         raise AssertionError(f"✗ {verdict}")
     print(f"✓ {verdict}")
@@ -167,16 +175,22 @@ def check_speed(
         print("  Measured three times: other work keeps this machine busy. Run the cell again when it is quiet.")
 
 
-def _measured(value: float | Measurement) -> float:
-    return getattr(value, "peak_bytes", value)
+def _measured(value: float | Measurement | TrainBudget) -> float:
+    """The peak of what has one; a number is what it is."""
+    return value if isinstance(value, int | float) else value.peak_bytes
 
 
-def _predicted(value: float | TrainBudget | Prediction | None, measured: float | Measurement) -> float | None:
-    if isinstance(value, Prediction):
-        return value.value
-    if hasattr(value, "peak_bytes"):
-        return value.peak_bytes + getattr(measured, "unseen_bytes", 0)
-    return value
+def _comparable(measured: float | Measurement, predicted: object) -> float:
+    """What a prediction is compared with: beside a budget, which counts tensors, those that were measured."""
+    if hasattr(predicted, "peak_bytes"):
+        return _measured(measured) - getattr(measured, "unseen_bytes", 0)
+    return _measured(measured)
+
+
+def _predicted(value: float | TrainBudget | Prediction | None) -> float | None:
+    if value is None or isinstance(value, Prediction):
+        return value.value if value else None
+    return _measured(value)
 
 
 def _require_unit(unit: str) -> None:
@@ -188,11 +202,3 @@ def _size(size_bytes: float, unit: str | None) -> str:
     if unit is not None:
         return f"{size_bytes / UNITS[unit]:,.2f} {unit}"
     return f"{size_bytes:.0f} B" if size_bytes < 10_000 else format_bytes(size_bytes)
-
-
-def _percent(fraction: float) -> str:
-    """A signed percentage with a real minus sign; what rounds to zero prints without a sign."""
-    text = f"{abs(fraction) * 100:.2f} %"
-    if text == "0.00 %":
-        return text
-    return ("−" if fraction < 0 else "+") + text

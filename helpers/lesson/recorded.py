@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..memory.accuracy.recordings import Entry, Machine, Recording, read_all
 from ..memory.closed_form.breakdown import format_bytes
-from .predict import _percent
-from .units import percent, si
+from .units import percent, si, signed_percent
 
 if TYPE_CHECKING:
-    from ..memory.accuracy.recorded import Answers
+    from ..memory.accuracy.recorded import Answers, Apply
 
 NONE_YET = "No GPU has been recorded for this yet: `workbook record` on one adds it."
 HEAD = f"  {'':<40}{'predicted by':<13}{'predicted':>12}{'recorded':>12}"
@@ -75,7 +74,7 @@ def _lines(recording: Recording, entry: Entry) -> Iterator[str]:
     from ..memory.accuracy.recorded import predictions, replayed
     from ..techniques.checkpointing import apply
 
-    answers = predictions(entry, recording.machine, apply)
+    answers = predictions(entry, recording.machine, cast("Apply", apply))
     for at, value in enumerate(entry.values):
         place = f", {entry.x[at]:,.0f} {entry.x_unit}" if entry.x else ""
         yield from _rows(f"{entry.label}{place}, {entry.quantity}", entry.unit, value, answers, at)
@@ -85,18 +84,18 @@ def _lines(recording: Recording, entry: Entry) -> Iterator[str]:
 
 def _rows(name: str, unit: str, value: float, answers: Answers, at: int) -> Iterator[str]:
     """One line for each instrument that answers, the name on the first; a figure that nobody predicts has one too."""
-    told = _size(value, unit)
+    measured = _size(value, unit)
     if not answers:
-        yield f"  {name:<40}{'–':<13}{'':>12}{told:>12}"
+        yield f"  {name:<40}{'–':<13}{'':>12}{measured:>12}"
     for number, (instrument, numbers) in enumerate(answers.items()):
         answer = numbers[at]
-        shown = f"  {'' if number else name:<40}{instrument:<13}{_size(answer, unit):>12}{told:>12}"
+        shown = f"  {'' if number else name:<40}{instrument:<13}{_size(answer, unit):>12}{measured:>12}"
         yield f"{shown}   {_distance(instrument, answer, value, unit)}"
 
 
 def _distance(instrument: str, answer: float, value: float, unit: str) -> str:
     if instrument != "datasheet":
-        return _percent(answer / value - 1)
+        return signed_percent(answer / value - 1)
     return f"{percent(answer / value if unit == 's' else value / answer)} reached"
 
 

@@ -1,10 +1,12 @@
 """Rates, counts and times as people read them: three digits and a decimal prefix.
 
 Decimal, because the datasheets' rates are: 117 MB over 3.35 TB/s are 35 µs, and the reader can check it.
-Sizes of memory stay binary: `memory.format_bytes`.
+Sizes of memory stay binary: `memory.format_bytes`, and `short_bytes` where there is little room.
 """
 
 from __future__ import annotations
+
+from ..memory.closed_form.breakdown import GIB
 
 _PREFIXES = (
     (1e15, "P"),
@@ -52,3 +54,27 @@ def percent(share: float) -> str:
     if 0 < share < 0.001:
         return "under 0.1 %"
     return f"{100 * share:.{1 if 0 < share < 0.1 else 0}f} %"
+
+
+def signed_percent(fraction: float) -> str:
+    """A distance with a real minus sign; what rounds to zero has none.
+
+    >>> signed_percent(-0.005), signed_percent(0.25), signed_percent(-1e-9)
+    ('−0.50 %', '+25.00 %', '0.00 %')
+    """
+    text = f"{abs(fraction) * 100:.2f} %"
+    if text == "0.00 %":
+        return text
+    return ("−" if fraction < 0 else "+") + text
+
+
+def short_bytes(size_bytes: float) -> str:
+    """A size for a crowded picture: no more digits than it has.
+
+    >>> short_bytes(12 * 2**20), short_bytes(1536), short_bytes(40.5 * 2**20), short_bytes(512), short_bytes(3 * 2**30)
+    ('12 MiB', '1.5 KiB', '40.5 MiB', '512 B', '3 GiB')
+    """
+    for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= size:
+            return f"{round(size_bytes / size, 1):g} {unit}"
+    return f"{size_bytes:g} B"

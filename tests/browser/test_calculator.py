@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser.conftest import FIND_CALCULATOR
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 # Relative luminance and contrast as WCAG 2 defines them; 4.5 is its level AA for text.
 CONTRAST = """element => {

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.course.grade import feedback, summary
+from helpers.grading.reports import feedback, summary
 from tests.browser.test_calculator import CONTRAST
-from tests.course.grade.marked_class import BREAKOUT, FETCHING, SCRIPT, hostile_class, small_class
+from tests.grading.reports.marked_class import BREAKOUT, FETCHING, SCRIPT, hostile_class, small_class
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

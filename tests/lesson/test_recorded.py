@@ -12,8 +12,7 @@ from helpers.lesson.drawing import speeds
 from helpers.lesson.recorded import NONE_YET
 from helpers.memory.accuracy import recordings
 from helpers.memory.accuracy.recordings import Entry, Machine, Made, Recording, write
-from helpers.memory.allocator import MIB, alloc, free, read_snapshot
-from helpers.memory.allocator.compact import pack
+from helpers.memory.allocator import MIB, alloc, free, pack, read_snapshot
 from helpers.memory.measure.levels import Sweep
 from tests.memory.allocator.snapshots import snapshot_of
 

@@ -1,31 +1,35 @@
-"""Calculators: pure functions from choices to an Answer, and thin widgets over them.
+"""Calculators: pure functions from choices to a CalculatorAnswer, and thin widgets over them.
 
-from helpers.lesson.calculators import training_memory
-training_memory()                                       # live, in a notebook
-print(training_memory().answer(micro_batch=4))          # the same in text
+    from helpers.lesson.calculators import training_memory
+    training_memory()                                       # live, in a notebook
+    print(training_memory().answer(micro_batch=4))          # the same in text
+
+An answer needs the standard library alone; ipywidgets and IPython are imported when a calculator is shown.
 """
 
 from .allocation import AllocationAnswer, allocation, allocation_answer
 from .block_map import BlockMapAnswer, block_map, block_map_answer
+from .calculator import Calculator, CalculatorAnswer, MemoryAnswer, StepCalculator
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer
+from .memory import ServingAnswer, TrainingAnswer, changes_that_fit, serving_answer, training_answer, training_memory
 from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
-from .serving_memory import serving_answer
-from .shell import Answer, Calculator, MemoryAnswer
-from .training_memory import changes_that_fit, training_answer, training_memory
 from .zero import ZeroAnswer, zero, zero_answer
 
 __all__ = [
     "AllocationAnswer",
-    "Answer",
     "BlockMapAnswer",
     "Calculator",
+    "CalculatorAnswer",
     "CheckpointingAnswer",
     "KVCacheAnswer",
     "MemoryAnswer",
     "QuantizationAnswer",
     "RooflineAnswer",
+    "ServingAnswer",
+    "StepCalculator",
+    "TrainingAnswer",
     "ZeroAnswer",
     "allocation",
     "allocation_answer",

@@ -1,45 +1,54 @@
-"""The allocation-step calculator: a trace through the caching allocator, one event at a time."""
+"""The allocation-step calculator: a small trace through the caching allocator, one event at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from ...catalog.errors import WorkbookError
-from ...memory.allocator import Replay, at_step, replay
+from ...catalog.errors import WorkbookError, unknown_name
+from ...memory.allocator import MIB, Replay, Request, alloc, empty_cache, free, replay
 from ...memory.closed_form.breakdown import format_bytes
-from ..drawing.pictures import Picture
-from ..drawing.segments import reserved, segments
-from ..drawing.segments_svg import Frame, segments_svg, short
-from .shell import Answer, Calculator
-from .traces import TRACES, trace
+from ..drawing.pictures import Card
+from ..drawing.segments import SegmentGrid, segments_at_event
+from ..units import short_bytes
+from .calculator import CalculatorAnswer, StepCalculator, Values
 
 SETTINGS = ("default", "max_split_size_mb:20", "expandable_segments:True")
+KIB = 1024
 
 
 @dataclass(frozen=True)
-class AllocationAnswer(Answer):
+class AllocationAnswer(CalculatorAnswer):
     """The allocator after some events: `ran` is the replay up to there, `full` that of the whole trace."""
 
+    trace: ReadyTrace
     ran: Replay
     full: Replay
-    frame: Frame
-    capacity_bytes: int
+    default: Replay  # of the whole trace with default settings
+    grid: SegmentGrid
 
     @property
-    def picture(self) -> Picture:
-        return segments_svg(self.title, self.ran, self.full, self.frame, self.capacity_bytes)
+    def title(self) -> str:
+        at = len(self.ran)
+        return f"event {at} of {len(self.trace.steps)}: {self.trace.steps[at - 1]}"
 
     @property
-    def png(self) -> bytes:
-        if not self.ran.segments:
-            return reserved(self.title, self.full, self.capacity_bytes).png
-        return segments(self.title, self.ran).png
+    def formula(self) -> tuple[str, ...]:
+        return tuple(_formula(self.ran, self.trace.capacity_bytes))
 
     @property
-    def figures(self) -> dict[str, object]:
-        """Every number of the answer by name, for JSON."""
+    def sentence(self) -> str:
+        did = str(self.ran.oom or self.ran.outcomes[-1])
+        return " ".join((f"{did[0].upper()}{did[1:]}.", *_end(self)))
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        return (segments_at_event(self.title, self.ran, self.full, self.grid, self.trace.capacity_bytes),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
         ran = self.ran
         return {
             "allocated_bytes": ran.allocated[-1],
@@ -62,24 +71,19 @@ def allocation_answer(trace_name: str, settings: str = "default", step: int = 1)
     chosen = trace(trace_name)
     if isinstance(step, bool) or not isinstance(step, int) or step < 1:
         raise WorkbookError(f"step is {step!r}", "a whole number from 1 up", "pass step=1 for the first event")
-    full, frame = _whole(trace_name, "" if settings == "default" else settings)
+    full, grid = _whole(trace_name, "" if settings == "default" else settings)
     at = min(step, len(full))
-    ran = at_step(chosen.steps, at, full.settings, chosen.capacity_bytes)
-    event, did = chosen.steps[at - 1], full.told(at - 1).partition(": ")[2]
-    title = f"event {at} of {len(chosen.steps)}: {event}"
-    sentence = " ".join((f"{did[0].upper()}{did[1:]}.", *_end(trace_name, full, at)))
-    return AllocationAnswer(
-        title, tuple(_formula(ran, chosen.capacity_bytes)), sentence, ran, full, frame, chosen.capacity_bytes
-    )
+    ran = replay(chosen.steps[:at], full.settings, chosen.capacity_bytes)
+    return AllocationAnswer(chosen, ran, full, _whole(trace_name, "")[0], grid)
 
 
 @lru_cache(maxsize=32)
-def _whole(trace_name: str, settings: str) -> tuple[Replay, Frame]:
-    """The whole trace, and the frame that holds all its stages. Only the text is a key, so the cache stays small."""
+def _whole(trace_name: str, settings: str) -> tuple[Replay, SegmentGrid]:
+    """The whole trace, and the grid that holds all its stages. Only the text is a key, so the cache stays small."""
     chosen = trace(trace_name)
     full = replay(chosen.steps, settings, chosen.capacity_bytes)
-    stages = [at_step(chosen.steps, at, full.settings, chosen.capacity_bytes) for at in range(1, len(full) + 1)]
-    return full, Frame.of(stages)
+    stages = [replay(chosen.steps[:at], full.settings, chosen.capacity_bytes) for at in range(1, len(full) + 1)]
+    return full, SegmentGrid.of(stages)
 
 
 def _formula(ran: Replay, capacity_bytes: int) -> Iterator[str]:
@@ -94,60 +98,140 @@ def _formula(ran: Replay, capacity_bytes: int) -> Iterator[str]:
             held - used,
             f"in the cache; the largest hole is {format_bytes(hole)}" if hole else "nothing in the cache",
         ),
-        "driver": (capacity_bytes - held, f"of the card's {short(capacity_bytes)} not yet asked for"),
+        "driver": (capacity_bytes - held, f"of the card's {short_bytes(capacity_bytes)} not yet asked for"),
     }
     return (f"{name:<10}{format_bytes(value):>12}   {text}".rstrip() for name, (value, text) in rows.items())
 
 
 def _sum(what: str, sizes: Sequence[int]) -> str:
     """The terms where they fit on a line, else how many there are."""
-    return " + ".join(map(short, sizes)) if len(sizes) <= 6 else f"{len(sizes)} {what}"
+    return " + ".join(map(short_bytes, sizes)) if len(sizes) <= 6 else f"{len(sizes)} {what}"
 
 
-def _end(trace_name: str, full: Replay, at: int) -> Iterator[str]:
+def _end(answer: AllocationAnswer) -> Iterator[str]:
     """At the last event: what came of it, and what default settings make of the same trace."""
-    if at < len(full):
+    full, default = answer.full, answer.default
+    if len(answer.ran) < len(full):
         return
     allocated, most = format_bytes(full.peak_allocated_bytes), format_bytes(full.peak_reserved_bytes)
     yield f"At its peak the trace had {allocated} allocated and {most} reserved."
-    default = _whole(trace_name, "")[0]
     if full.settings == default.settings:
-        yield trace(trace_name).watch
+        yield answer.trace.watch
     elif default.oom:
-        yield f"Default settings fail here: {default.told(len(default) - 1)}."
+        yield f"Default settings fail here: {default.format_event(len(default) - 1)}."
     else:
         yield f"Default settings reserve {format_bytes(default.peak_reserved_bytes)}."
 
 
-class StepCalculator(Calculator):
-    """A calculator with a control called step, and beside it a button that plays the events one after the other."""
-
-    def widget(self):
-        """The live calculator with its player, which runs to the end of the chosen trace."""
-        import ipywidgets as w
-
-        box = super().widget()
-        grid, output = box.children
-        controls = dict(zip(self.options, grid.children, strict=True))
-        step, names = controls["step"], controls["trace_name"]
-        play = w.Play(min=0, max=_last(names.value), value=step.index, interval=1200, description="play the events")
-        w.link((play, "value"), (step, "index"))
-        names.observe(lambda change: setattr(play, "max", _last(change["new"])), names="value")
-        box.children = (grid, play, output)
-        return box
+def _last(values: Values) -> int:
+    return len(trace(values["trace_name"]).steps)
 
 
-def _last(trace_name: str) -> int:
-    return len(trace(trace_name).steps) - 1
-
-
-def allocation(**start: object) -> Calculator:
+def allocation(**start: object) -> StepCalculator:
     """The live calculator. `start` moves its controls: `allocation(trace_name="training", step=12)`."""
     longest = max(len(entry.steps) for entry in TRACES.values())
     options = {
-        "trace_name": ("trace", list(TRACES)),
-        "settings": ("settings", list(SETTINGS)),
-        "step": ("event", list(range(1, longest + 1))),
+        "trace_name": ("trace", tuple(TRACES)),
+        "settings": ("settings", SETTINGS),
+        "step": ("event", range(1, longest + 1)),
     }
     first = {"trace_name": "batch first", "settings": "default", "step": 3}
-    return StepCalculator(allocation_answer, options, {**first, **start})
+    return StepCalculator(allocation_answer, options, {**first, **start}, _last, interval_ms=1200)
+
+
+@dataclass(frozen=True)
+class ReadyTrace:
+    """A trace for a card of `capacity_bytes`; `watch` says what default settings make of it."""
+
+    steps: tuple[Request, ...]
+    capacity_bytes: int
+    watch: str
+
+
+def trace(name: str) -> ReadyTrace:
+    """The trace called `name`; WorkbookError with the nearest match otherwise."""
+    if not isinstance(name, str) or name not in TRACES:
+        raise unknown_name("trace", name, TRACES)
+    return TRACES[name]
+
+
+def _mib(name: str, size: float) -> Request:
+    return alloc(name, int(size * MIB))
+
+
+def _batch_first() -> Iterator[Request]:
+    """A tensor that stays is cut out of the place that a large one left."""
+    yield from (_mib("batch", 40), free("batch"))
+    yield from (_mib("weights", 12), _mib("scratch", 24), free("scratch"))
+    yield from (empty_cache(), _mib("batch 2", 36))
+
+
+def _weights_first() -> Iterator[Request]:
+    yield from (_mib("weights", 12), _mib("batch", 40), free("batch"))
+    yield from (_mib("scratch", 24), free("scratch"))
+    yield from (empty_cache(), _mib("batch 2", 36))
+
+
+def _kv_cache() -> Iterator[Request]:
+    """torch.cat makes the longer cache before the shorter one is freed."""
+    sizes = range(12, 44, 4)
+    for at, size in enumerate(sizes):
+        yield _mib(f"kv {at}", size)
+        if at:
+            yield free(f"kv {at - 1}")
+
+
+def _training() -> Iterator[Request]:
+    """Two steps of a two-layer model, the second with a longer sequence."""
+    yield from (_mib("W1", 16), _mib("W2", 16))
+    for step, tokens in (("", 1.0), ("'", 1.25)):
+        yield from (_mib(f"act1{step}", 12 * tokens), _mib(f"act2{step}", 12 * tokens))
+        yield from (_mib(f"logits{step}", 22 * tokens), _mib(f"dlogits{step}", 22 * tokens), free(f"logits{step}"))
+        yield from (_mib(f"dW2{step}", 16), free(f"dlogits{step}"), free(f"act2{step}"))
+        yield from (_mib(f"dW1{step}", 16), free(f"act1{step}"))
+        if not step:
+            yield from (_mib("m", 32), _mib("v", 32))
+        yield from (_mib(f"update{step}", 32), free(f"update{step}"), free(f"dW1{step}"), free(f"dW2{step}"))
+
+
+def _equal_steps() -> Iterator[Request]:
+    """The same three sizes twice: best fit starts from other holes the second time."""
+    for step in ("", "'"):
+        yield from (_mib(f"a{step}", 3), _mib(f"b{step}", 18), _mib(f"c{step}", 17))
+        yield from (free(f"a{step}"), free(f"b{step}"), free(f"c{step}"))
+
+
+def _small() -> Iterator[Request]:
+    yield from (alloc("step count", 8), alloc("norm", 5000), alloc("bias", 700 * KIB), alloc("bias 2", 700 * KIB))
+    yield from (alloc("bias 3", 1000 * KIB), free("norm"), alloc("loss", 4), free("bias"), free("bias 2"))
+    yield from (alloc("just small", MIB), alloc("just large", MIB + 1), empty_cache())
+
+
+TRACES = {
+    "batch first": ReadyTrace(
+        tuple(_batch_first()),
+        64 * MIB,
+        "The weights live on inside the first batch's segment, so it can neither serve nor go back.",
+    ),
+    "weights first": ReadyTrace(
+        tuple(_weights_first()),
+        64 * MIB,
+        "The same tensors as in batch first, the one that stays allocated first: nothing is cut.",
+    ),
+    "KV cache by cat": ReadyTrace(
+        tuple(_kv_cache()), 256 * MIB, "Each cache is larger than every hole that the earlier ones left."
+    ),
+    "training": ReadyTrace(
+        tuple(_training()), 240 * MIB, "The longer sequence of the second step fits few holes of the first."
+    ),
+    "equal steps": ReadyTrace(
+        tuple(_equal_steps()),
+        64 * MIB,
+        "The second step asks for the same sizes and needs more: the 3 MiB took another place.",
+    ),
+    "small tensors": ReadyTrace(
+        tuple(_small()),
+        64 * MIB,
+        "Up to 1 MiB the small pool serves, from segments of 2 MiB; one byte more takes 20 MiB.",
+    ),
+}

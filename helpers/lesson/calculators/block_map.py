@@ -6,52 +6,75 @@ of 4 tokens wastes here what one of 32 to 64 does there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from ...catalog.errors import WorkbookError, unknown_name
 from ...techniques import paging
-from ...techniques.paging import POLICIES, Frame, Hits, Trace, Usage
-from ..drawing.block_maps import HEIGHT, WIDTH, block_map_marks, share, slots
-from ..drawing.marks import Mark, marks_png, marks_svg
-from ..drawing.pictures import Picture
-from .block_words import happened, new_blocks
-from .player import Player
-from .shell import Answer, Calculator
+from ...techniques.paging import POLICIES, BlockMapFrame, EventKind, Hits, RequestTrace, Usage
+from ..drawing import block_maps
+from ..drawing.block_maps import share, slots
+from ..drawing.pictures import Card
+from .calculator import CalculatorAnswer, StepCalculator, Values
 
 LONGEST, USERS, MOST_BLOCKS = 256, 16, 2048  # tokens that a request may have; requests that may run at a time
-TRACES = {
+TRACES: dict[str, dict[str, Any]] = {
     "chat": {"requests": 24, "system": 32, "message": 8, "answer": 19},
     "documents": {"requests": 24, "document": 75, "answer": 12, "instruction": 4},
     "code": {"requests": 24, "file": 60, "typed": 2, "answer": 5},
 }  # name -> what differs from the trace of that name in techniques.paging
 BLOCK_SIZES, POOLS = (1, 4, 8, 16, 32, 64, 128, 256), (512, 768, 1024)
+NAMED = 5  # requests named in a list before it only counts them
 
 
 @dataclass(frozen=True)
-class BlockMapAnswer(Answer):
+class Scene:
+    """What is replayed, whichever step of it is asked for."""
+
+    trace: str
+    policy: str
+    block_size: int
+    pool_tokens: int
+
+    def replay(self) -> paging.Replay:
+        return paging.Replay(
+            small(self.trace), self.policy, self.pool_tokens // self.block_size, self.block_size, USERS
+        )
+
+
+@dataclass(frozen=True)
+class BlockMapAnswer(CalculatorAnswer):
     """The pool after a step: `frame` is what it holds, `before` what it held, `whole` the sums over all steps."""
 
-    before: Frame | None
-    frame: Frame
+    scene: Scene
+    before: BlockMapFrame | None
+    frame: BlockMapFrame
     hits: Hits  # so far
     whole: Usage
 
     @property
-    def marks(self) -> list[Mark]:
-        return block_map_marks(self.title, self.frame, new_blocks(self.before, self.frame))
+    def title(self) -> str:
+        frame, scene = self.frame, self.scene
+        wasted = f"{share(frame.waste)} of the reserved slots hold nothing"
+        state = wasted if frame.reserved else "everybody has finished"
+        return f"step {frame.step} of {self.whole.steps}, {scene.trace}, {scene.policy}: {state}"
 
     @property
-    def picture(self) -> Picture:
-        return marks_svg(self.title, self.marks, WIDTH, HEIGHT)
+    def formula(self) -> tuple[str, ...]:
+        return tuple(_formula(self))
 
     @property
-    def png(self) -> bytes:
-        return marks_png(self.title, self.marks, WIDTH, HEIGHT).png
+    def sentence(self) -> str:
+        return " ".join((happened(self.before, self.frame), *_end(self)))
 
     @property
-    def figures(self) -> dict[str, object]:
+    def cards(self) -> tuple[Card, ...]:
+        return (block_maps.block_map(self.title, self.frame, new_blocks(self.before, self.frame)),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
         """Every number of the answer by name, for JSON. Slots in tokens."""
         frame, whole, part = self.frame, self.whole, slots(self.frame)
         return {
@@ -70,21 +93,6 @@ class BlockMapAnswer(Answer):
             "whole_peak": whole.peak_slots,
             "whole_preempted": whole.preempted,
         }
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What is replayed, whichever step of it is asked for."""
-
-    trace: str
-    policy: str
-    block_size: int
-    pool_tokens: int
-
-    def replay(self) -> paging.Replay:
-        return paging.Replay(
-            small(self.trace), self.policy, self.pool_tokens // self.block_size, self.block_size, USERS
-        )
 
 
 def block_map_answer(
@@ -106,10 +114,7 @@ def block_map_answer(
     whole = _whole(scene)
     at = min(step, whole.steps)
     before, (frame, hits) = _moment(scene, at - 1)[0] if at > 1 else None, _moment(scene, at)
-    seen = f"{share(frame.waste)} of the reserved slots hold nothing" if frame.reserved else "everybody has finished"
-    title = f"step {at} of {whole.steps}, {trace}, {policy}: {seen}"
-    sentence = " ".join((happened(before, frame), *_end(scene, at)))
-    return BlockMapAnswer(title, tuple(_formula(scene, frame, hits, whole)), sentence, before, frame, hits, whole)
+    return BlockMapAnswer(scene, before, frame, hits, whole)
 
 
 def _checked(trace: str, policy: str, block_size: int, pool_tokens: int) -> tuple[str, str, int, int]:
@@ -130,7 +135,7 @@ def _checked(trace: str, policy: str, block_size: int, pool_tokens: int) -> tupl
 
 
 @lru_cache
-def small(name: str) -> Trace:
+def small(name: str) -> RequestTrace:
     """The trace called `name`, short enough to follow."""
     return paging.trace(name, max_tokens=LONGEST, **TRACES[name])
 
@@ -141,13 +146,13 @@ def _whole(scene: Scene) -> Usage:
     return paging.waste_of(small(scene.trace), scene.policy, scene.block_size, USERS, blocks)
 
 
-class Film:
+class ReplayPlayer:
     """A replay wound to any step: on from where it stands, or back by way of the beginning."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.replay = scene, scene.replay()
 
-    def at(self, step: int) -> tuple[Frame, Hits]:
+    def at(self, step: int) -> tuple[BlockMapFrame, Hits]:
         if step < self.replay.steps:
             self.replay = self.scene.replay()
         while self.replay.steps < step:
@@ -155,15 +160,16 @@ class Film:
         return paging.frame_of(self.replay), self.replay.prefix.hits if self.replay.prefix else Hits()
 
 
-_film = lru_cache(maxsize=8)(Film)
+_player = lru_cache(maxsize=8)(ReplayPlayer)
 
 
 @lru_cache(maxsize=64)  # a frame of 1,024 blocks is a quarter of a megabyte: those shown lately, not all
-def _moment(scene: Scene, step: int) -> tuple[Frame, Hits]:
-    return _film(scene).at(step)
+def _moment(scene: Scene, step: int) -> tuple[BlockMapFrame, Hits]:
+    return _player(scene).at(step)
 
 
-def _formula(scene: Scene, frame: Frame, hits: Hits, whole: Usage) -> Iterator[str]:
+def _formula(answer: BlockMapAnswer) -> Iterator[str]:
+    scene, frame, hits, whole = answer.scene, answer.frame, answer.hits, answer.whole
     running, tokens = len(frame.lengths), sum(frame.lengths.values())
     taken, kept = frame.reserved // scene.block_size, slots(frame)["kept"] // scene.block_size
     how = f"{running} regions × {LONGEST}" if scene.policy == "contiguous" else f"{taken:,} blocks × {scene.block_size}"
@@ -182,25 +188,110 @@ def _formula(scene: Scene, frame: Frame, hits: Hits, whole: Usage) -> Iterator[s
     yield f"all steps  {share(whole.waste):>7}   wasted, of at most {whole.peak_slots:,} slots reserved{again}"
 
 
-def _end(scene: Scene, at: int) -> Iterator[str]:
+def happened(before: BlockMapFrame | None, now: BlockMapFrame) -> str:
+    """One sentence: who finished, who was admitted and found what, who took blocks, was preempted, waits.
+
+    >>> from helpers.techniques.paging import chat, frames
+    >>> first, second = frames(chat(requests=4, system=6, message=2, answer=4), "paged", 2048, block_size=4, steps=2)
+    >>> happened(first, second)
+    'Requests 2 and 3 took a block each.'
+    """
+    clauses = "; ".join(_clauses(before, now))
+    return f"{clauses[0].upper()}{clauses[1:]}."
+
+
+def grown(before: BlockMapFrame | None, now: BlockMapFrame) -> dict[int, int]:
+    """Blocks that each request took which ran before."""
+    old = before.tables if before else {}
+    return {
+        name: len(table) - len(old[name])
+        for name, table in now.tables.items()
+        if name in old and len(table) > len(old[name])
+    }
+
+
+def new_blocks(before: BlockMapFrame | None, now: BlockMapFrame) -> set[int]:
+    """Blocks that are in a table of somebody who did not have them before."""
+    old = set(_held(before)) if before else set()
+    return {block for name, block in _held(now) if (name, block) not in old}
+
+
+def _held(frame: BlockMapFrame) -> Iterator[tuple[int, int]]:
+    return ((name, cell.block) for cell in frame.cells for name in cell.owners)
+
+
+def _clauses(before: BlockMapFrame | None, now: BlockMapFrame) -> Iterator[str]:
+    events, took = _events(now), list(grown(before, now))
+    admitted = events.get(EventKind.ADMITTED, {})
+    found = {name: tokens for name, tokens in admitted.items() if tokens}
+    plain = [name for name in admitted if name not in found]
+    if done := events.get(EventKind.DONE):
+        yield f"{requests(done)} finished"
+    if found:
+        whose = "their prompts" if len(found) > 1 else "its prompt"
+        yield f"{requests(found)} {_was(found)} admitted, {sum(found.values())} tokens of {whose} found in the cache"
+    if plain:
+        yield f"{requests(plain)} {_was(plain)} admitted"
+    if preempted := events.get(EventKind.PREEMPTED):
+        yield f"{requests(preempted)} {_was(preempted)} preempted, blocks given back"
+    if took:
+        yield f"{requests(took)} took a block{' each' if len(took) > 1 else ''}"
+    elif now.lengths and not events.keys() - {EventKind.WAITS}:
+        yield f"every running request put its token into {'a block' if now.tables else 'the region'} that it had"
+    if waits := events.get(EventKind.WAITS):
+        room = "enough blocks for its prompt are" if now.tables else "a region is"
+        yield f"{requests(waits)} waits until {room} free"
+
+
+def _events(frame: BlockMapFrame) -> dict[EventKind, dict[int, int]]:
+    """What happened -> the requests that it happened to, with the tokens that were found for each."""
+    kinds: dict[EventKind, dict[int, int]] = {}
+    for event in frame.events:
+        kinds.setdefault(event.kind, {})[event.request] = event.found_tokens
+    return kinds
+
+
+def requests(names: Collection[int]) -> str:
+    """
+    >>> requests([4]), requests([1, 2, 7]), requests(range(9))
+    ('request 4', 'requests 1, 2 and 7', '9 requests')
+    """
+    *first, last = map(str, names)
+    if not first:
+        return f"request {last}"
+    return f"requests {', '.join(first)} and {last}" if len(names) <= NAMED else f"{len(names)} requests"
+
+
+def _was(names: Collection[int]) -> str:
+    return "were" if len(names) > 1 else "was"
+
+
+def _end(answer: BlockMapAnswer) -> Iterator[str]:
     """At the last step: what the three policies make of the whole trace."""
-    if at < _whole(scene).steps:
+    if answer.frame.step < answer.whole.steps:
         return
-    usages = (_whole(replace(scene, policy=policy)) for policy in POLICIES)
-    told = (
+    usages = (_whole(replace(answer.scene, policy=policy)) for policy in POLICIES)
+    wasted = (
         f"{usage.policy} wastes {share(usage.waste)} of at most {usage.peak_slots:,} slots in {usage.steps} steps"
         for usage in usages
     )
-    yield f"Over the whole trace, {', '.join(told)}."
+    yield f"Over the whole trace, {', '.join(wasted)}."
 
 
-def _last(values: Mapping[str, object]) -> int:
+def _last(values: Values) -> int:
     return _whole(Scene(*_checked(**values))).steps
 
 
-def block_map(**start: object) -> Calculator:
+def block_map(**start: object) -> StepCalculator:
     """The live calculator. `start` moves its controls: `block_map(trace="code", policy="prefix", step=9)`."""
-    first = {"trace": "chat", "policy": "paged", "block_size": 4, "pool_tokens": 1024, "step": 12, **start}
+    first: dict[str, Any] = {
+        "trace": "chat",
+        "policy": "paged",
+        "block_size": 4,
+        "pool_tokens": 1024,
+        "step": 12,
+        **start,
+    }
     _checked(*(first[name] for name in ("trace", "policy", "block_size", "pool_tokens")))
     slowest = {
         "policy": "contiguous",
@@ -209,10 +300,10 @@ def block_map(**start: object) -> Calculator:
     }
     longest = max(_last({"trace": name, **slowest}) for name in TRACES)
     options = {
-        "trace": ("trace", list(TRACES)),
-        "policy": ("policy", list(POLICIES)),
-        "block_size": ("block size", list(BLOCK_SIZES)),
-        "pool_tokens": ("pool, tokens", list(POOLS)),
-        "step": ("step", list(range(1, longest + 1))),
+        "trace": ("trace", tuple(TRACES)),
+        "policy": ("policy", POLICIES),
+        "block_size": ("block size", BLOCK_SIZES),
+        "pool_tokens": ("pool, tokens", POOLS),
+        "step": ("step", range(1, longest + 1)),
     }
-    return Player(block_map_answer, options, first, _last, interval_ms=500)
+    return StepCalculator(block_map_answer, options, first, _last, interval_ms=500)

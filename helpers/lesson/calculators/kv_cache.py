@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.formats import number_format
+from ...catalog.hardware import context_of
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, ServeSetup
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.tensor_parallel import rank_read_bytes, rank_weight_bytes
 from ...techniques.kv_cache.plans import TOKEN, CachePlan
-from ..drawing.bars import stacked_bar
-from ..drawing.contexts import Curve, contexts_svg
-from ..drawing.pareto import one_below_another
-from ..drawing.pictures import Picture
-from .kv_layers import RankCache, all_heads_values
-from .kv_words import formula, sentences
+from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_tokens
+from ..drawing.contexts import Curve, contexts
+from ..drawing.pictures import Card
+from ..units import percent, si, three_digits
+from .calculator import Calculator, MemoryAnswer, fits, plural
+from .choices import within_positions
+from .kv_layers import LayerKind, RankCache, all_heads_values
 from .quantization import FORMATS
-from .shell import Calculator, MemoryAnswer
 
 # What the control offers: number formats of the cache, and kinds of cache with what they do not round in BF16.
-CACHES = ["bf16", "fp8-e4m3", "int8", "int4", "int2", "window:1024+4", "window:8192+4"]
-CONTEXTS = [128 * 2**power for power in range(14)]
+CACHES = ("bf16", "fp8-e4m3", "int8", "int4", "int2", "window:1024+4", "window:8192+4")
+CONTEXTS = tuple(128 * 2**power for power in range(14))
+Row = tuple[str, str, str]  # of the formula: name, value, how it comes about
 
 
 @dataclass(frozen=True)
 class KVCacheAnswer(MemoryAnswer):
     """What one rank holds and reads. Figures of a device are None without one, or where its bandwidth is not known."""
 
-    setup: ServeSetup | None = None
-    gpu: Device | None = None
-    tensor_parallel: int = 1
-    cache: RankCache | None = None
+    setup: ServeSetup
+    tensor_parallel: int
+    cache: RankCache
 
     @cached_property
     def a_user_bytes(self) -> int:
@@ -73,16 +76,14 @@ class KVCacheAnswer(MemoryAnswer):
 
     @property
     def seconds_per_step(self) -> float | None:
-        known = self.gpu is not None and self.gpu.memory_bandwidth
-        return self.read_bytes / self.gpu.memory_bytes_per_s if known else None
+        known = self.gpu if self.gpu and self.gpu.memory_bandwidth else None
+        return self.read_bytes / known.memory_bytes_per_s if known else None
 
     @property
-    def figures(self) -> dict[str, object]:
-        """Every number of the answer by name, unrounded, for JSON."""
+    def figures(self) -> dict[str, Any]:
         seconds = self.seconds_per_step
         return {
-            "parts": dict(self.parts),
-            "peak_bytes": self.parts.total,
+            **super().figures,
             "tensor_parallel": self.tensor_parallel,
             "kv_bytes_per_token": self.cache.per_token(self.setup.context),
             "bits_per_value": self.bits_per_value,
@@ -120,12 +121,27 @@ class KVCacheAnswer(MemoryAnswer):
         return f"own attention, {plan.kind if plan.bits else self.setup.kv}{'/token' * (plan.keys == TOKEN)}"
 
     @property
-    def picture(self) -> Picture:
-        bar = stacked_bar(self.title, self.parts, self.capacity_bytes, self.device)
+    def title(self) -> str:
+        setup, ranks = self.setup, self.tensor_parallel
+        each = f" on each of {ranks:,} GPUs" if ranks > 1 else ""
+        asked = f"{plural(setup.users, 'user')} × {setup.context:,} tokens"
+        return f"{setup.model.name}, {asked}: {format_bytes(self.parts['kv_cache'])} of KV cache{each}"
+
+    @property
+    def formula(self) -> tuple[str, ...]:
+        return tuple(f"{name:<13}{value:>11}   {text}" for name, value, text in _formula(self))
+
+    @property
+    def sentence(self) -> str:
+        """What the attention saves, what the cache adds to that, whether it fits, and what sets the speed."""
+        return " ".join((_attention(self.setup), *_kind(self), *_ranks(self), _room(self), *_speed(self)))
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
         saved = self.all_heads_bytes / self.parts["kv_cache"]
         title = f"At {self.setup.context:,} tokens all heads in BF16 would hold {saved:.3g}× this cache"
         here = (self.setup.context, self.parts["kv_cache"])
-        return one_below_another(bar, contexts_svg(title, self.curves, here, self.room_bytes))
+        return (*super().cards, contexts(title, self.curves, here, self.room_bytes))
 
 
 def kv_cache_answer(
@@ -148,26 +164,186 @@ def kv_cache_answer(
     parts = Breakdown(
         parameters=rank_weight_bytes(setup, tensor_parallel), kv_cache=held.total(setup.context, setup.users)
     )
-    size = (where.capacity_bytes, where.title) if where else (None, "")
-    each = f" on each of {tensor_parallel:,} GPUs" if tensor_parallel > 1 else ""
-    users = f"{setup.users:,} user{'s' * (setup.users > 1)}"
-    title = (
-        f"{setup.model.name}, {users} × {setup.context:,} tokens: {format_bytes(parts['kv_cache'])} of KV cache{each}"
+    return KVCacheAnswer(parts, where, setup, tensor_parallel, held)
+
+
+def _formula(answer: KVCacheAnswer) -> Iterator[Row]:
+    """Weights, the cache by kinds of layers, what fits, what a step reads and how long that takes at least."""
+    setup, ranks = answer.setup, answer.tensor_parallel
+    divided = f", divided over {ranks:,} ranks" if ranks > 1 else ""
+    yield (
+        "weights",
+        format_bytes(answer.parts["parameters"]),
+        f"{setup.model.parameters:,} in {setup.weights}{divided}",
     )
-    answer = KVCacheAnswer(title, (), "", parts, *size, setup, where, tensor_parallel, held)
-    return replace(answer, formula=tuple(formula(answer)), sentence=" ".join(sentences(answer)))
+    yield from _cache(answer)
+    if answer.cache.plan.bits:
+        yield ("a value", f"{answer.bits_per_value:.2f} bits", _bits(answer))
+    yield ("a token", format_bytes(answer.cache.per_token(setup.context)), _token(answer))
+    if answer.room_bytes is not None and answer.room_bytes > 0:
+        yield (
+            "users fit",
+            f"{answer.users_that_fit:,}",
+            f"{format_bytes(answer.room_bytes)} beside the weights / {format_bytes(answer.a_user_bytes)} each",
+        )
+        endless = not answer.cache.grows and answer.longest_context == answer.cache.most_tokens
+        yield ("context fits", "any" if endless else f"{answer.longest_context:,}", _longest(answer))
+    yield from _step(answer)
+
+
+def _cache(answer: KVCacheAnswer) -> Iterator[Row]:
+    """One user's, a line for each kind of layers, then everybody's."""
+    held, setup, alone = answer.cache, answer.setup, len(answer.cache.kinds) == 1
+    for kind in held.kinds:
+        name = "a user" if alone else "full layers" if kind.attention.window is None else "window layers"
+        yield (name, format_bytes(held.of_kind(kind, setup.context)), _product(held, kind, setup.context))
+    users = f"{plural(setup.users, 'user')} × {format_bytes(answer.a_user_bytes)}"
+    yield "KV cache", format_bytes(answer.parts["kv_cache"]), users
+
+
+def _product(held: RankCache, kind: LayerKind, context: int) -> str:
+    """The factors of one kind's bytes: 2 × layers × KV heads × head dimension × bytes × tokens."""
+    widths, window = kind.widths, kind.window(held.plan)
+    tokens = min(context, window or context)
+    bits = 8 * held.of_kind(kind, context) / (kind.count * widths.values * tokens)
+    stored = f"{bits / 8:g} B" if bits % 8 == 0 else f"{bits:.2f} bits"
+    if kind.attention.mla:
+        product = f"{kind.count:,} layers × ({widths.key:,} + {widths.value:,}) of the latent"
+    else:
+        product = f"2 × {kind.count:,} layers × {widths.heads:,} KV head{'s' * (widths.heads > 1)} × {widths.key:,}"
+    return f"{product} × {stored} × {tokens:,} tokens{' kept' * (tokens < context)}"
+
+
+def _bits(answer: KVCacheAnswer) -> str:
+    plan, setup = answer.cache.plan, answer.setup
+    packed = quantized_tokens(setup.context, plan.group, plan.residual)
+    rounded = [kind.widths for kind in answer.cache.kinds if kind.attention.window is None]
+    groups = {channel_group(width, plan.group) for one in rounded for width in (one.key, one.value)} | {plan.group}
+    others = ", windows" if len(rounded) < len(answer.cache.kinds) else ""
+    shared = " or ".join(map(str, sorted(groups)))
+    return (
+        f"codes of {plan.bits}, {SCALE_BYTES} B for {shared} of them; in {setup.kv}: newest "
+        f"{setup.context - packed:,} tokens{others}"
+    )
+
+
+def _token(answer: KVCacheAnswer) -> str:
+    """Of what the last token was, since not all layers grow for ever."""
+    held, context = answer.cache, answer.setup.context
+    full = [kind for kind in held.kinds if (kind.window(held.plan) or context) < context]
+    whose = "of one user" + (", per rank" if answer.tensor_parallel > 1 else "")
+    growing = ", in layers that still grow" if len(full) < len(held.kinds) else ", which replaces another"
+    return f"{whose}: token {context:,}{growing if full else ''}"
+
+
+def _longest(answer: KVCacheAnswer) -> str:
+    setup, found = answer.setup, answer.longest_context
+    users = "for one user" if setup.users == 1 else f"for each of {setup.users:,} users"
+    if found == answer.cache.most_tokens:
+        reason = (
+            "all positions that it has"
+            if setup.model.learned_positions
+            else ("or more" if answer.cache.grows else "the windows hold no more")
+        )
+        return f"tokens {users}: {reason}"
+    made_for = setup.model.max_positions
+    beyond = f"; it was made for {made_for:,}" if found and made_for and found > made_for else ""
+    return f"tokens {users}{beyond}"
+
+
+def _step(answer: KVCacheAnswer) -> Iterator[Row]:
+    read, cached = si(answer.read_bytes, "B"), answer.parts["kv_cache"]
+    weights = si(answer.read_bytes - cached, "B")
+    yield ("a step", read, f"read: {weights} of weights, {si(cached, 'B')} of cache")
+    if answer.seconds_per_step and answer.gpu:
+        seconds, users = answer.seconds_per_step, answer.setup.users
+        rate = si(answer.gpu.memory_bytes_per_s, "B/s")
+        in_all = f" each, {three_digits(users / seconds)} in all" if users > 1 else ""
+        yield ("floor", si(seconds, "s"), f"{read} / {rate}: at most {three_digits(1 / seconds)} tokens/s{in_all}")
+
+
+def _attention(setup: ServeSetup) -> str:
+    """The cache in 16 bits on one GPU, against keys and values for every query head and token."""
+    one = setup.model.layers[0].attention
+    saved = setup.context * all_heads_values(setup.model) / setup.model.kv_values(setup.context)
+    bounded = sum(1 for layer in setup.model.layers if (layer.attention.window or setup.context) < setup.context)
+    if one.mla:
+        return f"The latent is {saved:.3g}× smaller than keys and values of all {one.heads} heads."
+    shared = one.kv_heads < one.heads
+    heads = f"{one.kv_heads} KV head{'s' * (one.kv_heads > 1)} for {one.heads} query heads"
+    if bounded:
+        windows = f"windows in {bounded} of {len(setup.model.layers)} layers"
+        both = f"{heads} and {windows}" if shared else windows[0].upper() + windows[1:]
+        return f"{both} make this cache {saved:.3g}× smaller than all heads and tokens would."
+    if shared:
+        return f"{heads} make this cache {saved:.3g}× smaller than one for each would."
+    return "Every head has keys and values of its own."
+
+
+def _kind(answer: KVCacheAnswer) -> Iterator[str]:
+    """What rounding saves of what its bits promise, and what a window forgets."""
+    plan, setup = answer.cache.plan, answer.setup
+    plain = RankCache.of(setup, None, answer.tensor_parallel).total(setup.context)
+    saved = plain / answer.a_user_bytes
+    if plan.bits and saved == 1:
+        yield f"{plan.kind} has rounded nothing yet: tokens wait in {setup.kv} until a group is full."
+    elif plan.bits and saved < 1:
+        yield f"{plan.kind} is larger than {setup.kv} here: its scales take more than its codes spare."
+    elif plan.bits:
+        promised = number_format(setup.kv).value_bits / plan.bits
+        yield f"{plan.kind} is {saved:.2f}× smaller than {setup.kv}, not {promised:g}×."
+    elif plan.kind == "window" and setup.context > plan.window + plan.sinks:
+        yield (
+            f"Of {setup.context:,} tokens the last {plan.window:,} and the first {plan.sinks:,} are kept: what was "
+            "said between them is forgotten."
+        )
+
+
+def _ranks(answer: KVCacheAnswer) -> Iterator[str]:
+    """Where tensor parallelism divides the cache less than it seems."""
+    one, ranks = answer.setup.model.layers[0].attention, answer.tensor_parallel
+    if ranks > 1 and one.mla:
+        yield "The latent is whole on every rank: tensor parallelism divides weights, not this cache."
+    elif ranks > one.kv_heads:
+        heads = f"{one.kv_heads} KV heads" if one.kv_heads > 1 else "One KV head"
+        yield f"{heads} on {ranks} ranks: each is held {ranks // one.kv_heads} times."
+
+
+def _room(answer: KVCacheAnswer) -> str:
+    need, gpu, room, users = answer.parts.total, answer.gpu, answer.room_bytes, answer.users_that_fit
+    if gpu is None or room is None or users is None:
+        return f"Weights and cache need {format_bytes(need)}; a step's activations come on top."
+    if room <= 0:
+        return f"Does not fit the {gpu.title}: the weights alone are {format_bytes(-room)} too large."
+    if need <= gpu.capacity_bytes:
+        most = f": at most {plural(users, 'user')} at this context"
+        return fits(need, gpu, f" for activations and {context_of(gpu)}{most}")
+    count = answer.setup.users
+    fitting = f"{users:,} of the {count:,} users would fit" if users else "not even one user fits"
+    shorter = f"; {'it' if count == 1 else 'all'} would with up to {answer.longest_context:,} tokens"
+    return f"{fits(need, gpu)} At this context {fitting}{shorter if answer.longest_context else ''}."
+
+
+def _speed(answer: KVCacheAnswer) -> Iterator[str]:
+    """Cache is read for each user, weights once for all: so there is a rate that no number of users exceeds."""
+    share = answer.parts["kv_cache"] / answer.read_bytes
+    text = f"{percent(share)} of what a step reads is cache"
+    if answer.seconds_per_step and answer.gpu and share > 0.5:
+        most = three_digits(answer.gpu.memory_bytes_per_s / answer.a_user_bytes)
+        text += f": however many users share the weights, {most} tokens/s in all are the end"
+    yield f"{text}."
 
 
 def kv_cache(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `kv_cache(model="deepseek-v3", gpu="h200", cache="int4")`."""
     options = {
-        "model": ("model", list(MODELS)),
-        "gpu": ("GPU", list(DEVICES)),
+        "model": ("model", tuple(MODELS)),
+        "gpu": ("GPU", tuple(DEVICES)),
         "weights": ("weights", FORMATS),
         "cache": ("cache", CACHES),
         "context": ("context", CONTEXTS),
-        "users": ("users", [2**power for power in range(11)]),
-        "tensor_parallel": ("tensor parallel", [1, 2, 4, 8]),
+        "users": ("users", tuple(2**power for power in range(11))),
+        "tensor_parallel": ("tensor parallel", (1, 2, 4, 8)),
     }
     first = {
         "model": "llama-3-8b",
@@ -181,9 +357,8 @@ def kv_cache(**start: object) -> Calculator:
     return Calculator(_compute, options, {**first, **start})
 
 
-def _compute(model: str, gpu: str, cache: str, context: int, tensor_parallel: int, **choices: object) -> KVCacheAnswer:
-    """A model with a table of positions gets no more context than it has."""
+def _compute(model: str, gpu: str, cache: str, context: int, tensor_parallel: int, **choices: Any) -> KVCacheAnswer:
     shape = resolve_model(model)
-    tokens = min(context, shape.max_positions) if shape.learned_positions else context
+    tokens = within_positions(shape, context)
     kv, kind = (cache, None) if cache in KV_FORMATS else ("bf16", cache)
     return kv_cache_answer(ServeSetup(shape, kv=kv, context=tokens, **choices), gpu, kind, tensor_parallel)

@@ -48,7 +48,7 @@ def operator(name: str) -> Operator:
 
 def checked_sizes(name: str, sizes: Mapping[str, object]) -> dict[str, int]:
     """Exactly the sizes that the operator takes, each from 1 to LARGEST; those not given are Llama-3-8B's."""
-    takes = operator(name).sizes
+    takes, given = operator(name).sizes, {}
     for size, value in sizes.items():
         if size not in takes:
             raise WorkbookError(f"{name} takes no {size}", ", ".join(takes), f"leave {size} out")
@@ -56,7 +56,8 @@ def checked_sizes(name: str, sizes: Mapping[str, object]) -> dict[str, int]:
             raise WorkbookError(
                 f"{size} is {value!r}", f"a whole number from 1 to {LARGEST:,}", f"pass {size} as an int: {SIZES[size]}"
             )
-    full = {size: sizes.get(size, DEFAULTS[size]) for size in takes}
+        given[size] = value
+    full = {size: given.get(size, DEFAULTS[size]) for size in takes}
     if "heads" in full and full["width"] % full["heads"]:
         raise WorkbookError(
             f"width {full['width']:,} is not divided by {full['heads']} heads",
@@ -89,9 +90,13 @@ def _rows_terms(flops: str, read: str = "", written: str = "") -> Callable[..., 
     """The terms of an operator that reads and writes rows once; `read` and `written` are what comes on top."""
 
     def terms(number: str, tokens: int, width: int) -> Terms:
-        rows, sizes = f"{tokens:,} × {width:,}", {"tokens": f"{tokens:,}", "width": f"{width:,}", "size": _size(number)}
+        rows = f"{tokens:,} × {width:,}"
+        sizes = {"tokens": f"{tokens:,}", "width": f"{width:,}", "size": str(_size(number))}
         plain = rows + " × {size} B"
-        return tuple(text.format(rows=rows, **sizes) for text in (flops, read or plain, written or plain))
+        counted, moved_in, moved_out = (
+            text.format(rows=rows, **sizes) for text in (flops, read or plain, written or plain)
+        )
+        return counted, moved_in, moved_out
 
     return terms
 

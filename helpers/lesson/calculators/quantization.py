@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.formats import number_format
@@ -15,9 +16,10 @@ from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.weights import KEPT, is_quantized, weight_parts
 from ..units import si
-from .shell import Calculator, MemoryAnswer
+from .calculator import Calculator, MemoryAnswer, fits
+from .choices import within_positions
 
-FORMATS = [
+FORMATS = (
     "bf16",
     "fp8-e4m3",
     "int8",
@@ -31,7 +33,7 @@ FORMATS = [
     "int3-g128",
     "int2-g64",
     "mxfp4",
-]
+)
 # What the control offers; `quantization_answer` takes any list of parts and names.
 SKIPPED = {
     "as the format's tool does": None,
@@ -46,8 +48,7 @@ SKIPPED = {
 class QuantizationAnswer(MemoryAnswer):
     """Bytes of the weights by what they are, and one user's KV cache."""
 
-    setup: ServeSetup | None = None
-    gpu: Device | None = None
+    setup: ServeSetup
 
     @property
     def weight_bytes(self) -> int:
@@ -59,7 +60,7 @@ class QuantizationAnswer(MemoryAnswer):
         return 8 * self.weight_bytes / self.setup.model.parameters
 
     @property
-    def fits(self) -> tuple[str, ...]:
+    def devices(self) -> tuple[str, ...]:
         """The devices of the catalogue that hold weights and cache, the smallest first."""
         by_size = sorted(DEVICES.values(), key=lambda entry: entry.capacity_bytes)
         return tuple(entry.name for entry in by_size if entry.capacity_bytes >= self.parts.total)
@@ -72,17 +73,29 @@ class QuantizationAnswer(MemoryAnswer):
     @property
     def seconds_per_token(self) -> float | None:
         """The floor of a decode step; None without a device whose bandwidth is known."""
-        known = self.gpu is not None and self.gpu.memory_bandwidth
-        return self.decode_bytes / self.gpu.memory_bytes_per_s if known else None
+        known = self.gpu if self.gpu and self.gpu.memory_bandwidth else None
+        return self.decode_bytes / known.memory_bytes_per_s if known else None
 
     @property
-    def figures(self) -> dict[str, object]:
-        """Every number of the answer by name, unrounded, for JSON."""
+    def title(self) -> str:
+        size, bits = format_bytes(self.weight_bytes), f"{self.bits_per_parameter:.2f} bits a parameter"
+        return f"{self.setup.model.name} in {self.setup.weights}: {size}, {bits}"
+
+    @property
+    def formula(self) -> tuple[str, ...]:
+        return tuple(f"{name:<12}{value:>12}   {text}" for name, value, text in _formula(self))
+
+    @property
+    def sentence(self) -> str:
+        return " ".join(_sentences(self))
+
+    @property
+    def figures(self) -> dict[str, Any]:
         return {
             "parts": dict(self.parts),
             "weight_bytes": self.weight_bytes,
             "bits_per_parameter": self.bits_per_parameter,
-            "fits": list(self.fits),
+            "fits": list(self.devices),
             "decode_bytes": self.decode_bytes,
             "seconds_per_token": self.seconds_per_token,
         }
@@ -108,32 +121,19 @@ def quantization_answer(
     setup, where = ServeSetup(model, weights, context=context, skipped=skipped), device(gpu) if gpu else None
     parts = {**weight_parts(setup), "kv_cache": budget.serve(setup).parts["kv_cache"]}
     shown = Breakdown({part: size for part, size in parts.items() if size})
-    size = (where.capacity_bytes, where.title) if where else (None, "")
-    answer = QuantizationAnswer("", (), "", shown, *size, setup, where)
-    title = (
-        f"{setup.model.name} in {setup.weights}: {format_bytes(answer.weight_bytes)}, "
-        f"{answer.bits_per_parameter:.2f} bits a parameter"
-    )
-    return replace(answer, title=title, formula=tuple(_formula(answer)), sentence=" ".join(_sentences(answer)))
+    return QuantizationAnswer(shown, where, setup)
 
 
-def _formula(answer: QuantizationAnswer) -> Iterator[str]:
+def _formula(answer: QuantizationAnswer) -> Iterator[tuple[str, str, str]]:
     """One line per part, numbers substituted, then the floor."""
     explained, read = _explained(answer.setup), answer.decode_bytes
     for part, size in answer.parts.items():
-        yield _line("KV cache" if part == "kv_cache" else part, format_bytes(size), explained[part])
-    yield _line("a token", format_bytes(read), "read: one row of the embedding, the chosen experts, all else")
-    if answer.seconds_per_token:
+        yield "KV cache" if part == "kv_cache" else part, format_bytes(size), explained[part]
+    yield "a token", format_bytes(read), "read: one row of the embedding, the chosen experts, all else"
+    if answer.seconds_per_token and answer.gpu:
         rate = answer.gpu.memory_bytes_per_s
-        yield _line(
-            "floor",
-            si(answer.seconds_per_token, "s"),
-            f"{si(read, 'B')} / {si(rate, 'B/s')}: at most {rate / read:,.0f} tokens/s",
-        )
-
-
-def _line(name: str, value: str, text: str) -> str:
-    return f"{name:<12}{value:>12}   {text}"
+        most = f"at most {rate / read:,.0f} tokens/s"
+        yield "floor", si(answer.seconds_per_token, "s"), f"{si(read, 'B')} / {si(rate, 'B/s')}: {most}"
 
 
 def _explained(setup: ServeSetup) -> dict[str, str]:
@@ -153,7 +153,7 @@ def _explained(setup: ServeSetup) -> dict[str, str]:
 
 def _groups(setup: ServeSetup) -> tuple[list[LinearGroup], list[LinearGroup]]:
     """The linear layers that are quantized, and those that are not."""
-    found: tuple[list, list] = ([], [])
+    found: tuple[list[LinearGroup], list[LinearGroup]] = ([], [])
     for group in setup.model.linears():
         found[not is_quantized(setup, group)].append(group)
     return found
@@ -168,16 +168,11 @@ def _sentences(answer: QuantizationAnswer) -> Iterator[str]:
     if setup.skipped is None and "experts" in number_format(setup.weights).keeps and _experts(setup.model):
         yield "The experts stay as they are: Transformers stacks them in a tensor that bitsandbytes passes over."
     if answer.gpu:
-        spare = answer.capacity_bytes - answer.parts.total
-        yield (
-            f"Fits the {answer.device} with {format_bytes(spare)} to spare."
-            if spare >= 0
-            else f"Does not fit the {answer.device}: {format_bytes(-spare)} too much."
-        )
-    more = f" and {len(answer.fits) - 3} more" if len(answer.fits) > 3 else ""
+        yield fits(answer.parts.total, answer.gpu)
+    more = f" and {len(answer.devices) - 3} more" if len(answer.devices) > 3 else ""
     yield (
-        f"The smallest that hold it: {', '.join(answer.fits[:3])}{more}."
-        if answer.fits
+        f"The smallest that hold it: {', '.join(answer.devices[:3])}{more}."
+        if answer.devices
         else "No device of the catalogue holds it."
     )
 
@@ -189,11 +184,11 @@ def _experts(shape: ModelShape) -> bool:
 def quantization(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `quantization(model="mixtral-8x7b", weights="int4-g128")`."""
     options = {
-        "model": ("model", list(MODELS)),
+        "model": ("model", tuple(MODELS)),
         "weights": ("weights", FORMATS),
-        "skipped": ("skipped", list(SKIPPED)),
-        "gpu": ("GPU", list(DEVICES)),
-        "context": ("context", [2048 * 2**power for power in range(8)]),
+        "skipped": ("skipped", tuple(SKIPPED)),
+        "gpu": ("GPU", tuple(DEVICES)),
+        "context": ("context", tuple(2048 * 2**power for power in range(8))),
     }
     first = {
         "model": "llama-3-8b",
@@ -205,8 +200,7 @@ def quantization(**start: object) -> Calculator:
     return Calculator(_compute, options, {**first, **start})
 
 
-def _compute(skipped: str, model: str, context: int, **choices: object) -> QuantizationAnswer:
-    """A model with a table of positions gets no more context than it has."""
+def _compute(skipped: str, model: str, context: int, **choices: Any) -> QuantizationAnswer:
     shape = resolve_model(model)
-    tokens = min(context, shape.max_positions) if shape.learned_positions else context
+    tokens = within_positions(shape, context)
     return quantization_answer(shape, skipped=SKIPPED.get(skipped, skipped), context=tokens, **choices)

@@ -5,41 +5,53 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format as named_format
 from ...memory.closed_form.work import COMPUTE, MEMORY, Roof, Work
-from ..drawing.pictures import Picture
-from ..drawing.roofline_svg import roofline_svg
+from ..drawing.pictures import Card
 from ..drawing.rooflines import chart
 from ..units import percent, si, three_digits
+from .calculator import Calculator, CalculatorAnswer, Values
 from .operators import DEFAULTS, LARGEST, OPERATORS, Operator, checked_sizes, operator
-from .shell import Answer, Calculator
 
 LAUNCH_SECONDS = 1e-6  # below it no kernel ends: CUDA takes microseconds to start one
 
 
 @dataclass(frozen=True)
-class RooflineAnswer(Answer):
+class RooflineAnswer(CalculatorAnswer):
     """An operator under a roof; `tokens_at_ridge` are the fewest that compute limits, None if none up to LARGEST."""
 
     op: str
+    gpu: Device
+    number_format: str
+    sizes: Mapping[str, int]
     work: Work
     roof: Roof
     tokens_at_ridge: int | None
 
     @property
-    def picture(self) -> Picture:
-        return roofline_svg(self.title, self.roof, self.op, self.work)
+    def title(self) -> str:
+        seconds = si(self.roof.seconds(self.work), "s")
+        return f"{self.op}, {self.gpu.title}: {seconds} at least, {self.roof.bound(self.work)}-bound"
 
     @property
-    def png(self) -> bytes:
-        return chart(self.title, self.roof, {self.op: (self.work, None)}).png
+    def formula(self) -> tuple[str, ...]:
+        return tuple(_formula(operator(self.op), self.roof, self.work, self.number_format, self.sizes))
 
     @property
-    def figures(self) -> dict[str, object]:
-        """Every number of the answer by name, unrounded, for JSON."""
+    def sentence(self) -> str:
+        limit = _sentence(operator(self.op), self.roof, self.work, self.tokens_at_ridge)
+        return " ".join((limit, *_limits(self.gpu, self.roof, self.work)))
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        return (chart(self.title, self.roof, {self.op: (self.work, None)}, height=300, decades=True),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
         work, roof = self.work, self.roof
         return {
             "flops": work.flops,
@@ -68,12 +80,7 @@ def roofline_answer(gpu: str | Device, op: str, number_format: str = "bf16", **s
     roof = Roof.of(where, _rate_format(where, op, number))
     full = checked_sizes(op, sizes)
     work = rule.work(number, **full)
-    crossing = _tokens_at_ridge(rule, roof, number, full)
-    seconds, bound = si(roof.seconds(work), "s"), roof.bound(work)
-    title = f"{op}, {where.title}: {seconds} at least, {bound}-bound"
-    formula = tuple(_formula(rule, roof, work, number, full))
-    sentence = " ".join((_sentence(rule, roof, work, crossing), *_limits(where, roof, work)))
-    return RooflineAnswer(title, formula, sentence, op, work, roof, crossing)
+    return RooflineAnswer(op, where, number, full, work, roof, _tokens_at_ridge(rule, roof, number, full))
 
 
 def _rate_format(where: Device, op: str, number: str) -> str:
@@ -127,19 +134,19 @@ def _sentence(rule: Operator, roof: Roof, work: Work, crossing: int | None) -> s
     by_memory, by_compute = work.bytes / roof.bytes_per_s, work.flops / roof.flops_per_s
     if roof.bound(work) == MEMORY:
         wider = si(max(by_memory / 2, by_compute), "s")
-        told = (
+        limit = (
             f"Memory is the limit: computing fills {percent(by_compute / by_memory)} of that time. A card that "
             f"computes twice as fast changes nothing here; twice the bandwidth makes it {wider}."
         )
         more = rule.cure if crossing is None and rule.cure else _more_tokens(crossing)
     else:
         faster = si(max(by_memory, by_compute / 2), "s")
-        told = (
+        limit = (
             f"Compute is the limit: moving bytes fills {percent(by_memory / by_compute)} of that time. Twice the "
             f"bandwidth changes nothing here; twice the FLOP rate makes it {faster}."
         )
         more = f"Below {crossing:,} tokens memory is the limit." if crossing and crossing > 1 else ""
-    return f"{told} {more}".rstrip()
+    return f"{limit} {more}".rstrip()
 
 
 def _limits(where: Device, roof: Roof, work: Work) -> Iterator[str]:
@@ -164,7 +171,7 @@ def roofline(**start: object) -> Calculator:
     """
     powers = [2**power for power in range(17)]
     options = {
-        "gpu": ("GPU", [name for name, entry in DEVICES.items() if entry.peak_flops]),
+        "gpu": ("GPU", tuple(name for name, entry in DEVICES.items() if entry.peak_flops)),
         "op": ("operator", list(OPERATORS)),
         "number_format": ("number format", ["fp32", "tf32", "bf16", "fp16", "fp8-e4m3"]),
         "tokens": ("tokens", powers),
@@ -178,7 +185,7 @@ def roofline(**start: object) -> Calculator:
     return Calculator(_compute, options, first, _used)
 
 
-def _used(values: Mapping[str, object]) -> set[str]:
+def _used(values: Values) -> set[str]:
     return {"gpu", "op", "number_format", *operator(values["op"]).sizes}
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError
-from ...catalog.models import MODELS
-from ...catalog.models import model as resolve_model
+from ...catalog.hardware import REFERENCE, spare_goes_to, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import OFFLOADS, TrainSetup
-from ...memory.closed_form import activations, budget
+from ...memory.closed_form import budget
 from ...memory.closed_form import zero as sharding
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.closed_form.ring import Traffic
-from ..drawing.bars import stacked_rows
-from ..drawing.pictures import Picture
-from ..drawing.plots import stacked_bars
-from ..units import si
-from .shell import Calculator, MemoryAnswer
-from .zero_words import NAMES, at_stage, by_kind, fits, formula, sentences
+from ...memory.closed_form.zero import Traffic
+from ..drawing.bars import stacked_bars
+from ..drawing.pictures import Card
+from ..units import percent, si
+from .calculator import Calculator, MemoryAnswer, fits, plural
+from .choices import MICRO_BATCHES, SEQUENCES, train_setup, trained_models
 
+NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+NEVER_DIVIDED = ("activations", "logits", "workspace")
+TIERS = {"device": "", "host": ", in host memory", "nvme": ", on NVMe"}
+MOST_RANKS = 4096
 OWN_LINK = "the GPU's own"
 LINKS: dict[str, float | None] = {
     OWN_LINK: None,
@@ -44,17 +48,19 @@ class StageRow:
     def peak_bytes(self) -> int:
         return self.parts.total
 
+    def fits(self, capacity_bytes: int | None) -> bool | None:
+        """Whether the peak is within the device; None without one."""
+        return None if capacity_bytes is None else self.peak_bytes <= capacity_bytes
+
 
 @dataclass(frozen=True)
 class ZeroAnswer(MemoryAnswer):
     """The chosen stage among all four. A floor is None where a rate is not known, or no GPU is named."""
 
-    setup: TrainSetup | None = None
-    rows: tuple[StageRow, ...] = ()
-    link: str = ""
-    link_s: float | None = None
-    compute_s: float | None = None
-    host_s: float | None = None
+    setup: TrainSetup
+    rows: tuple[StageRow, ...]
+    link: str
+    link_bytes_per_s: float | None
 
     @property
     def chosen(self) -> StageRow:
@@ -66,21 +72,47 @@ class ZeroAnswer(MemoryAnswer):
         return sharding.link_bytes(self.setup)
 
     @property
-    def bars(self) -> dict[str, Breakdown]:
-        return {NAMES[row.stage]: row.parts for row in self.rows}
+    def link_s(self) -> float | None:
+        rate = self.link_bytes_per_s
+        return sharding.floor_s(self.chosen.traffic, rate) if rate else None
 
     @property
-    def picture(self) -> Picture:
-        return stacked_rows(self.title, self.bars, NAMES[self.setup.zero], self.capacity_bytes, self.device)
+    def compute_s(self) -> float | None:
+        """The step's FLOPs at the GPU's peak; None where the GPU has none in the recipe's format."""
+        wanted = self.setup.precision_recipe.activation_format
+        if self.gpu is None or wanted not in self.gpu.peak_flops:
+            return None
+        return budget.step_flops(self.setup).total / self.gpu.flops_per_s(wanted)
 
     @property
-    def png(self) -> bytes:
-        rows = {f"› {name}" if name == NAMES[self.setup.zero] else name: parts for name, parts in self.bars.items()}
-        return stacked_bars(self.title, rows, {self.device: self.capacity_bytes} if self.capacity_bytes else None).png
+    def host_s(self) -> float | None:
+        """What offload moves, over PCIe; None where it moves nothing, or GPU and host share one memory."""
+        gpu, moved = self.gpu, self.moved
+        if gpu is None or gpu.unified or "pcie" not in gpu.links or not (moved.down_bytes or moved.up_bytes):
+            return None
+        return moved.floor_s(gpu.link_bytes_per_s("pcie"))
 
     @property
-    def figures(self) -> dict[str, object]:
-        """Every number of the answer by name, unrounded, for JSON."""
+    def title(self) -> str:
+        ranks, size = plural(self.setup.ranks, "rank"), format_bytes(self.chosen.peak_bytes)
+        return f"{self.setup.model.name}, {NAMES[self.setup.zero]} on {ranks}: {size} on each"
+
+    @property
+    def formula(self) -> tuple[str, ...]:
+        return (*_table(self), *_held(self), *_sent(self))
+
+    @property
+    def sentence(self) -> str:
+        """What is divided, whether it fits, and what sets the time: each only as far as it is true."""
+        return " ".join((_divided(self), *_undivided(self), *_room(self), *_time(self), *without_cuda(self.gpu)))
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        bars = {NAMES[row.stage]: row.parts for row in self.rows}
+        return (stacked_bars(self.title, bars, self.capacities, NAMES[self.setup.zero]),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
         one = self.chosen
         stages = [
             {
@@ -89,17 +121,15 @@ class ZeroAnswer(MemoryAnswer):
                 "peak_bytes": row.peak_bytes,
                 "payload_bytes": row.traffic.payload_bytes,
                 "sent_bytes": row.traffic.sent_bytes,
-                "fits": fits(row, self.capacity_bytes),
+                "fits": row.fits(self.capacity_bytes),
             }
             for row in self.rows
         ]
-        held = {tier: dict(getattr(one.held, tier)) for tier in ("device", "host", "nvme")}
         return {
-            "parts": dict(self.parts),
-            "peak_bytes": self.parts.total,
+            **super().figures,
             "stage": one.stage,
-            "held": held,
-            "collectives": by_kind(one.traffic),
+            "held": {tier: dict(getattr(one.held, tier)) for tier in TIERS},
+            "collectives": _by_kind(one.traffic),
             "sent_bytes": one.traffic.sent_bytes,
             "offload": vars(self.moved),
             "link": self.link or None,
@@ -122,30 +152,22 @@ def zero_answer(setup: TrainSetup, gpu: str | Device | None = None, link: str | 
     (8.5, 0.12, 0.36)
     """
     where = device(gpu) if gpu else None
-    rows = tuple(_row(at_stage(setup, stage)) for stage in range(len(NAMES)))
-    one = rows[setup.zero]
-    name, rate = _link(where, link)
-    size = (where.capacity_bytes, where.title) if where else (None, "")
-    ranks = f"{setup.ranks:,} rank{'s' * (setup.ranks > 1)}"
-    title = f"{setup.model.name}, {NAMES[setup.zero]} on {ranks}: {format_bytes(one.peak_bytes)} on each"
-    answer = ZeroAnswer(
-        title,
-        (),
-        "",
-        one.parts,
-        *size,
+    rows = tuple(_row(at_stage(setup, stage), where) for stage in range(len(NAMES)))
+    return ZeroAnswer(rows[setup.zero].parts, where, setup, rows, *_link(where, link))
+
+
+def at_stage(setup: TrainSetup, stage: int) -> TrainSetup:
+    """The same run at another stage, without the offloads that this one has not."""
+    return replace(
         setup,
-        rows,
-        name,
-        sharding.floor_s(one.traffic, rate) if rate else None,
-        _compute_s(setup, where),
-        _host_s(setup, where),
+        zero=stage,
+        offload_optimizer=setup.offload_optimizer if stage else "none",
+        offload_parameters=setup.offload_parameters if stage == 3 else "none",
     )
-    return replace(answer, formula=tuple(formula(answer, rate)), sentence=" ".join(sentences(answer)))
 
 
-def _row(setup: TrainSetup) -> StageRow:
-    peak = budget.train(setup, cuda=True).peak
+def _row(setup: TrainSetup, where: Device | None) -> StageRow:
+    peak = budget.train(setup, where or REFERENCE).peak
     return StageRow(setup.zero, peak.parts, peak.name, sharding.held(setup), sharding.traffic(setup))
 
 
@@ -163,35 +185,166 @@ def _link(where: Device | None, link: str | float | None) -> tuple[str, float | 
     return f"{name} of the {where.title}", where.link_bytes_per_s(name)
 
 
-def _compute_s(setup: TrainSetup, where: Device | None) -> float | None:
-    """The step's FLOPs at the GPU's peak; None where the GPU has none in the recipe's format."""
-    wanted = setup.precision_recipe.activation_format
-    if where is None or wanted not in where.peak_flops:
-        return None
-    return budget.step_flops(setup).total / where.flops_per_s(wanted)
+def _by_kind(traffic: Traffic) -> dict[str, dict[str, int]]:
+    parts = {kind: traffic.of(kind) for kind in traffic.kinds}
+    return {
+        kind: {"calls": len(one.calls), "payload_bytes": one.payload_bytes, "sent_bytes": one.sent_bytes}
+        for kind, one in parts.items()
+    }
 
 
-def _host_s(setup: TrainSetup, where: Device | None) -> float | None:
-    moved = sharding.link_bytes(setup)
-    if where is None or where.unified or "pcie" not in where.links or not (moved.down_bytes or moved.up_bytes):
+def _table(answer: ZeroAnswer) -> Iterator[str]:
+    last = "   fits" if answer.capacity_bytes else ""
+    heads = ("parameters", "gradients", "optimizer", "the rest", "peak", "sent")
+    yield f"  {'':<9}" + "".join(f"{head:>12}" for head in heads) + last
+    for row in answer.rows:
+        first = [row.parts.get(part, 0) for part in heads[:3]]
+        sizes = (*first, row.peak_bytes - sum(first), row.peak_bytes, row.traffic.sent_bytes)
+        fitting = {None: "", True: "   yes", False: "   no"}[row.fits(answer.capacity_bytes)]
+        mark = "›" if row is answer.chosen else " "
+        yield f"{mark} {NAMES[row.stage]:<9}" + "".join(f"{format_bytes(size):>12}" for size in sizes) + fitting
+
+
+def _held(answer: ZeroAnswer) -> Iterator[str]:
+    """Where shards live between backward and step, and what the rest of the peak is."""
+    setup, row = answer.setup, answer.chosen
+    rest = ", ".join(f"{part} {format_bytes(row.parts[part])}" for part in NEVER_DIVIDED if part in row.parts)
+    yield f"{'peak':<12}{format_bytes(row.peak_bytes):>12}   {row.peak_name}; not divided: {rest}"
+    n, recipe = setup.model.parameters, setup.precision_recipe
+    explained = (
+        ("parameters", 3, f"{n:,} × {recipe.weight_bytes} B"),
+        ("gradients", 2, f"{n:,} × {recipe.grad_bytes} B"),
+        ("optimizer", 1, _states(setup)),
+    )
+    for part, stage, what in explained:
+        tier = next(tier for tier in TIERS if getattr(row.held, tier)[part] or tier == "nvme")
+        size = getattr(row.held, tier)[part]
+        share = f" / {setup.ranks:,} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
+        yield f"{part:<12}{format_bytes(size):>12}   {what}{share}{TIERS[tier]}, after the backward"
+    for tier in ("host", "nvme"):
+        total = getattr(row.held, tier).total
+        if total:
+            everywhere = format_bytes(total * setup.ranks)
+            yield f"{tier:<12}{format_bytes(total):>12}   a rank; {everywhere} for all {setup.ranks:,}"
+
+
+def _states(setup: TrainSetup) -> str:
+    """What the optimizer keeps: in another memory a copy of the weights too, for it steps there."""
+    if setup.offload_optimizer != "none":
+        return "states and the weights that they update"
+    return "states and master copy" if setup.precision_recipe.master_bytes else "states"
+
+
+def _sent(answer: ZeroAnswer) -> Iterator[str]:
+    """Collectives, and the least time that link, arithmetic and host need."""
+    setup, moved = answer.setup, answer.moved
+    for kind, one in _by_kind(answer.chosen.traffic).items():
+        ring = f"{2 if kind == 'all_reduce' else 1} × {setup.ranks - 1:,}/{setup.ranks:,}"
+        yield (
+            f"{kind.replace('_', '-'):<15}{format_bytes(one['sent_bytes']):>11}   sent: "
+            f"{format_bytes(one['payload_bytes'])} in {one['calls']} calls × {ring}"
+        )
+    if answer.link_s is not None and answer.link_bytes_per_s:
+        rate = si(answer.link_bytes_per_s, "B/s")
+        yield f"{'link':<12}{si(answer.link_s, 's'):>12}   at {rate} each way, {answer.link}"
+    if answer.compute_s is not None:
+        flops = si(budget.step_flops(setup).total, "FLOP")
+        yield f"{'arithmetic':<12}{si(answer.compute_s, 's'):>12}   {flops} at the GPU's peak"
+    if moved.down_bytes or moved.up_bytes:
+        took = "" if answer.host_s is None else f"; at least {si(answer.host_s, 's')} over PCIe"
+        up = format_bytes(moved.up_bytes)
+        yield f"{'offload':<12}{format_bytes(moved.down_bytes):>12}   down to the host, {up} up{took}"
+    if moved.nvme_read_bytes:
+        written = f"{format_bytes(moved.nvme_written_bytes)} written"
+        yield f"{'nvme':<12}{format_bytes(moved.nvme_read_bytes):>12}   read, {written}, per rank and step"
+
+
+def _divided(answer: ZeroAnswer) -> str:
+    setup, here = answer.setup, answer.chosen.held.device.total
+    whole = answer.rows[0].held.device.total
+    if setup.ranks == 1:
+        offload = ", and only the offload takes bytes off the GPU" if answer.moved.up_bytes else ""
+        return f"ZeRO does not help one rank: there is nobody to share with{offload}."
+    if not setup.zero:
+        return f"All {setup.ranks:,} ranks hold the same {format_bytes(whole)} of parameters, gradients and states."
+    return (
+        f"{NAMES[setup.zero]} leaves {format_bytes(here)} of {format_bytes(whole)} of parameters, gradients and states "
+        f"on each of {setup.ranks:,} GPUs."
+    )
+
+
+def _undivided(answer: ZeroAnswer) -> Iterator[str]:
+    rest = sum(answer.parts.get(part, 0) for part in NEVER_DIVIDED)
+    if answer.setup.zero and rest > answer.parts.total / 2:
+        yield (
+            f"{percent(rest / answer.parts.total)} of the peak are activations, logits and what is whole for a "
+            "while: no stage divides those."
+        )
+
+
+def _room(answer: ZeroAnswer) -> Iterator[str]:
+    """Fits or not; if not, the lowest stage that does, or the ranks that stage 3 needs."""
+    if not answer.gpu:
+        return
+    yield fits(answer.parts.total, answer.gpu, f", from which {spare_goes_to(answer.gpu)} still take their part")
+    if answer.parts.total <= answer.gpu.capacity_bytes:
+        return
+    lowest = next((row for row in answer.rows if row.fits(answer.capacity_bytes)), None)
+    if lowest:
+        yield f"The lowest stage that fits: {NAMES[lowest.stage]}."
+        return
+    ranks = fewest_ranks(answer.setup, answer.gpu.capacity_bytes, answer.gpu)
+    yield (
+        f"ZeRO-3 on {ranks:,} ranks would fit."
+        if ranks
+        else f"ZeRO-3 would not fit on {MOST_RANKS:,} ranks either: the micro-batch, checkpointing, the recipe or an "
+        "offload must change."
+    )
+
+
+def fewest_ranks(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> int | None:
+    """The fewest ranks, doubled from those of `setup`, whose peak on `gpu` at stage 3 is within `capacity_bytes`."""
+
+    def held_by(ranks: int) -> bool:
+        return budget.train(replace(at_stage(setup, 3), ranks=ranks), gpu).peak_bytes <= capacity_bytes
+
+    counts = [setup.ranks]
+    while counts[-1] * 2 <= MOST_RANKS:
+        counts.append(counts[-1] * 2)
+    if not held_by(counts[-1]):
         return None
-    return moved.floor_s(where.link_bytes_per_s("pcie"))
+    return next(ranks for ranks in counts if held_by(ranks))
+
+
+def _time(answer: ZeroAnswer) -> Iterator[str]:
+    """Which floor is the higher one. They overlap at best: a step takes at least the largest of them."""
+    work = answer.compute_s
+    if answer.setup.ranks > 1 and answer.link_s is not None and work:
+        sending, working = si(answer.link_s, "s"), si(work, "s")
+        cure = "a larger micro-batch" if answer.setup.zero > 1 else "a larger micro-batch, or accumulation,"
+        yield (
+            f"The link is too slow for it: {sending} to send against {working} of arithmetic; {cure} makes up for it."
+            if answer.link_s > work
+            else f"Sending takes {sending} at least and can hide behind {working} of arithmetic."
+        )
+    if answer.host_s is not None and work and answer.host_s > work:
+        yield f"The way to the host takes longer than the arithmetic: {si(answer.host_s, 's')}."
 
 
 def zero(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `zero(model="llama-2-70b", ranks=16, stage=3)`."""
     options = {
-        "model": ("model", _models()),
-        "gpu": ("GPU", list(DEVICES)),
-        "precision": ("precision", list(PRECISIONS)),
+        "model": ("model", trained_models()),
+        "gpu": ("GPU", tuple(DEVICES)),
+        "precision": ("precision", tuple(PRECISIONS)),
         "stage": ("ZeRO stage", [0, 1, 2, 3]),
         "ranks": ("world size", [2**power for power in range(13)]),
-        "link": ("link", list(LINKS)),
-        "micro_batch": ("micro-batch", [1, 2, 4, 8, 16, 32, 64]),
-        "sequence": ("sequence", [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]),
+        "link": ("link", tuple(LINKS)),
+        "micro_batch": ("micro-batch", MICRO_BATCHES),
+        "sequence": ("sequence", SEQUENCES),
         "checkpointing": ("checkpointing", ["none", "full", "every:2", "every:4", "selective"]),
-        "offload_optimizer": ("optimizer in", list(OFFLOADS)),
-        "offload_parameters": ("parameters in", list(OFFLOADS)),
+        "offload_optimizer": ("optimizer in", tuple(OFFLOADS)),
+        "offload_parameters": ("parameters in", tuple(OFFLOADS)),
     }
     first = {
         "model": "llama-2-7b",
@@ -209,15 +362,5 @@ def zero(**start: object) -> Calculator:
     return Calculator(_compute, options, {**first, **start})
 
 
-def _models() -> list[str]:
-    shapes = (resolve_model(name) for name in MODELS)
-    return [shape.name for shape in shapes if shape.family in activations.FAMILIES and shape.is_dense_decoder]
-
-
-def _compute(model: str, gpu: str, stage: int, link: str, sequence: int, **choices: object) -> ZeroAnswer:
-    """A model with a table of positions gets no longer sequence than it has; capped scores need eager attention."""
-    shape = resolve_model(model)
-    tokens = min(sequence, shape.max_positions) if shape.learned_positions else sequence
-    attention = "eager" if shape.family == "gemma2" else "sdpa"
-    setup = TrainSetup(shape, optimizer="adamw-fused", sequence=tokens, zero=stage, attention=attention, **choices)
-    return zero_answer(setup, gpu, LINKS[link])
+def _compute(model: str, gpu: str, stage: int, link: str, sequence: int, **choices: Any) -> ZeroAnswer:
+    return zero_answer(train_setup(model, sequence, zero=stage, **choices), gpu, LINKS[link])

@@ -1,108 +1,95 @@
-"""Stacked bars against a capacity line, as SVG: quick enough to follow a slider, and no library behind it."""
+"""Stacked bars of bytes by part, against the capacities that they must fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
 
-from ...memory.closed_form.breakdown import GIB, format_bytes
-from .pictures import CARD, INK, Picture, colour_of, label
+from ...memory.closed_form.breakdown import GIB, PARTS, format_bytes
+from .marks import INK, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
+from .pictures import MARGIN, WIDTH, Card
 
-WIDTH, HEIGHT, MARGIN, TOP, BAR = 760, 168, 16, 46, 44
-NAMES, ROW, THIN, TOTAL = 84, 34, 24, 80  # of several bars: room for their names, from one to the next, one, a total
+Parts = Mapping[str, int]  # bytes by part
+TOP, BAR, ROW, THIN = 46, 44, 34, 24  # where bars begin, the only bar, from one of several to the next, one of them
+ORDER = (*WEIGHTS, *PARTS)
 DARK = ("parameters", "optimizer", "activations", "quantized", "kept")  # white is easier to read on these than ink
+SIZE = 12.5
 
 
-def stacked_bar(title: str, parts: Mapping[str, int], capacity_bytes: int | None = None, device: str = "") -> Picture:
-    """`parts` (bytes by name) end to end, with a dashed line where the device is full.
-
-    The scale reaches past both the total and the capacity, so neither is ever cut.
-    """
-    total = sum(parts.values())
-    scale = (WIDTH - 2 * MARGIN) / (1.06 * max(total, capacity_bytes or 0, 1))
-    body = [*_blocks(parts, scale, MARGIN, TOP, BAR), *_legend(parts, HEIGHT - 32)]
-    if capacity_bytes:
-        body += _capacity(capacity_bytes, MARGIN + capacity_bytes * scale, TOP + BAR, device)
-    return _card(title, HEIGHT, body)
-
-
-def stacked_rows(
+def stacked_bars(
     title: str,
-    rows: Mapping[str, Mapping[str, int]],
+    rows: Mapping[str, Parts] | Sequence[tuple[str, Parts]],
+    capacities: Mapping[str, int] | None = None,
     marked: str = "",
-    capacity_bytes: int | None = None,
-    device: str = "",
-) -> Picture:
-    """One thinner bar for each of `rows` (bytes by name), its total at the end; the name of `marked` in bold.
+) -> Card:
+    """One bar for each of `rows` with its name and its total, on one scale; a dashed line through all of them at each
+    of `capacities`.
 
-    All have one scale, and the dashed line goes through all of them.
+    `rows` is a mapping, or (name, parts) pairs where names repeat; a single one may have the name "". The name of
+    `marked` is bold, and the legend tells its sizes. The scale reaches past every total and capacity: none is cut.
     """
-    most = max([1, capacity_bytes or 0, *(sum(parts.values()) for parts in rows.values())])
-    left, foot = MARGIN + NAMES, TOP + ROW * len(rows)
-    scale = (WIDTH - left - MARGIN - TOTAL) / most
-    body: list[str] = []
-    for at, (name, parts) in enumerate(rows.items()):
-        top, end = TOP + ROW * at, left + sum(parts.values()) * scale
-        weight = ' font-weight="700"' if name == marked else ""
-        body += _blocks(parts, scale, left, top, THIN)
-        for x, text in ((MARGIN, name), (end + 6, format_bytes(sum(parts.values())))):
-            body.append(f'<text x="{x:.1f}" y="{top + 16}" font-size="12.5" fill="{INK}"{weight}>{escape(text)}</text>')
-    if capacity_bytes:
-        body += _capacity(capacity_bytes, left + capacity_bytes * scale, foot - ROW + THIN, device)
-    names = {name: None for parts in rows.values() for name in parts}
-    body += _legend({name: rows.get(marked, {}).get(name, 0) for name in names}, foot + 36)
-    return _card(title, foot + 68, body)
+    pairs = list(rows.items()) if isinstance(rows, Mapping) else list(rows)
+    totals = [sum(parts.values()) for _, parts in pairs]
+    alone = len(pairs) == 1 and not pairs[0][0]
+    names = max(text_width(name, SIZE, name == marked) for name, _ in pairs)
+    left = MARGIN if alone else MARGIN + 10 + names
+    room = 0.0 if alone else 10 + max(text_width(format_bytes(total), SIZE, bold=True) for total in totals)
+    most = max([1, *totals, *(capacities or {}).values()])
+    px = (WIDTH - left - room - MARGIN) / (1.06 * most if alone else most)  # of a byte
+    bar, row = (BAR, BAR) if alone else (THIN, ROW)
+    lines = [(f"{name} {format_bytes(size)}", left + size * px) for name, size in (capacities or {}).items()]
+    foot = TOP + row * (len(pairs) - 1) + bar
+    unit = GIB if most >= 2 * GIB else 2**20
+    body: list[Mark] = []
+    numbers: list[Mark] = []
+    for at, ((name, parts), total) in enumerate(zip(pairs, totals, strict=True)):
+        top = TOP + row * at
+        body += _blocks(parts, px, left, top, bar)
+        numbers += _numbers(parts, px, left, top + bar / 2 + 4.5, unit, [x for _, x in lines])
+        if not alone:
+            bold = bool(marked) and name == marked
+            numbers.append(Text(left - 10, top + 16, name, SIZE, anchor="end", bold=bold))
+            numbers.append(Text(left + total * px + 6, top + 16, format_bytes(total), SIZE, bold=bold, halo=True))
+    body += [mark for text, x in lines for mark in _capacity(text, x, foot)]
+    sized = pairs[0][1] if alone else dict(pairs).get(marked, {})
+    below = foot + (46 if lines or alone else 34)
+    key = legend(_entries([parts for _, parts in pairs], sized), MARGIN, below, WIDTH - MARGIN)
+    last = max((mark.y for mark in key if isinstance(mark, Text)), default=below)
+    return Card(title, last + (32 if last == below and alone else 16), (*body, *numbers, *key))
 
 
-def _card(title: str, height: int, body: list[str]) -> Picture:
-    head = f'<text x="{MARGIN}" y="24" font-size="15" font-weight="600" fill="{INK}">{escape(title)}</text>'
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'style="max-width:100%" role="img" aria-label="{escape(title)}" font-family="sans-serif">'
-        f'<rect width="{WIDTH}" height="{height}" rx="6" fill="{CARD}"/>{head}{"".join(body)}</svg>'
-    )
-    return Picture(title, svg=svg)
-
-
-def _blocks(parts: Mapping[str, int], scale: float, left: float, top: float, bar: float) -> list[str]:
-    blocks, x = [], float(left)
-    for name, size in parts.items():
-        width = size * scale
-        blocks.append(
-            f'<rect class="part" data-part="{escape(name)}" x="{x:.1f}" y="{top}" width="{width:.1f}" '
-            f'height="{bar}" fill="{colour_of(name)}">'
-            f"<title>{escape(label(name))}: {format_bytes(size)}</title></rect>"
-        )
-        if width > 46:
-            blocks.append(
-                f'<text x="{x + width / 2:.1f}" y="{top + bar / 2 + 5:g}" text-anchor="middle" font-size="13" '
-                f'fill="{"white" if name in DARK else INK}">{size / GIB:,.1f}</text>'
-            )
+def _blocks(parts: Parts, px: float, left: float, top: float, height: float) -> Iterator[Mark]:
+    """The parts end to end."""
+    x = left
+    for part in sorted(parts, key=_order):
+        width, tooltip = parts[part] * px, f"{label(part)}: {format_bytes(parts[part])}"
+        yield Box(x, top, width, height, colour_of(part), edge="none", kind="part", part=part, tooltip=tooltip)
         x += width
-    return blocks
 
 
-def _capacity(capacity_bytes: int, x: float, foot: float, device: str) -> list[str]:
-    anchor, dx = ("end", -6) if x > WIDTH / 2 else ("start", 6)
-    return [
-        f'<line x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{foot + 8}" stroke="{INK}" stroke-width="2" '
-        f'stroke-dasharray="5 3"/>',
-        f'<text x="{x + dx:.1f}" y="{foot + 20}" text-anchor="{anchor}" font-size="12" fill="{INK}">'
-        f"{escape(device)} {format_bytes(capacity_bytes)}</text>",
-    ]
-
-
-def _legend(parts: Mapping[str, int], y: float) -> list[str]:
-    """Name and size of each part, in two rows where one is too short."""
-    items, x = [], float(MARGIN)
-    for name, size in parts.items():
-        text = f"{label(name)} {format_bytes(size)}"
-        width = 26 + 6.3 * len(text)
-        if x + width > WIDTH:
-            x, y = float(MARGIN), y + 20
-        items.append(
-            f'<rect x="{x:.0f}" y="{y - 10}" width="10" height="10" fill="{colour_of(name)}"/>'
-            f'<text x="{x + 14:.0f}" y="{y}" font-size="11.5" fill="{INK}">{escape(text)}</text>'
-        )
+def _numbers(parts: Parts, px: float, left: float, y: float, unit: int, lines: Sequence[float]) -> Iterator[Mark]:
+    """Each part's size in its middle, where there is room for it, or beside the line that would cross it."""
+    x = left
+    for part in sorted(parts, key=_order):
+        width, size = parts[part] * px, f"{parts[part] / unit:,.1f}"
+        half, middle = text_width(size, SIZE) / 2 + 4, x + width / 2
+        if line := next((line for line in lines if abs(line - middle) < half), None):
+            middle = line - half if line - 2 * half > x else line + half
+        if x < middle - half and middle + half < x + width:
+            yield Text(middle, y, size, SIZE, "#ffffff" if part in DARK else INK, "middle")
         x += width
-    return items
+
+
+def _capacity(text: str, x: float, foot: float) -> Iterator[Mark]:
+    yield Line(((x, TOP - 8), (x, foot + 8)), INK, 2, "5 3", kind="capacity")
+    yield Text(x - 6 if x > WIDTH / 2 else x + 6, foot + 20, text, 12, INK, "end" if x > WIDTH / 2 else "start")
+
+
+def _entries(rows: Sequence[Parts], sized: Parts) -> Iterator[tuple[Box, str]]:
+    """Every part that is drawn, and its size in the bar `sized`."""
+    for part in sorted({part for parts in rows for part in parts}, key=_order):
+        size = f" {format_bytes(sized.get(part, 0))}" if sized else ""
+        yield Box(0, 0, 0, 0, colour_of(part), edge="none"), f"{label(part)}{size}"
+
+
+def _order(part: str) -> int:
+    return ORDER.index(part) if part in ORDER else len(ORDER)

@@ -2,150 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 from math import atan2, cos, degrees, dist, hypot, sin
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from .pictures import INK
+from .marks import INK, Anchor, At, Line, Mark, Text, text_width
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.text import Annotation
-    from matplotlib.transforms import Bbox
-
-# Where a name is tried, in typographer's points right of and above its mark: beside it first, then farther and
-# farther below or above, at the end of a thin line.
-_NEAR = ((9, 0), (-9, 0), (8, -11), (-8, 11), (8, 11), (-8, -11))
-_FAR = sorted(
-    (
-        (x * side, y * up)
-        for y, x, (side, up) in product(range(17, 120, 5), (12, 26, 50, 80), ((1, -1), (-1, 1), (-1, -1), (1, 1)))
-    ),
-    key=lambda spot: hypot(*spot),
+# Where a name is tried, in px right of and above its mark: beside it first, then farther and farther below or above,
+# at the end of a thin line.
+NEAR = ((12, 0), (-12, 0), (11, -15), (-11, 15), (11, 15), (-11, -15))
+FAR = tuple(
+    sorted(
+        (
+            (x * side, y * up)
+            for y, x, (side, up) in product(range(24, 160, 7), (16, 36, 70, 110), ((1, -1), (-1, 1), (-1, -1), (1, 1)))
+        ),
+        key=lambda spot: hypot(*spot),
+    )
 )
+MARK, STROKE = 8, 2  # px that a name keeps from a mark's middle and from a line
+
+
+class Bounds(NamedTuple):
+    left: float
+    top: float
+    right: float
+    bottom: float
 
 
 class Labels:
-    """Places text on axes whose limits and margins are final: its sizes are taken as they will be drawn."""
+    """Places text within `room`; what it must keep off is told first."""
 
-    def __init__(self, axes: Axes) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        self.axes = axes
-        self._taken: list[Bbox] = []
-        self._marks: list[tuple[float, float]] = []
-        self._words: list[Bbox] = []  # those of the taken boxes that no thin line may cross
-        self._renderer = FigureCanvasAgg(axes.figure).get_renderer()
-        self._pixels = axes.figure.dpi / 72  # in a typographer's point
-        self._room = axes.get_window_extent(self._renderer).frozen()
-        self._room.x1 = axes.figure.bbox.x1
+    def __init__(self, room: Bounds) -> None:
+        self.room = room
+        self._marks: list[At] = []
+        self._boxes: list[Bounds] = []  # marks, and text that is placed
+        self._text: list[Bounds] = []  # of these boxes the text: no thin line may cross it
+        self._lines: list[tuple[At, At]] = []
 
     def avoid_point(self, x: float, y: float) -> None:
         """Keeps text off the mark at (x, y)."""
-        self._marks.append(tuple(self.axes.transData.transform((x, y))))
-        self._keep_off(*self._marks[-1], reach=6 * self._pixels)
+        self._marks.append((x, y))
+        self._boxes.append(Bounds(x - MARK, y - MARK, x + MARK, y + MARK))
 
-    def avoid_line(self, x: Sequence[float], y: Sequence[float]) -> None:
-        """Keeps text off the straight pieces between points: a power law is straight on log axes."""
-        corners = self.axes.transData.transform(list(zip(x, y, strict=True)))
-        for (x0, y0), (x1, y1) in pairwise(corners):
-            self._keep_off_piece(x0, y0, x1, y1, reach=2 * self._pixels)
+    def avoid_line(self, points: Sequence[At]) -> None:
+        """Keeps text off the straight pieces between points."""
+        self._lines += pairwise(points)
 
-    def along(self, start: tuple[float, float], end: tuple[float, float], text: str, colour: str) -> None:
+    def avoid_box(self, box: Bounds) -> None:
+        """Keeps text and thin lines off other text."""
+        self._boxes.append(box)
+        self._text.append(box)
+
+    def along(self, start: At, end: At, text: str, colour: str, size: float = 13) -> Text:
         """`text` above a line: turned with a slope, right of its middle; at the far end of a level one."""
-        (x0, y0), (x1, y1) = self.axes.transData.transform([start, end])
+        (x0, y0), (x1, y1) = start, end
         angle, level = atan2(y1 - y0, x1 - x0), abs(y1 - y0) < 1
         share = 1 if level else 0.62  # what a machine runs lies mostly at the low end of its slope
-        at = (x0 + share * (x1 - x0), y0 + share * (y1 - y0))
-        anchor = self.axes.transData.inverted().transform(at)
-        written = self.axes.annotate(
-            text,
-            anchor,
-            xytext=(-4 * sin(angle), 4 * cos(angle)),
-            textcoords="offset points",
-            fontsize=9.5,
-            fontweight="bold",
-            color=colour,
-            va="bottom",
-            ha="right" if level else "center",
-            rotation_mode="anchor",
-        )
-        box = self._extent(written)
-        written.set_rotation(degrees(angle))
-        half, rise = box.width / 2, box.height / 2 + 4 * self._pixels
-        middle_x = at[0] - (half if level else 0) - rise * sin(angle)
-        middle_y = at[1] + rise * cos(angle)
-        dx, dy = half * cos(angle), half * sin(angle)
-        before = len(self._taken)
-        self._keep_off_piece(middle_x - dx, middle_y - dy, middle_x + dx, middle_y + dy, reach=box.height / 2)
-        self._words += self._taken[before:]
+        x, y = x0 + share * (x1 - x0) + 7 * sin(angle), y0 + share * (y1 - y0) - 7 * cos(angle)
+        width = text_width(text, size, bold=True)
+        first, last = (-width, 0.0) if level else (-width / 2, width / 2)
+        for step in range(9):  # a turned box is avoided as squares along it
+            along = first + (last - first) * step / 8
+            self.avoid_box(_text_box(x + along * cos(angle), y + along * sin(angle), size, size, 0.5))
+        return Text(x, y, text, size, colour, "end" if level else "middle", bold=True, angle=degrees(angle))
 
     def place(
-        self,
-        at: tuple[float, float],
-        text: str,
-        colour: str = INK,
-        spots: Sequence[tuple[float, float]] = (*_NEAR, *_FAR),
-    ) -> None:
+        self, at: At, text: str, colour: str = INK, size: float = 12.5, spots: Sequence[tuple[int, int]] = (*NEAR, *FAR)
+    ) -> Iterator[Mark]:
         """`text` at the first of `spots` near `at` where it covers nothing, or where it covers least."""
-        covered = {}
+        width = text_width(text, size)
+        best, least = spots[0], 1e9
         for spot in spots:
-            probe = self._write(at, text, colour, spot)
-            covered[spot] = self._covers(self._extent(probe)) + self._misleads(at, self._extent(probe), spot)
-            probe.remove()
-            if not covered[spot]:
+            cost = self._cost(at, spot, self._box(at, spot, width, size), least)
+            if cost < least:
+                best, least = spot, cost
+            if not cost:
                 break
-        best = min(covered, key=covered.__getitem__)
-        box = self._extent(self._write(at, text, colour, best))
-        self._taken.append(box)
-        self._words.append(box)
-        if best in _FAR:
-            self._keep_off_piece(*self._leader(at, box, best), reach=2 * self._pixels)
+        box = self._box(at, best, width, size)
+        self.avoid_box(box)
+        if best in FAR:
+            leader = (at, _near_end(box, best))
+            self._lines.append(leader)
+            yield Line(leader, colour, 0.8)
+        anchor: Anchor = "start" if best[0] > 0 else "end"
+        yield Text(at[0] + best[0], at[1] - best[1] + 0.35 * size, text, size, colour, anchor)
 
-    def _write(self, at: tuple[float, float], text: str, colour: str, spot: tuple[float, float]) -> Annotation:
-        near_end = (0 if spot[0] > 0 else 1, 0.5)
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 5, "relpos": near_end}
-        return self.axes.annotate(
-            text,
-            at,
-            xytext=spot,
-            textcoords="offset points",
-            fontsize=9,
-            color=colour,
-            ha="left" if spot[0] > 0 else "right",
-            va="center",
-            arrowprops=line if spot in _FAR else None,
-        )
+    def _box(self, at: At, spot: tuple[int, int], width: float, size: float) -> Bounds:
+        x, y = at[0] + spot[0], at[1] - spot[1] + 0.35 * size
+        return _text_box(x, y, width, size, 0 if spot[0] > 0 else 1)
 
-    def _covers(self, box: Bbox) -> int:
-        room = self._room
-        outside = box.x0 < room.x0 or box.x1 > room.x1 or box.y0 < room.y0 or box.y1 > room.y1
-        words, all_taken = (sum(map(box.overlaps, boxes)) for boxes in (self._words, self._taken))
-        return all_taken + 20 * words + 100 * outside
+    def _cost(self, at: At, spot: tuple[int, int], box: Bounds, most: float) -> float:
+        """How bad a place is; 0 covers nothing and misleads nobody. What is worse than `most` is not told apart."""
+        left, top, right, bottom = box
+        room = self.room
+        cost = 100.0 * (left < room.left or right > room.right or top < room.top or bottom > room.bottom)
+        cost += sum([a < right and left < c and b < bottom and top < d for a, b, c, d in self._boxes])
+        cost += 20 * sum([a < right and left < c and b < bottom and top < d for a, b, c, d in self._text])
+        if cost >= most:
+            return cost
+        wide = Bounds(left - STROKE, top - STROKE, right + STROKE, bottom + STROKE)
+        cost += sum([_crosses(wide, start, end) for start, end in self._lines])
+        end = _near_end(box, spot)
+        if spot in FAR:
+            return cost + 20 * sum([_crosses(text, at, end) for text in self._text])
+        return cost + sum([dist(mark, end) < dist(at, end) - 0.5 for mark in self._marks])
 
-    def _misleads(self, at: tuple[float, float], box: Bbox, spot: tuple[float, float]) -> int:
-        """Words under the thin line from the mark to the near end of a name; without one, marks nearer to that end."""
-        x0, y0, x1, y1 = self._leader(at, box, spot)
-        if spot not in _FAR:
-            return sum(dist(mark, (x1, y1)) < dist((x0, y0), (x1, y1)) - 0.5 for mark in self._marks)
-        line = [(x0 + (x1 - x0) * step / 20, y0 + (y1 - y0) * step / 20) for step in range(20)]
-        return sum(any(words.contains(x, y) for x, y in line) for words in self._words)
 
-    def _leader(self, at: tuple[float, float], box: Bbox, spot: tuple[float, float]) -> tuple[float, ...]:
-        return (*self.axes.transData.transform(at), box.x0 if spot[0] > 0 else box.x1, (box.y0 + box.y1) / 2)
+def _text_box(x: float, y: float, width: float, size: float, anchor: float) -> Bounds:
+    """What a line of text takes that begins (`anchor` 0), is centred (0.5) or ends (1) at `x` on the base line `y`."""
+    left = x - anchor * width
+    return Bounds(left - 1.5, y - 0.85 * size, left + width + 1.5, y + 0.3 * size)
 
-    def _extent(self, text: Annotation) -> Bbox:
-        """The box of the words alone, without the line that leads to them."""
-        from matplotlib.text import Text
 
-        text.update_positions(self._renderer)
-        return Text.get_window_extent(text, self._renderer).padded(1.5)
+def _near_end(box: Bounds, spot: tuple[int, int]) -> At:
+    """Where a thin line from the mark meets the text."""
+    return box.left if spot[0] > 0 else box.right, (box.top + box.bottom) / 2
 
-    def _keep_off_piece(self, x0: float, y0: float, x1: float, y1: float, reach: float) -> None:
-        steps = max(1, int(hypot(x1 - x0, y1 - y0) / reach))
-        for at in range(steps + 1):
-            self._keep_off(x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps, reach)
 
-    def _keep_off(self, x: float, y: float, reach: float) -> None:
-        self._taken.append(self._room.from_extents(x - reach, y - reach, x + reach, y + reach))
+def _crosses(box: Bounds, start: At, end: At) -> bool:
+    """Whether the straight piece from `start` to `end` runs through the box.
+
+    >>> _crosses(Bounds(0, 0, 10, 10), (-5, 5), (15, 6)), _crosses(Bounds(0, 0, 10, 10), (-5, 0), (5, 20))
+    (True, False)
+    """
+    (x0, y0), (x1, y1) = start, end
+    first, last = 0.0, 1.0
+    for begin, step, low, high in ((x0, x1 - x0, box.left, box.right), (y0, y1 - y0, box.top, box.bottom)):
+        if not step:
+            if not low <= begin <= high:
+                return False
+            continue
+        enter, leave = (low - begin) / step, (high - begin) / step
+        if step < 0:
+            enter, leave = leave, enter
+        first, last = (enter if enter > first else first), (leave if leave < last else last)
+    return first < last

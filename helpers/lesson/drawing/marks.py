@@ -1,150 +1,138 @@
-"""A picture as a list of boxes and words, drawn twice from the same list: SVG to follow a slider, PNG to be stored."""
+"""What a picture is made of: the palette, and marks in px from a card's top left.
+
+The card is light and opaque, so a figure reads the same in JupyterLab's dark and light themes. The colours are
+Okabe and Ito's, told apart with every common colour blindness; a part has the same one in every figure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import Literal
 
-from .figures import as_picture
-from .pictures import CARD, INK, Picture
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-HATCHES = {"": None, "stripes": "////", "dots": "...", "bars": "---", "crossed": "xxxx"}  # pattern -> matplotlib's
-TILES = {
-    "stripes": '<rect width="1.7" height="6" fill="{ink}"/>',
-    "dots": '<circle cx="3" cy="3" r="1.3" fill="{ink}"/>',
-    "bars": '<rect width="6" height="1.8" fill="{ink}"/>',
-    "crossed": '<path d="M0 0H6M0 0V6" stroke="{ink}" stroke-width="1.5"/>',
+INK, FAINT, CARD = "#222222", "#777777", "#fbfaf7"
+COLOURS = {
+    "parameters": "#0072B2",
+    "gradients": "#E69F00",
+    "optimizer": "#009E73",
+    "activations": "#D55E00",
+    "logits": "#CC79A7",
+    "workspace": "#999999",
+    "kv_cache": "#56B4E9",
 }
-POINTS_PER_PX = 0.72  # a card of 760 px is 7.6 inches wide
+WEIGHTS = {"quantized": "#0072B2", "scales": "#E69F00", "constants": "#CC79A7", "kept": "#009E73"}  # of "parameters"
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LABELS = {"kv_cache": "KV cache", "logits": "logits and loss", "kept": "not quantized"}
+
+At = tuple[float, float]  # px from the left and from the top
+Anchor = Literal["start", "middle", "end"]
+Pattern = Literal["", "stripes", "dots", "bars", "crossed"]
+
+
+def label(part: str) -> str:
+    """A part's name as people write it."""
+    return LABELS.get(part, part)
+
+
+def colour_of(part: str) -> str:
+    """A part's colour; grey for one that has none."""
+    return COLOURS.get(part) or WEIGHTS.get(part, FAINT)
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle, in px from the top left. `pattern` is drawn in `ink` over `fill`, `kind` is its class in the SVG."""
+    """A rectangle. `pattern` is drawn in `ink` over `fill`; `kind` is its class in the SVG, `part` its data-part."""
 
     x: float
     y: float
     width: float
     height: float
-    fill: str
-    pattern: str = ""
+    fill: str = "none"
+    pattern: Pattern = ""
     ink: str = CARD
     edge: str = CARD
-    line: float = 1.0  # of the edge
+    line: float = 1.0  # width of the edge
+    dashed: bool = False
     kind: str = ""
-    told: str = ""  # what pointing at it says
+    part: str = ""
+    tooltip: str = ""
 
 
 @dataclass(frozen=True)
-class Words:
-    """A line of text; `y` is its base line. With `halo` it can be read on any box."""
+class Text:
+    """A line of text; `y` is its base line, `angle` turns it clockwise. With `halo` it can be read on any box."""
 
     x: float
     y: float
     text: str
     size: float = 11.5
     colour: str = INK
-    anchor: str = "start"  # or "middle" or "end"
+    anchor: Anchor = "start"
     bold: bool = False
     halo: bool = False
+    angle: float = 0.0
 
 
-Mark = Box | Words
+@dataclass(frozen=True)
+class Line:
+    """Straight pieces from point to point."""
+
+    points: tuple[At, ...]
+    colour: str = FAINT
+    width: float = 1.0
+    dash: str = ""  # as in SVG: px drawn and px left out, "5 3"
+    kind: str = ""
+    tooltip: str = ""
 
 
-def marks_svg(title: str, marks: Iterable[Mark], width: int, height: int) -> Picture:
-    """The marks on a card of `width` × `height` px; the title is told to screen readers, and drawn only by a mark."""
-    drawn = list(marks)
-    patterns = sorted({(mark.pattern, mark.fill, mark.ink) for mark in drawn if isinstance(mark, Box) and mark.pattern})
-    body = "".join(_svg_box(mark) if isinstance(mark, Box) else _svg_words(mark) for mark in drawn)
-    return Picture(
-        title,
-        svg=(
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-            f'style="max-width:100%" role="img" aria-label="{escape(title)}" font-family="sans-serif">'
-            f"<defs>{''.join(_svg_patterns(patterns))}</defs>"
-            f'<rect width="{width}" height="{height}" rx="6" fill="{CARD}"/>{body}</svg>'
-        ),
-    )
+@dataclass(frozen=True)
+class Area:
+    """A polygon without an edge."""
+
+    points: tuple[At, ...]
+    fill: str
+    opacity: float = 1.0
+    kind: str = ""
 
 
-def marks_png(title: str, marks: Iterable[Mark], width: int, height: int) -> Picture:
-    """The same, for a stored notebook."""
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class Dot:
+    """A disc of `fill`, or with fill=CARD a ring."""
 
-    figure = Figure(figsize=(width / 100, height / 100), dpi=110, facecolor=CARD)
-    axes = figure.add_axes((0, 0, 1, 1), facecolor=CARD, xlim=(0, width), ylim=(height, 0))
-    axes.set_axis_off()
-    for mark in marks:
-        if isinstance(mark, Box):
-            _png_box(axes, mark)
-        else:
-            _png_words(axes, mark)
-    return as_picture(figure, title)
-
-
-def _svg_patterns(patterns: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    for pattern, fill, ink in patterns:
-        turn = "" if pattern in ("dots", "bars") else ' patternTransform="rotate(45)"'
-        yield (
-            f'<pattern id="{_name(pattern, fill, ink)}" width="6" height="6" patternUnits="userSpaceOnUse"{turn}>'
-            f'<rect width="6" height="6" fill="{fill}"/>{TILES[pattern].format(ink=ink)}</pattern>'
-        )
+    x: float
+    y: float
+    fill: str
+    edge: str
+    radius: float = 5.5
+    line: float = 2.5
+    kind: str = ""
+    tooltip: str = ""
 
 
-def _name(pattern: str, fill: str, ink: str) -> str:
-    """Of a pattern: equal in every picture of a page, which share their names."""
-    return f"{pattern}-{fill.lstrip('#')}-{ink.lstrip('#')}"
+Mark = Box | Text | Line | Area | Dot
+
+_LETTERS = {0.34: "iljI.,:;|'!()[] ", 0.42: "ftr/-", 0.7: "ABCDEFGHKLNOPQRSTUVXYZ&+×→←", 0.9: "mwMW%…"}
+_WIDTHS = {letter: width for width, letters in _LETTERS.items() for letter in letters}  # of the size; the rest: 0.6
 
 
-def _svg_box(box: Box) -> str:
-    fill = f"url(#{_name(box.pattern, box.fill, box.ink)})" if box.pattern else box.fill
-    kind = f' class="{box.kind}"' if box.kind else ""
-    line = f' stroke-width="{box.line:g}"' if box.line != 1 else ""
-    told = f"><title>{escape(box.told)}</title></rect>" if box.told else "/>"
-    return (
-        f'<rect{kind} x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
-        f'fill="{fill}" stroke="{box.edge}"{line}{told}'
-    )
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """The px that `text` takes, on the wide side: browsers and matplotlib choose different sans serifs.
+
+    >>> round(text_width("12.50 GiB", 10)), text_width("MMM", 10) > 2 * text_width("iii", 10)
+    (48, True)
+    """
+    return size * sum(map(_WIDTHS.get, text, repeat(0.6))) * (1.17 if bold else 1)
 
 
-def _svg_words(words: Words) -> str:
-    weight = ' font-weight="600"' if words.bold else ""
-    halo = f' paint-order="stroke" stroke="{CARD}" stroke-width="2.5"' if words.halo else ""
-    return (
-        f'<text x="{words.x:.1f}" y="{words.y:.1f}" font-size="{words.size}" fill="{words.colour}" '
-        f'text-anchor="{words.anchor}"{weight}{halo}>{escape(words.text)}</text>'
-    )
-
-
-def _png_box(axes: Axes, box: Box) -> None:
-    """The pattern has a patch of its own: a patch's edge and its hatch have one colour."""
-    from matplotlib.patches import Rectangle
-
-    place = ((box.x, box.y), box.width, box.height)
-    axes.add_patch(Rectangle(*place, facecolor=box.fill, edgecolor=box.edge, linewidth=box.line * POINTS_PER_PX))
-    if box.pattern:
-        axes.add_patch(Rectangle(*place, fill=False, hatch=HATCHES[box.pattern], edgecolor=box.ink, linewidth=0))
-
-
-def _png_words(axes: Axes, words: Words) -> None:
-    from matplotlib.patheffects import withStroke
-
-    # matplotlib's letters are wider than a browser's: the same text needs a smaller size for the same room.
-    axes.text(
-        words.x,
-        words.y,
-        words.text,
-        fontsize=words.size * POINTS_PER_PX * 0.93,
-        color=words.colour,
-        ha={"start": "left", "middle": "center", "end": "right"}[words.anchor],
-        va="baseline",
-        fontweight="bold" if words.bold else "normal",
-        parse_math=False,
-        path_effects=[withStroke(linewidth=1.8, foreground=CARD)] if words.halo else None,
-    )
+def legend(entries: Iterable[tuple[Box, str]], x: float, y: float, right: float, size: float = 11.5) -> list[Mark]:
+    """A small box in each entry's style and its text after it, in as many rows as they need."""
+    marks: list[Mark] = []
+    left = x
+    for style, text in entries:
+        width = text_width(text, size)
+        if x + 14 + width > right and x > left:
+            x, y = left, y + 20
+        marks += [Box(x, y - 10, 10, 10, style.fill, style.pattern, style.ink, style.edge), Text(x + 15, y, text, size)]
+        x += 31 + width
+    return marks

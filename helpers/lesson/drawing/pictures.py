@@ -1,52 +1,80 @@
-"""What a picture is here: bytes with a title that says what to see, shown as PNG or SVG on a card of its own.
-
-The card is light and opaque, so a figure reads the same in JupyterLab's dark and light themes. The colours are
-Okabe and Ito's, told apart with every common colour blindness; a part has the same one in every figure.
-"""
+"""What a notebook shows: a card of marks, or a figure that only matplotlib draws. A title says what to see."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-INK, FAINT, CARD = "#222222", "#777777", "#fbfaf7"
+from .marks import Mark, Text, text_width
+from .render import GAP, png_bytes, png_figure, svg_card
 
-COLOURS = {
-    "parameters": "#0072B2",
-    "gradients": "#E69F00",
-    "optimizer": "#009E73",
-    "activations": "#D55E00",
-    "logits": "#CC79A7",
-    "workspace": "#999999",
-    "kv_cache": "#56B4E9",
-}
-WEIGHTS = {"quantized": "#0072B2", "scales": "#E69F00", "constants": "#CC79A7", "kept": "#009E73"}  # of "parameters"
-LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-LABELS = {"kv_cache": "KV cache", "logits": "logits and loss", "kept": "not quantized"}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-def label(part: str) -> str:
-    """A part's name as people write it."""
-    return LABELS.get(part, part)
-
-
-def colour_of(part: str) -> str:
-    """A part's colour; grey for one that has none."""
-    return COLOURS.get(part) or WEIGHTS.get(part, FAINT)
+WIDTH, MARGIN = 760, 16
+TITLE_SIZE = 15
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that a notebook shows; its text form is its title, which a screen reader reads."""
+    """A PNG; its text form is its title, which a screen reader reads."""
 
     title: str
-    png: bytes | None = None
-    svg: str | None = None
+    png: bytes
 
     def __repr__(self) -> str:
         return f"[picture: {self.title}]"
 
-    def _repr_png_(self) -> bytes | None:
+    def _repr_png_(self) -> bytes:
         return self.png
 
-    def _repr_svg_(self) -> str | None:
-        return self.svg
+
+@dataclass(frozen=True)
+class Card:
+    """Marks on a card `height` px high, under their title: SVG in a calculator, PNG in a notebook.
+
+    A notebook gets no SVG, for JupyterLab hides that of a notebook that it does not trust, such as a fresh clone's.
+    """
+
+    title: str
+    height: float
+    body: tuple[Mark, ...]
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """The title, in smaller letters where it would leave the card, and all the rest."""
+        fitting = TITLE_SIZE * min(1, (WIDTH - 2 * MARGIN) / (text_width(self.title, TITLE_SIZE, bold=True) or 1))
+        return (Text(MARGIN, 24, self.title, round(fitting, 1), bold=True), *self.body)
+
+    @cached_property
+    def png(self) -> bytes:
+        return png_of(self)
+
+    def __repr__(self) -> str:
+        return f"[picture: {self.title}]"
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+
+def svg_of(*cards: Card) -> str:
+    """The cards as one SVG, below one another; the first one's title is that of the whole."""
+    if len(cards) == 1:
+        return svg_card(cards[0].title, cards[0].marks, WIDTH, cards[0].height)
+    parts, top = [], 0.0
+    for card in cards:
+        parts.append(svg_card(card.title, card.marks, WIDTH, card.height, top))
+        top += card.height + GAP
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top - GAP:g}" width="{WIDTH}"'
+    return f'{head} style="max-width:100%">{"".join(parts)}</svg>'
+
+
+def png_of(*cards: Card) -> bytes:
+    """The same as PNG."""
+    return png_bytes(png_figure([(card.marks, card.height) for card in cards], WIDTH))
+
+
+def as_picture(figure: Figure, title: str) -> Picture:
+    """A matplotlib figure as a notebook shows it."""
+    return Picture(title, png_bytes(figure, trim=True))

@@ -1,4 +1,4 @@
-"""The workbook's figures. Each takes what an instrument returned and gives a Picture; titles say what to see."""
+"""Figures of what instruments return: bytes over time, curves, bars, and what quantization does to values."""
 
 from __future__ import annotations
 
@@ -6,51 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...memory.closed_form.breakdown import GIB, PARTS, format_bytes
-from .figures import as_picture, new_figure
-from .pictures import COLOURS, FAINT, INK, LINES, WEIGHTS, Picture, colour_of, label
+from .bars import stacked_bars
+from .marks import COLOURS, FAINT, INK, LINES, label
+from .pictures import Picture, as_picture
+from .render import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from torch import Tensor
 
     from ...memory.meter.timeline import Timeline
 
+__all__ = ["bars", "channels", "levels", "lines", "lost", "stacked_bars", "timeline"]
+
 MIB = 2**20
-ORDER = (*WEIGHTS, *PARTS)
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer"}
-
-
-def stacked_bars(
-    title: str,
-    rows: Mapping[str, Mapping[str, int]] | Sequence[tuple[str, Mapping[str, int]]],
-    capacities: Mapping[str, int] | None = None,
-) -> Picture:
-    """One horizontal stacked bar per row (bytes by part), its total at the end; dashed lines for `capacities`.
-
-    `rows` is a mapping, or (label, parts) pairs where labels repeat.
-    """
-    pairs = list(rows.items()) if isinstance(rows, Mapping) else list(rows)
-    figure, axes = new_figure(title, height=1.2 + 0.4 * len(pairs))
-    unit, name = _unit(max(sum(parts.values()) for _, parts in pairs))
-    seen: set[str] = set()
-    for row, (_, parts) in enumerate(pairs):
-        left = 0.0
-        for part in sorted(parts, key=_order):
-            size = parts[part] / unit
-            axes.barh(
-                row, size, left=left, height=0.68, color=colour_of(part), label=None if part in seen else label(part)
-            )
-            seen.add(part)
-            left += size
-        axes.text(left, row, f" {left:,.1f}", va="center", fontsize=9, color=INK)
-    for text, capacity in (capacities or {}).items():
-        axes.axvline(capacity / unit, color=INK, linestyle="--", linewidth=1.2)
-        axes.text(capacity / unit, -0.68, f"{text} ", ha="right", va="center", fontsize=8.5, color=INK)
-    axes.set_yticks(range(len(pairs)), [text for text, _ in pairs])
-    axes.set_ylim(len(pairs) - 0.5, -0.9 if capacities else -0.6)
-    axes.set_xlabel(name)
-    axes.margins(x=0.1)
-    _legend(axes)
-    return as_picture(figure, title)
 
 
 def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Picture:
@@ -62,7 +33,7 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     totals = [steps.total(at) for at in range(len(steps))]
     peak = max(range(len(totals)), key=totals.__getitem__)
     unit, name = _unit(totals[peak])
-    parts = sorted(steps.parts, key=_order)
+    parts = sorted(steps.parts, key=_part_order)
     axes.stackplot(
         range(len(steps)),
         [[size / unit for size in steps.parts[part]] for part in parts],
@@ -90,7 +61,7 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     axes.set_ylim(0, 1.22 * totals[peak] / unit)
     axes.set_xlabel("allocations and frees, in order")
     axes.set_ylabel(name)
-    _legend(axes)
+    _legend(axes, figure)
     return as_picture(figure, title)
 
 
@@ -138,6 +109,61 @@ def bars(title: str, rows: Mapping[str, int]) -> Picture:
     return as_picture(figure, title)
 
 
+def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bins: int = 120) -> Picture:
+    """A histogram of `values` with, under it, a row of ticks for the levels of each of `grids`."""
+    figure, axes = new_figure(title, height=2.4 + 0.36 * len(grids))
+    figure.subplots_adjust(left=0.2)
+    drawn = axes.hist(values.flatten().tolist(), bins=bins, color=LINES[5], alpha=0.75)
+    counts, edges = ([float(number) for number in numbers] for numbers in drawn[:2])
+    row = 0.16 * max(counts)
+    for place, (colour, (name, ticks)) in enumerate(zip(LINES, grids.items(), strict=False)):
+        at = -row * (place + 0.75)
+        axes.vlines(ticks, at - 0.36 * row, at + 0.36 * row, color=colour, linewidth=2)
+        axes.text(edges[0], at, f"{name}  ", ha="right", va="center", fontsize=9, color=colour)
+    axes.set_ylim(-row * (len(grids) + 0.3), max(counts) * 1.05)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("value", fontsize=9)
+    return as_picture(figure, title)
+
+
+def channels(title: str, before: Tensor, after: Tensor, names: tuple[str, str]) -> Picture:
+    """A size for each channel on a logarithmic scale: bars before, dots after."""
+    figure, axes = new_figure(title, height=3.0)
+    figure.subplots_adjust(left=0.1)
+    axes.vlines(range(len(before)), 1e-4, before.tolist(), color=LINES[1], linewidth=1.6, label=names[0])
+    axes.plot(range(len(after)), after.tolist(), ".", color=LINES[0], markersize=4, label=names[1])
+    axes.set_yscale("log")
+    low = float(after.clamp(min=1e-3).min())
+    axes.set_ylim(low / 2, float(max(before.max(), after.max())) * 2)
+    axes.set_xlim(-1, len(before))
+    axes.set_xlabel("input channel", fontsize=9)
+    axes.set_ylabel("largest |value|", fontsize=9)
+    axes.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
+    return as_picture(figure, title)
+
+
+def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]], y_label: str, noise: float) -> Picture:
+    """What each width loses, on a logarithmic scale: a curve for each of `series`.
+
+    What is below `noise` is drawn on the dotted line at `noise`: it cannot be told from nothing.
+    """
+    figure, axes = new_figure(title, height=3.2)
+    figure.subplots_adjust(left=0.12)
+    for colour, (name, values) in zip(LINES, series.items(), strict=False):
+        axes.plot(bits, [max(value, noise) for value in values], "o-", color=colour, markersize=6, label=name)
+    axes.axhline(noise, color=FAINT, linestyle=":", linewidth=1)
+    axes.text(bits[0], noise, "noise", ha="left", va="bottom", fontsize=8.5, color=FAINT)
+    axes.set_yscale("log")
+    axes.set_xticks(bits)
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.set_xlabel("bits", fontsize=9)
+    axes.set_ylabel(y_label, fontsize=9)
+    axes.legend(loc="upper right", frameon=False, fontsize=9)
+    return as_picture(figure, title)
+
+
 def _phases(axes: Axes, phases: Sequence[str]) -> None:
     """Names each run of one phase at the top and draws a thin line between two."""
     start = 0
@@ -159,17 +185,11 @@ def _phases(axes: Axes, phases: Sequence[str]) -> None:
             start = at
 
 
-def _legend(axes: Axes) -> None:
+def _legend(axes: Axes, figure: Figure) -> None:
     """Above the axes on the right would hide nothing, below costs height: a row under the x label."""
-    handles, names = axes.get_legend_handles_labels()
-    known = [label(part) for part in ORDER]
-    order = sorted(range(len(names)), key=lambda at: known.index(names[at]) if names[at] in known else len(known))
-    handles, names = [handles[at] for at in order], [names[at] for at in order]
     axes.legend(
-        handles,
-        names,
         loc="upper right",
-        bbox_to_anchor=(1.0, -0.38 / (axes.figure.get_figheight() - 0.88)),
+        bbox_to_anchor=(1.0, -0.38 / (figure.get_figheight() - 0.88)),
         ncols=7,
         frameon=False,
         fontsize=8.5,
@@ -178,8 +198,8 @@ def _legend(axes: Axes) -> None:
     )
 
 
-def _order(part: str) -> int:
-    return ORDER.index(part) if part in ORDER else len(ORDER)
+def _part_order(part: str) -> int:
+    return PARTS.index(part) if part in PARTS else len(PARTS)
 
 
 def _unit(size_bytes: float) -> tuple[int, str]:

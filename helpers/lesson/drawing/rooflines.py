@@ -1,4 +1,4 @@
-"""Rooflines: the FLOPs that operators do per byte, against what the machine gives. `roofline_svg` is the quick one.
+"""Rooflines: the FLOPs that operators do per byte, against what the machine gives.
 
     from helpers.lesson import rooflines
     rooflines.chart("Most operators sit under the slope", roof, {"softmax": (work, seconds), "GEMM": (other, None)})
@@ -8,48 +8,51 @@ A dot is measured, and the line above it is what the roof still allows; a ring o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import ceil, floor, log10
 
 from ...catalog.errors import WorkbookError
 from ...memory.closed_form.work import COMPUTE, Roof, Work
 from ..units import percent, si, three_digits
-from .figures import as_picture, new_figure
-from .labels import Labels
-from .pictures import CARD, FAINT, INK, LINES, Picture
+from .axes import Axis, Plane, Ticks
+from .labels import Bounds, Labels
+from .marks import CARD, FAINT, INK, LINES, Area, Dot, Line, Mark, Text
+from .pictures import MARGIN, WIDTH, Card
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Points = Mapping[str, tuple[Work, float | None]]
+Point = tuple[Work, float | None]  # and the seconds that it took, where somebody measured
+LEFT, RIGHT, TOP, FOOT = 96, 732, 44, 44  # the last: under the axes
+NOTE = 17  # height of a line of text below
 MEMORY_COLOUR, COMPUTE_COLOUR = LINES[0], LINES[1]
 
 
-def chart(title: str, roofs: Roof | Sequence[Roof], points: Points) -> Picture:
+def chart(
+    title: str, roofs: Roof | Sequence[Roof], points: Mapping[str, Point], height: float = 390, decades: bool = False
+) -> Card:
     """Points (work, and the seconds that it took or None) under the first of `roofs`; the others are drawn faint.
 
-    Work of no FLOPs has no place on these axes: a note below tells its share of the bandwidth.
-    WorkbookError where there is no roof, or seconds are not above zero.
+    The axes hold what is drawn; with `decades` they hold whole decades, from a tenth of a FLOP per byte to 100,000 or
+    farther, and stand still while a slider moves. Work of no FLOPs has no place on these axes: a note below tells its
+    share of the bandwidth. WorkbookError where there is no roof, or seconds are not above zero.
     """
     ordered = _checked(roofs, points)
     roof, placed = ordered[0], {name: point for name, point in points.items() if point[0].flops}
-    notes = [_note(name, work, seconds, roof) for name, (work, seconds) in points.items() if not work.flops]
+    notes = [_note(name, *point, roof) for name, point in points.items() if not point[0].flops]
     rates = [other.flops_per_s for other in ordered]
-    figure, axes = new_figure(title, height=(3.9 if max(rates) < 100 * min(rates) else 5.2) + 0.17 * len(notes))
-    _frame(axes, ordered, placed.values())
-    below = 0.5 + (0.08 + 0.17 * len(notes) if notes else 0)
-    figure.subplots_adjust(left=0.14, right=0.92, bottom=below / figure.get_figheight())
-    labels = Labels(axes)
-    for other in ordered[1:]:
-        _faint(axes, other, labels)
-    _roof(axes, roof, labels)
-    _points(axes, roof, placed, labels)
-    if notes:
-        figure.text(0.02, 0.02, "\n".join(notes), fontsize=8.5, color=INK, va="bottom")
-    return as_picture(figure, title)
+    axes_height = height if max(rates) < 100 * min(rates) else height + 130
+    plane = _plane(ordered, placed.values(), axes_height - FOOT, decades)
+    labels = Labels(Bounds(LEFT, TOP - 12, WIDTH, plane.y.start))
+    share = "   (%: of what the roof allows there)" if any(seconds for _, seconds in placed.values()) else ""
+    body = [
+        *plane.frame(*_ticks(plane), f"FLOPs per byte moved{share}"),
+        *(mark for other in ordered[1:] for mark in _faint(plane, other, labels)),
+        *_roof(plane, roof, labels),
+        *_points(plane, roof, placed, labels),
+        *(Text(MARGIN, axes_height + 10 + NOTE * at, note) for at, note in enumerate(notes)),
+    ]
+    return Card(title, axes_height + (6 + NOTE * len(notes) if notes else 0), tuple(body))
 
 
-def _checked(roofs: Roof | Sequence[Roof], points: Points) -> list[Roof]:
+def _checked(roofs: Roof | Sequence[Roof], points: Mapping[str, Point]) -> list[Roof]:
     ordered = [roofs] if isinstance(roofs, Roof) else list(roofs)
     if not ordered:
         raise WorkbookError("a picture without a roof", "a Roof, or several", "pass Roof.of(device, format)")
@@ -71,69 +74,80 @@ def _note(name: str, work: Work, seconds: float | None, roof: Roof) -> str:
     return f"{name} computes nothing, so it has no dot: {si(rate, 'B/s')}, {share} of the bandwidth"
 
 
-def _frame(axes: Axes, roofs: Sequence[Roof], points: Sequence[tuple[Work, float | None]]) -> None:
+def _plane(roofs: Sequence[Roof], points: Collection[Point], foot: float, decades: bool) -> Plane:
     """Log axes that hold every ridge and every point with room around them."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     asked = [work.intensity for work, _ in points]
-    left = min([0.5, *(roof.ridge / 30 for roof in roofs), *(x / 8 for x in asked)])
-    right = max([100.0, *(roof.ridge * 40 for roof in roofs), *(x * 12 for x in asked)])
-    seen = [work.flops / seconds if seconds else roofs[0].attainable(work.intensity) for work, seconds in points]
-    low = min([*(roof.attainable(left) for roof in roofs), *(rate / 8 for rate in seen)])
-    high = max([*(roof.flops_per_s for roof in roofs), *seen])
-    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, 3 * high))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: si(y, "FLOP/s", whole=True)))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_formatter(NullFormatter())
-    share = "   (%: of what the roof allows there)" if any(seconds for _, seconds in points) else ""
-    axes.set_xlabel(f"FLOPs per byte moved{share}", fontsize=9, color=INK)
+    if decades:
+        left = 10.0 ** floor(min([-1.0, *map(log10, asked)]))
+        right = 10.0 ** ceil(max([5.0, *map(log10, asked), *(log10(roof.ridge) + 1 for roof in roofs)]))
+        low = 10.0 ** floor(log10(min(roof.attainable(left) for roof in roofs)))
+        high = 10.0 ** ceil(log10(max(roof.flops_per_s for roof in roofs)) + 0.15)
+    else:
+        left = min([0.5, *(roof.ridge / 30 for roof in roofs), *(x / 8 for x in asked)])
+        right = max([100.0, *(roof.ridge * 40 for roof in roofs), *(x * 12 for x in asked)])
+        seen = [_rate(point, roofs[0]) for point in points]
+        low = min([*(roof.attainable(left) for roof in roofs), *(rate / 8 for rate in seen)])
+        high = 3 * max([*(roof.flops_per_s for roof in roofs), *seen])
+    return Plane(Axis(left, right, LEFT, RIGHT, log=True), Axis(low, high, foot, TOP, log=True))
 
 
-def _roof(axes: Axes, roof: Roof, labels: Labels) -> None:
+def _ticks(plane: Plane) -> tuple[Ticks, Ticks]:
+    """Every decade across, every second one or so on the left."""
+    across, up = (
+        [10.0**power for power in range(ceil(log10(axis.low) - 1e-9), floor(log10(axis.high) + 1e-9) + 1)]
+        for axis in (plane.x, plane.y)
+    )
+    up = up[:: -ceil(len(up) / 6)]
+    return {value: f"{value:,g}" for value in across}, {value: si(value, "FLOP/s", whole=True) for value in up}
+
+
+def _roof(plane: Plane, roof: Roof, labels: Labels) -> Iterator[Mark]:
     """The two slopes, each with its name, what lies under them tinted alike, and the ridge between."""
-    (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0]
-    ridge, top = roof.ridge, roof.flops_per_s
-    slope, flat = ([left, ridge], [roof.attainable(left), top]), ([ridge, right], [top, top])
-    for (x, y), colour in ((slope, MEMORY_COLOUR), (flat, COMPUTE_COLOUR)):
-        axes.plot(x, y, color=colour, linewidth=3, solid_capstyle="butt", zorder=3)
-        axes.fill_between(x, y, bottom, color=colour, alpha=0.07, linewidth=0)
-        labels.avoid_line(x, y)
-    axes.plot([ridge, ridge], [bottom, top], color=FAINT, linewidth=0.8, linestyle=":")
-    labels.along((left, roof.attainable(left)), (ridge, top), f"memory: {si(roof.bytes_per_s, 'B/s')}", MEMORY_COLOUR)
-    labels.along((ridge, top), (right, top), f"compute: {si(top, 'FLOP/s')}", COMPUTE_COLOUR)
-    labels.place((ridge, bottom), f"ridge: {three_digits(roof.ridge)} FLOPs per byte", FAINT, spots=[(8, 9)])
+    left, right, foot = plane.x.low, plane.x.high, plane.y.start
+    low, top = plane.at(left, roof.attainable(left)), plane.at(roof.ridge, roof.flops_per_s)
+    far = plane.at(right, roof.flops_per_s)
+    slopes = (("memory", low, top, MEMORY_COLOUR), ("compute", top, far, COMPUTE_COLOUR))
+    for _, start, end, colour in slopes:
+        yield Area((start, end, (end[0], foot), (start[0], foot)), colour, 0.07)
+    for kind, start, end, colour in slopes:
+        yield Line((start, end), colour, 3.5, kind=kind)
+        labels.avoid_line((start, end))
+    yield Line((top, (top[0], foot)), FAINT, 1, "2 3", kind="ridge")
+    yield labels.along(low, top, f"memory: {si(roof.bytes_per_s, 'B/s')}", MEMORY_COLOUR)
+    yield labels.along(top, far, f"compute: {si(roof.flops_per_s, 'FLOP/s')}", COMPUTE_COLOUR)
+    ridge = f"ridge: {three_digits(roof.ridge)} FLOPs per byte"
+    yield from labels.place((top[0], foot), ridge, FAINT, spots=[(8, 12)])
 
 
-def _faint(axes: Axes, roof: Roof, labels: Labels) -> None:
-    left, right = axes.get_xlim()
-    x, y = [left, roof.ridge, right], [roof.attainable(left), roof.flops_per_s, roof.flops_per_s]
-    axes.plot(x, y, color=FAINT, linewidth=1.2, linestyle="--")
-    labels.avoid_line(x, y)
-    labels.along((roof.ridge, y[1]), (right, y[1]), roof.name, FAINT)
+def _faint(plane: Plane, roof: Roof, labels: Labels) -> Iterator[Mark]:
+    corners = [(plane.x.low, roof.attainable(plane.x.low)), (roof.ridge, roof.flops_per_s)]
+    line = tuple(plane.at(*corner) for corner in (*corners, (plane.x.high, roof.flops_per_s)))
+    yield Line(line, FAINT, 1.5, "6 3")
+    labels.avoid_line(line)
+    yield labels.along(line[1], line[2], roof.name, FAINT)
 
 
-def _points(axes: Axes, roof: Roof, points: Points, labels: Labels) -> None:
+def _points(plane: Plane, roof: Roof, points: Mapping[str, Point], labels: Labels) -> Iterator[Mark]:
     """Every mark, then the names, which must cover none: from right to left, since a slope leaves room below."""
     named = []
     for name, (work, seconds) in sorted(points.items(), key=lambda point: point[1][0].intensity):
-        x, allowed = work.intensity, roof.attainable(work.intensity)
-        y = work.flops / seconds if seconds else allowed
+        allowed, rate = roof.attainable(work.intensity), _rate((work, seconds), roof)
+        at, above = plane.at(work.intensity, rate), plane.at(work.intensity, allowed)
         colour = COMPUTE_COLOUR if roof.bound(work) == COMPUTE else MEMORY_COLOUR
         if seconds:
-            axes.plot([x, x], sorted([y, allowed]), color=colour, linewidth=1.2, zorder=2)
-            labels.avoid_line([x, x], [y, allowed])
-        axes.plot(
-            [x],
-            [y],
-            "o",
-            markersize=8,
-            color=colour if seconds else CARD,
-            markeredgewidth=1.8,
-            markeredgecolor=CARD if seconds else colour,
-            zorder=4,
-        )
-        labels.avoid_point(x, y)
-        named.append(((x, y), f"{name}: {percent(y / allowed)}" if seconds else name))
+            yield Line((at, above), colour, 1.5, kind="missing")
+            labels.avoid_line((at, above))
+        fill, edge = (colour, CARD) if seconds else (CARD, colour)
+        yield Dot(*at, fill, edge, 6, kind="point", tooltip=name)
+        labels.avoid_point(*at)
+        intensity = f"{three_digits(work.intensity)} FLOP/B"
+        alone = f"{name}: {intensity}" if len(points) == 1 else name
+        named.append((at, f"{name}: {percent(rate / allowed)}" if seconds else alone))
     for at, text in reversed(named):
-        labels.place(at, text)
+        yield from labels.place(at, text, INK)
+
+
+def _rate(point: Point, roof: Roof) -> float:
+    """FLOPs per second, measured or what the roof allows."""
+    work, seconds = point
+    return work.flops / seconds if seconds else roof.attainable(work.intensity)

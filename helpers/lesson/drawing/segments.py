@@ -1,158 +1,200 @@
-"""Figures of the caching allocator, for notebooks: what its segments hold, and allocated beside reserved over time."""
+"""The caching allocator: what its segments hold, and allocated beside reserved over time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
 from ...memory.allocator import MIB, Replay, Segment, SegmentBlock, Snapshot
 from ...memory.closed_form.breakdown import GIB, format_bytes
-from .figures import as_picture, new_figure
-from .pictures import CARD, INK, Picture
-from .segments_svg import HOLE, USED, WAITING, short
+from ..units import short_bytes
+from .axes import Axis, Plane, bottom, round_ticks
+from .marks import CARD, FAINT, INK, LINES, Area, At, Box, Line, Mark, Text, legend, text_width
+from .pictures import Card
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+USED, MARKED, HOLE, WAITING = LINES[0], LINES[4], "#e4e2dc", LINES[5]
+LEFT, RIGHT, TOP, ROW, BAR = 112, 744, 40, 30, 22
+STRIP = 74  # height of allocated and reserved over time, under the segments
+MARKED_STATE, SPARE = "marked", "spare"
+STATES = {  # of a block, in the order of the legend: how it is drawn, and what that means
+    "allocated": (Box(0, 0, 0, 0, USED), "in use"),
+    MARKED_STATE: (Box(0, 0, 0, 0, MARKED), "by this event"),
+    "free": (Box(0, 0, 0, 0, HOLE), "free, kept in the cache"),
+    "pending": (Box(0, 0, 0, 0, WAITING), "waits for another stream"),
+    SPARE: (Box(0, 0, 0, 0, CARD, "stripes", USED), "more than was asked for"),
+}
 
-COLOURS = {"allocated": USED, "free": HOLE, "pending": WAITING}
-SPARE = "more than was asked for"
-AXES_INCHES, LETTER_INCHES = 5.85, 0.083  # of a figure 7.6 inches wide, at font size 8
-WORDS = {"allocated": "in use", "free": "free, kept in the cache", "pending": "waits for another stream"}
+
+@dataclass(frozen=True)
+class SegmentGrid:
+    """What stays the same while a trace is stepped through: the bytes that fill a row, and how many rows there are."""
+
+    row_bytes: int
+    rows: int
+
+    @classmethod
+    def of(cls, stages: Sequence[Replay]) -> SegmentGrid:
+        """Room for the segments after each stage, and for the request that fails at the end."""
+        sizes = [segment.size_bytes for stage in stages for segment in stage.segments]
+        sizes += [stage.oom.size_bytes for stage in stages if stage.oom]
+        rows = [len(stage.segments) + bool(stage.oom) for stage in stages]
+        return cls(max(sizes, default=1), max([1, *rows]))
+
+    def px(self, size_bytes: float) -> float:
+        return size_bytes / self.row_bytes * (RIGHT - LEFT)
 
 
-def segments(title: str, source: Replay | Snapshot | Sequence[Segment], rows: int = 14) -> Picture:
+def segments(title: str, source: Replay | Snapshot | Sequence[Segment], rows: int = 14) -> Card:
     """One row per segment by address, its blocks in order: used, free in the cache, hatched what nobody asked for.
 
     Of more than `rows` segments the largest are drawn, and the axis says how many are not. WorkbookError for none.
     """
-    every = source if isinstance(source, (list, tuple)) else source.segments
+    every = source.segments if isinstance(source, (Replay, Snapshot)) else source
     if not every:
         raise WorkbookError("there are no segments to draw", "at least one", "draw before everything is given back")
     drawn = _largest(every, rows)
-    figure, axes = new_figure(title, height=1.15 + 0.34 * len(drawn))
-    unit, name = _unit(max(segment.size_bytes for segment in drawn))
-    span = 1.01 * max(segment.size_bytes for segment in drawn) / unit
-    for row, segment in enumerate(drawn):
-        _row(axes, row, segment, unit, span)
-    axes.set_yticks(range(len(drawn)), [_label(segment) for segment in drawn], fontsize=8.5)
-    axes.set_ylim(len(drawn) - 0.45, -0.55)
-    axes.set_xlim(0, span)
+    grid = SegmentGrid(max(segment.size_bytes for segment in drawn), len(drawn))
+    unit, name = _unit(grid.row_bytes)
+    axis, foot = Axis(0, grid.row_bytes / unit, LEFT, RIGHT), TOP + ROW * len(drawn)
     left_out = sum(segment.size_bytes for segment in every) - sum(segment.size_bytes for segment in drawn)
     more = f"; {len(every) - len(drawn)} smaller segments, {format_bytes(left_out)}, are not drawn" if left_out else ""
-    axes.set_xlabel(f"{name} from each segment's beginning{more}")
-    axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    _legend(axes)
-    return as_picture(figure, title)
+    ticks = {value: f"{value:g}" for value in round_ticks(0, axis.high, 9)}
+    states = {block.state for segment in drawn for block in segment.blocks}
+    spare = {SPARE} if any(grid.px(_spare(block)) > 1 for segment in drawn for block in segment.blocks) else set()
+    body = [
+        *_rows(drawn, grid),
+        *bottom(axis, foot, ticks, f"{name} from each segment's beginning{more}"),
+        *_legend(states | spare, foot + 60),
+    ]
+    return Card(title, foot + 76, tuple(body))
 
 
-def reserved(title: str, replay: Replay, capacity_bytes: int | None = None) -> Picture:
+def segments_at_event(
+    title: str, ran: Replay, full: Replay, grid: SegmentGrid, capacity_bytes: int | None = None
+) -> Card:
+    """The segments that `ran` ended with, the block of its last event marked, under it bytes over the whole trace.
+
+    `full` is the replay of all of the trace, in whose strip the end of `ran` is a line.
+    """
+    marked = ran.outcomes[-1].address if ran.outcomes else 0
+    top = TOP + grid.rows * ROW + 40
+    highest = 1.04 * max(capacity_bytes or 0, full.peak_reserved_bytes, 1)
+    plane = Plane(Axis(0, max(len(full), 1), LEFT, RIGHT), Axis(0, highest, top + STRIP, top))
+    body = [
+        *_rows(ran.segments, grid, marked),
+        *_refused(ran, grid),
+        *_legend({*STATES} - {"pending"}, top - 24),
+        *_series(plane, full, FAINT),
+        *_strip_labels(plane, len(ran), capacity_bytes),
+    ]
+    return Card(title, top + STRIP + 30, tuple(body))
+
+
+def reserved(title: str, replay: Replay, capacity_bytes: int | None = None) -> Card:
     """Allocated and reserved after each event, the gap between them shaded, its share at the peak in the legend.
 
     `capacity_bytes` draws where the device ends.
     """
     if not len(replay):
         raise WorkbookError("the replay has no events", "at least one", "replay a trace first")
-    figure, axes = new_figure(title, height=3.2)
     unit, name = _unit(max(replay.peak_reserved_bytes, capacity_bytes or 0))
-    # A step's value holds until the next event, so the last one is drawn once more.
-    x = range(len(replay) + 1)
-    used, held = ([value / unit for value in (*series, series[-1])] for series in (replay.allocated, replay.reserved))
-    most, live = format_bytes(replay.peak_reserved_bytes), format_bytes(replay.peak_allocated_bytes)
-    axes.fill_between(x, 0, used, step="post", color=USED, linewidth=0, label=f"allocated, at most {live}")
-    axes.fill_between(x, used, held, step="post", color=HOLE, linewidth=0, label="reserved and not in use")
-    axes.step(
-        x,
-        held,
-        where="post",
-        color=INK,
-        linewidth=1.2,
-        label=f"reserved, at most {most}, {replay.fragmentation:.0%} of it idle",
-    )
+    highest = 1.18 * max(replay.peak_reserved_bytes, capacity_bytes or 0, 1)
+    plane = Plane(Axis(0, len(replay), 74, RIGHT), Axis(0, highest, 268, 58))
+    across = {value: f"{value:g}" for value in round_ticks(0, len(replay), 9)}
+    up = {value * unit: f"{value:g}" for value in round_ticks(0, highest / unit)}
+    body = [*_series(plane, replay, INK), *plane.frame(across, up, "events, in order", name)]
     if capacity_bytes:
-        axes.axhline(capacity_bytes / unit, color=INK, linestyle="--", linewidth=1.1)
-        axes.text(
-            len(replay),
-            capacity_bytes / unit,
-            f"the card ends at {format_bytes(capacity_bytes)} ",
-            ha="right",
-            va="bottom",
-            fontsize=8.5,
-            color=INK,
-        )
-    axes.set_xlim(0, len(replay))
-    axes.set_ylim(0, 1.18 * max(max(held), (capacity_bytes or 0) / unit, 1e-9))
-    axes.set_xlabel("events, in order")
-    axes.set_ylabel(name)
-    _legend(axes)
-    return as_picture(figure, title)
+        y = plane.y.at(capacity_bytes)
+        body.append(Line(((74, y), (RIGHT, y)), INK, 1.5, "5 3", kind="capacity"))
+        body.append(Text(RIGHT, y - 5, f"the card ends at {format_bytes(capacity_bytes)}", 11, anchor="end", halo=True))
+    most, live = format_bytes(replay.peak_reserved_bytes), format_bytes(replay.peak_allocated_bytes)
+    entries = (
+        (Box(0, 0, 0, 0, USED), f"allocated, at most {live}"),
+        (Box(0, 0, 0, 0, HOLE), "reserved and not in use"),
+        (Box(0, 0, 0, 0, INK), f"reserved, at most {most}, {replay.fragmentation:.0%} of it idle"),
+    )
+    return Card(title, 342, (*body, *legend(entries, 74, 326, RIGHT)))
 
 
-def _row(axes: Axes, row: int, segment: Segment, unit: int, span: float) -> None:
-    for block in segment.blocks:
-        left, width = (block.address - segment.address) / unit, block.size_bytes / unit
-        spare = 0 if block.is_free else (block.size_bytes - block.requested_bytes) / unit
-        axes.barh(
-            row,
-            width,
-            left=left,
-            height=0.7,
-            color=COLOURS[block.state],
-            edgecolor=CARD,
-            linewidth=0.6,
-            label=WORDS[block.state],
-        )
-        if spare > span / 400:
-            axes.barh(
-                row,
-                spare,
-                left=left + width - spare,
-                height=0.7,
-                color=CARD,
-                edgecolor=USED,
-                hatch="//////",
-                linewidth=0,
-                label=SPARE,
-            )
-        _words(axes, row, block, left + (width - spare) / 2, (width - spare) / span * AXES_INCHES)
+def _rows(every: Sequence[Segment], grid: SegmentGrid, marked: int = 0) -> Iterator[Mark]:
+    if not every:
+        yield Text(LEFT, TOP + 15, "no segments: nothing is reserved", 12, FAINT)
+    for row, segment in enumerate(every):
+        y = TOP + row * ROW
+        kind = "expandable" if segment.expandable else f"{segment.pool} pool"
+        yield Text(LEFT - 8, y + 10, short_bytes(segment.size_bytes), anchor="end")
+        yield Text(LEFT - 8, y + 21, kind, 9.5, FAINT, "end")
+        for block in segment.blocks:
+            yield from _block(block, grid, LEFT + grid.px(block.address - segment.address), y, block.address == marked)
 
 
-def _words(axes: Axes, row: int, block: SegmentBlock, middle: float, inches: float) -> None:
-    """The block's name and size, as much of it as there is room for."""
-    size = short(block.size_bytes)
-    wanted = [f"{block.name} {size}", block.name, size] if block.name else [size]
-    words = next((text for text in wanted if len(text) * LETTER_INCHES < inches), "")
-    colour = "white" if block.state == "allocated" else INK
-    axes.text(middle, row, words, ha="center", va="center", fontsize=8, color=colour)
+def _block(block: SegmentBlock, grid: SegmentGrid, x: float, y: float, marked: bool) -> Iterator[Mark]:
+    """The block as wide as its bytes, hatched what nobody asked for, and as much of "name, size" as it has room for."""
+    width, spare = max(grid.px(block.size_bytes), 0.6), grid.px(_spare(block))
+    fill = MARKED if marked and not block.is_free else STATES[block.state][0].fill
+    holds = "free" if block.is_free else f"{block.name}, {block.requested_bytes:,} B asked for"
+    edge = INK if marked else CARD
+    tooltip = f"{holds}: {block.size_bytes:,} B"
+    yield Box(x, y, width, BAR, fill, edge=edge, kind=f"block {block.state}", tooltip=tooltip)
+    if spare > 1:
+        hatched = STATES[SPARE][0]
+        yield replace(hatched, x=x + width - spare, y=y + 0.5, width=spare - 0.5, height=BAR - 1, kind=SPARE)
+    size = short_bytes(block.size_bytes)
+    wanted = [f"{block.name} {size}", block.name] if block.name and not block.is_free else []
+    text = next((text for text in (*wanted, size) if text_width(text, 11) + 6 <= width - spare), "")
+    if text:
+        yield Text(x + (width - spare) / 2, y + 15, text, 11, "#ffffff" if fill == USED else INK, "middle")
+
+
+def _spare(block: SegmentBlock) -> int:
+    return 0 if block.is_free else block.size_bytes - block.requested_bytes
+
+
+def _refused(ran: Replay, grid: SegmentGrid) -> Iterator[Mark]:
+    """The request that no segment could serve, as an outline under them."""
+    if ran.oom is None:
+        return
+    y, name = TOP + len(ran.segments) * ROW, f"{ran.oom.name} {short_bytes(ran.oom.size_bytes)}"
+    yield Box(LEFT, y, grid.px(ran.oom.size_bytes), BAR, edge=INK, line=1.5, dashed=True, kind="refused")
+    yield Text(LEFT + 8, y + 15, f"{name}: {ran.oom.reason}, out of memory", 11)
+    yield Text(LEFT - 8, y + 15, "refused", anchor="end")
+
+
+def _legend(states: Collection[str], y: float) -> list[Mark]:
+    return legend((STATES[state] for state in STATES if state in states), LEFT, y, RIGHT, 11)
+
+
+def _series(plane: Plane, replay: Replay, edge: str) -> Iterator[Mark]:
+    """Reserved pale with its upper edge, allocated filled before it; a value holds until the next event."""
+    held, used = _stairs(plane, replay.reserved), _stairs(plane, replay.allocated)
+    foot = ((plane.x.at(len(replay)), plane.y.start), (plane.x.start, plane.y.start))
+    yield Area((*held, *foot), HOLE, kind="reserved")
+    yield Area((*used, *foot), USED, kind="allocated")
+    yield Line(held or foot, edge, 1.5)
+
+
+def _stairs(plane: Plane, series: Sequence[int]) -> tuple[At, ...]:
+    return tuple(plane.at(at + step, value) for at, value in enumerate(series) for step in (0, 1))
+
+
+def _strip_labels(plane: Plane, count: int, capacity_bytes: int | None) -> Iterator[Mark]:
+    """Where the trace stands, which area is which, and the end of the card."""
+    x, top, foot = plane.x.at(count), plane.y.end, plane.y.start
+    yield Line(((x, top - 4), (x, foot + 4)), MARKED, 2, kind="here")
+    yield Line(((LEFT, foot), (RIGHT, foot)))
+    yield Text(LEFT - 8, top + 24, "reserved", 11, FAINT, "end")
+    yield Text(LEFT - 8, foot - 8, "allocated", 11, USED, "end")
+    if capacity_bytes:
+        y = plane.y.at(capacity_bytes)
+        yield Line(((LEFT, y), (RIGHT, y)), INK, 1.5, "5 3", kind="capacity")
+        yield Text(LEFT - 8, y + 4, f"{short_bytes(capacity_bytes)} card", 11, INK, "end")
+    yield Text(RIGHT, foot + 17, "events, in order", 11, FAINT, "end")
 
 
 def _largest(every: Sequence[Segment], rows: int) -> list[Segment]:
     order = sorted(range(len(every)), key=lambda at: -every[at].size_bytes)[:rows]
     return [every[at] for at in sorted(order)]
-
-
-def _label(segment: Segment) -> str:
-    return f"{short(segment.size_bytes)}, {'expandable' if segment.expandable else segment.pool}"
-
-
-def _legend(axes: Axes) -> None:
-    """Each word once, under the axes."""
-    handles, names = axes.get_legend_handles_labels()
-    once = {name: handle for handle, name in zip(handles, names, strict=True)}
-    once = {name: once.pop(name) for name in (*WORDS.values(), SPARE) if name in once} | once
-    drop = -0.38 / (axes.figure.get_figheight() - 0.88)
-    axes.legend(
-        once.values(),
-        once,
-        loc="upper right",
-        bbox_to_anchor=(1.0, drop),
-        ncols=4,
-        frameon=False,
-        fontsize=8.5,
-        handlelength=1.2,
-        columnspacing=1.1,
-    )
 
 
 def _unit(size_bytes: float) -> tuple[int, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...memory.closed_form.breakdown import format_bytes
 from ..recorded import NONE_YET, Recorded
 from ..units import si
-from .figures import as_picture, new_figure
-from .pictures import FAINT, INK, LINES, Picture
+from .marks import FAINT, INK, LINES
+from .pictures import Picture, as_picture
+from .render import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +96,7 @@ def staircases(title: str, found: Sequence[Recorded], yours: Sweep | None = None
     return as_picture(figure, title)
 
 
-def _curve(axes: Axes, name: str, sizes: Sequence[float], rates: Sequence[float], **style: object) -> None:
+def _curve(axes: Axes, name: str, sizes: Sequence[float], rates: Sequence[float], **style: Any) -> None:
     axes.plot(sizes, rates, **style)
     axes.annotate(f" {name}", (sizes[-1], rates[-1]), va="center", fontsize=9, color=style["color"])
 
@@ -108,10 +109,8 @@ def bars(
     for row, (name, seconds) in enumerate(rows.items()):
         axes.barh(row, seconds, height=0.62, color=LINES[row % len(LINES)])
         axes.text(seconds, row, f" {si(seconds, 's')}", va="center", fontsize=9, color=INK)
-        if name in (floors or {}):
-            axes.vlines(
-                floors[name], row - 0.38, row + 0.38, color=INK, linewidth=2.4, label=floor if row == 0 else None
-            )
+        if floors and name in floors:
+            axes.vlines(floors[name], row - 0.38, row + 0.38, color=INK, linewidth=2.4)
     axes.set_yticks(range(len(rows)), list(rows), fontsize=9)
     axes.invert_yaxis()
     axes.margins(x=0.14)

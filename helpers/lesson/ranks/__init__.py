@@ -5,13 +5,14 @@
     ranks.run(step, batch)               # step(batch) on every rank; what it returned, by rank
     ranks.stop()
 
-`ranks` is the door; `engines` starts processes and ends them, `seating` numbers them and `group` joins them, `sending`
-packs a call and `follow` waits for it, `errors` tells what went wrong; `worker`, `recorder`, `places` and `keeping` are
-in the rank, `reaper` is beside them. Nothing here imports torch or ipyparallel before ranks are started.
+In the driver: `ranks` is the public object, `group` joins engines into ranks and waits for their calls, `engines`
+starts and ends the processes, `placement` numbers them, `errors` says what went wrong. In a rank: `worker` runs the
+calls, `recorder` writes down where they are. `reaper` ends the processes of a driver that died. Nothing here imports
+torch or ipyparallel before ranks are started.
 """
 
 from .errors import RankError
-from .keeping import kept
 from .ranks import Ranks
+from .worker import kept
 
 __all__ = ["RankError", "Ranks", "kept"]

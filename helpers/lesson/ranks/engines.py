@@ -1,4 +1,4 @@
-"""Processes up and down again: ipyparallel's controller and engines, a client to them, and the reaper beside them."""
+"""Starting and stopping processes: ipyparallel's controller, its engines, a client to them, and the reaper."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CONTROLLER = [
     "--IPController.use_threads=True",
     "--nodb",  # few processes, and no copy of the results
     "--HeartMonitor.period=200",
-    "--HeartMonitor.max_heartmonitor_misses=1000",  # an engine is there after two beats
+    "--HeartMonitor.max_heartmonitor_misses=1000",  # an engine registers after two heartbeats
 ]
-ENGINE = ["--IPEngine.enable_nanny=False", "--IPEngine.timeout=60"]  # the driver itself sees an engine end
+ENGINE = ["--IPEngine.enable_nanny=False", "--IPEngine.timeout=60"]  # the driver itself watches the engines
 
 
 class Engines:
-    """Engines and a client to them, once launched. `close()` leaves no process and no file, and may be called again.
+    """Engines and a client to them, once launched. `close()` leaves no process and no file; it may be called twice.
 
     `processes` are the local engines by process id; with a profile it is empty, as they may be on any machine.
     """
@@ -42,12 +42,12 @@ class Engines:
         self.folder, self.mark = _folder(profile), uuid.uuid4().hex
         self.processes: dict[int, psutil.Process] = {}
         self._undo = contextlib.ExitStack()
-        self.close = weakref.finalize(self, _close, self._undo, os.getpid())  # also at exit, and when forgotten
-        self._undo.callback(_stop_watching, _watch(self.mark, self.folder))
+        self.close = weakref.finalize(self, close_if_owner, self._undo, os.getpid())  # also at exit, and when collected
+        self._undo.callback(stop_reaper, start_reaper(self.mark, self.folder))
         self._undo.callback(reaper.reap, self.mark, self.folder)
 
     def launch(self, count: int) -> None:
-        """Start them and connect. An interrupt is heeded when nothing more is being started: then `close` finds all."""
+        """Start them and connect. An interrupt takes effect once all have started, so that `close` finds them all."""
         with ThreadPoolExecutor(1) as starter:
             cluster = starter.submit(self._start, count).result()
         self.client = cluster.connect_client_sync()
@@ -57,16 +57,16 @@ class Engines:
     def _start(self, count: int) -> Any:
         cluster, marked = _cluster(self._ipp, self.folder, self.profile), {"environment": {reaper.MARK: self.mark}}
         if self.profile is not None:
-            self._undo.callback(cluster.stop_cluster_sync)  # its engines may be where no signal reaches
+            self._undo.callback(cluster.stop_cluster_sync)  # its engines may be on other machines
             cluster.start_controller_sync(**marked)
             cluster.start_engines_sync(count, **marked)
         else:
             cluster.start_controller_sync(controller_args=CONTROLLER, **marked)
             name = cluster.start_engines_sync(count, engine_args=ENGINE, delay=0, **marked)
-            self.processes = {one.pid: one.process for one in cluster.engines[name].launchers.values()}
+            self.processes = {launcher.pid: launcher.process for launcher in cluster.engines[name].launchers.values()}
         return cluster
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """For a start that failed: what the processes wrote last."""
         logs = sorted(Path(self.folder).glob("log/*.log"))
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if line]
@@ -87,7 +87,7 @@ def _ipyparallel() -> ModuleType:
 
 
 def _folder(profile: str | None) -> str:
-    """A new folder: of this machine, or inside the profile's, which engines on other machines usually share."""
+    """A new folder: on this machine, or inside the profile's, which engines on other machines usually share."""
     if profile is None:
         return tempfile.mkdtemp(prefix=PREFIX)
     from IPython.core.profiledir import ProfileDir, ProfileDirError
@@ -114,8 +114,8 @@ def _cluster(ipp: ModuleType, folder: str, profile: str | None) -> Any:
     return ipp.Cluster(profile_dir=folder, cluster_file="", load_profile=False, engines="local", **quiet)
 
 
-def _watch(mark: str, folder: str) -> subprocess.Popen:
-    """The reaper, of its own session so that Ctrl-C does not reach it, and without a mark so that none reaps it."""
+def start_reaper(mark: str, folder: str) -> subprocess.Popen:
+    """In a session of its own, so that Ctrl-C does not reach it, and unmarked, so that no reaper ends it."""
     environment = {name: value for name, value in os.environ.items() if name != reaper.MARK}
     return subprocess.Popen(
         [sys.executable, "-P", reaper.__file__, str(os.getpid()), mark, folder],
@@ -127,12 +127,12 @@ def _watch(mark: str, folder: str) -> subprocess.Popen:
     )
 
 
-def _stop_watching(watcher: subprocess.Popen) -> None:
-    watcher.stdin.close()
-    watcher.wait()
+def stop_reaper(process: subprocess.Popen) -> None:
+    """Close the pipe that it reads, and wait until it has ended everything."""
+    process.communicate()
 
 
-def _close(undo: contextlib.ExitStack, owner: int) -> None:
+def close_if_owner(undo: contextlib.ExitStack, owner: int) -> None:
     """Undo what was started, last first, whatever fails on the way. A forked child owns nothing."""
     if os.getpid() == owner:
         with contextlib.suppress(Exception):

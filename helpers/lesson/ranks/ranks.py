@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from ...catalog.errors import WorkbookError
-from .errors import judge
+from .errors import Raised, Returned, rank_error
 from .group import Group
-from .outcomes import Raised, Returned
-from .sending import pickled
 
 MOST_ON_ONE_MACHINE = 16
 BACKENDS = ("gloo", "nccl")
@@ -29,7 +30,7 @@ class Ranks:
     def __init__(
         self, count: int, *, backend: str | None = None, profile: str | None = None, timeout_s: float = 60
     ) -> None:
-        _check(count, backend, profile, timeout_s)
+        _require_valid(count, backend, profile, timeout_s)
         self.count, self.timeout_s = count, timeout_s
         self._backend, self._profile = backend, profile
         self._group: Group | None = None
@@ -44,20 +45,20 @@ class Ranks:
         it does not return on every rank within `timeout_s`, and WorkbookError for what cannot be sent.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        _check(self.count, self._backend, self._profile, timeout_s)
-        name, sent = pickled(function, args, kwargs)
+        _require_valid(self.count, self._backend, self._profile, timeout_s)
+        name, serialized = serialize_call(function, args, kwargs)
         group = self._group or self.restart()
         try:
-            outcomes = group.perform(sent, timeout_s)
-        except BaseException:  # the interrupt button: the others wait in a collective that will not come
+            outcomes = group.call(serialized, timeout_s)
+        except BaseException:  # the interrupt button: the ranks may be waiting in a collective for ever
             self.stop()
             raise
-        self.printed = tuple(one.printed if isinstance(one, Returned | Raised) else "" for one in outcomes)
-        if error := judge(outcomes, name, timeout_s):
+        self.printed = tuple(ended.printed if isinstance(ended, Returned | Raised) else "" for ended in outcomes)
+        if error := rank_error(outcomes, name, timeout_s):
             if not error.alive:
                 self.stop()
             raise error
-        return [one.value for one in outcomes]
+        return [ended.value for ended in outcomes if isinstance(ended, Returned)]
 
     def restart(self) -> Group:
         """New ranks in place of those that are there, which lose what they keep."""
@@ -90,7 +91,48 @@ class Ranks:
         return f"<{many} on {self._group.backend}, ready>" if self._group else f"<{many}, stopped>"
 
 
-def _check(count: int, backend: str | None, profile: str | None, timeout_s: float) -> None:
+def serialize_call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str, bytes]:
+    """The function's name, and the call as bytes, with all that the function uses.
+
+    WorkbookError for what is no function, and for what cannot be sent.
+    """
+    if not callable(function):
+        raise WorkbookError(
+            f"{function!r} is not a function",
+            "something to call on every rank",
+            "ranks.run(step, x), not ranks.run(step(x))",
+        )
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        return name, _pickled((function, args, kwargs))
+    except Exception as error:
+        raise WorkbookError(
+            f"{name} cannot be sent to the ranks: {error}",
+            "functions, numbers, tensors, modules",
+            "make inside the function what cannot travel",
+        ) from None
+
+
+def _pickled(call: tuple) -> bytes:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, thing: Any) -> Any:
+            """Modules of a type of their own go by name.
+
+            cloudpickle sends a submodule where a function uses its name as any word. torch.distributed.config is such
+            a module, and cannot be pickled.
+            """
+            if isinstance(thing, ModuleType) and type(thing) is not ModuleType:
+                return importlib.import_module, (thing.__name__,)
+            return super().reducer_override(thing)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(call)
+    return buffer.getvalue()
+
+
+def _require_valid(count: int, backend: str | None, profile: str | None, timeout_s: float) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise WorkbookError(f"{count!r} ranks", "a whole number from 1 up", "Ranks(4)")
     if count > MOST_ON_ONE_MACHINE and profile is None:

@@ -1,6 +1,6 @@
-"""Ends every process of a set of ranks, also when whoever started them was killed. Run as a script, beside them.
+"""Ends every process of a set of ranks, also when the process that started them was killed. Run as a script.
 
-Engines, controller and whatever they start inherit a mark in their environment; what carries it is theirs. The reaper
+Engines, the controller and whatever they start inherit a mark in their environment. The reaper ends what carries it. It
 reads a pipe that its parent holds open and never writes to: its end means that the parent stopped the ranks, or is
 gone, however it went.
 """

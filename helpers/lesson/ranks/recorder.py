@@ -1,28 +1,44 @@
-"""A black box for each rank: a file that says where it is, to be read when the rank cannot answer any more."""
+"""Where a rank is in the user's code, recorded in a file that can still be read when the rank no longer answers.
+
+The rank records with `Recorder`; the driver reads with `last_location` and prints with `format_location`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
+import linecache
 import os
+import re
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from itertools import dropwhile
 from pathlib import Path
+from types import FrameType, TracebackType
 
-from . import places
+CodeLine = tuple[str, int, str]  # file, line, function
+Location = tuple[CodeLine, ...]  # the function that was sent, then the innermost line outside of libraries; or empty
 
 PERIOD_S = 0.05
-BOX_BYTES = 4096
+RECORDING_BYTES = 4096
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGE = str(Path(__file__).parent)
+_WORKER = str(Path(__file__).with_name("worker.py"))  # calls the user's function
+_METER = "__torch_dispatch__"  # a mode that counts bytes stands between the user's line and PyTorch
+_CELL = re.compile(r"ipykernel_\d+[/\\]|^<ipython-input")
+_DUMPED_LINE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
 class Recorder:
-    """Writes the place of a running call to `path` twenty times a second, and a crash to `path`.crash.
+    """Writes the location of a running call to `path` every 50 ms, and the stack of a crash to `path`.crash.
 
-    One per process, as it wraps the two ways in which a process ends itself without a trace.
+    One per process: it wraps `os._exit` and `os.kill`, with which a process can end without a trace.
     """
 
     def __init__(self, path: str) -> None:
@@ -31,38 +47,111 @@ class Recorder:
         self.crash = open(path + ".crash" if shared else os.devnull, "w")  # noqa: SIM115 - as long as the process
         self.process, self.thread, self.running = os.getpid(), 0, threading.Event()
         faulthandler.enable(self.crash)
-        os._exit, os.kill = self._noting(os._exit), self._noting(os.kill)
-        threading.Thread(target=self._write_on, daemon=True, name="recorder").start()
+        for name in ("_exit", "kill"):
+            setattr(os, name, self._recorded_before(getattr(os, name)))
+        threading.Thread(target=self._record_periodically, daemon=True, name="recorder").start()
 
     @contextmanager
     def during(self, function: Callable) -> Iterator[None]:
         """Record this thread while `function` runs in it."""
         self.thread = threading.get_ident()
-        self.write(places.of_function(function))
+        self.write(location_of_function(function))
         self.running.set()
         try:
             yield
         finally:
             self.running.clear()
 
-    def note(self) -> None:
-        """Write the place now. What a forked child does is not the rank's doing."""
+    def record(self) -> None:
+        """Write the location now; a forked child writes nothing, for it is not the rank."""
         if self.running.is_set() and os.getpid() == self.process:
-            self.write(places.of_thread(sys._current_frames().get(self.thread)))
+            self.write(location_of_thread(sys._current_frames().get(self.thread)))
 
-    def _noting(self, end: Callable) -> Callable:
+    def write(self, location: Location) -> None:
+        """An empty location means that a call was received and its function has not started."""
+        os.pwrite(self.file, json.dumps({"at": time.time(), "location": location}).encode().ljust(RECORDING_BYTES), 0)
+
+    def _recorded_before(self, end: Callable) -> Callable:
         @wraps(end)
-        def noted(*args: object) -> object:
-            self.note()
+        def recorded(*args: object) -> object:
+            self.record()
             return end(*args)
 
-        return noted
+        return recorded
 
-    def _write_on(self) -> None:
+    def _record_periodically(self) -> None:
         while self.running.wait():
             time.sleep(PERIOD_S)
-            self.note()
+            self.record()
 
-    def write(self, place: places.Place) -> None:
-        """() says that a call has come and its function has not begun."""
-        os.pwrite(self.file, json.dumps({"at": time.time(), "place": place}).encode().ljust(BOX_BYTES), 0)
+
+def location_of_function(function: Callable) -> Location:
+    """The function's first line; empty for one that is not written in Python."""
+    code = getattr(function, "__code__", None)
+    return () if code is None else ((code.co_filename, code.co_firstlineno, code.co_name),)
+
+
+def location_of_thread(frame: FrameType | None) -> Location:
+    """From the innermost frame of a running thread."""
+    stack = []
+    while frame is not None:
+        stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return location_in(stack[::-1])
+
+
+def location_of_traceback(traceback: TracebackType | None) -> Location:
+    """Where a caught exception was raised."""
+    stack = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        stack.append((code.co_filename, traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    return location_in(stack)
+
+
+def location_of_crash(dump: str) -> Location:
+    """From what faulthandler wrote: a stack for each thread, innermost line first."""
+    stacks = (
+        [(file, int(line), name) for file, line, name in _DUMPED_LINE.findall(part)] for part in dump.split("\n\n")
+    )
+    return next(filter(None, (location_in(stack[::-1]) for stack in stacks)), ())
+
+
+def location_in(stack: list[CodeLine]) -> Location:
+    """The two lines of a stack, outermost first, that help a reader; empty outside of a call."""
+    from_worker = dropwhile(lambda line: line[0] != _WORKER, stack)
+    called = list(dropwhile(lambda line: line[0] == _WORKER, from_worker))
+    users = [line for line in called[1:] if not line[0].startswith((*_LIBRARIES, _PACKAGE, "<")) and line[2] != _METER]
+    return tuple(called[:1] + users[-1:])
+
+
+def last_location(path: str) -> tuple[Location, float]:
+    """What a rank's Recorder wrote last to `path`, or where it crashed, and how many seconds ago."""
+    if crashed := location_of_crash(_text(path + ".crash")):
+        return crashed, 0.0
+    for _ in range(3):  # a read may overlap a write
+        with contextlib.suppress(ValueError):
+            found = json.loads(_text(path))
+            return tuple(tuple(line) for line in found["location"]), time.time() - found["at"]
+        time.sleep(0.01)
+    return (), 0.0
+
+
+def format_location(location: Location) -> str:
+    """`train.py line 12, in step: dist.all_reduce(x)`, and after an arrow what it called. Reads the sources here."""
+    return " -> ".join(map(_format_line, location)) or "the import of what its function needs"
+
+
+def _format_line(code_line: CodeLine) -> str:
+    file, line, function = code_line
+    name = "cell" if _CELL.search(file) else Path(file).name
+    source = linecache.getline(file, line).strip()
+    return f"{name} line {line}, in {function}" + (f": {source}" if source else "")
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -11,27 +11,49 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from . import places
-from .outcomes import Outcome, Raised, Returned
-from .recorder import Recorder
-from .seating import Seat
+from ...catalog.errors import WorkbookError
+from .errors import Outcome, Raised, Returned
+from .placement import Placement
+from .recorder import Recorder, location_of_traceback
 
-# The driver's clock decides when a call has hung, and ends it; a collective must not give up before.
+# The driver's clock decides when a call hangs, and ends the ranks; no collective may time out before.
 FOREVER = timedelta(days=7)
 _rank: dict[str, Any] = {}  # this process's recorder, store and backend
 
 
-def begin(engine: int, box: str) -> Seat:
-    """Load torch, record places in the file `box` from now on, and say where this is."""
+class KeptValues(dict[str, object]):
+    """A dict of this process. It is never sent: where it arrives it becomes the dict of that process."""
+
+    def __missing__(self, name: str) -> object:
+        held = ", ".join(map(repr, self)) or "nothing"
+        raise WorkbookError(
+            f"this rank keeps nothing under {name!r}",
+            f"a name that an earlier call kept; here it holds {held}",
+            "run the cell that builds it: ranks that were started anew have lost what the old ones kept",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _kept_here, ()
+
+
+kept = KeptValues()
+
+
+def _kept_here() -> KeptValues:
+    return kept
+
+
+def prepare(engine: int, recording: str) -> Placement:
+    """Load torch, record locations in the file `recording` from now on, and return where this engine runs."""
     import torch
 
-    _rank["recorder"] = Recorder(box)
+    _rank["recorder"] = Recorder(recording)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Seat(engine, os.getpid(), socket.gethostname(), torch.cuda.device_count(), cores)
+    return Placement(engine, os.getpid(), socket.gethostname(), torch.cuda.device_count(), cores)
 
 
 def open_store(address: str, ranks: int) -> tuple[int, int]:
-    """On rank 0: the store, at a port that the system chose, and a second free port for MASTER_PORT."""
+    """On rank 0: the store's port, which the system chose, and a second free port for MASTER_PORT."""
     from torch.distributed import TCPStore
 
     store = _rank["store"] = TCPStore(address, 0, ranks, is_master=True, wait_for_workers=False, timeout=FOREVER)
@@ -40,8 +62,8 @@ def open_store(address: str, ranks: int) -> tuple[int, int]:
         return store.port, free.getsockname()[1]
 
 
-def join(environment: dict[str, str], store_port: int, backend: str, threads: int) -> None:
-    """Become a rank, as RANK, WORLD_SIZE and MASTER_ADDR in `environment` say."""
+def join_group(environment: dict[str, str], store_port: int, backend: str, threads: int) -> None:
+    """Become the rank that RANK, WORLD_SIZE and MASTER_ADDR in `environment` say."""
     import torch
     from torch.distributed import TCPStore
 
@@ -51,11 +73,11 @@ def join(environment: dict[str, str], store_port: int, backend: str, threads: in
         address, ranks = environment["MASTER_ADDR"], int(environment["WORLD_SIZE"])
         _rank["store"] = TCPStore(address, store_port, ranks, is_master=False, timeout=FOREVER)
     _rank["backend"] = backend
-    _form_group(0)
+    _init_process_group(0)
 
 
-def _form_group(call: int) -> None:
-    """All ranks must come; `call` keeps the keys of two groups in one store apart."""
+def _init_process_group(call: int) -> None:
+    """All ranks must call it; `call` keeps the keys of two groups in one store apart."""
     import torch
     import torch.distributed as dist
 
@@ -72,36 +94,33 @@ def _form_group(call: int) -> None:
     )
 
 
-def perform(call: int, paths: list[str], sent: bytes) -> bytes:
-    """Run what `sent` holds, a function with its arguments, and answer with a pickled Outcome. Never raises."""
+def run_call(call: int, paths: list[str], serialized: bytes) -> bytes:
+    """Run a serialized (function, args, kwargs) and return a pickled Outcome. Never raises."""
     import cloudpickle
 
     sys.path.extend(path for path in paths if path not in sys.path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        answer = _outcome(call, sent, printed)
+        outcome = _outcome(call, serialized, printed)
     try:
-        return cloudpickle.dumps(answer)
+        return cloudpickle.dumps(outcome)
     except Exception as error:
-        return cloudpickle.dumps(_raised(error, printed, "its result cannot be sent back: "))
+        unsent = f"its result cannot be sent back: {error}"
+        return cloudpickle.dumps(Raised(type(error).__name__, unsent, (), time.time(), printed.getvalue()))
 
 
-def _outcome(call: int, sent: bytes, printed: io.StringIO) -> Outcome:
+def _outcome(call: int, serialized: bytes, printed: io.StringIO) -> Outcome:
     import cloudpickle
     import torch.distributed as dist
 
     recorder: Recorder = _rank["recorder"]
     recorder.write(())
     try:
-        function, args, kwargs = cloudpickle.loads(sent)
+        function, args, kwargs = cloudpickle.loads(serialized)
         with recorder.during(function):
             if not dist.is_initialized():  # a script's last line is destroy_process_group()
-                _form_group(call)
+                _init_process_group(call)
             return Returned(function(*args, **kwargs), printed.getvalue())
     except BaseException as error:
-        return _raised(error, printed)
-
-
-def _raised(error: BaseException, printed: io.StringIO, before: str = "") -> Raised:
-    place = () if before else places.of_traceback(error.__traceback__)
-    return Raised(type(error).__name__, f"{before}{error}", place, time.time(), printed.getvalue())
+        location = location_of_traceback(error.__traceback__)
+        return Raised(type(error).__name__, str(error), location, time.time(), printed.getvalue())

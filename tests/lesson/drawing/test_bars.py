@@ -1,60 +1,72 @@
-"""The calculator's bar: widths are bytes, colours are parts, and nothing is cut."""
-
-import xml.etree.ElementTree as ET
+"""Stacked bars: widths are bytes, colours are parts, and nothing is cut."""
 
 import pytest
 
-from helpers.lesson.drawing.bars import MARGIN, WIDTH, stacked_bar
+from helpers.lesson.drawing.bars import stacked_bars
+from helpers.lesson.drawing.marks import Box, Line, Text, text_width
+from helpers.lesson.drawing.pictures import MARGIN, WIDTH
+from helpers.memory import format_bytes
 from helpers.memory.closed_form.breakdown import PARTS
 
 GIB = 2**30
-SVG = "{http://www.w3.org/2000/svg}"
 SIZES = {"parameters": 25 * GIB, "optimizer": 50 * GIB, "activations": 20 * GIB, "logits": GIB}
 
 
-def read(picture):
-    return ET.fromstring(picture.svg)
+def blocks(card):
+    return [mark for mark in card.marks if isinstance(mark, Box) and mark.part]
 
 
-def widths(picture):
-    return {r.get("data-part"): float(r.get("width")) for r in read(picture).iter(f"{SVG}rect") if r.get("data-part")}
+def capacity_lines(card):
+    return [mark.points[0][0] for mark in card.marks if isinstance(mark, Line)]
 
 
 @pytest.mark.parametrize("capacity_bytes", [None, 10 * GIB, 80 * GIB, 4000 * GIB])
 def test_widths_are_proportional_to_bytes_and_the_line_to_the_capacity(capacity_bytes):
-    picture = stacked_bar("t", SIZES, capacity_bytes, "GPU")
-    drawn = widths(picture)
-    per_byte = sum(drawn.values()) / sum(SIZES.values())
-    for part, size in SIZES.items():
-        assert drawn[part] == pytest.approx(size * per_byte, abs=0.1)
-    lines = [float(line.get("x1")) for line in read(picture).iter(f"{SVG}line")]
-    assert lines == ([pytest.approx(MARGIN + capacity_bytes * per_byte, rel=0.01)] if capacity_bytes else [])
-    assert all(x < WIDTH for x in lines)
+    card = stacked_bars("t", {"": SIZES}, {"GPU": capacity_bytes} if capacity_bytes else None)
+    drawn = {block.part: block.width for block in blocks(card)}
+    px = sum(drawn.values()) / sum(SIZES.values())
+    assert drawn == pytest.approx({part: size * px for part, size in SIZES.items()})
+    assert capacity_lines(card) == ([pytest.approx(MARGIN + capacity_bytes * px)] if capacity_bytes else [])
+    assert all(x < WIDTH for x in capacity_lines(card))
 
 
 def test_blocks_stand_end_to_end_inside_the_card():
     x = MARGIN
-    for rect in (r for r in read(stacked_bar("t", SIZES)).iter(f"{SVG}rect") if r.get("data-part")):
-        assert float(rect.get("x")) == pytest.approx(x, abs=0.2)
-        x += float(rect.get("width"))
+    for block in blocks(stacked_bars("t", {"": SIZES})):
+        assert block.x == pytest.approx(x)
+        x += block.width
     assert x <= WIDTH - MARGIN
 
 
-def test_legend_names_each_part_inside_the_card():
+def test_bars_share_a_scale_and_the_chosen_one_is_marked():
+    rows = {"a": {"parameters": 100, "gradients": 50}, "b": {"parameters": 25}}
+    card = stacked_bars("t", rows, {"GPU": 60}, "b")
+    widths, lefts = ([getattr(block, name) for block in blocks(card)] for name in ("width", "x"))
+    assert widths == pytest.approx([4 * widths[2], 2 * widths[2], widths[2]])
+    assert lefts == pytest.approx([lefts[2], lefts[2] + widths[0], lefts[2]])
+    assert max(left + width for left, width in zip(lefts, widths, strict=True)) < WIDTH
+    assert capacity_lines(card) == [pytest.approx(lefts[0] + 0.6 * widths[0])]
+    assert {mark.text for mark in card.body if isinstance(mark, Text) and mark.bold} == {"b", format_bytes(25)}
+
+
+@pytest.mark.parametrize("crossed", [0.3, 0.5, 0.52, 0.7])
+def test_no_number_stands_on_the_line_of_the_capacity(crossed):
+    card = stacked_bars("t", {"": {"parameters": 50 * GIB}}, {"GPU": int(50 * GIB * crossed)})
+    (number,) = (mark for mark in card.marks if isinstance(mark, Text) and mark.text == "50.0")
+    half = text_width(number.text, number.size) / 2
+    assert not number.x - half < capacity_lines(card)[0] < number.x + half
+
+
+def test_the_legend_names_each_part_once_inside_the_card():
     every = dict.fromkeys(PARTS, 999 * 2**20)
-    texts = [t for t in read(stacked_bar("t", every)).iter(f"{SVG}text") if t.get("font-size") == "11.5"]
-    assert [t.text.rsplit(" ", 2)[0] for t in texts][-2:] == ["workspace", "KV cache"]
+    card = stacked_bars("t", [("", every)])
+    texts = [mark for mark in card.marks if isinstance(mark, Text) and mark.size == 11.5]
+    assert [text.text.rsplit(" ", 2)[0] for text in texts][-2:] == ["workspace", "KV cache"]
     assert len(texts) == len(every)
-    height = float(read(stacked_bar("t", every)).get("viewBox").split()[3])
-    assert all(float(t.get("x")) + 6.3 * len(t.text) <= WIDTH and float(t.get("y")) < height for t in texts)
+    assert all(text.x + text_width(text.text, 11.5) <= WIDTH and text.y < card.height for text in texts)
 
 
 @pytest.mark.parametrize("parts", [{}, {"parameters": 0}, {"parameters": 1}, {"parameters": 10**18}])
 def test_nothing_and_far_too_much_still_draw(parts):
-    assert read(stacked_bar("t", parts, GIB, "GPU")).tag == f"{SVG}svg"
-
-
-def test_text_is_escaped():
-    picture = stacked_bar('<b> & "q"', {"<part>": GIB}, GIB, "<GPU>")
-    assert read(picture).get("aria-label") == '<b> & "q"'
-    assert "<b>" not in picture.svg
+    card = stacked_bars("t", {"": parts}, {"GPU": GIB})
+    assert all(0 <= block.x <= block.x + block.width <= WIDTH for block in blocks(card))

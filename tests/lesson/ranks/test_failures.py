@@ -1,4 +1,4 @@
-"""Ranks that fail, for real: who, how and where is told, nothing is left, and the next call works."""
+"""Ranks that fail, for real: the error says who, how and where, nothing is left, and the next call works."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.lesson.ranks import calls
 def failed(ranks: Ranks, function, *args, **kwargs) -> RankError:
     """The error of a call that breaks the ranks; after it nothing is left, and new ones are not yet started."""
     before = calls.everything_of(ranks)
-    with pytest.raises(RankError) as told:
+    with pytest.raises(RankError) as error:
         ranks.run(function, *args, **kwargs)
     assert calls.left_of(*before) == []
     assert repr(ranks) == "<2 ranks, stopped>"
-    assert not told.value.alive
-    return told.value
+    assert not error.value.alive
+    return error.value
 
 
 def test_one_raises_while_the_other_waits_for_it(ranks2):
@@ -35,6 +35,7 @@ def test_one_raises_while_the_other_waits_for_it(ranks2):
     assert ranks2.run(dist.get_rank) == [0, 1]
 
 
+@pytest.mark.slow
 def test_one_ends_its_process(ranks2):
     error = failed(ranks2, calls.one_ends_itself, 7)
     assert error.what.splitlines()[0] == "rank 1 ended its process with exit code 7"
@@ -42,6 +43,7 @@ def test_one_ends_its_process(ranks2):
     assert ranks2.run(dist.get_rank) == [0, 1]
 
 
+@pytest.mark.slow
 def test_one_waits_in_a_collective_that_the_other_never_calls(ranks2):
     error = failed(ranks2, calls.one_collective_too_few, timeout_s=1)
     assert re.fullmatch(
@@ -53,6 +55,7 @@ def test_one_waits_in_a_collective_that_the_other_never_calls(ranks2):
     assert ranks2.run(dist.get_rank) == [0, 1]
 
 
+@pytest.mark.slow
 def test_ports_in_use_and_other_ranks_do_not_matter(ranks2, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

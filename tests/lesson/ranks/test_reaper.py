@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 from helpers.lesson.ranks import reaper
-from helpers.lesson.ranks.engines import _close, _watch
+from helpers.lesson.ranks.engines import close_if_owner, start_reaper, stop_reaper
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 DRIVER = """
 import os, subprocess, sys, time
-from helpers.lesson.ranks.engines import _watch
+from helpers.lesson.ranks.engines import start_reaper
 from helpers.lesson.ranks import reaper
 mark, folder = sys.argv[1:]
-watcher = _watch(mark, folder)
+watcher = start_reaper(mark, folder)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ | {reaper.MARK: mark})
 forked = os.fork()  # holds the pipe open that the reaper reads
 if forked:
@@ -91,10 +91,10 @@ def test_a_killed_driver_leaves_no_process_and_no_folder(mark, tmp_path):
 
 def test_the_reaper_ends_with_its_pipe_and_inherits_no_mark(mark, tmp_path, monkeypatch):
     monkeypatch.setenv(reaper.MARK, mark)  # as on a rank that starts ranks
-    watcher = _watch(uuid.uuid4().hex, str(tmp_path / "none"))
+    watcher = start_reaper(uuid.uuid4().hex, str(tmp_path / "none"))
     assert not wait_until(lambda: [p for p in reaper.marked(mark) if p.pid == watcher.pid], seconds=0.3)
-    watcher.stdin.close()
-    assert watcher.wait(10) == 0
+    stop_reaper(watcher)
+    assert watcher.returncode == 0
 
 
 def test_a_forked_child_closes_nothing():
@@ -102,5 +102,5 @@ def test_a_forked_child_closes_nothing():
     for owner in (os.getpid() + 1, os.getpid()):
         undo = contextlib.ExitStack()
         undo.callback(undone.append, owner)
-        _close(undo, owner)
+        close_if_owner(undo, owner)
     assert undone == [os.getpid()]

@@ -34,13 +34,13 @@ def test_what_is_kept_is_there_in_the_next_call(ranks2):
     assert not ranks2.view.client.results, "what was handed over is held a second time"
 
 
-def test_what_is_not_kept_is_told(ranks2):
+def test_what_is_not_kept_is_named(ranks2):
     ranks2.run(calls.keep, "weights", 1)
-    with pytest.raises(RankError) as told:
+    with pytest.raises(RankError) as error:
         ranks2.run(calls.recall, "weight")
-    assert "nothing under 'weight'" in told.value.what
-    assert "here it holds 'weights'" in told.value.what
-    assert told.value.alive
+    assert "nothing under 'weight'" in error.value.what
+    assert "here it holds 'weights'" in error.value.what
+    assert error.value.alive
 
 
 def test_a_function_travels_with_what_it_uses(ranks2):
@@ -113,9 +113,9 @@ def test_a_script_may_end_its_group(ranks2):
 def test_the_same_error_everywhere_leaves_the_ranks_and_what_they_keep(ranks2):
     ranks2.run(calls.keep, "n", 1)
     before = ranks2.run(os.getpid)
-    with pytest.raises(RankError, match=r"every rank raised ValueError: boom on [01]\n  at: calls.py line \d+") as told:
+    with pytest.raises(RankError, match=r"every rank raised ValueError: boom on [01]\n  at: calls.py") as error:
         ranks2.run(calls.all_raise)
-    assert told.value.alive
+    assert error.value.alive
     assert (ranks2.run(os.getpid), ranks2.run(calls.recall, "n")) == (before, [1, 1])
 
 
@@ -123,7 +123,7 @@ def test_percent_px_finds_the_same_processes(ranks2):
     assert ranks2.view.apply_sync(os.getpid) == ranks2.run(os.getpid)
 
 
-def test_a_result_that_cannot_travel_is_told(ranks2):
+def test_a_result_that_cannot_be_sent_back_is_an_error(ranks2):
     with pytest.raises(RankError, match="every rank raised TypeError: its result cannot be sent back"):
         ranks2.run(lambda: (i for i in range(3)))
 
@@ -132,9 +132,9 @@ def test_what_cannot_be_sent_is_refused(ranks2):
     for thing in (ranks2, (i for i in range(3))):
         with pytest.raises(WorkbookError, match="<lambda> cannot be sent to the ranks"):
             ranks2.run(lambda thing=thing: thing)
-    with pytest.raises(WorkbookError, match=r"3 is not a function") as told:
+    with pytest.raises(WorkbookError, match=r"3 is not a function") as error:
         ranks2.run(3)
-    assert told.value.do == "ranks.run(step, x), not ranks.run(step(x))"
+    assert error.value.do == "ranks.run(step, x), not ranks.run(step(x))"
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan"), "5", True])
@@ -158,17 +158,17 @@ def test_a_bad_timeout_is_refused(ranks2, timeout_s):
     ],
 )
 def test_bad_ranks_are_refused(bad, named):
-    with pytest.raises(WorkbookError) as told:
+    with pytest.raises(WorkbookError) as error:
         Ranks(**bad)
-    assert told.value.what == named
+    assert error.value.what == named
 
 
 @pytest.mark.parametrize("missing", ["ipyparallel", "cloudpickle"])
 def test_what_is_not_installed_is_named(missing, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(WorkbookError, match=f"{missing} is not installed") as told:
+    with pytest.raises(WorkbookError, match=f"{missing} is not installed") as error:
         Ranks(2)
-    assert told.value.do == "pip install ipyparallel cloudpickle"
+    assert error.value.do == "pip install ipyparallel cloudpickle"
 
 
 def test_importing_ranks_loads_neither_torch_nor_ipyparallel():

@@ -1,0 +1,257 @@
+"""A calculator: controls over one pure function, and the same answer in text where nothing is live."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ...catalog.devices import Device
+from ...catalog.errors import WorkbookError, unknown_name
+from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ..drawing.bars import stacked_bars
+from ..drawing.marks import CARD, INK
+from ..drawing.pictures import Card, png_of, svg_of
+
+if TYPE_CHECKING:
+    from ipywidgets import VBox
+
+# Put together here, because ipywidgets 7, which Colab has, hands out no bundle: it only displays one of its own.
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+Options = Mapping[str, tuple[str, Sequence[Any]]]  # by control: how it is called, and its choices in order
+Values = Mapping[str, Any]  # by control: what is chosen
+
+
+class CalculatorAnswer(ABC):
+    """What a calculator says: a title, the formula filled in, what it means, and cards that show it."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The answer in half a line."""
+
+    @property
+    @abstractmethod
+    def formula(self) -> tuple[str, ...]:
+        """The sums with their numbers, a line each."""
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """What it means, in one sentence or a few."""
+
+    @property
+    @abstractmethod
+    def cards(self) -> tuple[Card, ...]:
+        """The pictures, from top to bottom."""
+
+    @property
+    @abstractmethod
+    def figures(self) -> dict[str, Any]:
+        """Every number of the answer by name, unrounded, for JSON."""
+
+    @property
+    def svg(self) -> str:
+        """Quick enough to follow a slider."""
+        return svg_of(*self.cards)
+
+    @property
+    def png(self) -> bytes:
+        """The picture again: a notebook that nobody has run here is not trusted, and JupyterLab hides its SVG."""
+        return png_of(*self.cards)
+
+    def __str__(self) -> str:
+        return "\n".join((self.title, "", *self.formula, "", self.sentence))
+
+    def as_html(self) -> str:
+        lines = "\n".join(escape(line) for line in self.formula)
+        sentence = f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>'
+        return (
+            f'{self.svg}<pre style="background:{CARD};color:{INK};padding:8px 16px;line-height:1.45;'
+            f'font-size:12.5px;border-radius:6px;overflow-x:auto">{lines}</pre>{sentence}'
+        )
+
+
+@dataclass(frozen=True)
+class MemoryAnswer(CalculatorAnswer):
+    """Bytes by part, stacked against the device that they must fit, where one is named."""
+
+    parts: Breakdown
+    gpu: Device | None
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        return self.gpu.capacity_bytes if self.gpu else None
+
+    @property
+    def capacities(self) -> dict[str, int]:
+        """The device's, by its title, for a picture."""
+        return {self.gpu.title: self.gpu.capacity_bytes} if self.gpu else {}
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        return (stacked_bars(self.title, {"": self.parts}, self.capacities),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return {"parts": dict(self.parts), "peak_bytes": self.parts.total}
+
+
+def fits(need_bytes: int, gpu: Device, for_what: str = "") -> str:
+    """Whether `need_bytes` fit, with the bytes to spare (`for_what`) or too much, as a sentence.
+
+    >>> from helpers.catalog import device
+    >>> fits(2**36, device("h100")), fits(2**37, device("h100"))[:12]
+    ('Fits the NVIDIA H100 SXM 80 GB with 15.22 GiB to spare.', 'Does not fit')
+    """
+    spare = gpu.capacity_bytes - need_bytes
+    if spare >= 0:
+        return f"Fits the {gpu.title} with {format_bytes(spare)} to spare{for_what}."
+    return f"Does not fit the {gpu.title}: {format_bytes(-spare)} too much."
+
+
+def plural(count: int, what: str) -> str:
+    """
+    >>> plural(1, "user"), plural(1024, "user")
+    ('1 user', '1,024 users')
+    """
+    return f"{count:,} {what}{'s' * (count > 1)}"
+
+
+class Calculator:
+    """Sliders and menus over `compute(**values) -> CalculatorAnswer`.
+
+    `options` gives each control's choices in order, `start` where it stands. In a live notebook the widgets show;
+    where there is no front end (a stored notebook, GitHub, a terminal) the answer at `start` shows as text and
+    picture. Bad values print their error in place of the picture; the controls stay. `used` names the controls that
+    matter for given values, all when there is none; the others are hidden, and keep their place and their value.
+    A start that is not among the choices (an alias, 3 sequences) joins them; WorkbookError for an unknown control.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[..., CalculatorAnswer],
+        options: Options,
+        start: Values,
+        used: Callable[[Values], Collection[str]] | None = None,
+    ) -> None:
+        self.compute, self.start = compute, dict(start)
+        for name in self.start:
+            if name not in options:
+                raise unknown_name("control", name, options)
+        self.options = {name: (text, _choices(choices, start[name])) for name, (text, choices) in options.items()}
+        self.used = used or (lambda values: options)
+
+    def answer(self, **changes: Any) -> CalculatorAnswer:
+        """The answer at the starting values, with `changes`: what the sliders would show."""
+        unknown = set(changes) - set(self.options)
+        if unknown:
+            raise WorkbookError(
+                f"no control named {sorted(unknown)[0]!r}", ", ".join(self.options), "pick one of these"
+            )
+        return self.compute(**{**self.start, **changes})
+
+    def render(self, values: Values) -> str:
+        """HTML for `values`; an error is shown, not raised."""
+        try:
+            return self.compute(**values).as_html()
+        except WorkbookError as error:
+            style = f"background:{CARD};color:#b00020;padding:8px 16px;border-radius:6px;white-space:pre-wrap"
+            return f'<pre class="error" style="{style}">{escape(str(error))}</pre>'
+
+    def widget(self) -> VBox:
+        """The live calculator, as an ipywidgets box: the controls, what else moves them, the answer."""
+        import ipywidgets as w
+
+        controls = {
+            name: _control(w, text, choices, self.start[name]) for name, (text, choices) in self.options.items()
+        }
+        output = w.HTML()
+
+        def redraw(change: object = None) -> None:
+            values = {name: control.value for name, control in controls.items()}
+            used = self.used(values)
+            for name, control in controls.items():
+                control.layout.visibility = "visible" if name in used else "hidden"
+            output.value = self.render(values)
+
+        redraw()
+        for control in controls.values():
+            control.observe(redraw, names="value")
+        grid = w.GridBox(
+            list(controls.values()), layout=w.Layout(grid_template_columns="repeat(2, minmax(300px, 1fr))")
+        )
+        return w.VBox([grid, *self._movers(w, controls), output], layout=w.Layout(max_width="764px"))
+
+    def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
+        """Widgets under the controls that move them."""
+        return []
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        answer = self.answer()
+        bundle: dict[str, Any] = {
+            "text/plain": str(answer),
+            "image/svg+xml": answer.svg,
+            "image/png": b64encode(answer.png).decode(),
+        }
+        with suppress(ImportError):
+            bundle[WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
+        display(bundle, raw=True)
+
+    def __repr__(self) -> str:
+        return str(self.answer())
+
+
+class StepCalculator(Calculator):
+    """A calculator of something that happens step by step, with a button that plays the steps.
+
+    Its control "step" counts from 1; `last` says where the other controls let it end.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[..., CalculatorAnswer],
+        options: Options,
+        start: Values,
+        last: Callable[[Values], int],
+        interval_ms: int,
+    ) -> None:
+        super().__init__(compute, options, start)
+        self.last, self.interval_ms = last, interval_ms
+
+    def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
+        step, others = controls["step"], {name: control for name, control in controls.items() if name != "step"}
+
+        def end() -> int:
+            try:
+                return self.last({name: control.value for name, control in others.items()}) - 1
+            except WorkbookError:  # told in place of the picture
+                return 0
+
+        play = w.Play(min=0, max=end(), value=step.index, interval=self.interval_ms, description="play the steps")
+        w.link((play, "value"), (step, "index"))
+        for control in others.values():
+            control.observe(lambda change: setattr(play, "max", end()), names="value")
+        return [play]
+
+
+def _choices(choices: Sequence[Any], start: Any) -> list[Any]:
+    if start in choices:
+        return list(choices)
+    numbers = all(type(choice) is int for choice in (*choices, start))
+    return sorted([*choices, start]) if numbers else [start, *choices]
+
+
+def _control(w: Any, text: str, choices: Sequence[Any], value: object) -> Any:
+    """A slider for numbers, a menu for names; both from a list of choices, so every value is a sensible one."""
+    layout, style = w.Layout(width="auto"), {"description_width": "110px"}
+    numbers = all(isinstance(choice, int) for choice in choices)
+    kind = w.SelectionSlider if numbers else w.Dropdown
+    options = [(f"{choice:,}", choice) for choice in choices] if numbers else choices
+    return kind(options=options, value=value, description=text, layout=layout, style=style)

@@ -1,0 +1,34 @@
+"""What several calculators offer: the models whose training has a closed form, the usual sizes, a setup from them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from ...catalog.models import MODELS, model
+from ...catalog.setup import TrainSetup
+from ...catalog.shape import ModelShape
+from ...memory.closed_form import activations
+
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+SEQUENCES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+@cache
+def trained_models() -> tuple[str, ...]:
+    """The catalogue's models whose activations have a closed form."""
+    shapes = (model(name) for name in MODELS)
+    return tuple(shape.name for shape in shapes if shape.family in activations.FAMILIES and shape.is_dense_decoder)
+
+
+def within_positions(shape: ModelShape, tokens: int) -> int:
+    """`tokens`, or as many as a model with a table of positions has."""
+    return min(tokens, shape.max_positions) if shape.learned_positions else tokens
+
+
+def train_setup(name: str, sequence: int, **choices: Any) -> TrainSetup:
+    """A run with fused AdamW that the model can do: within its positions, eager attention where scores are capped."""
+    shape = model(name)
+    attention = "eager" if shape.family == "gemma2" else "sdpa"
+    tokens = within_positions(shape, sequence)
+    return TrainSetup(shape, optimizer="adamw-fused", sequence=tokens, attention=attention, **choices)

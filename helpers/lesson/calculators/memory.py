@@ -1,0 +1,188 @@
+"""The memory calculators: what one training step, or a served model, needs part by part against one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...catalog.devices import DEVICES, Device, device
+from ...catalog.hardware import REFERENCE, context_of, spare_goes_to, without_cuda
+from ...catalog.recipes import PRECISIONS
+from ...catalog.setup import ServeSetup, TrainSetup
+from ...memory.closed_form import activations, budget
+from ...memory.closed_form.breakdown import format_bytes
+from ...memory.fit import ladder
+from .calculator import Calculator, MemoryAnswer, fits
+from .choices import MICRO_BATCHES, SEQUENCES, trained_models
+
+
+@dataclass(frozen=True)
+class TrainingAnswer(MemoryAnswer):
+    """The peak of one step by part."""
+
+    predicted: budget.TrainBudget
+
+    @property
+    def title(self) -> str:
+        model, peak = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
+        return f"Training {model}: {peak} at the peak, in the {self.predicted.peak.name}"
+
+    @property
+    def formula(self) -> tuple[str, ...]:
+        return tuple(_formula(self.predicted))
+
+    @property
+    def sentence(self) -> str:
+        return " ".join((self._verdict(), *without_cuda(self.gpu)))
+
+    def _verdict(self) -> str:
+        need, gpu = self.predicted.peak_bytes, self.gpu
+        if gpu is None:
+            return f"One step needs {format_bytes(need)} on each rank."
+        if need <= gpu.capacity_bytes:
+            return fits(need, gpu, f", from which {spare_goes_to(gpu)} still take their part")
+        change = next(changes_that_fit(self.predicted.setup, gpu.capacity_bytes, gpu), None)
+        cure = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
+        if change:
+            cure = f"The cheapest change that fits: {change}."
+        return f"{fits(need, gpu)} {cure}"
+
+
+def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> TrainingAnswer:
+    """What `setup` needs on `gpu`: the peak by part, the formula filled in, and whether it fits.
+
+    Raises WorkbookError for a model whose activations have no closed form.
+    """
+    card = device(gpu) if gpu else None
+    predicted = budget.train(setup, card or REFERENCE)
+    return TrainingAnswer(predicted.parts, card, predicted)
+
+
+def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
+    """One line per part of the peak, numbers substituted."""
+    setup, parts = predicted.setup, predicted.parts
+    n, recipe = setup.model.parameters, setup.precision_recipe
+    shard = {
+        part: f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
+        for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))
+    }
+    tokens = f"{setup.micro_batch} × {setup.sequence:,} tokens"
+    explained = {
+        "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
+        "gradients": f"up to {n:,} × {recipe.grad_bytes} B{shard['gradients']}",
+        "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
+        "activations": f"{tokens}, {_per_layer(predicted)}",
+        "logits": f"{tokens} × {setup.model.vocab:,} vocabulary",
+        "workspace": "temporaries of the moment, and cuBLAS",
+    }
+    for part, size in parts.items():
+        yield f"{part:<12}{format_bytes(size):>12}   {explained[part]}"
+    yield f"{'peak':<12}{format_bytes(predicted.peak_bytes):>12}   {predicted.peak.name}"
+
+
+def _states(setup: TrainSetup) -> str:
+    """The optimizer's states in words and numbers, the master copy with them."""
+    rule, recipe, n = setup.optimizer_rule, setup.precision_recipe, setup.model.parameters
+    master = f"{n:,} × {recipe.master_bytes} B of master copy, " if recipe.master_bytes else ""
+    if rule.block_values:
+        return f"{master}{rule.states} states × {n:,} × 1 B, a scale per {rule.block_values}"
+    if rule.factored:
+        return f"{master}a row and a column for each matrix"
+    return f"{master}{rule.states} states × {n:,} × {recipe.optimized_bytes} B"
+
+
+def _per_layer(predicted: budget.TrainBudget) -> str:
+    setup = predicted.setup
+    saved = format_bytes(activations.saved_by_layer(setup, setup.model.layers[0]).total)
+    layers, every = len(setup.model.layers), setup.checkpoint_every
+    if every is None:
+        kept = format_bytes(predicted.kept_bytes)
+        return f"{layers} layers under {setup.checkpointing} keep {kept}; {saved} saved by one"
+    if not every:
+        return f"{saved} saved by each of {layers} layers"
+    return f"{layers} layers checkpointed by {every}; {saved} a layer while its segment is recomputed"
+
+
+def changes_that_fit(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> Iterator[str]:
+    """Changes that bring the peak under `capacity_bytes`, the cheapest in time and quality first.
+
+    Only what `setup` does not do already is offered, on one rank. Each is told with the peak it leads to; with costs
+    and with more GPUs they are in `helpers.memory.fit`.
+    """
+    for fit in ladder(setup, capacity_bytes, gpu):
+        yield f"{fit.change} ({format_bytes(fit.peak_bytes)})"
+
+
+def training_memory(**start: object) -> Calculator:
+    """The live calculator. `start` moves its controls: `training_memory(model="gpt2", gpu="rtx-4090")`."""
+    options = {
+        "model": ("model", trained_models()),
+        "gpu": ("GPU", tuple(DEVICES)),
+        "precision": ("precision", tuple(PRECISIONS)),
+        "optimizer": (
+            "optimizer",
+            ("adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd"),
+        ),
+        "micro_batch": ("micro-batch", MICRO_BATCHES),
+        "sequence": ("sequence", SEQUENCES),
+        "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "every:8", "selective")),
+        "attention": ("attention", ("sdpa", "eager")),
+    }
+    first = {
+        "model": "llama-2-7b",
+        "gpu": "h100-80gb",
+        "precision": "autocast-bf16",
+        "optimizer": "adamw-fused",
+        "micro_batch": 1,
+        "sequence": 2048,
+        "checkpointing": "none",
+        "attention": "sdpa",
+    }
+    return Calculator(_compute, options, {**first, **start})
+
+
+def _compute(gpu: str, **choices: Any) -> TrainingAnswer:
+    return training_answer(TrainSetup(**choices), gpu)
+
+
+@dataclass(frozen=True)
+class ServingAnswer(MemoryAnswer):
+    """Weights and a full KV cache."""
+
+    predicted: budget.ServeBudget
+
+    @property
+    def title(self) -> str:
+        model, size = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
+        return f"Serving {model}: {size} for weights and a full KV cache"
+
+    @property
+    def formula(self) -> tuple[str, ...]:
+        setup, parts = self.predicted.setup, self.parts
+        held = f"{setup.users:,} users × {setup.context:,} tokens, K and V in {setup.kv}"
+        rows = (
+            ("parameters", parts["parameters"], f"{setup.model.parameters:,} in {setup.weights}"),
+            ("KV cache", parts["kv_cache"], held),
+            ("a token", self.predicted.kv_bytes_per_token, "of one sequence, over the layers that still grow"),
+        )
+        return tuple(f"{name:<12}{format_bytes(size):>12}   {text}" for name, size, text in rows)
+
+    @property
+    def sentence(self) -> str:
+        need, gpu = self.predicted.peak_bytes, self.gpu
+        if gpu is None:
+            return f"Weights and KV cache need {format_bytes(need)}; a decode step's activations come on top."
+        if need <= gpu.capacity_bytes:
+            return fits(need, gpu, f" for activations and {context_of(gpu)}")
+        room = gpu.capacity_bytes - self.parts["parameters"]
+        if room < 0:
+            return f"Does not fit the {gpu.title}: the weights alone are {format_bytes(-room)} too large."
+        users = room * self.predicted.setup.users // self.parts["kv_cache"]
+        return f"{fits(need, gpu)} At this context {users:,} users would fit."
+
+
+def serving_answer(setup: ServeSetup, gpu: str | Device | None = None) -> ServingAnswer:
+    """What `setup` needs on `gpu`: weights, KV cache, bytes per token and the users that fit."""
+    predicted = budget.serve(setup)
+    return ServingAnswer(predicted.parts, device(gpu) if gpu else None, predicted)

@@ -1,0 +1,83 @@
+"""Axes: from numbers to px, and their ticks as marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, floor, log10
+
+from .marks import FAINT, INK, At, Line, Mark, Text
+
+Ticks = Mapping[float, str]  # a number on the axis -> what is written at it
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Numbers from `low` to `high` between two places in px; with `log`, equal ratios are equally far apart."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        low, high = (log10(self.low), log10(self.high)) if self.log else (self.low, self.high)
+        share = ((log10(value) if self.log else value) - low) / ((high - low) or 1)
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Two axes: `x` runs to the right, `y` upwards."""
+
+    x: Axis
+    y: Axis
+
+    def at(self, x: float, y: float) -> At:
+        return self.x.at(x), self.y.at(y)
+
+    def frame(self, across: Ticks, up: Ticks, words: str, up_words: str = "") -> Iterator[Mark]:
+        """Both axes with their ticks; `words` say what runs across, `up_words` what runs up."""
+        left, top = self.x.start, self.y.end
+        yield Line(((left, top), (left, self.y.start)), kind="axis")
+        for value, text in up.items():
+            y = self.y.at(value)
+            yield Line(((left - 4, y), (left, y)), kind="axis")
+            yield Text(left - 8, y + 4, text, 11, FAINT, "end")
+        if up_words:
+            yield Text(16, top - 9, up_words, 11, FAINT)
+        yield from bottom(self.x, self.y.start, across, words)
+
+
+def bottom(axis: Axis, y: float, ticks: Ticks, words: str) -> Iterator[Mark]:
+    """An axis along the foot of a picture."""
+    yield Line(((axis.start, y), (axis.end, y)), kind="axis")
+    for value, text in ticks.items():
+        x = axis.at(value)
+        yield Line(((x, y), (x, y + 4)), kind="axis")
+        yield Text(x, y + 17, text, 11, FAINT, "middle")
+    yield Text((axis.start + axis.end) / 2, y + 35, words, 12, INK, "middle")
+
+
+def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """At most `most` round numbers from `low` to `high`.
+
+    >>> round_ticks(0, 27), round_ticks(3.2, 3.75)
+    ([0.0, 5.0, 10.0, 15.0, 20.0, 25.0], [3.2, 3.3, 3.4, 3.5, 3.6, 3.7])
+    """
+    size = 10.0 ** floor(log10(high - low))
+    steps = (factor * size for factor in (0.1, 0.2, 0.25, 0.5, 1, 2, 5))
+    step = next(step for step in steps if floor(high / step) - ceil(low / step) < most)
+    return [round(step * count, 10) + 0.0 for count in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float, digits: tuple[int, ...] = (1, 2, 3, 5)) -> list[float]:
+    """Numbers of one digit from `low` to `high`.
+
+    >>> log_ticks(0.9, 10)
+    [1.0, 2.0, 3.0, 5.0, 10.0]
+    """
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    every = (round(digit * 10.0**power, 12) for power in powers for digit in digits)
+    return [value for value in every if low <= value <= high]

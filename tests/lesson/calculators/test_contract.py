@@ -1,0 +1,195 @@
+"""What every calculator keeps: it answers or explains, in text, live and stored alike, quickly, without a library."""
+
+import doctest
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from base64 import b64decode
+
+import pytest
+
+from helpers.catalog import WorkbookError
+from helpers.lesson import calculators
+from helpers.lesson.calculators import (
+    allocation,
+    block_map,
+    checkpointing,
+    kv_cache,
+    quantization,
+    roofline,
+    training_memory,
+    zero,
+)
+from helpers.lesson.drawing.marks import Text, text_width
+from helpers.lesson.drawing.pictures import WIDTH
+from tests.calls import CALLS_IN_50_MS, calls_of
+
+MAKERS = (allocation, block_map, checkpointing, kv_cache, quantization, roofline, training_memory, zero)
+CALCULATORS = [maker() for maker in MAKERS]
+BY_NAME = {maker.__name__: maker for maker in MAKERS}
+CONTROLS = [(calculator, name) for calculator in CALCULATORS for name in calculator.options]
+# What moves each of them most: the largest models, the longest trace.
+HEAVY = {
+    "allocation": {"trace_name": "training", "step": 20},
+    "block_map": {"policy": "prefix", "block_size": 1},
+    "checkpointing": {"model": "llama-3-70b", "policy": "recursive"},
+    "kv_cache": {"model": "llama-3.1-405b", "cache": "int4", "context": 2**20},
+    "quantization": {"model": "deepseek-v3"},
+    "roofline": {"op": "attention-decode", "tokens": 65536},
+    "training_memory": {"model": "llama-2-70b"},
+    "zero": {"model": "llama-3-70b", "stage": 0, "ranks": 4096},
+}
+
+
+def named(value):
+    return value.compute.__module__.rpartition(".")[2] if hasattr(value, "compute") else str(value)
+
+
+every = pytest.mark.parametrize("calculator", CALCULATORS, ids=named)
+
+
+@pytest.mark.parametrize(("calculator", "control"), CONTROLS, ids=named)
+def test_every_option_answers_or_explains_and_stays_on_the_card(calculator, control):
+    for value in calculator.options[control][1]:
+        html = calculator.render({**calculator.start, control: value})
+        assert ("<svg" in html) != ('class="error"' in html), value
+        if "<svg" in html:
+            assert_readable(calculator.answer(**{control: value}))
+
+
+def assert_readable(answer):
+    """The SVG is well-formed, and no text leaves its card."""
+    ET.fromstring(answer.svg)
+    for card in answer.cards:
+        for text in (mark for mark in card.marks if isinstance(mark, Text) and not mark.angle):
+            width = text_width(text.text, text.size, text.bold)
+            left = text.x - {"start": 0, "middle": width / 2, "end": width}[text.anchor]
+            assert left >= 0, text
+            assert left + width <= WIDTH + 2, text
+            assert 10 < text.y < card.height, text
+
+
+@every
+def test_it_starts_on_one_of_its_options(calculator):
+    assert set(calculator.start) == set(calculator.options)
+    for name, (_, options) in calculator.options.items():
+        assert calculator.start[name] in options
+
+
+@every
+def test_text_widget_and_figures_are_one_answer(calculator):
+    answer = calculator.answer()
+    assert str(answer) == repr(calculator) == "\n".join((answer.title, "", *answer.formula, "", answer.sentence))
+    assert calculator.render(calculator.start) == answer.as_html()
+    assert answer.cards[0].title == answer.title
+    assert answer.sentence.endswith(".")
+    assert json.loads(json.dumps(answer.figures))
+
+
+@every
+def test_moving_a_control_redraws_and_coming_back_restores(calculator):
+    grid, *_, output = calculator.widget().children
+    controls = dict(zip(calculator.options, grid.children, strict=True))
+    assert [control.description for control in grid.children] == [text for text, _ in calculator.options.values()]
+    before = output.value
+    assert before == calculator.answer().as_html()
+    name, (_, options) = next(iter(calculator.options.items()))
+    other = next(option for option in options if option != calculator.start[name])
+    controls[name].value = other
+    shown = {key: control.value for key, control in controls.items()}
+    assert output.value == calculator.render(shown) != before
+    controls[name].value = calculator.start[name]
+    assert output.value == before
+
+
+@every
+def test_a_redraw_is_quick(calculator):
+    changes = HEAVY[next(name for name, maker in BY_NAME.items() if maker is MAKERS[CALCULATORS.index(calculator)])]
+    values = {**calculator.start, **changes}
+    assert "<svg" in calculator.render(values)
+    assert calls_of(lambda: calculator.render(values)) < CALLS_IN_50_MS
+
+
+def displayed(calculator, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    calculator._ipython_display_()
+    return shown[0]
+
+
+@every
+def test_a_stored_notebook_holds_text_and_two_pictures(calculator, monkeypatch):
+    """PNG beside SVG: JupyterLab shows no SVG of a notebook that it does not trust, such as a fresh clone's."""
+    bundle, answer = displayed(calculator, monkeypatch), calculator.answer()
+    assert bundle["text/plain"] == str(answer)
+    assert bundle["image/svg+xml"] == answer.svg
+    assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+    assert "model_id" in bundle["application/vnd.jupyter.widget-view+json"]
+
+
+def test_without_ipywidgets_text_and_picture_remain(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    assert set(displayed(allocation(), monkeypatch)) == {"text/plain", "image/svg+xml", "image/png"}
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.__name__)
+def test_an_unknown_control_is_refused_at_the_start_and_later(maker):
+    with pytest.raises(WorkbookError, match="unknown control 'colour'"):
+        maker(colour="red")
+    with pytest.raises(WorkbookError, match="no control named 'colour'"):
+        maker().answer(colour="red")
+
+
+@every
+def test_an_error_is_shown_and_escaped_and_not_raised(calculator):
+    name = next(iter(calculator.options))
+    html = calculator.render({**calculator.start, name: "<script>"})
+    assert 'class="error"' in html
+    assert "unknown" in html
+    assert "<script>" not in html
+
+
+@pytest.mark.parametrize(
+    ("maker", "start"),
+    [(training_memory, {"gpu": "h100", "micro_batch": 3}), (roofline, {"gpu": "h100", "tokens": 148})],
+)
+def test_a_start_beside_the_choices_joins_them(maker, start):
+    started = maker(**start)
+    assert started.options["gpu"][1][0] == "h100"
+    grid, output = started.widget().children
+    assert {name: control.value for name, control in zip(started.options, grid.children, strict=True)} == started.start
+    assert output.value == started.answer().as_html()
+    name = next(name for name in start if name != "gpu")
+    numbers = started.options[name][1]
+    assert (numbers == sorted(numbers), start[name] in numbers) == (True, True)
+
+
+def test_a_bad_start_keeps_its_controls():
+    bad = training_memory(gpu="h1000")
+    assert 'class="error"' in bad.widget().children[1].value
+    with pytest.raises(WorkbookError, match="unknown device 'h1000'"):
+        bad.answer()
+
+
+def test_every_answer_needs_the_standard_library_alone():
+    code = f"""if True:
+        import importlib.abc, sys
+        class Refuse(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path=None, target=None):
+                top = name.partition(".")[0]
+                if top not in sys.stdlib_module_names and top != "helpers":
+                    raise ImportError(name + " is not of the standard library")
+        sys.meta_path.insert(0, Refuse())
+        from helpers.lesson import calculators
+        for name in {sorted(BY_NAME)}:
+            assert "<svg" in getattr(calculators, name)().answer().as_html()"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-800:]
+
+
+@pytest.mark.parametrize("module", [found.name for found in pkgutil.iter_modules(calculators.__path__)])
+def test_the_examples_in_the_docstrings(module):
+    assert doctest.testmod(importlib.import_module(f"{calculators.__name__}.{module}")).failed == 0

@@ -1,0 +1,120 @@
+"""The training and serving calculators: one answer in widget and terminal, and words that are true by the byte."""
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from helpers.catalog import DEVICES, ServeSetup, TrainSetup, device
+from helpers.catalog.hardware import AMPERE
+from helpers.cli import main
+from helpers.lesson.calculators import changes_that_fit, serving_answer, training_answer, training_memory
+from helpers.memory.closed_form import budget
+
+CALCULATOR = training_memory()
+CHOICES = [
+    {},
+    {"micro_batch": 8, "optimizer": "adamw-8bit"},
+    {"model": "tiny-llama", "gpu": "t4-16gb", "precision": "fp32"},
+    {"precision": "bf16", "checkpointing": "every:4", "attention": "eager", "sequence": 4096},
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_the_calculator_and_the_command_give_one_answer(choices, capsys):
+    chosen = {**CALCULATOR.start, **choices}
+    options = [word for name, value in chosen.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    assert main(["estimate", "train", *options, "--json"]) == 0
+    said, answer = json.loads(capsys.readouterr().out), CALCULATOR.answer(**choices)
+    assert {part: size for part, size in said["parts"].items() if size} == dict(answer.parts)
+    assert said["device"]["capacity_bytes"] == answer.capacity_bytes
+    assert main(["estimate", "train", *options]) == 0
+    assert capsys.readouterr().out == f"{answer}\n"
+
+
+@pytest.mark.parametrize("model", ["gpt2", "tiny-llama", "tiny-qwen3"])
+def test_recipes_optimizers_and_checkpointing_in_every_combination(model):
+    names = ("precision", "optimizer", "checkpointing", "attention")
+    for values in product(*(CALCULATOR.options[name][1] for name in names)):
+        chosen = dict(zip(names, values, strict=True))
+        html = CALCULATOR.render({**CALCULATOR.start, "model": model, "sequence": 512, **chosen})
+        refused = "grouped heads" in html if (model, values[0], values[3]) == ("tiny-qwen3", "fp32", "sdpa") else False
+        assert "<svg" in html or "every:K with K" in html or refused, values
+
+
+DOES_NOT_FIT = [
+    ({"model": "llama-2-7b"}, "h100-80gb"),
+    ({"model": "llama-2-7b", "micro_batch": 2}, "h100-80gb"),
+    ({"model": "llama-2-7b", "micro_batch": 16, "optimizer": "adamw"}, "a100-80gb"),
+    ({"model": "llama-2-7b", "precision": "megatron-bf16"}, "l40s-48gb"),
+    ({"model": "llama-3.2-1b", "micro_batch": 4}, "rtx-4090-24gb"),
+    ({"model": "gpt2", "sequence": 1024, "micro_batch": 32, "precision": "fp32"}, "t4-16gb"),
+]
+# The words of the sentence, turned back into the choices that they name.
+NAMED = {
+    "fused": {"optimizer": "adamw-fused"},
+    "8-bit Adam": {"optimizer": "adamw-8bit"},
+    "checkpoint every layer": {"checkpointing": "full"},
+    "micro-batch 1": {"micro_batch": 1},
+    "ure BF16": {"precision": "bf16"},
+}
+
+
+@pytest.mark.parametrize(("choices", "gpu"), DOES_NOT_FIT, ids=str)
+def test_the_change_that_is_named_fits_when_computed_again(choices, gpu):
+    setup = TrainSetup(**choices)
+    answer, capacity_bytes = training_answer(setup, gpu), device(gpu).capacity_bytes
+    assert answer.parts.total > capacity_bytes
+    sentence = answer.sentence.partition("The cheapest change that fits: ")[2]
+    assert sentence, answer.sentence
+    change = {key: value for words, named in NAMED.items() if words in sentence for key, value in named.items()}
+    changed = training_answer(replace(setup, **change), gpu)
+    assert changed.parts.total <= capacity_bytes
+    assert changed.sentence.startswith("Fits")
+    told_gib = float(sentence.rpartition("(")[2].partition(" ")[0])
+    assert told_gib == pytest.approx(changed.parts.total / 2**30, abs=0.006)
+
+
+def test_when_nothing_fits_it_says_so():
+    answer = training_answer(TrainSetup("llama-2-70b"), "l4-24gb")
+    assert "No choice of optimizer, checkpointing and recipe fits" in answer.sentence
+    assert not list(changes_that_fit(TrainSetup("llama-2-70b"), device("l4-24gb").capacity_bytes))
+
+
+@pytest.mark.parametrize("gpu", DEVICES)
+def test_fits_and_spare_bytes_are_true_on_every_device(gpu):
+    for model, sequence in (("gpt2", 256), ("llama-2-7b", 2048), ("llama-2-70b", 2048)):
+        attention = "eager" if (device(gpu).capability or AMPERE) < AMPERE else "sdpa"  # no BF16 kernel before Ampere
+        answer = training_answer(TrainSetup(model, sequence=sequence, attention=attention), gpu)
+        assert answer.sentence.startswith("Fits") == (answer.parts.total <= answer.capacity_bytes)
+
+
+@pytest.mark.parametrize("answer", [training_answer, serving_answer])
+def test_fits_is_decided_by_the_byte(answer):
+    setup = {training_answer: TrainSetup, serving_answer: ServeSetup}[answer]("llama-3-8b")
+    h100, need = device("h100"), answer(setup, "h100").parts.total
+    exact, short = (
+        replace(h100, title="GPU", capacity=replace(h100.capacity, value=size)) for size in (need, need - 1)
+    )
+    assert answer(setup, exact).sentence.startswith("Fits the GPU with 0 B to spare")
+    assert answer(setup, short).sentence.startswith("Does not fit the GPU: 1 B too much")
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("llama-3-8b", "rtx-4090-24gb"), ("gemma-2-9b", "l40s-48gb")])
+def test_the_users_that_would_fit_do_and_one_more_does_not(name, gpu):
+    setup = ServeSetup(name, users=500, context=8000)
+    sentence = serving_answer(setup, gpu).sentence
+    users = int(sentence.partition("At this context ")[2].split()[0].replace(",", ""))
+    needs = [budget.serve(replace(setup, users=count)).peak_bytes for count in (users, users + 1)]
+    assert needs[0] <= device(gpu).capacity_bytes < needs[1]
+
+
+def test_the_formula_names_every_part_and_the_peak():
+    for choices in CHOICES:
+        answer = CALCULATOR.answer(**choices)
+        assert [line.split()[0] for line in answer.formula] == [*answer.parts, "peak"]
+
+
+def test_a_sequence_longer_than_the_positions_says_why():
+    assert "position for 1,024 tokens" in CALCULATOR.render({**CALCULATOR.start, "model": "gpt2"})
