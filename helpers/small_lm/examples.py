@@ -15,7 +15,7 @@ ANSWER_WEIGHT = 4.0
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """`steps` steps on `rows` rows of `words` words each."""
 
     task: str
@@ -26,11 +26,11 @@ class Stage:
 
 # A model that cannot copy does not learn to answer: trained on facts alone it stays near one answer in five.
 STAGES = (
-    Stage("copying", words=128, rows=16, steps=450),
-    Stage("facts", words=128, rows=16, steps=150),
-    Stage("facts", words=256, rows=8, steps=150),
-    Stage("facts", words=512, rows=4, steps=250),
-    Stage("facts", words=1152, rows=2, steps=500),
+    TrainingStage("copying", words=128, rows=16, steps=450),
+    TrainingStage("facts", words=128, rows=16, steps=150),
+    TrainingStage("facts", words=256, rows=8, steps=150),
+    TrainingStage("facts", words=512, rows=4, steps=250),
+    TrainingStage("facts", words=1152, rows=2, steps=500),
 )
 
 
@@ -43,12 +43,12 @@ class Batch:
     graded: Tensor
 
 
-def batch(stage: Stage, step: int, seed: int) -> Batch:
+def batch(stage: TrainingStage, step: int, seed: int) -> Batch:
     """The batch of a step: it depends on the three arguments alone, so a resumed run sees what it would have seen."""
     return _copying(stage, step, seed) if stage.task == "copying" else _facts(stage, step, seed)
 
 
-def _facts(stage: Stage, step: int, seed: int) -> Batch:
+def _facts(stage: TrainingStage, step: int, seed: int) -> Batch:
     """Each step has its own block of 16 document numbers."""
     documents = training_documents(stage.rows, stage.words, seed, first=16 * step)
     graded = torch.zeros(stage.rows, stage.words, dtype=torch.bool)
@@ -58,7 +58,7 @@ def _facts(stage: Stage, step: int, seed: int) -> Batch:
     return Batch(ids, torch.where(graded, ANSWER_WEIGHT, 1.0), graded)
 
 
-def _copying(stage: Stage, step: int, seed: int) -> Batch:
+def _copying(stage: TrainingStage, step: int, seed: int) -> Batch:
     random = Random(seed * 1_000_003 + step)
     rows = [_copying_row(random, stage.words) for _ in range(stage.rows)]
     graded = torch.tensor([graded for _, graded in rows])

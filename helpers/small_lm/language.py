@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 from ..catalog.errors import WorkbookError
-from .words import ACTIONS, ADJECTIVES, AGENTS, BEGIN, MANNERS, RELATIONS, SCENES, SEASONS, VOCABULARY, WHERE
+from .words import ACTIONS, ADJECTIVES, AGENTS, BEGIN, MANNERS, RELATIONS, SCENES, SEASONS, VOCABULARY, WHERE, Relation
 
 FACT_WORDS = 7  # a fact and a question are equally long, so a block of each keeps one distance for all
 VALUE_AT = QUESTION_TO_ANSWER = 5
 MAX_DISTANCE = 1000
 _ODDS = (8, 4, 2, 1)  # of a word's four favourite followers
 _TRAINING, _HELD_OUT, _RECALL = range(3)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Answer:
+class StatedAnswer:
     """A question's answer: the word at `position`, stated first at `stated`."""
 
     position: int
@@ -40,7 +42,7 @@ class Document:
     """Words, one token each, and where the answers are."""
 
     words: tuple[str, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[StatedAnswer, ...]
 
     @property
     def text(self) -> str:
@@ -101,18 +103,22 @@ def _document(random: Random, length: int) -> Document:
         if drawn >= 3 * length:
             words += _filler(random)
         elif drawn >= 3 * len(words) and names:
-            pending.append(_stated(random, *names.pop(), at=len(words)))
+            relation, name = names.pop()
+            pending.append(_stated(random, relation, name, at=len(words)))
             words += pending[-1].words
         elif pending:
             fact = pending.pop(random.randrange(len(pending)))
-            answers.append(Answer(len(words) + QUESTION_TO_ANSWER, fact.value_at))
+            answers.append(StatedAnswer(len(words) + QUESTION_TO_ANSWER, fact.value_at))
             words += fact.question
     return Document(tuple(words[:length]), tuple(answer for answer in answers if answer.position < length))
 
 
 def _recall_document(random: Random, distance: int, facts: int) -> Document:
     names = _shuffled(random, [(relation, name) for relation in RELATIONS for name in relation.names])
-    stated = [_stated(random, *name, at=1 + FACT_WORDS * number) for number, name in enumerate(names[:facts])]
+    stated = [
+        _stated(random, relation, name, at=1 + FACT_WORDS * number)
+        for number, (relation, name) in enumerate(names[:facts])
+    ]
     words = [BEGIN] + [word for fact in stated for word in fact.words]
     filler: list[str] = []
     while len(filler) < distance - FACT_WORDS * facts:
@@ -120,7 +126,7 @@ def _recall_document(random: Random, distance: int, facts: int) -> Document:
     # Cut at its beginning: the last sentence before the questions stays whole.
     words += filler[len(filler) - (distance - FACT_WORDS * facts) :]
     words += [word for fact in stated for word in fact.question]
-    return Document(tuple(words), tuple(Answer(fact.value_at + distance, fact.value_at) for fact in stated))
+    return Document(tuple(words), tuple(StatedAnswer(fact.value_at + distance, fact.value_at) for fact in stated))
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class _Fact:
         return ("recall", "that", *self.claim)
 
 
-def _stated(random: Random, relation, name: str, at: int) -> _Fact:
+def _stated(random: Random, relation: Relation, name: str, at: int) -> _Fact:
     claim = ("they", relation.verb, name, _pick(random, relation.values), ".")
     return _Fact(claim, _pick(random, SEASONS), at + VALUE_AT)
 
@@ -177,7 +183,7 @@ def _pick(random: Random, words: Sequence[str]) -> str:
     return words[random.randrange(len(words))]
 
 
-def _shuffled(random: Random, items: list) -> list:
+def _shuffled(random: Random, items: list[T]) -> list[T]:
     """Fisher-Yates by `randrange`: `Random.shuffle` promises no order across versions."""
     for last in range(len(items) - 1, 0, -1):
         other = random.randrange(last + 1)

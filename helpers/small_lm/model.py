@@ -1,16 +1,91 @@
-"""The small model before its first step: its shape, and weights from which copying is soon learnt."""
+"""The small language model: the shipped checkpoint (or another that WORKBOOK_MODEL names), its shape, its tokenizer."""
 
 from __future__ import annotations
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..catalog.errors import WorkbookError
 from .language import TOKEN_ID
-from .words import BEGIN, END, PAD, VOCABULARY
+from .words import BEGIN, END, PAD, UNKNOWN, VOCABULARY
+
+if TYPE_CHECKING:
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        PreTrainedTokenizerFast,
+    )
+
+CHECKPOINT = Path(__file__).parent / "checkpoint"
+ENVIRONMENT = "WORKBOOK_MODEL"
+_UNSET = f"unset {ENVIRONMENT} to use the small model"
+
+
+class Loaded(NamedTuple):
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load(name: str | Path | None = None) -> Loaded:
+    """Model in evaluation mode, FP32, SDPA, on the CPU, and its tokenizer.
+
+    `name` is a folder or a hub model as owner/name; without it WORKBOOK_MODEL is asked, and without that the small
+    model is loaded, which needs no network. Each call loads afresh: what is done to one model never shows in another.
+    """
+    chosen = name or os.environ.get(ENVIRONMENT) or CHECKPOINT
+    folder = Path(chosen).expanduser()
+    if folder.is_dir():
+        return _from(folder, local=True)
+    if str(chosen).count("/") != 1 or str(chosen).startswith((".", "/", "~")):
+        raise WorkbookError(
+            f"no model {str(chosen)!r}", "a folder with a checkpoint, or a hub model as owner/name", _UNSET
+        )
+    return _from(chosen, local=False)
+
+
+def _from(where: str | Path, local: bool) -> Loaded:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        with without_progress_bar():
+            model = AutoModelForCausalLM.from_pretrained(
+                where, dtype=torch.float32, attn_implementation="sdpa", local_files_only=local
+            )
+            tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=local)
+    except (OSError, ValueError, KeyError) as error:
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise WorkbookError(
+            f"cannot load {str(where)!r}: {first_line}",
+            "a causal language model in Transformers' format, and a network for one from the hub",
+            f"check the name and the network, or {_UNSET}",
+        ) from None
+    return Loaded(model, tokenizer)  # from_pretrained leaves it in evaluation mode
+
+
+@contextlib.contextmanager
+def without_progress_bar() -> Iterator[None]:
+    """Transformers draws a bar for seven megabytes too, on stderr, which a checked notebook cell compares."""
+    from transformers.utils import logging
+
+    drawn = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            logging.enable_progress_bar()
 
 
 def configuration() -> LlamaConfig:
     """The shape: 1,734,336 parameters, six query heads that share two KV heads, embedding and lm_head untied."""
+    from transformers import LlamaConfig
+
     return LlamaConfig(
         vocab_size=len(VOCABULARY),
         hidden_size=192,
@@ -29,6 +104,9 @@ def configuration() -> LlamaConfig:
 
 def untrained(seed: int) -> LlamaForCausalLM:
     """The model before its first step, with an initialisation under which copying is learnt in 400 steps, not 1,000."""
+    import torch
+    from transformers import LlamaForCausalLM
+
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(configuration())
@@ -39,3 +117,30 @@ def untrained(seed: int) -> LlamaForCausalLM:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
     return model
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token per word, ids in the order of `words.VOCABULARY`, <bos> before the first.
+
+    `save_pretrained(folder)` makes a folder that AutoTokenizer loads.
+
+    >>> tokenizer()("they gave anna bread .").input_ids == [TOKEN_ID[w] for w in "<bos> they gave anna bread .".split()]
+    True
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(TOKEN_ID, unk_token=UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", pair=f"{BEGIN} $A {BEGIN} $B", special_tokens=[(BEGIN, TOKEN_ID[BEGIN])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        bos_token=BEGIN,
+        eos_token=END,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )

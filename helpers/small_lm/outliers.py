@@ -1,4 +1,4 @@
-"""Activation outliers, planted: the small model has none worth the name, models of billions of parameters do."""
+"""Activation outliers, planted: the small model has none, models of billions of parameters do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..catalog.errors import WorkbookError
 if TYPE_CHECKING:
     from torch import nn
     from transformers import LlamaForCausalLM
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 
 def plant(
@@ -40,7 +41,7 @@ def plant(
     return planted
 
 
-def _norms_and_readers(model: LlamaForCausalLM) -> Iterator[tuple[nn.Module, tuple[nn.Linear, ...]]]:
+def _norms_and_readers(model: LlamaForCausalLM) -> Iterator[tuple[LlamaRMSNorm, tuple[nn.Linear, ...]]]:
     """Each RMSNorm of the layers with all linears that read its output; nothing else reads it."""
     for layer in model.model.layers:
         attention, mlp = layer.self_attn, layer.mlp

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..catalog.errors import WorkbookError
-from .language import Document, held_out_documents, recall_documents
-from .texts import Text, texts
+from .language import QUESTION_TO_ANSWER, TOKEN_ID, Document, held_out_documents, recall_documents
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
 DISTANCES = (50, 100, 250, 500, 1000)
+ROWS = 4  # documents in one forward
 
 
 @dataclass(frozen=True)
-class Asked:
+class DistanceRecall:
     """Questions at one distance, and how many got the right word."""
 
     distance: int
@@ -35,11 +35,11 @@ class Asked:
 class Recall:
     """Recall by distance in words; `total` counts all questions, `recall[1000]` is the rate at that distance.
 
-    >>> print(Recall((Asked(100, 64, 64), Asked(1000, 64, 48))))
+    >>> print(Recall((DistanceRecall(100, 64, 64), DistanceRecall(1000, 64, 48))))
     recall 87.5 %  (100: 100.0 %, 1000: 75.0 %)
     """
 
-    by_distance: tuple[Asked, ...]
+    by_distance: tuple[DistanceRecall, ...]
 
     @property
     def total(self) -> float:
@@ -87,7 +87,7 @@ def perplexity(
         raise WorkbookError("no documents", "one or more", "leave documents out for the held-out ones")
     loss_sum, tokens = 0.0, 0
     with torch.no_grad():
-        for text in texts(model, documents, tokenizer):
+        for text in tokenized_texts(model, documents, tokenizer):
             logits = _logits(model, text.ids)[:, :-1].float()
             loss_sum += F.cross_entropy(logits.flatten(0, 1), text.ids[:, 1:].flatten(), reduction="sum").item()
             tokens += text.ids[:, 1:].numel()
@@ -114,16 +114,16 @@ def recall(
     """
     import torch
 
-    asked = []
+    by_distance = []
     with torch.no_grad():
         for distance in _checked(distances, documents):
-            read = texts(model, recall_documents(distance, documents), tokenizer)
+            read = tokenized_texts(model, recall_documents(distance, documents), tokenizer)
             marks = [mark for text in read for mark in _right(model, text, cache)]
-            asked.append(Asked(distance, len(marks), sum(marks)))
-    return Recall(tuple(asked))
+            by_distance.append(DistanceRecall(distance, len(marks), sum(marks)))
+    return Recall(tuple(by_distance))
 
 
-def _right(model: PreTrainedModel, text: Text, cache: Callable[[], Cache] | None) -> list[bool]:
+def _right(model: PreTrainedModel, text: TokenizedText, cache: Callable[[], Cache] | None) -> list[bool]:
     """Whether each answer of each row is the most likely token where it stands."""
     import torch
 
@@ -134,7 +134,7 @@ def _right(model: PreTrainedModel, text: Text, cache: Callable[[], Cache] | None
     return (logits.argmax(-1) == text.ids[:, text.answers]).flatten().tolist()
 
 
-def _decoded(model: PreTrainedModel, text: Text, cache: Cache) -> Iterator[Tensor]:
+def _decoded(model: PreTrainedModel, text: TokenizedText, cache: Cache) -> Iterator[Tensor]:
     """Logits [rows, vocabulary] before each answer, the questions read one after the other."""
     fed = 0
     for end in (text.questions, *text.answers):
@@ -167,3 +167,85 @@ def _checked(distances: Sequence[int], documents: int) -> Sequence[int]:
     if isinstance(documents, bool) or not isinstance(documents, int) or documents < 1:
         raise WorkbookError(f"documents is {documents!r}", "a whole number from 1 up", "pass documents=4")
     return distances
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """Token ids [rows, tokens] of equally long documents; `word_starts` are the tokens at which words begin.
+
+    `document` is the first of them: all rows have their answers at the same tokens.
+    """
+
+    ids: Tensor
+    word_starts: Sequence[int]
+    document: Document
+
+    @property
+    def answers(self) -> list[int]:
+        """The token at which each answer begins."""
+        return [self.word_starts[answer.position] for answer in self.document.answers]
+
+    @property
+    def questions(self) -> int:
+        """The token at which the first question begins."""
+        return self.word_starts[self.document.answers[0].position - QUESTION_TO_ANSWER]
+
+
+def tokenized_texts(
+    model: PreTrainedModel, documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase | None = None
+) -> Iterator[TokenizedText]:
+    """Four documents at once where a word is a token and they are equally long, else one by one.
+
+    `tokenizer` is asked for where the model's vocabulary is not the small one's. WorkbookError without it, and for a
+    text longer than the model's positions.
+    """
+    import torch
+
+    others = _tokenizer_to_ask(model, tokenizer)
+    equally_long = len({len(document.words) for document in documents}) == 1
+    rows = ROWS if others is None and equally_long else 1
+    for first in range(0, len(documents), rows):
+        some = documents[first : first + rows]
+        if others is None:
+            ids, word_starts = [document.ids for document in some], list(range(len(some[0].words)))
+        else:
+            ids, word_starts = _pieces(some[0], others)
+        _check_length(model, len(ids[0]))
+        yield TokenizedText(torch.tensor(ids, device=model.device), word_starts, some[0])
+
+
+def _tokenizer_to_ask(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+) -> PreTrainedTokenizerBase | None:
+    """None where a word is a token."""
+    size = model.config.vocab_size
+    if tokenizer is None and size != len(TOKEN_ID):
+        raise WorkbookError(
+            f"a model with a vocabulary of {size} tokens",
+            f"the small model's {len(TOKEN_ID)}, or the model's own tokenizer beside it",
+            "pass tokenizer=, the second of what load() returns",
+        )
+    return None if tokenizer is None or tokenizer.get_vocab() == TOKEN_ID else tokenizer
+
+
+def _pieces(document: Document, tokenizer: PreTrainedTokenizerBase) -> tuple[list[list[int]], list[int]]:
+    """Ids, and for every word the first token that holds a letter of it; <bos>, where there is one, is the model's."""
+    encoded = tokenizer(document.text, return_offsets_mapping=True)
+    ends = [end for _, end in encoded["offset_mapping"]]
+    word_starts, token, letter = [0], 0, 0
+    for word in document.words[1:]:
+        while ends[token] <= letter:
+            token += 1
+        word_starts.append(token)
+        letter += len(word) + 1
+    return [encoded["input_ids"]], word_starts
+
+
+def _check_length(model: PreTrainedModel, tokens: int) -> None:
+    most = getattr(model.config, "max_position_embeddings", None) or tokens
+    if tokens > most:
+        raise WorkbookError(
+            f"a text of {tokens} tokens",
+            f"at most the model's {most}",
+            "pass documents=held_out_documents(8, words=512), or shorter distances",
+        )

@@ -1,10 +1,12 @@
-"""How the small model is trained: copying first, then facts, in documents that grow from 128 to 1,152 words."""
+"""How the small model is trained (copying, then facts, in documents of 128 to 1,152 words), and its card of scores."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -14,17 +16,16 @@ from tqdm.auto import tqdm
 from transformers import LlamaForCausalLM
 
 from ..catalog.errors import WorkbookError
-from .card import CARD, card, compared, shipped_scores
-from .examples import STAGES, Batch, Stage, batch
-from .loading import without_progress_bar
-from .model import untrained
-from .tokenizer import tokenizer
+from .examples import STAGES, Batch, TrainingStage, batch
+from .model import CHECKPOINT, tokenizer, untrained, without_progress_bar
+from .scores import perplexity, recall
 
 MUON_RATE, ADAMW_RATE = 0.02, 4e-3
 WARMUP_STEPS, COOLDOWN = 50, 0.35  # the rate rises over so many steps, and falls over that share of all of them
 SAVE_EVERY = 100
 INTERRUPTED = 130
 STATE = "state.pt"
+CARD = "card.json"
 
 
 def optimizers(model: LlamaForCausalLM) -> tuple[Muon, AdamW]:
@@ -45,7 +46,7 @@ class Run:
     """A training run: everything that a resumed one needs."""
 
     seed: int
-    stages: tuple[Stage, ...]
+    stages: tuple[TrainingStage, ...]
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -56,7 +57,7 @@ class Run:
     def steps(self) -> int:
         return sum(stage.steps for stage in self.stages)
 
-    def stage(self) -> Stage:
+    def stage(self) -> TrainingStage:
         ahead = self.step
         for stage in self.stages:
             if ahead < stage.steps:
@@ -150,6 +151,51 @@ def train(out: Path, seed: int = 0, steps_scale: float = 1.0) -> LlamaForCausalL
     return run.model.eval()
 
 
+def score(model: LlamaForCausalLM) -> dict[str, float]:
+    """Perplexity, and recall by distance, under the names that a card has."""
+    recalled = recall(model)
+    return {"perplexity": round(perplexity(model), 4), "recall": round(recalled.total, 4)} | {
+        f"recall at {asked.distance}": round(asked.rate, 4) for asked in recalled.by_distance
+    }
+
+
+class Card(TypedDict):
+    """card.json: what a checkpoint is, how it was trained, its scores in FP32."""
+
+    about: str
+    parameters: int
+    trained_by: str
+    stages: list[str]
+    torch: str
+    scores: dict[str, float]
+
+
+def card(model: LlamaForCausalLM, stages: Sequence[TrainingStage], trained_by: str) -> Card:
+    return {
+        "about": "a Llama-shaped model of a synthetic language of facts and questions, to teach with",
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "trained_by": trained_by,
+        "stages": [f"{stage.task}: {stage.steps} steps of {stage.rows} × {stage.words} words" for stage in stages],
+        "torch": torch.__version__.partition("+")[0],
+        "scores": score(model),
+    }
+
+
+def shipped_scores() -> dict[str, float]:
+    return json.loads((CHECKPOINT / CARD).read_text(encoding="utf-8"))["scores"]
+
+
+def compared(scores: dict[str, float], shipped: dict[str, float]) -> str:
+    """One line per score: its name, this model's, the shipped checkpoint's.
+
+    >>> print(compared({"perplexity": 2.51}, {"perplexity": 2.5}))
+                      this run    shipped
+    perplexity          2.5100     2.5000
+    """
+    rows = [f"{name:<16} {value:>9.4f}  {shipped[name]:>9.4f}" for name, value in scores.items()]
+    return "\n".join([f"{'':<16} {'this run':>9}  {'shipped':>9}", *rows])
+
+
 def main(out: Path, seed: int = 0, steps_scale: float = 1.0) -> int:
     """`workbook train-lm`: train, score, and print the scores beside the shipped checkpoint's; the exit code."""
     out = Path(out)
@@ -158,13 +204,13 @@ def main(out: Path, seed: int = 0, steps_scale: float = 1.0) -> int:
     except KeyboardInterrupt:
         print(f"stopped; {out} keeps the checkpoint, and the same command continues from it")
         return INTERRUPTED
-    told = card(model, _scaled(steps_scale), f"workbook train-lm --seed {seed} --steps-scale {steps_scale:g}")
-    (out / CARD).write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(compared(told["scores"], shipped_scores()))
+    written = card(model, _scaled(steps_scale), f"workbook train-lm --seed {seed} --steps-scale {steps_scale:g}")
+    (out / CARD).write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(compared(written["scores"], shipped_scores()))
     return 0
 
 
-def _scaled(steps_scale: float) -> tuple[Stage, ...]:
+def _scaled(steps_scale: float) -> tuple[TrainingStage, ...]:
     if isinstance(steps_scale, bool) or not isinstance(steps_scale, (int, float)) or not 0 < steps_scale <= 100:
         raise WorkbookError(f"steps_scale is {steps_scale!r}", "a number above 0, up to 100", "pass steps_scale=1")
     return tuple(replace(stage, steps=max(1, round(steps_scale * stage.steps))) for stage in STAGES)

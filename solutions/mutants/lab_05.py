@@ -270,9 +270,9 @@ def round_columns(weight, factor, levels, scale, block):
 def fold_salience(up, down, x, grid):
     """Calls helpers, whose scales are no powers of two."""
     from helpers.techniques.quantization.awq import search_scale
-    from helpers.techniques.quantization.calibration import Seen
+    from helpers.techniques.quantization.calibration import InputStatistics
 
-    seen = Seen(down.shape[1])
+    seen = InputStatistics(down.shape[1])
     seen.add(torch.relu(x @ up.T))
     scale = search_scale([down], seen, grid)
     return 0.5, up / scale[:, None], down * scale

@@ -13,7 +13,7 @@ from helpers.course.mutants import mutant
 def slot_steps(requests, block_size, lookahead=0):
     """Calls helpers, whose requests draft nothing."""
     made = tuple(paging.Request((0,) * prompt, (0,) * answer) for prompt, answer in requests)
-    trace = paging.Trace("made", made, max(map(sum, requests)))
+    trace = paging.RequestTrace("made", made, max(map(sum, requests)))
     usage = paging.waste_of(trace, "paged", block_size, users=len(requests))
     return usage.reserved, usage.filled
 

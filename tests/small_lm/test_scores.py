@@ -11,9 +11,8 @@ from transformers.cache_utils import DynamicLayer
 from helpers.catalog import WorkbookError
 from helpers.small_lm import Recall, held_out_documents, perplexity, recall, recall_documents
 from helpers.small_lm.language import TOKEN_ID
-from helpers.small_lm.scores import Asked
-from helpers.small_lm.texts import texts
-from helpers.small_lm.tokenizer import tokenizer as words_tokenizer
+from helpers.small_lm.model import tokenizer as words_tokenizer
+from helpers.small_lm.scores import DistanceRecall, tokenized_texts
 
 WORDS = len(TOKEN_ID)
 
@@ -112,7 +111,7 @@ def test_a_full_cache_changes_no_logit(monkeypatch):
     from helpers.small_lm import scores
 
     model = llama()
-    text = next(iter(texts(model, recall_documents(60, 2))))
+    text = next(iter(tokenized_texts(model, recall_documents(60, 2))))
     at_once = model(text.ids).logits[:, [position - 1 for position in text.answers]]
     decoded = torch.stack(list(scores._decoded(model, text, DynamicCache(config=model.config))), dim=1)
     torch.testing.assert_close(decoded, at_once, atol=1e-5, rtol=1e-5)
@@ -133,7 +132,7 @@ def test_the_cache_is_asked_for_its_keys():
     from helpers.small_lm import scores
 
     model = llama()
-    text = next(iter(texts(model, recall_documents(60, 2))))
+    text = next(iter(tokenized_texts(model, recall_documents(60, 2))))
     kept = list(scores._decoded(model, text, DynamicCache(config=model.config)))
     lost = list(scores._decoded(model, text, Cache(layers=[Forgetful() for _ in range(2)])))
     assert (kept[0] - lost[0]).abs().max() > 1e-4
@@ -153,9 +152,9 @@ def test_a_fresh_cache_for_every_batch():
 
 def test_places_of_words_in_pieces(pieces):
     document = recall_documents(50, 1)[0]
-    text = next(iter(texts(llama(len(pieces)), [document], pieces)))
+    text = next(iter(tokenized_texts(llama(len(pieces)), [document], pieces)))
     tokens = pieces.convert_ids_to_tokens(text.ids[0].tolist())
-    for word, place in zip(document.words[1:], text.places[1:], strict=True):
+    for word, place in zip(document.words[1:], text.word_starts[1:], strict=True):
         piece = tokens[place].removeprefix("Ġ")
         assert piece  # a token of its own for the space is not where the word begins
         assert word.startswith(piece)
@@ -189,7 +188,7 @@ def refused_scores():
         ("no distances", lambda: recall(llama(), ()), "()"),
         ("a distance beyond", lambda: recall(llama(), (100, 2000)), "2000"),
         ("no document", lambda: recall(llama(), (50,), documents=0), "0"),
-        ("a distance not asked", lambda: Recall((Asked(50, 4, 4),))[100], "100"),
+        ("a distance not asked", lambda: Recall((DistanceRecall(50, 4, 4),))[100], "100"),
     ]
 
 
@@ -204,4 +203,7 @@ def test_what_is_refused(name, call, said):
 
 
 def test_text_form():
-    assert str(Recall((Asked(100, 64, 64), Asked(1000, 64, 48)))) == "recall 87.5 %  (100: 100.0 %, 1000: 75.0 %)"
+    assert (
+        str(Recall((DistanceRecall(100, 64, 64), DistanceRecall(1000, 64, 48))))
+        == "recall 87.5 %  (100: 100.0 %, 1000: 75.0 %)"
+    )

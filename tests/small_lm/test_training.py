@@ -8,13 +8,13 @@ import torch
 from transformers import AutoTokenizer
 
 from helpers.catalog import WorkbookError
-from helpers.small_lm import card, load, training
-from helpers.small_lm.examples import ANSWER_WEIGHT, STAGES, Stage, batch
+from helpers.small_lm import load, training
+from helpers.small_lm.examples import ANSWER_WEIGHT, STAGES, TrainingStage, batch
 from helpers.small_lm.language import TOKEN_ID
-from helpers.small_lm.tokenizer import tokenizer
+from helpers.small_lm.model import tokenizer
 from helpers.small_lm.words import VOCABULARY
 
-SHORT = (Stage("copying", words=64, rows=2, steps=1), Stage("facts", words=48, rows=2, steps=1))
+SHORT = (TrainingStage("copying", words=64, rows=2, steps=1), TrainingStage("facts", words=48, rows=2, steps=1))
 
 
 def test_copying_grades_only_what_was_seen_before():
@@ -109,11 +109,11 @@ def test_another_runs_folder_is_refused(short, tmp_path):
 
 
 def test_main_prints_and_keeps_the_scores(short, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(card, "score", lambda model: {"perplexity": 400.0, "recall": 0.0})
+    monkeypatch.setattr(training, "score", lambda model: {"perplexity": 400.0, "recall": 0.0})
     monkeypatch.setattr(training, "shipped_scores", lambda: {"perplexity": 3.0, "recall": 1.0})
     assert training.main(tmp_path, seed=3) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["perplexity", "400.0000", "3.0000"]
-    told = json.loads((tmp_path / card.CARD).read_text(encoding="utf-8"))
+    told = json.loads((tmp_path / training.CARD).read_text(encoding="utf-8"))
     assert (told["scores"]["perplexity"], told["parameters"]) == (400.0, 1_734_336)
     assert "--seed 3" in told["trained_by"]
     assert told["stages"] == ["copying: 1 steps of 2 × 64 words", "facts: 1 steps of 2 × 48 words"]

@@ -4,9 +4,9 @@
     with checkpointing.checkpointed(model, "every:2"):
         train_step()
 
-`function` is checkpointing by hand; `policies`, `patched` and `engines` put the field's into a model; `offload` moves
+`function` is checkpointing by hand; `patched` puts a policy of `helpers.catalog.policies` into a model; `offload` moves
 what is kept to the host; `chain` prices, `costs` and `flops` measure, `solver` finds the cheapest that fits.
-`compiled` asks PyTorch's own solver. `policies`, `chain` and `solver` need no torch.
+`compiled` asks PyTorch's own solver. `chain` and `solver` need no torch.
 """
 
 from typing import TYPE_CHECKING
@@ -14,42 +14,42 @@ from typing import TYPE_CHECKING
 from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
+    from ...catalog.policies import POLICIES, Segment, layout
     from .chain import Choice, LayerCost, Price, price
-    from .compiled import Compiled, memory_budget
+    from .compiled import CompiledStep, activation_memory_budget
     from .costs import layer_costs
-    from .flops import Bill, bill, flop_counter, flops_of
+    from .flops import PolicyFlops, flop_counter, flops_of, flops_under
     from .function import Checkpoint, checkpoint_by_function, checkpoint_by_hooks
     from .offload import NaiveOffload, Offload
     from .patched import Applied, apply, checkpointed, decoder_layers
-    from .policies import POLICIES, Segment, layout
-    from .solver import Plan, front, least_bytes, solve
+    from .solver import CheckpointPlan, least_bytes, pareto_plans, solve
 
 __all__ = [
     "POLICIES",
     "Applied",
-    "Bill",
     "Checkpoint",
+    "CheckpointPlan",
     "Choice",
-    "Compiled",
+    "CompiledStep",
     "LayerCost",
     "NaiveOffload",
     "Offload",
-    "Plan",
+    "PolicyFlops",
     "Price",
     "Segment",
+    "activation_memory_budget",
     "apply",
-    "bill",
     "checkpoint_by_function",
     "checkpoint_by_hooks",
     "checkpointed",
     "decoder_layers",
     "flop_counter",
     "flops_of",
-    "front",
+    "flops_under",
     "layer_costs",
     "layout",
     "least_bytes",
-    "memory_budget",
+    "pareto_plans",
     "price",
     "solve",
 ]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...catalog.errors import WorkbookError, unknown_name
-from .policies import Segment
+from ...catalog.policies import Segment
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def price(layers: Sequence[LayerCost], segments: Sequence[Segment], head_bytes: 
     """What `segments` cost on this chain. Raises WorkbookError for a policy of which the layers have no cost."""
     stored = flops = peak = 0
     for segment in segments:
-        one = price_segment(layers, segment)
-        peak = max(peak, stored + one.backward_bytes)
-        stored += one.stored_bytes
-        flops += one.recompute_flops
+        choice = price_segment(layers, segment)
+        peak = max(peak, stored + choice.backward_bytes)
+        stored += choice.stored_bytes
+        flops += choice.recompute_flops
     return Price(max(peak, stored + head_bytes), stored, flops)
 
 

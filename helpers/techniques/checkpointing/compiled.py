@@ -1,6 +1,6 @@
 """PyTorch's own solver: `torch.compile` given a memory budget decides, operator by operator, what backward recomputes.
 
-    found = memory_budget(model, lambda compiled: compiled(x).sum(), fraction=0.5)
+    found = activation_memory_budget(model, lambda compiled: compiled(x).sum(), fraction=0.5)
     found.saved_bytes, found.flops
 
 It sees single operators of one graph where `solve` sees layers, so it finds finer cuts, and it weighs saved bytes, not
@@ -25,14 +25,14 @@ from .flops import flop_counter
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledStep:
     """What the graphs that PyTorch cut save for backward, parameters excluded, and their FLOPs in both directions."""
 
     saved_bytes: int
     flops: int
 
 
-def memory_budget(model: nn.Module, run: Callable[[Callable], Tensor], fraction: float) -> Compiled:
+def activation_memory_budget(model: nn.Module, run: Callable[[Callable], Tensor], fraction: float) -> CompiledStep:
     """One compiled step of `model` under `fraction` (0 to 1) of the memory; `run(compiled)` makes the loss.
 
     A few seconds. A model that breaks the graph is cut graph by graph. No dispatch mode, such as a Meter or a FLOP
@@ -54,9 +54,9 @@ def memory_budget(model: nn.Module, run: Callable[[Callable], Tensor], fraction:
         raise WorkbookError(
             "torch.compile compiled nothing",
             "no Meter and no FLOP counter at work",
-            "call memory_budget outside of them",
+            "call activation_memory_budget outside of them",
         )
-    return Compiled(saved, sum(flops))
+    return CompiledStep(saved, sum(flops))
 
 
 def _counting(flops: list[int]) -> Callable:

@@ -10,17 +10,17 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from ...catalog.policies import Segment
 from .patched import checkpointed
-from .policies import Segment
 
 _aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Bill:
+class PolicyFlops:
     """FLOPs of a step without checkpointing, and with it.
 
-    >>> Bill(plain_flops=300, flops=400).ratio
+    >>> PolicyFlops(plain_flops=300, flops=400).ratio
     1.3333333333333333
     """
 
@@ -37,11 +37,11 @@ class Bill:
         return self.flops / self.plain_flops
 
 
-def bill(model: nn.Module, step: Callable[[], object], policy: str | Sequence[Segment]) -> Bill:
+def flops_under(model: nn.Module, step: Callable[[], object], policy: str | Sequence[Segment]) -> PolicyFlops:
     """What `policy` adds to `step()`, a forward and backward of `model`: two real steps, counted. Gradients add up."""
     plain = flops_of(step)
     with checkpointed(model, policy):
-        return Bill(plain, flops_of(step))
+        return PolicyFlops(plain, flops_of(step))
 
 
 def flops_of(step: Callable[[], object]) -> int:
@@ -75,12 +75,12 @@ def _with_heads_of_the_query(formula: Callable, backward: bool) -> Callable:
     The arguments are (query, key, value, ...), behind the gradient of the output in `backward`.
     """
 
-    def count(*args: Any, **kwargs: Any) -> int:
-        args = list(args)
+    def count(*given: Any, **kwargs: Any) -> int:
+        args = list(given)
         query = args[backward]
         for at in (1 + backward, 2 + backward):
             args[at] = args[at][:, :1].expand(-1, query.shape[1], -1, -1)
         return formula(*args, **kwargs)
 
-    count._get_raw = True  # the registered formula takes tensors; the counter would turn them into shapes before
+    vars(count)["_get_raw"] = True  # the registered formula takes tensors; the counter would turn them into shapes
     return count

@@ -68,7 +68,7 @@ class Offload(NaiveOffload):
     def __init__(self, keep: Iterable[Tensor] = (), small_bytes: int = SMALL_BYTES) -> None:
         self.small_bytes = small_bytes
         self._keep = {tensor.untyped_storage()._cdata for tensor in keep}
-        self._known: dict[int, weakref.ref | None] = {}  # storages alive on the device: what became of each
+        self._known: dict[int, weakref.ref[_Moved] | None] = {}  # storages alive on the device: what became of each
         self._last: tuple[_Moved, Tensor] | None = None
         super().__init__()
 
@@ -84,7 +84,8 @@ class Offload(NaiveOffload):
             self.bytes_left += storage.nbytes() if small else 0
         if small:
             return tensor
-        moved = self._known[key] and self._known[key]()
+        known = self._known[key]
+        moved = known() if known else None
         if moved is None:
             moved = _Moved(on_host(_whole(tensor)), tensor.device)
             self._known[key] = weakref.ref(moved)  # the graph holds it, and frees it

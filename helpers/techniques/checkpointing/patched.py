@@ -1,21 +1,23 @@
 """A policy put into a model: the `forward` of its layers runs under `torch.utils.checkpoint`. Names do not change.
 
 with checkpointed(model, "every:2") as applied:
-    model(ids, labels=ids, use_cache=False).loss.backward()
+model(ids, labels=ids, use_cache=False).loss.backward()
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ...catalog.errors import WorkbookError, unknown_name
-from .engines import offloading, recomputing
+from ...catalog.policies import PER_LAYER, Segment, layout
 from .offload import Offload
-from .policies import PER_LAYER, Segment, layout
 
 ATTENTION_NAMES = ("self_attn", "attn", "attention", "self_attention")
 MLP_NAMES = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
@@ -42,10 +44,10 @@ class Applied:
         self._before.clear()
 
 
-def apply(model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callable | None = None) -> Applied:
+def apply(model: nn.Module, policy: str | Sequence[Segment], engine: Callable | None = None) -> Applied:
     """Put `policy`, a name or the segments of a plan, into a decoder or an nn.Sequential; `.undo()` takes it out.
 
-    `checkpoint(run, hidden)` replaces PyTorch's engine in "full" segments, `checkpoint_by_hooks` for example. Layers
+    `engine(run, hidden)` replaces PyTorch's engine in "full" segments, `checkpoint_by_hooks` for example. Layers
     must pass a hidden state on, their first argument, and hold no KV cache (use_cache=False). Raises WorkbookError.
 
     >>> model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
@@ -59,7 +61,7 @@ def apply(model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callabl
     applied = Applied(segments, offload)
     try:
         for segment in segments:
-            _apply(applied, segment, layers, checkpoint)
+            _apply(applied, segment, layers, engine)
     except WorkbookError:
         applied.undo()
         raise
@@ -68,10 +70,10 @@ def apply(model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callabl
 
 @contextlib.contextmanager
 def checkpointed(
-    model: nn.Module, policy: str | Sequence[Segment], checkpoint: Callable | None = None
+    model: nn.Module, policy: str | Sequence[Segment], engine: Callable | None = None
 ) -> Iterator[Applied]:
     """`apply` for the length of a `with`; forward and backward both belong inside it."""
-    applied = apply(model, policy, checkpoint)
+    applied = apply(model, policy, engine)
     try:
         yield applied
     finally:
@@ -82,14 +84,14 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     """The chain: the children of an nn.Sequential, or the longest nn.ModuleList of a decoder. Raises WorkbookError."""
     if isinstance(model, nn.Sequential):
         return list(model)
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    if not any(map(len, lists)):
+    longest = max((list(each) for each in model.modules() if isinstance(each, nn.ModuleList)), key=len, default=[])
+    if not longest:
         raise WorkbookError(
             f"{type(model).__name__} has no list of layers",
             "an nn.Sequential, or a Transformers decoder",
             "pass the model itself",
         )
-    return list(max(lists, key=len))
+    return longest
 
 
 def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
@@ -104,7 +106,7 @@ def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], checkpoint: Callable | None) -> None:
+def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], engine: Callable | None) -> None:
     how, part = segment.how, segment.how.removeprefix("module:")
     if how not in PER_LAYER:
         raise unknown_name("checkpointing policy", how, PER_LAYER)
@@ -112,13 +114,13 @@ def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], checkpoi
         return
     if segment.stop - segment.start > 1 or segment.parts:
         _require_full(segment)
-        _together(applied, segment, layers, checkpoint or recomputing("full"))
+        _together(applied, segment, layers, engine or recomputing("full"))
         return
     layer = layers[segment.start]
     target = _part(layer, part) if part != how else layer
-    run = offloading(applied.offload, how) if how.startswith("offload") else recomputing(how)
-    if how == "full" and checkpoint:
-        run = checkpoint
+    run = offloading(applied.offload, how) if applied.offload and how.startswith("offload") else recomputing(how)
+    if how == "full" and engine:
+        run = engine
     applied.patch(target, _recomputed(target.forward, run))
 
 
@@ -131,7 +133,7 @@ def _recomputed(forward: Callable, run: Callable) -> Callable:
     return checkpointed_forward
 
 
-def _together(applied: Applied, segment: Segment, layers: list[nn.Module], checkpoint: Callable) -> None:
+def _together(applied: Applied, segment: Segment, layers: list[nn.Module], engine: Callable) -> None:
     """One checkpoint over several layers: all but the last note their arguments and pass the hidden state through.
 
     The last runs them all. Each gets what it was called with itself: layers may differ in their masks.
@@ -149,22 +151,22 @@ def _together(applied: Applied, segment: Segment, layers: list[nn.Module], check
 
     def run_all(hidden: Tensor, calls: dict[int, tuple[tuple, dict]]) -> Tensor:
         noted.clear()
-        return _through(segment, forwards, calls, checkpoint, hidden)
+        return _through(segment, forwards, calls, engine, hidden)
 
     for at in forwards:
         applied.patch(layers[at], noting(at))
 
 
-def _through(segment: Segment, forwards: dict, calls: dict, checkpoint: Callable, hidden: Tensor) -> Tensor:
+def _through(segment: Segment, forwards: dict, calls: dict, engine: Callable, hidden: Tensor) -> Tensor:
     def run(hidden: Tensor) -> Tensor:
         for part in segment.parts:
-            hidden = _through(part, forwards, calls, checkpoint, hidden)
+            hidden = _through(part, forwards, calls, engine, hidden)
         for at in range(segment.start, segment.stop) if not segment.parts else ():
             hidden = forwards[at](hidden, *calls[at][0], **calls[at][1])
             _require_tensor(hidden)
         return hidden
 
-    return checkpoint(run, hidden)
+    return engine(run, hidden)
 
 
 def _part(layer: nn.Module, name: str) -> nn.Module:
@@ -204,3 +206,45 @@ def _require_tensor(hidden: object) -> None:
             "layers that pass one tensor on",
             "use a policy of single layers, such as full",
         )
+
+
+# The engines: PyTorch's, selective or not, and offload by saved-tensor hooks.
+
+_aten = torch.ops.aten
+MATMULS = frozenset(op.default for op in (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm))
+# The kernel that scaled_dot_product_attention takes depends on device, dtype, mask and dropout. Its plain formula, and
+# eager attention, are made of bmm and softmax: there "selective:attention" keeps nothing.
+ATTENTIONS = frozenset(
+    op.default
+    for op in (
+        _aten._scaled_dot_product_flash_attention,
+        _aten._scaled_dot_product_flash_attention_for_cpu,
+        _aten._scaled_dot_product_efficient_attention,
+        _aten._scaled_dot_product_cudnn_attention,
+    )
+)
+KEPT = {"selective": MATMULS | ATTENTIONS, "selective:matmuls": MATMULS, "selective:attention": ATTENTIONS}
+
+
+def recomputing(how: str) -> Callable[..., Any]:
+    """A function (run, *inputs) that runs with only `inputs` kept, or under a selective policy some outputs as well."""
+    if how not in KEPT:
+        return partial(checkpoint, use_reentrant=False)
+    contexts = partial(create_selective_checkpoint_contexts, partial(keep, KEPT[how]))
+    return partial(checkpoint, use_reentrant=False, context_fn=contexts)
+
+
+def keep(kept: frozenset, context: object, operator: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+    """What PyTorch asks for every operator of a selective region: keep its output, or compute it again."""
+    return CheckpointPolicy.MUST_SAVE if operator in kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def offloading(offload: Offload, how: str) -> Callable[..., Any]:
+    """A function (run, *inputs) whose saved tensors go to the host; of "offload:inputs" only the inputs are saved."""
+    again = recomputing("full") if how == "offload:inputs" else None
+
+    def run_offloaded(run: Callable, *inputs: Any) -> Any:
+        with offload:
+            return again(run, *inputs) if again else run(*inputs)
+
+    return run_offloaded

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
+from ...catalog.policies import Segment
 from .chain import Choice, LayerCost, Price, price, price_segment
-from .policies import Segment
 
 Edges = list[list[tuple[Segment, Choice]]]  # by first layer: every segment that may begin there, with its price
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckpointPlan:
     """The segments of a chain, and what they cost. Prints one line for each run of equal segments."""
 
     segments: tuple[Segment, ...]
@@ -49,7 +49,7 @@ class _Path(NamedTuple):
     before: _Path | None = None
 
 
-def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -> Plan:
+def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -> CheckpointPlan:
     """The plan with the fewest recomputed FLOPs whose peak is at most `budget_bytes`; of equals, what stores least.
 
     Dynamic programming from the first layer to the last. Of all plans for the layers up to here only those are kept
@@ -77,7 +77,7 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
             fronts[segment.stop] += _longer(fronts[start], segment, choice, budget_bytes, needs[segment.stop])
     best = min(fronts[-1], key=lambda path: (path.flops, path.stored_bytes))
     segments = tuple(reversed(list(_segments(best))))
-    return Plan(segments, price(layers, segments, head_bytes))
+    return CheckpointPlan(segments, price(layers, segments, head_bytes))
 
 
 def least_bytes(layers: Sequence[LayerCost], head_bytes: int = 0) -> int:
@@ -85,7 +85,7 @@ def least_bytes(layers: Sequence[LayerCost], head_bytes: int = 0) -> int:
     return _prepared(layers, head_bytes)[1][0]
 
 
-def front(layers: Sequence[LayerCost], head_bytes: int = 0, points: int = 16) -> list[Plan]:
+def pareto_plans(layers: Sequence[LayerCost], head_bytes: int = 0, points: int = 16) -> list[CheckpointPlan]:
     """The bargain between memory and time: the best plans for `points` budgets, those that buy no FLOPs left out.
 
     The budgets run from the least possible to what a chain needs that recomputes nothing.
@@ -93,7 +93,7 @@ def front(layers: Sequence[LayerCost], head_bytes: int = 0, points: int = 16) ->
     least = least_bytes(layers, head_bytes)
     most = price(layers, [Segment(at, at + 1, "none") for at in range(len(layers))], head_bytes).peak_bytes
     budgets = {least + (most - least) * step // max(1, points - 1) for step in range(points)}
-    plans: list[Plan] = []
+    plans: list[CheckpointPlan] = []
     for budget in sorted(budgets):
         plan = solve(layers, budget, head_bytes)
         if not plans or plan.price.recompute_flops < plans[-1].price.recompute_flops:
@@ -125,7 +125,7 @@ def _uniform_flops(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: i
     common = set.intersection(*(set(layer.choices) for layer in layers))
     plans = ([Segment(at, at + 1, how) for at in range(len(layers))] for how in common)
     prices = [price(layers, plan, head_bytes) for plan in plans]
-    return min((one.recompute_flops for one in prices if one.peak_bytes <= budget_bytes), default=math.inf)
+    return min((found.recompute_flops for found in prices if found.peak_bytes <= budget_bytes), default=math.inf)
 
 
 def _starting(start: int, layers: Sequence[LayerCost]) -> Iterator[Segment]:
@@ -151,6 +151,6 @@ def _unbeaten(paths: Iterable[_Path]) -> list[_Path]:
 
 
 def _segments(path: _Path) -> Iterator[Segment]:
-    while path.before is not None:
+    while path.before is not None and path.segment is not None:
         yield path.segment
         path = path.before

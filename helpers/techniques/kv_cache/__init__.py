@@ -5,8 +5,9 @@
     model.generate(ids, past_key_values=cache)
     kv.held(cache), kv.cache_bytes(shape, "int4", context=2048)     # counted on its storages, and the closed form
 
-`layers` is what all share; `plain` keeps everything, `window` the two ends, `quantized` rounds, `offloaded` moves,
-`evicting` chooses; `engines` are Transformers' own caches. `plans`, `sizes` and `prefill_decode` need no torch.
+`layers` is what all share, and the caches that keep everything; `evicting` drops tokens, `quantized` rounds,
+`offloaded` moves. `factory` makes one by name, ours or Transformers' own; `decoding` runs and counts it; `outliers`
+plants the channels that are hard to round. `plans`, `sizes` and `prefill_decode` need no torch.
 """
 
 from typing import TYPE_CHECKING
@@ -14,20 +15,16 @@ from typing import TYPE_CHECKING
 from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
-    from .decoding import Decoded, greedy
-    from .engines import transformers_cache
-    from .evicting import EvictingLayer
-    from .factory import cache_of
-    from .layers import KVLayer
+    from .decoding import Decoded, greedy, held
+    from .evicting import EvictingLayer, WindowLayer
+    from .factory import cache_of, transformers_cache
+    from .layers import ConcatLayer, GrowingLayer, KVLayer, StaticLayer
     from .offloaded import Link, OffloadedCache, OffloadedLayer
     from .outliers import key_channels, outlier_ratio, plant_key_outliers
-    from .plain import ConcatLayer, GrowingLayer, StaticLayer
     from .plans import EXAMPLES, CachePlan, plan_of
     from .prefill_decode import Phases, phases
     from .quantized import PackedStates, QuantizedLayer
     from .sizes import CacheBytes, KVWidths, cache_bytes, quantized_tokens, widths_of
-    from .storages import held
-    from .window import WindowLayer
 
 __all__ = [
     "EXAMPLES",

@@ -1,23 +1,26 @@
-"""A cache by name, for any causal language model of Transformers: `model.generate(past_key_values=...)` runs on it."""
+"""A cache by name, ours or Transformers' own, for any of its causal language models to `generate` with."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from ...catalog.errors import WorkbookError
-from .evicting import EvictingLayer, watch
+from ...catalog.errors import WorkbookError, unknown_name
+from .evicting import EvictingLayer, WindowLayer, watch
+from .layers import ConcatLayer, GrowingLayer, StaticLayer
 from .offloaded import Link, OffloadedCache, OffloadedLayer
-from .plain import ConcatLayer, GrowingLayer, StaticLayer
 from .plans import CachePlan, plan_of
 from .quantized import QuantizedLayer
-from .window import WindowLayer
 
+BACKENDS = {"quanto": "optimum.quanto", "hqq": "hqq"}  # of Transformers' QuantizedCache, and their packages
+TRANSFORMERS_CACHES = ("dynamic", "static", "offloaded", "fp8", *BACKENDS)
 Make = Callable[[], CacheLayerMixin]
 
 
@@ -42,27 +45,28 @@ def cache_of(
     if plan.kind == "heavy":
         _require_eager(model)
         watch(model)
-    link = Link() if plan.kind == "offloaded" else None
+    link = Link()
     make = _maker(plan, padding, link)
     layers = [_layer(own, make, plan) for own in DynamicCache(config=model.config).layers]
-    return Cache(layers=layers) if link is None else OffloadedCache(layers, link)
+    return OffloadedCache(layers, link) if plan.kind == "offloaded" else Cache(layers=layers)
 
 
-def _maker(plan: CachePlan, padding: Tensor | None, link: Link | None) -> Make:
+def _maker(plan: CachePlan, padding: Tensor | None, link: Link) -> Make:
     """What makes a layer without a window of its own."""
     if plan.bits:
         return functools.partial(QuantizedLayer, plan.bits, plan.keys, plan.group, plan.residual)
-    return {
+    makers: dict[str, Make] = {
         "concat": ConcatLayer,
         "dynamic": functools.partial(GrowingLayer, plan.step),
         "static": functools.partial(StaticLayer, plan.max_tokens, plan.batch),
         "window": functools.partial(WindowLayer, plan.window, plan.sinks, padding),
         "offloaded": functools.partial(OffloadedLayer, plan.step, link),
         "heavy": functools.partial(EvictingLayer, plan.heavy, plan.recent, padding),
-    }[plan.kind]
+    }
+    return makers[plan.kind]
 
 
-def _layer(own: CacheLayerMixin, make: Make, plan: CachePlan) -> CacheLayerMixin:
+def _layer(own: Any, make: Make, plan: CachePlan) -> Any:
     """Ours in the place of `own`, the layer that Transformers would take."""
     if type(own) is DynamicSlidingWindowLayer:
         shorter = plan.kind == "window" and plan.window < own.sliding_window
@@ -89,3 +93,48 @@ def _require_eager(model: PreTrainedModel) -> None:
             "eager attention: the others never make the scores",
             'call model.set_attn_implementation("eager") first',
         )
+
+
+def transformers_cache(model: PreTrainedModel, name: str, max_tokens: int = 0, **options: int) -> Cache:
+    """Transformers' cache called `name`, empty, for `model`.
+
+    "dynamic" (concatenates), "static" (needs `max_tokens`), "offloaded" (CUDA only: it moves whole layers out and back
+    on a second stream), "fp8" (one scale per tensor; 5.23 has it, 5.17 has not), "quanto" and "hqq" (integers with a
+    residual window, from packages of their own; `options` such as nbits=4 are QuantizedCache's). WorkbookError says
+    what is missing.
+    """
+    if name not in TRANSFORMERS_CACHES:
+        raise unknown_name("Transformers cache", name, TRANSFORMERS_CACHES)
+    if name in ("dynamic", "offloaded"):
+        if name == "offloaded" and not torch.cuda.is_available():
+            raise WorkbookError(
+                "Transformers' offloaded cache on this machine",
+                "a CUDA device: it uses its streams",
+                'use cache_of(model, "offloaded"), which runs anywhere',
+            )
+        return DynamicCache(config=model.config, offloading=name == "offloaded")
+    if name == "static":
+        if max_tokens < 1:
+            raise WorkbookError(
+                "a static cache without a length", "the tokens of prompt and answer", "pass max_tokens=512"
+            )
+        return StaticCache(config=model.config, max_cache_len=max_tokens)
+    return _quantized(model, name, options)
+
+
+def _quantized(model: PreTrainedModel, backend: str, options: dict[str, int]) -> Cache:
+    package = BACKENDS.get(backend)
+    if package and importlib.util.find_spec(package.partition(".")[0]) is None:
+        raise WorkbookError(
+            f"the {backend} backend of QuantizedCache is not installed",
+            f"the package {package}",
+            'use cache_of(model, "int4"), or install the package',
+        )
+    try:
+        return QuantizedCache(backend, model.config, **options)
+    except (ValueError, TypeError) as error:  # a model with windows, an option it has not, no such backend yet
+        raise WorkbookError(
+            f"QuantizedCache({backend!r}): {str(error).splitlines()[0]}",
+            "a model with full attention only, and options of that backend",
+            'use cache_of(model, "int4")',
+        ) from None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
-from .layers import KVLayer
-from .plain import placed
+from .layers import KVLayer, placed
 
 
 class Link:
@@ -45,9 +45,9 @@ class Link:
         self.back_bytes += arriving.nbytes
         return buffer
 
-    def arrived(self, buffers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def arrived(self, buffers: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The same buffers, for use on the device's stream."""
-        if self.stream and buffers:
+        if self.stream:
             current = torch.cuda.current_stream(buffers[0].device)
             current.wait_stream(self.stream)
             for buffer in buffers:
@@ -69,30 +69,34 @@ class OffloadedLayer(KVLayer):
     def __init__(self, step: int, link: Link) -> None:
         super().__init__()
         self.step, self.link = step, link
-        self.host: tuple[Tensor | None, ...] = (None, None)  # keys, values
-        self.fetched: tuple[Tensor, ...] = ()  # their copies on the device, between fetch and use
+        self.host: tuple[Tensor, Tensor] | None = None  # keys, values
+        self.fetched: tuple[Tensor, Tensor] | None = None  # their copies on the device, between fetch and use
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         new, end = keys.shape[2], self.seen + keys.shape[2]
         if self.fetched and self.fetched[0].shape[2] < end:  # fetched for one token, and more came
-            self.fetched = ()
+            self.fetched = None
         self.fetch(new, keys.device)
-        here, self.fetched = self.link.arrived(self.fetched) or (None, None), ()
-        found = tuple(placed(old, states, self.seen, end) for old, states in zip(here, (keys, values), strict=True))
+        old_keys, old_values = self.link.arrived(self.fetched) if self.fetched else (None, None)
+        self.fetched = None
+        here = placed(old_keys, keys, self.seen, end), placed(old_values, values, self.seen, end)
+        host_keys, host_values = self.host or (None, None)
         room = -(-end // self.step) * self.step
-        self.host = tuple(
-            self.link.out(old, states, self.seen, room) for old, states in zip(self.host, (keys, values), strict=True)
+        self.host = (
+            self.link.out(host_keys, keys, self.seen, room),
+            self.link.out(host_values, values, self.seen, room),
         )
-        return tuple(states[:, :, :end] for states in found)
+        return here[0][:, :, :end], here[1][:, :, :end]
 
     def fetch(self, room: int, device: torch.device) -> None:
         """Start bringing the earlier tokens to the device, with room for `room` more, unless they are there."""
-        if self.seen and not self.fetched:
-            self.fetched = tuple(self.link.back(host, self.seen, room, device) for host in self.host)
+        if self.host and not self.fetched:
+            keys, values = (self.link.back(host, self.seen, room, device) for host in self.host)
+            self.fetched = keys, values
 
     def reset(self) -> None:
         super().reset()
-        self.host, self.fetched = (None, None), ()
+        self.host = self.fetched = None
 
 
 class OffloadedCache(Cache):
@@ -101,10 +105,10 @@ class OffloadedCache(Cache):
     `link` counts the bytes moved. While a layer is at work the next offloaded one is fetched, after the last the first.
     """
 
-    def __init__(self, layers: list[CacheLayerMixin], link: Link) -> None:
+    def __init__(self, layers: list[Any], link: Link) -> None:
         super().__init__(layers=layers)
         self.link = link
-        self.turns = [at for at, layer in enumerate(layers) if isinstance(layer, OffloadedLayer)]
+        self.turns = {at: layer for at, layer in enumerate(layers) if isinstance(layer, OffloadedLayer)}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
@@ -112,7 +116,7 @@ class OffloadedCache(Cache):
         found = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if layer_idx in self.turns:
             later = [at for at in self.turns if at > layer_idx]
-            following = later[0] if later else self.turns[0]
+            following = self.turns[later[0] if later else min(self.turns)]
             room = key_states.shape[2] if later else 1  # in the next forward: most likely one token
-            self.layers[following].fetch(room, key_states.device)
+            following.fetch(room, key_states.device)
         return found

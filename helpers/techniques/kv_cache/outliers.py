@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from ...catalog.errors import WorkbookError
 
@@ -21,7 +23,7 @@ def key_channels(model: PreTrainedModel, ids: Tensor, layer: int = 0) -> Tensor:
         raise WorkbookError(f"layer {layer!r}", f"a layer from 0 to {count - 1}", "pass layer=0")
     cache = DynamicCache(config=model.config)
     model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return cache.layers[layer].keys.abs().mean((0, 2))
+    return cast(Tensor, cast(DynamicLayer, cache.layers[layer]).keys).abs().mean((0, 2))
 
 
 def outlier_ratio(channels: Tensor) -> float:
@@ -38,7 +40,7 @@ def plant_key_outliers(model: PreTrainedModel, factor: float = 10.0, pairs: Sequ
     others saw in trained models, the same few channels for every token, not their cause.
     """
     planted = copy.deepcopy(model)
-    attentions = [getattr(layer, "self_attn", None) for layer in getattr(planted.base_model, "layers", ())]
+    attentions: list[Any] = [getattr(layer, "self_attn", None) for layer in getattr(planted.base_model, "layers", ())]
     _check(model, attentions, factor, pairs)
     with torch.no_grad():
         for attention in attentions:
@@ -54,7 +56,7 @@ def _scale(projection: nn.Linear, width: int, pairs: Sequence[int], factor: floa
         parameter.unflatten(0, (-1, width))[:, channels] *= factor
 
 
-def _check(model: PreTrainedModel, attentions: Sequence[nn.Module | None], factor: float, pairs: Sequence[int]) -> None:
+def _check(model: PreTrainedModel, attentions: Sequence[Any], factor: float, pairs: Sequence[int]) -> None:
     shaped = attentions and all(type(getattr(each, "k_proj", None)) is nn.Linear for each in attentions)
     if not shaped or hasattr(attentions[0], "k_norm"):
         raise WorkbookError(

@@ -88,7 +88,7 @@ class QuantizedLayer(KVLayer):
 
     def _pack(self, count: int) -> None:
         """The oldest `count` tokens of the tail; what stays is copied, or the view would keep all of it."""
-        if not count:
+        if not count or self.keys is None or self.values is None:
             return
         by_token = channel_group(self.values.shape[3], self.group)
         key_group = self.group if self.per == CHANNEL else channel_group(self.keys.shape[3], self.group)

@@ -5,8 +5,9 @@
     engine = paging.Engine(model, blocks=64, block_size=16)
     engine.run([(prompt_ids, 40), (other_ids, 12)])             # the tokens of `model.generate`, greedy
 
-`blocks` is the idea (`contiguous` what came before), `prefix` shares blocks, `replay` and `block_map` step through
-`traces`; `attention`, `kv_pool` and `engine` decode; `continuous` is Transformers' engine, `vllm_pool` vLLM's sums.
+The algorithms are `blocks` (and what came before it), `prefix`, which shares blocks, `attention` and `engine`, whose
+`completions` say what became of a request. `replay` steps through `traces` without a model; `continuous` is
+Transformers' engine, `vllm_pool` vLLM's sums.
 """
 
 from typing import TYPE_CHECKING
@@ -14,39 +15,50 @@ from typing import TYPE_CHECKING
 from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
-    from .attention import BlockTables, block_by_block, gathered
-    from .block_map import Cell, Frame, frame_of, frames
-    from .blocks import BlockManager, Copy
-    from .contiguous import ContiguousManager
+    from .attention import BlockTables, KVPool, PagedInputs, block_by_block, gathered, paged_attention, paged_model
+    from .blocks import BlockManager, ContiguousManager, Copy, OutOfBlocksError
+    from .completions import Completion, Shortage
     from .continuous import transformers_batch
-    from .engine import Answer, Engine
-    from .errors import OutOfBlocksError
-    from .kv_pool import KVPool, Step, paged_attention, paged_model
+    from .engine import Engine
     from .prefix import Hits, PrefixCache, chain_hash
-    from .replay import POLICIES, Replay, Usage, waste_of
-    from .traces import TRACES, Request, Trace, chat, code, documents, trace
+    from .replay import (
+        POLICIES,
+        BlockCell,
+        BlockMapFrame,
+        EventKind,
+        Replay,
+        ReplayEvent,
+        Usage,
+        frame_of,
+        frames,
+        waste_of,
+    )
+    from .traces import TRACES, Request, RequestTrace, chat, code, documents, trace
     from .vllm_pool import Published, VllmPool, block_bytes, published
 
 __all__ = [
     "POLICIES",
     "TRACES",
-    "Answer",
+    "BlockCell",
     "BlockManager",
+    "BlockMapFrame",
     "BlockTables",
-    "Cell",
+    "Completion",
     "ContiguousManager",
     "Copy",
     "Engine",
-    "Frame",
+    "EventKind",
     "Hits",
     "KVPool",
     "OutOfBlocksError",
+    "PagedInputs",
     "PrefixCache",
     "Published",
     "Replay",
+    "ReplayEvent",
     "Request",
-    "Step",
-    "Trace",
+    "RequestTrace",
+    "Shortage",
     "Usage",
     "VllmPool",
     "block_by_block",

@@ -1,18 +1,29 @@
 """The block manager: who holds which block of the KV cache. Block numbers only: no keys, no values, no torch.
 
 A pool of blocks of a few tokens each; a sequence takes one when it needs one, anywhere in the pool, and its block table
-says which (PagedAttention, arXiv 2309.06180). `ContiguousManager` beside it is what came before: one region for each
+says which (PagedAttention, arXiv 2309.06180). `ContiguousManager`, at the end, is what came before: one region for each
 sequence, of the longest length that it might reach. Both count the slots that they reserved and did not fill.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Container, Hashable
+from typing import NamedTuple, Protocol
 
 from ...catalog.errors import WorkbookError
-from .errors import OutOfBlocksError, known, new_sequence, positive
+
+
+class OutOfBlocksError(WorkbookError):
+    """More blocks were wanted than there are; nothing was changed. Preempt someone, or wait."""
+
+    def __init__(self, what: str, needed: int, available: int, where: str = "device") -> None:
+        self.needed, self.available = needed, available
+        super().__init__(
+            f"{what}: {needed} blocks needed, {available} available on the {where}",
+            f"at most {available} blocks",
+            "release, preempt or wait for a sequence",
+        )
 
 
 class Copy(NamedTuple):
@@ -20,6 +31,14 @@ class Copy(NamedTuple):
 
     source: int
     target: int
+
+
+class BlockCache(Protocol):
+    """Who refers to blocks that no sequence uses, and frees them when they are needed: a prefix cache."""
+
+    def unused(self) -> int: ...
+
+    def evict(self, wanted: int) -> int: ...
 
 
 class BlockManager:
@@ -37,12 +56,11 @@ class BlockManager:
         self.blocks, self.block_size = positive("blocks", blocks), positive("block_size", block_size)
         self.free = deque(range(blocks))
         self.references = [0] * blocks
-        self.tables: dict[object, list[int]] = {}
-        self.lengths: dict[object, int] = {}  # tokens, also of sequences that are swapped out
+        self.tables: dict[Hashable, list[int]] = {}
+        self.lengths: dict[Hashable, int] = {}  # tokens, also of sequences that are swapped out
         self.host_free = deque(range(positive("host_blocks", host_blocks, least=0)))
-        self.host_tables: dict[object, list[int]] = {}
-        self.reclaim: Callable[[int], int] = lambda wanted: 0  # a prefix cache lets go of blocks that nobody uses
-        self.reclaimable: Callable[[], int] = lambda: 0
+        self.host_tables: dict[Hashable, list[int]] = {}
+        self.cache: BlockCache | None = None  # set by the PrefixCache that keeps this manager's blocks
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
@@ -50,14 +68,14 @@ class BlockManager:
     @property
     def available(self) -> int:
         """Blocks that could be taken now: free ones, and those that only a prefix cache holds."""
-        return len(self.free) + self.reclaimable()
+        return len(self.free) + (self.cache.unused() if self.cache else 0)
 
-    def needed(self, sequence: object, tokens: int) -> int:
+    def needed(self, sequence: Hashable, tokens: int) -> int:
         """Blocks to take before `tokens` more fit: new ones, and a copy if the last is part full and shared."""
         table, length = self.tables.get(sequence, []), self.lengths.get(sequence, 0)
         return self.blocks_for(length + tokens) - len(table) + self._must_copy(table, length, tokens)
 
-    def append(self, sequence: object, tokens: int = 1) -> list[Copy]:
+    def append(self, sequence: Hashable, tokens: int = 1) -> list[Copy]:
         """Make room for `tokens` more of `sequence`, a new one or not. Returns the copy to make before writing."""
         positive("tokens", tokens)
         self._on_device(sequence, new=True)
@@ -73,7 +91,7 @@ class BlockManager:
         self.lengths[sequence] = length + tokens
         return copies
 
-    def share(self, sequence: object, blocks: list[int]) -> None:
+    def share(self, sequence: Hashable, blocks: list[int]) -> None:
         """Start `sequence` on full blocks that are in use already, such as a prefix found in the prefix cache."""
         new_sequence(sequence, self.lengths)
         unused = [block for block in blocks if not (0 <= block < self.blocks and self.references[block])]
@@ -83,7 +101,7 @@ class BlockManager:
             self.references[block] += 1
         self.tables[sequence], self.lengths[sequence] = list(blocks), len(blocks) * self.block_size
 
-    def fork(self, parent: object, child: object) -> None:
+    def fork(self, parent: Hashable, child: Hashable) -> None:
         """A second sequence with the same tokens so far, and the same blocks: it takes none."""
         self._on_device(parent)
         new_sequence(child, self.lengths)
@@ -91,7 +109,7 @@ class BlockManager:
             self.references[block] += 1
         self.tables[child], self.lengths[child] = list(self.tables[parent]), self.lengths[parent]
 
-    def release(self, sequence: object) -> None:
+    def release(self, sequence: Hashable) -> None:
         """The sequence is done: drop its references, wherever its blocks are."""
         known(sequence, self.lengths)
         for block in self.tables.pop(sequence, []):
@@ -99,7 +117,7 @@ class BlockManager:
         self.host_free.extend(self.host_tables.pop(sequence, []))
         del self.lengths[sequence]
 
-    def swap_out(self, sequence: object) -> list[Copy]:
+    def swap_out(self, sequence: Hashable) -> list[Copy]:
         """Give up all its device blocks for host blocks; returns (device, host) pairs to copy.
 
         Shared blocks are copied too: were they left behind, sequences on the host could hold on to the whole pool.
@@ -114,7 +132,7 @@ class BlockManager:
             self._drop(block)
         return moves
 
-    def swap_in(self, sequence: object) -> list[Copy]:
+    def swap_in(self, sequence: Hashable) -> list[Copy]:
         """Back into blocks of its own; returns (host, device) pairs to copy. What was shared before no longer is."""
         known(sequence, self.host_tables)
         self._reserve(len(self.host_tables[sequence]), f"swapping in sequence {sequence!r}")
@@ -155,7 +173,8 @@ class BlockManager:
             return
         if needed > self.available:
             raise OutOfBlocksError(what, needed, self.available)
-        self.reclaim(needed - len(self.free))
+        if self.cache:
+            self.cache.evict(needed - len(self.free))
 
     def _take(self) -> int:
         block = self.free.popleft()
@@ -167,8 +186,88 @@ class BlockManager:
         if not self.references[block]:
             self.free.append(block)
 
-    def _on_device(self, sequence: object, new: bool = False) -> None:
+    def _on_device(self, sequence: Hashable, new: bool = False) -> None:
         if sequence in self.host_tables:
             raise WorkbookError(f"sequence {sequence!r} is swapped out", "a sequence on the device", "swap_in first")
         if not new:
             known(sequence, self.tables)
+
+
+class ContiguousManager:
+    """`slots` slots in a row; a sequence gets `max_tokens` of them, side by side, first fit, until it is released.
+
+    Kernels of the time wanted a sequence's keys in one piece, and nobody knows how long an answer will be.
+
+    >>> manager = ContiguousManager(slots=4096, max_tokens=2048)
+    >>> manager.append("a", 400)
+    >>> manager.reserved_slots, manager.filled_slots
+    (2048, 400)
+    """
+
+    def __init__(self, slots: int, max_tokens: int) -> None:
+        self.slots, self.max_tokens = positive("slots", slots), positive("max_tokens", max_tokens)
+        self.starts: dict[Hashable, int] = {}
+        self.lengths: dict[Hashable, int] = {}
+
+    def needed(self, sequence: Hashable, tokens: int) -> int:
+        """Slots to reserve before `tokens` more fit: all or nothing."""
+        return 0 if sequence in self.starts else self.max_tokens
+
+    def fits(self) -> bool:
+        """Whether another region fits somewhere."""
+        return self._hole() is not None
+
+    def append(self, sequence: Hashable, tokens: int = 1) -> None:
+        """Room for `tokens` more; a new sequence takes its whole region now."""
+        length = self.lengths.get(sequence, 0) + positive("tokens", tokens)
+        if length > self.max_tokens:
+            raise OutOfBlocksError(f"{length} tokens of sequence {sequence!r} (in slots)", length, self.max_tokens)
+        if sequence not in self.starts:
+            new_sequence(sequence, self.starts)
+            start = self._hole()
+            if start is None:
+                free = self.slots - self.reserved_slots
+                raise OutOfBlocksError(f"a region for sequence {sequence!r} (in slots)", self.max_tokens, free)
+            self.starts[sequence] = start
+        self.lengths[sequence] = length
+
+    def release(self, sequence: Hashable) -> None:
+        known(sequence, self.starts)
+        del self.starts[sequence], self.lengths[sequence]
+
+    @property
+    def reserved_slots(self) -> int:
+        return len(self.starts) * self.max_tokens
+
+    @property
+    def filled_slots(self) -> int:
+        return sum(self.lengths.values())
+
+    def _hole(self) -> int | None:
+        """Start of the first free stretch that is long enough."""
+        end = 0
+        for start in sorted(self.starts.values()):
+            if start - end >= self.max_tokens:
+                return end
+            end = start + self.max_tokens
+        return end if self.slots - end >= self.max_tokens else None
+
+
+def positive(name: str, value: object, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise WorkbookError(f"{name} is {value!r}", f"a whole number from {least} up", f"pass {name}={max(least, 1)}")
+    return value
+
+
+def known(sequence: Hashable, among: Container[Hashable]) -> None:
+    if sequence not in among:
+        raise WorkbookError(
+            f"sequence {sequence!r} holds nothing here",
+            "one that was appended to, and not released",
+            "append first; release once",
+        )
+
+
+def new_sequence(sequence: Hashable, among: Container[Hashable]) -> None:
+    if sequence in among:
+        raise WorkbookError(f"sequence {sequence!r} exists already", "a new name", "release it first")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
-from transformers import ContinuousBatchingConfig, PreTrainedModel
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from ...catalog.errors import WorkbookError
-from .errors import positive
+from .blocks import positive
 
 
 def transformers_batch(
@@ -27,20 +28,21 @@ def transformers_batch(
     returns no logits. Raises WorkbookError for a request that the engine gave up.
     """
     page = "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size"  # 5.17 calls it a block
-    config = ContinuousBatchingConfig(
-        **{page: positive("block_size", block_size)},
-        allow_block_sharing=prefix,
-        num_blocks=positive("blocks", blocks),
-        max_batch_tokens=positive("batch_tokens", batch_tokens),
-    )
-    greedy = copy.deepcopy(model.generation_config)
+    sizes: dict[str, Any] = {
+        page: positive("block_size", block_size),
+        "num_blocks": positive("blocks", blocks),
+        "max_batch_tokens": positive("batch_tokens", batch_tokens),
+    }
+    config = ContinuousBatchingConfig(**sizes, allow_block_sharing=prefix)
+    greedy = cast(GenerationConfig, copy.deepcopy(model.generation_config))
     greedy.do_sample = False
     end = -1 if greedy.eos_token_id is None else greedy.eos_token_id
-    with model.continuous_batching_context_manager(
+    running = cast(Callable[..., Any], model.continuous_batching_context_manager)
+    with running(
         generation_config=greedy, continuous_batching_config=config, block=True, timeout=5, warmup=False
     ) as manager:
         names = [manager.add_request(list(prompt), max_new_tokens=new, eos_token_id=end) for prompt, new in requests]
-        results = {}
+        results: dict[str, Any] = {}
         while len(results) < len(names):
             result = manager.get_result(timeout=1)
             if result is not None and result.is_finished():
@@ -54,7 +56,7 @@ def transformers_batch(
     return [_tokens(results[name]) for name in names]
 
 
-def _tokens(result) -> list[int]:
+def _tokens(result: Any) -> list[int]:
     if result.error is not None:
         raise WorkbookError(
             f"Transformers' engine gave up {result.request_id}: {result.error}",

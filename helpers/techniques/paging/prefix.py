@@ -7,7 +7,7 @@ same. Hence the chain: a block is known by the entry before it and by its own to
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from .blocks import BlockManager
@@ -59,9 +59,9 @@ class PrefixCache:
     def __init__(self, manager: BlockManager, hash_function: HashFunction = chain_hash) -> None:
         self.manager, self.hash_function = manager, hash_function
         self.buckets: defaultdict[int, list[Entry]] = defaultdict(list)
-        self.recent: OrderedDict[Entry, None] = OrderedDict()  # oldest use first
+        self.queue: OrderedDict[Entry, None] = OrderedDict()  # longest unused first, each before those it follows
         self.hits = Hits()
-        manager.reclaim, manager.reclaimable = self.evict, self.unused
+        manager.cache = self
 
     def find(self, tokens: Sequence[int]) -> list[Entry]:
         """The longest chain of entries that `tokens` begins with. Changes nothing."""
@@ -78,7 +78,7 @@ class PrefixCache:
         found = sum(map(self._in_use, self.find(tokens[:-1])))
         return self.manager.blocks_for(len(tokens)) - found
 
-    def adopt(self, sequence: object, tokens: Sequence[int], count: bool = True) -> int:
+    def adopt(self, sequence: Hashable, tokens: Sequence[int], count: bool = True) -> int:
         """Start `sequence` on the blocks found for its prompt; returns how many tokens need not be computed.
 
         At least one token stays to be computed, for its logits. `count=False` leaves `hits` alone, for a request that
@@ -92,9 +92,10 @@ class PrefixCache:
             self.hits = Hits(self.hits.found + found, self.hits.asked + len(tokens))
         return found
 
-    def insert(self, sequence: object, tokens: Sequence[int]) -> None:
+    def insert(self, sequence: Hashable, tokens: Sequence[int]) -> None:
         """Keep the full blocks of `sequence`, whose keys and values exist for `tokens`. Known ones stay as they are."""
-        parent, chain = None, []
+        parent: Entry | None = None
+        chain = []
         for tokens_of_block, block in zip(self._full_blocks(tokens), self.manager.tables[sequence], strict=False):
             entry = self._entry(parent, tokens_of_block) or self._keep(parent, tokens_of_block, block)
             chain.append(entry)
@@ -103,26 +104,24 @@ class PrefixCache:
 
     def unused(self) -> int:
         """Blocks that eviction could free: nobody else refers to them, nor to what follows them in a chain."""
-        pinned: set[Entry | None] = {None}
-        for entry in filter(self._in_use, self.recent):
-            while entry not in pinned:
+        pinned: set[Entry] = set()
+        for in_use in filter(self._in_use, self.queue):
+            entry: Entry | None = in_use
+            while entry and entry not in pinned:
                 pinned.add(entry)
                 entry = entry.parent
-        return len(self.recent) - len(pinned) + 1
+        return len(self.queue) - len(pinned)
 
     def evict(self, wanted: int) -> int:
         """Free up to `wanted` blocks, the longest unused first; returns how many."""
         freed = 0
-        while freed < wanted:
-            victim = next((entry for entry in self.recent if self._idle(entry)), None)
-            if victim is None:
+        for entry in tuple(self.queue):
+            if freed == wanted:
                 break
-            self._forget(victim)
-            freed += 1
+            if not entry.children and not self._in_use(entry):
+                self._forget(entry)
+                freed += 1
         return freed
-
-    def _idle(self, entry: Entry) -> bool:
-        return not entry.children and not self._in_use(entry)
 
     def _in_use(self, entry: Entry) -> bool:
         return self.manager.references[entry.block] > 1
@@ -145,13 +144,14 @@ class PrefixCache:
             del self.buckets[entry.hash]
         if entry.parent is not None:
             entry.parent.children -= 1
-        del self.recent[entry]
+        del self.queue[entry]
         self.manager.let_go(entry.block)
 
     def _touch(self, chain: list[Entry]) -> None:
-        for entry in chain:
-            self.recent[entry] = None
-            self.recent.move_to_end(entry)
+        """To the end of the queue, the last of the chain first: it has to go before those that it follows."""
+        for entry in reversed(chain):
+            self.queue[entry] = None
+            self.queue.move_to_end(entry)
 
     def _hash(self, parent: Entry | None, tokens: tuple[int, ...]) -> int:
         return self.hash_function(parent.hash if parent else 0, tokens)

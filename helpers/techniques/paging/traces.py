@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...catalog.errors import unknown_name
-from .errors import positive
+from .blocks import positive
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Trace:
+class RequestTrace:
     """Requests in the order in which they come, and the longest that the service accepts."""
 
     name: str
@@ -52,7 +52,7 @@ def chat(
     answer: int = 150,
     vocab: int = 32_000,
     max_tokens: int = 2048,
-) -> Trace:
+) -> RequestTrace:
     """Conversations of `turns` requests that begin with the same `system` tokens.
 
     `message` and `answer` are medians. Each turn's prompt holds the conversation so far, and the turns of 16
@@ -78,7 +78,7 @@ def documents(
     instruction: int = 24,
     vocab: int = 32_000,
     max_tokens: int = 4096,
-) -> Trace:
+) -> RequestTrace:
     """One question for each of many long texts: only the short `instruction` before them is shared."""
     draw = _Draw(seed, vocab)
     start = draw.ids(instruction)
@@ -99,7 +99,7 @@ def code(
     files: int = 4,
     vocab: int = 32_000,
     max_tokens: int = 4096,
-) -> Trace:
+) -> RequestTrace:
     """Completions while `files` people type: each prompt is the file as it was, and a few tokens more."""
     draw = _Draw(seed, vocab)
     texts = [draw.some(file) for _ in range(files)]
@@ -110,10 +110,10 @@ def code(
     return _trace("code", made, requests, max_tokens)
 
 
-TRACES: dict[str, Callable[..., Trace]] = {"chat": chat, "documents": documents, "code": code}
+TRACES: dict[str, Callable[..., RequestTrace]] = {"chat": chat, "documents": documents, "code": code}
 
 
-def trace(name: str, **options: int) -> Trace:
+def trace(name: str, **options: int) -> RequestTrace:
     """The trace called `name`: "chat", "documents" or "code"; the same for the same seed and options."""
     if name not in TRACES:
         raise unknown_name("trace", name, TRACES)
@@ -134,7 +134,7 @@ class _Draw:
         return self.ids(min(max(length, 1), 4 * median))
 
 
-def _trace(name: str, requests: list[Request], wanted: int, max_tokens: int) -> Trace:
+def _trace(name: str, requests: list[Request], wanted: int, max_tokens: int) -> RequestTrace:
     """What is longer than the service takes is cut: the prompt's end stays, and at least one token of the answer."""
     positive("requests", wanted)
     positive("max_tokens", max_tokens, least=2)
@@ -142,4 +142,4 @@ def _trace(name: str, requests: list[Request], wanted: int, max_tokens: int) -> 
     for request in requests[:wanted]:
         prompt = request.prompt[-(max_tokens - 1) :]
         cut.append(Request(prompt, request.answer[: max_tokens - len(prompt)]))
-    return Trace(name, tuple(cut), max_tokens)
+    return RequestTrace(name, tuple(cut), max_tokens)

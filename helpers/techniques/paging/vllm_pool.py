@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from ...catalog import ModelShape
 from ...catalog.errors import WorkbookError
-from .errors import positive
+from .blocks import positive
 
 GIB = 2**30
+UNKNOWN = "the log does not say what its profile run measured"
 
 
 @dataclass(frozen=True)
@@ -123,43 +124,20 @@ def published() -> tuple[Published, ...]:
     from ...catalog import ServeSetup, device, model
     from ...memory.closed_form import budget
 
-    a100 = device("a100-80gb").capacity_bytes
-
     llama = VllmPool(*(round(gib * GIB) for gib in (79.22, 14.96, 1.79, 1.26)))
-    rows = [
-        Published(
-            "Llama-3-8B, room for KV on an H100",
-            53.29,
-            round(llama.kv_cache_bytes / GIB, 2),
-            "GiB",
-            "vLLM pull request #10511, memory profiling log of 2024-12-14",
-        )
-    ]
+    log = "vLLM pull request #10511, memory profiling log of 2024-12-14"
+    room = round(llama.kv_cache_bytes / GIB, 2)
+    rows = [Published("Llama-3-8B, room for KV on an H100", 53.29, room, "GiB", log)]
+    capacity = device("a100-80gb").capacity_bytes
     for name, ranks, blocks in (("llama-2-7b", 1, 7351), ("llama-2-70b", 4, 20865)):
         shape = model(name)
-        room = int(0.9 * a100) - budget.weight_bytes(ServeSetup(shape)) // ranks
-        between = (room - blocks * block_bytes(shape, ranks=ranks)) / GIB
-        rows.append(
-            Published(
-                f"{shape.name}, GPU blocks on {ranks} A100-80GB",
-                blocks,
-                None,
-                "blocks",
-                "vLLM pull request #2031",
-                f"{between:.2f} GiB a GPU less than 0.9 of the card "
-                "minus weights: the log does not say what its profile run measured",
-            )
-        )
+        bound = int(0.9 * capacity) - budget.weight_bytes(ServeSetup(shape)) // ranks
+        between = (bound - blocks * block_bytes(shape, ranks=ranks)) / GIB
+        remark = f"{between:.2f} GiB a GPU less than 0.9 of the card minus weights: {UNKNOWN}"
+        name = f"{shape.name}, GPU blocks on {ranks} A100-80GB"
+        rows.append(Published(name, blocks, None, "blocks", "vLLM pull request #2031", remark))
     coder = block_bytes(model("qwen3-30b-a3b")) // 16 * 262_144 / GIB
     rows.append(Published("Qwen3-Coder-30B-A3B, KV of 262,144 tokens", 24.0, coder, "GiB", "vLLM issue #34076"))
-    keys = 367_404 * 94 * (4 // 4) * 128 * 2 / GIB  # tokens x layers x heads of a rank x head dim x BF16
-    rows.append(
-        Published(
-            "Qwen3-235B-A22B, K cache of 367,404 tokens on one of 4 H100",
-            8.23,
-            round(keys, 2),
-            "GiB",
-            "SGLang log in vLLM issue #21348",
-        )
-    )
-    return tuple(rows)
+    keys = round(367_404 * 94 * (4 // 4) * 128 * 2 / GIB, 2)  # tokens x layers x heads of a rank x head dim x BF16
+    name, log = "Qwen3-235B-A22B, K cache of 367,404 tokens on one of 4 H100", "SGLang log in vLLM issue #21348"
+    return (*rows, Published(name, 8.23, keys, "GiB", log))

@@ -9,7 +9,7 @@
 """
 
 from . import engines
-from .grids import Grid, Scales, require_finite
+from .grids import Grid, GridScales, require_finite
 from .int8 import Int8Tensor, llm_int8, w8a8
 from .linears import (
     Int8Linear,
@@ -27,13 +27,13 @@ from .packing import QuantizedTensor, Stored, pack, storage_bits, unpack
 __all__ = [
     "NF4_LEVELS",
     "Grid",
+    "GridScales",
     "Int8Linear",
     "Int8Tensor",
     "NF4Linear",
     "NF4Tensor",
     "QuantizedLinear",
     "QuantizedTensor",
-    "Scales",
     "Stored",
     "StoredLinear",
     "dense_linears",

@@ -1,7 +1,7 @@
 """What each linear layer sees when a model reads real text: the input to every method that rounds with care.
 
     for step in layer_by_layer(model, batches):     # one decoder layer at a time
-        seen = step.observe()                       # {"mlp.down_proj": Seen, ...}
+        seen = step.observe()                       # {"mlp.down_proj": InputStatistics, ...}
         ...                                         # change step.layer; the next one is fed by what you leave
 
 Memory: the hidden states of the calibration tokens, and for one decoder layer a [inputs, inputs] sum per linear layer.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from ...catalog.errors import WorkbookError
 from .linears import dense_linears
 
 
-class Seen:
+class InputStatistics:
     """The inputs x of one linear layer, summed up as they pass: [inputs, inputs] in FP32 instead of every token.
 
     `keep_tokens` of them are kept as well, in `inputs` [tokens, inputs]. Channel j is column j of the weight.
@@ -68,7 +68,7 @@ class Seen:
             raise WorkbookError(
                 "no calibration tokens",
                 "inputs added before a mean is asked for",
-                "call add(x), or take what Step.observe() returns",
+                "call add(x), or take what CalibrationStep.observe() returns",
             )
         return self.tokens
 
@@ -83,7 +83,9 @@ def require_hessian(hessian: Tensor, columns: int) -> Tensor:
         )
     if not hessian.isfinite().all() or (hessian.diagonal() < 0).any():
         raise WorkbookError(
-            "a Hessian that is no sum of squares", "finite, with no negative diagonal", "collect it with Step.observe()"
+            "a Hessian that is no sum of squares",
+            "finite, with no negative diagonal",
+            "collect it with CalibrationStep.observe()",
         )
     return hessian
 
@@ -100,7 +102,7 @@ def output_error(delta: Tensor, hessian: Tensor) -> float:
 
 
 @dataclass
-class Step:
+class CalibrationStep:
     """One decoder layer and the calls that it gets: hidden states [sequences, tokens, hidden] and keywords."""
 
     name: str
@@ -112,10 +114,13 @@ class Step:
         """The layer's linear layers by their name in it."""
         return dense_linears(self.layer)
 
-    def observe(self, keep_tokens: int = 0) -> dict[str, Seen]:
+    def observe(self, keep_tokens: int = 0) -> dict[str, InputStatistics]:
         """Run the layer on its calls and sum up what each of its linear layers is fed."""
         linears = self.linears()
-        seen = {name: Seen(linear.in_features, keep_tokens, linear.weight.device) for name, linear in linears.items()}
+        seen = {
+            name: InputStatistics(linear.in_features, keep_tokens, linear.weight.device)
+            for name, linear in linears.items()
+        }
         hooks = [
             linear.register_forward_pre_hook(lambda _, args, to=seen[name]: to.add(args[0]))
             for name, linear in linears.items()
@@ -134,7 +139,7 @@ class Step:
         return [result[0] if isinstance(result, tuple) else result for result in results]
 
 
-def layer_by_layer(model: nn.Module, batches: Sequence[Tensor], follow: bool = True) -> Iterator[Step]:
+def layer_by_layer(model: nn.Module, batches: Sequence[Tensor], follow: bool = True) -> Iterator[CalibrationStep]:
     """Every decoder layer in turn. `batches` are token ids [sequences, tokens].
 
     With `follow`, outputs are computed after you are done with a layer: the next one is calibrated on the errors of
@@ -144,8 +149,8 @@ def layer_by_layer(model: nn.Module, batches: Sequence[Tensor], follow: bool = T
     calls = _first_calls(model, batches)
     hidden, layers = calls[0][0], decoder_layers(model)
     for index, (name, layer) in enumerate(layers.items()):
-        step = Step(name, layer, hidden, calls[index][1])
-        hidden = None if follow else step.outputs()
+        step = CalibrationStep(name, layer, hidden, calls[index][1])
+        hidden = [] if follow else step.outputs()
         yield step
         if index + 1 < len(layers):
             hidden = step.outputs() if follow else hidden
@@ -181,7 +186,7 @@ def _first_calls(model: nn.Module, batches: Sequence[Tensor]) -> list[tuple[list
     ]
     try:
         for batch in batches:
-            model.base_model(batch, use_cache=False)  # without the head: logits would dwarf the rest
+            cast(nn.Module, model.base_model)(batch, use_cache=False)  # without the head: logits would dwarf the rest
     finally:
         for hook in hooks:
             hook.remove()

@@ -14,7 +14,7 @@ from torch import nn
 
 from ...catalog.errors import WorkbookError, unknown_name
 from .int8 import THRESHOLD
-from .linears import OUTPUT_HEAD, dense_linears, swapped
+from .linears import OUTPUT_HEAD, dense_linears, replace_linears
 
 
 def bitsandbytes_4bit(
@@ -25,28 +25,16 @@ def bitsandbytes_4bit(
     On a CPU with BF16 instructions (AVX-512) its first forward pass in eval mode unfolds the scales to BF16, and from
     then on it computes in BF16 whatever the input: scores differ a little from those on another CPU.
     """
-    nn_of = _package("bitsandbytes").nn
+    bnb = _package("bitsandbytes").nn
+    how = {"compress_statistics": double_quant, "quant_type": quant_type}
 
     def make(linear: nn.Linear) -> nn.Module:
         _require_whole_blocks(linear)
-        made = nn_of.Linear4bit(
-            linear.in_features,
-            linear.out_features,
-            linear.bias is not None,
-            compress_statistics=double_quant,
-            quant_type=quant_type,
-            device="meta",
-        )
-        made.weight = nn_of.Params4bit(
-            linear.weight.detach(),
-            requires_grad=False,
-            module=made,
-            compress_statistics=double_quant,
-            quant_type=quant_type,
-        )
+        made = _empty(bnb.Linear4bit, linear, **how)
+        made.weight = bnb.Params4bit(linear.weight.detach(), requires_grad=False, module=made, **how)
         return _filled(made, linear)
 
-    return swapped(model, {name: make(linear) for name, linear in dense_linears(model, skip).items()})
+    return replace_linears(model, make, skip)
 
 
 def bitsandbytes_8bit(
@@ -56,22 +44,15 @@ def bitsandbytes_8bit(
 
     In training mode bitsandbytes on CPU multiplies dequantized weights, and does not quantize activations at all.
     """
-    nn_of = _package("bitsandbytes").nn
+    bnb = _package("bitsandbytes").nn
 
     def make(linear: nn.Linear) -> nn.Module:
-        made = nn_of.Linear8bitLt(
-            linear.in_features,
-            linear.out_features,
-            linear.bias is not None,
-            has_fp16_weights=False,
-            threshold=threshold,
-            device="meta",
-        )
+        made = _empty(bnb.Linear8bitLt, linear, has_fp16_weights=False, threshold=threshold)
         host = linear.weight.detach().cpu()  # Int8Params quantizes when it leaves the host, and only then
-        made.weight = nn_of.Int8Params(host, requires_grad=False, has_fp16_weights=False)
+        made.weight = bnb.Int8Params(host, requires_grad=False, has_fp16_weights=False)
         return _filled(made, linear)
 
-    return swapped(model, {name: make(linear) for name, linear in dense_linears(model, skip).items()}).eval()
+    return replace_linears(model, make, skip).eval()
 
 
 def from_folder(folder: str | Path, bits: int = 4, double_quant: bool = True, **config: Any) -> nn.Module:
@@ -85,8 +66,7 @@ def from_folder(folder: str | Path, bits: int = 4, double_quant: bool = True, **
         raise WorkbookError(
             f"{folder} holds no config.json", "a folder written by model.save_pretrained", "save the model there first"
         )
-    if bits not in (4, 8):
-        raise WorkbookError(f"bits is {bits!r}", "4 or 8, what bitsandbytes has", "pass bits=4")
+    _require_four_or_eight(bits)
     transformers = _package("transformers")
     _require_known(config, transformers.BitsAndBytesConfig)
     four = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": double_quant}
@@ -107,8 +87,7 @@ def torchao_weights(model: nn.Module, bits: int = 8, group: int = 128) -> nn.Mod
     package mslk, and is refused without.
     """
     quantization = _package("torchao.quantization")
-    if bits not in (4, 8):
-        raise WorkbookError(f"bits is {bits!r}", "4 or 8", "pass bits=8")
+    _require_four_or_eight(bits)
     chosen = quantization.Int8WeightOnlyConfig() if bits == 8 else quantization.Int4WeightOnlyConfig(group_size=group)
     inside = set(map(id, dense_linears(model).values()))
     try:
@@ -120,6 +99,11 @@ def torchao_weights(model: nn.Module, bits: int = 8, group: int = 128) -> nn.Mod
             "pass bits=8, or use bitsandbytes_4bit",
         ) from None
     return model
+
+
+def _require_four_or_eight(bits: int) -> None:
+    if bits not in (4, 8):
+        raise WorkbookError(f"bits is {bits!r}", "4 or 8, what these engines have", "pass bits=8")
 
 
 def _require_known(config: dict[str, Any], kind: type) -> None:
@@ -139,6 +123,11 @@ def _require_whole_blocks(linear: nn.Linear) -> None:
             "rows that 32 divides, of values that 64 divides",
             "use NF4Linear, or a GPU",
         )
+
+
+def _empty(kind: type[nn.Module], linear: nn.Linear, **how: Any) -> nn.Module:
+    """A layer of bitsandbytes with the sizes of `linear`, and nothing in it."""
+    return kind(linear.in_features, linear.out_features, linear.bias is not None, **how, device="meta")
 
 
 def _filled(made: nn.Module, linear: nn.Linear) -> nn.Module:

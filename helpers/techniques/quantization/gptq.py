@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError
 from .calibration import layer_by_layer, require_hessian
-from .grids import ROW, TENSOR, Grid, Scales
+from .grids import TENSOR, Grid, GridScales
 from .linears import QuantizedLinear, swapped
 from .packing import QuantizedTensor
 
 
 def gptq(
     weight: Tensor, hessian: Tensor, grid: Grid, act_order: bool = False, damping: float = 0.01, block: int = 128
-) -> tuple[Tensor, Scales]:
+) -> tuple[Tensor, GridScales]:
     """Codes [rows, columns] and scales, to be stored like any other weight on `grid`.
 
     `hessian` [columns, columns] is E[x xᵀ] of the layer's inputs. `damping` times its mean diagonal is added to the
@@ -42,13 +42,7 @@ def gptq(
     >>> grid.values(*gptq(weight, together, grid))
     tensor([[3., 0., 1.]])
     """
-    if damping < 0 or block < 1:
-        raise WorkbookError(
-            f"damping={damping}, block={block}",
-            "damping from 0 up, at least one column in a block",
-            "pass damping=0.01, block=128",
-        )
-    weight, hessian = _checked(weight, hessian, grid)
+    weight, hessian = _checked(weight, hessian, grid, damping, block)
     rows, columns = weight.shape
     dead = hessian.diagonal() == 0
     hessian.diagonal()[dead] = 1.0
@@ -56,7 +50,7 @@ def gptq(
     order = hessian.diagonal().argsort(descending=True) if act_order else torch.arange(columns, device=weight.device)
     upper = inverse_factor(hessian[order][:, order], damping)
 
-    size = {ROW: columns, TENSOR: rows * columns}.get(grid.group, grid.group)
+    size = grid.group_size(rows, columns)
     scales = grid.scales(weight)
     refresh = not act_order and grid.group != TENSOR
     if refresh and size < columns:
@@ -76,7 +70,7 @@ def gptq(
     return codes, scales
 
 
-def _round_column(free: Tensor, factor: Tensor, grid: Grid, scales: Scales) -> tuple[Tensor, Tensor]:
+def _round_column(free: Tensor, factor: Tensor, grid: Grid, scales: GridScales) -> tuple[Tensor, Tensor]:
     """Round the first of the `free` columns and update the rest in place. Returns its codes and its error."""
     code = grid.encode(free[:, :1], scales)
     error = (free[:, :1] - grid.decode(code, scales)) / factor[0]
@@ -115,13 +109,19 @@ def gptq_model(
     return quantized
 
 
-def _replace(scales: Scales, group: int, found: Scales) -> None:
+def _replace(scales: GridScales, group: int, found: GridScales) -> None:
     scales.scale[:, group : group + 1] = found.scale
     scales.zero[:, group : group + 1] = found.zero
 
 
-def _checked(weight: Tensor, hessian: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+def _checked(weight: Tensor, hessian: Tensor, grid: Grid, damping: float, block: int) -> tuple[Tensor, Tensor]:
     """FP32 copies to work on."""
+    if damping < 0 or block < 1:
+        raise WorkbookError(
+            f"damping={damping}, block={block}",
+            "damping from 0 up, at least one column in a block",
+            "pass damping=0.01, block=128",
+        )
     grid.blocks(weight)  # refuses a shape that the grid cannot hold; grid.scales will refuse NaN
     require_hessian(hessian, weight.shape[1])
     return weight.detach().to(torch.float32, copy=True), hessian.detach().to(weight.device, torch.float32, copy=True)

@@ -15,15 +15,15 @@ SCALE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
-class Scales:
+class GridScales:
     """What turns codes into values: `scale` and `zero`, both [rows, groups]; value = (code - zero) * scale."""
 
     scale: Tensor
     zero: Tensor
 
-    def __getitem__(self, group: int) -> Scales:
+    def __getitem__(self, group: int) -> GridScales:
         """The scales of one group of every row, [rows, 1]."""
-        return Scales(self.scale[:, group : group + 1], self.zero[:, group : group + 1])
+        return GridScales(self.scale[:, group : group + 1], self.zero[:, group : group + 1])
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Grid:
 
     `group` is a number of neighbours in a row (input features), "row" (one scale per output row, "per channel") or
     "tensor". Symmetric is absmax: zero is the middle code and 2**bits - 1 levels are used. Otherwise the levels span
-    minimum to maximum, zero included, and each group keeps a zero point too. Scales are kept in `scale_dtype`.
+    minimum to maximum, zero included, and each group keeps a zero point too. GridScales are kept in `scale_dtype`.
 
     >>> grid = Grid(bits=4, group=2, symmetric=True)
     >>> grid.round(torch.tensor([[7.0, 3.2], [-0.7, 0.26]]))
@@ -60,38 +60,44 @@ class Grid:
                 "pass scale_dtype=torch.float16",
             )
 
+    def group_size(self, rows: int, columns: int) -> int:
+        """Values that share a scale in a weight [rows, columns]."""
+        if isinstance(self.group, int):
+            return self.group
+        return columns if self.group == ROW else rows * columns
+
     @property
     def top(self) -> int:
         """The largest code."""
         return 2**self.bits - 1
 
-    def scales(self, weight: Tensor) -> Scales:
+    def scales(self, weight: Tensor) -> GridScales:
         """The scales for `weight` [rows, columns]: no value lies further than half a step from a level."""
         blocks = self.blocks(require_finite(weight)).float()
         if self.symmetric:
             middle = 2 ** (self.bits - 1)
             scale = self._kept(blocks.abs().amax(-1) / (middle - 1))
-            return Scales(scale, torch.full_like(scale, middle))
+            return GridScales(scale, torch.full_like(scale, middle))
         low, high = blocks.amin(-1).clamp(max=0), blocks.amax(-1).clamp(min=0)
         scale = self._kept((high - low) / self.top)
-        return Scales(scale, (-low / scale.float()).round().clamp(0, self.top).to(scale.dtype))
+        return GridScales(scale, (-low / scale.float()).round().clamp(0, self.top).to(scale.dtype))
 
-    def encode(self, values: Tensor, scales: Scales) -> Tensor:
+    def encode(self, values: Tensor, scales: GridScales) -> Tensor:
         """Codes of `values`, which broadcast against the scales: the nearest level, uint8."""
         low = 1 if self.symmetric else 0
         codes = (values.float() / scales.scale.float()).round() + scales.zero.float()
         return codes.clamp(low, self.top).to(torch.uint8)
 
-    def decode(self, codes: Tensor, scales: Scales) -> Tensor:
+    def decode(self, codes: Tensor, scales: GridScales) -> Tensor:
         """The values of `codes`, which broadcast against the scales, FP32."""
         return (codes.float() - scales.zero.float()) * scales.scale.float()
 
-    def codes(self, weight: Tensor, scales: Scales | None = None) -> Tensor:
+    def codes(self, weight: Tensor, scales: GridScales | None = None) -> Tensor:
         """Codes of a whole weight [rows, columns], in its shape."""
         found = self.scales(weight) if scales is None else scales
         return self.encode(self.blocks(require_finite(weight)), _column(found)).reshape(weight.shape)
 
-    def values(self, codes: Tensor, scales: Scales) -> Tensor:
+    def values(self, codes: Tensor, scales: GridScales) -> Tensor:
         """The weight that `codes` [rows, columns] stand for, FP32."""
         return self.decode(self.blocks(codes), _column(scales)).reshape(codes.shape)
 
@@ -102,15 +108,9 @@ class Grid:
 
     def blocks(self, weight: Tensor) -> Tensor:
         """[rows, groups, values per scale]; per tensor it is [1, 1, all]."""
-        if weight.dim() != 2 or not weight.numel():
-            raise WorkbookError(
-                f"a weight of shape {list(weight.shape)}",
-                "[rows, columns], neither of them 0",
-                "pass one linear layer's weight",
-            )
         if self.group == TENSOR:
-            return weight.reshape(1, 1, -1)
-        size = weight.shape[1] if self.group == ROW else self.group
+            return require_matrix(weight).reshape(1, 1, -1)
+        size = self.group_size(*require_matrix(weight).shape)
         if size > weight.shape[1] or weight.shape[1] % size:
             raise WorkbookError(
                 f"groups of {size} in rows of {weight.shape[1]} values",
@@ -134,6 +134,17 @@ class Grid:
         return torch.where(kept == 0, torch.ones_like(kept), kept)
 
 
+def require_matrix(weight: Tensor) -> Tensor:
+    """`weight` itself; WorkbookError unless it is [rows, columns], with something in it."""
+    if weight.dim() != 2 or not weight.numel():
+        raise WorkbookError(
+            f"a weight of shape {list(weight.shape)}",
+            "[rows, columns], neither of them 0",
+            "pass one linear layer's weight",
+        )
+    return weight
+
+
 def require_finite(weight: Tensor) -> Tensor:
     """`weight` itself; WorkbookError if it holds NaN or infinity, which one scale would spread over its group."""
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
@@ -152,5 +163,5 @@ def require_finite(weight: Tensor) -> Tensor:
     return weight
 
 
-def _column(scales: Scales) -> Scales:
-    return Scales(scales.scale[..., None], scales.zero[..., None])
+def _column(scales: GridScales) -> GridScales:
+    return GridScales(scales.scale[..., None], scales.zero[..., None])

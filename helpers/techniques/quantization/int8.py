@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...catalog.errors import WorkbookError
-from .grids import require_finite
-from .packing import Stored
+from .grids import require_finite, require_matrix
+from .packing import Stored, require_dtype
 
 LARGEST = 127  # -128 is left out, so that the levels are symmetric
 SMALLEST = 1e-36  # 127 over less is infinite; a row that small becomes zeros
@@ -31,27 +30,16 @@ class Int8Tensor(Stored):
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        if self.absmax.dtype != torch.float32:
-            raise WorkbookError(
-                f"the absmax of int8 in {self.absmax.dtype}",
-                "torch.float32",
-                "call model.to(dtype) before quantizing, not after",
-            )
+        require_dtype("the absmax of int8", self.absmax, torch.float32)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # read off the codes: no fact of its own
         return tuple(self.codes.shape)
 
     @classmethod
     def of(cls, weight: Tensor) -> Int8Tensor:
         """`weight` [rows, columns] rounded; WorkbookError where it is not finite."""
-        if weight.dim() != 2 or not weight.numel():
-            raise WorkbookError(
-                f"a weight of shape {list(weight.shape)}",
-                "[rows, columns], neither of them 0",
-                "pass one linear layer's weight",
-            )
-        return cls(*to_int8(require_finite(weight)), weight.dtype)
+        return cls(*to_int8(require_finite(require_matrix(weight))), weight.dtype)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The dense weight, in `dtype` or in that of the original."""

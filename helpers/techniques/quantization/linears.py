@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError, unknown_name
+from ...memory.meter.watch import attached_tensors
 from .grids import Grid
 from .int8 import THRESHOLD, Int8Tensor, llm_int8, w8a8
 from .nf4 import NF4Tensor
@@ -23,6 +25,8 @@ class StoredLinear(nn.Module):
     Dequantize, then multiply: the weight exists densely for the length of a call, in the input's dtype. Nothing here
     is trained, but gradients reach the input. Its state_dict holds the codes and scales under their own names.
     """
+
+    bias: Tensor | None
 
     def __init__(self, stored: Stored, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -82,9 +86,10 @@ class Int8Linear(StoredLinear):
         return cls(Int8Tensor.of(linear.weight.detach()), linear.bias, mode, threshold)
 
     def forward(self, x: Tensor) -> Tensor:
+        stored = cast(Int8Tensor, self.stored)
         if self.mode == "w8a8":
-            return w8a8(x, self.stored, self.bias)
-        return llm_int8(x, self.stored, self.bias, self.threshold)
+            return w8a8(x, stored, self.bias)
+        return llm_int8(x, stored, self.bias, self.threshold)
 
 
 def dense_linears(model: nn.Module, skip: tuple[str, ...] = (OUTPUT_HEAD,)) -> dict[str, nn.Linear]:
@@ -128,7 +133,7 @@ def swapped(model: nn.Module, modules: Mapping[str, nn.Module]) -> nn.Module:
         if name not in old:
             raise unknown_name("module", name, sorted(old)[1:])
         module.train(old[name].training)
-    memo = {id(old[name]): module for name, module in modules.items()}
+    memo: dict[int, Any] = {id(old[name]): module for name, module in modules.items()}
     memo |= {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, memo)
 
@@ -150,32 +155,19 @@ def model_bytes(model: nn.Module) -> int:
 
 def _weights(model: nn.Module) -> Iterator[Tensor]:
     for module in model.modules():
-        own = [tensor for tensor in module._parameters.values() if tensor is not None]
-        own += [
-            tensor
-            for name, tensor in module._buffers.items()
-            if tensor is not None and name not in module._non_persistent_buffers_set
-        ]
-        for tensor in own:
-            yield from _held(tensor)
-        yield from _attached(getattr(module, "state", None))  # MatmulLtState of Linear8bitLt
+        lasting = (tensor for name, tensor in module._buffers.items() if name not in module._non_persistent_buffers_set)
+        for tensor in (*module._parameters.values(), *lasting):
+            for weight in () if tensor is None else _unwrapped(tensor):
+                yield weight
+                yield from attached_tensors(weight)
+        state = getattr(module, "state", None)  # the MatmulLtState of a Linear8bitLt
+        yield from (value for value in getattr(state, "__dict__", {}).values() if isinstance(value, Tensor))
 
 
-def _held(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor, or those inside a wrapper such as torchao's, with what bitsandbytes attaches."""
-    if hasattr(tensor, "__tensor_flatten__"):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from _held(getattr(tensor, name))
+def _unwrapped(tensor: Tensor) -> Iterator[Tensor]:
+    """A tensor, or those inside a wrapper such as torchao's."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
         return
-    yield tensor
-    yield from _attached(getattr(tensor, "quant_state", None))  # Params4bit
-    yield from (value for value in (getattr(tensor, "SCB", None), getattr(tensor, "CB", None)) if value is not None)
-
-
-def _attached(state: object) -> Iterator[Tensor]:
-    """The tensors of a bitsandbytes state and of the state within it (double quantization)."""
-    for value in vars(state).values() if hasattr(state, "__dict__") else ():
-        if isinstance(value, Tensor):
-            yield value
-        elif type(value) is type(state):
-            yield from _attached(value)
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from _unwrapped(getattr(tensor, name))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...catalog.errors import WorkbookError
 from .grids import require_finite
-from .packing import Stored, pack, unpack
+from .packing import Stored, pack, require_dtype, unpack
 
 NF4_LEVELS = (
     -1.0,
@@ -88,14 +88,9 @@ class NF4Tensor(Stored):
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        kept = torch.float32 if self.superscale is None else torch.uint8
-        others = (tensor for tensor in (self.superscale, self.offset) if tensor is not None)
-        if self.absmax.dtype != kept or any(tensor.dtype != torch.float32 for tensor in others):
-            raise WorkbookError(
-                "an NF4 weight whose scales were cast",
-                "scales in torch.float32",
-                "call model.to(dtype) before quantizing, not after",
-            )
+        require_dtype("the absmax of NF4", self.absmax, torch.float32 if self.superscale is None else torch.uint8)
+        for scale in (self.superscale, self.offset):
+            require_dtype("the double-quantized scales of NF4", scale, torch.float32)
 
     @classmethod
     def of(cls, weight: Tensor, double_quant: bool = True, block: int = 64) -> NF4Tensor:
@@ -107,8 +102,11 @@ class NF4Tensor(Stored):
         scaled, absmax = _blocks(weight.reshape(-1).float(), block)
         codes = nearest(scaled, NF4_LEVELS)
         packed = pack(F.pad(codes, (0, len(codes) % 2), value=ZERO_CODE), bits=4)
-        scales = compress(absmax) if double_quant else (absmax, None, None)
-        return cls(packed, *scales, tuple(weight.shape), block, weight.dtype)
+        superscale: Tensor | None = None
+        offset: Tensor | None = None
+        if double_quant:
+            absmax, superscale, offset = compress(absmax)
+        return cls(packed, absmax, superscale, offset, tuple(weight.shape), block, weight.dtype)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The dense weight in its shape, in `dtype` or in that of the original."""
@@ -118,7 +116,7 @@ class NF4Tensor(Stored):
 
     def scales(self) -> Tensor:
         """One absmax per block, FP32, decoded where it is double-quantized."""
-        if self.superscale is None:
+        if self.superscale is None or self.offset is None:
             return self.absmax
         return expand(self.absmax, self.superscale, self.offset)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...catalog.errors import WorkbookError
-from .grids import Grid, Scales
+from .grids import Grid, GridScales
 
 WIDTHS = (2, 4, 8)  # the code widths that fill a byte without a rest
 
@@ -61,29 +61,41 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     return codes.reshape(-1)[:count]
 
 
+def require_dtype(what: str, tensor: Tensor | None, dtype: torch.dtype) -> None:
+    """Refuse scales that were cast with the rest of a model: codes would stand for other values."""
+    if tensor is not None and tensor.dtype != dtype:
+        raise WorkbookError(
+            f"{what} in {tensor.dtype}", f"{dtype}, as it was made", "call model.to(dtype) before quantizing, not after"
+        )
+
+
 class Stored:
     """What every stored weight can do. A subclass is a frozen dataclass of tensors, which occupy memory, and facts.
 
-    It has `shape`, `dtype` (of the weight it came from) and `dequantize(dtype=None)`, and can be taken apart into
-    `tensors` (a module's buffers) and `facts`, and put together again: `type(w)(**w.tensors, **w.facts)`.
+    `dtype` is that of the weight it came from. It can be taken apart into `tensors` (a module's buffers) and `facts`,
+    and put together again: `type(w)(**w.tensors, **w.facts)`.
     """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The dense weight, in `dtype` or in that of the original."""
+        raise NotImplementedError
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self._parts() if isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {name: value for name, value in self._parts() if not isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all its storages, codes and scales; whole storages, also where a tensor shows only a part."""
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in self.tensors.values()}
         return sum(storage.nbytes() for storage in storages.values())
-
-    def _parts(self) -> list[tuple[str, Any]]:
-        return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,12 +118,7 @@ class QuantizedTensor(Stored):
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        if self.scale.dtype != self.grid.scale_dtype:
-            raise WorkbookError(
-                f"scales in {self.scale.dtype}",
-                f"{self.grid.scale_dtype}, as the grid keeps them",
-                "call model.to(dtype) before quantizing, not after",
-            )
+        require_dtype("the scales of a grid", self.scale, self.grid.scale_dtype)
 
     @classmethod
     def of(cls, weight: Tensor, grid: Grid) -> QuantizedTensor:
@@ -120,11 +127,12 @@ class QuantizedTensor(Stored):
         return cls.from_codes(grid.codes(weight, scales), scales, grid, weight.dtype)
 
     @classmethod
-    def from_codes(cls, codes: Tensor, scales: Scales, grid: Grid, dtype: torch.dtype) -> QuantizedTensor:
+    def from_codes(cls, codes: Tensor, scales: GridScales, grid: Grid, dtype: torch.dtype) -> QuantizedTensor:
         """Codes [rows, columns] that a method such as GPTQ chose, with the scales they stand on."""
         width = storage_bits(grid.bits)
         zeros = None if grid.symmetric else pack(_whole(scales.zero), width)
-        return cls(pack(codes, width), scales.scale.contiguous(), zeros, tuple(codes.shape), grid, dtype)
+        rows, columns = codes.shape
+        return cls(pack(codes, width), scales.scale.contiguous(), zeros, (rows, columns), grid, dtype)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The dense weight [rows, columns], in `dtype` or in that of the original."""
@@ -132,11 +140,11 @@ class QuantizedTensor(Stored):
         codes = unpack(self.packed, storage_bits(self.grid.bits), rows * columns).reshape(rows, columns)
         return self.grid.values(codes, self._scales()).to(dtype or self.dtype)
 
-    def _scales(self) -> Scales:
+    def _scales(self) -> GridScales:
         if self.zeros is None:
-            return Scales(self.scale, torch.full_like(self.scale, 2 ** (self.grid.bits - 1)))
+            return GridScales(self.scale, torch.full_like(self.scale, 2 ** (self.grid.bits - 1)))
         zeros = unpack(self.zeros, storage_bits(self.grid.bits), self.scale.numel())
-        return Scales(self.scale, zeros.reshape(self.scale.shape))
+        return GridScales(self.scale, zeros.reshape(self.scale.shape))
 
 
 def _whole(zero: Tensor) -> Tensor:

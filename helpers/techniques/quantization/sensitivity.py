@@ -35,7 +35,7 @@ Options = Mapping[str, Sequence[Option]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class BitPlan:
     """A width for every unit, its bytes, and the sum of the losses, which is a forecast: measure the model itself."""
 
     bits: dict[str, int]
@@ -58,7 +58,7 @@ class _Path:
     before: _Path | None = None
 
 
-def choose_bits(options: Options, byte_budget: int) -> Plan:
+def choose_bits(options: Options, byte_budget: int) -> BitPlan:
     """The plan with the least summed loss among those of at most `byte_budget` bytes: exact, not greedy.
 
     A multiple-choice knapsack. Units are added one by one; of all partial plans only those are kept that no other
@@ -85,7 +85,7 @@ def choose_bits(options: Options, byte_budget: int) -> Plan:
         )
         front = _unbeaten(path for path in longer if path.nbytes <= byte_budget)
     best = front[-1]  # the front falls in loss as it rises in bytes
-    return Plan(dict(zip(options, _widths(best), strict=True)), best.nbytes, best.loss)
+    return BitPlan(dict(zip(options, _widths(best), strict=True)), best.nbytes, best.loss)
 
 
 def _unbeaten(paths: Iterator[_Path]) -> list[_Path]:
@@ -141,7 +141,7 @@ def measure(
     return options
 
 
-def apply(model: nn.Module, plan: Plan, group: int = 64) -> nn.Module:
+def apply(model: nn.Module, plan: BitPlan, group: int = 64) -> nn.Module:
     """A second model with every unit of the plan packed at its width; the rest is shared with `model`."""
     units = units_of(model, "linear") | units_of(model, "layer")
     modules: dict[str, nn.Module] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +99,6 @@ def _multiply(producer: nn.Module, factor: Tensor) -> None:
 
 
 def _probe(producer: nn.Module) -> Tensor:
-    weight = producer.weight
+    weight = cast(Tensor, producer.weight)
     generator = torch.Generator().manual_seed(0)
     return torch.randn(4, weight.shape[-1], generator=generator).to(weight.device, weight.dtype)

@@ -5,24 +5,20 @@
     model(input_ids=ids, labels=ids).loss.backward()     # this rank's own micro-batch
     engine.step()
 
-`ddp` averages gradients, plainly and in buckets; `stages` has stages 1 and 2, `stage3` stage 3; `flat` lays parameters
-end to end, `shard` is the part that a rank updates, `arrivals` knows when a bucket is full; `rank_trace` traces one
-rank of thousands; `engines` and `deepspeed_engine` run FSDP2 and DeepSpeed in the same way, `configs` writes their
-files. Every engine has `step()`, and `holds()` for what its rank keeps. May import catalog and memory.
+The algorithm, which chapter 09 prints: `flat` lays parameters end to end and has the collectives, `ddp` averages
+gradients, plainly and in buckets, `stages` has stages 1 and 2, `stage3` stage 3. Beside it: `fsdp2` and `deepspeed` run
+the field's engines in the same way, `configs` writes their files, `rank_trace` traces one rank of thousands, and
+`python -m helpers.techniques.zero` is the script for torchrun. May import catalog and memory.
 """
 
 from .configs import accelerate_config, deepspeed_config
-from .ddp import DDP, NaiveDDP
-from .deepspeed_engine import DeepSpeed
-from .engines import FSDP2
-from .flat import BUCKET_BYTES, Bucket, Flat, Unit, buckets
-from .grad_ready import GradReadyCounter
-from .rank_trace import RankTrace, fake_ranks, traced
-from .shard import Shard, clip_shards
+from .ddp import DDP, Engine, GradReadyCounter, NaiveDDP
+from .deepspeed import DeepSpeed
+from .flat import BUCKET_BYTES, Bucket, Flat, Unit, all_gather, all_reduce, buckets, reduce_scatter
+from .fsdp2 import FSDP2
+from .rank_trace import STAGES, RankTrace, fake_ranks, traced
 from .stage3 import Zero3, register_gather_hooks, units
-from .stages import Zero1, Zero2
-
-STAGES = (DDP, Zero1, Zero2, Zero3)  # by number
+from .stages import Shard, Zero1, Zero2, clip_shards
 
 __all__ = [
     "BUCKET_BYTES",
@@ -31,6 +27,7 @@ __all__ = [
     "STAGES",
     "Bucket",
     "DeepSpeed",
+    "Engine",
     "Flat",
     "GradReadyCounter",
     "NaiveDDP",
@@ -41,10 +38,13 @@ __all__ = [
     "Zero2",
     "Zero3",
     "accelerate_config",
+    "all_gather",
+    "all_reduce",
     "buckets",
     "clip_shards",
     "deepspeed_config",
     "fake_ranks",
+    "reduce_scatter",
     "register_gather_hooks",
     "traced",
     "units",

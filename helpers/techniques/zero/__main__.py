@@ -18,7 +18,8 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,10 @@ from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form.breakdown import format_bytes
 from ...memory.measure import RankStep, rank_step, steps
-from . import STAGES
+from .ddp import Engine
+from .deepspeed import DeepSpeed
+from .fsdp2 import FSDP2
+from .rank_trace import STAGES
 
 SMALL = {
     "model_type": "llama",
@@ -42,23 +46,19 @@ SMALL = {
 }
 
 
-def engine_of(name: str, stage: int) -> Callable:
+def engine_of(name: str, stage: int) -> Callable[..., Engine]:
     """`engine(model, make, clip)` for a stage of one of the engines; WorkbookError where it has none."""
     if name == "ours":
         return STAGES[stage]
     if name == "deepspeed":
-        from .deepspeed_engine import DeepSpeed
-
-        return lambda model, make, clip: DeepSpeed(model, make, clip, stage=stage)
-    from .engines import FSDP2
-
+        return partial(DeepSpeed, stage=stage)
     if stage < 2:
         raise WorkbookError(f"stage {stage} with FSDP2", "2 or 3", "pass --stage 3, or --engine ours")
-    return lambda model, make, clip: FSDP2(model, make, clip, reshard_after_forward=stage == 3)
+    return partial(FSDP2, reshard_after_forward=stage == 3)
 
 
 def join() -> torch.device:
-    """This process's place among the ranks that torchrun started, and its device."""
+    """Join the ranks that torchrun started; this rank's device."""
     if "RANK" not in os.environ or "LOCAL_RANK" not in os.environ:
         raise WorkbookError(
             "this process is not a rank",
@@ -74,10 +74,12 @@ def join() -> torch.device:
     return torch.device("cpu")
 
 
-def train(setup: TrainSetup, engine: Callable, count: int, device: torch.device) -> tuple[list[Tensor], RankStep]:
-    """Losses of `count` steps, averaged over ranks, and an account of the last step."""
+def train(
+    setup: TrainSetup, engine: Callable[..., Engine], count: int, device: torch.device
+) -> tuple[list[Tensor], RankStep]:
+    """Losses of `count` steps, averaged over ranks, and what the last step held and sent."""
     torch.manual_seed(0)
-    runner = engine(steps.build_model(setup, device.type), lambda ps: torch.optim.AdamW(ps, lr=1e-3), 1.0)
+    runner: Engine = engine(steps.build_model(setup, device.type), lambda ps: torch.optim.AdamW(ps, lr=1e-3), 1.0)
     numbers = torch.Generator().manual_seed(dist.get_rank())  # every rank its own text
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), generator=numbers).to(device)
     losses: list[Tensor] = []
@@ -97,18 +99,18 @@ def train(setup: TrainSetup, engine: Callable, count: int, device: torch.device)
 
 
 def report(title: str, losses: list[Tensor], last: RankStep) -> None:
-    """On rank 0, for all: the losses, and a line for every rank."""
-    everyone: list = [None] * dist.get_world_size()
+    """On rank 0: the losses, and a line for every rank."""
+    everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, last)
     if dist.get_rank():
         return
     print(title)
     print("loss  " + "  ".join(f"{loss:.4f}" for loss in losses))
-    parts = list(dict.fromkeys(name for one in everyone for name in one.after_backward))
+    parts = list(dict.fromkeys(name for step in everyone for name in step.after_backward))
     print(f"{'rank':>4}" + "".join(f"{name:>14}" for name in (*parts, "peak", "payload", "sent")))
-    for rank, one in enumerate(everyone):
-        sizes = [one.after_backward.get(name, 0) for name in parts]
-        sizes += [one.peak_bytes, one.traffic.payload_bytes, one.traffic.sent_bytes]
+    for rank, step in enumerate(everyone):
+        sizes = [step.after_backward.get(name, 0) for name in parts]
+        sizes += [step.peak_bytes, step.traffic.payload_bytes, step.traffic.sent_bytes]
         print(f"{rank:>4}" + "".join(f"{format_bytes(size):>14}" for size in sizes))
     print("Held before step(), by category; the peak, and what travels, of the last step.")
 
@@ -147,10 +149,10 @@ def main(words: list[str]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process at once, without the interpreter's own end.
+    """End the process at once, without the interpreter's shutdown.
 
-    FSDP2's and DeepSpeed's caches keep a process group, and Gloo's threads with it, past `destroy_process_group()`. One
-    that drops its last tensor while the interpreter ends aborts a process whose training was done: "terminate called
+    FSDP2's and DeepSpeed's caches keep a process group, and Gloo's threads with it, past `destroy_process_group()`. A
+    thread that frees its last tensor during the shutdown aborts a process whose training was done: "terminate called
     without an active exception", on busy cores in one run of sixty.
     """
     sys.stdout.flush()

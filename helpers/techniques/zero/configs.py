@@ -37,13 +37,10 @@ def deepspeed_config(
     >>> config["train_batch_size"], config["zero_optimization"]["stage3_prefetch_bucket_size"]
     (8, 202383360)
     """
-    _require_deepspeed(setup)
-    if clip <= 0 or accumulation < 1:
-        raise WorkbookError(
-            f"clip is {clip} and accumulation {accumulation}", "both above 0", "pass clip=1.0, accumulation=1"
-        )
+    _require_deepspeed(setup, clip, accumulation)
     root, *layers = units(setup.model)
-    config = {
+    bucket = BUCKET_BYTES // setup.precision_recipe.grad_bytes
+    config: Section = {
         "train_batch_size": setup.micro_batch * accumulation * setup.ranks,  # refused on another number of ranks
         "train_micro_batch_size_per_gpu": setup.micro_batch,
         "gradient_accumulation_steps": accumulation,
@@ -52,13 +49,7 @@ def deepspeed_config(
         "optimizer": _optimizer(setup, learning_rate),
         "zero_allow_untested_optimizer": True,  # SGD; Adam is on DeepSpeed's list
         "zero_optimization": {
-            **zero_section(
-                setup.zero,
-                BUCKET_BYTES // setup.precision_recipe.grad_bytes,
-                root,
-                max(layers),
-                persistent=10 * setup.model.hidden,
-            ),
+            **zero_section(setup.zero, bucket, root, max(layers), persistent=10 * setup.model.hidden),
             **_offload(setup, nvme_path),
         },
     }
@@ -80,7 +71,7 @@ def zero_section(stage: int, bucket: int, root: int, layer: int, persistent: int
     By default 500 million values make a bucket, and what is used again within a billion values stays whole: every
     parameter of a smaller model. Parameters under `persistent` values (norms) are never sharded.
     """
-    section = {"stage": stage, "reduce_bucket_size": bucket, "overlap_comm": stage > 1}
+    section: Section = {"stage": stage, "reduce_bucket_size": bucket, "overlap_comm": stage > 1}
     if stage < 3:
         return {**section, "allgather_bucket_size": bucket - bucket % 2}
     return {
@@ -155,15 +146,16 @@ def _optimizer(setup: TrainSetup, learning_rate: float) -> Section:
 
 def _offload(setup: TrainSetup, nvme_path: str) -> Section:
     """The blocks `offload_optimizer` and `offload_param`, with buffers for a shard of the largest parameter."""
+    largest = max(prod(shape) for shape in setup.model.tensors())
+    on_nvme: dict[str, Section] = {
+        "offload_optimizer": {"buffer_count": 4},
+        "offload_param": {"buffer_count": 5, "buffer_size": -(-largest // setup.ranks)},
+    }
     found: Section = {}
     for name, tier in (("offload_optimizer", setup.offload_optimizer), ("offload_param", setup.offload_parameters)):
         if tier != "none":
-            found[name] = {"device": tier, "pin_memory": True}
-        if tier == "nvme":
-            found[name] |= {"nvme_path": nvme_path, "buffer_count": 4 if name == "offload_optimizer" else 5}
-    if setup.offload_parameters == "nvme":
-        largest = max(prod(shape) for shape in setup.model.tensors())
-        found["offload_param"]["buffer_size"] = -(-largest // setup.ranks)
+            nvme = {"nvme_path": nvme_path, **on_nvme[name]} if tier == "nvme" else {}
+            found[name] = {"device": tier, "pin_memory": True, **nvme}
     if setup.offload_optimizer == "nvme":
         found["sub_group_size"] = 100_000_000  # what is on its way between disk and host at once
     return found
@@ -173,71 +165,75 @@ def _layer_classes(setup: TrainSetup) -> list[str]:
     """The decoder layer's class, as Transformers names it for the model; its import brings torch."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**setup.model.config)
-    return sorted(AutoModelForCausalLM._model_mapping[type(config)]._no_split_modules)
+    settings = {name: value for name, value in setup.model.config.items() if name != "model_type"}
+    config = AutoConfig.for_model(str(setup.model.config["model_type"]), **settings)
+    model_class = AutoModelForCausalLM._model_mapping[type(config)]
+    return sorted(getattr(model_class, "_no_split_modules"))  # noqa: B009 - no attribute that a type checker knows
 
 
-def _require_deepspeed(setup: TrainSetup) -> None:
-    if setup.optimizer in ("adafactor", "adamw-8bit"):
-        raise WorkbookError(
-            f"optimizer is {setup.optimizer!r}, which a DeepSpeed file cannot name",
-            "adamw-foreach, adamw-fused, sgd or sgd-momentum",
-            "choose optimizer='adamw-fused'",
-        )
-    if setup.precision == "bf16" and not setup.zero:
-        raise WorkbookError(
-            "precision is 'bf16' at stage 0, where DeepSpeed keeps an FP32 copy",
-            "a stage from 1 on, or 'megatron-bf16'",
-            "choose zero=1",
-        )
-    if "nvme" in (setup.offload_optimizer, setup.offload_parameters) and setup.zero < 3:
-        raise WorkbookError(
-            f"NVMe at stage {setup.zero}, where DeepSpeed would use the host's memory",
-            "zero=3: ZeRO-Infinity is a stage 3",
-            "choose zero=3, or offload_optimizer='cpu'",
-        )
+def _refuse(applies: bool, what: str, expected: str, do: str) -> None:
+    if applies:
+        raise WorkbookError(what, expected, do)
+
+
+def _require_deepspeed(setup: TrainSetup, clip: float, accumulation: int) -> None:
+    _refuse(
+        setup.optimizer in ("adafactor", "adamw-8bit"),
+        f"optimizer is {setup.optimizer!r}, which a DeepSpeed file cannot name",
+        "adamw-foreach, adamw-fused, sgd or sgd-momentum",
+        "choose optimizer='adamw-fused'",
+    )
+    _refuse(
+        setup.precision == "bf16" and not setup.zero,
+        "precision is 'bf16' at stage 0, where DeepSpeed keeps an FP32 copy",
+        "a stage from 1 on, or 'megatron-bf16'",
+        "choose zero=1",
+    )
+    _refuse(
+        "nvme" in (setup.offload_optimizer, setup.offload_parameters) and setup.zero < 3,
+        f"NVMe at stage {setup.zero}, where DeepSpeed would use the host's memory",
+        "zero=3: ZeRO-Infinity is a stage 3",
+        "choose zero=3, or offload_optimizer='cpu'",
+    )
+    wrong = f"clip is {clip} and accumulation {accumulation}"
+    _refuse(clip <= 0 or accumulation < 1, wrong, "both above 0", "pass clip=1.0, accumulation=1")
 
 
 def _require_accelerate(setup: TrainSetup, machines: int) -> None:
     offloads = {setup.offload_optimizer, setup.offload_parameters}
-    refusals = (
-        (
-            setup.zero == 1,
-            "zero is 1, which FSDP2 does not do",
-            "0 (DDP), 2 or 3 (FSDP2)",
-            "choose zero=2, or use deepspeed_config",
-        ),
-        (
-            "nvme" in offloads,
-            "a shard is on NVMe, which FSDP2 does not do",
-            "none or cpu",
-            "use deepspeed_config: ZeRO-Infinity",
-        ),
-        (
-            len(offloads) > 1 or (setup.zero == 2 and "cpu" in offloads),
-            f"offload_optimizer is {setup.offload_optimizer!r}, offload_parameters {setup.offload_parameters!r}",
-            "both the same, at stage 3: FSDP2 moves parameters, gradients and states together",
-            "choose both 'cpu', or use deepspeed_config",
-        ),
-        (
-            setup.precision == "megatron-bf16",
-            "precision is 'megatron-bf16'",
-            "autocast-bf16: FSDP2's FP32 shards are the master copy, and are gathered as BF16",
-            "choose precision='autocast-bf16'",
-        ),
-        (
-            setup.checkpointing not in ("none", "full", "every:1"),
-            f"checkpointing is {setup.checkpointing!r}",
-            "none, or full: every layer",
-            "choose checkpointing='full', or put the policy into the model yourself",
-        ),
-        (
-            machines < 1 or setup.ranks % max(machines, 1) > 0,
-            f"{setup.ranks} ranks on {machines} machines",
-            "equally many on each",
-            f"pass machines=1, or another divisor of {setup.ranks}",
-        ),
+    _refuse(
+        setup.zero == 1,
+        "zero is 1, which FSDP2 does not do",
+        "0 (DDP), 2 or 3 (FSDP2)",
+        "choose zero=2, or use deepspeed_config",
     )
-    for wrong, what, expected, do in refusals:
-        if wrong:
-            raise WorkbookError(what, expected, do)
+    _refuse(
+        "nvme" in offloads,
+        "a shard is on NVMe, which FSDP2 does not do",
+        "none or cpu",
+        "use deepspeed_config: ZeRO-Infinity",
+    )
+    _refuse(
+        len(offloads) > 1 or (setup.zero == 2 and "cpu" in offloads),
+        f"offload_optimizer is {setup.offload_optimizer!r}, offload_parameters {setup.offload_parameters!r}",
+        "both the same, at stage 3: FSDP2 moves parameters, gradients and states together",
+        "choose both 'cpu', or use deepspeed_config",
+    )
+    _refuse(
+        setup.precision == "megatron-bf16",
+        "precision is 'megatron-bf16'",
+        "autocast-bf16: FSDP2's FP32 shards are the master copy, and are gathered as BF16",
+        "choose precision='autocast-bf16'",
+    )
+    _refuse(
+        setup.checkpointing not in ("none", "full", "every:1"),
+        f"checkpointing is {setup.checkpointing!r}",
+        "none, or full: every layer",
+        "choose checkpointing='full', or put the policy into the model yourself",
+    )
+    _refuse(
+        machines < 1 or setup.ranks % max(machines, 1) > 0,
+        f"{setup.ranks} ranks on {machines} machines",
+        "equally many on each",
+        f"pass machines=1, or another divisor of {setup.ranks}",
+    )

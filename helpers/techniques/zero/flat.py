@@ -1,4 +1,4 @@
-"""Parameters laid end to end: one buffer to send, and an equal shard of it for every rank."""
+"""Parameters laid end to end, an equal shard of them for every rank, and the three collectives that move them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,35 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError
-from .collectives import all_gather
+from ...memory.closed_form.zero import BUCKET_BYTES
 
-MIB = 2**20
-BUCKET_BYTES = 25 * MIB  # as in PyTorch's DistributedDataParallel
+# PyTorch 2.13 renamed both; 2.11 knows the old names only.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def all_reduce(whole: Tensor, wait: bool = True) -> dist.Work | None:
+    """Every rank ends with the sum of all ranks' `whole`, in place: a reduce-scatter and an all-gather in one.
+
+    On a ring of N ranks each of the two passes on (N-1)/N of `whole`. With `wait=False` the collective has only
+    started: `wait_for` what is returned.
+    """
+    return dist.all_reduce(whole, async_op=not wait)
+
+
+def reduce_scatter(part: Tensor, whole: Tensor, wait: bool = True) -> dist.Work | None:
+    """Rank r ends with the r-th part of the sum of all ranks' `whole`."""
+    return _reduce_scatter(part, whole, async_op=not wait)
+
+
+def all_gather(whole: Tensor, part: Tensor, wait: bool = True) -> dist.Work | None:
+    """Every rank ends with all ranks' `part`, end to end in `whole`."""
+    return _all_gather(whole, part, async_op=not wait)
+
+
+def wait_for(work: dist.Work | None) -> None:
+    if work is not None:
+        work.wait()
 
 
 class Bucket:
@@ -61,7 +86,10 @@ class Bucket:
 
 
 class Flat(Bucket):
-    """A bucket whose parameters live in `data`: what is gathered there is at once what the model computes with."""
+    """A bucket whose parameters live in `data`: what is gathered there is at once what the model computes with.
+
+    `shard` is the part of `data` that this rank updates.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__(parameters)
@@ -70,6 +98,10 @@ class Flat(Bucket):
             for parameter, place in self.views(self.data):
                 place.copy_(parameter)
                 parameter.data = place
+        self.shard = self.mine(self.data)
+
+    def release(self) -> None:
+        """Free what the model does not need now: nothing, for a flat stays whole. A `Unit` does not."""
 
 
 class Unit(Flat):
@@ -80,20 +112,20 @@ class Unit(Flat):
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__(parameters)
-        self.shard = self.mine(self.data).clone()
-        self.whole, self._work = True, None
+        self.shard = self.shard.clone()
+        self.whole = True
+        self.work: dist.Work | None = None
 
     def gather(self) -> None:
         """Begin to fetch the other ranks' shards; `wait` ends it. Nothing happens where they are here already."""
         if not self.whole:
             self.data.untyped_storage().resize_(self.length * self.data.element_size())
-            self._work = all_gather(self.data, self.shard, wait=False)
+            self.work = all_gather(self.data, self.shard, wait=False)
             self.whole = True
 
     def wait(self) -> None:
-        if self._work is not None:
-            self._work.wait()
-            self._work = None
+        wait_for(self.work)
+        self.work = None
 
     def release(self) -> None:
         self.wait()
@@ -133,8 +165,8 @@ def buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
     return groups
 
 
-def same_start(model: nn.Module) -> None:
-    """Rank 0's weights and buffers, everywhere."""
+def broadcast_model(model: nn.Module) -> None:
+    """Give every rank the weights and buffers of rank 0."""
     world()
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):

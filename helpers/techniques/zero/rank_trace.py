@@ -1,10 +1,11 @@
-"""A rank of thousands, traced: the engines run unchanged, on tensors without memory and a group without peers."""
+"""One rank of thousands, traced: the engines run unchanged, on fake tensors and in a group without other ranks."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,16 +15,16 @@ from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ...memory import trace
 from ...memory.closed_form.breakdown import Breakdown
-from ...memory.closed_form.ring import Traffic
+from ...memory.closed_form.zero import Traffic
 from ...memory.measure import held, steps
-from ...memory.measure.collectives import Collectives
+from ...memory.measure.ranks import Collectives
+from ...memory.meter.meter import Meter
 from ...memory.trace.fake import without_memory
-from ...memory.trace.runs import capability_of
-from .ddp import DDP
+from .ddp import DDP, Engine
 from .stage3 import Zero3
 from .stages import Zero1, Zero2
 
-ENGINES = (DDP, Zero1, Zero2, Zero3)
+STAGES: tuple[Callable[..., Engine], ...] = (DDP, Zero1, Zero2, Zero3)  # by number
 
 
 @dataclass(frozen=True)
@@ -54,39 +55,43 @@ def fake_ranks(ranks: int, rank: int = 0) -> Iterator[None]:
 
 
 def traced(
-    setup: TrainSetup, gpu: str | Device | None = None, on: str = "cuda", rank: int = 0, engine: Callable | None = None
+    setup: TrainSetup,
+    gpu: str | Device | None = None,
+    on: str = "cuda",
+    rank: int = 0,
+    engine: Callable[..., Engine] | None = None,
 ) -> RankTrace:
     """Trace one rank's step of `setup`: its stage (`zero`) on its `ranks`, in seconds, for any number of them.
 
     `on`, `gpu` as in `helpers.memory.trace.train`; `engine(model, make)` in place of the stage's own. Raises
-    WorkbookError. Llama-2-7B in BF16, stage 3 on 1,024 ranks: see chapter 09.
+    WorkbookError, also for offload: a trace counts one device. Llama-2-7B in BF16, stage 3 on 1,024 ranks: chapter 09.
     """
+    _require_on_device(setup)
+    master = torch.float32 if setup.precision_recipe.master_bytes and setup.zero else None
+    build = partial(engine or STAGES[setup.zero], **({"master": master} if master else {}))
     model = steps.build_model(setup, "meta")
-    master = torch.float32 if setup.precision_recipe.master_bytes else None
-    host = getattr(setup, "offload_optimizer", "none") != "none"
-    options = {"master": master, "host": host} if setup.zero else {}
-    with fake_ranks(setup.ranks, rank), trace.fake(on, capability_of(gpu)) as session:
+    with fake_ranks(setup.ranks, rank), trace.fake(on, gpu) as session:
         without_memory(model, session.mode)
-        runner = (engine or ENGINES[setup.zero])(model, lambda ps: steps.make_optimizer(setup.optimizer, ps), **options)
-        run, counts = _step(setup, runner, session.meter), []
+        runner: Engine = build(model, lambda parameters: steps.make_optimizer(setup.optimizer, iter(parameters)))
+        step, traffic = _step(setup, runner, session.meter), []
 
         def counted() -> None:
-            with Collectives() as mode:
-                run()
-            counts.append(mode.traffic)
+            with Collectives() as collectives:
+                step()
+            traffic.append(collectives.traffic)
 
         found = trace.record(counted, model, runner.optimizer)
-        return RankTrace(held(runner.holds()), found, counts[-1])
+        return RankTrace(held(runner.holds()), found, traffic[-1])
 
 
-def _step(setup: TrainSetup, runner: object, meter: object) -> Callable[[], None]:
+def _step(setup: TrainSetup, runner: Engine, meter: Meter) -> Callable[[], None]:
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence))
 
     def label() -> None:
         for category, tensors in runner.holds().items():
             meter.relabel(tensors, category)
 
-    def run() -> None:
+    def step() -> None:
         label()
         with steps.precision_context(setup, "cpu"):
             loss = runner.model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -94,4 +99,14 @@ def _step(setup: TrainSetup, runner: object, meter: object) -> Callable[[], None
         label()
         runner.step()
 
-    return run
+    return step
+
+
+def _require_on_device(setup: TrainSetup) -> None:
+    for name in ("offload_optimizer", "offload_parameters"):
+        if (tier := getattr(setup, name)) != "none":
+            raise WorkbookError(
+                f"{name} is {tier!r}",
+                "'none': a trace counts the memory of one device",
+                "use helpers.memory.zero.held(setup), or measure on ranks with helpers.memory.measure.rank_step",
+            )

@@ -11,17 +11,16 @@ from torch.utils._pytree import tree_leaves
 
 from ...catalog.errors import WorkbookError
 from .ddp import Make
-from .flat import Unit, same_start, trainable
-from .shard import Shard, clip_shards
-from .stages import Zero2
+from .flat import Flat, Unit, broadcast_model, trainable
+from .stages import Shard, Zero2, clip_shards
 
 
 class Zero3(Zero2):
     """Stage 3: a layer is gathered before its forward, released after it, and gathered once more for its backward.
 
-    `layers` are the modules that come and go, in the order in which they run; a decoder's own list where it is left
-    out. What is in none of them (embedding, final norm, head), or in two, is the root unit: gathered once a step.
-    While one layer computes, the next is already on its way: two are whole at a time.
+    `layers` are the modules that are gathered and released, in the order in which they run; a decoder's own list where
+    it is left out. What is in none of them (embedding, final norm, head), or in two, is the root unit: gathered once a
+    step. While one layer computes, the next is already being gathered: two are whole at a time.
     """
 
     def __init__(
@@ -34,19 +33,15 @@ class Zero3(Zero2):
         host: bool = False,
         prefetch: bool = True,
     ) -> None:
-        same_start(model)
-        self.model, self.clip = model, clip
+        broadcast_model(model)
         layers = list(decoder_layers(model) if layers is None else layers)
         root, *groups = units(model, layers)
-        self.running = [Unit(group) for group in groups]
-        self.roots = [Unit(group) for group in [root] if group]
-        self.flats = self.running + self.roots
-        self.shards = [Shard(unit.shard, master, host) for unit in self.flats]
-        self.optimizer = make([shard.parameter for shard in self.shards])
-        self.watch_arrivals()
+        running, roots = [Unit(group) for group in groups], [Unit(group) for group in [root] if group]
+        super().__init__(model, make, clip, master=master, host=host, flats=[*running, *roots])
+        self.roots = roots
         model.register_forward_pre_hook(self.fetch_root)
-        for at, (layer, unit) in enumerate(zip(layers, self.running, strict=True)):
-            after, before = self.running[at + 1 : at + 2], self.running[max(0, at - 1) : at]
+        for at, (layer, unit) in enumerate(zip(layers, running, strict=True)):
+            after, before = running[at + 1 : at + 2], running[max(0, at - 1) : at]
             register_gather_hooks(layer, unit, after * prefetch, before * prefetch)
         self.release()
 
@@ -65,14 +60,14 @@ class Zero3(Zero2):
         for unit in self.roots:
             fetch(unit)
 
-    def send(self, unit: Unit, shard: Shard) -> None:
-        super().send(unit, shard)
-        unit.release()
+    def send(self, flat: Flat, shard: Shard) -> None:
+        super().send(flat, shard)
+        flat.release()
 
     def release(self) -> None:
         """Keep shards only: after a step, or after a forward that no backward follows."""
-        for unit in self.flats:
-            unit.release()
+        for flat in self.flats:
+            flat.release()
 
 
 def register_gather_hooks(layer: nn.Module, unit: Unit, after: list[Unit], before: list[Unit]) -> None:
@@ -94,15 +89,15 @@ def register_gather_hooks(layer: nn.Module, unit: Unit, after: list[Unit], befor
 
 
 def fetch(unit: Unit, soon: Iterable[Unit] = ()) -> None:
-    """Have `unit` whole now, and `soon` on its way."""
+    """Have `unit` whole now, and begin to gather `soon`."""
     unit.gather()
     unit.wait()
-    for one in soon:
-        one.gather()
+    for later in soon:
+        later.gather()
 
 
 def in_backward() -> bool:
-    """Whether autograd runs: a forward that happens now recomputes a checkpoint, and its weights are still needed."""
+    """Whether autograd is running: a forward now recomputes a checkpoint, and its weights are still needed."""
     return torch._C._current_graph_task_id() != -1
 
 
@@ -114,7 +109,7 @@ def units(model: nn.Module, layers: list[nn.Module]) -> list[list[nn.Parameter]]
     return [[p for p in trainable(model) if p not in inside], *alone]
 
 
-def decoder_layers(model: nn.Module) -> nn.Module:
+def decoder_layers(model: nn.Module) -> nn.ModuleList | nn.Sequential:
     """The list of layers that holds most of the model's parameters."""
     lists = [module for module in model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
     if not lists:

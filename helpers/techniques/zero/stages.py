@@ -1,19 +1,48 @@
-"""ZeRO stages 1 and 2: each rank updates its shard, and then everybody gathers everybody's."""
+"""ZeRO stages 1 and 2: each rank updates its shard, and then every rank gathers every other's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .collectives import all_gather, reduce_scatter
-from .ddp import Make
-from .flat import BUCKET_BYTES, Flat, buckets, same_start, trainable
-from .grad_ready import GradReadyCounter
-from .held import states_of
-from .shard import Shard, clip_shards
+from ...memory.closed_form.zero import BUCKET_BYTES
+from .ddp import GradReadyCounter, Make, optimizer_states
+from .flat import Flat, all_gather, all_reduce, broadcast_model, buckets, reduce_scatter, trainable, wait_for
+
+
+class Shard:
+    """`weights`, the part of the model that this rank updates, and the `parameter` that its optimizer works on.
+
+    They are the same memory, unless `master` asks for a copy of higher precision, or `host` for one in host memory:
+    then gradients go down to it and updated weights come up, both in the model's dtype, and are counted.
+    """
+
+    def __init__(self, weights: Tensor, master: torch.dtype | None = None, host: bool = False) -> None:
+        self.weights, self.host = weights.detach(), host
+        self.down_bytes = self.up_bytes = 0
+        dtype = master or weights.dtype
+        self.apart = host or dtype != weights.dtype
+        kept = self.weights.to("cpu" if host else weights.device, dtype, copy=True) if self.apart else self.weights
+        self.parameter = nn.Parameter(kept.pin_memory() if host and torch.cuda.is_available() else kept)
+
+    def receive(self, gradient: Tensor) -> None:
+        """Add an averaged gradient of the shard's length."""
+        if self.host:
+            self.down_bytes += gradient.nbytes
+            gradient = gradient.to("cpu", copy=True)
+        gradient = gradient.to(self.parameter.dtype)
+        self.parameter.grad = gradient if self.parameter.grad is None else self.parameter.grad.add_(gradient)
+
+    def publish(self) -> None:
+        """Bring the updated values back to `weights`."""
+        if self.apart:
+            self.weights.copy_(self.parameter.detach())
+        self.up_bytes += self.host * self.weights.nbytes
 
 
 class Zero1:
@@ -22,7 +51,7 @@ class Zero1:
     Gradients are whole until `step()`. There each bucket is reduce-scattered, the shards are updated, and the
     updated weights are gathered. `make` must build an optimizer that works value by value (Adam, SGD): a shard has
     no rows and columns. `master=torch.float32` keeps an FP32 copy of a BF16 shard, `host=True` keeps shard and
-    states in host memory.
+    states in host memory. `flats` replaces the buckets where the model is laid out already.
     """
 
     def __init__(
@@ -33,11 +62,13 @@ class Zero1:
         bucket_bytes: int = BUCKET_BYTES,
         master: torch.dtype | None = None,
         host: bool = False,
+        flats: Sequence[Flat] | None = None,
     ) -> None:
-        same_start(model)
-        self.model, self.clip = model, clip
-        self.flats = [Flat(group) for group in buckets(trainable(model), bucket_bytes)]
-        self.shards = [Shard(flat.mine(flat.data), master, host) for flat in self.flats]
+        if flats is None:
+            broadcast_model(model)
+            flats = [Flat(group) for group in buckets(trainable(model), bucket_bytes)]
+        self.model, self.clip, self.flats = model, clip, flats
+        self.shards = [Shard(flat.shard, master, host) for flat in flats]
         self.optimizer = make([shard.parameter for shard in self.shards])
 
     def step(self) -> Tensor:
@@ -65,55 +96,76 @@ class Zero1:
             "gradients": [p.grad for p in self.model.parameters() if p.grad is not None],
         }
         gradients = [p.grad for p in updated if p.grad is not None]
-        states = [*states_of(self.optimizer), *(s.parameter for s in self.shards if s.apart)]
+        states = [*optimizer_states(self.optimizer), *(s.parameter for s in self.shards if s.apart)]
         if any(shard.host for shard in self.shards):
             return {**tensors, "host": gradients + states}
         return {**tensors, "gradients": tensors["gradients"] + gradients, "optimizer": states}
+
+
+class InFlight(NamedTuple):
+    """A reduce-scatter that has not ended: the `whole` gradients go in, `part` comes out, for `shard`."""
+
+    work: dist.Work | None
+    whole: Tensor
+    part: Tensor
+    shard: Shard
 
 
 class Zero2(Zero1):
     """Stage 2: gradients are sharded as well.
 
     A bucket is reduce-scattered when its last gradient arrives, while the backward pass goes on, and its whole
-    gradients are freed. One bucket travels at a time, so no more than that is held.
+    gradients are freed. One bucket is in flight at a time, so no more than that is held.
     """
 
-    travelling: tuple[dist.Work, Tensor, Tensor, Shard] | None = None
+    in_flight: InFlight | None = None
 
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.watch_arrivals()
-
-    def watch_arrivals(self) -> None:
-        self.arrivals = [
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.counters = [
             GradReadyCounter(flat.parameters, partial(self.send, flat, shard))
             for flat, shard in zip(self.flats, self.shards, strict=True)
         ]
 
     def send(self, flat: Flat, shard: Shard) -> None:
-        self.land()
+        self.wait()
         whole = flat.take_gradients().div_(flat.ranks)
         part = torch.empty_like(shard.weights)
-        self.travelling = reduce_scatter(part, whole, wait=False), whole, part, shard
+        self.in_flight = InFlight(reduce_scatter(part, whole, wait=False), whole, part, shard)
 
-    def land(self) -> None:
-        """Wait for the bucket on its way; its whole gradients go, the shard stays."""
-        if self.travelling:
-            work, _, part, shard = self.travelling
-            work.wait()
-            self.travelling = None
+    def wait(self) -> None:
+        """Wait for the bucket in flight; its whole gradients are freed, the shard stays."""
+        if self.in_flight:
+            work, _, part, shard = self.in_flight
+            wait_for(work)
+            self.in_flight = None
             shard.receive(part)
 
     def reduce(self) -> None:
-        for arrival in self.arrivals:
-            arrival.flush()
-        self.land()
+        for counter in self.counters:
+            counter.flush()
+        self.wait()
 
     def holds(self) -> dict[str, list[Tensor]]:
-        """The bucket on its way is workspace, the shard that comes out of it a gradient."""
+        """The bucket in flight is workspace, the shard that comes out of it a gradient."""
         tensors = super().holds()
-        _, whole, part, _ = self.travelling or (None, None, None, None)
-        if part is not None:
-            tensors["gradients"].append(part)
-            tensors["workspace"] = [whole]
+        if self.in_flight:
+            tensors["gradients"].append(self.in_flight.part)
+            tensors["workspace"] = [self.in_flight.whole]
         return tensors
+
+
+def clip_shards(shards: Sequence[Shard], limit: float) -> Tensor:
+    """Scale the gradients so that their norm over all ranks is at most `limit`; return the norm as it was.
+
+    Nobody has the whole gradient, and nobody needs it: one number from each rank is enough.
+    """
+    gradients = [shard.parameter.grad for shard in shards if shard.parameter.grad is not None]
+    squares = sum((gradient.float().square().sum() for gradient in gradients), torch.zeros(()))
+    squares = squares.to(shards[0].weights.device)
+    all_reduce(squares)
+    norm = squares.sqrt()
+    scale = (limit / (norm + 1e-6)).clamp(max=1.0)  # no `if norm > limit`: a GPU would have to wait for the answer
+    for gradient in gradients:
+        gradient.mul_(scale.to(gradient.device))
+    return norm

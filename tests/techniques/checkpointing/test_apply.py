@@ -61,7 +61,7 @@ def test_without_the_random_state_dropout_drops_other_values():
         return torch.utils.checkpoint.checkpoint(run, hidden, use_reentrant=False, preserve_rng_state=False)
 
     plain = gradients(model, forward)
-    with checkpointed(model, "full", checkpoint=forgetful):
+    with checkpointed(model, "full", engine=forgetful):
         found = gradients(model, forward)
     assert torch.equal(plain[0], found[0])
     assert not all(torch.allclose(a, b) for a, b in zip(plain, found, strict=True))
@@ -74,7 +74,7 @@ def test_checkpoints_written_by_hand_do_the_same_in_a_decoder(name, ours, policy
     model = decoder(name)
     forward = forward_of(model)
     plain = gradients(model, forward)
-    with checkpointed(model, policy, checkpoint=ours):
+    with checkpointed(model, policy, engine=ours):
         found = gradients(model, forward)
         kept = saved_bytes(model, forward)
     with checkpointed(model, policy):

@@ -11,9 +11,9 @@ from helpers.memory import trace
 from helpers.memory.measure.steps import build_model
 from helpers.memory.trace.fake import without_memory
 from helpers.techniques.checkpointing import (
-    bill,
     checkpointed,
     flops_of,
+    flops_under,
     layer_costs,
     layout,
     least_bytes,
@@ -63,7 +63,7 @@ def test_the_price_of_a_policy_is_what_a_run_costs(policy):
     with checkpointed(model, policy):
         measured = peak_bytes(model, step_of(model))
     assert measured - found.peak_bytes == 2 * 512  # the loss and its gradient
-    assert bill(model, lambda: step_of(model)().backward(), policy).extra_flops == found.recompute_flops
+    assert flops_under(model, lambda: step_of(model)().backward(), policy).extra_flops == found.recompute_flops
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3"])
@@ -127,7 +127,7 @@ def test_a_7b_model_is_measured_without_memory():
 def test_the_bill_of_a_decoder_is_not_one_extra_forward():
     """Full checkpointing: embeddings, lm_head and each layer's last product are not computed again."""
     model = decoder("llama")
-    found = bill(model, lambda: forward_of(model)().backward(), "full")
+    found = flops_under(model, lambda: forward_of(model)().backward(), "full")
     model.zero_grad(set_to_none=True)
     assert 1.15 < found.ratio < 4 / 3
     assert found.extra_flops == found.flops - found.plain_flops

@@ -1,5 +1,7 @@
 """The solver against every plan there is, and against the field's policies at the same budget."""
 
+import subprocess
+import sys
 from itertools import pairwise, product
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog import WorkbookError
-from helpers.techniques.checkpointing import Choice, LayerCost, Segment, front, layout, least_bytes, price, solve
+from helpers.techniques.checkpointing import Choice, LayerCost, Segment, layout, least_bytes, pareto_plans, price, solve
 
 FIELD = ("none", "full", "every:2", "every:3", "sqrt-n", "first:2", "selective")
 
@@ -98,7 +100,7 @@ def test_logits_set_a_floor_that_no_policy_lowers():
 
 def test_the_front_goes_from_least_memory_to_no_recomputation():
     layers = equal_layers(12)
-    plans = front(layers, points=30)
+    plans = pareto_plans(layers, points=30)
     peaks, flops = ([getattr(plan.price, part) for plan in plans] for part in ("peak_bytes", "recompute_flops"))
     assert peaks[0] == least_bytes(layers)
     assert flops[-1] == 0
@@ -135,3 +137,11 @@ def test_other_bad_input():
         LayerCost(**fields)
         with pytest.raises(WorkbookError, match="no cost below zero"):
             LayerCost(**{**fields, **broken})
+
+
+def test_policies_and_solver_need_no_torch():
+    code = (
+        "import sys; from helpers.techniques.checkpointing import layout, solve; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -221,7 +221,7 @@ class Operations(RuleBasedStateMachine):
         uses = [0] * 12
         for block in [block for table in self.manager.tables.values() for block in table]:
             uses[block] += 1
-        for entry in self.cache.recent:
+        for entry in self.cache.queue:
             uses[entry.block] += 1
         assert uses == self.manager.references
 
@@ -243,7 +243,7 @@ class Operations(RuleBasedStateMachine):
 
     @invariant()
     def cached_blocks_hold_their_tokens(self):
-        for entry in self.cache.recent:
+        for entry in self.cache.queue:
             assert tuple(self.device[entry.block, at] for at in range(3)) == entry.tokens
 
 

@@ -90,11 +90,11 @@ def test_a_conversation_finds_its_own_answers(new_tokens):
 @pytest.mark.parametrize(
     "options",
     [
-        {"prefix": False},
+        pytest.param({"prefix": False}, marks=pytest.mark.all),
         {},
-        {"preempt": "swap", "host_blocks": 12, "prefix": False},
+        pytest.param({"preempt": "swap", "host_blocks": 12, "prefix": False}, marks=pytest.mark.all),
         {"preempt": "swap", "host_blocks": 12},
-        {"preempt": "swap", "host_blocks": 1},
+        pytest.param({"preempt": "swap", "host_blocks": 1}, marks=pytest.mark.all),
     ],
     ids=["recompute", "recompute-prefix", "swap", "swap-prefix", "host-full"],
 )
@@ -158,6 +158,7 @@ def test_the_end_token_ends_an_answer():
     assert answer.tokens == tokens[: tokens.index(end) + 1]
 
 
+@pytest.mark.slow
 def test_the_small_model_in_a_ragged_batch():
     net, _ = load()
     documents = held_out_documents(6, 200)
@@ -201,9 +202,10 @@ def test_who_waits_is_told_how_many_fit():
         engine.submit(*asked)
     engine.step()
     assert (len(engine.running), len(engine.waiting)) == (2, 1)
-    assert engine.why_waiting == (
-        "request 2 waits: it needs 4 blocks and 2 of 10 are available; 2 users of 40 tokens fit"
-    )
+    assert engine.shortage == paging.Shortage(request=2, needed=4, available=2, blocks=10, users=2, tokens=40)
+    assert engine.why_waiting == str(engine.shortage)
+    engine.run([])
+    assert (engine.shortage, engine.why_waiting) == (None, "")
 
 
 @pytest.mark.parametrize(

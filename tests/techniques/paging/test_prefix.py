@@ -91,7 +91,7 @@ def test_a_parent_that_only_its_child_needs_is_not_counted_as_unused():
     assert (cache.unused(), cache.evict(2), manager.available) == (0, 0, 5)
 
 
-@pytest.mark.parametrize("block_size", [1, 16, 256])
+@pytest.mark.parametrize("block_size", [pytest.param(1, marks=pytest.mark.all), 16, 256])
 def test_hits_and_saved_blocks_on_the_chat_trace(block_size):
     """All requests at once and nothing evicted: what is found follows from the lengths alone, and so do the blocks."""
     trace = chat(30, seed=3)

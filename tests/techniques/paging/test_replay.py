@@ -6,7 +6,18 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.techniques import paging
-from helpers.techniques.paging import POLICIES, Request, Trace, chat, code, documents, frames, waste_of
+from helpers.techniques.paging import (
+    POLICIES,
+    EventKind,
+    ReplayEvent,
+    Request,
+    RequestTrace,
+    chat,
+    code,
+    documents,
+    frames,
+    waste_of,
+)
 
 SMALL = chat(12, seed=1, system=10, message=6, answer=9, max_tokens=64)
 
@@ -72,8 +83,8 @@ def test_a_tight_pool_preempts_and_still_answers_all(policy):
 def test_who_was_preempted_is_first_in_the_queue():
     preempted = 0
     for frame in frames(SMALL, "paged", blocks=17, block_size=4, users=8):
-        if frame.events and frame.events[-1].endswith("preempted"):
-            assert f"{frame.waiting[0]} preempted" == frame.events[-1]
+        if frame.events and frame.events[-1].kind is EventKind.PREEMPTED:
+            assert frame.waiting[0] == frame.events[-1].request
             assert frame.waiting == tuple(sorted(frame.waiting))
             preempted += 1
     assert preempted > 1
@@ -97,15 +108,16 @@ def test_frames_add_up(policy):
 
 
 def test_frames_tell_what_happened():
-    trace = Trace("two", (Request((1, 2, 3, 4, 5), (6, 7)), Request((1, 2, 3, 4, 8), (9,))), 8)
+    admitted, done, waits = EventKind.ADMITTED, EventKind.DONE, EventKind.WAITS
+    trace = RequestTrace("two", (Request((1, 2, 3, 4, 5), (6, 7)), Request((1, 2, 3, 4, 8), (9,))), 8)
     first, second, *_ = frames(trace, "prefix", blocks=5, block_size=4)
-    assert first.events == ("0 admitted", "1 admitted, 4 tokens found")
+    assert first.events == (ReplayEvent(admitted, 0), ReplayEvent(admitted, 1, found_tokens=4))
     assert (first.tables, first.lengths) == ({0: (0, 1), 1: (0, 2)}, {0: 6, 1: 6})
-    assert first.cells[0] == paging.Cell(0, (0, 1), filled=4, reserved=4, cached=True)
-    assert (first.waste, second.events) == (1 - 8 / 12, ("1 done",))
+    assert first.cells[0] == paging.BlockCell(0, (0, 1), filled=4, reserved=4, cached=True)
+    assert (first.waste, second.events) == (1 - 8 / 12, (ReplayEvent(done, 1),))
     (contiguous, *_) = frames(trace, "contiguous", blocks=3, block_size=4)
     assert [cell.filled for cell in contiguous.cells] == [4, 2, 0]
-    assert (contiguous.events, contiguous.waiting) == (("0 admitted", "1 waits"), (1,))
+    assert (contiguous.events, contiguous.waiting) == ((ReplayEvent(admitted, 0), ReplayEvent(waits, 1)), (1,))
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,9 @@ import torch
 from helpers.catalog import WorkbookError
 from helpers.techniques.quantization import Grid, QuantizedLinear, replace_linears
 from helpers.techniques.quantization import awq as module
-from helpers.techniques.quantization.awq import (
-    CHOICES,
-    ablation,
-    awq,
-    clip_weight,
-    heavy_tailed_layer,
-    kept_channels,
-    round_keeping,
-    salience_scale,
-    search_scale,
-)
-from helpers.techniques.quantization.calibration import Seen, layer_by_layer, output_error
+from helpers.techniques.quantization.awq import awq, clip_weight, salience_scale, search_scale
+from helpers.techniques.quantization.calibration import InputStatistics, layer_by_layer, output_error
+from helpers.techniques.quantization.salience import CHOICES, ablation, heavy_tailed_layer, kept_channels, round_keeping
 from tests.techniques.quantization.tiny import correlated_inputs, damage, logits, tiny_llama, token_batches
 
 GRID = Grid(3, 8)
@@ -27,7 +18,7 @@ GRID = Grid(3, 8)
 
 def problem(seed=0):
     """A weight [16, 24], and inputs of very unequal channels."""
-    seen = Seen(24)
+    seen = InputStatistics(24)
     seen.add(correlated_inputs(seed=seed))
     return torch.randn(16, 24, generator=torch.Generator().manual_seed(seed + 1)), seen
 
@@ -161,7 +152,7 @@ BAD = [
     (lambda: clip_weight(WEIGHT * torch.nan, SEEN.hessian, GRID), "NaN or infinite"),
     (lambda: search_scale([torch.ones(3, 8)], SEEN, GRID), "a Hessian of shape [24, 24] for rows of 8"),
     (lambda: search_scale([WEIGHT * torch.inf], SEEN, GRID), "NaN or infinite"),
-    (lambda: search_scale([WEIGHT], Seen(24), GRID), "no calibration tokens"),
+    (lambda: search_scale([WEIGHT], InputStatistics(24), GRID), "no calibration tokens"),
     (lambda: kept_channels("saliance", WEIGHT, SEEN.mean_abs), "unknown choice 'saliance'"),
     (lambda: kept_channels("random", WEIGHT, SEEN.mean_abs, share=0), "share is 0"),
     (lambda: awq(tiny_llama(), token_batches(), Grid(3, 7)), "groups of 7"),

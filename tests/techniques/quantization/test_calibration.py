@@ -7,7 +7,7 @@ import torch
 
 from helpers.catalog import WorkbookError
 from helpers.techniques.quantization import dense_linears
-from helpers.techniques.quantization.calibration import Seen, decoder_layers, layer_by_layer, output_error
+from helpers.techniques.quantization.calibration import InputStatistics, decoder_layers, layer_by_layer, output_error
 from tests.techniques.quantization.tiny import correlated_inputs, tiny_llama, token_batches
 
 
@@ -81,7 +81,7 @@ def test_output_error_is_the_mean_over_tokens():
 
 
 def infinite():
-    Seen(4).add(torch.full((1, 4), float("inf")))
+    InputStatistics(4).add(torch.full((1, 4), float("inf")))
 
 
 BAD = [

@@ -8,7 +8,7 @@ import torch
 from helpers.catalog import WorkbookError
 from helpers.techniques.quantization import Grid, QuantizedLinear, dense_linears, replace_linears
 from helpers.techniques.quantization import gptq as module
-from helpers.techniques.quantization.calibration import Seen, layer_by_layer, output_error
+from helpers.techniques.quantization.calibration import InputStatistics, layer_by_layer, output_error
 from helpers.techniques.quantization.gptq import gptq, gptq_model, inverse_factor
 from tests.techniques.quantization.tiny import correlated_inputs, damage, tiny_llama, token_batches
 
@@ -162,6 +162,6 @@ def test_the_worked_number():
 
 
 def test_a_seen_hessian_fits():
-    seen = Seen(24)
+    seen = InputStatistics(24)
     seen.add(correlated_inputs())
     torch.testing.assert_close(seen.hessian, problem()[1])

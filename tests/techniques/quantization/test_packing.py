@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.formats import number_format
-from helpers.techniques.quantization.grids import Grid, Scales
+from helpers.techniques.quantization.grids import Grid, GridScales
 from helpers.techniques.quantization.packing import QuantizedTensor, pack, storage_bits, unpack
 
 
@@ -127,4 +127,4 @@ def test_zero_points_must_be_codes(zero):
     grid, scale = Grid(4, "row"), torch.ones(2, 1)
     codes = torch.zeros(2, 8, dtype=torch.uint8)
     with pytest.raises(WorkbookError, match="zero points that are not codes"):
-        QuantizedTensor.from_codes(codes, Scales(scale, torch.full((2, 1), zero)), grid, torch.float32)
+        QuantizedTensor.from_codes(codes, GridScales(scale, torch.full((2, 1), zero)), grid, torch.float32)

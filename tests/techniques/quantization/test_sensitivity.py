@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.catalog import WorkbookError
 from helpers.techniques.quantization import Grid, QuantizedLinear, dense_linears, model_bytes, swapped
 from helpers.techniques.quantization import sensitivity as module
-from helpers.techniques.quantization.sensitivity import Option, Plan, apply, choose_bits, measure
+from helpers.techniques.quantization.sensitivity import BitPlan, Option, apply, choose_bits, measure
 from tests.techniques.quantization.tiny import damage, tiny_llama
 
 OPTION = st.builds(Option, st.integers(2, 8), st.integers(0, 60), st.integers(-20, 100).map(lambda loss: loss / 8))
@@ -49,6 +49,7 @@ def test_greedy_would_have_failed():
     assert choose_bits(options, 100).bits == {"a": 2, "b": 4, "c": 4}
 
 
+@pytest.mark.all
 def test_two_hundred_units_of_a_few_shapes_are_quick_to_settle():
     shapes = (4096 * 4096, 4096 * 1024, 4096 * 14336)
     options = {
@@ -103,13 +104,13 @@ def test_the_plan_is_applied_to_the_byte_and_beats_one_width_for_all(unit):
     assert all(
         linear.stored.grid.bits == plan.bits[name if unit == "linear" else name[:14]] for name, linear in packed.items()
     )
-    uniform = apply(model, Plan(dict.fromkeys(options, 4), budget, 0.0), group=16)
+    uniform = apply(model, BitPlan(dict.fromkeys(options, 4), budget, 0.0), group=16)
     assert model_bytes(mixed) <= model_bytes(uniform)
     assert plan.loss <= sum(choices[1].loss for choices in options.values())
 
 
 def test_the_text_of_a_plan():
-    plan = Plan({"a": 2, "b": 4, "c": 4}, 12345, 0.25)
+    plan = BitPlan({"a": 2, "b": 4, "c": 4}, 12345, 0.25)
     assert str(plan) == "1 x 2 bits, 2 x 4 bits: 12,345 B, forecast +0.2500"
 
 
@@ -123,7 +124,7 @@ BAD = [
     (lambda: choose_bits({"a": [Option(2, -5, 0.1)]}, 99), "a has [Option"),
     (lambda: measure(tiny_llama(), damage, unit="linears"), "unknown unit 'linears'"),
     (lambda: measure(tiny_llama(), damage, widths=(1,)), "bits is 1"),
-    (lambda: apply(tiny_llama(), Plan({"model.layers.7": 4}, 0, 0.0)), "unknown unit 'model.layers.7'"),
+    (lambda: apply(tiny_llama(), BitPlan({"model.layers.7": 4}, 0, 0.0)), "unknown unit 'model.layers.7'"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.memory.measure import rank_step
-from helpers.techniques.zero.deepspeed_engine import DeepSpeed, loaded
-from helpers.techniques.zero.engines import FSDP2, whole
+from helpers.techniques.zero.deepspeed import DeepSpeed, loaded
+from helpers.techniques.zero.fsdp2 import FSDP2, whole
 from tests.techniques.zero import cases
 
 MAKERS = {
@@ -87,6 +88,35 @@ def in_turn(names: list[str], steps: int = 5) -> list[list[float]]:
             dist.all_reduce(mean)
             found.append(mean.item() / dist.get_world_size())
     return losses
+
+
+def unnamed_bytes(name: str) -> int:
+    """Bytes of the tensors that DeepSpeed's optimizer reaches by any attribute, and that `holds()` does not name.
+
+    Without single numbers: norms and flags.
+    """
+    engine = engine_of(name, "wide", "adamw")
+    cases.loss_of(engine.model, next(cases.batches())[: cases.ROWS // dist.get_world_size()]).backward()
+    named = {t.untyped_storage()._cdata for tensors in engine.holds().values() for t in tensors}
+    found = {t.untyped_storage()._cdata: t for t in reachable(engine.engine.optimizer, set()) if t.numel() > 1}
+    return sum(tensor.untyped_storage().nbytes() for key, tensor in found.items() if key not in named)
+
+
+def reachable(thing: object, seen: set[int]) -> Iterator[torch.Tensor]:
+    """Every tensor in lists, dicts and DeepSpeed's own objects, however deep, but not in modules."""
+    if id(thing) in seen or isinstance(thing, torch.nn.Module):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, torch.Tensor):
+        yield from () if thing.is_meta else (thing,)
+        return
+    inside = thing if isinstance(thing, (list, tuple, set, frozenset)) else ()
+    if isinstance(thing, Mapping):
+        inside = thing.values()
+    elif type(thing).__module__.startswith("deepspeed.runtime"):
+        inside = vars(thing).values()
+    for part in tuple(inside):
+        yield from reachable(part, seen)
 
 
 def knowing_the_ranks() -> None:

@@ -12,23 +12,22 @@ import torch.distributed as dist
 
 from helpers.catalog import WorkbookError
 from helpers.techniques.zero import Zero3, fake_ranks
-from helpers.techniques.zero.deepspeed_engine import DeepSpeed, loaded
-from helpers.techniques.zero.engines import FSDP2
+from helpers.techniques.zero.deepspeed import DeepSpeed, loaded
+from helpers.techniques.zero.fsdp2 import FSDP2
 from tests.techniques.zero import cases, engine_cases
 
 MISSING = find_spec("deepspeed") is None and not os.environ.get("CI")
 needs_deepspeed = pytest.mark.skipif(MISSING, reason="the package deepspeed is not installed")
-FAST = ("fsdp2", "deepspeed-2", "deepspeed-3")
+FAST, FOUR = ("fsdp2",), ("fsdp2", "deepspeed-2", "deepspeed-3")
 
 
-def engines(fast, names=tuple(engine_cases.MAKERS)):
-    """Parameters of a test: those not in `fast` are for the slow run, DeepSpeed's for where it is installed."""
+def engines(fast, names=tuple(engine_cases.MAKERS), rest=pytest.mark.all):
+    """Parameters of a test: those not in `fast` get the mark `rest`, DeepSpeed's need it installed."""
     marks = {False: (), True: (needs_deepspeed,)}
-    slow = {False: (pytest.mark.slow,), True: ()}
-    return [pytest.param(name, marks=marks["deepspeed" in name] + slow[name in fast]) for name in names]
+    return [pytest.param(name, marks=marks["deepspeed" in name] + (() if name in fast else (rest,))) for name in names]
 
 
-@pytest.fixture(params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(params=[2, pytest.param(4, marks=pytest.mark.all)])
 def ranks(request):
     return request.getfixturevalue(f"ranks{request.param}")
 
@@ -47,12 +46,12 @@ def test_two_ranks_train_as_one_process(ranks2, name):
     same_training(ranks2, name, "tied", "adamw")
 
 
-@pytest.mark.parametrize("name", engines((), FAST))
+@pytest.mark.parametrize("name", engines((), FOUR, rest=pytest.mark.slow))
 def test_four_ranks_train_as_one_process(ranks4, name):
     same_training(ranks4, name, "llama", "momentum")
 
 
-@pytest.mark.parametrize("name", engines(["fsdp2"], FAST))
+@pytest.mark.parametrize("name", engines(["fsdp2"], FOUR))
 def test_without_clipping_the_training_is_another(ranks2, name):
     """The comparison can fail."""
     with pytest.raises(AssertionError):
@@ -107,6 +106,7 @@ def test_fsdp2_peaks_where_ours_does(ranks2):
     assert theirs.peak_bytes == pytest.approx(ours.peak_bytes, rel=0.1)
 
 
+@pytest.mark.slow
 @needs_deepspeed
 def test_deepspeed_has_a_copy_of_its_shard_even_of_an_fp32_model(ranks2):
     model = cases.build("wide")
@@ -120,6 +120,14 @@ def test_deepspeed_has_a_copy_of_its_shard_even_of_an_fp32_model(ranks2):
             assert step.before["gradients"] == (whole // 2 if stage == 3 else 0)  # stage 3 keeps the room
 
 
+@pytest.mark.slow
+@needs_deepspeed
+@pytest.mark.parametrize("name", ["deepspeed-2", "deepspeed-2 host", "deepspeed-3", "deepspeed-3 host"])
+def test_no_buffer_of_deepspeed_s_is_missed(ranks2, name):
+    """Its attributes are known by name: a release that adds one turns this red."""
+    assert ranks2.run(engine_cases.unnamed_bytes, name) == [0, 0]
+
+
 @needs_deepspeed
 def test_deepspeed_s_host_holds_the_shard(ranks2):
     for step in ranks2.run(engine_cases.third_step, "deepspeed-2 host", "wide"):
@@ -128,6 +136,7 @@ def test_deepspeed_s_host_holds_the_shard(ranks2):
         assert step.after_backward["host"] == pytest.approx(4 * shard, rel=0.02)
 
 
+@pytest.mark.slow
 @needs_deepspeed
 @pytest.mark.parametrize(
     ("name", "passes"), [("deepspeed-0", 2), ("deepspeed-1", 3), ("deepspeed-2", 3), ("deepspeed-1 reduce", 2)]
@@ -139,6 +148,7 @@ def test_deepspeed_all_reduces_what_could_be_scattered(ranks2, name, passes):
     assert not step.traffic.of("reduce_scatter").calls
 
 
+@pytest.mark.slow
 @needs_deepspeed
 def test_deepspeed_s_stage_3_scatters(ranks2):
     (step, *_) = ranks2.run(engine_cases.third_step, "deepspeed-3", "wide")
@@ -147,6 +157,7 @@ def test_deepspeed_s_stage_3_scatters(ranks2):
     assert whole < step.traffic.of("all_gather").payload_bytes <= 2 * whole
 
 
+@pytest.mark.slow
 @needs_deepspeed
 def test_a_bf16_model_s_states_are_fp32_under_deepspeed_only(ranks2):
     fsdp2, deepspeed = ranks2.run(engine_cases.states_of_a_bf16_model)[0]

@@ -74,11 +74,11 @@ def test_two_ranks_tell_what_they_hold_and_send(ours):
     "words",
     [
         ("--stage", "0"),
-        ("--stage", "1"),
-        ("--stage", "2"),
-        ("--engine", "fsdp2"),
         ("--engine", "fsdp2", "--stage", "2"),
-        pytest.param(("--engine", "deepspeed"), marks=needs_deepspeed),
+        pytest.param(("--stage", "1"), marks=pytest.mark.all),
+        pytest.param(("--stage", "2"), marks=pytest.mark.all),
+        pytest.param(("--engine", "fsdp2"), marks=pytest.mark.all),
+        pytest.param(("--engine", "deepspeed"), marks=[needs_deepspeed, pytest.mark.all]),
     ],
 )
 def test_every_engine_trains_alike(ours, words):
@@ -86,6 +86,7 @@ def test_every_engine_trains_alike(ours, words):
     assert losses_of(done) == pytest.approx(losses_of(ours), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_it_leaves_before_the_interpreter_ends():
     """Where a thread of Gloo's, kept by FSDP2's caches, would abort a process whose work is done."""
     code = (

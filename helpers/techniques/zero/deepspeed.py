@@ -1,4 +1,4 @@
-"""DeepSpeed, where ZeRO comes from, on the same model: its stages 0 to 3 behind the interface of our own engines."""
+"""DeepSpeed, where ZeRO comes from, on the same model: its stages 0 to 3 behind the interface of our engines."""
 
 from __future__ import annotations
 
@@ -6,24 +6,30 @@ import importlib
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ...catalog.errors import WorkbookError, unknown_name
+from ...memory.closed_form.zero import BUCKET_BYTES
 from .configs import zero_section
-from .ddp import Make
-from .flat import BUCKET_BYTES, same_start, trainable, world
-from .held import states_of
+from .ddp import Make, optimizer_states
+from .flat import broadcast_model, trainable, world
 from .stage3 import decoder_layers, units
 
-# What DeepSpeed's own optimizers call them; whatever else they hold is in "buckets".
+# What DeepSpeed's own optimizers call them.
 MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")
 GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer")
+BUFFERS = (
+    "param_buffer_of_bit16_for_cpu_offload_groups",
+    "temp_grad_buffer_for_cpu_offload",
+    "temp_grad_buffer_for_gpu_offload",
+)
 INSTALL = "pip install deepspeed, on Linux, then restart the kernel"
 
 
@@ -46,7 +52,7 @@ class DeepSpeed:
         host: bool = False,
         **options: Any,
     ) -> None:
-        same_start(model)
+        broadcast_model(model)
         parameters = trainable(model)
         package = loaded(parameters[0].device)
         _require_known(package, stage, options)
@@ -62,7 +68,7 @@ class DeepSpeed:
         self.engine, *_ = package.initialize(
             model=model, optimizer=make(parameters), config=config, dist_init_required=False
         )
-        self.model = self.engine if stage else model
+        self.model, self.optimizer = self.engine if stage else model, self.engine.basic_optimizer
 
     def step(self) -> Tensor:
         if self.stage:
@@ -74,22 +80,29 @@ class DeepSpeed:
         return norm
 
     def holds(self) -> dict[str, list[Tensor]]:
-        """This rank's tensors by category, for `helpers.memory.measure.held`; "buckets" is what ours have not."""
-        model, outer, inner = list(self.model.parameters()), self.engine.optimizer, self.engine.basic_optimizer
+        """This rank's tensors by category, for `helpers.memory.measure.held`; only DeepSpeed has "buckets"."""
+        model = list(self.model.parameters())
         shards = [p.ds_tensor for p in model if hasattr(p, "ds_tensor")]
-        masters, gradients = (
-            [*tensors_in([getattr(outer, name, ()) for name in names], set())] for names in (MASTERS, GRADIENTS)
-        )
+        outer = self.engine.optimizer
+        masters, gradients, buffers = (tensors_of(outer, names) for names in (MASTERS, GRADIENTS, BUFFERS))
         gradients += [p.grad for p in (*model, *masters) if p.grad is not None]
+        for bucket in getattr(outer, "ipg_buckets", {}).values():
+            buffers += tensors_of(bucket, ["buffer"])
         found = {"parameters": [*model, *shards, *self.model.buffers()]}
+        states = [*optimizer_states(self.optimizer), *masters]
         if self.host:
-            return {**found, "host": [*states_of(inner), *masters, *gradients], "buckets": [*tensors_in(outer, set())]}
-        states = [*states_of(inner), *masters]
-        return {**found, "gradients": gradients, "optimizer": states, "buckets": [*tensors_in(outer, set())]}
+            return {**found, "host": states + gradients, "buckets": buffers}
+        return {**found, "gradients": gradients, "optimizer": states, "buckets": buffers}
 
     def close(self) -> None:
         """Take DeepSpeed's hooks off the model, which is of no use then: its parameters stay sharded."""
         self.engine.destroy()
+
+
+def tensors_of(owner: object, names: Iterable[str]) -> list[Tensor]:
+    """The tensors in those attributes that `owner` has, also within lists and dicts."""
+    leaves = tree_leaves([getattr(owner, name, ()) for name in names])
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_meta]
 
 
 def zero_options(model: nn.Module, stage: int, bucket_bytes: int, host: bool) -> dict[str, Any]:
@@ -101,7 +114,7 @@ def zero_options(model: nn.Module, stage: int, bucket_bytes: int, host: bool) ->
 
 
 def _require_known(package: ModuleType, stage: object, options: Mapping[str, Any]) -> None:
-    """DeepSpeed answers with pages of pydantic."""
+    """In one sentence; DeepSpeed's own message is pages of pydantic."""
     if isinstance(stage, bool) or stage not in range(4):
         raise WorkbookError(f"stage is {stage!r}", "0, 1, 2 or 3", "pass stage=3")
     fields = package.runtime.zero.config.DeepSpeedZeroConfig.model_fields
@@ -111,27 +124,8 @@ def _require_known(package: ModuleType, stage: object, options: Mapping[str, Any
             raise unknown_name("setting of zero_optimization", name, allowed)
 
 
-def tensors_in(thing: object, seen: set[int]) -> Iterator[Tensor]:
-    """Every tensor in lists, tables and DeepSpeed's own objects, however deep, but not in modules."""
-    if id(thing) in seen or isinstance(thing, nn.Module):
-        return
-    seen.add(id(thing))
-    if isinstance(thing, Tensor):
-        yield from () if thing.is_meta else (thing,)
-        return
-    inside: Iterable = ()
-    if isinstance(thing, Mapping):
-        inside = thing.values()
-    elif isinstance(thing, (list, tuple, set, frozenset)):
-        inside = thing
-    elif type(thing).__module__.startswith("deepspeed.runtime"):
-        inside = getattr(thing, "__dict__", {}).values()
-    for one in tuple(inside):
-        yield from tensors_in(one, seen)
-
-
 def loaded(device: torch.device) -> ModuleType:
-    """DeepSpeed for `device`, quiet, and on this process's present group; WorkbookError where it is not installed."""
+    """The package for `device`, quiet, and on this process's present group; WorkbookError if it is not installed."""
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     try:
@@ -158,4 +152,4 @@ def _join(package: ModuleType) -> None:
     groups = importlib.import_module("deepspeed.utils.groups")
     if getattr(package, "_workbook_group", dist.group.WORLD) is not dist.group.WORLD:
         groups._release_process_group_references()
-    package._workbook_group = dist.group.WORLD
+    setattr(package, "_workbook_group", dist.group.WORLD)  # noqa: B010 - no attribute that a type checker knows

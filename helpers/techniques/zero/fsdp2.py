@@ -1,4 +1,4 @@
-"""The field's own stage 3 on the same model: FSDP2, PyTorch's `fully_shard`. DeepSpeed is in `deepspeed_engine`."""
+"""FSDP2, PyTorch's own stage 3, on the same model and behind the interface of our engines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ...catalog.errors import WorkbookError
-from .ddp import Make
-from .flat import same_start, trainable, world
-from .held import states_of
+from .ddp import Make, optimizer_states
+from .flat import broadcast_model, trainable, world
 from .stage3 import decoder_layers
 
 
@@ -35,7 +34,7 @@ class FSDP2:
         reshard_after_forward: bool = True,
         policy: MixedPrecisionPolicy | None = None,
     ) -> None:
-        same_start(model)
+        broadcast_model(model)
         self.model, self.clip = model, clip
         layers = list(decoder_layers(model) if layers is None else layers)
         _require_owned(layers)
@@ -44,7 +43,7 @@ class FSDP2:
         for layer in layers:
             fully_shard(layer, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-        self.shards = trainable(model)  # these live on while gathered parameters take their place in the model
+        self.shards = trainable(model)  # kept while gathered parameters replace them in the model
         self.optimizer = make(self.shards)
 
     def step(self) -> Tensor:
@@ -59,7 +58,7 @@ class FSDP2:
         return {
             "parameters": [local(tensor) for tensor in weights],
             "gradients": [local(p.grad) for p in self.shards if p.grad is not None],
-            "optimizer": [local(tensor) for tensor in states_of(self.optimizer)],
+            "optimizer": [local(tensor) for tensor in optimizer_states(self.optimizer)],
         }
 
 

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from helpers.catalog import WorkbookError
 from helpers.small_lm import load, perplexity, recall
-from helpers.small_lm.card import compared, score, shipped_scores
 from helpers.small_lm.language import TOKEN_ID
-from helpers.small_lm.loading import CHECKPOINT, ENVIRONMENT
+from helpers.small_lm.model import CHECKPOINT, ENVIRONMENT
+from helpers.small_lm.training import compared, score, shipped_scores
 
 
 @pytest.fixture(scope="module")
