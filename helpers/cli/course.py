@@ -86,7 +86,7 @@ def _publish_flags(parser: argparse.ArgumentParser) -> None:
 
 def _sample_class(arguments: argparse.Namespace) -> int:
     root = workbook_root()
-    from ..course.sample_class import sample_class
+    from ..grading.sample_class import sample_class
 
     return sample_class(arguments.lab, root, arguments.out)
 
@@ -98,7 +98,7 @@ def _sample_class_flags(parser: argparse.ArgumentParser) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     root = workbook_root()
-    from ..course.check import check
+    from ..grading.check import check
 
     return check(arguments.lab, root)
 

@@ -32,7 +32,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def _grade(arguments: argparse.Namespace) -> int:
     root = workbook_root()
-    from ..course.grade.batch import Options, grade
+    from ..grading.batch import Options, grade
 
     options = Options(
         seed=arguments.seed,

@@ -1,25 +1,22 @@
-"""What an instructor runs: build the notebooks, release the labs, check one learner's lab, keep both honest.
+"""What an author runs: build the notebooks, release the labs, keep both honest.
 
-Each name in `__all__` is a module; importing the room imports none of them. This room may import every other;
-no other room imports it (`helpers.cli` does).
+Each name in `__all__` is a module; importing the room imports none of them. This room imports catalog, memory,
+techniques, lesson and small_lm; grading and cli import it.
 
-    from helpers.course import build, check, release
+    from helpers.course import build, release
     build.build(["02"], root)      # run notebooks/02_*.ipynb and solutions/02_*.ipynb, store their outputs
-    check.check("02", root)        # grade labs/02_*.ipynb; 0 when every check passed
+    release.release(root)          # write labs/ from solutions/
 """
 
 __all__ = [
-    "assemble",
     "build",
-    "check",
     "doctor",
-    "grading",
     "kernel",
+    "lab_cells",
     "lint",
     "mutants",
     "notebook",
     "publish",
     "record",
     "release",
-    "report",
 ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course import address, grading
+from helpers.course import address, lab_cells
 from helpers.course import notebook as nb
 from helpers.course.doctor import needs
 
@@ -96,8 +96,8 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
     if path.parent.name == "notebooks" or needs.states_needs(notebook.metadata):
         yield from (("needs", message) for message in _needs(notebook))
     try:
-        grading.require_ids(notebook, path.name)
-        grading.exercises(notebook)
+        lab_cells.require_ids(notebook, path.name)
+        lab_cells.exercises(notebook)
     except WorkbookError as error:
         yield "exercises", f"{error.what}; expected: {error.expected}"
 
@@ -192,23 +192,23 @@ def _definitions(cell: NotebookNode) -> int:
 
 def _not_schema_3(cell: NotebookNode) -> bool:
     found = cell.metadata["nbgrader"]
-    return found.get("schema_version") != 3 or not set(found) <= grading.SCHEMA_KEYS
+    return found.get("schema_version") != 3 or not set(found) <= lab_cells.SCHEMA_KEYS
 
 
 def _unlocked(cell: NotebookNode) -> bool:
-    return cell.metadata["nbgrader"].get("locked") is not True or not grading.points(cell) > 0
+    return cell.metadata["nbgrader"].get("locked") is not True or not lab_cells.points(cell) > 0
 
 
 def _rubric_off(cell: NotebookNode) -> str:
     """How the rubric is off: it has one to four texts, each '1 point: what for', that add up to the cell's points."""
-    lines = grading.rubric(cell)
+    lines = lab_cells.rubric(cell)
     bad = [line for line in lines if not re.fullmatch(RUBRIC, str(line))]
     if bad:
         return repr(bad[0])
     if len(lines) > MOST_RUBRIC:
         return f"{len(lines)} texts"
     total = sum(float(str(line).partition(" ")[0]) for line in lines)
-    return "" if total == grading.points(cell) else f"{total:g} points of {grading.points(cell):g}"
+    return "" if total == lab_cells.points(cell) else f"{total:g} points of {lab_cells.points(cell):g}"
 
 
 def _reads_as_list(cell: NotebookNode) -> str:
@@ -240,25 +240,25 @@ RULES = (
     Rule("shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"),
     Rule("stable-output", _is_compared, _unstable, "the output differs between runs, it holds"),
     Rule("stable-calls", _is_compared, _has(UNSTABLE_CALL), f"does not survive nbval: tag it {nb.IGNORE_TAG}"),
-    Rule("check-locked", grading.is_check, _unlocked, "a check cell is locked and has points"),
-    Rule("check-compared", grading.is_check, lambda c: not _is_compared(c), "a check's output must be compared"),
+    Rule("check-locked", lab_cells.is_check, _unlocked, "a check cell is locked and has points"),
+    Rule("check-compared", lab_cells.is_check, lambda c: not _is_compared(c), "a check's output must be compared"),
     Rule(
         "check-prints",
-        grading.is_check,
+        lab_cells.is_check,
         _only_verdicts,
         "print the values: 'ok' compares equal for any answer",
     ),
-    Rule("check-ends", grading.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
-    Rule("check-asserts", grading.is_check, _asserts_nothing, "no assert with a message that helps the learner"),
+    Rule("check-ends", lab_cells.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
+    Rule("check-asserts", lab_cells.is_check, _asserts_nothing, "no assert with a message that helps the learner"),
     Rule(
         "check-rubric",
-        grading.is_check,
+        lab_cells.is_check,
         _rubric_off,
         "metadata.workbook.rubric is 1 to 4 texts like '1 point: the last page counts', for all its points",
     ),
     Rule(
         "answer-single",
-        grading.is_answer,
+        lab_cells.is_answer,
         lambda c: _definitions(c) != 1,
         "an answer is one function or class",
     ),

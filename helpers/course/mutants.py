@@ -21,12 +21,14 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from helpers.catalog.errors import WorkbookError, unknown_name
-from helpers.course import grading
+from helpers.course import lab_cells
 from helpers.course import notebook as nb
-from helpers.course.kernel import RunCell, error_in, kernel
+from helpers.course.forked_cells import CellRun, Trial, run_in_forks
 from helpers.course.release import stub
 
-Exercises = tuple[grading.Exercise, ...]
+Exercises = tuple[lab_cells.Exercise, ...]
+STORED_SEED = "0"  # what the stored outputs were drawn with
+Definition = ast.FunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def mutant(grade_id: str, *, feedback: str) -> Callable[[Callable], Callable]:
 def load_mutants(path: Path) -> tuple[Mutant, ...]:
     """The mutants in a file, in order. WorkbookError where an argument is no plain string."""
     source = path.read_text(encoding="utf-8")
-    nodes = [node for node in ast.parse(source).body if getattr(node, "decorator_list", None)]
+    nodes = [node for node in ast.parse(source).body if isinstance(node, Definition) and node.decorator_list]
     return tuple(_mutant(node, source, f"{path.name}:{node.lineno}") for node in nodes)
 
 
@@ -56,98 +58,120 @@ def find_mutants(lab_path: Path) -> Path:
     return lab_path.parent / "mutants" / f"lab_{lab_path.stem.partition('_')[0]}.py"
 
 
-def problems(lab_path: Path, least: int = 2) -> list[str]:
+def problems(lab_path: Path, least: int = 2, seed: str = STORED_SEED) -> list[str]:
     """Everything wrong with a worked lab's checks; its test demands an empty list.
 
-    In one kernel, through the lab's own check cells: the solution must pass every check, each untouched stub
-    must fail its checks, each mutant must fail with its sentence, and every exercise has `least` mutants.
+    Through the lab's own check cells, with the inputs of `seed`: the solution must pass every check, each untouched
+    stub must fail its checks, each mutant must fail with its sentence, and every exercise has `least` mutants.
+    With the stored seed the solution prints what is stored, with another one something else.
     """
     lab, mutants = nb.read(lab_path), load_mutants(find_mutants(lab_path))
-    return lacking(lab_path, least) or list(_trial_problems(lab, grading.exercises(lab), mutants, lab_path.parent))
+    return lacking(lab_path, least) or list(_trial_problems(lab, mutants, lab_path.parent, seed))
 
 
 def lacking(lab_path: Path, least: int = 2) -> list[str]:
     """Mutants of no exercise, and exercises with fewer than `least`: what is wrong before anything runs."""
     lab, mutants = nb.read(lab_path), load_mutants(find_mutants(lab_path))
-    grading.require_ids(lab, lab_path.name)
-    exercises = grading.exercises(lab)
+    lab_cells.require_ids(lab, lab_path.name)
+    exercises = lab_cells.exercises(lab)
     return _misplaced(exercises, mutants) + _too_few(exercises, mutants, least)
 
 
-def _trial_problems(
-    lab: NotebookNode, exercises: Exercises, mutants: tuple[Mutant, ...], folder: Path
-) -> Iterator[str]:
-    with kernel(folder, cell_timeout_s=60) as run:
-        for _, cell in nb.code_cells(lab):
-            error = error_in(run(cell.source))
-            if error is not None:
-                yield f"the solution fails at {nb.first_line(cell.source)!r}: {error.ename}: {error.evalue}"
-                return
-        for exercise in exercises:
-            yield from _exercise_problems(run, exercise, mutants)
+def _trial_problems(lab: NotebookNode, mutants: tuple[Mutant, ...], folder: Path, seed: str) -> Iterator[str]:
+    cells = [cell for _, cell in nb.code_cells(lab)]
+    attempts = [one for exercise in lab_cells.exercises(lab) for one in _attempts(exercise, mutants)]
+    ran = run_in_forks(folder, [cell.source for cell in cells], [one.trial for one in attempts], seed=seed)
+    printed = {}
+    for cell, run in zip(cells, ran.before, strict=False):
+        if run.error:
+            yield f"the solution fails at {nb.first_line(cell.source)!r}: {run.error}"
+            return
+        printed[cell.id] = run.printed
+        if lab_cells.is_check(cell):
+            yield from _of_the_solution(cell, run, is_stored_seed=seed == STORED_SEED)
+    for attempt, runs in zip(attempts, ran.trials, strict=True):
+        yield from attempt.problems(runs, printed)
 
 
-def _exercise_problems(run: RunCell, exercise: grading.Exercise, mutants: tuple[Mutant, ...]) -> Iterator[str]:
-    answers = {grading.grade_id(cell): cell.source for cell in exercise.answers}
-    solved = _try(run, exercise, exercise.answers[0].source)
-    yield from (f"{exercise.title}: the solution fails: {why}" for why in solved)
+def _of_the_solution(check: NotebookNode, run: CellRun, is_stored_seed: bool) -> Iterator[str]:
+    """What is wrong with a check that the solution passed: it prints what is stored, for the stored seed alone."""
+    difference = _failure(run, _stored(check))
+    if is_stored_seed and difference:
+        yield f"the solution fails {lab_cells.grade_id(check)!r}: {difference}"
+    if not is_stored_seed and not difference:
+        yield f"{lab_cells.grade_id(check)!r} draws nothing: it prints the same with another seed"
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """An answer that must fail: a mutant, or (`mutant` None) the stub of the answer `key`."""
+
+    exercise: lab_cells.Exercise
+    key: str
+    mutant: Mutant | None
+    trial: Trial
+
+    def problems(self, runs: tuple[CellRun, ...], printed: dict[str, str]) -> Iterator[str]:
+        """What is wrong with how the answer and its checks ran; `printed` is what the solution's checks print."""
+        answer, *checks = runs
+        failures = [_failure(run, printed[check.id]) for check, run in zip(self.exercise.checks, checks, strict=False)]
+        if answer.error:
+            failures = [answer.error]
+        failed = [failure for failure in failures if failure]
+        if self.mutant is None:
+            if len(failed) < len(failures):
+                yield f"{self.exercise.title}: a check passes although {self.key!r} is untouched"
+        elif not failed:
+            yield f"{self.mutant.where}: survives, no check of {self.exercise.title!r} fails"
+        elif not any(self.mutant.feedback in failure for failure in failed):
+            yield f"{self.mutant.where}: fails without its sentence {self.mutant.feedback!r}: {failed[0]}"
+
+
+def _attempts(exercise: lab_cells.Exercise, mutants: tuple[Mutant, ...]) -> Iterator[_Attempt]:
+    """Every stub of the exercise, and every mutant: the answer replaced, then its checks."""
+    answers = {lab_cells.grade_id(cell): cell.source for cell in exercise.answers}
+    checks = tuple(check.source for check in exercise.checks)
     for key, source in answers.items():
-        if len(_try(run, exercise, stub(source), restore=source)) < len(exercise.checks):
-            yield f"{exercise.title}: a check passes although {key!r} is untouched"
-    for mutant in (one for one in mutants if one.grade_id in answers):
-        failures = _try(run, exercise, mutant.source, restore=answers[mutant.grade_id])
-        if not failures:
-            yield f"{mutant.where}: survives, no check of {exercise.title!r} fails"
-        elif not any(mutant.feedback in failure for failure in failures):
-            yield f"{mutant.where}: fails without its sentence {mutant.feedback!r}: {failures[0]}"
+        yield _Attempt(exercise, key, None, Trial((stub(source), *checks)))
+    for one in mutants:
+        if one.grade_id in answers:
+            yield _Attempt(exercise, one.grade_id, one, Trial((one.source, *checks), until=one.feedback))
 
 
-def _try(run: RunCell, exercise: grading.Exercise, answer: str, restore: str = "") -> list[str]:
-    """Each failing check's message for one answer; then the right answer is put back."""
-    broken = error_in(run(answer))
-    failures = [_failure(check, run(check.source)) for check in exercise.checks]
-    if broken is not None:
-        failures = [f"{broken.ename}: {broken.evalue}"] * len(failures)
-    if restore:
-        run(restore)
-    return [failure for failure in failures if failure]
+def _failure(run: CellRun, right: str) -> str:
+    """Why a check cell would fail under nbval, or '': an exception, or other printed lines."""
+    return run.error or ("" if run.printed == right else f"printed {run.printed!r} instead of {right!r}")
 
 
-def _failure(check: NotebookNode, outputs: list[NotebookNode]) -> str:
-    """Why a check cell would fail under nbval, or an empty string: an exception, or other printed lines."""
-    error = error_in(outputs)
-    if error is not None:
-        return f"{error.ename}: {error.evalue}"
-    stored, fresh = _text(check.outputs), _text(outputs)
-    return "" if fresh == stored else f"printed {fresh!r} instead of {stored!r}"
-
-
-def _text(outputs: list[NotebookNode]) -> str:
-    return "".join(output.text for output in outputs if output.output_type == "stream")
+def _stored(check: NotebookNode) -> str:
+    return "".join(output.text for output in check.outputs if output.get("name") == "stdout")
 
 
 def _misplaced(exercises: Exercises, mutants: tuple[Mutant, ...]) -> list[str]:
-    ids = [grading.grade_id(cell) for exercise in exercises for cell in exercise.answers]
+    ids = [lab_cells.grade_id(cell) for exercise in exercises for cell in exercise.answers]
     return [f"{one.where}: {unknown_name('answer', one.grade_id, ids)}" for one in mutants if one.grade_id not in ids]
 
 
 def _too_few(exercises: Exercises, mutants: tuple[Mutant, ...], least: int) -> list[str]:
     counts = [
-        (exercise, sum(one.grade_id in map(grading.grade_id, exercise.answers) for one in mutants))
+        (exercise, sum(one.grade_id in map(lab_cells.grade_id, exercise.answers) for one in mutants))
         for exercise in exercises
     ]
     return [f"{exercise.title}: {n} mutants, at least {least} wanted" for exercise, n in counts if n < least]
 
 
-def _mutant(node: ast.FunctionDef | ast.ClassDef, source: str, where: str) -> Mutant:
+def _mutant(node: Definition, source: str, where: str) -> Mutant:
     call = node.decorator_list[0]
-    feedback = [keyword.value for keyword in getattr(call, "keywords", ()) if keyword.arg == "feedback"]
-    texts = [getattr(value, "value", None) for value in [*getattr(call, "args", ()), *feedback]]
-    if ast.unparse(getattr(call, "func", call)) != "mutant" or [type(text) for text in texts] != [str, str]:
-        raise WorkbookError(
-            f"{where}: not a mutant",
-            '@mutant("grade-id", feedback="a sentence") with two plain strings',
-            "write both as literals: the file is read, not run",
-        )
-    lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
-    return Mutant(texts[0], texts[1], "\n".join(lines), where)
+    match call:
+        case ast.Call(
+            func=ast.Name(id="mutant"),
+            args=[ast.Constant(value=str(key))],
+            keywords=[ast.keyword(arg="feedback", value=ast.Constant(value=str(feedback)))],
+        ):
+            lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
+            return Mutant(key, feedback, "\n".join(lines), where)
+    raise WorkbookError(
+        f"{where}: not a mutant",
+        '@mutant("grade-id", feedback="a sentence") with two plain strings',
+        "write both as literals: the file is read, not run",
+    )

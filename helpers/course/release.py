@@ -22,10 +22,10 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course import grading
+from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.course.address import for_lab
-from helpers.course.syntax import parse
+from helpers.course.lab_cells import parse
 
 GENERATOR = "workbook release"
 SOLUTION = ("### BEGIN SOLUTION", "### END SOLUTION")
@@ -56,22 +56,22 @@ def release(root: Path, check: bool = False) -> int:
 
 def released(solution: NotebookNode, source: str) -> NotebookNode:
     """The lab of one worked notebook; `source` is its path, for the lab's metadata and for errors."""
-    grading.require_ids(solution, source)
-    grading.exercises(solution)
+    lab_cells.require_ids(solution, source)
+    lab_cells.exercises(solution)
     lab = copy.deepcopy(solution)
     own = dict(lab.metadata.get("workbook", {}))
     for cell in lab.cells[:1]:
         cell.source = for_lab(cell.source, Path(source).name)
     for cell in lab.cells:
-        where = f"{source}, cell {grading.grade_id(cell) or cell.get('id')!r}"
-        if grading.is_answer(cell):
-            cell.source = f"{grading.anchor(grading.grade_id(cell))}\n{stub(cell.source, where)}"
+        where = f"{source}, cell {lab_cells.grade_id(cell) or cell.get('id')!r}"
+        if lab_cells.is_answer(cell):
+            cell.source = f"{lab_cells.anchor(lab_cells.grade_id(cell))}\n{stub(cell.source, where)}"
             cell.outputs, cell.execution_count = [], None
-        elif grading.is_check(cell):
+        elif lab_cells.is_check(cell):
             cell.source = without_hidden(cell.source, where)
         if any(mark in cell.source for mark in SOLUTION + HIDDEN):
             raise _bad_marks(where, "a mark in a cell that may not have it")
-    stubs = {grading.grade_id(cell): _digest(cell.source) for cell in lab.cells if grading.is_answer(cell)}
+    stubs = {lab_cells.grade_id(cell): _digest(cell.source) for cell in lab.cells if lab_cells.is_answer(cell)}
     lab.metadata["workbook"] = own | {"generator": GENERATOR, "source": source, "stubs": stubs}
     return lab
 
@@ -79,8 +79,8 @@ def released(solution: NotebookNode, source: str) -> NotebookNode:
 def has_answers(lab: NotebookNode) -> bool:
     """True when an answer cell is not the stub that was released: somebody's work, which nothing may overwrite."""
     stubs = lab.metadata.get("workbook", {}).get("stubs", {})
-    answers = (cell for cell in lab.cells if grading.is_answer(cell))
-    return any(_digest(cell.source) != stubs.get(grading.grade_id(cell)) for cell in answers)
+    answers = (cell for cell in lab.cells if lab_cells.is_answer(cell))
+    return any(_digest(cell.source) != stubs.get(lab_cells.grade_id(cell)) for cell in answers)
 
 
 def stub(answer: str, where: str = "answer") -> str:

@@ -33,6 +33,7 @@ def chapter(tmp_path: Path) -> Path:
     return save(v4.new_notebook(cells=CELLS), tmp_path / "notebooks/01_outputs.ipynb")
 
 
+@pytest.mark.slow
 def test_the_stored_outputs_pass_nbval_and_a_second_build_changes_nothing(chapter, tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBOOK_SEED", "7")  # somebody's own seed must not get into what everybody compares
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # as when `workbook build` is typed

@@ -44,13 +44,13 @@ def half(x):
 LAB = "solutions/05_numbers.ipynb"
 
 
-def tried(course: Path, source: str = KILLED, **cells: str) -> list[str]:
+def tried(course: Path, source: str = KILLED, seed: str = "0", **cells: str) -> list[str]:
     """The problems of the example lab with these mutants and these cells changed."""
     path = course / LAB
     save(with_sources(nb.read(path), cells), path)
     find_mutants(path).parent.mkdir(exist_ok=True)
     find_mutants(path).write_text(source)
-    return problems(path)
+    return problems(path, seed=seed)
 
 
 def test_a_mutant_is_its_source_without_the_decorator(tmp_path):
@@ -104,6 +104,12 @@ def test_a_check_that_never_asks_is_named_and_its_mutants_survive(course):
     found = tried(course, **{"check-half": f"print({stored!r}, end='')"})
     assert found[0] == "3 Half: a check passes although 'half' is untouched"
     assert sum("survives" in problem for problem in found) == 2
+
+
+def test_with_another_seed_a_check_prints_something_else(course):
+    assert tried(course, seed="7") == [
+        f"'check-{name}' draws nothing: it prints the same with another seed" for name in ("twice", "pages")
+    ]
 
 
 def test_every_exercise_needs_two_mutants_and_every_mutant_an_exercise(course):

@@ -102,7 +102,7 @@ SUBMISSIONS = {  # the cells that the learner wrote, and the points: twice 2, pa
 }
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_nbgraders_own_commands_run_on_it(course, tmp_path):
     pytest.importorskip("nbgrader", reason="nbgrader is not installed: pip install -r requirements-nbgrader.txt")
     solution = course / f"solutions/{LAB}.ipynb"

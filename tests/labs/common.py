@@ -11,10 +11,8 @@ from unittest import mock
 
 from nbformat import NotebookNode
 
-from helpers.course import grading
+from helpers.course import lab_cells
 from helpers.course import notebook as nb
-from helpers.course.build import execute
-from helpers.course.mutants import find_mutants, load_mutants
 from helpers.lesson.judged import MARK, REPLAY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,19 +53,5 @@ def source(lab: NotebookNode, cell_id: str) -> str:
     return next(cell.source for cell in lab.cells if cell.id == cell_id)
 
 
-def exercises_without_a_mutant_that_calls_helpers(lab: NotebookNode, path: Path) -> set[str]:
-    """Titles of exercises, none of whose answers has a mutant that says of itself that it calls what is there."""
-    calling = {mutant.grade_id for mutant in load_mutants(find_mutants(path)) if '"""Calls ' in mutant.source}
-    exercises = grading.exercises(lab)
-    return {one.title for one in exercises if not calling & {grading.grade_id(cell) for cell in one.answers}}
-
-
-def checks_that_draw_nothing(lab: NotebookNode, path: Path) -> list[str]:
-    """Checks that print the same with another seed. Their asserts see the other inputs too, and raise here."""
-    fresh = execute(lab, path.parent, seed="2").notebook
-    pairs = zip(lab.cells, fresh.cells, strict=True)
-    return [old.id for old, new in pairs if grading.is_check(old) and new.outputs[0].text == old.outputs[0].text]
-
-
 def _answer_ids(lab: NotebookNode) -> set[str | None]:
-    return {grading.grade_id(cell) for cell in lab.cells if grading.is_answer(cell)}
+    return {lab_cells.grade_id(cell) for cell in lab.cells if lab_cells.is_answer(cell)}

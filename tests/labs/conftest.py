@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.course import grading
+from helpers.course import lab_cells
 from helpers.course import notebook as nb
 
 
@@ -18,6 +18,6 @@ def names(lab):
     """What the lab's cells define, checks left out."""
     defined: dict = {}
     for cell in lab.cells:
-        if cell.cell_type == "code" and not grading.is_check(cell) and cell.id != "find-helpers":
+        if cell.cell_type == "code" and not lab_cells.is_check(cell) and cell.id != "find-helpers":
             exec(cell.source, defined)
     return defined

@@ -26,8 +26,11 @@ def state_bytes_in_fractions(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed, scales = ceil(Fraction(frozen * frozen_bits, 8)), 2 * ceil(Fraction(frozen, group))
     states = 2 * (trainable + 4 * ceil(Fraction(trainable, block)))
-    return {"optimizer": states + 4 * trainable, "gradients": 2 * trainable,
-            "parameters": packed + scales + 2 * trainable}
+    return {
+        "optimizer": states + 4 * trainable,
+        "gradients": 2 * trainable,
+        "parameters": packed + scales + 2 * trainable,
+    }
 
 
 def saved_by_child_in_wrapped_forwards(net, forward):

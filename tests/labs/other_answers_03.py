@@ -48,8 +48,13 @@ def train_lean_layer_by_layer(net, optimizer, batches):
         steps, rows = steps + 1, rows + len(y)
         del hidden, logits, losses, again, moved, squares, right
     loss, right, moved, squares = sums.tolist()
-    return {"loss": loss / rows, "accuracy": right / rows, "worst": worst, "moved": moved / steps,
-            "hidden": (squares / (2 * rows * 256)) ** 0.5}
+    return {
+        "loss": loss / rows,
+        "accuracy": right / rows,
+        "worst": worst,
+        "moved": moved / steps,
+        "hidden": (squares / (2 * rows * 256)) ** 0.5,
+    }
 
 
 class GrowingCacheByHalf:

@@ -28,8 +28,9 @@ def quantize_value_by_value(weight, bits, group):
         kept = [torch.tensor((b - a) / top, dtype=torch.float16).item() or 1.0 for a, b in zip(low, high, strict=True)]
         zeros.append([round(-a / scale) for a, scale in zip(low, kept, strict=True)])
         scales.append(kept)
-        codes.append([min(top, max(0, round(value / kept[i // group]) + zeros[-1][i // group]))
-                      for i, value in enumerate(row)])
+        codes.append(
+            [min(top, max(0, round(value / kept[i // group]) + zeros[-1][i // group])) for i, value in enumerate(row)]
+        )
     kinds = (torch.uint8, torch.float16, torch.uint8)
     return tuple(torch.tensor(one, dtype=kind) for one, kind in zip((codes, scales, zeros), kinds, strict=True))
 

@@ -30,8 +30,9 @@ def mean_shard_by_messages(parameters):
     for step in range(1, count):
         to, source = (rank + step) % count, (rank - step) % count
         came = torch.empty_like(parts[rank])
-        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, parts[to].contiguous(), to),
-                                            dist.P2POp(dist.irecv, came, source)]):
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, parts[to].contiguous(), to), dist.P2POp(dist.irecv, came, source)]
+        ):
             work.wait()
         total += came
     return total / count
@@ -140,8 +141,11 @@ def links_s_step_by_step(setup, cluster, micro_batches):
     gradients = shards.device.get("gradients", 0) + shards.host.get("gradients", 0)
     sent["inside" if cluster.nodes == 1 else "between"] += 2 * gradients * (replicas - 1) / replicas
     host = formula.link_bytes(setup, micro_batches).floor_s(cluster.host_bytes_per_s)
-    return {"host": host, "between": sent["between"] / cluster.between_bytes_per_s,
-            "inside": sent["inside"] / cluster.inside_bytes_per_s}
+    return {
+        "host": host,
+        "between": sent["between"] / cluster.between_bytes_per_s,
+        "inside": sent["inside"] / cluster.inside_bytes_per_s,
+    }
 
 
 def best_plan_last_of_equals(setup, cluster, micro_batches):

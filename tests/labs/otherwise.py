@@ -11,7 +11,7 @@ from unittest import mock
 
 from nbformat import NotebookNode
 
-from helpers.course import grading
+from helpers.course import lab_cells
 from tests.labs.common import answers, weighed, without_answers
 
 
@@ -44,7 +44,7 @@ def differences(lab: NotebookNode, names: dict, number: str, other: str, seed: s
     with mock.patch.dict(os.environ, WORKBOOK_SEED=seed):
         for check in _answers(lab)[name].checks:
             right, found = _ran(check.source, dict(names)), _ran(check.source, dict(tried))
-            judged = weighed(lab, names, check.id, answers(found)) if grading.is_judged(check) else found
+            judged = weighed(lab, names, check.id, answers(found)) if lab_cells.is_judged(check) else found
             if not without_answers(right) == without_answers(found) == without_answers(judged):
                 different.append(check.id)
     return different
@@ -56,10 +56,10 @@ def _ran(source: str, defined: dict) -> str:
     return out.getvalue()
 
 
-def _answers(lab: NotebookNode) -> dict[str, grading.Exercise]:
+def _answers(lab: NotebookNode) -> dict[str, lab_cells.Exercise]:
     """The exercises by the names that their answers define."""
     found = {}
-    for exercise in grading.exercises(lab):
+    for exercise in lab_cells.exercises(lab):
         for cell in exercise.answers:
             found |= {node.name: exercise for node in ast.parse(cell.source).body}
     return found

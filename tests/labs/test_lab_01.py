@@ -7,11 +7,9 @@ import re
 import pytest
 import torch
 
-from helpers.memory.measure.traffic import Traffic
 from helpers.memory.closed_form.work import COMPUTE, Roof, Work
+from helpers.memory.measure.traffic import Traffic
 from tests.labs.common import (
-    checks_that_draw_nothing,
-    exercises_without_a_mutant_that_calls_helpers,
     lab_path,
     source,
 )
@@ -62,15 +60,7 @@ def test_every_number_of_a_target_is_printed_by_its_check(lab):
         assert not check or wanted
 
 
-def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):
-    assert exercises_without_a_mutant_that_calls_helpers(lab, LAB) == set()
-
-
-def test_the_solution_passes_with_other_inputs(lab):
-    assert checks_that_draw_nothing(lab, LAB) == []
-
-
-@pytest.mark.parametrize("seed", ["0", "7"])
+@pytest.mark.parametrize("seed", [pytest.param("0", marks=pytest.mark.all), "7"])
 @pytest.mark.parametrize("other", others("01"))
 def test_a_right_answer_written_otherwise_passes(lab, names, other, seed):
     assert differences(lab, names, "01", other, seed) == []

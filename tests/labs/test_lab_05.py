@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from helpers.catalog import model
-from helpers.course import grading
+from helpers.course import lab_cells
 from helpers.course.mutants import find_mutants, load_mutants
 from helpers.lesson import draw
 from helpers.memory.measure import Traffic
 from tests.labs.common import (
     answers,
-    checks_that_draw_nothing,
-    exercises_without_a_mutant_that_calls_helpers,
     lab_path,
     printed,
     source,
@@ -51,7 +49,7 @@ def test_a_right_answer_written_otherwise_passes(lab, names, other, seed):
 
 
 def test_every_answer_was_written_otherwise(lab):
-    asked = {grading.grade_id(cell).replace("-", "_") for cell in lab.cells if grading.is_answer(cell)}
+    asked = {lab_cells.grade_id(cell).replace("-", "_") for cell in lab.cells if lab_cells.is_answer(cell)}
     assert answered_otherwise(lab, "05") == asked
 
 
@@ -153,11 +151,3 @@ def test_a_placement_that_is_none_says_why(lab, names, plan, words):
     recorded = answers(printed(lab, "place-check"))
     with pytest.raises(AssertionError, match=re.escape(words)):
         weighed(lab, names, "place-check", [plan, *recorded[1:]])
-
-
-def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):
-    assert exercises_without_a_mutant_that_calls_helpers(lab, LAB) == set()
-
-
-def test_the_solution_passes_with_other_inputs(lab):
-    assert checks_that_draw_nothing(lab, LAB) == []

@@ -14,13 +14,11 @@ from transformers import AutoConfig, DynamicCache
 from transformers.cache_utils import Cache
 
 from helpers.catalog import model
-from helpers.course import grading
+from helpers.course import lab_cells
 from helpers.memory.measure import capped
 from helpers.techniques import kv_cache as kv
 from tests.labs.common import (
     answers,
-    checks_that_draw_nothing,
-    exercises_without_a_mutant_that_calls_helpers,
     lab_path,
     printed,
     source,
@@ -202,7 +200,7 @@ def test_the_figures_of_a_target_are_printed(lab, question, check, figures):
 
 @pytest.mark.parametrize("answer", OTHER_RIGHT_ANSWERS)
 def test_a_right_answer_written_otherwise_passes(lab, names, answer):
-    exercise = next(one for one in grading.exercises(lab) if answer in map(grading.grade_id, one.answers))
+    exercise = next(one for one in lab_cells.exercises(lab) if answer in map(lab_cells.grade_id, one.answers))
     tried = dict(names)
     exec(OTHER_RIGHT_ANSWERS[answer], tried)
     for check in exercise.checks:
@@ -212,7 +210,7 @@ def test_a_right_answer_written_otherwise_passes(lab, names, answer):
 
 
 def test_every_answer_was_written_otherwise(lab):
-    assert set(OTHER_RIGHT_ANSWERS) == {grading.grade_id(cell) for cell in lab.cells if grading.is_answer(cell)}
+    assert set(OTHER_RIGHT_ANSWERS) == {lab_cells.grade_id(cell) for cell in lab.cells if lab_cells.is_answer(cell)}
 
 
 def test_the_bytes_of_one_rank_are_those_of_the_catalogue(names):
@@ -342,11 +340,3 @@ def changed(number, change):
 def test_an_answer_that_is_none_says_why(lab, names, check, change, words):
     with pytest.raises(AssertionError, match=re.escape(words)):
         weighed(lab, names, check, change(answers(printed(lab, check))))
-
-
-def test_every_exercise_has_a_mutant_that_calls_what_is_there_already(lab):
-    assert exercises_without_a_mutant_that_calls_helpers(lab, LAB) == set()
-
-
-def test_the_solution_passes_with_other_inputs(lab):
-    assert checks_that_draw_nothing(lab, LAB) == []

@@ -1,4 +1,4 @@
-"""Every lab keeps the rules, is released as it is, and its checks know right from untouched from wrong."""
+"""The contract of every lab: it keeps the rules, is released as it is, and its checks know right from wrong."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from helpers.course import grading
+from helpers.course import lab_cells
 from helpers.course import notebook as nb
-from helpers.course.check import results_of
 from helpers.course.lint import lint
 from helpers.course.mutants import find_mutants, lacking, load_mutants, problems
 from helpers.course.release import has_answers, release, released
+from helpers.grading.check import results_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = nb.find_all(ROOT, ["solutions"])
-# Every lab, untouched, solved and with every wrong answer, is graded in course/grade/test_mutants_graded.py, which is
-# slow. These are the two that need least.
-GRADED = [path for path in LABS if path.stem[:2] in ("05", "13")]
+GRADED = next(path for path in LABS if path.stem.startswith("13"))  # the one that needs least
+# Exercises of which nothing that helpers has is an answer, so that no mutant can call it.
+NOTHING_TO_CALL = {"02": {"2", "3"}}
 
 
 def test_there_are_labs():
@@ -44,27 +44,36 @@ def test_each_exercise_has_wrong_answers(path):
     assert lacking(path) == []
 
 
-@pytest.mark.parametrize("path", GRADED, ids=lambda path: path.stem)
-def test_the_checks_know_right_from_wrong(path):
-    assert problems(path) == []
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_one_wrong_answer_to_each_exercise_calls_what_helpers_have(path):
+    calling = {mutant.grade_id for mutant in load_mutants(find_mutants(path)) if '"""Calls ' in mutant.source}
+    exercises = lab_cells.exercises(nb.read(path))
+    without = {one.title[0] for one in exercises if not calling & {lab_cells.grade_id(cell) for cell in one.answers}}
+    assert without <= NOTHING_TO_CALL.get(path.stem[:2], set())
 
 
-@pytest.mark.parametrize("path", GRADED, ids=lambda path: path.stem)
-def test_grading_gives_an_untouched_lab_nothing(path, tmp_path):
-    lab = tmp_path / path.name
-    nb.write(lab, released(nb.read(path), f"solutions/{path.name}"))
-    results = results_of(path, lab)[0]
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_the_checks_know_right_from_wrong_with_inputs_that_are_not_stored(path):
+    assert problems(path, seed="7") == []
+
+
+@pytest.mark.slow
+def test_grading_gives_an_untouched_lab_nothing(tmp_path):
+    lab = tmp_path / GRADED.name
+    nb.write(lab, released(nb.read(GRADED), f"solutions/{GRADED.name}"))
+    results = results_of(GRADED, lab)[0]
     assert {(result.earned, result.outcome) for result in results} == {(0, "not started")}
 
 
-@pytest.mark.parametrize("path", GRADED, ids=lambda path: path.stem)
-def test_grading_gives_the_solution_full_marks_but_for_the_one_mutant_in_it(path, tmp_path):
-    mutant = load_mutants(find_mutants(path))[-1]  # the last exercise's, on which no other exercise builds
-    learner = nb.read(path)
+@pytest.mark.slow
+def test_grading_gives_the_solution_full_marks_but_for_the_one_mutant_in_it(tmp_path):
+    mutant = load_mutants(find_mutants(GRADED))[-1]  # the last exercise's, on which no other exercise builds
+    learner = nb.read(GRADED)
     for cell in learner.cells:
-        if grading.grade_id(cell) == mutant.grade_id:
+        if lab_cells.grade_id(cell) == mutant.grade_id:
             cell.source = mutant.source
-    nb.write(tmp_path / path.name, learner)
-    *others, last = results_of(path, tmp_path / path.name)[0]
+    nb.write(tmp_path / GRADED.name, learner)
+    *others, last = results_of(GRADED, tmp_path / GRADED.name)[0]
     assert [(result.outcome, result.message) for result in others] == [("passed", "")] * len(others)
     assert mutant.feedback in last.message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from ...catalog.devices import describe
 from ...catalog.errors import WorkbookError
-from ...catalog.live import describe
 from .machine import Machine
 from .needs import Chapter, Needs
 from .nvidia_smi import Gpu

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from ...memory import measure
-from ...memory.accuracy.growing import grown_by_cat
+from ...memory.accuracy.ops import grown_by_cat
 from ...memory.measure import links
 from .target import Figure, Target, six_digits
 

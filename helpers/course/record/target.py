@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 
 from ... import __version__
+from ...catalog.devices import describe
 from ...catalog.errors import WorkbookError
-from ...catalog.live import describe
 from ...memory.accuracy.recordings import Machine, Made
 from ...memory.allocator import Snapshot, live_snapshot
 from ..doctor import nvidia_smi

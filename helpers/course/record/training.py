@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ...catalog.hardware import REFERENCE
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form import budget
 from ...memory.measure.steps import TrainingRun, training_run
@@ -38,7 +39,7 @@ class Case:
         return {"kind": "train", "model": sizes.train} | {name: getattr(setup, name) for name in RECORDED}
 
     def needs_bytes(self, sizes: ExperimentSizes) -> int:
-        return budget.train(self.setup(sizes), cuda=True).peak_bytes
+        return budget.train(self.setup(sizes), REFERENCE).peak_bytes
 
     def prepared(self, target: Target) -> TrainingRun:
         """Ready for its second step; the first made the optimizer's states."""

@@ -158,6 +158,7 @@ def test_the_exit_code_says_whether_every_chapter_can_run(tmp_path, monkeypatch,
     assert "chapters and labs come with a clone" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_examines_this_machine(capsys):
     code = main(["doctor", "--json"])
     printed = capsys.readouterr()

@@ -1,0 +1,158 @@
+"""What a lab's cells are: nbgrader's metadata (schema 3), read in one place, and the exercises they make.
+
+An *answer cell* is the learner's (`solution: true`); a *check cell* is ours (`grade: true`, points, locked).
+Reading down the notebook, one or more answers and the checks that follow them are an *exercise*; the nearest
+heading above is its title. A lab is `heading, text, answer, check` again and again, with no other links.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from nbformat import NotebookNode
+
+from helpers.catalog.errors import WorkbookError
+
+_ONE_PARSER_AT_A_TIME = threading.Lock()
+SCHEMA_KEYS = frozenset({"cell_type", "grade", "grade_id", "locked", "points", "schema_version", "solution", "task"})
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a lab: its title, its answer cells and the check cells that grade them, in order.
+
+    `hint` is the first folded hint of its text, '' where there is none.
+    """
+
+    title: str
+    answers: tuple[NotebookNode, ...]
+    checks: tuple[NotebookNode, ...]
+    hint: str = ""
+
+    @property
+    def points(self) -> float:
+        """The sum of its checks' points."""
+        return sum(points(check) for check in self.checks)
+
+
+def grade_id(cell: NotebookNode) -> str:
+    """The cell's nbgrader id, '' where it has none."""
+    return _metadata(cell).get("grade_id") or ""
+
+
+def is_answer(cell: NotebookNode) -> bool:
+    """True for a code cell that the learner writes."""
+    return cell.cell_type == "code" and bool(_metadata(cell).get("solution"))
+
+
+def is_check(cell: NotebookNode) -> bool:
+    """True for a code cell that grades an answer."""
+    return cell.cell_type == "code" and bool(_metadata(cell).get("grade")) and not is_answer(cell)
+
+
+def anchor(key: str) -> str:
+    """The comment that a released answer begins with: by it the answer is found where an editor lost all metadata."""
+    return f"# answer: {key}"
+
+
+def is_judged(check: NotebookNode) -> bool:
+    """True for a check whose answers are recorded by `judged` and weighed again in a clean kernel."""
+    return re.search(r"\bjudged\(", check.source) is not None
+
+
+def rubric(check: NotebookNode) -> tuple[str, ...]:
+    """What the check's points are for, in words."""
+    return tuple(check.metadata.get("workbook", {}).get("rubric", ()))
+
+
+def points(cell: NotebookNode) -> float:
+    """What a check cell is worth; 0 for any other."""
+    return _metadata(cell).get("points", 0)
+
+
+def exercises(lab: NotebookNode) -> tuple[Exercise, ...]:
+    """The lab's exercises in order. WorkbookError for an answer without a check, or the reverse."""
+    done: list[Exercise] = []
+    title, heading, text, hint = "", "", "", ""
+    answers: list[NotebookNode] = []
+    checks: list[NotebookNode] = []
+
+    def close() -> None:
+        if answers or checks:
+            done.append(_exercise(title, answers, checks, hint))
+            answers.clear()
+            checks.clear()
+
+    for cell in lab.cells:
+        if cell.cell_type == "markdown":
+            heading, text = _heading(cell.source) or heading, cell.source
+        elif is_answer(cell):
+            if checks:
+                close()
+            title, hint = (title, hint) if answers else (heading, _hint(text))
+            answers.append(cell)
+        elif is_check(cell):
+            checks.append(cell)
+    close()
+    return tuple(done)
+
+
+def require_ids(lab: NotebookNode, name: str) -> None:
+    """WorkbookError unless every answer and check cell has a grade_id of its own."""
+    ids = [grade_id(cell) for cell in lab.cells if is_answer(cell) or is_check(cell)]
+    if "" in ids:
+        raise WorkbookError(
+            f"{name}: an answer or check cell has no grade_id",
+            "a grade_id in each one's nbgrader metadata",
+            "add metadata.nbgrader.grade_id to the cell",
+        )
+    repeated = sorted({key for key in ids if ids.count(key) > 1})
+    if repeated:
+        raise WorkbookError(
+            f"{name}: grade_id {repeated[0]!r} is used {ids.count(repeated[0])} times",
+            "a grade_id that is unique in its notebook",
+            "rename all but one of them",
+        )
+
+
+def parse(source: str) -> ast.Module:
+    """`ast.parse(source)`. Python 3.11 counts the depth of all threads' trees in one place.
+
+    So a tree that is made while another thread makes one may end in "SystemError: AST constructor recursion depth
+    mismatch" (python/cpython#106905).
+    """
+    with _ONE_PARSER_AT_A_TIME:
+        return ast.parse(source)
+
+
+def _exercise(title: str, answers: list[NotebookNode], checks: list[NotebookNode], hint: str) -> Exercise:
+    if not answers or not checks:
+        missing = "a check cell after it" if answers else "an answer cell before it"
+        raise WorkbookError(
+            f"cell {grade_id((answers or checks)[0])!r} stands alone",
+            f"{missing}: an exercise is answer cells, then check cells",
+            "add the missing cell, or remove the nbgrader metadata",
+        )
+    return Exercise(title or grade_id(answers[0]), tuple(answers), tuple(checks), hint)
+
+
+def _metadata(cell: NotebookNode) -> dict[str, Any]:
+    found = cell.metadata.get("nbgrader", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _heading(source: str) -> str | None:
+    lines = (line for line in source.splitlines() if line.startswith("#"))
+    return next((line.lstrip("#").strip() for line in lines), None)
+
+
+def _hint(text: str) -> str:
+    """The first folded part whose summary says that it is a hint, as plain text."""
+    for summary, body in re.findall(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", text, re.DOTALL):
+        if summary.strip().lower().startswith("hint"):
+            return body.strip()
+    return ""

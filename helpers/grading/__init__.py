@@ -1,0 +1,18 @@
+"""What an instructor runs: a class's submissions to a gradebook; and what a learner runs to see the same points.
+
+    batch       `workbook grade`, the whole of it: what is done, what is still to do, what is published
+    executors   who marks: workers side by side on this machine, or a cluster's engines
+    check       `workbook check`, one learner's lab on this machine, without a sandbox
+    intake      whose notebook is where, taken and read without trusting anything, put into the worked lab
+    sandbox     where learners' code runs
+    judging     the worked lab with the class's secret seed; one submission compared with it, to one row
+    reports     what people read: gradebook, manual.csv, feedback, summary
+    text        what learners wrote, made harmless wherever a person sees it
+
+docs/grading.md is the guide. This room imports every other but cli, which alone imports it.
+
+    from helpers.grading.batch import Options, grade
+    grade("02", Path("submissions.zip"), Path("grades"), root, Options(seed="7"))
+"""
+
+__all__ = ["batch", "check", "executors", "intake", "judging", "reports", "sample_class", "sandbox", "text"]

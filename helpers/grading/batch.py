@@ -1,0 +1,241 @@
+"""`workbook grade`: a whole class, to gradebook, feedback and summary; interrupted anywhere, it goes on from there.
+
+OUT/results/<slug>.json     one learner, written whole or not at all: what a second run does not do again
+OUT/executed/<slug>.ipynb   the notebook as it ran
+OUT/feedback/<slug>.html    for the learner
+OUT/gradebook.csv, gradebook_long.csv, manual.csv, summary.html, manifest.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from helpers.catalog.errors import WorkbookError, unknown_name
+from helpers.course import notebook as nb
+from helpers.grading import executors
+from helpers.grading.check import one_lab
+from helpers.grading.intake import submissions as intake
+from helpers.grading.judging.marking import Marked, blank, fingerprint
+from helpers.grading.judging.reference import (
+    SPARE_S,
+    WALL_S,
+    Reference,
+    ReferenceFailedError,
+    find_checks,
+    modules,
+    prepare,
+    versions,
+)
+from helpers.grading.judging.results import GRADED, Result, from_json, slugs, to_json
+from helpers.grading.reports import feedback, gradebook, manual, summary
+from helpers.grading.sandbox import levels
+from helpers.grading.sandbox.worker import Worker
+from helpers.grading.text import one_line
+
+ALL_GRADED, REFERENCE_FAILED, ATTENTION, INTERRUPTED = 0, 2, 3, 130
+
+
+MarkedOnes = Generator[Marked, None, None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to grade; see `workbook grade --help`. `spare_s` and `wall_s` are the time limits (`reference.prepare`)."""
+
+    seed: str | None = None
+    jobs: int = 2
+    only: tuple[str, ...] = ()
+    force: bool = False
+    strict: bool = False
+    trust_learners: bool = False
+    checks: Path | None = None
+    cluster: str | None = None
+    spare_s: float = SPARE_S
+    wall_s: float = WALL_S
+
+
+def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options | None = None) -> int:
+    """Grade every submission, write everything below `out`: 0 all graded, 2 the reference fails, 3 some need attention.
+
+    130 after Ctrl-C: what was done is there, and the same command goes on. WorkbookError for unusable input.
+    """
+    options = options or Options()
+    path = one_lab(lab, root)
+    checks = find_checks(options.checks, path.stem) if options.checks else None
+    with _folder(out) as before, contextlib.ExitStack() as cleanup:
+        taken_in = out / ".submissions"
+        cleanup.callback(shutil.rmtree, taken_in, ignore_errors=True)
+        level = levels.best(options.trust_learners)
+        print(f"sandbox: {level}", file=sys.stderr)
+        everybody = intake.find(submissions, path.stem, taken_in)
+        manual.filled_rows(out / "manual.csv")  # a slip in it is reported now
+        seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
+        try:
+            with Worker(level, modules(nb.read(path))) as worker:
+                reference = prepare(worker, path, seed, checks, options.spare_s, options.wall_s)
+        except ReferenceFailedError as error:
+            print(f"workbook: {error}\nNobody was graded.", file=sys.stderr)
+            return REFERENCE_FAILED
+        manifest = _manifest(reference, level, before, options)
+        _write(out / "manifest.json", json.dumps(manifest, indent=1))
+        return _grade(everybody, reference, level, out, options, manifest)
+
+
+def _grade(
+    everybody: list[intake.LearnerNotebook],
+    reference: Reference,
+    level: levels.Level,
+    out: Path,
+    options: Options,
+    manifest: dict,
+) -> int:
+    names = slugs([one.learner for one in everybody])
+    blanks = [blank(reference, one, names[one.learner]) for one in everybody]
+    manual.merged(blanks, out / "manual.csv")  # a row that belongs nowhere is reported now, not after an hour
+    known = {} if options.force and not options.only else _stored(out)
+    selected = _selected(everybody, options.only)
+    work = [
+        (one, names[one.learner])
+        for one in everybody
+        if one.learner in selected
+        and (options.force or known.get(names[one.learner], (None, ""))[1] != fingerprint(reference, one))
+    ]
+    interrupted = False
+    try:
+        for marked in _progress(_marked(work, reference, level, options), len(work)):
+            _keep(marked, out)
+    except KeyboardInterrupt:
+        interrupted = True
+    known = _stored(out)
+    results = [known[one.slug][0] for one in blanks if one.slug in known]
+    results = _publish(results, [one for one in blanks if one.slug not in known], reference, out, manifest)
+    if interrupted:
+        done = f"{len(results)} of {len(everybody)} learners are graded"
+        print(f"\ninterrupted: {done}; the same command goes on from there", file=sys.stderr)
+        return INTERRUPTED
+    return _print_outcome(results, len(work), out)
+
+
+def _marked(work: executors.Work, reference: Reference, level: levels.Level, options: Options) -> MarkedOnes:
+    if not work:
+        return
+    if options.cluster:
+        yield from executors.cluster(work, reference, level, options.cluster, options.strict)
+    else:
+        yield from executors.local(work, reference, level, options.jobs, options.strict)
+
+
+def _publish(
+    results: list[Result], waiting: list[Result], reference: Reference, out: Path, manifest: dict
+) -> list[Result]:
+    """Everything a person reads, from the results that there are; with the points that a person gave."""
+    results = manual.merged(results, out / "manual.csv", waiting)
+    gradebook.write(results, out)
+    manual.write(results, out, waiting)
+    feedback.write(results, out, lab=reference.lab, title=reference.title)
+    manifest = manifest | {"finished": _now(), "learners": len(results)}
+    _write(out / "manifest.json", json.dumps(manifest, indent=1))
+    summary.write(results, out, manifest)
+    return results
+
+
+def _keep(marked: Marked, out: Path) -> None:
+    slug = marked.result.slug
+    if marked.executed is not None:
+        (out / "executed").mkdir(exist_ok=True)
+        nb.write(out / "executed" / f"{slug}.ipynb", marked.executed)
+    _write(out / "results" / f"{slug}.json", json.dumps(to_json(marked.result), indent=1))
+
+
+def _stored(out: Path) -> dict[str, tuple[Result, str]]:
+    """By slug, each whole result of earlier runs and its fingerprint."""
+    found = {}
+    for path in (out / "results").glob("*.json"):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # of another version: graded again
+            result = from_json(json.loads(path.read_text(encoding="utf-8")))
+            found[result.slug] = result, result.fingerprint
+    return found
+
+
+def _selected(everybody: list[intake.LearnerNotebook], only: tuple[str, ...]) -> set[str]:
+    learners = [one.learner for one in everybody]
+    for name in only:
+        if name not in learners:
+            raise unknown_name("learner", name, learners)
+    return set(only or learners)
+
+
+@contextlib.contextmanager
+def _folder(out: Path) -> Iterator[dict]:
+    """`out`, made if need be and ours alone while we grade; the manifest of the run before, or {}."""
+    for folder in (out / "results", out / "feedback"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise WorkbookError(
+                f"{out} is being written by another `workbook grade`",
+                "a folder of this run's own",
+                "wait for it, or name another folder with --out",
+            ) from None
+        before = {}
+        with contextlib.suppress(OSError, ValueError):
+            before = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+        yield before
+
+
+def _manifest(reference: Reference, level: levels.Level, before: dict, options: Options) -> dict:
+    same = before.get("reference") == reference.digest
+    return {
+        "lab": reference.lab,
+        "title": reference.title,
+        "seed": reference.seed,
+        "sandbox": str(level),
+        "strict": options.strict,
+        "private_checks": options.checks is not None,
+        "reference": reference.digest,
+        "versions": versions(),
+        "started": before.get("started") if same else _now(),
+        "finished": None,
+    }
+
+
+def _progress(marked: MarkedOnes, total: int) -> Iterator[Marked]:
+    from tqdm import tqdm
+
+    with contextlib.closing(marked):
+        yield from tqdm(marked, total=total, unit="lab", disable=None if total else True)
+
+
+def _print_outcome(results: list[Result], graded_now: int, out: Path) -> int:
+    others = [result for result in results if result.status != GRADED]
+    before = len(results) - graded_now
+    print(f"{len(results)} learners" + (f", {before} of them graded before" if before > 0 else ""))
+    for result in others[:20]:
+        print(f"  {result.status}: {one_line(result.learner, 60)}: {one_line('; '.join(result.reasons), 200)}")
+    if len(others) > 20:
+        print(f"  and {len(others) - 20} more: see manual.csv")
+    print(f"{out / 'gradebook.csv'}\n{out / 'summary.html'}")
+    return ATTENTION if others else ALL_GRADED
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(text + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,130 @@
+"""`workbook check 02`: grade one learner's lab on this machine, one row per exercise."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from helpers.catalog.errors import WorkbookError
+from helpers.course import lab_cells
+from helpers.course import notebook as nb
+from helpers.course.build import execute
+from helpers.grading.intake.assemble import assemble
+from helpers.grading.intake.reading import Unreadable, read
+from helpers.grading.judging.results import Question, cells_that_ended_the_kernel, questions_of
+from helpers.grading.judging.trial import judge, trial, unmarked
+from helpers.grading.sandbox.nbval_run import run
+
+STORED_SEED, WALL_S = "0", 600
+
+
+def check(lab: str, root: Path, learner_path: Path | None = None) -> int:
+    """Grade a lab, print the report: 0 when every check passed, 1 when one did not, 2 for unusable input.
+
+    `lab` is a chapter's number ('02'), a lab's stem, or a path to the learner's notebook; with a number,
+    `learner_path` says where the notebook is if not in labs/. WORKBOOK_SEED draws other inputs than stored.
+    """
+    try:
+        questions, warnings = results_of(*locate(lab, root, learner_path), seed=_seed())
+    except WorkbookError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(format_report(questions, warnings))
+    return 0 if all(question.passed for question in questions) else 1
+
+
+def results_of(
+    reference_path: Path, learner_path: Path, *, seed: str = STORED_SEED
+) -> tuple[tuple[Question, ...], tuple[str, ...]]:
+    """The questions of one learner's notebook against one reference, and the warnings."""
+    reference = reference_lab(reference_path, seed)
+    try:
+        assembly = assemble(reference, read(learner_path))
+    except Unreadable as error:
+        raise WorkbookError(
+            f"cannot read {learner_path}: {error}",
+            "a Jupyter notebook (.ipynb, format 4)",
+            "open it in JupyterLab and save it again, or fetch it once more",
+        ) from None
+    cells = trial(run, unmarked(assembly.notebook), seed=seed, wall_s=WALL_S)
+    cells = judge(run, reference, cells, seed=seed, wall_s=WALL_S)
+    return questions_of(reference, assembly, cells), (*assembly.warnings, *cells_that_ended_the_kernel(assembly, cells))
+
+
+def reference_lab(path: Path, seed: str = STORED_SEED) -> NotebookNode:
+    """The worked lab with the outputs that `seed` gives: the stored ones, or for another seed fresh ones."""
+    reference = nb.read(path)
+    lab_cells.require_ids(reference, path.name)
+    checks = [cell for exercise in lab_cells.exercises(reference) for cell in exercise.checks]
+    if not checks or any(cell.execution_count is None or not cell.outputs for cell in checks):
+        # nbval compares nothing in such a cell, so every answer would pass.
+        raise WorkbookError(
+            f"{path.name} has check cells without a stored output",
+            "a worked lab that was built",
+            f"run: workbook build {path.stem}",
+        )
+    if seed == STORED_SEED:
+        return reference
+    with tempfile.TemporaryDirectory(prefix="workbook-") as folder:
+        return execute(reference, Path(folder), seed=seed).notebook
+
+
+def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path, Path]:
+    """(reference, learner's notebook) for what was asked. WorkbookError when either is not there."""
+    if learner_path is None and lab.endswith(".ipynb"):
+        learner_path = Path(lab)
+        lab = _lab_of(learner_path)
+    reference = one_lab(lab, root)
+    learner_path = learner_path or root / "labs" / reference.name
+    if not learner_path.is_file():
+        raise WorkbookError(
+            f"no notebook at {learner_path}",
+            "the lab you worked on",
+            "pass its path: workbook check PATH.ipynb",
+        )
+    return reference, learner_path
+
+
+def one_lab(lab: str, root: Path) -> Path:
+    """The worked lab called `lab`. WorkbookError for an unknown name, and for one that names several."""
+    paths = nb.find(lab, root, ["solutions"])
+    if len(paths) > 1:
+        names = ", ".join(path.stem for path in paths)
+        raise WorkbookError(f"{lab!r} names {len(paths)} labs", names, "use the whole name")
+    return paths[0]
+
+
+def format_report(questions: tuple[Question, ...], warnings: tuple[str, ...] = ()) -> str:
+    """The report: a row per exercise, the warnings, the total."""
+    earned, points = sum(one.earned for one in questions), sum(one.points for one in questions)
+    rows = [
+        *map(_format_question, questions),
+        *(f"! {warning}" for warning in warnings),
+        f"{earned:g} of {points:g} points",
+    ]
+    return "\n".join(rows)
+
+
+def _format_question(question: Question) -> str:
+    mark = {"passed": "✓", "not started": "–"}.get(question.outcome, "✗")
+    row = f"{mark} {question.title[:60]:<60} {question.earned:g}/{question.points:g}"
+    message = question.message or ("not started" if question.outcome == "not started" else "")
+    return row + ("\n" + textwrap.indent(message, "    ") if message else "")
+
+
+def _lab_of(learner_path: Path) -> str:
+    """The lab that a notebook was released as, whatever its file is called now; else its name's number."""
+    try:
+        source = read(learner_path).source_lab
+    except Unreadable:
+        source = ""
+    return Path(source or learner_path.name).stem.partition("_")[0]
+
+
+def _seed() -> str:
+    return os.environ.get("WORKBOOK_SEED", STORED_SEED)

@@ -1,0 +1,175 @@
+"""What grading finds out: a Question for each exercise, made from its cells' results, and a Result for each learner."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+
+from nbformat import NotebookNode
+
+from helpers.course import lab_cells
+from helpers.course import notebook as nb
+from helpers.grading.intake.assemble import Assembly
+from helpers.grading.sandbox.nbval_run import CellResult, missing
+
+GRADED, ATTENTION, UNREADABLE = "graded", "attention", "unreadable"
+TWICE = "Does the notebook work from top to bottom? Kernel > Restart Kernel and Run All Cells."
+
+
+@dataclass(frozen=True)
+class Question:
+    """One exercise of one learner.
+
+    `key` is the grade id of the exercise's first answer, a column of the gradebook. `outcome` is one of OUTCOMES;
+    `message` says to the learner what went wrong (plain text, '' when all passed), `hint` where to look,
+    `rubric` what the points are for. `check_ids` are the cells that graded it.
+    """
+
+    key: str
+    title: str
+    earned: float
+    points: float
+    outcome: str
+    message: str = ""
+    hint: str = ""
+    rubric: tuple[str, ...] = ()
+    check_ids: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """True when every check passed."""
+        return self.outcome == "passed"
+
+
+# What can become of an exercise, and how it is put to a person who reads a list of them.
+OUTCOMES = {
+    "passed": "passed",
+    "not started": "not started",
+    "missing": "the answer cell is missing",
+    "wrong": "a check failed",
+    "did not run": "the answer cell raised an error",
+    "hung": "ran into the time limit",
+    "died": "ended the kernel",
+    "flooded": "printed too much",
+    "not reached": "was not reached",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One learner's row. `learner` is as found (any characters); `slug` is safe as a file's name, and unique.
+
+    `status` is 'graded', 'unreadable' (no notebook in it: 0 points, the reason says why) or 'attention' (there
+    are points, but a person should look: `reasons`). `warnings` are for the learner. `fingerprint` says of what this
+    is the result; `extra` holds what a person decided (see `manual`).
+    """
+
+    learner: str
+    slug: str
+    status: str
+    questions: tuple[Question, ...]
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+    fingerprint: str = ""
+    extra: dict = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """Points earned."""
+        return sum(question.earned for question in self.questions)
+
+    @property
+    def points(self) -> float:
+        """Points there are."""
+        return sum(question.points for question in self.questions)
+
+
+def to_json(result: Result) -> dict:
+    """The result as plain JSON values."""
+    return asdict(result)
+
+
+def from_json(stored: dict) -> Result:
+    """The result that `to_json` stored. TypeError or KeyError when it is none."""
+    questions = [
+        Question(**{**one, "rubric": tuple(one["rubric"]), "check_ids": tuple(one["check_ids"])})
+        for one in stored["questions"]
+    ]
+    texts = {name: tuple(stored[name]) for name in ("reasons", "warnings")}
+    return Result(**{**stored, "questions": tuple(questions), **texts})
+
+
+def slugs(learners: list[str]) -> dict[str, str]:
+    """A file name for each learner, safe everywhere and unique, close to the original.
+
+    >>> slugs(["ada", "../Ada", "=SUM(A1)"])
+    {'ada': 'ada', '../Ada': 'Ada-2', '=SUM(A1)': 'SUM-A1'}
+    """
+    taken: set[str] = set()
+    found = {}
+    for learner in learners:
+        base = re.sub(r"[^A-Za-z0-9_.@+-]+", "-", learner).strip("-._+@")[:60] or "learner"
+        slug, number = base, 1
+        while slug.lower() in taken:  # on some systems Ada.html and ada.html are one file
+            number += 1
+            slug = f"{base}-{number}"
+        taken.add(slug.lower())
+        found[learner] = slug
+    return found
+
+
+def questions_of(reference: NotebookNode, assembly: Assembly, cells: dict[str, CellResult]) -> tuple[Question, ...]:
+    """One Question per exercise of `reference`, from its assembly's run. Only explicit passes earn points."""
+    return tuple(_question(exercise, assembly, cells) for exercise in lab_cells.exercises(reference))
+
+
+def cells_that_ended_the_kernel(assembly: Assembly, cells: dict[str, CellResult]) -> tuple[str, ...]:
+    """A warning for each cell outside the exercises that hung or ended the kernel: the rest was run without it."""
+    return tuple(
+        f"the cell {nb.first_line(cell.source)!r} {cells[cell.id].message}: the rest was run without it"
+        for cell in assembly.notebook.cells
+        if cell.id in cells and cells[cell.id].fatal and not (lab_cells.is_answer(cell) or lab_cells.is_check(cell))
+    )
+
+
+def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: dict[str, CellResult]) -> Question:
+    checks = {check.id: cells.get(check.id, missing()) for check in exercise.checks}
+    outcome, message = _outcome(exercise, assembly, cells, list(checks.values()))
+    return Question(
+        key=lab_cells.grade_id(exercise.answers[0]),
+        title=exercise.title,
+        earned=sum(lab_cells.points(check) for check in exercise.checks if checks[check.id].passed),
+        points=exercise.points,
+        outcome=outcome,
+        message=message,
+        hint=exercise.hint if outcome in ("wrong", "did not run") else "",
+        rubric=tuple(line for check in exercise.checks for line in lab_cells.rubric(check)),
+        check_ids=tuple(checks),
+    )
+
+
+def _outcome(
+    exercise: lab_cells.Exercise, assembly: Assembly, cells: dict[str, CellResult], checks: list[CellResult]
+) -> tuple[str, str]:
+    """The first cause: nothing written, a lost cell, a cell the kernel did not survive, an error, a failed check."""
+    failed = [result for result in checks if not result.passed]
+    if not failed:
+        return "passed", ""
+    states = {lab_cells.grade_id(answer): assembly.answers[lab_cells.grade_id(answer)] for answer in exercise.answers}
+    if all(state in ("untouched", "empty") for state in states.values()):
+        return "not started", ""
+    lost = [key for key, state in states.items() if state == "missing"]
+    if lost:
+        return "missing", f"the answer cell {lost[0]!r} is missing: copy it, with its metadata, from a fresh lab"
+    answers = [cells.get(answer.id, missing()) for answer in exercise.answers]
+    fatal = next((result for result in (*answers, *checks) if result.fatal), None)
+    if fatal is not None:
+        return fatal.fatal, f"your code {fatal.message}"
+    broken = next((result for result in answers if result.outcome == "failed"), None)
+    if broken is not None:
+        return "did not run", f"your answer cell did not run: {broken.message}"
+    if all(result.outcome == "not reached" for result in failed):
+        return "not reached", failed[0].message
+    messages = list(dict.fromkeys(result.message for result in failed if result.outcome == "failed"))
+    return "wrong", "\n".join(messages + [TWICE] * any("NameError" in message for message in messages))

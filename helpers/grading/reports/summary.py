@@ -1,0 +1,177 @@
+"""What the instructor reads first: how the class did, question by question, and whom to look at."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+from helpers.grading.judging.results import ATTENTION, OUTCOMES, UNREADABLE, Question, Result
+from helpers.grading.reports.feedback import FULL, SIGNS, STANDINGS, standing
+from helpers.grading.reports.gradebook import names, store
+from helpers.grading.reports.manual import marks
+from helpers.grading.text import one_line, page
+
+ERROR_CHARS = 300
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d[\d_,.]*(?:e[-+]?\d+)?")
+_NUMBERS = re.compile(r"#(?:[\s,]+#)+")
+WIDTH, HEIGHT, LEFT, TOP, FOOT = 720, 190, 8, 24, 44
+MOST_BARS = 21
+
+
+@dataclass(frozen=True)
+class QuestionSummary:
+    """One question over those who could be read: how many stand where, the commonest error and how many made it."""
+
+    key: str
+    title: str
+    points: float
+    standings: Mapping[str, int]
+    error: str
+    error_count: int
+    failed: int
+
+    @property
+    def learners(self) -> int:
+        return sum(self.standings.values())
+
+    @property
+    def pass_percent(self) -> float:
+        """Learners with all points, in per cent of all."""
+        return 100 * self.standings[FULL] / self.learners if self.learners else 0.0
+
+
+def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object]) -> None:
+    """Write summary.html into the folder `out`; it links to the pages in feedback/.
+
+    `manifest` tells `title` and `lab`, and of the run `seed`, `sandbox`, `versions`, `reference`, `started` and
+    `finished`: what it lacks is left out. Means, the histogram and pass rates are of those who could be read.
+    """
+    readable = [result for result in results if result.status != UNREADABLE]
+    shown = names(results)
+    values = {
+        "title": str(manifest.get("title") or manifest.get("lab", "")),
+        "results": results,
+        "names": shown,
+        "readable": readable,
+        "attention": [result for result in results if result.status == ATTENTION],
+        "unreadable": [result for result in results if result.status == UNREADABLE],
+        "by_hand": [(result, key, mark) for result in results for key, mark in marks(result).items()],
+        "points": max((result.points for result in results), default=0),
+        "mean": mean(scores) if (scores := [result.score for result in readable]) else None,
+        "median": median(scores) if scores else None,
+        "histogram": histogram(scores, max((result.points for result in results), default=0)),
+        "questions": question_summaries(readable),
+        "standing": standing,
+        "standings": STANDINGS,
+        "signs": SIGNS,
+        "facts": _facts(manifest),
+    }
+    store(out / "summary.html", page("summary.html.j2", **values))
+
+
+def question_summaries(results: Sequence[Result]) -> list[QuestionSummary]:
+    """One for each question that occurs, in order."""
+    by_key: dict[str, list[Question]] = {}
+    for result in results:
+        for question in result.questions:
+            by_key.setdefault(question.key, []).append(question)
+    return [_summary(questions) for questions in by_key.values()]
+
+
+def alike(message: str) -> str:
+    """What a message has in common with those of the same mistake on other numbers.
+
+    >>> alike("block 7 of [1, 2, 3] is written to") == alike("block 12 of [4, 5] is written to")
+    True
+    """
+    return _NUMBERS.sub("#", _NUMBER.sub("#", one_line(message, ERROR_CHARS)))
+
+
+def _summary(questions: Sequence[Question]) -> QuestionSummary:
+    counted = Counter(standing(question) for question in questions)
+    failed = [one for one in questions if one.outcome not in ("passed", "not started")]
+    messages = [one.message or OUTCOMES.get(one.outcome, one.outcome) for one in failed]
+    [(commonest, count)] = Counter(map(alike, messages)).most_common(1) or [("", 0)]
+    example = next((message for message in messages if alike(message) == commonest), "")
+    first = questions[0]
+    where = {name: counted[name] for name in STANDINGS}
+    return QuestionSummary(
+        first.key, first.title, first.points, where, one_line(example, ERROR_CHARS), count, len(failed)
+    )
+
+
+def _facts(manifest: Mapping[str, object]) -> list[tuple[str, str]]:
+    """What was recorded of the run, as (name, text), in a fixed order."""
+    recorded = ("lab", "seed", "sandbox", "reference", "versions", "started", "finished")
+    return [(name, _text(manifest[name])) for name in recorded if manifest.get(name) not in (None, "", {})]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: which scores, how many, and where it is drawn (px)."""
+
+    label: str
+    count: int
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def middle(self) -> float:
+        return self.x + self.width / 2
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The bars from score 0 to the lab's points, and the size of the picture (px)."""
+
+    bars: tuple[Bar, ...]
+    width: int = WIDTH
+    height: int = HEIGHT
+    base: int = HEIGHT - FOOT
+
+
+def histogram(scores: Sequence[float], points: float) -> Histogram:
+    """A bar for each whole score where they fit, else for equal steps of whole points; the last holds full marks.
+
+    >>> [(bar.label, bar.count) for bar in histogram([0, 1, 1.5, 2], 2).bars]
+    [('0', 1), ('1', 2), ('2', 1)]
+    >>> [bar.label for bar in histogram([], 40).bars][:3]
+    ['0–1', '2–3', '4–5']
+    """
+    step = max(1, math.ceil((points + 1) / MOST_BARS))
+    last = math.floor(points / step)
+    counts = [0] * (last + 1)
+    for score in scores:
+        counts[min(last, max(0, math.floor(score / step)))] += 1
+    across, highest = (WIDTH - 2 * LEFT) / len(counts), max(1, *counts)
+    return Histogram(
+        tuple(
+            _bar(_label(at, step, points), count, LEFT + at * across, across, count / highest)
+            for at, count in enumerate(counts)
+        )
+    )
+
+
+def _bar(label: str, count: int, x: float, across: float, share: float) -> Bar:
+    tall = HEIGHT - TOP - FOOT
+    return Bar(
+        label, count, round(x + 2, 1), round(TOP + tall * (1 - share), 1), round(across - 4, 1), round(tall * share, 1)
+    )
+
+
+def _label(at: int, step: int, points: float) -> str:
+    first, last = at * step, min(at * step + step - 1, math.ceil(points))
+    return f"{first}" if first >= last else f"{first}–{last}"

@@ -1,0 +1,242 @@
+"""`workbook sample-class LAB --out FOLDER`: a made-up class of twenty, to try the grader on before the real one.
+
+    submissions/LEARNER/...   what each handed in: right, wrong, half done, and what goes wrong with files
+    expected.csv              learner, score, points, what happened
+
+Nothing is drawn: the same lab gives the same bytes. The wrong answers are the lab's mutants.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode, v4
+
+from helpers.catalog.errors import WorkbookError
+from helpers.course import lab_cells
+from helpers.course import notebook as nb
+from helpers.course.lab_cells import Exercise
+from helpers.course.mutants import Mutant, find_mutants, load_mutants
+from helpers.course.release import SOLUTION, released
+
+Exercises = tuple[Exercise, ...]
+Files = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One learner's files by name, the points that they earn, and what happened."""
+
+    learner: str
+    what: str
+    files: Files
+    score: float
+
+
+@dataclass(frozen=True)
+class _Lab:
+    stem: str
+    twin: NotebookNode
+    exercises: Exercises
+    right: dict[str, str]  # each answer by its grade id
+    mutants: tuple[Mutant, ...]
+
+    def notebook(self, answers: dict[str, str]) -> NotebookNode:
+        """The released lab with these answers written into it."""
+        lab = copy.deepcopy(self.twin)
+        for cell in lab.cells:
+            key = lab_cells.grade_id(cell)
+            if lab_cells.is_answer(cell) and key in answers:
+                cell.source = f"{lab_cells.anchor(key)}\n{answers[key]}"
+        return lab
+
+    def solved(self) -> NotebookNode:
+        """Everything right."""
+        return self.notebook(self.right)
+
+    def named(self, lab: NotebookNode) -> Files:
+        """The notebook under the name that it was released as."""
+        return {f"{self.stem}.ipynb": _bytes(lab)}
+
+
+# What a learner did, given the lab and the exercises that it cost.
+Deed = Callable[[_Lab, Exercises], Files]
+
+
+def sample_class(name: str, root: Path, folder: Path) -> int:
+    """Write the class for the lab called `name` into `folder`, which is new or empty; 0 when done.
+
+    `name` is a chapter's number or a lab's stem. WorkbookError for an unknown lab, for one with an exercise that has
+    no mutant, and for a folder that holds something.
+    """
+    path = nb.find(name, root, ["solutions"])[0]
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise WorkbookError(f"{folder} holds something", "a new or empty folder", "name another one with --out")
+    found = samples(nb.read(path), load_mutants(find_mutants(path)), path.stem)
+    for sample in found:
+        own = folder / "submissions" / sample.learner
+        own.mkdir(parents=True)
+        for file, contents in sample.files.items():
+            (own / file).write_bytes(contents)
+    points = sum(exercise.points for exercise in lab_cells.exercises(nb.read(path)))
+    (folder / "expected.csv").write_text(_expected(found, points), encoding="utf-8", newline="")
+    number = path.stem.partition("_")[0]
+    print(f"{len(found)} submissions; now: workbook grade {number} {folder / 'submissions'} --out {folder / 'grades'}")
+    return 0
+
+
+def samples(solution: NotebookNode, mutants: tuple[Mutant, ...], stem: str) -> tuple[Sample, ...]:
+    """The twenty submissions for a worked lab, whose file is called `stem`, by learner."""
+    twin = released(solution, f"solutions/{stem}.ipynb")
+    exercises = lab_cells.exercises(solution)
+    right = {lab_cells.grade_id(cell): _unmarked(cell.source) for one in exercises for cell in one.answers}
+    lab = _Lab(stem, twin, exercises, right, mutants)
+    total = sum(exercise.points for exercise in exercises)
+    found = [
+        Sample(learner, what, deed(lab, exercises[cost]), total - sum(one.points for one in exercises[cost]))
+        for learner, what, cost, deed in _CLASS
+    ]
+    return tuple(sorted(found, key=lambda sample: sample.learner))
+
+
+def _left(lab: _Lab, cost: Exercises) -> Files:
+    """All but the lost exercises."""
+    lost = {lab_cells.grade_id(cell) for exercise in cost for cell in exercise.answers}
+    return lab.named(lab.notebook({key: source for key, source in lab.right.items() if key not in lost}))
+
+
+def _wrong(lab: _Lab, cost: Exercises) -> Files:
+    """A mutant in each lost exercise."""
+    return lab.named(lab.notebook(lab.right | dict(_mutated(lab, exercise) for exercise in cost)))
+
+
+def _stuck(lines: str) -> Deed:
+    """The first lost exercise begins with `lines`, which the kernel does not get past; the rest is unwritten."""
+
+    def deed(lab: _Lab, cost: Exercises) -> Files:
+        lost = [lab_cells.grade_id(cell) for exercise in cost for cell in exercise.answers]
+        stuck = [lab_cells.grade_id(cell) for cell in cost[0].answers]
+        answers = {key: source for key, source in lab.right.items() if key not in lost}
+        return lab.named(lab.notebook(answers | {key: f"{lines}\n\n{lab.right[key]}" for key in stuck}))
+
+    return deed
+
+
+def _renamed(lab: _Lab, cost: Exercises) -> Files:
+    return {f"Lab {lab.stem.partition('_')[0]} final.ipynb": _bytes(lab.solved())}
+
+
+def _two_files(lab: _Lab, cost: Exercises) -> Files:
+    """The empty lab, and the finished one as a browser names a second download."""
+    return lab.named(lab.twin) | {f"{lab.stem} (1).ipynb": _bytes(lab.solved())}
+
+
+def _own_cells(lab: _Lab, cost: Exercises) -> Files:
+    tried = lab.solved()
+    for position in range(len(tried.cells), 0, -4):
+        tried.cells.insert(position, v4.new_code_cell(f'print("here", {position})', id=f"try-{position}"))
+    return lab.named(tried)
+
+
+def _split(lab: _Lab, cost: Exercises) -> Files:
+    """JupyterLab's "split cell": both halves keep the answer's metadata."""
+    changed = lab.solved()
+    position = next(index for index, cell in enumerate(changed.cells) if lab_cells.is_answer(cell))
+    half = copy.deepcopy(changed.cells[position])
+    half.id, half.source = "first-half", "first_half = True"
+    changed.cells.insert(position, half)
+    return lab.named(changed)
+
+
+def _without_metadata(lab: _Lab, cost: Exercises) -> Files:
+    """Through an editor that keeps sources only."""
+    changed = lab.solved()
+    changed.metadata = NotebookNode()
+    for number, cell in enumerate(changed.cells):
+        cell.metadata, cell.id = NotebookNode(), f"cell-{number}"
+    return lab.named(changed)
+
+
+def _edited_checks(lab: _Lab, cost: Exercises) -> Files:
+    """The lost exercises are wrong, and their checks were made to like it, for more points."""
+    changed = lab.notebook(lab.right | dict(_mutated(lab, exercise) for exercise in cost))
+    theirs = {lab_cells.grade_id(check) for exercise in cost for check in exercise.checks}
+    for cell in changed.cells:
+        if lab_cells.grade_id(cell) in theirs:
+            cell.source, cell.metadata["nbgrader"]["points"] = 'print("ok")', 100
+    return lab.named(changed)
+
+
+def _byte_order_mark(lab: _Lab, cost: Exercises) -> Files:
+    return {f"{lab.stem}.ipynb": b"\xef\xbb\xbf" + _bytes(lab.solved())}
+
+
+def _cut_off(lab: _Lab, cost: Exercises) -> Files:
+    whole = _bytes(lab.solved())
+    return {f"{lab.stem}.ipynb": whole[: len(whole) * 2 // 3]}
+
+
+def _no_notebook(lab: _Lab, cost: Exercises) -> Files:
+    return {f"{lab.stem}.pdf": b"%PDF-1.7\n% printed from the browser\n"}
+
+
+# The exercises that a deed costs. Always the last ones, since an answer may build on the exercises before it.
+ALL, BUT_FIRST, LAST_THREE, LAST_TWO, LAST = (slice(begin, None) for begin in (0, 1, -3, -2, -1))
+NONE = slice(0)
+LOOP = "count = 0\nwhile count < 10:\n    count =+ 1"
+_CLASS: tuple[tuple[str, str, slice, Deed], ...] = (
+    ("amara.okafor", "everything right", NONE, _left),
+    ("anders.lindqvist", "nothing written", ALL, _left),
+    ("beatriz.costa", "the first question alone", BUT_FIRST, _left),
+    ("chen.wei", "all but the last question", LAST, _left),
+    ("dana.horvath", "one wrong answer", LAST, _wrong),
+    ("dmitri.volkov", "the last three answers wrong", LAST_THREE, _wrong),
+    ("elif.yilmaz", "every answer wrong", ALL, _wrong),
+    ("farid.rahimi", "a syntax error, where the learner stopped", LAST_TWO, _stuck("def halved(x)\n    return x / 2")),
+    ("grace.njoroge", "an endless loop: =+ for +=", LAST_THREE, _stuck(LOOP)),
+    ("hana.sato", "an import that does not exist", LAST, _stuck("from helpers.memory import bugdet")),
+    ("ines.moreau", "waits for somebody to type", BUT_FIRST, _stuck('count = int(input("How many? "))')),
+    ("jonas.becker", "cells of his own, which print", NONE, _own_cells),
+    ("kavya.iyer", "an answer split into two cells", NONE, _split),
+    ("liam.obrien", "an editor dropped ids and metadata", NONE, _without_metadata),
+    ("maría.fernández", "the file was renamed", NONE, _renamed),
+    ("noah.cohen", "two files, the empty lab and the finished one", NONE, _two_files),
+    ("olga.petrova", "a byte order mark before the first byte", NONE, _byte_order_mark),
+    ("pedro.alves", "the upload was cut off", ALL, _cut_off),
+    ("qiang.zhou", "a wrong answer, and its check edited to say ok for 100 points", LAST, _edited_checks),
+    ("rosa.klein", "a PDF in place of the notebook", ALL, _no_notebook),
+)
+
+
+def _mutated(lab: _Lab, exercise: Exercise) -> tuple[str, str]:
+    """(grade id, source) of the exercise's first mutant."""
+    keys = [lab_cells.grade_id(cell) for cell in exercise.answers]
+    for mutant in lab.mutants:
+        if mutant.grade_id in keys:
+            return mutant.grade_id, mutant.source
+    raise WorkbookError(
+        f"{exercise.title} has no wrong answer",
+        "a mutant for each exercise",
+        f"add one for {keys[0]!r} to solutions/mutants/lab_{lab.stem.partition('_')[0]}.py",
+    )
+
+
+def _unmarked(answer: str) -> str:
+    return "\n".join(line for line in answer.splitlines() if line.strip() not in SOLUTION)
+
+
+def _bytes(lab: NotebookNode) -> bytes:
+    return nb.text(lab).encode()
+
+
+def _expected(found: tuple[Sample, ...], points: float) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("learner", "score", "points", "what"))
+    rows.writerows((sample.learner, f"{sample.score:g}", f"{points:g}", sample.what) for sample in found)
+    return text.getvalue()

@@ -1,0 +1,121 @@
+"""Run an assembled lab under unmodified nbval in a process of its own; per cell id, how it went."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from helpers.course import notebook as nb
+from helpers.course.kernel import environment
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+NO_KERNEL = "no kernel"  # an outcome that is nobody's but ours
+NO_LIMIT_S = 10**6  # nbval's own, for a whole cell: the guard's is lower, and notices a dead kernel
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One cell: 'passed', 'failed' or 'not reached', why, its wall seconds, what it showed.
+
+    `fatal` is 'hung', 'died' or 'flooded' where the kernel could not go on after it: nothing after it was run.
+    """
+
+    outcome: str
+    message: str
+    seconds: float
+    outputs: tuple[dict, ...] = ()
+    fatal: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """True for an explicit pass only."""
+        return self.outcome == "passed"
+
+    @property
+    def stdout(self) -> str:
+        """What the cell printed."""
+        return "".join(output["text"] for output in self.outputs if output.get("name") == "stdout")
+
+    @property
+    def words(self) -> str:
+        """All that is known of why: the message, what was printed, the errors with their tracebacks."""
+        shown = [output.get("text") or "\n".join(output.get("traceback", ())) for output in self.outputs]
+        return "\n".join([self.message, *shown])
+
+
+def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> dict[str, CellResult]:
+    """The results by cell id, in a kernel of this interpreter. A cell that is not in them was never finished.
+
+    The notebook runs in an empty folder of its own, so no conftest, module or data beside it is read. After
+    `wall_s` for the whole run it is ended with its kernel, and the cells that finished are returned.
+    """
+    with tempfile.TemporaryDirectory(prefix="workbook-") as name:
+        folder = Path(name)
+        nb.write(folder / "lab.ipynb", notebook)
+        command = [sys.executable, "-m", "pytest", *arguments(folder), "--nbval-current-env"]
+        log = _run_pytest(command, folder, seed, wall_s)
+        found = results(folder / "results.jsonl")
+        if not_run(found):
+            raise RuntimeError(f"nbval could not run a cell:\n{log}")
+    return found
+
+
+def arguments(folder: Path) -> list[str]:
+    """pytest's arguments that run lab.ipynb in `folder` and report to results.jsonl there; which kernel is not said."""
+    plugins = ["-p", "nbval.plugin", "-p", "helpers.grading.sandbox.nbval_plugin", "-p", "no:cacheprovider"]
+    plugins += ["-p", "no:unraisableexception", "-p", "no:threadexception"]  # which collect garbage ten times over
+    return [
+        *("-q", "--color=no", "--noconftest", "-c", os.devnull, "--rootdir", str(folder), *plugins),
+        *(f"--workbook-results={folder / 'results.jsonl'}", "--nbval", f"--nbval-cell-timeout={NO_LIMIT_S}"),
+        str(folder / "lab.ipynb"),
+    ]
+
+
+def results(path: Path) -> dict[str, CellResult]:
+    """The cells reported in `path` so far, the last word about each; a line cut short is left out."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        key, outputs = row.pop("cell"), tuple(row.pop("outputs"))
+        found[key] = CellResult(**row, outputs=outputs)
+    return found
+
+
+def not_run(found: dict[str, CellResult]) -> bool:
+    """True when nothing is known about the notebook: no cell was reported, or there was no kernel."""
+    return not found or any(result.outcome == NO_KERNEL for result in found.values())
+
+
+def missing() -> CellResult:
+    """The result of a cell that never finished."""
+    return CellResult("not reached", "not reached: the time for the whole lab was over", 0.0)
+
+
+def _run_pytest(command: list[str], folder: Path, seed: str, wall_s: float) -> str:
+    """Run to the end or to the time limit; the log."""
+    env = {name: value for name, value in environment(seed).items() if not name.startswith("PYTEST_")}
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), env.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        return process.communicate(timeout=wall_s)[0]
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # pytest then ends its kernel, which is not in our process group
+    try:
+        return process.communicate(timeout=15)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]

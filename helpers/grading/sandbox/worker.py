@@ -1,0 +1,212 @@
+"""Runs one notebook at a time, with two warm processes: a fork server for learners' kernels, a task server for nbval.
+
+    with Worker(level, modules=["torch"]) as worker:
+        cells = worker.run(notebook, seed="7", wall_s=120)
+
+The task server holds what is expected and never runs a learner's code; the kernel runs it and holds nothing. Between
+the two are the kernel's sockets, in a folder of that one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from helpers.course import notebook as nb
+from helpers.grading.intake import reading
+from helpers.grading.sandbox import isolation, levels
+from helpers.grading.sandbox.isolation import Limits
+from helpers.grading.sandbox.nbval_run import CellResult, arguments, not_run, results
+
+READ_S = 30
+_NO_TRICKS = os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO is empty rather than waited for
+SHIM = str(Path(__file__).with_name("shim.py"))
+FORK_SERVER, TASK_SERVER = "helpers.grading.sandbox.fork_server", "helpers.grading.sandbox.task_server"
+SOCKET = "server.sock"  # the fork server's, in the control folder
+
+
+class SandboxError(Exception):
+    """The grader's own machinery failed: nothing is known about the submission."""
+
+
+class Worker:
+    """Runs notebooks in the sandbox at `level`; `modules` are imported once, before any learner's code.
+
+    So are `more`, if they can be in all forks: what libraries import when they are first used.
+    """
+
+    def __init__(
+        self, level: levels.Level, modules: Sequence[str], more: Sequence[str] = (), limits: Limits | None = None
+    ) -> None:
+        self.level, self.modules, self.more, self.limits = level, modules, more, limits or Limits()
+        self.runs = 0
+        self.fork_server: subprocess.Popen[str] | None = None
+        self.task_server: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Worker:
+        # /tmp, because the path of a socket may have 107 characters; mkdtemp, because nobody else may look in.
+        self.folder = Path(tempfile.mkdtemp(prefix="wb-", dir="/tmp"))
+        self.control = self.folder / "control"
+        self.control.mkdir(mode=0o755)
+        levels.hand_over(self.control)
+        if os.geteuid() == 0:
+            self.folder.chmod(0o711)
+        self.restart()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_processes()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def restart(self) -> None:
+        """New processes for the next submission, after ours have failed."""
+        self._end_processes()
+        self.task_server = _start([sys.executable, "-m", TASK_SERVER], _own_environment())
+
+    def read(self, path: Path) -> reading.Submitted:
+        """The notebook at `path`, read where it can do no harm. reading.Unreadable when it is none."""
+        answer = self.folder / "read.json"
+        answer.unlink(missing_ok=True)
+        ended = self._ask({"task": "read", "path": str(path), "to": str(answer), "limit_s": READ_S})
+        if not answer.exists():
+            raise reading.Unreadable("it takes too long to read" if ended == "time" else "reading it takes too much")
+        found = json.loads(answer.read_text(encoding="utf-8"))
+        if "unreadable" in found:
+            raise reading.Unreadable(found["unreadable"])
+        return reading.from_json(found["submitted"])
+
+    def run(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        """How each cell went, by its id; a cell that is not in it was not reached in `wall_s` seconds.
+
+        SandboxError when no cell could be run: then the sandbox failed, not the learner.
+        """
+        self._ready()
+        self.runs += 1
+        name = f"k{self.runs}"
+        sockets, folder = self.control / name, self.folder / name
+        for path in (sockets, folder):
+            path.mkdir(mode=0o700)
+        levels.hand_over(sockets)
+        try:
+            nb.write(folder / "lab.ipynb", notebook)
+            ended = self._ask(self._nbval(folder, sockets, seed, wall_s))
+            found = results(folder / "results.jsonl")
+            if not_run(found) and ended != "time":
+                raise SandboxError(f"nbval could not run a cell ({ended or 'no kernel'})\n{self._log()}")
+            return _with_reason(found, _reason(self.control / f"{name}.why"))
+        finally:
+            for path in (sockets, folder):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _ready(self) -> None:
+        if self.fork_server is None or self.fork_server.poll() is not None:
+            (self.control / SOCKET).unlink(missing_ok=True)
+            options = {"modules": ["ipykernel.kernelapp", *self.modules], "more": list(self.more)}
+            started = levels.command(self.level, self.control, FORK_SERVER, options)
+            self.fork_server = _start(started, isolation.environment(), self.folder / "fork_server.log")
+
+    def _nbval(self, folder: Path, sockets: Path, seed: str, wall_s: float) -> dict:
+        """The request that runs lab.ipynb in `folder` with a kernel from the fork server."""
+        spec = folder / "kernels" / "sandbox"
+        spec.mkdir(parents=True)
+        words = [sys.executable, "-I", "-S", SHIM, "{connection_file}", str(self.control / SOCKET)]
+        words += [sockets.name, seed, json.dumps(asdict(self.limits))]
+        kernel = {"argv": words, "display_name": "sandbox", "language": "python", "interrupt_mode": "message"}
+        (spec / "kernel.json").write_text(json.dumps(kernel))
+        environment = _own_environment() | {"JUPYTER_PATH": str(folder)}
+        return {
+            "task": "nbval",
+            "folder": str(folder),
+            "arguments": [*arguments(folder), f"--workbook-sockets={sockets}", "--nbval-kernel-name=sandbox"],
+            "environment": environment,
+            "limit_s": wall_s,
+        }
+
+    def _ask(self, request: dict) -> str:
+        """Have the task server do it; '' when the task ended by itself, else what was done to it."""
+        server = self.task_server
+        if server is None or server.poll() is not None or server.stdin is None or server.stdout is None:
+            raise SandboxError("the task server has ended")
+        server.stdin.write(json.dumps(request | {"log": str(self.folder / "task_server.log")}) + "\n")
+        server.stdin.flush()
+        answer = server.stdout.readline()
+        if not answer:
+            raise SandboxError("the task server has ended")
+        return str(json.loads(answer)["ended"])
+
+    def _end_processes(self) -> None:
+        for process in (self.fork_server, self.task_server):
+            _end(process)
+        self.fork_server = self.task_server = None
+
+    def _log(self) -> str:
+        texts = []
+        for name in ("task_server.log", "fork_server.log"):
+            with contextlib.suppress(OSError):
+                texts.append(f"{name}: " + (self.folder / name).read_text(errors="replace")[-2000:])
+        return "\n".join(texts)
+
+
+def _reason(path: Path) -> str:
+    """What the fork server noted there, or ''. At the level `limits` it may be a learner's file, link or FIFO."""
+    try:
+        with open(path, errors="replace", opener=lambda name, flags: os.open(name, flags | _NO_TRICKS)) as file:
+            return file.read(200)
+    except OSError:
+        return ""
+
+
+def _with_reason(found: dict[str, CellResult], why: str) -> dict[str, CellResult]:
+    """A kernel that was ended for its memory died; say so."""
+    if not why:
+        return found
+    return {key: replace(one, message=why) if one.fatal == "died" else one for key, one in found.items()}
+
+
+def _own_environment() -> dict[str, str]:
+    """For our own processes: the grader's, without pytest's and the course's variables."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "WORKBOOK_", "JUPYTER_"))}
+    paths = os.pathsep.join(filter(None, [str(isolation.HELPERS_ROOT), os.environ.get("PYTHONPATH")]))
+    return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
+def _start(command: list[str], environment: dict[str, str], log: Path | None = None) -> subprocess.Popen[str]:
+    """The process, once it says that it is ready. SandboxError when it ends before."""
+    with open(log or os.devnull, "w") as errors:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+    if process.stdout is None or process.stdout.readline().strip() != "ready":
+        words = log.read_text(errors="replace")[-2000:] if log else ""
+        raise SandboxError(f"{command[-3]} did not start\n{words}")
+    return process
+
+
+def _end(process: subprocess.Popen[str] | None) -> None:
+    """Closing stdin is the signal; a process that does not hear it is killed."""
+    if process is None or process.stdin is None or process.stdout is None:
+        return
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()

@@ -1,0 +1,203 @@
+"""Learners who mean well: each row is known exactly, and none may cost a point."""
+
+from __future__ import annotations
+
+from nbformat import NotebookNode, v4
+
+from helpers.grading.judging.results import ATTENTION, GRADED
+from tests.course.example_lab import cell_of, code
+from tests.grading.corpus.case import HONEST, NOT_STARTED, PASSED, Case, every, row
+from tests.grading.corpus.edits import (
+    RIGHT,
+    answered,
+    before_right,
+    inserted,
+    is_graded_id,
+    then,
+    without,
+    without_anchor,
+    written,
+)
+
+MISSING = frozenset({"missing"})
+DID_NOT_RUN = frozenset({"did not run"})
+
+NOTES = """print("my notes: a started page counts")
+import sys
+
+scratch = [n * n for n in range(10)]
+scratch"""
+WARNS = """import warnings
+
+
+def transfer_ms(size_bytes, link_bytes_per_s):
+    warnings.warn("links are slower than their data sheets", stacklevel=2)
+    return 1000 * size_bytes / link_bytes_per_s"""
+LOGS = """import logging
+
+
+def transfer_ms(size_bytes, link_bytes_per_s):
+    logging.warning("%d bytes", size_bytes)
+    return 1000 * size_bytes / link_bytes_per_s"""
+SHOWS = """from IPython.display import HTML, display
+
+
+def transfer_ms(size_bytes, link_bytes_per_s):
+    display(HTML("<script>fetch('/')</script>"))
+    return 1000 * size_bytes / link_bytes_per_s"""
+CEIL = "def up(value, step):\n    return -(-value // step)"
+USES_CEIL = "def pages(tokens, page_tokens):\n    return up(tokens, page_tokens)"
+# `rate` is first set at the end of the answer: the second run of the cell works, the first one raises.
+NEEDS_TWO_RUNS = """per_second = rate
+
+
+def transfer_ms(size_bytes, link_bytes_per_s):
+    return per_second * size_bytes / link_bytes_per_s
+
+
+rate = 1000"""
+SETS_RATE_BELOW = "rate = 1000"
+USES_RATE = """per_second = rate
+
+
+def transfer_ms(size_bytes, link_bytes_per_s):
+    return per_second * size_bytes / link_bytes_per_s"""
+
+
+def _reordered(notebook: NotebookNode) -> None:
+    """Each exercise from the last to the first, the setup still on top."""
+    head = [cell for cell in notebook.cells if not is_graded_id(cell.id)]
+    graded = [cell for cell in notebook.cells if is_graded_id(cell.id)]
+    notebook.cells = [*head, *reversed(graded)]  # the checks now stand before their answers, too
+
+
+def _split(notebook: NotebookNode, *, same_metadata: bool) -> None:
+    """Cut the answer `pages` in two, as JupyterLab does (the metadata twice) or as others do (only once)."""
+    first = cell_of(notebook, "pages")
+    first.source = first.source.replace(RIGHT["pages"], CEIL)
+    second = v4.new_code_cell(USES_CEIL)
+    if same_metadata:
+        second.metadata = first.metadata
+    notebook.cells.insert(notebook.cells.index(first) + 1, second)
+
+
+def _merged_with_check(notebook: NotebookNode) -> None:
+    answer, check = cell_of(notebook, "pages"), cell_of(notebook, "pages-check")
+    answer.source = f"{answer.source}\n\n\n{check.source}"
+    notebook.cells.remove(check)
+
+
+def _merged_answers(notebook: NotebookNode) -> None:
+    """Two answers in the cell of the first: the second one's cell is gone, its code is not."""
+    first, second = cell_of(notebook, "pages"), cell_of(notebook, "window")
+    first.source = f"{first.source}\n\n\n{second.source}"
+    notebook.cells.remove(second)
+
+
+def _older(notebook: NotebookNode) -> None:
+    """Last year's lab: other cell ids, other check, an exercise that is gone, and none of the newest one."""
+    cell_of(notebook, "pages-check").source = 'assert pages(17, 16) == 2\nprint("fine")'
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"year-{number}"
+    old = code("def evict(pages):\n    return pages[0]", "evict", solution=True)
+    notebook.cells.append(old)
+
+
+def _run_out_of_order(notebook: NotebookNode) -> None:
+    """What a learner's saved notebook has: any counts, and outputs of other runs."""
+    for count, cell in enumerate(reversed(notebook.cells)):
+        if cell.cell_type == "code":
+            cell.execution_count = 3 * count + 7
+            cell.outputs = [v4.new_output("stream", text="from an earlier try\n")]
+
+
+def _colab(notebook: NotebookNode) -> None:
+    """As Colab saves it: format 4.0, no cell ids but its own in the metadata, and nothing else there."""
+    notebook.nbformat_minor = 0
+    for cell in notebook.cells:
+        without_anchor(cell)
+        cell.metadata = NotebookNode({"id": cell.pop("id"), "colab": {"base_uri": "https://localhost:8080/"}})
+
+
+CASES = tuple(
+    Case(name, HONEST, item, build, expect, frozenset({GRADED}) | also)
+    for name, item, build, expect, also in (
+        ("perfect", "perfect", answered(), row(), set()),
+        ("perfect, run out of order", "perfect", then(answered(), _run_out_of_order), row(), set()),
+        ("untouched", "untouched", then(), every(NOT_STARTED), set()),
+        (
+            "one question only",
+            "one question only",
+            lambda lab: written(lab, {"window": RIGHT["window"]}),
+            every(NOT_STARTED) | {"window": PASSED},
+            set(),
+        ),
+        (
+            "extra cells and prints",
+            "extra cells and prints",
+            then(
+                before_right('print("defining it again")'),
+                inserted(v4.new_code_cell(NOTES), after="pages"),
+                inserted(v4.new_code_cell("pages(17, 16)"), after="pages-check"),
+                inserted(v4.new_markdown_cell("## My notes\n\n# Not an exercise"), after="pages-check"),
+                inserted(v4.new_code_cell("1 / 0"), after="chain-check"),
+            ),
+            row(),
+            set(),
+        ),
+        ("a warning on stderr", "a warning on stderr but right", answered(transfer=WARNS), row(), set()),
+        ("a log line on stderr", "a warning on stderr but right", answered(transfer=LOGS), row(), set()),
+        ("a display left in", "extra cells and prints", answered(transfer=SHOWS), row(), set()),
+        ("reordered", "cells reordered, split, merged", then(answered(), _reordered), row(), set()),
+        (
+            "split, the metadata twice",
+            "cells reordered, split, merged",
+            then(answered(), lambda lab: _split(lab, same_metadata=True)),
+            row(),
+            set(),
+        ),
+        (
+            "split, the metadata once",
+            "cells reordered, split, merged",
+            then(answered(), lambda lab: _split(lab, same_metadata=False)),
+            row(),
+            set(),
+        ),
+        (
+            "merged with its check",
+            "cells reordered, split, merged",
+            then(answered(), _merged_with_check),
+            row(),
+            set(),
+        ),
+        (
+            "two answers merged",
+            "cells reordered, split, merged",
+            then(answered(), _merged_answers),
+            row(window=PASSED | MISSING),
+            {ATTENTION},
+        ),
+        (
+            "older revision",
+            "older revision of the lab",
+            then(answered(), without("chain-text", "ledger", "chain", "chain-check"), _older),
+            row(chain=MISSING),
+            {ATTENTION},
+        ),
+        (
+            "works only after running twice",
+            "works only after running twice",
+            answered(transfer=NEEDS_TWO_RUNS),
+            row(transfer=DID_NOT_RUN),
+            set(),
+        ),
+        (
+            "needs a cell further down",
+            "works only after running twice",
+            then(answered(transfer=USES_RATE), inserted(v4.new_code_cell(SETS_RATE_BELOW), after="pack-check")),
+            row(transfer=DID_NOT_RUN),
+            set(),
+        ),
+        ("ids of Colab only", "cells reordered, split, merged", then(answered(), _colab), row(), set()),
+    )
+)

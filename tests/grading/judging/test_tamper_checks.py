@@ -1,0 +1,140 @@
+"""What an answer is seen to reach for; and that honest answers, right or wrong, are not accused."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+
+from helpers.course import lab_cells
+from helpers.course import notebook as nb
+from helpers.course.mutants import find_mutants, load_mutants
+from helpers.grading.judging.tamper_checks import signs_of_tampering
+from helpers.grading.judging.trial import untouched
+from tests.course.example_lab import RIGHT, cell_of, code, example_lab, with_sources
+
+ROOT = Path(__file__).resolve().parents[3]
+LABS = nb.find_all(ROOT, ["solutions"])
+OTHERS = sorted((ROOT / "tests/labs").glob("other_answers_*.py"))
+SETUP = "import random\nimport torch\nfrom torch import nn\nfrom helpers.memory import budget"
+
+
+def reference() -> NotebookNode:
+    """The example lab, with imports worth patching and a given function."""
+    lab = with_sources(example_lab(), {"setup": SETUP})
+    lab.cells.insert(2, code("def peak_bytes(calls):\n    return max(calls)\n\nclass Ledger:\n    pass", "ledger"))
+    return lab
+
+
+def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
+    """The lab with these cells of the learner's own."""
+    changed = copy.deepcopy(lab)
+    changed.cells += [code(source, f"learner-{number}") for number, source in enumerate(sources)]
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def peak_bytes(calls):\n    return 0", "replaces peak_bytes, which is given"),
+        ("class Ledger: ...", "replaces Ledger, which is given"),
+        ("async def peak_bytes(): ...", "replaces peak_bytes, which is given"),
+        ("torch.cuda.max_memory_allocated = lambda: 0", "replaces torch.cuda.max_memory_allocated"),
+        ("def half(x):\n    nn.Linear.forward = None", "replaces nn.Linear.forward"),
+        ("random.Random, x = int, 1", "replaces random.Random"),
+        ("budget.total += 1", "replaces budget.total"),
+        ("del torch.nn", "replaces torch.nn"),
+        (f"torch{'.x' * 2000} = 1", f"replaces torch{'.x' * 37}."),
+        ("import json\njson.dumps = str", "replaces json.dumps"),
+        ("get_ipython().ast_transformers", "reaches for the notebook's own machinery"),
+        ("from IPython import get_ipython", "reaches for the notebook's own machinery"),
+        ("object.__subclasses__()", "reaches for every class there is"),
+        ("import sys\nsys._getframe(1)", "reaches for its caller's variables"),
+        ("frame.f_back", "reaches for its caller's variables"),
+        ("from inspect import currentframe", "reaches for its caller's variables"),
+        ("import gc\ngc.get_objects()", "reaches for every object there is"),
+        ("import sys\nsys.modules['torch']", "reaches for loaded modules"),
+        ("from sys import modules", "reaches for loaded modules"),
+        ("import ctypes.util", "reaches for memory itself"),
+        ("from ctypes import CDLL", "reaches for memory itself"),
+        ("import builtins as b", "reaches for Python's own functions"),
+        ("__builtins__", "reaches for Python's own functions"),
+        ("import threading\nthreading.settrace(f)", "reaches for running code"),
+        ("import sys\nsys.setprofile(f)", "reaches for running code"),
+        ("%matplotlib inline\n!ls\nimport ctypes", "reaches for memory itself"),
+    ],
+    ids=lambda text: text[:30],
+)
+@pytest.mark.parametrize("own", [True, False], ids=["own cell", "answer"])
+def test_each_kind_is_found_in_an_answer_and_in_a_cell_of_the_learners_own(source, found, own):
+    lab = reference()
+    learner = with_own(lab, source) if own else with_sources(lab, {"half": source})
+    where = "a cell of the learner's own" if own else "answer 'half'"
+    assert signs_of_tampering(lab, learner) == (f"{where} {found}",)
+
+
+def test_a_thing_is_said_once():
+    lab = reference()
+    assert len(signs_of_tampering(lab, with_own(lab, "import ctypes", "import ctypes\nctypes.CDLL\nctypes.CDLL"))) == 1
+
+
+def test_what_the_worked_lab_reaches_for_is_no_tampering():
+    lab = with_sources(reference(), {"half": "import ctypes\ndef half(x): ..."})
+    assert signs_of_tampering(lab, with_sources(lab, {"half": "import ctypes\nhalf = ctypes.c_int"})) == ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *RIGHT.values(),
+        "modules = [m for m in nn.Sequential().modules()]\nfor module in modules: ...",
+        "class Net(nn.Module):\n    def __init__(self):\n        self.weight = 1\n        self.modules = []",
+        "net = nn.Linear(1, 1)\nnet.weight.requires_grad = False\nnet.weight.grad = None",
+        "torch.manual_seed(0)\nsettings = {'modules': 1, 'ctypes': 2}\nsettings['modules'] = 3",
+        "def helper(x):\n    return x\npeak = peak_bytes([1])",
+        "# sys.modules, get_ipython\nwords = 'ctypes sys.modules'",
+        "%time x = 1\n!nvidia-smi",
+        "this is no Python",
+        "x = (1,\n  2",
+        "\x00",
+        "(" * 5000,
+        f"x{'.y' * 2000}.z = 1",
+        "",
+    ],
+    ids=lambda source: source[:30],
+)
+def test_honest_answers_are_not_accused(source):
+    lab = reference()
+    assert signs_of_tampering(lab, with_own(with_sources(lab, {"half": source}), source)) == ()
+
+
+def test_given_cells_and_prose_are_not_the_learners():
+    lab = reference()
+    cell_of(lab, "ledger").source += "\nimport ctypes"
+    cell_of(lab, "title").source = "import ctypes"
+    assert signs_of_tampering(lab, lab) == ()
+
+
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_worked_untouched_and_wrong_answers_of_the_labs_are_not_accused(path):
+    lab = nb.read(path)
+    assert signs_of_tampering(lab, lab) == ()
+    assert (
+        signs_of_tampering(lab, with_own(untouched(lab), *(one.source for one in load_mutants(find_mutants(path)))))
+        == ()
+    )
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.stem)
+def test_right_answers_written_otherwise_are_not_accused(path):
+    number = path.stem.rpartition("_")[2]
+    lab = nb.read(nb.find(number, ROOT, ["solutions"])[0])
+    text = path.read_text(encoding="utf-8")
+    sources = [ast.get_source_segment(text, node) for node in ast.parse(text).body[1:]]
+    assert len(sources) > 5
+    assert signs_of_tampering(lab, with_own(lab, *filter(None, sources))) == ()
+    answers = {cell.id: sources[-1] for cell in lab.cells if lab_cells.is_answer(cell)}
+    assert signs_of_tampering(lab, with_sources(lab, answers)) == ()

@@ -1,0 +1,253 @@
+"""Who is taken out, who is run again and who alone, with a kernel that only counts the cells it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from nbformat import NotebookNode
+
+from helpers.grading.judging import trial as module
+from helpers.grading.judging.trial import set_limits, trial, untouched
+from helpers.grading.sandbox.nbval_run import CellResult
+from tests.course.example_lab import RIGHT, cell_of, code, example_lab, with_sources
+
+ANSWERS_AND_CHECKS = {key for name in RIGHT for key in (name, f"check-{name}")}
+Ends = Callable[[NotebookNode, list[str]], bool]  # does this cell end the kernel, after cells with these ids?
+
+
+def lab() -> NotebookNode:
+    """The example lab, with a cell of the learner's own after the setup."""
+    learner = with_sources(example_lab(), RIGHT)
+    learner.cells.insert(2, code("mine = 1", "learner-0"))
+    return learner
+
+
+class Runs:
+    """In the place of nbval: cells pass in order until one ends the kernel; a check needs its answer before it.
+
+    Keeps what it was asked to run.
+    """
+
+    def __init__(self, ends: Ends) -> None:
+        self.ends, self.notebooks, self.asked = ends, [], []
+
+    def __call__(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        self.notebooks.append(notebook)
+        self.asked.append((seed, wall_s))
+        found: dict[str, CellResult] = {}
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+            if cell.source != "pass" and self.ends(cell, list(found)):
+                return found | {cell.id: CellResult("failed", f"{cell.id} hung", 1.0, fatal="hung")}
+            answered = cell.id.removeprefix("check-") in [*found, cell.id]
+            words = f"run {len(self.notebooks)}"
+            found[cell.id] = CellResult("passed" if answered else "failed", words if answered else "NameError", 0.0)
+        return found
+
+    def ids(self, number: int) -> list[str]:
+        """The code cells of the run with that number, from 0."""
+        return [cell.id for cell in self.notebooks[number].cells if cell.cell_type == "code"]
+
+
+def by_name(*keys: str) -> Ends:
+    """These cells end the kernel, whatever ran before them."""
+    return lambda cell, _: cell.id in keys
+
+
+def tried(ends: Ends) -> tuple[dict[str, CellResult], Runs]:
+    runs = Runs(ends)
+    return trial(runs, lab(), seed="7", wall_s=100), runs
+
+
+def passed(found: dict[str, CellResult]) -> set[str]:
+    return {key for key, result in found.items() if result.passed} & ANSWERS_AND_CHECKS
+
+
+@pytest.mark.parametrize(
+    ("culprits", "runs", "alone"),
+    [
+        ((), 1, []),
+        (("twice",), 2, ["twice"]),
+        (("check-half",), 2, ["half"]),
+        (("learner-0",), 2, []),
+        (("setup",), 2, []),
+        (("twice", "check-pages"), 3, ["twice", "pages"]),
+    ],
+    ids=str,
+)
+def test_a_culprit_is_taken_out_and_keeps_its_result(culprits, runs, alone):
+    found, asked = tried(by_name(*culprits))
+    assert [asked.ids(number)[1] for number in range(runs, len(asked.notebooks))] == alone
+    assert passed(found) == ANSWERS_AND_CHECKS - {*culprits, *(f"check-{key}" for key in culprits)}
+    for key in culprits:
+        assert (found[key].fatal, found[key].message) == ("hung", f"{key} hung")
+        assert key not in asked.ids(runs - 1)
+        assert cell_of(asked.notebooks[runs - 1], f"{key}-taken-out").source == "pass"
+
+
+def test_what_is_taken_out_has_nothing_left_to_be_compared_with():
+    learner = lab()
+    cell_of(learner, "check-twice").outputs = [{"output_type": "stream", "name": "stdout", "text": "1 -> 2"}]
+    cell_of(learner, "check-twice").execution_count = 3
+    before = learner.copy()
+    runs = Runs(by_name("check-twice"))
+    trial(runs, learner, seed="7", wall_s=100)
+    changed = cell_of(runs.notebooks[1], "check-twice-taken-out")
+    assert (changed.outputs, changed.execution_count) == ([], None)
+    assert learner == before, "the notebook that was handed in is not changed"
+
+
+def test_the_last_word_about_a_cell_counts():
+    found, _ = tried(by_name("pages"))
+    assert found["twice"].message == "run 2"
+
+
+def test_after_three_runs_each_exercise_is_run_alone():
+    found, runs = tried(by_name("twice", "pages", "half"))
+    assert passed(found) == set()
+    assert [runs.ids(number) for number in range(3, len(runs.notebooks))] == [
+        ["setup", "twice", "check-twice"],
+        ["setup", "pages", "check-pages"],
+        ["setup", "half", "check-half"],
+    ]
+    assert {key for key in RIGHT if found[key].fatal} == set(RIGHT)
+
+
+def test_an_exercise_that_failed_by_itself_is_not_run_again():
+    runs = Runs(by_name("pages", "half", "check-half"))
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, seed=seed, wall_s=wall_s)
+        return found | {"check-twice": CellResult("failed", "no", 0.0)} if "twice" in found else found
+
+    found = trial(run, lab(), seed="7", wall_s=100)
+    assert found["check-twice"].message == "no"
+    assert [runs.ids(number)[1] for number in range(3, len(runs.notebooks))] == ["pages", "half"]
+
+
+@pytest.mark.parametrize(
+    ("output", "alone"),
+    [
+        ({"traceback": ["Traceback", "MemoryError: "]}, True),
+        ({"traceback": ["RuntimeError: can't start new thread"]}, True),
+        ({"name": "stdout", "text": "Unexpected exception formatting exception. Falling back"}, True),
+        ({"traceback": ["RuntimeError: DefaultCPUAllocator: can't allocate memory"]}, True),
+        ({"traceback": ["ValueError: no"]}, False),
+    ],
+    ids=str,
+)
+def test_who_failed_for_want_of_what_another_took_is_run_alone(output, alone):
+    runs = Runs(lambda cell, before: False)
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, seed=seed, wall_s=wall_s)
+        starved = {"check-half": CellResult("failed", "no", 0.0, (output,))} if "twice" in found else {}
+        return found | starved
+
+    found = trial(run, lab(), seed="7", wall_s=100)
+    assert [runs.ids(number) for number in range(1, len(runs.notebooks))] == [["setup", "half", "check-half"]] * alone
+    assert passed(found) == ANSWERS_AND_CHECKS - ({"check-half"} if not alone else set())
+
+
+@pytest.mark.parametrize(("source", "alone"), [("print(judged(half, 2))", True), ("print(half(2))", False)], ids=str)
+def test_a_judged_check_may_have_passed_on_an_error_since_nobody_compared_it(source, alone):
+    runs, starved = Runs(lambda cell, before: False), CellResult("passed", "", 0.0, ({"text": "MemoryError"},))
+    learner = with_sources(lab(), {"check-half": source})
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, seed=seed, wall_s=wall_s)
+        return found | ({"check-half": starved} if "twice" in found else {})
+
+    found = trial(run, learner, seed="7", wall_s=100)
+    assert (found["check-half"] != starved) is alone
+
+
+@pytest.mark.parametrize("how", ["died", "hung", "flooded"])
+@pytest.mark.parametrize("guilty", ["twice", "half"])
+def test_where_the_kernel_ended_is_tried_alone_before_it_is_to_blame(guilty, how):
+    """What `twice` leaves behind, a crowd of threads say, may end the kernel in `half`."""
+    runs = Runs(lambda cell, before: False)
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, seed=seed, wall_s=wall_s)
+        if guilty in found and "half" in found and cell_of(notebook, "half").source != "pass":
+            kept = {key: one for key, one in found.items() if key not in ("half", "check-half")}
+            return kept | {"half": CellResult("failed", "ended", 0.0, fatal=how)}
+        return found
+
+    found = trial(run, lab(), seed="7", wall_s=100)
+    assert runs.ids(len(runs.notebooks) - 1) == ["setup", "half", "check-half"]
+    assert (found["half"].fatal == how) is (guilty == "half")
+    assert ("check-half" in passed(found)) is (guilty == "twice")
+
+
+@pytest.mark.parametrize(("starts", "steps"), [("learner-0", 2), ("learner-0", 3), ("twice", 2), ("pages", 2)], ids=str)
+def test_who_was_only_near_when_a_timer_went_off_gets_the_points_back(starts, steps):
+    def timer(cell: NotebookNode, before: list[str]) -> bool:
+        return starts in before and len(before) - before.index(starts) == steps
+
+    runs = Runs(lambda cell, before: False)
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, seed=seed, wall_s=wall_s)
+        for number, key in enumerate(found):
+            if timer(cell_of(notebook, key), list(found)[:number]):
+                kept = dict(list(found.items())[:number])
+                return kept | {key: CellResult("failed", "killed", 0.0, fatal="died")}
+        return found
+
+    found = trial(run, lab(), seed="7", wall_s=100)
+    assert len(runs.notebooks) > 3
+    assert passed(found) == ANSWERS_AND_CHECKS
+
+
+@pytest.mark.parametrize(
+    ("each_s", "asked_s"),
+    [
+        (10, [25, 15, 5]),  # the third ends after the time: nobody is run alone
+        (8, [25, 17, 9, 1]),  # the first alone gets what is left, the others nothing
+        (8.2, [25, 16.8, 8.6, 1]),  # and never less than a second
+        (30, [25]),
+    ],
+    ids=str,
+)
+def test_the_time_for_everything_ends_it(monkeypatch, each_s, asked_s):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    runs = Runs(by_name("twice", "pages", "half"))
+
+    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+        clock.now += each_s
+        return runs(notebook, seed=seed, wall_s=wall_s)
+
+    found = trial(run, lab(), seed="7", wall_s=25)
+    assert [seed for seed, _ in runs.asked] == ["7"] * len(asked_s)
+    assert [wall_s for _, wall_s in runs.asked] == pytest.approx(asked_s)
+    assert found["twice"].fatal == "hung"
+
+
+def test_cells_that_were_not_reached_are_not_in_it():
+    assert trial(lambda notebook, **_: {}, lab(), seed="7", wall_s=100) == {}
+
+
+def test_the_untouched_lab_has_stubs_for_answers_and_the_references_checks():
+    reference = example_lab()
+    cell_of(reference, "check-twice").execution_count = 2
+    cell_of(reference, "twice").execution_count = 1
+    found = untouched(reference)
+    assert "return 2 * x" in cell_of(reference, "twice").source
+    for key in RIGHT:
+        assert "SOLUTION" not in cell_of(found, key).source
+        assert "NotImplementedError" in cell_of(found, key).source
+        assert cell_of(found, key).execution_count is None
+        assert cell_of(found, f"check-{key}") == cell_of(reference, f"check-{key}")
+
+
+def test_each_cell_gets_ten_times_what_the_reference_took_and_some_more():
+    reference = example_lab()
+    set_limits(reference, {"twice": 1.234}, 10.0)
+    limits = {cell.id: cell.metadata.workbook for cell in reference.cells if cell.cell_type == "code"}
+    assert limits["twice"] == {"limit_s": 22.3}
+    assert limits["setup"] == {"limit_s": 10.0}
+    assert set(limits["check-twice"]) == {"limit_s", "rubric"}, "what was there stays"

@@ -1,0 +1,195 @@
+"""What learners' code can see and do in the sandbox, and what it leaves to the next notebook: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.grading.sandbox import isolation, levels
+from tests.grading.sandbox import probes
+from tests.grading.sandbox.probes import LEAVES, ROOT, SECRET, SEES, SMALL, SURVIVOR
+
+LEFT = "True 42 None 0.5\nTrue True\n"  # what the first notebook says that it has done
+NOTHING = [[], 1, True, True]  # and what the second sees of it
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox needs Linux"),
+    pytest.mark.slow,
+]
+
+
+def survivors() -> list[int]:
+    return [one.pid for one in psutil.process_iter(["name"]) if one.info["name"] == SURVIVOR]
+
+
+@pytest.fixture(scope="module")
+def seen() -> SimpleNamespace:
+    """The facts, what a notebook did, what the next one saw, what was there after each and at the end."""
+    reason = levels._fails(levels.BUBBLEWRAP)
+    if reason:  # where CI says that the machine can, that is a failure
+        (pytest.fail if "CI" in os.environ else pytest.skip)(f"bubblewrap: {reason}")
+    before = set(psutil.Process().children(recursive=True))
+    with probes.grader() as (secret, port), probes.worker_at(levels.BUBBLEWRAP) as worker:
+        facts = probes.facts(worker, secret, port)
+        left = probes.printed(worker, LEAVES)
+        running = survivors()
+        found = json.loads(probes.printed(worker, SEES))
+        sockets = [path.name for path in worker.control.iterdir() if path.is_dir()]
+    return SimpleNamespace(
+        facts=facts,
+        left=left,
+        running=running,
+        found=found,
+        sockets=sockets,
+        folder=worker.folder,
+        processes=set(psutil.Process().children(recursive=True)) - before,
+    )
+
+
+FACTS: dict[str, Callable] = {
+    "uid": lambda fact: 0 not in fact,
+    "become root": lambda fact: fact in ("EPERM", "EINVAL"),
+    "capabilities": lambda fact: not any(fact.values()),
+    "new privileges": lambda fact: fact == "1",
+    "seen": lambda fact: fact == [],
+    "home": lambda fact: fact in ("ENOENT", "EACCES") or set(fact) <= on_the_way(Path.home()),
+    "root": lambda fact: set(fact) <= {"dev", "proc", "run", "tmp"} | on_the_way(Path("/")),
+    "environment": lambda fact: SECRET not in fact and not {"SSH_AUTH_SOCK", "OLDPWD", "LOGNAME"} & set(fact),
+    "port": lambda fact: fact == "ECONNREFUSED",
+    "name": lambda fact: fact in ("gaierror", "EAGAIN"),
+    "interfaces": lambda fact: fact == ["lo"],
+    "first process": lambda fact: fact == "EACCES" or not stray(fact),
+    "written": lambda fact: fact == [],
+    "largest file": lambda fact: fact == SMALL.file_bytes,
+    "forks": lambda fact: 0 < fact < SMALL.processes,
+    "unshare user": lambda fact: fact in ("ENOSPC", "EPERM"),
+    "unshare mount": lambda fact: fact == "EPERM",
+    "mount": lambda fact: fact == "EPERM",
+    "core": lambda fact: fact == [0, 0],
+}
+
+
+def on_the_way(folder: Path) -> set[str]:
+    """The names in `folder` of what leads to a file that is shown: Python may be installed in a home."""
+    paths = (Path(path) for path in isolation.readable())
+    return {path.relative_to(folder).parts[0] for path in paths if path.is_relative_to(folder)}
+
+
+def stray(environ: str) -> set[str]:
+    """Variables of a process that the sandbox did not give it (PWD is bubblewrap's)."""
+    given = {f"{name}={value}" for name, value in isolation.environment().items()}
+    return {line for line in environ.split("\0") if line} - given - {"PWD=/tmp"}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_learners_code_is_shut_in(seen, name):
+    assert FACTS[name](seen.facts[name]), seen.facts[name]
+
+
+def test_all_facts_are_judged(seen):
+    assert set(seen.facts) - set(FACTS) == {"processes", "filled"}
+
+
+def test_it_sees_its_own_processes_alone(seen):
+    assert len(seen.facts["processes"]) <= 2
+    assert max(seen.facts["processes"]) < 10
+
+
+def test_it_cannot_fill_a_disk_or_the_memory(seen):
+    assert all(size <= SMALL.folder_bytes for size in seen.facts["filled"].values()), seen.facts["filled"]
+    assert seen.facts["filled"]["/tmp"] > 2**20
+
+
+def test_a_notebook_leaves_nothing_to_the_next(seen):
+    assert seen.left == LEFT, "it must have done what the next is spared"
+    assert seen.found == NOTHING
+
+
+def test_no_process_and_no_file_is_left(seen):
+    assert (seen.running, survivors()) == ([], [])
+    assert seen.sockets == []
+    assert seen.processes == set()
+    assert not seen.folder.exists()
+
+
+def test_without_bubblewrap_learners_must_be_trusted(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(WorkbookError, match=r"(?s)bwrap is not installed.*--trust-learners"):
+        levels.best()
+    found = levels.best(trust_learners=True)
+    assert (found.name, found.is_sandbox) == ("limits", False)
+    assert str(found) == "limits (bubblewrap: bwrap is not installed)"
+
+
+def test_a_level_that_is_refused_says_why(monkeypatch):
+    monkeypatch.setattr(levels, "command", lambda *_: [sys.executable, "-c", "raise OSError('not permitted')"])
+    assert str(levels.best(trust_learners=True)) == "limits (bubblewrap: OSError: not permitted)"
+    monkeypatch.setattr(levels, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    assert levels.best(trust_learners=True).why == "bubblewrap: exit status 3"
+
+
+@pytest.mark.parametrize("error", [PermissionError("no"), subprocess.TimeoutExpired("bwrap", 60)], ids=str)
+def test_a_level_that_cannot_be_tried_is_one_that_fails(monkeypatch, error):
+    def run(*_, **__):
+        raise error
+
+    monkeypatch.setattr(levels.subprocess, "run", run)
+    assert levels.best(trust_learners=True).why == f"bubblewrap: {error}"
+
+
+def test_an_ordinary_user_can_shut_learners_in():
+    done = as_an_ordinary_user("-m", "tests.grading.sandbox.probes")
+    if "nothing on this machine can shut in" in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-4])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["uid"] == 12345
+    wrong = {name: fact for name, fact in found["facts"].items() if name in FACTS and not FACTS[name](fact)}
+    wrong.pop("first process", None)  # it names another Python
+    assert wrong == {}
+    assert (found["left"], found["found"]) == (LEFT, NOTHING)
+    assert survivors() == []
+
+
+def as_an_ordinary_user(*arguments: str) -> subprocess.CompletedProcess:
+    """Run Python as a user without a name, a home or a group."""
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user runs all of these tests")
+    if not shutil.which("setpriv"):
+        pytest.skip("setpriv is not installed")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/nowhere",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    # env, because setpriv itself still finds programs with root's rights.
+    become = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env"]
+    options = {"env": environment, "cwd": "/tmp", "capture_output": True, "text": True, "timeout": 300}
+    asks = f"import sys, zmq, psutil, nbval; assert sys.version_info[:2] == {sys.version_info[:2]}"
+    with tempfile.TemporaryDirectory() as folder:
+        for python in (sys.executable, system_python(Path(folder))):
+            if subprocess.run([*become, python, "-c", asks], **options).returncode == 0:
+                return subprocess.run([*become, python, *arguments], **options)
+    pytest.skip("another user can run no Python with these packages here")
+
+
+def system_python(folder: Path) -> str:
+    """An environment of the system's Python with the packages that these tests run with."""
+    python = "/usr/bin/python3"
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=False, capture_output=True)
+    for packages in folder.glob("lib/python3*/site-packages"):
+        (packages / "these.pth").write_text(sysconfig.get_path("purelib"))
+    folder.chmod(0o755)
+    return str(folder / "bin/python")

@@ -1,0 +1,214 @@
+"""`workbook grade` from submissions to exit code, over the small example lab: no torch, three exercises."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.cli import main
+from helpers.course import notebook as nb
+from helpers.grading import executors
+from helpers.grading.batch import Options, grade
+from helpers.grading.judging import marking
+from tests.course.example_lab import RIGHT, cell_of, check, code, save, with_sources
+
+NAME = "05_numbers.ipynb"
+CLASS = {
+    "ada": RIGHT,
+    "ben": RIGHT | {"twice": "def twice(x):\n    return x + 2"},
+    "cleo": {},
+}
+SCORES = {"ada": 5, "ben": 3, "cleo": 0}
+
+
+@pytest.fixture
+def handed_in(built_root, tmp_path) -> Path:
+    folder, lab = tmp_path / "class", nb.read(built_root / "labs" / NAME)
+    for learner, answers in CLASS.items():
+        save(with_sources(lab, answers), folder / f"{learner}.ipynb")
+    return folder
+
+
+def rows(out: Path) -> dict[str, dict[str, str]]:
+    with (out / "gradebook.csv").open(encoding="utf-8-sig") as file:
+        return {row["learner"]: row for row in csv.DictReader(file)}
+
+
+def scores(out: Path) -> dict[str, float]:
+    return {learner: float(row["score"]) for learner, row in rows(out).items()}
+
+
+def test_a_class_is_graded_once_and_published(built_root, handed_in, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert grade("05", handed_in, out, built_root, Options(seed="3")) == 0
+    assert scores(out) == SCORES
+    assert {row["twice"] for row in rows(out).values()} == {"2", "0"}
+    told = (out / "feedback/ben.html").read_text()
+    assert "twice(1) is 2: did you add two?" in told
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (manifest["seed"], manifest["learners"]) == ("3", 3)
+    assert "numbers" in (out / "summary.html").read_text()
+    ran = nb.read(out / "executed/ada.ipynb")
+    assert cell_of(ran, "check-twice").outputs[0].text == "1 -> 2\n5 -> 10\n"
+    assert not (out / ".submissions").exists()
+    assert "3 learners\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_was_graded_is_not_graded_again_unless_something_changed(built_root, handed_in, tmp_path, monkeypatch):
+    out, marked = tmp_path / "out", []
+    original = marking.mark
+
+    def noted(worker, reference, submission, *more):
+        marked.append(submission.learner)
+        return original(worker, reference, submission, *more)
+
+    monkeypatch.setattr("helpers.grading.executors.mark", noted)
+
+    def graded_by(**options) -> list[str]:
+        marked.clear()
+        assert grade("05", handed_in, out, built_root, Options(**options)) == 0
+        return sorted(marked)
+
+    assert graded_by(jobs=1) == sorted(CLASS)
+    first = (out / "gradebook.csv").read_bytes()
+    assert graded_by() == [], "the seed is that of the run before"
+    save(with_sources(nb.read(built_root / "labs" / NAME), RIGHT | {"half": "half = 1"}), handed_in / "cleo.ipynb")
+    assert graded_by() == ["cleo"]
+    assert scores(out)["cleo"] == 4
+    assert graded_by(force=True, only=("ben",)) == ["ben"]
+    assert len(rows(out)) == 3
+    assert graded_by(force=True) == sorted(CLASS)
+    assert graded_by(seed="another") == sorted(CLASS)
+    assert first != (out / "gradebook.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_private_checks_have_points_and_no_words(built_root, handed_in, tmp_path):
+    checks, out = tmp_path / "private", tmp_path / "out"
+    own = nb.read(built_root / "solutions" / NAME)
+    sentence = "the last bit of a large number counts, too"
+    secret = check("private-twice", "secret = 2**60 + 1\nassert twice(secret) == 2 * secret\nprint(twice(secret))", 2)
+    secret.metadata["workbook"] = {"feedback": sentence}
+    own.cells = [code("prepared = 1", "prepare"), secret]
+    save(own, checks / "05_own.ipynb")
+    lab = nb.read(built_root / "labs" / NAME)
+    save(with_sources(lab, RIGHT | {"twice": "def twice(x):\n    return int(2.0 * x)"}), handed_in / "dora.ipynb")
+    assert grade("05", handed_in, out, built_root, Options(seed="3", checks=checks)) == 0
+    assert {name: float(row["private-twice"]) for name, row in rows(out).items()} == {
+        "ada": 2,
+        "ben": 0,
+        "cleo": 0,
+        "dora": 0,
+    }
+    assert scores(out)["dora"] == 5, "the public checks did not see it"
+    assert sentence in (out / "feedback/dora.html").read_text()
+    for path in out.rglob("*"):
+        if path.is_file():
+            assert b"2**60" not in path.read_bytes(), path
+            assert str(2**61 + 2).encode() not in path.read_bytes(), path
+
+
+@pytest.mark.slow
+def test_points_given_by_hand_stay(built_root, handed_in, tmp_path):
+    out = tmp_path / "out"
+    (handed_in / "emil.ipynb").write_text("{")
+    assert grade("05", handed_in, out, built_root, Options(seed="3")) == 3
+    path = out / "manual.csv"
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert {row["learner"] for row in found} == {"emil"}
+    for row in found:
+        row["points"] = "1"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, found[0].keys())
+        writer.writeheader()
+        writer.writerows(found)
+    assert grade("05", handed_in, out, built_root) == 0
+    assert scores(out)["emil"] == 3
+    (handed_in / "emil.ipynb").unlink()
+    with pytest.raises(WorkbookError, match="nobody here is called 'emil'"):
+        grade("05", handed_in, out, built_root, Options(force=True))
+    assert "emil" in rows(out), "the row was told before anything was done"
+    path.unlink()
+    assert grade("05", handed_in, out, built_root) == 0
+    assert sorted(page.stem for page in (out / "feedback").iterdir()) == sorted(CLASS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "source", "words"),
+    [
+        ("twice", "def twice(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION", "twice(1) is 2"),
+        ("check-half", "x = half(4)", "prints nothing"),
+        ("check-half", "print(1)", "the untouched lab earns"),
+    ],
+)
+def test_a_reference_that_fails_grades_nobody(course, handed_in, tmp_path, capsys, cell, source, words):
+    path = course / "solutions" / NAME
+    save(with_sources(nb.read(path), {cell: source}), path)
+    assert grade("05", handed_in, tmp_path / "out", course, Options(seed="3")) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert "Nobody was graded" in told
+    assert not (tmp_path / "out/gradebook.csv").exists()
+
+
+def test_unusable_input_is_told_before_anything_runs(built_root, handed_in, tmp_path):
+    for lab, submissions, options, words in [
+        ("5", handed_in, Options(), "unknown notebook"),
+        ("05", tmp_path / "nowhere", Options(), "nowhere"),
+        ("05", handed_in, Options(checks=tmp_path), "0 notebooks"),
+    ]:
+        with pytest.raises(WorkbookError) as told:
+            grade(lab, submissions, tmp_path / "out", built_root, options)
+        assert words in str(told.value)
+
+
+def test_the_command_says_1_for_bad_input_because_2_is_the_worked_lab(capsys, tmp_path):
+    assert main(["grade", "99", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert main(["grade"]) == 1
+    assert main(["check", "99"]) == 2
+    assert "99" in capsys.readouterr().err
+
+
+def test_two_graders_do_not_share_a_folder(built_root, handed_in, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with open(out / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(WorkbookError, match="another `workbook grade`"):
+            grade("05", handed_in, out, built_root)
+
+
+@pytest.mark.slow
+def test_an_unknown_learner_is_named(built_root, handed_in, tmp_path):
+    with pytest.raises(WorkbookError, match="unknown learner 'adda'"):
+        grade("05", handed_in, tmp_path / "out", built_root, Options(seed="3", only=("adda",)))
+
+
+def not_on_the_engine(*_: object) -> None:
+    raise ConnectionError("the engine is gone")
+
+
+@pytest.mark.slow
+def test_engines_of_a_cluster_grade_like_local_workers(built_root, handed_in, tmp_path, monkeypatch):
+    ipyparallel = pytest.importorskip("ipyparallel")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    local, remote = tmp_path / "local", tmp_path / "remote"
+    assert grade("05", handed_in, local, built_root, Options(seed="3")) == 0
+    with pytest.raises(WorkbookError, match="no engine answers"):
+        grade("05", handed_in, tmp_path / "none", built_root, Options(seed="3", cluster="nobody"))
+    with ipyparallel.Cluster(n=2, profile="graders", cluster_id=""):
+        assert grade("05", handed_in, remote, built_root, Options(seed="3", cluster="graders")) == 0
+        with monkeypatch.context() as broken:  # what travels is a reference to this function, which no engine has
+            broken.setattr(executors, "_on_engine", not_on_the_engine)
+            assert grade("05", handed_in, tmp_path / "lost", built_root, Options(seed="3", cluster="graders")) == 3
+    assert "the grader failed here" in (tmp_path / "lost/manual.csv").read_text(encoding="utf-8-sig")
+    assert (remote / "gradebook_long.csv").read_bytes() == (local / "gradebook_long.csv").read_bytes()
+    assert sorted(path.name for path in (remote / "executed").iterdir()) == [f"{name}.ipynb" for name in CLASS]
