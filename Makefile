@@ -2,7 +2,8 @@
 PYTHON ?= $(or $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell command -v $(p) 2>/dev/null))),python3)
 BIN    := .venv/bin
 # Two notebooks or test files at a time: each may hold torch and a kernel, about 2 GB.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+ALONE  := $(BIN)/python -m pytest --durations=10
+PYTEST := $(ALONE) -n 2 --dist loadfile
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=300
 
 # A Python that was named is used or refused; one that was merely found may hand over to a better one.
@@ -12,7 +13,7 @@ endif
 export SYSTEM_TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-slow check fix env
+.PHONY: help lab test test-slow test-isa test-all check fix env
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -25,15 +26,28 @@ lab: ## the same, then JupyterLab on the first notebook (LAB_ARGS="--port 9000")
 	@$(PYTHON) -m setup_env lab $(LAB_ARGS)
 
 # Two workers of two OpenMP threads each spin for each other's cores; one thread each is three times as fast.
-test test-slow: export OMP_NUM_THREADS ?= 1
+test test-slow test-isa test-all: export OMP_NUM_THREADS ?= 1
 test: env ## the fast tests, then every notebook against its stored outputs
-	$(PYTEST) -m "not slow" tests
+	$(PYTEST) -m "not slow and not all" tests
 	$(PYTEST) $(NBVAL) notebooks solutions
 
 # In order: the longest of these are in files of few tests, which xdist would keep for the end.
-test-slow: env ## the tests that `make test` leaves out
-	$(PYTEST) --no-loadscope-reorder -m "slow and not alone" tests
-	$(BIN)/python -m pytest -m "slow and alone" tests
+test-slow: env ## one test of each mechanism that needs minutes
+	$(PYTEST) --no-loadscope-reorder -m "slow and not alone and not all" tests
+	$(ALONE) -m "slow and alone and not all" tests
+
+# The processors of other machines, as far as oneDNN and ATen can be told: bytes must not depend on them.
+ISAS  := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=default
+BYTES := $(addprefix tests/memory/,meter/test_witness.py measure/test_training.py trace/test_against_measure.py \
+         closed_form/test_budget_against_measure.py)
+test-isa: env ## bytes that were measured, once more on other processors' instructions
+	set -e; $(foreach isa,$(ISAS),echo $(isa); $(isa) $(PYTEST) -m "not slow and not all" $(BYTES);)
+
+test-all: env ## everything: the two above, and what only a night has time for
+	$(BIN)/python -m pip install --quiet -r requirements-nbgrader.txt
+	$(PYTEST) --no-loadscope-reorder -m "not alone" tests
+	$(ALONE) -m alone tests
+	$(PYTEST) $(NBVAL) notebooks solutions
 
 check: env ## lint, format and types, never edits; then the few functions and files that are long
 	$(BIN)/ruff check .

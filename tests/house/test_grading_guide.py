@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from helpers.cli import _parser
-from helpers.course.grade.model import ATTENTION, GRADED, UNREADABLE
-from helpers.course.sample_class import _CLASS
+from helpers.grading.judging.results import ATTENTION, GRADED, UNREADABLE
+from helpers.grading.sample_class import _CLASS
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs/grading.md").read_text(encoding="utf-8")

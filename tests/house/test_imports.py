@@ -16,6 +16,7 @@ LIGHT = (
     "helpers.memory.closed_form.budget",
     "helpers.lesson",
     "helpers.course",
+    "helpers.grading",
     "helpers.cli",
 )
 HEAVY = {"torch", "transformers", "matplotlib", "accelerate", "bitsandbytes", "IPython"}

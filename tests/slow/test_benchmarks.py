@@ -13,7 +13,7 @@ from helpers.lesson.calculators import roofline, training_memory
 from helpers.lesson.calculators.operators import OPERATORS
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.all, pytest.mark.alone]
 
 
 def told(capsys, line):

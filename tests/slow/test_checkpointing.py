@@ -6,14 +6,14 @@ import torch
 from helpers.techniques.checkpointing import (
     Choice,
     LayerCost,
-    bill,
+    activation_memory_budget,
     checkpointed,
     flops_of,
-    front,
+    flops_under,
     layer_costs,
     layout,
     least_bytes,
-    memory_budget,
+    pareto_plans,
     price,
     solve,
 )
@@ -29,6 +29,7 @@ from tests.techniques.checkpointing.models import (
 )
 
 pytestmark = pytest.mark.slow
+MODELS = [NAMES[0], *(pytest.param(name, marks=pytest.mark.all) for name in NAMES[1:])]
 POLICIES = (
     "none",
     "full",
@@ -47,7 +48,7 @@ POLICIES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_traced_as_measured_to_the_byte(name, policy):
     real, found = measured_and_traced(name, policy)
@@ -56,7 +57,7 @@ def test_traced_as_measured_to_the_byte(name, policy):
     assert real.peak.name == found.peak.name
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("policy", [name for name in POLICIES if not name.startswith(("module", "offload"))])
 def test_costs_of_one_layer_predict_all_policies(name, policy):
     """Saved bytes to the byte, as differences: what lies outside the layers drops out. FLOPs to the FLOP.
@@ -72,14 +73,16 @@ def test_costs_of_one_layer_predict_all_policies(name, policy):
     with checkpointed(model, policy):
         fewer = saved_bytes(model, forward) - kept
     assert fewer - (found.stored_bytes - plain.stored_bytes) == (512 if name != "gpt2" and policy != "none" else 0)
-    assert bill(model, lambda: forward().backward(), policy).extra_flops == found.recompute_flops
+    assert flops_under(model, lambda: forward().backward(), policy).extra_flops == found.recompute_flops
     model.zero_grad(set_to_none=True)
 
 
 def test_pytorchs_memory_budget_falls_with_the_fraction_and_pays_in_flops():
     model, x = chain(4, dropout=0.0, width=64, hidden=256), torch.randn(64, 64)
     plain = flops_of(lambda: model(x).sum().backward())
-    half, none = (memory_budget(model, lambda compiled: compiled(x).sum(), fraction) for fraction in (0.5, 0.0))
+    half, none = (
+        activation_memory_budget(model, lambda compiled: compiled(x).sum(), fraction) for fraction in (0.5, 0.0)
+    )
     assert none.saved_bytes == x.nbytes
     assert none.saved_bytes < half.saved_bytes
     assert none.flops > half.flops >= plain
@@ -93,7 +96,7 @@ def test_a_chain_of_eighty_layers_is_solved():
         16, 364, False, 898, {"none": Choice(364, 466), "full": Choice(16, 513, 713), "selective": Choice(198, 498, 0)}
     )
     layers = [layer] * 80
-    plans = front(layers, points=8)
+    plans = pareto_plans(layers, points=8)
     for policy in ("full", "sqrt-n", "every:2", "first:40"):
         theirs = price(layers, layout(policy, 80))
         assert solve(layers, theirs.peak_bytes).price.recompute_flops <= theirs.recompute_flops

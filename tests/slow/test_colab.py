@@ -20,7 +20,7 @@ from helpers.course.build import WIDGET_VIEW
 from tests.house import tree
 from tests.slow import colab_environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.all
 CHAPTERS = ("00", pytest.param("01", marks=pytest.mark.alone), "02", "12")  # 01 measures speeds
 STATE = "application/vnd.jupyter.widget-state+json"
 IMPORTED = """\

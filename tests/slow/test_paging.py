@@ -12,7 +12,7 @@ from helpers.small_lm import held_out_documents, load
 from helpers.techniques import paging
 from tests.techniques.paging.test_blocks import CollidingOperations, Operations
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 class LongOperations(Operations):
@@ -23,9 +23,9 @@ class LongColliding(CollidingOperations):
     """The same."""
 
 
-TestLongOperations = LongOperations.TestCase
+TestLongOperations = pytest.mark.all(LongOperations.TestCase)
 TestLongOperations.settings = settings(max_examples=300, stateful_step_count=100, deadline=None)
-TestLongColliding = LongColliding.TestCase
+TestLongColliding = pytest.mark.all(LongColliding.TestCase)
 TestLongColliding.settings = settings(max_examples=150, stateful_step_count=100, deadline=None)
 
 
@@ -57,6 +57,7 @@ def seconds(call):
     return time.perf_counter() - start, result
 
 
+@pytest.mark.alone
 def test_at_least_as_fast_as_static_batches(capsys):
     net, asked = load().model, mixed()
     contenders = {

@@ -12,10 +12,11 @@ import torch
 
 from helpers.small_lm import load, perplexity, plant, recall, training_documents
 from helpers.techniques.quantization import Grid, Int8Linear, QuantizedLinear, model_bytes, replace_linears
-from helpers.techniques.quantization.awq import CHOICES, ablation, awq
+from helpers.techniques.quantization.awq import awq
 from helpers.techniques.quantization.calibration import layer_by_layer
 from helpers.techniques.quantization.gptq import gptq_model
-from helpers.techniques.quantization.sensitivity import Plan, apply, choose_bits, measure
+from helpers.techniques.quantization.salience import CHOICES, ablation
+from helpers.techniques.quantization.sensitivity import BitPlan, apply, choose_bits, measure
 from helpers.techniques.quantization.smoothquant import smooth
 
 pytestmark = pytest.mark.slow
@@ -91,7 +92,7 @@ def rise(found):
     return found[0] - exact()
 
 
-@pytest.mark.parametrize("bits", [4, 3, 2])
+@pytest.mark.parametrize("bits", [3, *(pytest.param(bits, marks=pytest.mark.all) for bits in (4, 2))])
 def test_gptq_and_awq_lose_less_than_rounding_to_nearest(bits, capsys):
     rows = weight_only(bits)
     show(capsys, f"{bits} bits, groups of {GROUP}", rows)
@@ -121,6 +122,7 @@ def test_smoothquant_and_llm_int8_recover_what_planted_outliers_cost(capsys):
         assert (lost - rises[name]) / lost >= 0.95
 
 
+@pytest.mark.all
 def test_on_the_small_model_the_ablation_hardly_separates(capsys):
     """It has no outlier channels: the two most salient of 192 carry little more than any two."""
     errors = {by: [] for by in CHOICES}
@@ -165,6 +167,6 @@ def halves(options, budget):
     """The plans that know nothing: 4 bits for the first half of the layers, or for the second; 2 bits for the other."""
     middle = len(options) // 2
     return [
-        Plan({name: wide if index < middle else 6 - wide for index, name in enumerate(options)}, budget, 0.0)
+        BitPlan({name: wide if index < middle else 6 - wide for index, name in enumerate(options)}, budget, 0.0)
         for wide in (4, 2)
     ]

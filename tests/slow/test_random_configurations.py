@@ -13,7 +13,7 @@ from helpers.memory import measure
 from helpers.memory.closed_form import budget
 
 pytestmark = pytest.mark.slow
-RUNS = 24
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.all) for seed in range(4, 24))]
 
 
 def random_config(draw):
@@ -81,7 +81,7 @@ def random_setup(seed):
     )
 
 
-@pytest.mark.parametrize("seed", range(RUNS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_budget_stays_near_the_meter(seed):
     setup = random_setup(seed)
     allowed = 0.02 if setup.attention == "eager" and setup.checkpoint_every else 0.01

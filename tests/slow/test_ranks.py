@@ -25,16 +25,22 @@ ROOT = Path(__file__).parents[2]
 
 HUNG = "{} had not returned after 2 s on rank 1"
 FAILURES = [  # what happened, the line it is at
+    (calls.crashes, (), "rank 1 died of SIGSEGV (segmentation fault)", "ctypes.string_at(0)"),
+    (calls.holds_the_interpreter, (), HUNG, ""),
+]
+OTHER_FAILURES = [
     (calls.one_is_killed, (signal.SIGKILL,), "rank 1 died of SIGKILL (killed)", "os.kill(os.getpid(), sig)"),
     (calls.one_is_killed, (signal.SIGABRT,), "rank 1 died of SIGABRT (aborted)", "os.kill(os.getpid(), sig)"),
-    (calls.crashes, (), "rank 1 died of SIGSEGV (segmentation fault)", "ctypes.string_at(0)"),
     (calls.one_sleeps, (60,), HUNG, "time.sleep(seconds)"),
     (calls.one_loops, (), HUNG, ""),
-    (calls.holds_the_interpreter, (), HUNG, ""),
 ]
 
 
-@pytest.mark.parametrize(("function", "args", "happened", "line"), FAILURES)
+def for_a_night(cases):
+    return [pytest.param(*case, marks=pytest.mark.all) for case in cases]
+
+
+@pytest.mark.parametrize(("function", "args", "happened", "line"), FAILURES + for_a_night(OTHER_FAILURES))
 def test_each_failure_is_told(ranks2, function, args, happened, line):
     before, name = calls.everything_of(ranks2), function.__name__
     with pytest.raises(RankError) as error:
@@ -51,7 +57,7 @@ def test_each_failure_is_told(ranks2, function, args, happened, line):
 @pytest.mark.parametrize(
     ("sig", "told"),
     [
-        (signal.SIGKILL, "rank 1 died of SIGKILL (killed)"),
+        pytest.param(signal.SIGKILL, "rank 1 died of SIGKILL (killed)", marks=pytest.mark.all),
         (signal.SIGSTOP, "one_sleeps had not returned after 3 s on rank 1"),
     ],
 )
@@ -131,7 +137,10 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+OFTEN = ["killed in a call", "interrupted", "its last line"]
+
+
+@pytest.mark.parametrize("name", OFTEN + for_a_night([name] for name in ENDS if name not in OFTEN))
 def test_however_the_driver_ends_nothing_is_left(name):
     then, sig, code = ENDS[name]
     driver = subprocess.Popen(

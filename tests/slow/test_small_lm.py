@@ -40,6 +40,7 @@ def test_recall_at_every_distance(model):
     assert scored.worst >= 0.98, str(scored)
 
 
+@pytest.mark.all
 def test_two_bits_per_tensor_destroy_it(model, whole):
     broken = rounded(model, Grid(bits=2, group="tensor"))
     assert perplexity(broken) > 10 * whole
@@ -57,7 +58,7 @@ def test_four_bits_per_group_hardly_show(model, whole):
     assert recall(rounded(model, fine)).total > 0.98
 
 
-@pytest.mark.parametrize("window", [128, 512])
+@pytest.mark.parametrize("window", [128, pytest.param(512, marks=pytest.mark.all)])
 def test_a_window_forgets_what_lies_before_it(model, window):
     layers = model.config.num_hidden_layers
     scored = recall(
@@ -86,6 +87,7 @@ class EightBitKeys(RoundedKeys):
     bits = 8
 
 
+@pytest.mark.all
 def test_two_bit_keys_per_token_lose_facts(model):
     def through(layer):
         return recall(model, cache=lambda: Cache(layers=[layer() for _ in range(model.config.num_hidden_layers)]))

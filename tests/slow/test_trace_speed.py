@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 TRACE = """
 import resource, sys, time
@@ -21,7 +21,13 @@ print(found.peak_allocated_bytes, seconds, resource.getrusage(resource.RUSAGE_SE
 """
 
 
-@pytest.mark.parametrize(("model", "goal_s", "peak_gib"), [("llama-2-7b", 3, 50.2), ("llama-2-70b", 10, 514.0)])
+SIZES = [
+    pytest.param("llama-2-7b", 3, 50.2, marks=pytest.mark.all),
+    ("llama-2-70b", 10, 514.0),
+]
+
+
+@pytest.mark.parametrize(("model", "goal_s", "peak_gib"), SIZES)
 def test_a_large_model_is_traced_in_little_memory(model, goal_s, peak_gib, capsys):
     done = subprocess.run([sys.executable, "-c", TRACE, model], capture_output=True, text=True, check=True)
     allocated, seconds, resident = (float(word) for word in done.stdout.split())
@@ -33,6 +39,8 @@ def test_a_large_model_is_traced_in_little_memory(model, goal_s, peak_gib, capsy
     assert resident < 1.5 * 2**30
 
 
+@pytest.mark.all
+@pytest.mark.alone
 def test_it_is_quicker_than_pytorch_s_own_tracker(capsys):
     """MemTracker and the trace on the same step of the same model, one after the other in one process."""
     import torch
