@@ -3,11 +3,13 @@
 Rooms, and what each may import (downwards only; a test holds it):
 
     catalog      devices, models, number formats, setups      nothing of ours
-    memory       budget, trace, measure, allocator            catalog
+    memory       closed form, meter, trace, allocator …       catalog
     techniques   ways to need less                            catalog, memory
-    lesson       what a notebook shows                        catalog, memory, techniques
-    course       build, release, check, grade                 anything
+    lesson       what a notebook shows                        catalog, memory, techniques, small_lm
+    course       what an author runs: build, release, doctor  all of these
+    grading      what an instructor runs                      all of these
     cli          the `workbook` command                       anything
+    small_lm     the small language model, a leaf             catalog
 
 This file imports nothing, so `import helpers` is instant and never loads torch. Ask a room for what you need:
 
