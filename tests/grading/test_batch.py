@@ -43,6 +43,7 @@ def scores(out: Path) -> dict[str, float]:
     return {learner: float(row["score"]) for learner, row in rows(out).items()}
 
 
+@pytest.mark.slow
 def test_a_class_is_graded_once_and_published(built_root, handed_in, tmp_path, capsys):
     out = tmp_path / "out"
     assert grade("05", handed_in, out, built_root, Options(seed="3")) == 0
@@ -114,7 +115,7 @@ def test_private_checks_have_points_and_no_words(built_root, handed_in, tmp_path
             assert str(2**61 + 2).encode() not in path.read_bytes(), path
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_points_given_by_hand_stay(built_root, handed_in, tmp_path):
     out = tmp_path / "out"
     (handed_in / "emil.ipynb").write_text("{")
@@ -196,7 +197,7 @@ def not_on_the_engine(*_: object) -> None:
     raise ConnectionError("the engine is gone")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_engines_of_a_cluster_grade_like_local_workers(built_root, handed_in, tmp_path, monkeypatch):
     ipyparallel = pytest.importorskip("ipyparallel")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

@@ -34,6 +34,7 @@ def test_an_untouched_lab_earns_nothing_and_reads_not_started(built_root, capsys
     assert told.endswith("0 of 5 points\n")
 
 
+@pytest.mark.slow
 def test_right_answers_earn_every_point(course, capsys, monkeypatch):
     (course / "conftest.py").write_text("raise SystemExit('a conftest ran')")
     monkeypatch.setattr("tempfile.tempdir", str(course))
@@ -64,6 +65,7 @@ def test_each_wrong_answer_gets_its_sentence(course):
     assert not any(result.earned for result in results.values())
 
 
+@pytest.mark.slow
 def test_neither_marks_nor_an_edited_check_pass_and_a_warning_costs_nothing(course):
     cheat = {
         "twice": "# NBVAL_SKIP\ndef twice(x):\n    return 0",

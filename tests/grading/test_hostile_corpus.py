@@ -204,6 +204,7 @@ def test_a_second_run_executes_nothing(graded, course, checks, capsys):
     assert re.search(rf"{count} learners, {count} of them graded before", capsys.readouterr().out)
 
 
+@pytest.mark.all
 def test_the_same_seed_gives_the_same_gradebook(graded, course, checks, tmp_path):
     """Two learners of each group again, elsewhere: their lines are the same, byte for byte."""
     groups: dict[str, list[str]] = {}

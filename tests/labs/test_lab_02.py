@@ -38,6 +38,7 @@ def test_the_bytes_of_the_second_target_are_those_of_the_worked_answer(lab, name
     assert [f"{name} {size:,}" in target for name, size in cost.items()] == [True] * 3
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("seed", ["0", "7"])
 @pytest.mark.parametrize("other", others("02"))
 def test_a_right_answer_written_otherwise_passes(lab, names, other, seed):

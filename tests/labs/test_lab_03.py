@@ -91,6 +91,7 @@ def test_the_stub_of_the_budget_leaves_no_mode_behind(lab, names):
     assert torch.zeros(1).item() == 0
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("seed", ["0", "7"])
 @pytest.mark.parametrize("other", others("03"))
 def test_a_right_answer_written_otherwise_passes(lab, names, other, seed):

@@ -42,6 +42,7 @@ def test_the_figures_of_a_target_are_printed_by_its_check(lab, question, check, 
     assert [figure for figure in figures if figure not in target or figure not in printed(lab, check)] == []
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("other", others("05"))
 @pytest.mark.parametrize("seed", ["0", "7"])
 def test_a_right_answer_written_otherwise_passes(lab, names, other, seed):

@@ -198,6 +198,7 @@ def test_the_figures_of_a_target_are_printed(lab, question, check, figures):
     assert [figure for figure in figures if figure not in text or figure not in printed(lab, check)] == []
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("answer", OTHER_RIGHT_ANSWERS)
 def test_a_right_answer_written_otherwise_passes(lab, names, answer):
     exercise = next(one for one in lab_cells.exercises(lab) if answer in map(lab_cells.grade_id, one.answers))

@@ -108,6 +108,7 @@ def test_at_three_bits_by_the_factors_that_the_workbook_promises():
     assert rise(rows["awq scale + clip"]) < rise(rows["nearest"]) * 2 / 3
 
 
+@pytest.mark.all
 def test_smoothquant_and_llm_int8_recover_what_planted_outliers_cost(capsys):
     """Over three places to plant them, for how much they cost depends on the channels that are drawn."""
     rises = dict.fromkeys(EIGHT_BITS, 0.0)
@@ -141,6 +142,7 @@ def test_on_the_small_model_the_ablation_hardly_separates(capsys):
     assert mean["salience"] > 0.5 * mean["none"]
 
 
+@pytest.mark.all
 def test_mixed_precision_beats_one_width_at_the_same_bytes(capsys):
     text = calibration()[0][:4]
 

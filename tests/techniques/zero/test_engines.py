@@ -51,6 +51,7 @@ def test_four_ranks_train_as_one_process(ranks4, name):
     same_training(ranks4, name, "llama", "momentum")
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", engines(["fsdp2"], FOUR))
 def test_without_clipping_the_training_is_another(ranks2, name):
     """The comparison can fail."""
@@ -93,6 +94,7 @@ def test_fsdp2_sends_what_stage_3_and_stage_2_send(ranks, name):
         assert step.traffic.of("reduce_scatter").payload_bytes == whole
 
 
+@pytest.mark.all
 def test_every_norm_of_fsdp2_is_summed_in_one_collective(ranks2):
     """The operators within a DTensor are seen too."""
     count = len(list(cases.build("wide").parameters()))

@@ -60,11 +60,13 @@ def test_two_ranks_train_as_one_process(ranks2, name):
     same_training(ranks2, name, "llama", "adamw")
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
 def test_with_its_options_too(ranks2, name, options):
     same_training(ranks2, name, "tied", "adamw", **options)
 
 
+@pytest.mark.all
 def test_without_clipping_the_training_is_another(ranks2):
     """The comparison can fail: this one differs in nothing but the norm to which gradients are clipped."""
     clipped, free = cases.alone("tied", "momentum")[0], cases.alone("tied", "momentum", clip=float("inf"))[0]
@@ -94,6 +96,7 @@ def test_what_each_rank_holds_and_sends_is_what_the_closed_form_says(ranks, monk
         assert step.traffic.payload_bytes == sent.payload_bytes + norms
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("stage", range(4))
 def test_passes_are_two_two_two_and_nearly_three(ranks, stage):
     name = ("ddp", "zero-1", "zero-2", "zero-3")[stage]
