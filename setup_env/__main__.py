@@ -32,7 +32,7 @@ def lab(extra: List[str]) -> int:
         say("No screen here: open the http://localhost address below in a browser.")
         say("From another computer, first run there: ssh -L 8888:localhost:8888 <this machine>")
     say("JupyterLab starts; Ctrl-C twice stops it.")
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # its kernels' idle threads leave their cores to others
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # its kernels' idle threads leave their cores to others
     return become([venv_python(), "-m", "jupyterlab", *arguments, *extra])
 
 

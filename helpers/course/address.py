@@ -33,7 +33,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: waiting threads give up their core
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch: waiting threads give up their core
 REPOSITORY, REF = "", ""  # filled in by `workbook publish`
 clone = Path.cwd() / "gpu-memory-workbook"
 sys.path[:0] = [str(p) for p in (*clone.parents, clone) if (p / "helpers" / "cli").exists()]

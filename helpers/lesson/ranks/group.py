@@ -73,7 +73,7 @@ class Group:
         lines = (
             "import os, sys",
             "os.environ['OMP_NUM_THREADS'] = '1'",  # until a rank knows how many it shares its cores with
-            "os.environ.setdefault('OMP_WAIT_POLICY', 'passive')",  # then idle threads leave their cores to other ranks
+            "os.environ.setdefault('GOMP_SPINCOUNT', '1000')",  # then idle threads leave their cores to other ranks
             f"sys.path[:0] = {_import_paths()!r}",
         )
         client[:].execute("; ".join(lines)).get(START_S)
