@@ -16,7 +16,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course import address, lab_cells
+from helpers.course import address, guesses, lab_cells
 from helpers.course import notebook as nb
 from helpers.course.doctor import needs
 
@@ -95,6 +95,8 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
         yield from (("published", message) for message in told)
     if path.parent.name == "notebooks" or needs.states_needs(notebook.metadata):
         yield from (("needs", message) for message in _needs(notebook))
+    if path.parent.name == "notebooks":
+        yield from guesses.broken((cell.id, _body(cell)) for cell in notebook.cells if _is_code(cell))
     try:
         lab_cells.require_ids(notebook, path.name)
         lab_cells.exercises(notebook)

@@ -1,0 +1,52 @@
+"""The lint's two rules about guesses: each stands alone in its cell, and each meets its answer in a later one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+
+def broken(cells: Iterable[tuple[str, list[ast.stmt]]]) -> Iterator[tuple[str, str]]:
+    """Each broken rule of a chapter, as (rule, message). `cells` are its code cells, as (id, statements).
+
+    A guess is asked for by `g = predict(...)`, alone, or its answer is on the screen before the reader has thought.
+    It is met where a later cell hands it to `compare(..., you=g)`, before its name is taken again.
+    """
+    waiting: dict[str, str] = {}
+    for cell, body in cells:
+        for met in _names_compared(body):
+            waiting.pop(met, None)
+        asking = [statement for statement in body if "predict" in _called(statement)]
+        if beside := [ast.unparse(one) for one in body if asking and not _only_asks(one)]:
+            yield "predict-alone", f"cell {cell}: a prediction stands alone in its cell, here with {beside[0]!r}"
+        for name in map(_kept_as, asking):
+            if name in waiting or not name:
+                yield _unmet(waiting.get(name, cell), name)
+            if name:
+                waiting[name] = cell
+    yield from (_unmet(cell, name) for name, cell in waiting.items())
+
+
+def _unmet(cell: str, name: str) -> tuple[str, str]:
+    name = name or "a guess without a name"
+    return "predict-compared", f"cell {cell}: {name} meets no answer: write compare(answer, you=...) in a later cell"
+
+
+def _called(node: ast.AST) -> list[str]:
+    return [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
+
+
+def _only_asks(statement: ast.stmt) -> bool:
+    return set(_called(statement)) == {"predict"}
+
+
+def _kept_as(statement: ast.stmt) -> str:
+    """The one name to which a statement assigns; '' for another statement."""
+    one = isinstance(statement, ast.Assign) and len(statement.targets) == 1
+    return target.id if one and isinstance(target := statement.targets[0], ast.Name) else ""
+
+
+def _names_compared(body: list[ast.stmt]) -> set[str]:
+    calls = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    nodes = [node for call in calls if ast.unparse(call.func) == "compare" for node in ast.walk(call)]
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
