@@ -18,6 +18,4 @@ This file imports nothing, so `import helpers` is instant and never loads torch.
     budget.train(TrainSetup(model="llama-2-7b", optimizer="adamw-fused")).peak_bytes
 """
 
-__all__ = ["__version__"]
-
 __version__ = "0.1.0"

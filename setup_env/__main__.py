@@ -15,11 +15,7 @@ FIRST_PAGE = "/lab/tree/notebooks/00_start_here.ipynb"
 
 def lab_arguments(system: str, environ: Dict[str, str], root: bool) -> List[str]:
     """JupyterLab's arguments: no browser where there is no screen, and root allowed where we are root."""
-    arguments = [
-        "--LabApp.default_url=" + FIRST_PAGE,
-        "--ServerApp.log_level=WARN",
-        "--LabApp.log_level=WARN",
-    ]
+    arguments = ["--LabApp.default_url=" + FIRST_PAGE, "--ServerApp.log_level=WARN", "--LabApp.log_level=WARN"]
     if system == "Linux" and not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
         arguments.append("--no-browser")
     return arguments + (["--allow-root"] if root else [])

@@ -16,30 +16,3 @@ from .models import MODELS, model
 from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
 from .setup import ServeSetup, TrainSetup
 from .shape import Attention, Layer, Linear, Mla, Mlp, ModelShape
-
-__all__ = [
-    "DEVICES",
-    "MODELS",
-    "NUMBER_FORMATS",
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "Attention",
-    "Device",
-    "Figure",
-    "Layer",
-    "Linear",
-    "Mla",
-    "Mlp",
-    "ModelShape",
-    "NumberFormat",
-    "Optimizer",
-    "Precision",
-    "ServeSetup",
-    "TrainSetup",
-    "WorkbookError",
-    "detect",
-    "device",
-    "model",
-    "number_format",
-    "unknown_name",
-]

@@ -46,9 +46,7 @@ class Figure:
         self._require(isinstance(self.unit, str) and bool(self.unit), "unit", "bytes, bytes/s, FLOP/s …")
         self._require(self.kind in KINDS, "kind", ", ".join(KINDS))
         self._require(
-            isinstance(self.source, str) and len(self.source.strip()) > 3,
-            "source",
-            "where the figure is from",
+            isinstance(self.source, str) and len(self.source.strip()) > 3, "source", "where the figure is from"
         )
         self._require(isinstance(self.date, str) and bool(_DATE.fullmatch(self.date)), "date", "YYYY[-MM[-DD]]")
         self._require(

@@ -121,13 +121,7 @@ def latent_attention(keys: ConfigKeys, hidden: int, heads: int) -> Attention:
 
 
 def gated_mlp(
-    hidden: int,
-    ffn: int,
-    keys: ConfigKeys,
-    *,
-    bias: bool = False,
-    key: str = "hidden_act",
-    activation: str = "silu",
+    hidden: int, ffn: int, keys: ConfigKeys, *, bias: bool = False, key: str = "hidden_act", activation: str = "silu"
 ) -> Mlp:
     """A dense MLP of gate, up and down projections, with `activation` on the gate."""
     return Mlp(ffn, True, keys.word(key, activation), gated_linears(hidden, ffn, bias))

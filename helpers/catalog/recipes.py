@@ -124,11 +124,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adamw": _FOREACH,
     "adamw-foreach": _FOREACH,
     "adamw-fused": Optimizer(
-        "adamw-fused",
-        2,
-        0,
-        0,
-        "AdamW(fused=True): the same two states, updated in one kernel without a copy.",
+        "adamw-fused", 2, 0, 0, "AdamW(fused=True): the same two states, updated in one kernel without a copy."
     ),
     "adamw-8bit": Optimizer(
         "adamw-8bit",

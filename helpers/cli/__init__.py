@@ -13,7 +13,6 @@ from ..catalog.errors import WorkbookError
 from . import course, estimate, grade, oom, trace
 from .flags import Parser
 
-__all__ = ["main"]
 USAGE_ERROR = 2
 
 

@@ -188,12 +188,7 @@ _COMMANDS = (
         lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"),
         _doctor,
     ),
-    (
-        "record",
-        "measure on this GPU what the chapters predict, and keep it in recordings/",
-        _record_flags,
-        _record,
-    ),
+    ("record", "measure on this GPU what the chapters predict, and keep it in recordings/", _record_flags, _record),
     ("train-lm", "train the small language model again: a quarter of an hour on two cores", _train_lm_flags, _train_lm),
     ("accuracy", "predictions beside published and recorded GPU measurements, with errors", _accuracy_flags, _accuracy),
 )

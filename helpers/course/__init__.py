@@ -7,16 +7,3 @@ techniques, lesson and small_lm; grading and cli import it.
     build.build(["02"], root)      # run notebooks/02_*.ipynb and solutions/02_*.ipynb, store their outputs
     release.release(root)          # write labs/ from solutions/
 """
-
-__all__ = [
-    "build",
-    "doctor",
-    "kernel",
-    "lab_cells",
-    "lint",
-    "mutants",
-    "notebook",
-    "publish",
-    "record",
-    "release",
-]

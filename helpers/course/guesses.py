@@ -42,8 +42,9 @@ def _only_asks(statement: ast.stmt) -> bool:
 
 def _kept_as(statement: ast.stmt) -> str:
     """The one name to which a statement assigns; '' for another statement."""
-    one = isinstance(statement, ast.Assign) and len(statement.targets) == 1
-    return target.id if one and isinstance(target := statement.targets[0], ast.Name) else ""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return names[0] if len(names) == len(targets) == 1 else ""
 
 
 def _names_compared(body: list[ast.stmt]) -> set[str]:

@@ -86,10 +86,7 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
     if path.parent.name == "notebooks" and lacking:
         yield "chapter-header", f"the first cell lacks {' and '.join(lacking)}"
     if set(notebook.metadata) - nb.KEPT_METADATA:
-        yield (
-            "notebook-metadata",
-            "more than the build stores: run workbook build; own data: metadata.workbook",
-        )
+        yield ("notebook-metadata", "more than the build stores: run workbook build; own data: metadata.workbook")
     if (root := path.parent.parent).joinpath("pyproject.toml").exists():
         told = address.disagreements(notebook, f"{path.parent.name}/{path.name}", address.read_address(root))
         yield from (("published", message) for message in told)
@@ -231,12 +228,7 @@ RULES = (
     Rule("not-skipped", _is_code, lambda c: "nbval-skip" in nb.tags(c), "tagged nbval-skip: never tested"),
     Rule("tags-not-marks", _is_code, _has(r"^\s*#+ *NBVAL_"), "use cell tags, not NBVAL comments"),
     Rule("no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"),
-    Rule(
-        "raises",
-        _is_code,
-        lambda c: _may_raise(c) and not _raised(c),
-        "tagged as raising, yet raised nothing",
-    ),
+    Rule("raises", _is_code, lambda c: _may_raise(c) and not _raised(c), "tagged as raising, yet raised nothing"),
     Rule("no-stderr", _is_code, lambda c: bool(_stream(c, "stderr")), "a stored warning (stderr)"),
     Rule("no-semicolon", _is_code, _has(r";\s*\Z"), "a trailing ';' hides the output, but not from nbval"),
     Rule("shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"),
@@ -244,12 +236,7 @@ RULES = (
     Rule("stable-calls", _is_compared, _has(UNSTABLE_CALL), f"does not survive nbval: tag it {nb.IGNORE_TAG}"),
     Rule("check-locked", lab_cells.is_check, _unlocked, "a check cell is locked and has points"),
     Rule("check-compared", lab_cells.is_check, lambda c: not _is_compared(c), "a check's output must be compared"),
-    Rule(
-        "check-prints",
-        lab_cells.is_check,
-        _only_verdicts,
-        "print the values: 'ok' compares equal for any answer",
-    ),
+    Rule("check-prints", lab_cells.is_check, _only_verdicts, "print the values: 'ok' compares equal for any answer"),
     Rule("check-ends", lab_cells.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
     Rule("check-asserts", lab_cells.is_check, _asserts_nothing, "no assert with a message that helps the learner"),
     Rule(
@@ -258,19 +245,9 @@ RULES = (
         _rubric_off,
         "metadata.workbook.rubric is 1 to 4 texts like '1 point: the last page counts', for all its points",
     ),
-    Rule(
-        "answer-single",
-        lab_cells.is_answer,
-        lambda c: _definitions(c) != 1,
-        "an answer is one function or class",
-    ),
+    Rule("answer-single", lab_cells.is_answer, lambda c: _definitions(c) != 1, "an answer is one function or class"),
     Rule("schema", lambda c: "nbgrader" in c.metadata, _not_schema_3, "nbgrader metadata is not schema 3"),
-    Rule(
-        "metadata",
-        lambda c: True,
-        lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA,
-        "metadata that build removes",
-    ),
+    Rule("metadata", lambda c: True, lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA, "metadata that build removes"),
     Rule("no-false-list", _is_markdown, _reads_as_list, "a line that Markdown takes for an item of a list"),
     Rule("alt-text", _is_markdown, _has(r"!\[\s*\]\(|<img(?![^>]*\balt=)"), "a picture without words for it"),
 )

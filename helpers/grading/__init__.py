@@ -14,5 +14,3 @@ docs/grading.md is the guide. This room imports every other but cli, which alone
     from helpers.grading.batch import Options, grade
     grade("02", Path("submissions.zip"), Path("grades"), root, Options(seed="7"))
 """
-
-__all__ = ["batch", "check", "executors", "intake", "judging", "reports", "sample_class", "sandbox", "text"]

@@ -83,9 +83,7 @@ def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path
     learner_path = learner_path or root / "labs" / reference.name
     if not learner_path.is_file():
         raise WorkbookError(
-            f"no notebook at {learner_path}",
-            "the lab you worked on",
-            "pass its path: workbook check PATH.ipynb",
+            f"no notebook at {learner_path}", "the lab you worked on", "pass its path: workbook check PATH.ipynb"
         )
     return reference, learner_path
 

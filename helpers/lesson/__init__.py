@@ -13,20 +13,3 @@ from .drawing import pareto, plots, rooflines, speeds
 from .judged import judged
 from .predict import Prediction, check, check_speed, compare, predict
 from .recorded import recorded, recorded_table
-
-__all__ = [
-    "Prediction",
-    "check",
-    "check_speed",
-    "claims",
-    "compare",
-    "draw",
-    "judged",
-    "pareto",
-    "plots",
-    "predict",
-    "recorded",
-    "recorded_table",
-    "rooflines",
-    "speeds",
-]

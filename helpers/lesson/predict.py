@@ -108,11 +108,7 @@ def compare(
 
 
 def check(
-    label: str,
-    measured: float | Measurement,
-    predicted: float | TrainBudget,
-    rel: float,
-    unit: str | None = None,
+    label: str, measured: float | Measurement, predicted: float | TrainBudget, rel: float, unit: str | None = None
 ) -> None:
     """Hold a measurement against a prediction: print ✓ and the distance, or raise AssertionError.
 
@@ -146,12 +142,7 @@ def check(
 
 
 def check_speed(
-    label: str,
-    measured: float,
-    predicted: float,
-    rel: float,
-    unit: str,
-    again: Callable[[], tuple[float, float]],
+    label: str, measured: float, predicted: float, rel: float, unit: str, again: Callable[[], tuple[float, float]]
 ) -> None:
     """Hold a speed or a time against its forecast. Never raises for it: other work may have had the machine meanwhile.
 

@@ -31,19 +31,3 @@ from .closed_form import (
     work,
     zero,
 )
-
-__all__ = [
-    "Breakdown",
-    "Moment",
-    "Part",
-    "Phase",
-    "Point",
-    "activations",
-    "budget",
-    "format_bytes",
-    "rounded",
-    "tensor_parallel",
-    "weights",
-    "work",
-    "zero",
-]

@@ -12,16 +12,3 @@ from .language import Document, held_out_documents, recall_documents, training_d
 from .model import Loaded, load
 from .outliers import plant
 from .scores import Recall, perplexity, recall
-
-__all__ = [
-    "Document",
-    "Loaded",
-    "Recall",
-    "held_out_documents",
-    "load",
-    "perplexity",
-    "plant",
-    "recall",
-    "recall_documents",
-    "training_documents",
-]

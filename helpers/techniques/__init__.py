@@ -6,5 +6,3 @@
 
 Each technique is a package of its own, and imports torch; this file imports nothing.
 """
-
-__all__ = ["checkpointing", "kv_cache", "paging", "quantization", "zero"]

@@ -48,11 +48,7 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed = frozen * frozen_bits // 8 + 2 * (frozen // group)
     state = trainable + 4 * -(-trainable // block)
-    return {
-        "parameters": packed + 2 * trainable,
-        "gradients": 2 * trainable,
-        "optimizer": 4 * trainable + 2 * state,
-    }
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4 * trainable + 2 * state}
 
 
 @mutant("state-bytes", feedback="a scale for every block begun")
@@ -69,11 +65,7 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed = -(-frozen * frozen_bits // 8) + 2 * -(-frozen // group)
     state = trainable + 4 * -(-trainable // block)
-    return {
-        "parameters": packed + 2 * trainable,
-        "gradients": 2 * total,
-        "optimizer": 4 * trainable + 2 * state,
-    }
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * total, "optimizer": 4 * trainable + 2 * state}
 
 
 @mutant("state-bytes", feedback="a scale for every group begun")
@@ -84,11 +76,7 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed = ceil(frozen * frozen_bits / 8) + 2 * ceil(frozen / group)
     state = trainable + 4 * ceil(trainable / block)
-    return {
-        "parameters": packed + 2 * trainable,
-        "gradients": 2 * trainable,
-        "optimizer": 4 * trainable + 2 * state,
-    }
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4 * trainable + 2 * state}
 
 
 @mutant("state-bytes", feedback="bytes are whole numbers")
@@ -97,11 +85,7 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     frozen = total - trainable
     packed = -(-frozen * frozen_bits // 8) + 2 * -(-frozen // group)
     state = trainable + 4 * -(-trainable // block)
-    return {
-        "parameters": packed + 2 * trainable,
-        "gradients": 2 * trainable,
-        "optimizer": 4.0 * trainable + 2 * state,
-    }
+    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4.0 * trainable + 2 * state}
 
 
 @mutant("saved-by-child", feedback="count it once")

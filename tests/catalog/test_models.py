@@ -209,11 +209,7 @@ def test_kinds_and_active_parameters():
     assert {kinds[n] for n in ("llama-3-8b", "qwen3-30b-a3b", "gemma-2-9b", "phi-4", "gpt-oss-20b")} == {"gqa"}
     assert kinds["deepseek-v3"] == "mla"
     assert model({**model("llama-2-7b").config, "num_key_value_heads": 1}).layers[0].attention.kind == "mqa"
-    assert [model(n).is_dense_decoder for n in ("llama-2-7b", "mixtral-8x7b", "deepseek-v3")] == [
-        True,
-        False,
-        False,
-    ]
+    assert [model(n).is_dense_decoder for n in ("llama-2-7b", "mixtral-8x7b", "deepseek-v3")] == [True, False, False]
     # Mixtral's "13B active", Qwen3's "3.3B", DeepSeek-V3's "37B", by their model cards.
     billions = [round(model(n).active_parameters / 1e9, 1) for n in ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3")]
     assert billions == [12.9, 3.4, 37.6]

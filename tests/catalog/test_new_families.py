@@ -131,8 +131,7 @@ def test_phi3_fuses_what_llama_keeps_apart():
 
 
 @pytest.mark.parametrize(
-    ("name", "active", "mlp", "attention"),
-    [("gpt-oss-20b", 3.61, 19.12, 0.64), ("gpt-oss-120b", 5.13, 114.71, 0.96)],
+    ("name", "active", "mlp", "attention"), [("gpt-oss-20b", 3.61, 19.12, 0.64), ("gpt-oss-120b", 5.13, 114.71, 0.96)]
 )
 def test_gpt_oss_by_the_table_of_its_model_card(name, active, mlp, attention):
     shape = model(name)

@@ -48,11 +48,7 @@ def gpt2(draw):
     }
 
 
-EXPERTS = {
-    "num_experts": st.integers(8, 12),
-    "moe_intermediate_size": SMALL,
-    "decoder_sparse_step": st.integers(1, 3),
-}
+EXPERTS = {"num_experts": st.integers(8, 12), "moe_intermediate_size": SMALL, "decoder_sparse_step": st.integers(1, 3)}
 ROUTED = {"num_local_experts": st.integers(4, 8), "num_experts_per_tok": st.integers(1, 4)}
 ANY = st.one_of(
     grouped("llama", attention_bias=st.booleans(), mlp_bias=st.booleans()),

@@ -66,18 +66,9 @@ BROKEN = {
     ],
     "stable-calls": [
         ran(code(source, "c"))
-        for source in (
-            "clear_output()",
-            "interact(f)",
-            "display(x, display_id=True)",
-            "%time f()",
-            "x = Output()",
-        )
+        for source in ("clear_output()", "interact(f)", "display(x, display_id=True)", "%time f()", "x = Output()")
     ],
-    "check-locked": [
-        ran(with_metadata(check("c", GOOD_CHECK), locked=False)),
-        ran(check("c", GOOD_CHECK, 0)),
-    ],
+    "check-locked": [ran(with_metadata(check("c", GOOD_CHECK), locked=False)), ran(check("c", GOOD_CHECK, 0))],
     "check-compared": [],  # built below: it needs a tag and the metadata
     "check-prints": [ran(check("c", GOOD_CHECK), text) for text in (" ", "True", "ok", "✓", "All checks passed!\nOK")],
     "check-ends": [ran(check("c", GOOD_CHECK + end)) for end in ("\ngot", "\ngot == 1", "\nf()")],
@@ -116,10 +107,7 @@ GOOD = [
     ran(answer("c", "def f():\n    return 1"), ""),
     markdown('![a bar](x.png) <img src="x.png" alt="a bar">', "c"),
     markdown("1. one\n2. two\n\nIt is 295. Every byte; or\n295.5 of them, 3.", "c"),
-    ran(
-        code("print('see notebooks/tmp/x, 12 GiB/s, 1.5 x', 0.1234567)", "c"),
-        "see a/tmp/x, 0.1234567 at 40 %",
-    ),
+    ran(code("print('see notebooks/tmp/x, 12 GiB/s, 1.5 x', 0.1234567)", "c"), "see a/tmp/x, 0.1234567 at 40 %"),
 ]
 
 

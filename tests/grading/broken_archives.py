@@ -211,12 +211,7 @@ LMS: Sequence[Packed] = (
         of("anon_aB3xY_456_05_numbers.ipynb", "LATE_anon_Qq12z_457_05_numbers.ipynb"),
         {"anon_aB3xY": "", "anon_Qq12z": ""},
     ),
-    Packed(
-        "nor-are-sections",
-        "zip",
-        of("ada_5_1_a.ipynb", "bob_5_2_a.ipynb"),
-        {"ada_5_1_a": "", "bob_5_2_a": ""},
-    ),
+    Packed("nor-are-sections", "zip", of("ada_5_1_a.ipynb", "bob_5_2_a.ipynb"), {"ada_5_1_a": "", "bob_5_2_a": ""}),
     Packed(
         "dates-are-not-canvas",
         "zip",

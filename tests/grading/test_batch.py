@@ -18,11 +18,7 @@ from helpers.grading.judging import marking
 from tests.course.example_lab import RIGHT, cell_of, check, code, save, with_sources
 
 NAME = "05_numbers.ipynb"
-CLASS = {
-    "ada": RIGHT,
-    "ben": RIGHT | {"twice": "def twice(x):\n    return x + 2"},
-    "cleo": {},
-}
+CLASS = {"ada": RIGHT, "ben": RIGHT | {"twice": "def twice(x):\n    return x + 2"}, "cleo": {}}
 SCORES = {"ada": 5, "ben": 3, "cleo": 0}
 
 

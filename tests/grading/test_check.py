@@ -156,8 +156,7 @@ def test_a_process_that_runs_on_is_not_gone():
 
 
 @pytest.mark.parametrize(
-    ("lab", "words"),
-    [("5", "'05'"), ("labs/none.ipynb", "unknown notebook"), ("05_broken.ipynb", "cannot read")],
+    ("lab", "words"), [("5", "'05'"), ("labs/none.ipynb", "unknown notebook"), ("05_broken.ipynb", "cannot read")]
 )
 def test_input_that_cannot_be_graded_is_told_with_exit_code_2(lab, words, course, capsys, monkeypatch):
     monkeypatch.chdir(course)

@@ -103,8 +103,7 @@ def checks(course) -> Path:
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param("kinds", marks=pytest.mark.slow), pytest.param("whole", marks=pytest.mark.all)],
+    scope="module", params=[pytest.param("kinds", marks=pytest.mark.slow), pytest.param("whole", marks=pytest.mark.all)]
 )
 def handed_in(request, course) -> HandedIn:
     """Cases of the corpus and broken files, a folder each; the cases' names are numbers."""

@@ -43,7 +43,7 @@ print(budget.train(TrainSetup("llama-2-7b", precision="bf16")).peak_bytes)
 print(replay([alloc("a", 3 * MIB), free("a")]).peak_reserved_bytes)
 print(len(list(changes(TrainSetup("llama-3.2-1b", micro_batch=16), device("t4").capacity_bytes))))
 print(explain("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.").reason)
-answers = [name for name in calculators.__all__ if name.endswith("_answer")]
+answers = [name for name in dir(calculators) if name.endswith("_answer")]
 assert len(answers) >= 9, answers
 print(calculators.training_answer(TrainSetup("llama-2-7b", precision="bf16"), "h100").title)
 print(calculators.quantization_answer("llama-3-8b", "nf4", gpu="rtx-4090").title)

@@ -20,10 +20,7 @@ PROJECT = tomllib.loads(tree.text_of(tree.ROOT / "pyproject.toml"))["project"]
 
 def ranges(project: dict) -> dict[str, SpecifierSet]:
     """Every dependency of the project, extras included, with its range."""
-    listed = [
-        *project["dependencies"],
-        *(one for extra in project["optional-dependencies"].values() for one in extra),
-    ]
+    listed = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
     return {(need := Requirement(one)).name: need.specifier for one in listed}
 
 

@@ -9,10 +9,7 @@ import torch
 
 from helpers.memory.closed_form.work import COMPUTE, Roof, Work
 from helpers.memory.measure.traffic import Traffic
-from tests.labs.common import (
-    lab_path,
-    source,
-)
+from tests.labs.common import lab_path, source
 from tests.labs.otherwise import answered_otherwise, differences, others
 
 LAB = lab_path("01")

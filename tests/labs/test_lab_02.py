@@ -7,13 +7,7 @@ import re
 
 import pytest
 
-from tests.labs.common import (
-    answers,
-    lab_path,
-    printed,
-    source,
-    weighed,
-)
+from tests.labs.common import answers, lab_path, printed, source, weighed
 from tests.labs.otherwise import answered_otherwise, differences, others
 
 LAB = lab_path("02")

@@ -11,13 +11,7 @@ import torch
 from helpers.course.release import stub
 from helpers.lesson import draw
 from helpers.memory.allocator import MIB
-from tests.labs.common import (
-    answers,
-    lab_path,
-    printed,
-    source,
-    weighed,
-)
+from tests.labs.common import answers, lab_path, printed, source, weighed
 from tests.labs.otherwise import answered_otherwise, differences, others, with_others
 
 LAB = lab_path("03")

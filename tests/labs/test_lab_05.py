@@ -13,13 +13,7 @@ from helpers.course import lab_cells
 from helpers.course.mutants import find_mutants, load_mutants
 from helpers.lesson import draw
 from helpers.memory.measure import Traffic
-from tests.labs.common import (
-    answers,
-    lab_path,
-    printed,
-    source,
-    weighed,
-)
+from tests.labs.common import answers, lab_path, printed, source, weighed
 from tests.labs.otherwise import answered_otherwise, differences, others, with_others
 
 LAB = lab_path("05")

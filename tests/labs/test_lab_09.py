@@ -15,13 +15,7 @@ from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.course.kernel import RunCell, error_in, kernel
 from helpers.lesson.judged import REPLAY
-from tests.labs.common import (
-    answers,
-    lab_path,
-    printed,
-    source,
-    without_answers,
-)
+from tests.labs.common import answers, lab_path, printed, source, without_answers
 
 LAB = lab_path("09")
 pytestmark = pytest.mark.slow  # three ranks, started anew for every answer that ends them

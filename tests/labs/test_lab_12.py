@@ -17,14 +17,7 @@ from helpers.catalog import model
 from helpers.course import lab_cells
 from helpers.memory.measure import capped
 from helpers.techniques import kv_cache as kv
-from tests.labs.common import (
-    answers,
-    lab_path,
-    printed,
-    source,
-    weighed,
-    without_answers,
-)
+from tests.labs.common import answers, lab_path, printed, source, weighed, without_answers
 
 LAB = lab_path("12")
 OTHER_RIGHT_ANSWERS = {

@@ -21,10 +21,7 @@ print(found.peak_allocated_bytes, seconds, resource.getrusage(resource.RUSAGE_SE
 """
 
 
-SIZES = [
-    pytest.param("llama-2-7b", 3, 50.2, marks=pytest.mark.all),
-    ("llama-2-70b", 10, 514.0),
-]
+SIZES = [pytest.param("llama-2-7b", 3, 50.2, marks=pytest.mark.all), ("llama-2-70b", 10, 514.0)]
 
 
 @pytest.mark.parametrize(("model", "goal_s", "peak_gib"), SIZES)

@@ -18,8 +18,6 @@ from .dense import gemma2, gemma3_text, llama, mistral, phi3, qwen2, qwen3
 from .experts import deepseek_v3, gpt_oss, mixtral, qwen3_moe
 from .learned_positions import gpt2, opt
 
-__all__ = ["FAMILIES"]
-
 FAMILIES: dict[str, Callable[[ConfigKeys, str], ModelShape]] = {
     family.__name__: family
     for family in (

@@ -124,15 +124,7 @@ def _gemma_layers(keys: ConfigKeys, hidden: int, heads: int, kinds: Sequence[str
     mlp = gated_mlp(hidden, ffn, keys, key="hidden_activation", activation="gelu_pytorch_tanh")
     attentions = [
         grouped_attention(
-            keys,
-            hidden,
-            heads,
-            kv_default=4,
-            head_dim=256,
-            qkv_bias=bias,
-            out_bias=bias,
-            qk_norm=qk_norm,
-            window=each,
+            keys, hidden, heads, kv_default=4, head_dim=256, qkv_bias=bias, out_bias=bias, qk_norm=qk_norm, window=each
         )
         for each in windows_of(keys, kinds, window)
     ]

@@ -85,15 +85,7 @@ def gpt_oss(keys: ConfigKeys, source: str) -> ModelShape:
     layers = [
         prenorm_layer(
             grouped_attention(
-                keys,
-                hidden,
-                heads,
-                kv_default=8,
-                head_dim=64,
-                qkv_bias=bias,
-                out_bias=bias,
-                window=each,
-                sinks=True,
+                keys, hidden, heads, kv_default=8, head_dim=64, qkv_bias=bias, out_bias=bias, window=each, sinks=True
             ),
             mlp,
             hidden,

@@ -24,8 +24,6 @@ from .verdicts import Problem, troubles, unmet, without_repeats
 NOTABLE = ("torch", "transformers", "ipywidgets", "bitsandbytes")
 IN_A_CLONE = ("jupyterlab", "nbval")  # nobody needs them without notebooks
 
-__all__ = ["doctor", "examine"]
-
 
 def doctor(root: Path | None, as_json: bool = False) -> int:
     """Print the examination of this machine for the workbook's clone in `root`: 0 when every chapter can run, else 1.

@@ -15,6 +15,5 @@ from ...catalog.lazy import lazy
 if TYPE_CHECKING:
     from .session import listing, record
 
-__all__ = ["listing", "record"]
 
 __getattr__ = lazy(__name__)

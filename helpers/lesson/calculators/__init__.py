@@ -16,37 +16,3 @@ from .memory import ServingAnswer, TrainingAnswer, changes_that_fit, serving_ans
 from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
 from .zero import ZeroAnswer, zero, zero_answer
-
-__all__ = [
-    "AllocationAnswer",
-    "BlockMapAnswer",
-    "Calculator",
-    "CalculatorAnswer",
-    "CheckpointingAnswer",
-    "KVCacheAnswer",
-    "MemoryAnswer",
-    "QuantizationAnswer",
-    "RooflineAnswer",
-    "ServingAnswer",
-    "StepCalculator",
-    "TrainingAnswer",
-    "ZeroAnswer",
-    "allocation",
-    "allocation_answer",
-    "block_map",
-    "block_map_answer",
-    "changes_that_fit",
-    "checkpointing",
-    "checkpointing_answer",
-    "kv_cache",
-    "kv_cache_answer",
-    "quantization",
-    "quantization_answer",
-    "roofline",
-    "roofline_answer",
-    "serving_answer",
-    "training_answer",
-    "training_memory",
-    "zero",
-    "zero_answer",
-]

@@ -120,10 +120,7 @@ def training_memory(**start: object) -> Calculator:
         "model": ("model", trained_models()),
         "gpu": ("GPU", tuple(DEVICES)),
         "precision": ("precision", tuple(PRECISIONS)),
-        "optimizer": (
-            "optimizer",
-            ("adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd"),
-        ),
+        "optimizer": ("optimizer", ("adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd")),
         "micro_batch": ("micro-batch", MICRO_BATCHES),
         "sequence": ("sequence", SEQUENCES),
         "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "every:8", "selective")),

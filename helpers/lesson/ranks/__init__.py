@@ -14,5 +14,3 @@ torch or ipyparallel before ranks are started.
 from .errors import RankError
 from .ranks import Ranks
 from .worker import kept
-
-__all__ = ["RankError", "Ranks", "kept"]

@@ -13,5 +13,3 @@ other people's GPUs; none was fitted to.
 from .cases import KINDS, Case, Row, cases
 from .other_estimators import EstimatorAnswer, answers
 from .table import as_json, report, rows, table
-
-__all__ = ["KINDS", "Case", "EstimatorAnswer", "Row", "answers", "as_json", "cases", "report", "rows", "table"]

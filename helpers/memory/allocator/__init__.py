@@ -17,35 +17,3 @@ from .replay import Action, Replay, Request, alloc, empty_cache, free, replay
 from .settings import MIB, Settings
 from .simulator import Allocation, Allocator
 from .snapshot import Snapshot, TraceEvent, live_snapshot, pack, read_snapshot, unpack
-
-__all__ = [
-    "MIB",
-    "Action",
-    "Allocation",
-    "Allocator",
-    "Comparison",
-    "DriverCall",
-    "OutOfMemory",
-    "Outcome",
-    "OutcomeKind",
-    "Reason",
-    "Replay",
-    "Request",
-    "Segment",
-    "SegmentBlock",
-    "SegmentEvent",
-    "Settings",
-    "Snapshot",
-    "State",
-    "TraceEvent",
-    "alloc",
-    "compare_with_snapshot",
-    "empty_cache",
-    "free",
-    "live_snapshot",
-    "pack",
-    "read_snapshot",
-    "replay",
-    "requests_of",
-    "unpack",
-]

@@ -11,5 +11,3 @@ Imports catalog.
 """
 
 from .breakdown import BLOCK_BYTES, GIB, PARTS, Breakdown, Moment, Part, Phase, Point, format_bytes, rounded
-
-__all__ = ["BLOCK_BYTES", "GIB", "PARTS", "Breakdown", "Moment", "Part", "Phase", "Point", "format_bytes", "rounded"]

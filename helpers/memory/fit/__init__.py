@@ -10,14 +10,3 @@ and closed_form.
 
 from .ladders import Fit, accumulated_peak_bytes, ladder, serving_changes, training_changes
 from .offers import changes, format_fits, peak_bytes
-
-__all__ = [
-    "Fit",
-    "accumulated_peak_bytes",
-    "changes",
-    "format_fits",
-    "ladder",
-    "peak_bytes",
-    "serving_changes",
-    "training_changes",
-]

@@ -18,30 +18,3 @@ from .probes import PROBES, Point, Roofline, default_format, matrix_format, roof
 from .ranks import Collectives, RankStep, held, rank_step
 from .traffic import Traffic
 from .training import step, training_step
-
-__all__ = [
-    "PROBES",
-    "Collectives",
-    "Copy",
-    "MeasuredLevel",
-    "Point",
-    "RankStep",
-    "Roofline",
-    "Sweep",
-    "Traffic",
-    "capped",
-    "copies",
-    "default_device",
-    "default_format",
-    "fastest",
-    "graphed",
-    "held",
-    "matrix_format",
-    "one_thread",
-    "rank_step",
-    "roofline",
-    "settle",
-    "step",
-    "sweep",
-    "training_step",
-]

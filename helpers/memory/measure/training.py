@@ -18,10 +18,7 @@ from .steps import Apply, training_run
 
 
 def step(
-    run: Callable[[], object],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
-    warmup: int = 1,
+    run: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer | None = None, warmup: int = 1
 ) -> Measurement:
     """Run `run()`, one whole training step of yours, and account for every byte of it.
 

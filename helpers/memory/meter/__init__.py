@@ -19,6 +19,5 @@ if TYPE_CHECKING:
     from .timeline import Block, Event, Measurement, Timeline
     from .watch import Watch
 
-__all__ = ["Block", "Event", "FreshMeter", "Measurement", "Meter", "Report", "Timeline", "Watch"]
 
 __getattr__ = lazy(__name__)

@@ -15,25 +15,3 @@ from .file import explain_file, explain_snapshot, with_setup
 from .frames import Place, StackFrame, frames, place
 from .message import Holder, Kind, Oom, clean, parse
 from .reason import Why, why
-
-__all__ = [
-    "Change",
-    "Explanation",
-    "Holder",
-    "Kind",
-    "Oom",
-    "Place",
-    "Reason",
-    "Row",
-    "StackFrame",
-    "Why",
-    "clean",
-    "explain",
-    "explain_file",
-    "explain_snapshot",
-    "frames",
-    "parse",
-    "place",
-    "why",
-    "with_setup",
-]

@@ -15,5 +15,3 @@ and `loading` brings a model to the GPU.
 from .quantized import QuantizedBase
 from .record import Trace, fake, record
 from .runs import decode, lora, prefill, train
-
-__all__ = ["QuantizedBase", "Trace", "decode", "fake", "lora", "prefill", "record", "train"]

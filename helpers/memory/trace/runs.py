@@ -16,14 +16,7 @@ from ...catalog.setup import ServeSetup, TrainSetup
 from ..measure.steps import Apply, build_model, require_one_rank, require_segments, run_of
 from .fake import without_memory
 from .loading import linears_made_on_host, load
-from .quantized import (
-    BASES,
-    QuantizedBase,
-    base_on_meta,
-    in_4_bits,
-    optimizer_without_values,
-    quiet_import,
-)
+from .quantized import BASES, QuantizedBase, base_on_meta, in_4_bits, optimizer_without_values, quiet_import
 from .record import CUDA, Trace, fake, record
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -24,34 +24,5 @@ if TYPE_CHECKING:
     from .patched import Applied, apply, checkpointed, decoder_layers
     from .solver import CheckpointPlan, least_bytes, pareto_plans, solve
 
-__all__ = [
-    "POLICIES",
-    "Applied",
-    "Checkpoint",
-    "CheckpointPlan",
-    "Choice",
-    "CompiledStep",
-    "LayerCost",
-    "NaiveOffload",
-    "Offload",
-    "PolicyFlops",
-    "Price",
-    "Segment",
-    "activation_memory_budget",
-    "apply",
-    "checkpoint_by_function",
-    "checkpoint_by_hooks",
-    "checkpointed",
-    "decoder_layers",
-    "flop_counter",
-    "flops_of",
-    "flops_under",
-    "layer_costs",
-    "layout",
-    "least_bytes",
-    "pareto_plans",
-    "price",
-    "solve",
-]
 
 __getattr__ = lazy(__name__)

@@ -26,36 +26,5 @@ if TYPE_CHECKING:
     from .quantized import PackedStates, QuantizedLayer
     from .sizes import CacheBytes, KVWidths, cache_bytes, quantized_tokens, widths_of
 
-__all__ = [
-    "EXAMPLES",
-    "CacheBytes",
-    "CachePlan",
-    "ConcatLayer",
-    "Decoded",
-    "EvictingLayer",
-    "GrowingLayer",
-    "KVLayer",
-    "KVWidths",
-    "Link",
-    "OffloadedCache",
-    "OffloadedLayer",
-    "PackedStates",
-    "Phases",
-    "QuantizedLayer",
-    "StaticLayer",
-    "WindowLayer",
-    "cache_bytes",
-    "cache_of",
-    "greedy",
-    "held",
-    "key_channels",
-    "outlier_ratio",
-    "phases",
-    "plan_of",
-    "plant_key_outliers",
-    "quantized_tokens",
-    "transformers_cache",
-    "widths_of",
-]
 
 __getattr__ = lazy(__name__)

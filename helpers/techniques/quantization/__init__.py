@@ -23,29 +23,3 @@ from .linears import (
 )
 from .nf4 import NF4_LEVELS, NF4Tensor, normal_levels
 from .packing import QuantizedTensor, Stored, pack, storage_bits, unpack
-
-__all__ = [
-    "NF4_LEVELS",
-    "Grid",
-    "GridScales",
-    "Int8Linear",
-    "Int8Tensor",
-    "NF4Linear",
-    "NF4Tensor",
-    "QuantizedLinear",
-    "QuantizedTensor",
-    "Stored",
-    "StoredLinear",
-    "dense_linears",
-    "engines",
-    "llm_int8",
-    "model_bytes",
-    "normal_levels",
-    "pack",
-    "replace_linears",
-    "require_finite",
-    "storage_bits",
-    "swapped",
-    "unpack",
-    "w8a8",
-]

@@ -19,33 +19,3 @@ from .fsdp2 import FSDP2
 from .rank_trace import STAGES, RankTrace, fake_ranks, traced
 from .stage3 import Zero3, register_gather_hooks, units
 from .stages import Shard, Zero1, Zero2, clip_shards
-
-__all__ = [
-    "BUCKET_BYTES",
-    "DDP",
-    "FSDP2",
-    "STAGES",
-    "Bucket",
-    "DeepSpeed",
-    "Engine",
-    "Flat",
-    "GradReadyCounter",
-    "NaiveDDP",
-    "RankTrace",
-    "Shard",
-    "Unit",
-    "Zero1",
-    "Zero2",
-    "Zero3",
-    "accelerate_config",
-    "all_gather",
-    "all_reduce",
-    "buckets",
-    "clip_shards",
-    "deepspeed_config",
-    "fake_ranks",
-    "reduce_scatter",
-    "register_gather_hooks",
-    "traced",
-    "units",
-]

@@ -17,18 +17,7 @@ from helpers.course.doctor.nvidia_smi import Gpu
 from helpers.course.doctor.packages import Package, Torch
 from helpers.course.doctor.verdicts import has_code_for
 from helpers.course.release import released
-from tests.course.doctor.machines import (
-    CHAPTERS,
-    CPU_BUILD,
-    FAULTS,
-    FINE,
-    GIB,
-    GOOD,
-    H100,
-    LAPTOP,
-    MIG_SLICE,
-    PACKAGES,
-)
+from tests.course.doctor.machines import CHAPTERS, CPU_BUILD, FAULTS, FINE, GIB, GOOD, H100, LAPTOP, MIG_SLICE, PACKAGES
 from tests.course.example_lab import example_lab
 
 

@@ -15,15 +15,7 @@ from helpers.course.doctor import nvidia_smi
 from helpers.course.doctor.machine import environment_of, memory_here, with_processes
 from helpers.course.doctor.needs import GPU_USES, Needs, chapters, together
 from helpers.course.doctor.nvidia_smi import Gpu
-from helpers.course.doctor.packages import (
-    Package,
-    collect,
-    python_itself,
-    ranges,
-    start,
-    torch_of,
-    within,
-)
+from helpers.course.doctor.packages import Package, collect, python_itself, ranges, start, torch_of, within
 
 ROOT = Path(__file__).resolve().parents[3]
 GIB, MIB = 2**30, 2**20

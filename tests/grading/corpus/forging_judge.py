@@ -118,10 +118,7 @@ CASES = (
         "judged: in another answer",
         FORGING,
         ITEM,
-        answered(
-            pages='print("judged: [[0]]")\n\n\n' + RIGHT["pages"],
-            pack=WRONG_ANSWERS["pack"],
-        ),
+        answered(pages='print("judged: [[0]]")\n\n\n' + RIGHT["pages"], pack=WRONG_ANSWERS["pack"]),
         row(pack=NOT_PASSED),
     ),
     Case(

@@ -163,13 +163,7 @@ CASES = tuple(
             row(),
             set(),
         ),
-        (
-            "merged with its check",
-            "cells reordered, split, merged",
-            then(answered(), _merged_with_check),
-            row(),
-            set(),
-        ),
+        ("merged with its check", "cells reordered, split, merged", then(answered(), _merged_with_check), row(), set()),
         (
             "two answers merged",
             "cells reordered, split, merged",

@@ -194,9 +194,7 @@ KEYS = st.sampled_from(
     ["cells", "cell_type", "source", "metadata", "id", "nbgrader", "nbformat", "worksheets", "level"]
 )
 VALUES = st.recursive(
-    PLAIN,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
-    max_leaves=8,
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=8
 )
 
 

@@ -163,10 +163,7 @@ LAYOUTS = {
         {"class/ada.ipynb": LAB, "class/bob/lab.ipynb": LAB},
         {"ada": "class/ada.ipynb", "bob": "class/bob/lab.ipynb"},
     ),
-    "one learner alone": (
-        {"ada/05_numbers.ipynb": LAB, "ada/scratch.ipynb": SCRATCH},
-        {"ada": "ada/05_numbers.ipynb"},
-    ),
+    "one learner alone": ({"ada/05_numbers.ipynb": LAB, "ada/scratch.ipynb": SCRATCH}, {"ada": "ada/05_numbers.ipynb"}),
     "one learner and one notebook": ({"ada/lab.ipynb": UNMARKED}, {"ada": "ada/lab.ipynb"}),
     "one learner who handed in nothing": ({"ada/notes.txt": ""}, {"ada": "there are notes.txt"}),
     "one learner with a folder for each lab": (

@@ -24,15 +24,7 @@ def test_names_are_unique_and_devices_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [
-        {"source": ""},
-        {"kind": "guess"},
-        {"unit": "MB"},
-        {"figures": {}},
-        {"figures": {"peak": 0.0}},
-    ],
-    ids=str,
+    "broken", [{"source": ""}, {"kind": "guess"}, {"unit": "MB"}, {"figures": {}}, {"figures": {"peak": 0.0}}], ids=str
 )
 def test_a_figure_without_provenance_cannot_be_built(broken: dict) -> None:
     with pytest.raises(WorkbookError, match="write down where"):

@@ -95,11 +95,7 @@ def merged(snapshot):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        (out_of_order, "call 0 to the driver"),
-        (larger, "to the driver"),
-        (merged, "segment 0 at the end"),
-    ],
+    [(out_of_order, "call 0 to the driver"), (larger, "to the driver"), (merged, "segment 0 at the end")],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_history_that_the_simulator_does_not_follow_is_told(tmp_path, change, words):
