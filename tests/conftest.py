@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 
 from helpers.lesson.ranks import Ranks, kept
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected is no garbage: a measured step, which collects first, need not look through it."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The same for what the tests of a file have imported."""
+    if nextitem and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")

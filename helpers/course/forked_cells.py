@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course.kernel import environment
 
 AT_ONCE = 2  # trials
 SETTLE_S = 0.3  # after a rank has failed: the others may fail too, or wait for ever for the one that did
@@ -74,6 +73,8 @@ def run_in_forks(
     A trial goes on after a cell that raised, as a notebook's later cells do, for `limit_s` seconds at most.
     WorkbookError when the process itself fails.
     """
+    from helpers.course.kernel import environment  # not in the new process: Jupyter's client takes a second to import
+
     threads = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # a fork takes no other thread along
     fixed = {"CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "GLOO_SOCKET_IFNAME": "lo"}
     request = {"before": list(before), "trials": [asdict(trial) for trial in trials], "limit_s": limit_s}

@@ -114,10 +114,8 @@ def quick_clocks() -> Iterator[None]:
 def rehearsed(**changes: object) -> Iterator[Target]:
     """This CPU as a target, its meter running."""
     meter = Meter()
-    gc.freeze()  # what was imported is no garbage, and looking it through takes half a second each time
     with meter, quick_clocks():
         try:
             yield Target(CpuGpu(meter, **changes), TOY)
         finally:
             meter.stop()
-            gc.unfreeze()

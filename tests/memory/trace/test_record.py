@@ -251,6 +251,15 @@ def test_everything_is_put_back():
     assert torch.ones(3).sum().item() == 3
 
 
+@pytest.fixture
+def thawed():
+    """Nothing is frozen, as for a reader: the tests have frozen what importing made (tests/conftest.py)."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("thawed")
 def test_what_was_there_before_is_set_aside_from_garbage_collection_and_comes_back():
     born = gc.get_freeze_count()  # none, but on Python 3.12
     with trace.fake():
@@ -258,15 +267,13 @@ def test_what_was_there_before_is_set_aside_from_garbage_collection_and_comes_ba
     assert gc.get_freeze_count() <= born
 
 
+@pytest.mark.usefixtures("thawed")
 def test_a_readers_own_freeze_is_left_alone():
     gc.freeze()
     frozen = gc.get_freeze_count()
-    try:
-        with trace.fake():
-            pass
-        assert gc.get_freeze_count() > frozen // 2  # some of them die meanwhile
-    finally:
-        gc.unfreeze()
+    with trace.fake():
+        pass
+    assert gc.get_freeze_count() > frozen // 2  # some of them die meanwhile
 
 
 def test_garbage_of_before_the_run_is_no_part_of_it():
