@@ -11,7 +11,7 @@ from helpers.lesson.ranks import Ranks, kept
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected is no garbage: a measured step, which collects first, need not look through it."""
+    """What was imported is no garbage: a measured step, which collects garbage first, need not look through it."""
     gc.collect()
     gc.freeze()
 
