@@ -17,10 +17,6 @@ class Change:
     do: str
     costs: str
 
-    @property
-    def figures(self) -> dict[str, str]:
-        return {"do": self.do, "costs": self.costs}
-
 
 def _expandable(oom: Oom) -> Change:
     name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in oom.text else "PYTORCH_CUDA_ALLOC_CONF"
@@ -120,12 +116,8 @@ CURES_OF = {
 }
 
 
-def changes_for(oom: Oom, reason: Reason, place: Place, retried: bool = False) -> tuple[Change, ...]:
-    """What to do, cheapest first; at most five, and before them what a retry in an `except` needs."""
-    return (*((RETRY,) if retried else ()), *_of_reason(oom, reason, place))
-
-
-def _of_reason(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
+def changes_for(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
+    """What to do, cheapest first; at most five."""
     if oom.kind in CURES_OF:
         return (*CURES_OF[oom.kind], *(CURES_AT[place] if oom.kind is Kind.CAP else ()))[:5]
     if reason is Reason.HOST or oom.kind is Kind.KILLED:
@@ -137,21 +129,16 @@ def _of_reason(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
     if reason is Reason.CAPPED:
         return (LIMIT, *CURES_AT[place])[:5]
     if reason is Reason.OUTSIDE:
-        return (*_evict(oom), OTHER_CARD, *CURES_AT[place])[:5]
+        return (_evict(oom), OTHER_CARD, *CURES_AT[place])[:5]
     if reason is Reason.UNCLEAR:
         return (SMI, BLOCKING, *(CURES_AT[place] if place is not Place.UNKNOWN else ()))[:5]
     return CURES_AT[place]
 
 
-def _evict(oom: Oom) -> tuple[Change, ...]:
+def _evict(oom: Oom) -> Change:
     pids = [str(held.pid) for held in strangers(oom)]
     if not pids:
-        return (SMI,)
-    who = "process" if len(pids) == 1 else "processes"
-    return (
-        Change(
-            f"nvidia-smi, then end or move {who} {', '.join(pids)} if it is yours: often a notebook or a run "
-            "that did not stop",
-            "whatever it was doing",
-        ),
-    )
+        return SMI
+    whose = f"{'process' if len(pids) == 1 else 'processes'} {', '.join(pids)} if it is yours"
+    do = f"nvidia-smi, then end or move {whose}: often a notebook or a run that did not stop"
+    return Change(do, "whatever it was doing")

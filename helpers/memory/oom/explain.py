@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from ..allocator.outcome import Reason
 from ..closed_form.breakdown import format_bytes
 from ..fit import Fit
 from . import frames as stack_of
-from .cures import Change, changes_for
+from .cures import RETRY, Change, changes_for
 from .frames import Place, StackFrame
 from .message import Kind, Oom, clean, parse
 from .reason import Why, strangers, why
@@ -18,9 +18,7 @@ FAILED_AGAIN = (
     "It failed again while the first failure was being handled: inside an `except`, the error's frames "
     "still hold the failed step's tensors."
 )
-_OF_PLACE = {
-    Place.OPTIMIZER: ("If this was the first step: the states are made there, and every later step needs them too.",)
-}
+FIRST_STEP = "If this was the first step: the states are made there, and every later step needs them too."
 
 
 @dataclass(frozen=True)
@@ -58,19 +56,16 @@ class Explanation:
 
     @property
     def figures(self) -> dict[str, object]:
-        frame = self.frame
         return {
             "reason": self.reason,
             "title": self.title,
             "sentence": self.why.sentence,
             "notes": list(self.why.notes),
             "place": self.place or None,
-            "line": {"path": frame.path, "line": frame.line, "function": frame.function, "code": frame.code}
-            if frame
-            else None,
+            "line": asdict(self.frame) if self.frame else None,
             "bytes": {row.name: row.size_bytes for row in self.rows},
             "blocks": [{"made_by": row.name, "bytes": row.size_bytes, "note": row.note} for row in self.blocks],
-            "changes": [change.figures for change in self.changes],
+            "changes": [asdict(change) for change in self.changes],
             "fit": [fit.figures for fit in self.fits],
             "predicted": self.predicted or None,
             "following": self.following,
@@ -92,22 +87,22 @@ def explain(text: str) -> Explanation:
     oom = parse(text)
     stack = stack_of.frames(text, oom.start)
     decided, place = why(oom), stack_of.place(stack)
-    retried = _failed_again(text, oom)
-    decided = replace(decided, notes=(*decided.notes, *((FAILED_AGAIN,) if retried else ()), *_OF_PLACE.get(place, ())))
+    changes, notes = changes_for(oom, decided.reason, place), list(decided.notes)
+    if oom.following and "During handling of the above exception" in text[oom.start :]:
+        changes = (RETRY, *changes)
+        notes.append(FAILED_AGAIN)
+    if place is Place.OPTIMIZER:
+        notes.append(FIRST_STEP)
     return Explanation(
         _title(oom, place),
-        decided,
+        replace(decided, notes=tuple(notes)),
         tuple(_rows(oom)),
         place,
         stack_of.users_line(stack),
-        changes=changes_for(oom, decided.reason, place, retried=retried),
+        changes=changes,
         room_bytes=_room(oom),
         following=oom.following,
     )
-
-
-def _failed_again(text: str, oom: Oom) -> bool:
-    return oom.following > 0 and "During handling of the above exception" in text[oom.start :]
 
 
 def _title(oom: Oom, place: Place) -> str:

@@ -42,9 +42,8 @@ def explain_file(
     """
     data = _read(path)
     if str(path) == "-" and data.startswith(PICKLE):
-        raise WorkbookError(
-            "a snapshot came through the pipe", "a log in the pipe, or a snapshot in a file", "give the snapshot's path"
-        )
+        expected = "a log in the pipe, or a snapshot in a file"
+        raise WorkbookError("a snapshot came through the pipe", expected, "give the snapshot's path")
     found = explain_snapshot(read_snapshot(path), card) if data.startswith(PICKLE) else explain(_decoded(data))
     return found if setup is None else with_setup(found, setup, card)
 
@@ -54,23 +53,24 @@ def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device 
 
     The room is the limit, or the card less what is not PyTorch's, where the message tells; else `card`'s capacity.
     """
-    room, need = found.room_bytes or (card.capacity_bytes if card else None), peak_bytes(setup, card or REFERENCE)
+    on = card or REFERENCE
+    room, need = found.room_bytes or (card.capacity_bytes if card else None), peak_bytes(setup, on)
     if room is None:
         raise WorkbookError(
             "nothing here says how large the card is",
             "a message with its capacity, or a GPU's name",
             "add --gpu, as in --gpu rtx-4090",
         )
-    what = f"By the closed form {setup.model.name} with these flags needs {format_bytes(need)} at its peak"
+    what = (
+        f"By the closed form {setup.model.name} with these flags needs {format_bytes(need)} at its peak, "
+        f"and {format_bytes(room)} is there for it"
+    )
     if need <= room:
-        return replace(
-            found,
-            predicted=f"{what}, and {format_bytes(room)} is there for it: so it fits. The run differs from "
-            "the flags, something holds tensors from before, or the rest is fragmentation.",
-        )
-    fits = tuple(islice(changes(setup, room, card or REFERENCE), OFFERS))
+        how = "The run differs from the flags, something holds tensors from before, or the rest is fragmentation."
+        return replace(found, predicted=f"{what}: so it fits. {how}")
+    fits = tuple(islice(changes(setup, room, on), OFFERS))
     how = "What would fit:" if fits else "No change that is known here makes it fit."
-    return replace(found, fits=fits, predicted=f"{what}, and {format_bytes(room)} is there for it. {how}")
+    return replace(found, fits=fits, predicted=f"{what}. {how}")
 
 
 def _read(path: str | Path) -> bytes:
@@ -108,30 +108,22 @@ def explain_snapshot(snapshot: Snapshot, card: Device | None = None) -> Explanat
     `card` gives the capacity, which no snapshot holds. The segments are those of the moment of the dump: a dump in an
     out-of-memory observer or in the `except` shows the failure, a later one does not.
     """
-    last = _last_oom(snapshot)
-    device = last[0] if last else _fullest(snapshot)
+    device, event, after = _last_oom(snapshot) or (_fullest(snapshot), None, 0)
     segments = [segment for segment in snapshot.segments if segment.device == device]
-    if not segments and not last:
+    if not segments and not event:
         raise WorkbookError(
             "the snapshot holds no segments and no failure",
             "an allocator that was used",
             "dump it when the failure happens: in the except, before anything is freed",
         )
-    oom = _facts(segments, last[1] if last else None, device, card)
-    decided = _why(oom, segments, last[2] if last else 0, snapshot.conf)
-    title = (
-        f"{format_bytes(last[1].size_bytes)} refused on GPU {device}"
-        if last
-        else f"No failure is recorded; GPU {device} at the moment of the dump"
-    )
-    return Explanation(
-        title,
-        decided,
-        tuple(_rows(oom, segments)),
-        blocks=tuple(_blocks(segments)),
-        changes=changes_for(oom, decided.reason, Place.UNKNOWN) if last else (),
-        room_bytes=oom.capacity_bytes,
-    )
+    oom = _facts(segments, event, device, card)
+    decided = _why(oom, segments, after, snapshot.conf)
+    title = f"No failure is recorded; GPU {device} at the moment of the dump"
+    if event:
+        title = f"{format_bytes(event.size_bytes)} refused on GPU {device}"
+    changes = changes_for(oom, decided.reason, Place.UNKNOWN) if event else ()
+    rows, blocks = tuple(_rows(oom, segments)), tuple(_blocks(segments))
+    return Explanation(title, decided, rows, blocks=blocks, changes=changes, room_bytes=oom.capacity_bytes)
 
 
 def _last_oom(snapshot: Snapshot) -> tuple[int, TraceEvent, int] | None:
@@ -148,22 +140,14 @@ def _fullest(snapshot: Snapshot) -> int:
     held: Counter[int] = Counter()
     for segment in snapshot.segments:
         held[segment.device] += segment.size_bytes
-    return held.most_common(1)[0][0] if held else 0
+    return max(held, key=lambda device: held[device], default=0)
 
 
 def _facts(segments: list[Segment], event: TraceEvent | None, device: int, card: Device | None) -> Oom:
     allocated = sum(segment.allocated_bytes for segment in segments)
-    reserved = sum(segment.size_bytes for segment in segments)
-    return Oom(
-        Kind.ALLOCATOR,
-        "",
-        device,
-        event.size_bytes if event else None,
-        card.capacity_bytes if card else None,
-        event.address if event else None,
-        allocated,
-        reserved - allocated,
-    )
+    cached = sum(segment.size_bytes for segment in segments) - allocated
+    asked, free = (event.size_bytes, event.address) if event else (None, None)
+    return Oom(Kind.ALLOCATOR, "", device, asked, card.capacity_bytes if card else None, free, allocated, cached)
 
 
 def _holes(segments: Iterable[Segment]) -> int:
@@ -228,14 +212,10 @@ def _blocks(segments: list[Segment]) -> list[Row]:
     """Live bytes by the line that made them, the largest first."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    for segment in segments:
-        for block in segment.blocks:
-            if not block.is_free:
-                sizes[block.name or NOT_RECORDED] += block.size_bytes
-                counts[block.name or NOT_RECORDED] += 1
-    rows = [
-        Row(name, size, f"{counts[name]} blocks" if counts[name] > 1 else "1 block")
-        for name, size in sizes.most_common(LARGEST)
-    ]
-    rest = sum(sizes.values()) - sum(row.size_bytes for row in rows)
+    for block in (block for segment in segments for block in segment.blocks if not block.is_free):
+        sizes[block.name or NOT_RECORDED] += block.size_bytes
+        counts[block.name or NOT_RECORDED] += 1
+    notes = {name: f"{count} blocks" if count > 1 else "1 block" for name, count in counts.items()}
+    rows = [Row(name, size, notes[name]) for name, size in sizes.most_common(LARGEST)]
+    rest = sizes.total() - sum(row.size_bytes for row in rows)
     return [*rows, Row("everything else", rest, f"{len(sizes) - LARGEST} lines")] if rest else rows

@@ -56,32 +56,23 @@ def frames(text: str, start: int) -> tuple[StackFrame, ...]:
     """
     before = text[:start].split("\n")
     same = _timeless(before[-1])
-    lines = [line[len(_prefix(line)) :] for line in before[:-1] if not same or _timeless(line) == same]
+    lines = [PREFIX.sub("", line) for line in before[:-1] if not same or _timeless(line) == same]
     begun = [number for number, line in enumerate(lines) if BEGINS.search(line)]
     stack = _frames(lines[begun[-1] + 1 :]) if begun else ()
     return tuple(frame for frame in stack if not BETWEEN.search(frame.path))
 
 
-def _prefix(line: str) -> str:
-    """What a launcher put before a line."""
-    match = PREFIX.match(line)
-    return match.group() if match else ""
-
-
 def _timeless(line: str) -> str:
-    return re.sub(r"[\d:.,-]{4,}", "", _prefix(line)).strip()
+    """What a launcher put before a line, less the time."""
+    match = PREFIX.match(line)
+    return re.sub(r"[\d:.,-]{4,}", "", match.group()).strip() if match else ""
 
 
 def _frames(lines: list[str]) -> Iterator[StackFrame]:
-    at, begun = None, 0
-    for number, line in enumerate(lines):
-        match = FRAME.match(line)
-        if match:
-            if at:
-                yield _frame(at, lines[begun:number])
-            at, begun = match, number + 1
-    if at:
-        yield _frame(at, lines[begun:])
+    found = [(number, match) for number, line in enumerate(lines) if (match := FRAME.match(line))]
+    ends = [*(number for number, _ in found[1:]), len(lines)]
+    for (number, match), end in zip(found, ends, strict=False):
+        yield _frame(match, lines[number + 1 : end])
 
 
 def _frame(match: re.Match, below: list[str]) -> StackFrame:

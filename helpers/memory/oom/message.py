@@ -7,9 +7,9 @@ c10/core/impl/alloc_cpu.cpp, vLLM's kv_cache_utils.py, the Linux kernel's OOM ki
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import TextEnum
@@ -125,19 +125,15 @@ def parse(text: str) -> Oom:
     (20971520, 0, 30)
     """
     text = clean(text)
-    found = sorted(
-        ((match.start(), kind, match) for kind, pattern, _ in KINDS for match in pattern.finditer(text)),
-        key=lambda item: item[0],
-    )
+    found = [(match.start(), kind, match) for kind, words in KINDS.items() for match in words.finditer(text)]
     if not found:
         raise WorkbookError(
             "there is no out-of-memory message in this text",
             LOOKED_FOR,
             "give the whole log, or a snapshot by torch.cuda.memory._dump_snapshot",
         )
-    start, kind, match = found[0]
-    reader = next(reader for name, _, reader in KINDS if name == kind)
-    return replace(reader(" ".join(_message(text, match).split())), start=start, following=len(found) - 1)
+    start, kind, match = min(found, key=lambda item: item[0])
+    return replace(_read(kind, " ".join(_message(text, match).split())), start=start, following=len(found) - 1)
 
 
 def clean(text: str) -> str:
@@ -148,125 +144,78 @@ def clean(text: str) -> str:
 def _message(text: str, match: re.Match) -> str:
     """The message's own text: up to where the next one, or another traceback, begins."""
     rest = text[match.end() : match.end() + 2500]
-    later = [m.start() for _, pattern, _ in KINDS for m in pattern.finditer(rest)]
+    later = [m.start() for words in KINDS.values() for m in words.finditer(rest)]
     later += [m.start() for m in re.finditer(r"Traceback \(most recent|During handling of|\n\s*\n", rest)]
     return match.group() + rest[: min(later, default=len(rest))]
 
 
-def _size(text: str | None) -> int | None:
-    if text is None:
-        return None
-    number, unit = text.split()
+def _read(kind: Kind, text: str) -> Oom:
+    sizes: dict[str, Any] = {name: _find(words, text) for name, words in SIZES_IN.get(kind, {}).items()}
+    oom = Oom(kind, text, **sizes)
+    if kind is Kind.KILLED:
+        pids = re.findall(r"Killed process (\d+)", text)[:1]
+        return replace(oom, holders=tuple(Holder(int(pid), oom.process_bytes) for pid in pids))
+    if kind is not Kind.ALLOCATOR:
+        return oom
+    card, reserved, cached = re.search(r"GPU (\d+)", text), _find(r"{} reserved in total", text), oom.cached_bytes
+    if reserved is not None and oom.allocated_bytes is not None:
+        cached = reserved - oom.allocated_bytes
+    named = re.findall(rf"Process (\d+) has {SIZE} memory", text)
+    holders = tuple(Holder(int(pid), _size(*size)) for pid, *size in named)
+    return replace(oom, device=int(card[1]) if card else None, cached_bytes=cached, holders=holders)
+
+
+def _find(words: str, text: str) -> int | None:
+    """The size where `{}` stands; None where the text has no such words."""
+    match = re.search(words.replace("{}", SIZE), text)
+    return _size(*filter(None, match.groups())) if match else None
+
+
+def _size(number: str, unit: str) -> int | None:
     size = round(float(number) * UNITS[unit if unit == "bytes" else unit.upper()])
     return None if size >= UNKNOWN_TO_DRIVER else size
 
 
-SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B|B)\b)"
-
-
-def _find(pattern: str, text: str) -> int | None:
-    """The size where `{}` stands in a pattern; None where the text has no such words."""
-    match = re.search(pattern.replace("{}", SIZE), text)
-    return _size(match[1]) if match else None
-
-
-def _allocator(text: str) -> Oom:
-    card = re.search(r"GPU (\d+)", text)
-    allocated = _find(r"Of the allocated memory {} is allocated", text)
-    cached = _find(r"{} is reserved by PyTorch but unallocated", text)
-    if allocated is None:
-        allocated, reserved = _find(r"{} already allocated", text), _find(r"{} reserved in total", text)
-        # "cached" (torch 1.0 to 1.3) is without what is allocated, "reserved" (from 1.4 on) with it
-        cached = _find(r"{} cached", text)
-        cached = reserved - allocated if reserved is not None and allocated is not None else cached
-    named = re.findall(rf"Process (\d+) has {SIZE} memory", text)
-    holders = tuple(Holder(int(pid), _size(size)) for pid, size in named)
-    return Oom(
-        Kind.ALLOCATOR,
-        text,
-        int(card[1]) if card else None,
-        _find(r"Tried to allocate {}", text),
-        _find(r"total capaci?ty of {}", text) or _find(r"{} total capacity", text),
-        _find(r"of which {} is free", text) if "of which" in text else _find(r"{} free", text),
-        allocated,
-        cached,
-        _find(r"{} allocated in private pools", text),
-        _find(r"this process has {} memory", text),
-        _find(r"{} allowed", text),
-        holders=holders,
-    )
-
-
-def _cap(text: str) -> Oom:
-    return Oom(
-        Kind.CAP,
-        text,
-        requested_bytes=_find(r"allocate {}", text),
-        allocated_bytes=_find(r"{} is allocated", text),
-        allowed_bytes=_find(r"The cap is {}", text),
-        free_bytes=_find(r"of which {} is free", text),
-    )
-
-
-def _mps(text: str) -> Oom:
-    return Oom(
-        Kind.MPS,
-        text,
-        requested_bytes=_find(r"Tried to allocate {}", text),
-        allocated_bytes=_find(r"MPS allocated: {}", text),
-        allowed_bytes=_find(r"max allowed: {}", text),
-        other_bytes=_find(r"other allocations: {}", text),
-    )
-
-
-def _vllm(text: str) -> Oom:
-    return Oom(
-        Kind.VLLM,
-        text,
-        requested_bytes=_find(r"{} KV cache is needed", text),
-        free_bytes=_find(r"available KV cache memory \({}\)", text),
-    )
-
-
-def _host(text: str) -> Oom:
-    match = re.search(r"you tried to allocate (\d+) ?bytes", text, re.IGNORECASE)
-    numpy = _find(r"Unable to allocate {}", text)
-    return Oom(Kind.HOST, text, requested_bytes=int(match[1]) if match else numpy)
-
-
-def _killed(text: str) -> Oom:
-    resident = re.search(r"anon-rss:(\d+)kB", text)
-    pid = re.search(r"Killed process (\d+)", text)
-    held = int(resident[1]) * 1024 if resident else None
-    holders = (Holder(int(pid[1]), held),) if pid else ()
-    return Oom(Kind.KILLED, text, process_bytes=held, holders=holders)
-
-
-Reader = Callable[[str], Oom]
-KINDS: tuple[tuple[Kind, re.Pattern, Reader], ...] = (
-    (Kind.ALLOCATOR, re.compile(r"(?:CUDA|HIP|XPU|(?<![\w.])NPU) out of memory"), _allocator),
-    (Kind.ALLOCATOR, re.compile(r"OutOfMemoryError: Tried to allocate"), _allocator),
-    (Kind.CAP, re.compile(r"(?<!CUDA )(?<!HIP )out of memory\. Tried to allocate [^.]+\.\d+ \w+\.\s+The cap is"), _cap),
-    (Kind.MPS, re.compile(r"MPS backend out of memory"), _mps),
-    (Kind.CUBLAS, re.compile(r"CUBLAS_STATUS_ALLOC_FAILED"), lambda text: Oom(Kind.CUBLAS, text)),
-    (
-        Kind.DRIVER,
-        re.compile(r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"),
-        lambda text: Oom(Kind.DRIVER, text),
-    ),
-    (
-        Kind.VLLM,
-        re.compile(r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with)"),
-        _vllm,
-    ),
-    (Kind.HOST, re.compile(r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b", re.MULTILINE), _host),
-    (
-        Kind.KILLED,
-        re.compile(
-            r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*: ?-9\b"
-            r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",
-            re.MULTILINE,
-        ),
-        _killed,
-    ),
-)
+SIZE = r"([\d.]+) ?(bytes|[kKMGT]i?B|B)\b"
+# By field of Oom. "cached" (torch 1.0 to 1.3) is without what is allocated, "reserved in total" (1.4 to 2.0) with it.
+SIZES_IN: Mapping[Kind, Mapping[str, str]] = {
+    Kind.ALLOCATOR: {
+        "requested_bytes": r"Tried to allocate {}",
+        "capacity_bytes": r"total capaci?ty of {}|{} total capacity",
+        "free_bytes": r"of which {} is free|{} free",
+        "allocated_bytes": r"Of the allocated memory {} is allocated|{} already allocated",
+        "cached_bytes": r"{} is reserved by PyTorch but unallocated|{} cached",
+        "private_bytes": r"{} allocated in private pools",
+        "process_bytes": r"this process has {} memory",
+        "allowed_bytes": r"{} allowed",
+    },
+    Kind.CAP: {
+        "requested_bytes": r"allocate {}",
+        "allocated_bytes": r"{} is allocated",
+        "allowed_bytes": r"The cap is {}",
+        "free_bytes": r"of which {} is free",
+    },
+    Kind.MPS: {
+        "requested_bytes": r"Tried to allocate {}",
+        "allocated_bytes": r"MPS allocated: {}",
+        "allowed_bytes": r"max allowed: {}",
+        "other_bytes": r"other allocations: {}",
+    },
+    Kind.VLLM: {"requested_bytes": r"{} KV cache is needed", "free_bytes": r"available KV cache memory \({}\)"},
+    Kind.HOST: {"requested_bytes": r"(?i:you tried to allocate) {}|Unable to allocate {}"},
+    Kind.KILLED: {"process_bytes": r"anon-rss:{}"},
+}
+KINDS: Mapping[Kind, re.Pattern] = {
+    kind: re.compile(words, re.MULTILINE)
+    for kind, words in {
+        Kind.ALLOCATOR: r"(?:CUDA|HIP|XPU|(?<![\w.])NPU) out of memory|OutOfMemoryError: Tried to allocate",
+        Kind.CAP: r"(?<!CUDA )(?<!HIP )out of memory\. Tried to allocate [^.]+\.\d+ \w+\.\s+The cap is",
+        Kind.MPS: r"MPS backend out of memory",
+        Kind.CUBLAS: r"CUBLAS_STATUS_ALLOC_FAILED",
+        Kind.DRIVER: r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY",
+        Kind.VLLM: r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with)",
+        Kind.HOST: r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b",
+        Kind.KILLED: r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*: ?-9\b"
+        r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",
+    }.items()
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 from ..allocator.outcome import Reason
@@ -25,9 +26,8 @@ class Why:
 
 def why(oom: Oom) -> Why:
     """The reason for one message, for the kinds that carry no figures as well."""
-    decided = _DECIDE.get(oom.kind, _allocator)(oom)
-    notes = (*decided.notes, *_notes(oom))
-    return replace(decided, notes=notes)
+    decided = _allocator(oom) if oom.kind is Kind.ALLOCATOR else _by_kind(oom)
+    return replace(decided, notes=(*decided.notes, *_notes(oom)))
 
 
 def _allocator(oom: Oom) -> Why:
@@ -36,60 +36,55 @@ def _allocator(oom: Oom) -> Why:
         sentence = "The message gives no sizes, so it does not tell a full card from a fragmented one."
         return Why(Reason.UNCLEAR, sentence)
     if oom.capacity_bytes and sizes.asked > oom.capacity_bytes:
-        return Why(
-            Reason.FULL,
+        sentence = (
             f"One request of {format_bytes(sizes.asked)} is larger than the card's {format_bytes(oom.capacity_bytes)}: "
-            "no cleaning up helps. Look at the shapes on that line.",
+            "no cleaning up helps. Look at the shapes on that line."
         )
+        return Why(Reason.FULL, sentence)
     if limit is not None and (sizes.asked <= sizes.free or sizes.reserved + sizes.asked > limit + ROUNDING_BYTES):
         return _under_a_limit(sizes, limit)
-    if sizes.asked <= sizes.unused:
-        return _in_pieces(oom, sizes)
-    return _too_full(oom, sizes)
+    return _in_pieces(oom, sizes) if sizes.asked <= sizes.unused else _too_full(oom, sizes)
 
 
 def _under_a_limit(sizes: Sizes, limit: int) -> Why:
+    asked, allocated, cached, free = map(format_bytes, sizes)
     if sizes.allocated + sizes.asked > limit - ROUNDING_BYTES:
-        return Why(
-            Reason.CAPPED,
-            f"{format_bytes(sizes.allocated)} in tensors and {format_bytes(sizes.asked)} more pass the "
-            f"{format_bytes(limit)} that this process is allowed; the card itself has {format_bytes(sizes.free)} free.",
+        sentence = (
+            f"{allocated} in tensors and {asked} more pass the {format_bytes(limit)} that this process is allowed; "
+            f"the card itself has {free} free."
         )
-    return Why(
-        Reason.FRAGMENTED,
+        return Why(Reason.CAPPED, sentence)
+    sentence = (
         f"{format_bytes(limit - sizes.allocated)} of the {format_bytes(limit)} allowed are not in tensors, but "
-        f"{format_bytes(sizes.cached)} are cached in pieces too small for {format_bytes(sizes.asked)}.",
+        f"{cached} are cached in pieces too small for {asked}."
     )
+    return Why(Reason.FRAGMENTED, sentence)
 
 
 def _in_pieces(oom: Oom, sizes: Sizes) -> Why:
-    asked, cached, free = map(format_bytes, (sizes.asked, sizes.cached, sizes.free))
+    asked, _, cached, free = map(format_bytes, sizes)
     if sizes.asked <= sizes.free:
-        return Why(
-            Reason.UNCLEAR,
-            f"{free} were free when the message was written, more than the {asked} asked."
-            " Another process may have let go in between, or the driver had a reason of its own: "
-            "the message does not say.",
+        sentence = (
+            f"{free} were free when the message was written, more than the {asked} asked. Another process may have let "
+            "go in between, or the driver had a reason of its own: the message does not say."
         )
+        return Why(Reason.UNCLEAR, sentence)
     others = sum(held.held_bytes or 0 for held in strangers(oom))
     if others > sizes.reserved:
-        return Why(
-            Reason.OUTSIDE,
-            f"Other processes hold {format_bytes(others)} of this card, more than the "
-            f"{format_bytes(sizes.reserved)} of PyTorch's, {cached} of them unused.",
+        sentence = (
+            f"Other processes hold {format_bytes(others)} of this card, more than the {format_bytes(sizes.reserved)} "
+            f"of PyTorch's, {cached} of them unused."
         )
+        return Why(Reason.OUTSIDE, sentence)
+    sentence = (
+        f"{format_bytes(sizes.unused)} were unused ({cached} cached by PyTorch, {free} free on the card), but no piece "
+        f"of it held {asked}."
+    )
     nearly_full = (
         f"Only {sizes.cached / sizes.reserved:.1%} of what PyTorch holds is unused: the card is nearly full too, "
         "and curing the fragments buys little."
-        if is_nearly_full(oom)
-        else ""
     )
-    return Why(
-        Reason.FRAGMENTED,
-        f"{format_bytes(sizes.unused)} were unused ({cached} cached by PyTorch, {free} free on the card), "
-        f"but no piece of it held {asked}.",
-        (nearly_full,) if nearly_full else (),
-    )
+    return Why(Reason.FRAGMENTED, sentence, (nearly_full,) if is_nearly_full(oom) else ())
 
 
 def is_nearly_full(oom: Oom) -> bool:
@@ -100,28 +95,22 @@ def is_nearly_full(oom: Oom) -> bool:
 
 def _too_full(oom: Oom, sizes: Sizes) -> Why:
     missing = sizes.asked - sizes.unused
-    short = format_bytes(missing)
-    named = [(held.pid, held.held_bytes) for held in strangers(oom) if held.held_bytes]
-    outside = oom.outside_bytes or 0
-    if sum(size for _, size in named) >= missing:
-        names = ", ".join(f"process {pid} ({format_bytes(size)})" for pid, size in named)
-        whose = (
-            f"{names} holds more than that on the same card."
-            if len(named) == 1
-            else f"other processes hold more than that: {names}."
-        )
+    asked, allocated, *_ = map(format_bytes, sizes)
+    short, outside = format_bytes(missing), oom.outside_bytes or 0
+    named = {held.pid: held.held_bytes for held in strangers(oom) if held.held_bytes}
+    if sum(named.values()) >= missing:
+        names = ", ".join(f"process {pid} ({format_bytes(size)})" for pid, size in named.items())
+        one = f"{names} holds more than that on the same card."
+        whose = one if len(named) == 1 else f"other processes hold more than that: {names}."
         return Why(Reason.OUTSIDE, f"{short} are missing, and {whose}")
     if outside - ORDINARY_OUTSIDE_BYTES >= missing:
-        return Why(
-            Reason.OUTSIDE,
-            f"{short} are missing, and {format_bytes(outside)} of the card are held by something else "
-            "than PyTorch's allocator.",
-        )
-    return Why(
-        Reason.FULL,
-        f"{format_bytes(sizes.allocated)} in tensors and {format_bytes(sizes.asked)} more do not fit: even with all "
-        f"that was unused ({format_bytes(sizes.unused)}) in one piece, {short} would be missing.",
+        what = f"{format_bytes(outside)} of the card are held by something else than PyTorch's allocator."
+        return Why(Reason.OUTSIDE, f"{short} are missing, and {what}")
+    sentence = (
+        f"{allocated} in tensors and {asked} more do not fit: even with all that was unused "
+        f"({format_bytes(sizes.unused)}) in one piece, {short} would be missing."
     )
+    return Why(Reason.FULL, sentence)
 
 
 def strangers(oom: Oom) -> tuple[Holder, ...]:
@@ -130,15 +119,14 @@ def strangers(oom: Oom) -> tuple[Holder, ...]:
     Where the message does not say "this process" (in a container, where ids differ), the only one that holds at
     least what PyTorch has reserved is taken to be this one; if several do, nobody is called a stranger.
     """
-    if oom.process_bytes is not None or not oom.holders:
-        return oom.holders if oom.process_bytes is not None else ()
+    if oom.process_bytes is not None:
+        return oom.holders
     mine = possible_selves(oom)
     return tuple(held for held in oom.holders if held is not mine[0]) if len(mine) == 1 else ()
 
 
 def possible_selves(oom: Oom) -> tuple[Holder, ...]:
-    reserved = oom.reserved_bytes or 0
-    least = reserved - ROUNDING_BYTES
+    least = (oom.reserved_bytes or 0) - ROUNDING_BYTES
     return tuple(held for held in oom.holders if held.held_bytes is None or held.held_bytes >= least)
 
 
@@ -160,100 +148,75 @@ def _notes(oom: Oom) -> list[str]:
     if any(held.held_bytes is None for held in oom.holders):
         notes.append("The driver does not tell what other processes hold (Windows).")
     if oom.private_bytes:
-        notes.append(
-            f"{format_bytes(oom.private_bytes)} of the tensors are in private pools (CUDA graphs): they are kept."
-        )
+        private = format_bytes(oom.private_bytes)
+        notes.append(f"{private} of the tensors are in private pools (CUDA graphs): they are kept.")
     return notes
 
 
-def _cap(oom: Oom) -> Why:
-    if oom.allowed_bytes is None or oom.allocated_bytes is None or oom.requested_bytes is None:
-        return Why(Reason.CAPPED, "A cap of this workbook was reached.")
-    return Why(
+def _by_kind(oom: Oom) -> Why:
+    known = {
+        name: format_bytes(size) for name, size in vars(oom).items() if name.endswith("_bytes") and size is not None
+    }
+    if oom.kind in _WITH_SIZES:
+        with contextlib.suppress(KeyError):  # a size that the sentence names and the message does not
+            reason, sentence = _WITH_SIZES[oom.kind]
+            return Why(reason, sentence.format(**known))
+    return _WITHOUT_SIZES[oom.kind]
+
+
+_WITH_SIZES = {  # sentences with fields of Oom
+    Kind.CAP: (
         Reason.CAPPED,
-        f"{format_bytes(oom.allocated_bytes)} in tensors and {format_bytes(oom.requested_bytes)} more pass the cap of "
-        f"{format_bytes(oom.allowed_bytes)} that `capped` sets; the machine itself has more.",
-    )
-
-
-def _mps(oom: Oom) -> Why:
-    known = [oom.allocated_bytes, oom.other_bytes, oom.requested_bytes, oom.allowed_bytes]
-    said = [format_bytes(size) for size in known if size is not None]
-    if len(said) < len(known):
-        return Why(Reason.CAPPED, "PyTorch's limit on the memory that it may take from the Mac was reached.")
-    ours, other, more, allowed = said
-    return Why(
+        "{allocated_bytes} in tensors and {requested_bytes} more pass the cap of {allowed_bytes} that `capped` sets; "
+        "the machine itself has more.",
+    ),
+    Kind.MPS: (
         Reason.CAPPED,
-        f"{ours} of PyTorch's, {other} of other Metal memory and {more} more pass the {allowed} that PyTorch may "
-        "take of the memory that CPU and GPU share.",
-    )
-
-
-def _cublas(oom: Oom) -> Why:
-    return Why(
+        "{allocated_bytes} of PyTorch's, {other_bytes} of other Metal memory and {requested_bytes} more pass the "
+        "{allowed_bytes} that PyTorch may take of the memory that CPU and GPU share.",
+    ),
+    Kind.VLLM: (
+        Reason.CAPPED,
+        "One sequence of max_model_len needs {requested_bytes} of KV cache, and the share of the card that vLLM may "
+        "use leaves {free_bytes}.",
+    ),
+    Kind.HOST: (
+        Reason.HOST,
+        "A tensor of {requested_bytes} did not fit the machine's own memory; the GPU is not involved. The message does "
+        "not say how much was free.",
+    ),
+    Kind.KILLED: (
+        Reason.HOST,
+        "The kernel killed the process for the machine's own memory; it held {process_bytes} of it.",
+    ),
+}
+_WITHOUT_SIZES = {
+    Kind.CAP: Why(Reason.CAPPED, "A cap of this workbook was reached."),
+    Kind.MPS: Why(Reason.CAPPED, "PyTorch's limit on the memory that it may take from the Mac was reached."),
+    Kind.VLLM: Why(
+        Reason.CAPPED,
+        "After weights and activations, the share of the card that vLLM may use (gpu_memory_utilization) leaves no "
+        "block for the KV cache.",
+    ),
+    Kind.HOST: Why(Reason.HOST, "The machine's own memory ran out, not the GPU's."),
+    Kind.KILLED: Why(
+        Reason.UNCLEAR,
+        "A process was killed from outside (SIGKILL). Host memory is the usual cause; the text does not say, `dmesg | "
+        "grep -i oom` or the container's events do.",
+    ),
+    Kind.CUBLAS: Why(
         Reason.FULL,
-        "cuBLAS asked the driver for its handle or workspace and the card had too little left. The text "
-        "gives no sizes; PyTorch's cache may hold much of the card.",
+        "cuBLAS asked the driver for its handle or workspace and the card had too little left. The text gives no "
+        "sizes; PyTorch's cache may hold much of the card.",
         (
             "Seen too when a kernel before it failed or the CUDA libraries do not match: "
             "CUDA_LAUNCH_BLOCKING=1 shows where.",
         ),
-    )
-
-
-def _driver(oom: Oom) -> Why:
-    return Why(
+    ),
+    Kind.DRIVER: Why(
         Reason.UNCLEAR,
-        "CUDA itself refused, outside PyTorch's allocator, and gives no sizes: a context, a library or "
-        "pinned host memory had no room.",
+        "CUDA itself refused, outside PyTorch's allocator, and gives no sizes: a context, a library or pinned host "
+        "memory had no room.",
         ("The traceback's line may be later than the call that failed: CUDA_LAUNCH_BLOCKING=1 shows it.",),
-    )
-
-
-def _vllm(oom: Oom) -> Why:
-    if oom.requested_bytes is None or oom.free_bytes is None:
-        return Why(
-            Reason.CAPPED,
-            "After weights and activations, the share of the card that vLLM may use "
-            "(gpu_memory_utilization) leaves no block for the KV cache.",
-        )
-    return Why(
-        Reason.CAPPED,
-        f"One sequence of max_model_len needs {format_bytes(oom.requested_bytes)} of KV cache, and the share "
-        f"of the card that vLLM may use leaves {format_bytes(oom.free_bytes)}.",
-    )
-
-
-def _host(oom: Oom) -> Why:
-    if oom.requested_bytes is None:
-        return Why(Reason.HOST, "The machine's own memory ran out, not the GPU's.")
-    return Why(
-        Reason.HOST,
-        f"A tensor of {format_bytes(oom.requested_bytes)} did not fit the machine's own memory; the GPU is not "
-        "involved. The message does not say how much was free.",
-    )
-
-
-def _killed(oom: Oom) -> Why:
-    if oom.process_bytes is not None:
-        return Why(
-            Reason.HOST,
-            "The kernel killed the process for the machine's own memory; "
-            f"it held {format_bytes(oom.process_bytes)} of it.",
-        )
-    return Why(
-        Reason.UNCLEAR,
-        "A process was killed from outside (SIGKILL). Host memory is the usual cause; the text "
-        "does not say, `dmesg | grep -i oom` or the container's events do.",
-    )
-
-
-_DECIDE = {
-    Kind.CAP: _cap,
-    Kind.MPS: _mps,
-    Kind.CUBLAS: _cublas,
-    Kind.DRIVER: _driver,
-    Kind.VLLM: _vllm,
-    Kind.HOST: _host,
-    Kind.KILLED: _killed,
+    ),
 }

@@ -6,9 +6,10 @@ TAIL = (
 )
 
 
-def now(
-    asked, total, unused, tensors, cached, who="Including non-PyTorch memory, this process has 1.00 GiB memory in use."
-):
+ME = "Including non-PyTorch memory, this process has {} memory in use."
+
+
+def now(asked, total, unused, tensors, cached, who=ME.format("1.00 GiB")):
     """The sentence of torch 2.2 to 2.13."""
     return (
         f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of {total} "
@@ -25,7 +26,6 @@ def before(asked, total, tensors, unused, reserved):
     )
 
 
-ME = "Including non-PyTorch memory, this process has {} memory in use."
 # text, reason, what the explanation must say
 REAL = {
     "2.5, a third cached": (
