@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..closed_form.breakdown import TextEnum
 from .driver import RANGE_BYTES, Driver
@@ -64,40 +65,29 @@ class Segment:
         return max((block.size_bytes for block in self.blocks if block.is_free), default=0)
 
 
-class Range:
-    """The reserved addresses of one expandable segment."""
+class Range(NamedTuple):
+    """The reserved addresses of one expandable segment: where they begin, and the bytes of a page."""
 
-    __slots__ = ("address", "page", "size")
-
-    def __init__(self, address: int, page: int) -> None:
-        self.address, self.page = address, page
-        self.size = RANGE_BYTES // page * page
+    address: int
+    page: int
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Chunk:
     """One block at work: a node of its segment's list (struct Block in c10/cuda/CUDACachingAllocator.cpp)."""
 
-    __slots__ = (
-        "address",
-        "allocated",
-        "last",
-        "mapped",
-        "name",
-        "next",
-        "pool",
-        "prev",
-        "range",
-        "requested",
-        "size",
-        "stream",
-    )
-
-    def __init__(self, address: int, size: int, stream: int, pool: Pool, range_: Range | None = None) -> None:
-        self.address, self.size, self.stream, self.pool, self.range = address, size, stream, pool, range_
-        self.requested, self.name, self.allocated, self.mapped = 0, "", False, True
-        self.last = ""  # whose memory this chunk was, exactly as it lies there now
-        self.prev: Chunk | None = None
-        self.next: Chunk | None = None
+    address: int
+    size: int
+    stream: int
+    pool: Pool
+    range: Range | None = None
+    mapped: bool = True
+    allocated: bool = False
+    requested: int = 0
+    name: str = ""
+    last: str = ""  # whose memory this chunk was, exactly as it lies there now
+    prev: Chunk | None = None
+    next: Chunk | None = None
 
     @property
     def is_split(self) -> bool:
@@ -117,9 +107,6 @@ class FreeList:
     def __init__(self) -> None:
         self._keys: list[tuple[int, int, int]] = []
         self._chunks: dict[int, Chunk] = {}
-
-    def __len__(self) -> int:
-        return len(self._keys)
 
     def __iter__(self) -> Iterator[Chunk]:
         return (self._chunks[key[2]] for key in self._keys)
@@ -247,10 +234,8 @@ def _room(pool: Pool, driver: Driver, stream: int, size: int, page: int) -> Chun
         start = chunk.prev if chunk.prev and not chunk.prev.allocated else chunk
         if _has_room(start, size):
             return start
-    pages = -(-size // page) * page
-    reserved = Range(driver.reserve_addresses(pages), page)
-    chunk = Chunk(reserved.address, reserved.size, stream, pool, reserved)
-    chunk.mapped = False
+    reserved = Range(driver.reserve_addresses(-(-size // page) * page), page)
+    chunk = Chunk(reserved.address, RANGE_BYTES // page * page, stream, pool, reserved, mapped=False)
     pool.unmapped[chunk.address] = chunk
     return chunk
 
@@ -271,8 +256,7 @@ def _map(chunk: Chunk, driver: Driver, size: int) -> bool:
     del pool.unmapped[chunk.address]
     chunk.mapped = True
     if mapped < chunk.size:
-        rest = Chunk(chunk.address + mapped, chunk.size - mapped, chunk.stream, pool, chunk.range)
-        rest.mapped = False
+        rest = Chunk(chunk.address + mapped, chunk.size - mapped, chunk.stream, pool, chunk.range, mapped=False)
         rest.put_between(chunk, chunk.next)
         pool.unmapped[rest.address] = rest
         chunk.size = mapped
@@ -284,7 +268,7 @@ def _map(chunk: Chunk, driver: Driver, size: int) -> bool:
 
 def _unmap(chunk: Chunk, driver: Driver) -> None:
     """Give back the whole pages inside a free chunk; what sticks out at either end stays (unmap_block)."""
-    base, page, pool = _range(chunk).address, _range(chunk).page, chunk.pool
+    (base, page), pool = _range(chunk), chunk.pool
     begin = base + -(-(chunk.address - base) // page) * page
     end = base + (chunk.address + chunk.size - base) // page * page
     if begin >= end:

@@ -44,7 +44,21 @@ def requests_of(trace: Sequence[TraceEvent]) -> list[Request]:
     max_split_size_mb a retry may give back less, which the replay does not tell apart. What was allocated before the
     history begins is left out when it is freed.
     """
-    return list(_requests(trace))
+    requests: list[Request] = []
+    live: set[int] = set()
+    returning = False
+    for event in trace:
+        if event.action in RETURNS and not returning:
+            requests.append(empty_cache())
+        returning = event.action in RETURNS
+        name = event.where or f"{event.address:#x}"
+        if event.action == "alloc":
+            live.add(event.address)
+            requests.append(Request(Action.ALLOC, event.address, event.size_bytes, event.stream, name))
+        elif event.action == "free_completed" and event.address in live:
+            live.remove(event.address)
+            requests.append(Request(Action.FREE, event.address, name=name))
+    return requests
 
 
 def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, device: int = 0) -> Comparison:
@@ -68,29 +82,10 @@ def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, 
         )
     recorded = [event for event in trace if event.action in (*TAKES, *RETURNS)]
     driver = Driver(recorded=[(event.size_bytes, event.address) for event in recorded if event.action in TAKES])
-    ran = replay(_requests(trace), settings or Settings.parse(snapshot.conf), driver=driver)
+    ran = replay(requests_of(trace), settings or Settings.parse(snapshot.conf), driver=driver)
     balance = sum(event.size_bytes if event.action in TAKES else -event.size_bytes for event in recorded)
     differences = (*_calls(recorded, ran.segment_events), *_final(by_address(real), by_address(ran.segments)))
     return Comparison(ran, len(recorded), differences, sum(segment.size_bytes for segment in real) - balance)
-
-
-def _requests(trace: Sequence[TraceEvent]) -> Iterator[Request]:
-    live: set[int] = set()
-    returning = False
-    for event in trace:
-        if event.action in RETURNS:
-            if not returning:
-                yield empty_cache()
-            returning = True
-            continue
-        returning = False
-        if event.action == "alloc":
-            live.add(event.address)
-            name = event.where or f"{event.address:#x}"
-            yield Request(Action.ALLOC, event.address, event.size_bytes, event.stream, name)
-        elif event.action == "free_completed" and event.address in live:
-            live.remove(event.address)
-            yield Request(Action.FREE, event.address, name=event.where or f"{event.address:#x}")
 
 
 def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator[str]:

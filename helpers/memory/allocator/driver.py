@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..closed_form.breakdown import TextEnum
@@ -33,13 +34,12 @@ class SegmentEvent(NamedTuple):
     stream: int
 
 
+@dataclass(slots=True)
 class Room:
     """The unused upper end of a stretch of addresses."""
 
-    __slots__ = ("address", "size")
-
-    def __init__(self, address: int, size: int) -> None:
-        self.address, self.size = address, size
+    address: int
+    size: int
 
 
 class Driver:
@@ -62,10 +62,6 @@ class Driver:
         self._rooms: list[Room] = []  # the oldest first
         self._recorded = deque(recorded)
         self._next = min([FIRST_ADDRESS, *(address for _, address in self._recorded)])  # below all: no address twice
-
-    @property
-    def free_bytes(self) -> int | None:
-        return None if self.capacity_bytes is None else self.capacity_bytes - self.reserved_bytes
 
     def malloc(self, size: int, stream: int) -> int | None:
         """cudaMalloc: an address, or None when the device is full."""
@@ -98,7 +94,7 @@ class Driver:
         self._count(SegmentEvent(DriverCall.UNMAP, size, address, stream), -size)
 
     def _fits(self, size: int) -> bool:
-        return self.free_bytes is None or size <= self.free_bytes
+        return self.capacity_bytes is None or self.reserved_bytes + size <= self.capacity_bytes
 
     def _count(self, event: SegmentEvent, change: int) -> None:
         self.reserved_bytes += change

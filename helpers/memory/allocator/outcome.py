@@ -63,7 +63,36 @@ class Outcome(NamedTuple):
         return sum(event.size_bytes for event in self.events if event.action in RETURNS)
 
     def __str__(self) -> str:
-        return _SENTENCES[self.kind](self)
+        size, source, rest = map(format_bytes, (self.size_bytes, self.source_bytes, self.rest_bytes))
+        returned, whose = format_bytes(self.returned_bytes), f" that {self.was} left" if self.was else ""
+        retry = (
+            f"the driver had too little, so {returned} of cache went back first; then " if self.returned_bytes else ""
+        )
+        match self.kind:
+            case OutcomeKind.REUSED:
+                spare = self.source_bytes - self.requested_bytes
+                unused = f", {format_bytes(spare)} of it unused" if spare else ""
+                return f"reused the free block of {source}{whose}{unused}"
+            case OutcomeKind.SPLIT:
+                return f"split the free block of {source}{whose}: {size} taken, {rest} still free"
+            case OutcomeKind.SEGMENT:
+                split = f" and split it: {rest} still free" if self.rest_bytes else ""
+                return f"{retry}asked the driver for a new segment of {source}{split}"
+            case OutcomeKind.GROWN:
+                mapped = sum(event.size_bytes for event in self.events if event.action is DriverCall.MAP)
+                free = f": {rest} still free" if self.rest_bytes else ""
+                return f"{retry}grew the expandable segment by {format_bytes(mapped)}{free}"
+            case OutcomeKind.FREED:
+                merged = f" and merged it into a hole of {source}" if self.merged else ""
+                return f"kept {size} in the cache{merged}; the driver gets nothing back"
+            case OutcomeKind.EMPTIED if self.events:
+                return f"gave {returned} back to the driver"
+            case OutcomeKind.EMPTIED:
+                return "gave nothing back: no segment is without a live block"
+            case OutcomeKind.NOTHING:
+                return "took nothing: a tensor of 0 bytes has no block"
+            case OutcomeKind.FAILED:
+                return "out of memory"
 
 
 @dataclass(eq=False, repr=False)
@@ -87,10 +116,6 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
         super().__init__(self._sentence())
 
     @property
-    def driver_free_bytes(self) -> int:
-        return self.limit_bytes - self.reserved_bytes
-
-    @property
     def free_bytes(self) -> int:
         """Cached and unused, or not yet asked of the driver: the fair share that one might count on."""
         return self.limit_bytes - self.allocated_bytes
@@ -98,7 +123,7 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
     def _sentence(self) -> str:
         want, free = format_bytes(self.size_bytes), format_bytes(self.free_bytes)
         if self.reason is Reason.FRAGMENTED:
-            hole, left = format_bytes(self.largest_free_bytes), format_bytes(self.driver_free_bytes)
+            hole, left = format_bytes(self.largest_free_bytes), format_bytes(self.limit_bytes - self.reserved_bytes)
             return (
                 f"cannot serve {want} though {free} are free: the largest hole is {hole}, "
                 f"and the driver, asked for {format_bytes(self.segment_bytes)}, has {left}"
@@ -112,57 +137,3 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
     def _render_traceback_(self) -> list[str]:
         """IPython prints this instead of a traceback."""
         return [f"OutOfMemory ({self.reason}): {self}"]
-
-
-def _reused(outcome: Outcome) -> str:
-    whose = f" that {outcome.was} left" if outcome.was else ""
-    spare = outcome.source_bytes - outcome.requested_bytes
-    note = f", {format_bytes(spare)} of it unused" if spare else ""
-    return f"reused the free block of {format_bytes(outcome.source_bytes)}{whose}{note}"
-
-
-def _split(outcome: Outcome) -> str:
-    whose = f" that {outcome.was} left" if outcome.was else ""
-    return (
-        f"split the free block of {format_bytes(outcome.source_bytes)}{whose}: "
-        f"{format_bytes(outcome.size_bytes)} taken, {format_bytes(outcome.rest_bytes)} still free"
-    )
-
-
-def _segment(outcome: Outcome) -> str:
-    rest = f" and split it: {format_bytes(outcome.rest_bytes)} still free" if outcome.rest_bytes else ""
-    return f"{_retry(outcome)}asked the driver for a new segment of {format_bytes(outcome.source_bytes)}{rest}"
-
-
-def _grown(outcome: Outcome) -> str:
-    mapped = sum(event.size_bytes for event in outcome.events if event.action is DriverCall.MAP)
-    rest = f": {format_bytes(outcome.rest_bytes)} still free" if outcome.rest_bytes else ""
-    return f"{_retry(outcome)}grew the expandable segment by {format_bytes(mapped)}{rest}"
-
-
-def _retry(outcome: Outcome) -> str:
-    returned = outcome.returned_bytes
-    return f"the driver had too little, so {format_bytes(returned)} of cache went back first; then " if returned else ""
-
-
-def _freed(outcome: Outcome) -> str:
-    merged = f" and merged it into a hole of {format_bytes(outcome.source_bytes)}" if outcome.merged else ""
-    return f"kept {format_bytes(outcome.size_bytes)} in the cache{merged}; the driver gets nothing back"
-
-
-def _emptied(outcome: Outcome) -> str:
-    if not outcome.events:
-        return "gave nothing back: no segment is without a live block"
-    return f"gave {format_bytes(outcome.returned_bytes)} back to the driver"
-
-
-_SENTENCES = {
-    OutcomeKind.REUSED: _reused,
-    OutcomeKind.SPLIT: _split,
-    OutcomeKind.SEGMENT: _segment,
-    OutcomeKind.GROWN: _grown,
-    OutcomeKind.FREED: _freed,
-    OutcomeKind.EMPTIED: _emptied,
-    OutcomeKind.NOTHING: lambda outcome: "took nothing: a tensor of 0 bytes has no block",
-    OutcomeKind.FAILED: lambda outcome: "out of memory",
-}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
@@ -131,72 +130,52 @@ def replay(
     freed before it is allocated, or allocated twice.
     """
     chosen = Settings.parse(settings) if isinstance(settings, str) else settings or Settings()
-    run = _Run(Allocator(chosen, capacity_bytes, allowed_bytes, driver))
+    allocator = Allocator(chosen, capacity_bytes, allowed_bytes, driver)
     requests = [_request(number, event) for number, event in enumerate(events)]
+    live: dict[Hashable, Allocation] = {}
+    done: list[tuple[Request, Outcome, int, int]] = []
+    oom = None
     for number, request in enumerate(requests):
-        run.do(number, request)
-        if run.oom:
+        try:
+            _serve(allocator, live, number, request)
+        except OutOfMemory as error:
+            oom = error
+        done.append((request, allocator.last, allocator.allocated_bytes, allocator.reserved_bytes))
+        if oom:
             break
-    allocator = run.allocator
+    served, outcomes, allocated, reserved = zip(*done, strict=True) if done else ((), (), (), ())
     return Replay(
         chosen,
-        tuple(islice(requests, len(run.outcomes))),
-        tuple(run.outcomes),
-        tuple(run.allocated),
-        tuple(run.reserved),
+        served,
+        outcomes,
+        allocated,
+        reserved,
         allocator.peak_allocated_bytes,
         allocator.peak_reserved_bytes,
         allocator.segments,
         tuple(allocator.driver.calls),
-        run.oom,
+        oom,
     )
 
 
-class _Run:
-    """A replay under way: the handles of live blocks, and a line of the record per event."""
+def _serve(allocator: Allocator, live: dict[Hashable, Allocation], number: int, request: Request) -> None:
+    alive = request.key in live
+    if request.action is Action.EMPTY_CACHE:
+        allocator.empty_cache()
+    elif request.action is Action.ALLOC and not alive:
+        live[request.key] = allocator.alloc(request.size_bytes, request.stream, request.name)
+    elif request.action is Action.FREE and alive:
+        allocator.free(live.pop(request.key))
+    else:
+        raise _misuse(number, request)
 
-    def __init__(self, allocator: Allocator) -> None:
-        self.allocator = allocator
-        self.outcomes: list[Outcome] = []
-        self.allocated: list[int] = []
-        self.reserved: list[int] = []
-        self.oom: OutOfMemory | None = None
-        self._live: dict[Hashable, Allocation] = {}
 
-    def do(self, number: int, request: Request) -> None:
-        outcome = self._alloc(number, request) if request.action is Action.ALLOC else self._other(number, request)
-        self.outcomes.append(outcome)
-        self.allocated.append(self.allocator.allocated_bytes)
-        self.reserved.append(self.allocator.reserved_bytes)
-
-    def _alloc(self, number: int, request: Request) -> Outcome:
-        if request.key in self._live:
-            raise WorkbookError(
-                f"event {number} allocates {request.name!r}, which is alive",
-                "a name once at a time",
-                "free it before, or give the new tensor another name",
-            )
-        calls = len(self.allocator.driver.calls)
-        try:
-            self._live[request.key] = self.allocator.alloc(request.size_bytes, request.stream, request.name)
-        except OutOfMemory as error:
-            self.oom = error
-            events = tuple(self.allocator.driver.calls[calls:])
-            return Outcome(OutcomeKind.FAILED, request.name, request.size_bytes, error.size_bytes, events=events)
-        return self.allocator.last
-
-    def _other(self, number: int, request: Request) -> Outcome:
-        if request.action is Action.EMPTY_CACHE:
-            self.allocator.empty_cache()
-        elif request.key in self._live:
-            self.allocator.free(self._live.pop(request.key))
-        else:
-            raise WorkbookError(
-                f"event {number} frees {request.name!r}, which is not alive",
-                "a tensor that an earlier event has allocated",
-                "look for a second free",
-            )
-        return self.allocator.last
+def _misuse(number: int, request: Request) -> WorkbookError:
+    if request.action is Action.ALLOC:
+        what, expected = f"event {number} allocates {request.name!r}, which is alive", "a name once at a time"
+        return WorkbookError(what, expected, "free it before, or give the new tensor another name")
+    what = f"event {number} frees {request.name!r}, which is not alive"
+    return WorkbookError(what, "a tensor that an earlier event has allocated", "look for a second free")
 
 
 def _request(number: int, event: Request | Event) -> Request:

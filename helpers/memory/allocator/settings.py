@@ -58,16 +58,12 @@ class Settings:
         for name in ("max_split_size_mb", "max_non_split_rounding_mb"):
             if getattr(self, name) is not None:
                 _require_at_least(name, getattr(self, name), large)
-        divisions = self.roundup_power2_divisions
+        divisions, grows = self.roundup_power2_divisions, self.expandable_segments
         _require_at_least("roundup_power2_divisions", divisions, 0)
         if divisions & (divisions - 1):
             raise WorkbookError(f"roundup_power2_divisions is {divisions}", "0 or a power of two", "write 4 or 8")
-        if not isinstance(self.expandable_segments, bool):
-            raise WorkbookError(
-                f"expandable_segments is {self.expandable_segments!r}",
-                "True or False",
-                "write expandable_segments=True",
-            )
+        if not isinstance(grows, bool):
+            raise WorkbookError(f"expandable_segments is {grows!r}", "True or False", "write expandable_segments=True")
 
     @classmethod
     def parse(cls, text: str) -> Settings:
@@ -77,20 +73,14 @@ class Settings:
         Settings(max_split_size_mb=128, expandable_segments=True)
         """
         if not isinstance(text, str):
-            raise WorkbookError(
-                f"settings are {text!r}",
-                "text as in PYTORCH_CUDA_ALLOC_CONF",
-                "write Settings.parse('max_split_size_mb:128')",
-            )
+            expected = "text as in PYTORCH_CUDA_ALLOC_CONF"
+            raise WorkbookError(f"settings are {text!r}", expected, "write Settings.parse('max_split_size_mb:128')")
         found: dict[str, Any] = {}  # by field of Settings, each of its own type
         for pair in filter(None, ("".join(part.split()) for part in text.split(","))):
             key, colon, value = pair.partition(":")
             if not colon or not value:
-                raise WorkbookError(
-                    f"{pair!r} is no setting",
-                    "key:value, separated by commas",
-                    "write max_split_size_mb:128,expandable_segments:True",
-                )
+                expected, do = "key:value, separated by commas", "write max_split_size_mb:128,expandable_segments:True"
+                raise WorkbookError(f"{pair!r} is no setting", expected, do)
             if key not in WITHOUT_EFFECT and pair != "backend:native":
                 found[key] = _value(key, value)
         return cls(**found)

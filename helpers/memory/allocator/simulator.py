@@ -84,28 +84,21 @@ class Allocator:
             return Allocation(self._serial, 0, 0, 0)
         size, calls = self.settings.block_bytes(size_bytes), len(self.driver.calls)
         pool = self.small if size <= SMALL_BYTES else self.large
-        chunk = self._cached(pool, stream, size)
-        found = chunk is not None
+        found = self._cached(pool, stream, size)
+        chunk = found or self._new(pool, stream, size)
+        events = tuple(self.driver.calls[calls:])
         if chunk is None:
-            chunk = self._new(pool, stream, size)
-        if chunk is None:
+            self.last = Outcome(OutcomeKind.FAILED, name, size_bytes, size, events=events)
             raise self._out_of_memory(pool, stream, size, size_bytes, name)
         source, was = chunk.size, chunk.last
         rest = self._take(chunk, size) if self._should_split(chunk, size) else 0
         fresh = OutcomeKind.GROWN if chunk.range else OutcomeKind.SEGMENT
         kind = fresh if not found else OutcomeKind.SPLIT if rest else OutcomeKind.REUSED
-        self._settle(chunk, size_bytes, name)
-        self.last = Outcome(
-            kind,
-            name,
-            size_bytes,
-            chunk.size,
-            chunk.address,
-            source,
-            rest,
-            was,
-            events=tuple(self.driver.calls[calls:]),
-        )
+        chunk.allocated, chunk.requested, chunk.name, chunk.last = True, size_bytes, name, ""
+        self.live[self._serial] = chunk
+        self.allocated_bytes += chunk.size
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        self.last = Outcome(kind, name, size_bytes, chunk.size, chunk.address, source, rest, was, events=events)
         return Allocation(self._serial, chunk.address, chunk.size, size_bytes)
 
     def free(self, handle: Allocation) -> None:
@@ -185,12 +178,6 @@ class Allocator:
         chunk.size = size
         return rest.size
 
-    def _settle(self, chunk: Chunk, requested: int, name: str) -> None:
-        chunk.allocated, chunk.requested, chunk.name, chunk.last = True, requested, name, ""
-        self.live[self._serial] = chunk
-        self.allocated_bytes += chunk.size
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
-
     def _release_oversize(self, pool: Pool, stream: int, size: int) -> bool:
         """release_available_cached_blocks, with max_split_size_mb only: give back one oversize block, or the largest.
 
@@ -225,21 +212,13 @@ class Allocator:
         self.driver.free(chunk.address, chunk.size, chunk.stream)
 
     def _out_of_memory(self, pool: Pool, stream: int, size: int, requested: int, name: str) -> OutOfMemory:
-        limits = [limit for limit in (self.driver.capacity_bytes, self.allowed_bytes) if limit is not None]
-        capped = self.allowed_bytes is not None and self.allowed_bytes == min(limits)
-        fits = self.allocated_bytes + size <= min(limits)
+        limit = min(limit for limit in (self.driver.capacity_bytes, self.allowed_bytes) if limit is not None)
+        allocated, segment = self.allocated_bytes, self.settings.segment_bytes(size)
         largest = max((chunk.size for chunk in pool.free.of_stream(stream)), default=0)
-        return OutOfMemory(
-            name,
-            requested,
-            size,
-            self.settings.segment_bytes(size),
-            self.allocated_bytes,
-            self.reserved_bytes,
-            min(limits),
-            largest,
-            Reason.FRAGMENTED if fits else Reason.CAPPED if capped else Reason.FULL,
-        )
+        reason = Reason.CAPPED if self.allowed_bytes == limit else Reason.FULL
+        if allocated + size <= limit:
+            reason = Reason.FRAGMENTED
+        return OutOfMemory(name, requested, size, segment, allocated, self.reserved_bytes, limit, largest, reason)
 
 
 def _require_bytes(name: str, value: object) -> None:

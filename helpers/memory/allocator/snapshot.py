@@ -11,7 +11,7 @@ import gzip
 import json
 import pickle
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,11 +82,10 @@ def read_snapshot(source: str | Path | Mapping) -> Snapshot:
     """
     data = source if isinstance(source, Mapping) else _loaded(Path(source))
     if not isinstance(data, Mapping) or not isinstance(data.get("segments"), list):
-        raise WorkbookError(f"{_named(source)} holds no segments", "a dict with the list 'segments'", MAKE_ONE)
+        name = "this dict" if isinstance(source, Mapping) else Path(source).name
+        raise WorkbookError(f"{name} holds no segments", "a dict with the list 'segments'", MAKE_ONE)
     segments = tuple(_segment(number, raw) for number, raw in enumerate(data["segments"]))
-    traces = data.get("device_traces") or []
-    if not isinstance(traces, list):
-        raise WorkbookError(f"device_traces is {_kind(traces)}", "a list per device", MAKE_ONE)
+    traces = _list(data.get("device_traces") or [], "device_traces")
     settings = data.get("allocator_settings")
     settings = settings if isinstance(settings, Mapping) else {}
     conf = settings.get("PYTORCH_CUDA_ALLOC_CONF") or settings.get("PYTORCH_ALLOC_CONF") or ""
@@ -120,41 +119,23 @@ def _loaded(path: Path) -> object:
 
 def _segment(number: int, raw: object) -> Segment:
     where = f"segment {number}"
-    if not isinstance(raw, Mapping):
-        raise WorkbookError(f"{where} is {_kind(raw)}", "a dict", MAKE_ONE)
+    raw = _dict(raw, where)
     address, size = _int(raw, "address", where), _int(raw, "total_size", where)
     blocks = tuple(_blocks(address, raw, where))
     if sum(block.size_bytes for block in blocks) != size:
         raise WorkbookError(f"the blocks of {where} do not add up to its {size} bytes", "a whole snapshot", MAKE_ONE)
-    pool = raw.get("segment_type", "large")
-    if pool not in ("small", "large"):
-        raise WorkbookError(f"segment_type of {where} is {pool!r}", "'small' or 'large'", MAKE_ONE)
+    pool = _choice(raw, "segment_type", where, ("small", "large"), "large")
+    stream, device = _int(raw, "stream", where, 0), _int(raw, "device", where, 0)
     private = raw.get("segment_pool_id") not in (None, (0, 0), [0, 0])
-    return Segment(
-        address,
-        size,
-        _int(raw, "stream", where, 0),
-        pool,
-        bool(raw.get("is_expandable")),
-        blocks,
-        _int(raw, "device", where, 0),
-        private,
-    )
+    return Segment(address, size, stream, pool, bool(raw.get("is_expandable")), blocks, device, private)
 
 
 def _blocks(address: int, raw: Mapping, where: str) -> Iterator[SegmentBlock]:
     """Blocks in order; their own addresses came with torch 2.0, before that they follow from the sizes."""
-    blocks = raw.get("blocks")
-    if not isinstance(blocks, list):
-        raise WorkbookError(f"blocks of {where} is {_kind(blocks)}", "a list", MAKE_ONE)
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(_list(raw.get("blocks"), f"blocks of {where}")):
         inside = f"block {number} of {where}"
-        if not isinstance(block, Mapping):
-            raise WorkbookError(f"{inside} is {_kind(block)}", "a dict", MAKE_ONE)
-        size = _int(block, "size", inside)
-        state = STATES.get(str(block.get("state")))
-        if state is None:
-            raise WorkbookError(f"state of {inside} is {block.get('state')!r}", ", ".join(STATES), MAKE_ONE)
+        size = _int(_dict(block, inside), "size", inside)
+        state = STATES[_choice(block, "state", inside, STATES)]
         if _int(block, "address", inside, address) != address:
             raise WorkbookError(f"{inside} does not begin where the one before ends", "a whole snapshot", MAKE_ONE)
         requested = 0 if state is State.FREE else _int(block, "requested_size", inside, size)
@@ -163,18 +144,11 @@ def _blocks(address: int, raw: Mapping, where: str) -> Iterator[SegmentBlock]:
 
 
 def _trace(device: int, raw: object) -> Iterator[TraceEvent]:
-    if not isinstance(raw, list):
-        raise WorkbookError(f"device_traces[{device}] is {_kind(raw)}", "a list of events", MAKE_ONE)
-    for number, event in enumerate(raw):
+    for number, event in enumerate(_list(raw, f"device_traces[{device}]")):
         where = f"event {number} of device {device}"
-        if not isinstance(event, Mapping):
-            raise WorkbookError(f"{where} is {_kind(event)}", "a dict", MAKE_ONE)
-        if event.get("action") not in ACTIONS:
-            raise WorkbookError(f"action of {where} is {event.get('action')!r}", ", ".join(ACTIONS), MAKE_ONE)
-        address = _int(event, "device_free" if event["action"] == "oom" else "addr", where, 0)
-        yield TraceEvent(
-            event["action"], address, _int(event, "size", where), _int(event, "stream", where, 0), _place(event)
-        )
+        action = _choice(_dict(event, where), "action", where, ACTIONS)
+        address = _int(event, "device_free" if action == "oom" else "addr", where, 0)
+        yield TraceEvent(action, address, _int(event, "size", where), _int(event, "stream", where, 0), _place(event))
 
 
 def _place(raw: Mapping) -> str:
@@ -192,12 +166,28 @@ def _int(raw: Mapping, key: str, where: str, default: int | None = None) -> int:
     return require_whole(f"{key} of {where}", raw.get(key, default), 0, do=MAKE_ONE)
 
 
-def _named(source: str | Path | Mapping) -> str:
-    return "this dict" if isinstance(source, Mapping) else Path(source).name
+def _choice(raw: Mapping, key: str, where: str, allowed: Collection[str], default: str | None = None) -> str:
+    value = raw.get(key, default)
+    if not isinstance(value, str) or value not in allowed:
+        raise WorkbookError(f"{key} of {where} is {value!r}", ", ".join(allowed), MAKE_ONE)
+    return value
 
 
-def _kind(value: object) -> str:
-    return "nothing" if value is None else f"of type {type(value).__name__}"
+def _list(value: object, where: str) -> list:
+    if not isinstance(value, list):
+        raise _wrong_type(value, where, "a list")
+    return value
+
+
+def _dict(value: object, where: str) -> Mapping:
+    if not isinstance(value, Mapping):
+        raise _wrong_type(value, where, "a dict")
+    return value
+
+
+def _wrong_type(value: object, where: str, expected: str) -> WorkbookError:
+    kind = "nothing" if value is None else f"of type {type(value).__name__}"
+    return WorkbookError(f"{where} is {kind}", expected, MAKE_ONE)
 
 
 # --- packed ----------------------------------------------------------------------------------------------------------
@@ -254,11 +244,9 @@ def _blocks_from(base: int, address: int) -> int:
 
 def _packed(segment: Segment, base: int) -> Columns:
     """Blocks as a flat list: size, bytes asked for, and the number of the state."""
-    blocks = [
-        number
-        for block in segment.blocks
-        for number in (block.size_bytes, block.requested_bytes, PACKED_STATES.index(block.state))
-    ]
+    blocks: list[int] = []
+    for block in segment.blocks:
+        blocks += (block.size_bytes, block.requested_bytes, PACKED_STATES.index(block.state))
     return {
         "at": _blocks_from(base, segment.address),
         "stream": segment.stream,
@@ -270,25 +258,18 @@ def _packed(segment: Segment, base: int) -> Columns:
 
 
 def _unpacked(raw: Columns, base: int) -> Segment:
-    address = base + raw["at"] * BLOCK_BYTES
+    address, numbers = base + raw["at"] * BLOCK_BYTES, raw["blocks"]
     blocks, at = [], address
-    for size, requested, state in _threes(raw["blocks"]):
+    for size, requested, state in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
         blocks.append(SegmentBlock(at, size, requested, PACKED_STATES[state]))
         at += size
-    return Segment(
-        address, at - address, raw["stream"], raw["pool"], raw["expandable"], tuple(blocks), private=raw["private"]
-    )
-
-
-def _threes(numbers: Sequence[int]) -> list[tuple[int, int, int]]:
-    return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+    kind = raw["stream"], raw["pool"], raw["expandable"]
+    return Segment(address, at - address, *kind, tuple(blocks), private=raw["private"])
 
 
 def _events(data: Columns) -> list[TraceEvent]:
     actions = {letter: action for action, letter in LETTERS.items()}
     streams = data["streams"] or [0] * len(data["actions"])
-    columns = zip(data["actions"], data["addresses"], data["sizes"], streams, strict=True)
-    return [
-        TraceEvent(actions[letter], data["base"] + at * BLOCK_BYTES, size, stream)
-        for letter, at, size, stream in columns
-    ]
+    addresses = (data["base"] + at * BLOCK_BYTES for at in data["addresses"])
+    columns = zip(data["actions"], addresses, data["sizes"], streams, strict=True)
+    return [TraceEvent(actions[letter], address, size, stream) for letter, address, size, stream in columns]
