@@ -60,10 +60,9 @@ def _base(case: Case) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(**{**dict[str, Any](model_config(case.setup["model"])), "use_cache": False})
+    attention, dtype = case.setup["attention"], DTYPES[_dtype(case)]
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            config, attn_implementation=case.setup["attention"], dtype=DTYPES[_dtype(case)]
-        )
+        return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
 
 
 def _dtype(case: Case) -> str:
@@ -91,19 +90,12 @@ def _require_peft() -> None:
 def _adapted(case: Case, base: nn.Module) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
-    rank = case.setup["rank"]
-    _angles_by_product(base)
-    model = get_peft_model(
-        base,
-        LoraConfig(
-            r=rank,
-            lora_alpha=2 * rank,
-            lora_dropout=0.0,
-            bias="none",
-            task_type="CAUSAL_LM",
-            target_modules=case.setup["targets"],
-        ),
+    rank, targets = case.setup["rank"], case.setup["targets"]
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", target_modules=targets
     )
+    _angles_by_product(base)
+    model = get_peft_model(base, config)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.enable_input_require_grads()
     return model.train()

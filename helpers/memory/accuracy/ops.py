@@ -77,17 +77,18 @@ def _mlp(setup: SimpleNamespace) -> Run:
 
 
 def _layer_norm(setup: SimpleNamespace) -> Run:
-    return _norm(setup, nn.LayerNorm(setup.width), nn.LayerNorm(setup.width))
+    return _norm(setup, nn.LayerNorm)
 
 
 def _rms_norm(setup: SimpleNamespace) -> Run:
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    return _norm(setup, LlamaRMSNorm(setup.width), LlamaRMSNorm(setup.width))
+    return _norm(setup, LlamaRMSNorm)
 
 
-def _norm(setup: SimpleNamespace, layer: nn.Module, other_layer: nn.Module) -> Run:
-    """`other_layer` is Liger's, which the script builds too."""
+def _norm(setup: SimpleNamespace, kind: Callable[[int], nn.Module]) -> Run:
+    """A layer of `kind`, beside Liger's, which the script builds too."""
+    layer, other_layer = kind(setup.width), kind(setup.width)
     x = torch.randn(setup.rows, setup.width, dtype=getattr(torch, setup.dtype))
     gradient = torch.randn_like(x)
     x.requires_grad_(True)

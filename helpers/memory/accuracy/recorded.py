@@ -8,7 +8,6 @@ recorded.disagreements(recording)                    # [] when every figure is w
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, wraps
 
@@ -82,52 +81,41 @@ def rows(apply: Apply | None = None) -> Iterator[Row]:
 
 def _rows(recording: Recording, entry: Entry, instrument: str, answers: tuple[float, ...]) -> Iterator[Row]:
     places = [f", {x:,.0f} {entry.x_unit}" for x in entry.x] or [""]
+    quantity, on, source = f"{entry.quantity}, {instrument}", recording.machine.name, recording.source(entry)
     for place, value, answer in zip(places, entry.values, answers, strict=True):
-        quantity = f"{entry.quantity}, {instrument}"
-        case = Case(
-            f"{entry.experiment} {entry.label}{place}",
-            RECORDED,
-            recording.machine.name,
-            entry.setup,
-            {quantity: value / 2**20},
-            "MiB",
-            recording.source(entry),
-        )
-        yield Row(case, quantity, round(value), round(answer), recording.machine.name)
+        name, figures = f"{entry.experiment} {entry.label}{place}", {quantity: value / 2**20}
+        case = Case(name, RECORDED, on, entry.setup, figures, "MiB", source)
+        yield Row(case, quantity, round(value), round(answer), on)
 
 
 def _train(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
     setup = TrainSetup(**fields)
-    if entry.quantity == RESERVED:
-        found = _traced_step(json.dumps(fields), machine, apply)
-        return {SIMULATOR: (found[1],)} if found else {}
-    if entry.quantity != ALLOCATED:
-        return {}
     answers: Answers = {}
-    with contextlib.suppress(WorkbookError):  # no closed form: then the trace stands alone
-        answers[BUDGET] = (train(setup, machine.device).peak_bytes,)
-    found = _traced_step(json.dumps(fields), machine, apply)
-    return {**answers, TRACE: (found[0],)} if found else answers
+    if entry.quantity == ALLOCATED:
+        with contextlib.suppress(WorkbookError):  # no closed form: then the trace stands alone
+            answers[BUDGET] = (train(setup, machine.device).peak_bytes,)
+    if setup.checkpoint_every is None and apply is None:  # a policy that `apply` would have to put in
+        return answers
+    return answers | _of_the_trace(entry, setup, machine, apply)
+
+
+def _of_the_trace(entry: Entry, setup: TrainSetup | ServeSetup, machine: Machine, apply: Apply | None) -> Answers:
+    """The peak that `entry` is; {} for anything else, and on a GPU without CUDA."""
+    if entry.quantity not in (ALLOCATED, RESERVED) or not machine.is_traced:
+        return {}
+    allocated, reserved = _traced(setup, machine, apply)
+    return {TRACE: (allocated,)} if entry.quantity == ALLOCATED else {SIMULATOR: (reserved,)}
 
 
 @cache
-def _traced_step(fields: str, machine: Machine, apply: Apply | None) -> tuple[int, int] | None:
-    """Peak allocated and reserved of a traced step; None on a GPU without CUDA, and for a policy that `apply` would
-    have to put in."""
+def _traced(setup: TrainSetup | ServeSetup, machine: Machine, apply: Apply | None) -> tuple[int, int]:
+    """Peak allocated and reserved of a traced step."""
     from .. import trace
 
-    setup = TrainSetup(**json.loads(fields))
-    if not machine.is_traced or (setup.checkpoint_every is None and apply is None):
-        return None
-    found = trace.train(setup, machine.device, on=machine.type, apply=apply)
-    return found.peak_allocated_bytes, found.peak_reserved_bytes
-
-
-@cache
-def _traced_decode(fields: str, machine: Machine) -> tuple[int, int]:
-    from .. import trace
-
-    found = trace.decode(ServeSetup(**json.loads(fields)), machine.device, on=machine.type)
+    if isinstance(setup, ServeSetup):
+        found = trace.decode(setup, machine.device, on=machine.type)
+    else:
+        found = trace.train(setup, machine.device, on=machine.type, apply=apply)
     return found.peak_allocated_bytes, found.peak_reserved_bytes
 
 
@@ -144,11 +132,7 @@ def _decode(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None
     if entry.unit == "s":
         rate = DEVICES[machine.name].memory_bytes_per_s if machine.name in DEVICES else None
         return {DATASHEET: (decode_bytes(ServeSetup(**fields)) / rate,)} if rate else {}
-    if not machine.is_traced:
-        return {}
-    allocated, reserved = _traced_decode(json.dumps(fields), machine)
-    answers: dict[str, Answers] = {ALLOCATED: {TRACE: (allocated,)}, RESERVED: {SIMULATOR: (reserved,)}}
-    return answers.get(entry.quantity, {})
+    return _of_the_trace(entry, ServeSetup(**fields), machine, apply)
 
 
 def _growing(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
@@ -160,11 +144,6 @@ def _growing(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | Non
     with trace.fake(machine.type, machine.device):
         found = trace.record(lambda: grown_by_cat(**fields), warmup=0)
     return {SIMULATOR: (found.peak_reserved_bytes,)}
-
-
-def _snapshot(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
-    """Nothing from the setup alone: `disagreements` replays the history and compares what that reserves."""
-    return {}
 
 
 def _of_the_datasheet(answer: Callable[[Entry, Mapping, str], float]) -> Callable[..., Answers]:
@@ -199,12 +178,12 @@ def _operator(entry: Entry, fields: Mapping, device: str) -> float:
     return Roof.of(device, fields["format"]).seconds(work)
 
 
+# None for "snapshot", whose setup alone says nothing: `disagreements` replays the history and compares its peak.
 _KINDS: Mapping[str, Callable[..., Answers]] = {
     "train": _train,
     "weights": _weights,
     "kv cache": _cache,
     "decode": _decode,
-    "snapshot": _snapshot,
     "growing cache": _growing,
     "copy": _copy,
     "roof": _roof,

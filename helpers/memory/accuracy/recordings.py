@@ -94,9 +94,8 @@ class Entry:
             ("snapshot", Path(self.snapshot).name == self.snapshot, "the name of a file beside the recording"),
         ):
             if not fine:
-                raise WorkbookError(
-                    f"{self.experiment}, {self.label}: {part} is {getattr(self, part)!r:.80}", f"{part}: {expected}", DO
-                )
+                what = f"{self.experiment}, {self.label}: {part} is {getattr(self, part)!r:.80}"
+                raise WorkbookError(what, f"{part}: {expected}", DO)
 
     @property
     def value(self) -> float:
@@ -131,11 +130,8 @@ class Recording:
         try:
             return unpack(path.read_bytes())
         except OSError as problem:
-            raise WorkbookError(
-                f"{path.name} of {entry.experiment} cannot be read: {problem.strerror}",
-                f"the file in {path.parent.name}",
-                DO,
-            ) from None
+            what = f"{path.name} of {entry.experiment} cannot be read: {problem.strerror}"
+            raise WorkbookError(what, f"the file in {path.parent.name}", DO) from None
 
 
 def recordings_folder() -> Path:
@@ -170,11 +166,8 @@ def read(path: Path) -> Recording:
 
 def write(recording: Recording, folder: Path) -> Path:
     """Write it whole or not at all: readers find the old file or the new one, never half of either."""
-    data = {
-        "format": FORMAT,
-        "device": asdict(recording.machine),
-        "entries": [_plain(entry) for entry in recording.entries],
-    }
+    entries = [_plain(entry) for entry in recording.entries]
+    data = {"format": FORMAT, "device": asdict(recording.machine), "entries": entries}
     lines = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
     path = folder / f"{recording.machine.name}.json"
     replace_whole(path, (lines + "\n").encode())
@@ -197,12 +190,7 @@ def replace_whole(path: Path, content: bytes) -> None:
 
 def _plain(entry: Entry) -> dict[str, object]:
     """An entry as it is stored: one value, or x and y, and nothing that is empty."""
-    plain: dict[str, object] = {
-        "experiment": entry.experiment,
-        "label": entry.label,
-        "quantity": entry.quantity,
-        "unit": entry.unit,
-    }
+    plain: dict[str, object] = {name: getattr(entry, name) for name in ("experiment", "label", "quantity", "unit")}
     if entry.x:
         plain |= {"x_unit": entry.x_unit, "x": list(entry.x), "y": list(entry.values)}
     else:
@@ -218,9 +206,8 @@ def _entry(raw: object, where: str) -> Entry:
     given = dict(raw)
     made = _built(Made, {name: given.pop(name) for name in _names(Made) if name in given}, where)
     if ("value" in given) == ("y" in given):
-        raise WorkbookError(
-            f"{where} has {'both' if 'y' in given else 'neither'} of value and y", "a value, or a curve x and y", DO
-        )
+        count = "both" if "y" in given else "neither"
+        raise WorkbookError(f"{where} has {count} of value and y", "a value, or a curve x and y", DO)
     given["values"] = given.pop("y") if "y" in given else [given.pop("value")]
     return _built(Entry, {"made": made, **given}, where, values=tuple, x=tuple)
 
@@ -229,14 +216,11 @@ def _built(kind: type, raw: object, where: str, **convert: type):
     """`kind` from plain data; WorkbookError names a field that is missing, unknown or of another type."""
     if not isinstance(raw, Mapping):
         raise WorkbookError(f"the {where} is of type {type(raw).__name__}", "an object", DO)
-    unknown = set(raw) - set(_names(kind))
+    unknown = sorted(set(raw) - set(_names(kind)))
     try:
         if unknown:
-            raise TypeError(f"nobody knows {', '.join(sorted(unknown))}")
-        values: dict[str, object] = {
-            name: convert[name](value) if name in convert else value for name, value in raw.items()
-        }
-        return kind(**values)
+            raise TypeError(f"nobody knows {', '.join(unknown)}")
+        return kind(**{**raw, **{name: made(raw[name]) for name, made in convert.items() if name in raw}})
     except TypeError as problem:
         raise WorkbookError(f"the {where} cannot be read: {problem}", ", ".join(_names(kind)), DO) from None
 

@@ -30,11 +30,8 @@ def _weights(setup: Mapping) -> int:
     name = setup["model"]
     shape = model(model_config(name) if "/" in name else name)
     served = budget.weight_bytes(ServeSetup(shape, weights=setup["weights"]))
-    return served // setup["ranks"] + _rope_table(shape)
-
-
-def _rope_table(shape) -> int:
-    return shape.max_positions * shape.layers[0].attention.head_dim * ROPE_BYTES
+    rope_table = shape.max_positions * shape.layers[0].attention.head_dim * ROPE_BYTES
+    return served // setup["ranks"] + rope_table
 
 
 def _kv(setup: Mapping) -> int:

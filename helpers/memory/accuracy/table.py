@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from . import recorded
+from . import recorded, serving
 from .cases import RECORDED, Case, Row, cases
 from .other_estimators import EstimatorAnswer, answers, listed
 from .user_cases import read
@@ -28,25 +28,14 @@ def rows(kind: str | None = None, apply: Callable | None = None, of: Iterable[Ca
 
 def rows_of(case: Case) -> Iterator[Row]:
     """The figures of one case beside their predictions. Raises WorkbookError when its packages are missing."""
-    predict, why = _rebuilt_by(case.kind)
-    predicted = predict(case)
+    if case.kind == "serving":
+        predicted, why = serving.predict(case), serving.why(case)
+    else:
+        from . import lora, ops  # here, for they bring torch and transformers
+
+        predicted, why = (ops if case.kind == "op" else lora).predict(case), ""
     for quantity, figure in case.figures.items():
-        yield Row(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity), why(case))
-
-
-def _rebuilt_by(kind: str):
-    """Imported when asked for: they bring torch and transformers."""
-    if kind == "op":
-        from . import ops
-
-        return ops.predict, lambda _: ""
-    if kind == "lora":
-        from . import lora
-
-        return lora.predict, lambda _: ""
-    from . import serving
-
-    return serving.predict, serving.why
+        yield Row(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity), why)
 
 
 @dataclass(frozen=True)
@@ -65,10 +54,8 @@ class Summary:
 
 def summaries(found: Sequence[Row]) -> list[Summary]:
     """One for each kind and quantity; reserved memory apart for each kind of attention."""
-    groups: dict[str, list[Row]] = {}
-    for row in found:
-        groups.setdefault(_group(row), []).append(row)
-    return [_summary(name, of) for name, of in groups.items()]
+    names = dict.fromkeys(map(_group, found))
+    return [_summary(name, [row for row in found if _group(row) == name]) for name in names]
 
 
 def _group(row: Row) -> str:
@@ -145,7 +132,8 @@ def report(
         found.append(row)
         if not json_wanted:
             print(row, flush=True)
-    others = _about(found)
+    shown = {(row.case.name, row.quantity): (row.predicted, row.measured) for row in found}
+    others = [answer for answer in answers() if (answer.case, answer.quantity) in shown]
     if json_wanted:
         json.dump(as_json(found, others), sys.stdout)
         print()
@@ -154,13 +142,6 @@ def report(
         print(NO_RECORDING)
     print(f"\n{table(found)}")
     if others:
-        own = {
-            (row.case.name, row.quantity): (row.predicted, row.measured) for row in found if row.predicted is not None
-        }
+        own = {which: (predicted, measured) for which, (predicted, measured) in shown.items() if predicted is not None}
         print(f"\nWhat others answer (answered, measured, times)\n\n{listed(others, own)}")
     return 0
-
-
-def _about(found: list[Row]) -> list[EstimatorAnswer]:
-    shown = {(row.case.name, row.quantity) for row in found}
-    return [answer for answer in answers() if (answer.case, answer.quantity) in shown]

@@ -15,14 +15,8 @@ SEE = "docs/your-measurements.md shows one that can be copied"
 NEEDED = {"model": (str, Mapping), "attention": str, "micro_batch": int, "sequence": int, "rank": int, "targets": list}
 OPTIONAL = {"dtype": str, "base": str}
 CHOICES = {"attention": ("eager", "sdpa"), "dtype": ("fp16", "bf16", "fp32"), "base": ("nf4", "nf4-dq")}
-FIGURES = (
-    "after load",
-    "peak allocated",
-    "peak reserved",
-    "peak of forward",
-    "peak of backward",
-    "peak of optimizer step",
-)
+PEAKS = ("allocated", "reserved", "of forward", "of backward", "of optimizer step")
+FIGURES = ("after load", *(f"peak {of}" for of in PEAKS))
 
 
 def read(path: str | Path) -> tuple[Case, ...]:
@@ -65,12 +59,5 @@ def _known(called: str, found: dict, needed: Mapping, optional: Mapping) -> None
 
 
 def _type_names(types: type | tuple[type, ...]) -> str:
-    names = {
-        str: "a string",
-        int: "a whole number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-        Mapping: "an object",
-    }
-    return " or ".join(names[kind] for kind in (types if isinstance(types, tuple) else (types,)))
+    names = {str: "a string", int: "a whole number", float: "a number", list: "a list"}
+    return " or ".join(names.get(kind, "an object") for kind in (types if isinstance(types, tuple) else (types,)))
