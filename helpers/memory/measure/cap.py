@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import require_number
 from ..closed_form.breakdown import GIB
 from ..meter.meter import Meter
 
@@ -29,8 +29,8 @@ def capped(gib: float, holding: Iterable[nn.Module] = ()) -> Iterator[Meter]:
     Traceback (most recent call last):
     torch.OutOfMemoryError: ...
     """
-    if isinstance(gib, bool) or not isinstance(gib, (int, float)) or not 0 < gib < 2**20:
-        raise WorkbookError(f"the cap is {gib!r}", "a positive number of GiB", "write capped(0.5) for half a GiB")
+    do = "write capped(0.5) for half a GiB"
+    require_number("the cap", gib, below=2**20, expected="a positive number of GiB", do=do)
     meter = Meter(limit_bytes=round(gib * GIB))
     meter.adopt((p for model in holding for p in model.parameters()), "parameters")
     try:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from math import exp, log
 from pathlib import Path
 
 import torch
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import require_whole
 from ..closed_form.breakdown import format_bytes
 from .clock import settle, usable
 
@@ -69,10 +70,8 @@ class Sweep:
         missed = [f"{name} ({format_bytes(size)})" for name, size in self.reported.items() if name not in found]
         said = []
         if missed:
-            said.append(
-                f"No step near {', '.join(missed)}: its speed is within {STEP:.0%} of its neighbour's, or what "
-                f"else runs on this machine hides it."
-            )
+            why = f"its speed is within {STEP:.0%} of its neighbour's, or what else runs on this machine hides it"
+            said.append(f"No step near {', '.join(missed)}: {why}.")
         if UNNAMED in found:
             said.append("A step that is no reported cache is other work on this machine, or its page tables.")
         return " ".join(said and [*said, "Run the cell again when nothing else runs."])
@@ -87,11 +86,9 @@ def sweep(device: str | None = None, largest_bytes: int | None = None) -> Sweep:
     """
     where = usable(device)
     caches = reported(where)
-    if largest_bytes is not None and not _sensible(largest_bytes):
-        expected = f"a whole number from {16 * SMALLEST_BYTES:,} to 2**36"
-        raise WorkbookError(
-            f"largest_bytes is {largest_bytes!r}", expected, "leave it out for eight times the last cache"
-        )
+    if largest_bytes is not None:
+        do = "leave it out for eight times the last cache"
+        require_whole("largest_bytes", largest_bytes, 16 * SMALLEST_BYTES, 2**36, unit="bytes", do=do)
     largest = largest_bytes or min(2**30, max(LARGEST_BYTES[where.type], 8 * max(caches.values(), default=0)))
     sizes = _sizes(largest)
     memory = torch.ones(sizes[-1] // 8, dtype=torch.int64, device=where)
@@ -102,17 +99,10 @@ def sweep(device: str | None = None, largest_bytes: int | None = None) -> Sweep:
     return Sweep(where.type, tuple(sizes), rates, caches)
 
 
-def _sensible(largest_bytes: object) -> bool:
-    return type(largest_bytes) is int and 16 * SMALLEST_BYTES <= largest_bytes <= 2**36
-
-
 def _sizes(largest: int) -> list[int]:
     """4 KiB, 5.6 KiB, 8 KiB, … in whole cache lines of 128 bytes."""
-    sizes, at = [], 0
-    while (size := round(SMALLEST_BYTES * 2 ** (at / 2) / 128) * 128) <= largest:
-        sizes.append(size)
-        at += 1
-    return sizes
+    sizes = (round(SMALLEST_BYTES * 2 ** (at / 2) / 128) * 128 for at in count())
+    return list(takewhile(lambda size: size <= largest, sizes))
 
 
 @contextlib.contextmanager
@@ -190,9 +180,7 @@ def reported(device: torch.device) -> dict[str, int]:
     """
     if device.type == "cuda":
         return _of_gpu(device)
-    if sys.platform == "darwin":
-        return _of_mac()
-    return _of_linux(_LINUX)
+    return _of_mac() if sys.platform == "darwin" else _of_linux(_LINUX)
 
 
 def _of_gpu(device: torch.device) -> dict[str, int]:

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import require_whole
 from .clock import Run, settle, usable
 
 TO_DEVICE, TO_HOST, BOTH, ON_HOST = "host to device", "device to host", "both at once", "host to host"
@@ -33,12 +33,8 @@ def copies(device: str | None = None, size_bytes: int = 2**28) -> tuple[Copy, ..
     a datasheet's "both directions" adds up. Without one there is no link: the one row is a copy inside host memory.
     Raises WorkbookError.
     """
-    if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 2**20:
-        raise WorkbookError(
-            f"size_bytes is {size_bytes!r}",
-            "a whole number, at least a MiB: less times the call",
-            "leave it out for 256 MiB",
-        )
+    do = "leave it out for 256 MiB; less than 1 MiB would time the call"
+    require_whole("size_bytes", size_bytes, 2**20, unit="bytes", do=do)
     where = usable(device)
     host = torch.ones(size_bytes // 4)  # zeros would be one page of the system, mapped many times
     runs = _inside_host(host) if where.type == "cpu" else _over_the_link(host, where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -77,10 +77,8 @@ def matrix_format(device: str | None = None) -> str:
     """The format in which this machine multiplies matrices fastest: 16 bits where it has units for them, else FP32."""
     if usable(device).type == "cuda":
         return default_format(device)
-    has = (
-        getattr(torch.cpu, name, lambda: False)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    )
-    return "bf16" if any(has) else "fp32"
+    units = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return "bf16" if any(getattr(torch.cpu, name, lambda: False)() for name in units) else "fp32"
 
 
 def roofline(names: Iterable[str] | None = None, device: str | None = None, format_name: str | None = None) -> Roofline:
@@ -102,27 +100,17 @@ def roofline(names: Iterable[str] | None = None, device: str | None = None, form
     with torch.inference_mode():
         passes = in_turns({name: run for name, (_, run) in prepared.items()}, setup.device)
     label = f"this {'GPU' if setup.device.type == 'cuda' else 'CPU'}, {setup.format_name}"
-    roofs = [_roof_of(one, streams, products, label) for one in passes]
+    roofs = []  # of each pass
+    for seconds in passes:
+        flops_per_s = max(counted.flops / seconds[name] for name, (counted, _) in products.items())
+        bytes_per_s = max(counted.bytes / seconds[name] for name, (counted, _) in streams.items())
+        roofs.append(Roof(flops_per_s, bytes_per_s, label))
     roof = Roof(max(one.flops_per_s for one in roofs), max(one.bytes_per_s for one in roofs), label)
-    shares = {
-        name: median(over.seconds(counted) / one[name] for over, one in zip(roofs, passes, strict=True))
-        for name, (counted, _) in probes.items()
-    }
-    return Roofline(
-        roof,
-        {name: Point(name, counted, roof.seconds(counted) / shares[name]) for name, (counted, _) in probes.items()},
-    )
-
-
-def _roof_of(
-    seconds: dict[str, float], streams: dict[str, Prepared], products: dict[str, Prepared], label: str
-) -> Roof:
-    """The roof of one pass."""
-    return Roof(
-        max(counted.flops / seconds[name] for name, (counted, _) in products.items()),
-        max(counted.bytes / seconds[name] for name, (counted, _) in streams.items()),
-        label,
-    )
+    points = {}
+    for name, (counted, _) in probes.items():
+        share = median(one.seconds(counted) / seconds[name] for one, seconds in zip(roofs, passes, strict=True))
+        points[name] = Point(name, counted, roof.seconds(counted) / share)
+    return Roofline(roof, points)
 
 
 @dataclass(frozen=True)
@@ -156,7 +144,7 @@ def _probe_setup(device: str | None, format_name: str | None) -> ProbeSetup:
     sizes = SIZES[where.type]
     if where.type == "cuda":  # all of it takes four streams of 2-byte values: a small card gets shorter ones
         while 10 * sizes.values > torch.cuda.mem_get_info(where)[0]:
-            sizes = Sizes(sizes.values // 2, sizes.width, sizes.heads, sizes.tokens, sizes.side)
+            sizes = replace(sizes, values=sizes.values // 2)
     streams = (torch.ones(sizes.values, dtype=DTYPES[name], device=where) for _ in range(3))
     return ProbeSetup(where, DTYPES[name], name, sizes, *streams)
 

@@ -19,31 +19,21 @@ Holds = Callable[[], Mapping[str, Iterable[torch.Tensor]]]
 
 # The operators under torch.distributed's functions, and under those of functional collectives (DTensor).
 KINDS = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "all_reduce": "all_reduce",
-    "all_reduce_": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "_allgather_base_": "all_gather",
-    "allgather_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "broadcast_": "broadcast",
-    "broadcast": "broadcast",
-    "reduce_": "reduce",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "send": "send",
+    name: kind
+    for kind, names in {
+        "all_reduce": "allreduce_ allreduce_coalesced_ all_reduce all_reduce_ all_reduce_coalesced",
+        "all_gather": "_allgather_base_ allgather_ allgather_into_tensor_coalesced_ all_gather_into_tensor "
+        "all_gather_into_tensor_out all_gather_into_tensor_coalesced",
+        "reduce_scatter": "_reduce_scatter_base_ reduce_scatter_ reduce_scatter_tensor_coalesced_ "
+        "reduce_scatter_tensor reduce_scatter_tensor_coalesced",
+        "broadcast": "broadcast_ broadcast",
+        "reduce": "reduce_",
+        "all_to_all": "alltoall_ alltoall_base_ all_to_all_single",
+        "gather": "gather_",
+        "scatter": "scatter_",
+        "send": "send",
+    }.items()
+    for name in names.split()
 }
 SILENT = {"barrier", "monitored_barrier_", "wait_tensor", "recv_", "recv_any_source_", "_wrap_tensor_autograd"}
 

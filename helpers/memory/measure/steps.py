@@ -15,6 +15,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ..closed_form import activations, budget
 from ..closed_form.breakdown import format_bytes
+from .clock import default_device
 
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layerdrop", "resid_pdrop")
 
@@ -38,7 +39,7 @@ def training_run(setup: TrainSetup, device: str | None = None, apply: Apply | No
     Weights are random and dropout is off: memory does not care about either value. Raises WorkbookError when the
     setup shards over ranks, or when its predicted peak is more than this machine has free; `apply` as in `run_of`.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or default_device()
     _require_runnable(setup, device)
     torch.manual_seed(0)
     return run_of(setup, build_model(setup, device), device, apply=apply)
@@ -52,7 +53,8 @@ def run_of(
     `apply(model, policy)` puts the checkpointing into the model; segments of whole layers need none.
     """
     make = make or make_optimizer
-    _checkpoint(model, setup, apply)
+    if setup.checkpoint_every != 0:
+        _checkpoint(model, setup, apply)
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), device=device)
     if setup.precision == "megatron-bf16":
         return _megatron_run(model, setup, ids, make)
@@ -135,8 +137,6 @@ class Segment(nn.Module):
 
 
 def _checkpoint(model: nn.Module, setup: TrainSetup, apply: Apply | None) -> None:
-    if setup.checkpoint_every == 0:
-        return
     if apply:
         apply(model, setup.checkpointing)
         return

@@ -8,6 +8,8 @@ those of `torch.utils.flop_counter`, which knows matrix products, convolutions a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -44,10 +46,7 @@ class Traffic(TorchDispatchMode):
     @property
     def total(self) -> Work | None:
         """The work of all kernels; None when nothing moved."""
-        total = None
-        for _, work in self.kernels:
-            total = work if total is None else total + work
-        return total
+        return reduce(add, (work for _, work in self.kernels)) if self.kernels else None
 
     @property
     def bytes(self) -> int:
@@ -66,13 +65,11 @@ class Traffic(TorchDispatchMode):
                 return result
         result = func(*args, **kwargs)
         if func._overloadpacket not in MOVES_NOTHING:
-            self._count(_Call(func, args, kwargs, result))
+            call = _Call(func, args, kwargs, result)
+            read_bytes, written_bytes = call.moved()
+            if read_bytes + written_bytes:
+                self.kernels.append((call.packet.__name__, Work(call.flops, read_bytes, written_bytes)))
         return result
-
-    def _count(self, call: _Call) -> None:
-        read_bytes, written_bytes = call.moved()
-        if read_bytes + written_bytes:
-            self.kernels.append((call.packet.__name__, Work(call.flops, read_bytes, written_bytes)))
 
 
 class _Call:
@@ -82,13 +79,12 @@ class _Call:
         self.packet, self.args, self.kwargs, self.result = func._overloadpacket, args, kwargs, result
         named = list(zip(func._schema.arguments, args, strict=False))
         named += [(one, kwargs[one.name]) for one in func._schema.arguments if one.name in kwargs]
-        changed = [(one, tensor) for one, value in named for tensor in _tensors(value) if _is_written(one)]
-        given = {tensor.untyped_storage()._cdata for _, value in named for tensor in _tensors(value)}
+        changed = _tensors([value for argument, value in named if _is_written(argument)])
+        given = {tensor.untyped_storage()._cdata for tensor in _tensors([value for _, value in named])}
         made = [tensor for tensor in _tensors(result) if tensor.untyped_storage()._cdata not in given]
-        self.written = made + [tensor for _, tensor in changed]
-        self.read = [
-            tensor for one, value in named for tensor in _tensors(value) if self.written and not self._overwrites(one)
-        ]
+        self.written = made + changed
+        kept = [value for argument, value in named if not self._overwrites(argument)]
+        self.read = _tensors(kept) if self.written else []
 
     def _overwrites(self, argument: Any) -> bool:
         """True for `out=` tensors, and for the target of operators that do not look at what was there."""
