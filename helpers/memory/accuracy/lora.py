@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +18,7 @@ from .. import trace
 from ..closed_form.breakdown import Phase
 from ..trace.fake import without_memory
 from ..trace.loading import linears_made_on_host, load
-from ..trace.quantized import DTYPES, QuantizedBase, in_4_bits
+from ..trace.quantized import DTYPES, QuantizedBase, in_4_bits, quiet_import
 from .cases import Case, model_config
 
 
@@ -153,10 +152,6 @@ def _as_the_script_attends() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Transformers' future names and bitsandbytes' search for a GPU do not concern the reader of a table."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
+    with quiet_import(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

@@ -97,11 +97,7 @@ def _norm(setup: SimpleNamespace, kind: Callable[[int], nn.Module]) -> Run:
 
 def _keeping(module: nn.Module, run: Run) -> Run:
     """`run`, with a module that it does not use kept alive as long."""
-
-    def keeping(_kept: nn.Module = module) -> object:
-        return run()
-
-    return keeping
+    return lambda _kept=module: run()
 
 
 MLPS = ("geglu", "swiglu", "tiled_swiglu")

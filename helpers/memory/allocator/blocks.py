@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..closed_form.breakdown import TextEnum
@@ -101,33 +102,30 @@ class Chunk:
             after.prev = self
 
 
+_ORDER = attrgetter("stream", "size", "address")
+
+
 class FreeList:
     """Free chunks in the order (stream, size, address): the first that is large enough is the best fit."""
 
     def __init__(self) -> None:
-        self._keys: list[tuple[int, int, int]] = []
-        self._chunks: dict[int, Chunk] = {}
+        self._chunks: list[Chunk] = []
 
     def __iter__(self) -> Iterator[Chunk]:
-        return (self._chunks[key[2]] for key in self._keys)
+        return iter(self._chunks)
 
     def add(self, chunk: Chunk) -> None:
-        insort(self._keys, (chunk.stream, chunk.size, chunk.address))
-        self._chunks[chunk.address] = chunk
+        insort(self._chunks, chunk, key=_ORDER)
 
     def remove(self, chunk: Chunk) -> None:
-        del self._keys[bisect_left(self._keys, (chunk.stream, chunk.size, chunk.address))]
-        del self._chunks[chunk.address]
+        del self._chunks[bisect_left(self._chunks, _ORDER(chunk), key=_ORDER)]
 
     def from_size(self, stream: int, size: int) -> Iterator[Chunk]:
         """The chunks of `stream` with at least `size` bytes, smallest first."""
-        for at in range(bisect_left(self._keys, (stream, size, 0)), len(self._keys)):
-            if self._keys[at][0] != stream:
+        for at in range(bisect_left(self._chunks, (stream, size, 0), key=_ORDER), len(self._chunks)):
+            if self._chunks[at].stream != stream:
                 return
-            yield self._chunks[self._keys[at][2]]
-
-    def of_stream(self, stream: int) -> list[Chunk]:
-        return list(self.from_size(stream, 0))
+            yield self._chunks[at]
 
 
 class Pool:

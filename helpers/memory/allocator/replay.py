@@ -83,11 +83,6 @@ class Replay:
         return len(self.outcomes)
 
     @property
-    def peak_at(self) -> int:
-        """The first event after which the most was reserved."""
-        return self.reserved.index(max(self.reserved)) if self.reserved else 0
-
-    @property
     def fragmentation(self) -> float:
         """The share of the reserved bytes that no tensor used when the most was reserved.
 
@@ -95,8 +90,8 @@ class Replay:
         >>> replay(requests).fragmentation
         0.4
         """
-        at = self.peak_at
-        return 1 - self.allocated[at] / self.reserved[at] if self.reserved and self.reserved[at] else 0.0
+        most = max(self.reserved, default=0)
+        return 1 - self.allocated[self.reserved.index(most)] / most if most else 0.0
 
     def format_event(self, at: int) -> str:
         """What event `at` was and what it did, in one sentence."""

@@ -49,7 +49,7 @@ class Allocator:
     ) -> None:
         for name, limit in (("capacity_bytes", capacity_bytes), ("allowed_bytes", allowed_bytes)):
             if limit is not None:
-                _require_bytes(name, limit)
+                require_whole(name, limit, 0, RANGE_BYTES, unit="bytes")
         self.settings, self.allowed_bytes = settings or Settings(), allowed_bytes
         self.driver = driver or Driver(capacity_bytes)
         self.small, self.large = Pool(is_small=True), Pool(is_small=False)
@@ -77,7 +77,7 @@ class Allocator:
 
         0 bytes take nothing, as in torch.
         """
-        _require_bytes("size_bytes", size_bytes)
+        require_whole("size_bytes", size_bytes, 0, RANGE_BYTES, unit="bytes")
         self._serial += 1
         if size_bytes == 0:
             self.last = Outcome(OutcomeKind.NOTHING, name)
@@ -190,8 +190,8 @@ class Allocator:
         enough = next(pool.free.from_size(stream, wanted), None)
         chosen = [enough] if enough else []
         if not chosen:
-            for chunk in reversed(pool.free.of_stream(stream)):
-                if chunk.size < limit or sum(c.size for c in chosen) >= wanted:
+            for chunk in reversed(list(pool.free.from_size(stream, limit))):
+                if sum(c.size for c in chosen) >= wanted:
                     break
                 chosen.append(chunk)
         for chunk in chosen:
@@ -214,12 +214,8 @@ class Allocator:
     def _out_of_memory(self, pool: Pool, stream: int, size: int, requested: int, name: str) -> OutOfMemory:
         limit = min(limit for limit in (self.driver.capacity_bytes, self.allowed_bytes) if limit is not None)
         allocated, segment = self.allocated_bytes, self.settings.segment_bytes(size)
-        largest = max((chunk.size for chunk in pool.free.of_stream(stream)), default=0)
+        largest = max((chunk.size for chunk in pool.free.from_size(stream, 0)), default=0)
         reason = Reason.CAPPED if self.allowed_bytes == limit else Reason.FULL
         if allocated + size <= limit:
             reason = Reason.FRAGMENTED
         return OutOfMemory(name, requested, size, segment, allocated, self.reserved_bytes, limit, largest, reason)
-
-
-def _require_bytes(name: str, value: object) -> None:
-    require_whole(name, value, 0, RANGE_BYTES, unit="bytes")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from math import exp, log
 from pathlib import Path
+from statistics import median_high
 
 import torch
 
@@ -135,10 +136,10 @@ def find_steps(sizes: Sequence[int], rates: Sequence[float]) -> tuple[list[int],
             at += 1
         if falling[at - 1] < falling[first] * (1 - STEP):
             steps.append(_crossing(sizes, falling, first, at - 1))
-            plateaus.append(_middle(falling[start : first + 1]))
+            plateaus.append(median_high(falling[start : first + 1]))
             start = at - 1
         at += 1
-    return steps, [*plateaus, _middle(falling[start:])]
+    return steps, [*plateaus, median_high(falling[start:])]
 
 
 def _never_rising(rates: Sequence[float]) -> list[float]:
@@ -161,10 +162,6 @@ def _crossing(sizes: Sequence[int], rates: Sequence[float], first: int, last: in
             part = (high - wanted) / (high - low)
             return round(exp(log(sizes[at]) + part * (log(sizes[at + 1]) - log(sizes[at]))))
     return sizes[last]
-
-
-def _middle(rates: Sequence[float]) -> float:
-    return sorted(rates)[len(rates) // 2]
 
 
 def _name(size: int, caches: dict[str, int]) -> str:

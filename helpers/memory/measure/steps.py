@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -178,7 +179,7 @@ def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: 
     main_gradients = [torch.zeros_like(master) for master in masters]
     for parameter, master, main in zip(parameters, masters, main_gradients, strict=True):
         master.grad = main
-        parameter.register_post_accumulate_grad_hook(_into_main_gradient(main))
+        parameter.register_post_accumulate_grad_hook(partial(_into_main_gradient, main))
     optimizer = make(setup.optimizer, iter(masters))
 
     def step() -> None:
@@ -193,13 +194,10 @@ def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: 
     return TrainingRun(model, optimizer, step)
 
 
-def _into_main_gradient(main: torch.Tensor) -> Callable[[torch.Tensor], None]:
-    def accumulate(parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
-            main.add_(parameter.grad)
-        parameter.grad = None
-
-    return accumulate
+def _into_main_gradient(main: torch.Tensor, parameter: torch.Tensor) -> None:
+    if parameter.grad is not None:
+        main.add_(parameter.grad)
+    parameter.grad = None
 
 
 def require_one_rank(setup: TrainSetup) -> None:

@@ -8,8 +8,6 @@ those of `torch.utils.flop_counter`, which knows matrix products, convolutions a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
-from operator import add
 from typing import Any
 
 import torch
@@ -30,7 +28,7 @@ MOVES_NOTHING = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_e
 
 
 class Traffic(TorchDispatchMode):
-    """Counts while it is active: `kernels` is a list of (name, Work), `total` their sum.
+    """Counts while it is active: `kernels` is a list of (name, Work), `bytes` and `flops` are their sums.
 
     >>> x = torch.zeros(1000)
     >>> with Traffic() as moved:
@@ -42,11 +40,6 @@ class Traffic(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.kernels: list[tuple[str, Work]] = []
-
-    @property
-    def total(self) -> Work | None:
-        """The work of all kernels; None when nothing moved."""
-        return reduce(add, (work for _, work in self.kernels)) if self.kernels else None
 
     @property
     def bytes(self) -> int:

@@ -27,7 +27,6 @@ def test_the_record_of_a_trace():
     assert [size // MIB for size in ran.allocated] == [40, 0, 12, 40, 12, 12, 48]
     assert [size // MIB for size in ran.reserved] == [40, 40, 40, 40, 40, 40, 76]
     assert (ran.peak_allocated_bytes, ran.peak_reserved_bytes) == (48 * MIB, 76 * MIB)
-    assert ran.peak_at == 6
     assert ran.fragmentation == pytest.approx(28 / 76)
     assert [event.size_bytes // MIB for event in ran.segment_events] == [40, 36]
     assert [[block.name for block in segment.blocks] for segment in ran.segments] == [["keep", ""], ["z"]]

@@ -7,9 +7,10 @@ TAIL = (
 
 
 ME = "Including non-PyTorch memory, this process has {} memory in use."
+ALONE = ME.format("1.00 GiB")
 
 
-def now(asked, total, unused, tensors, cached, who=ME.format("1.00 GiB")):
+def now(asked, total, unused, tensors, cached, who=ALONE):
     """The sentence of torch 2.2 to 2.13."""
     return (
         f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of {total} "
