@@ -32,13 +32,9 @@ class EstimatorAnswer:
     about: str
 
     def __post_init__(self) -> None:
-        known = {(case.name, quantity) for case in cases() for quantity in case.figures}
-        if (self.case, self.quantity) not in known:
-            raise WorkbookError(
-                f"{self.estimator} answers about {self.case!r}, {self.quantity!r}",
-                "a case and a quantity that measured.json has",
-                "name one of those",
-            )
+        if not any(self.case == case.name and self.quantity in case.figures for case in cases()):
+            what = f"{self.estimator} answers about {self.case!r}, {self.quantity!r}"
+            raise WorkbookError(what, "a case and a quantity that measured.json has", "name one of those")
 
     @property
     def measured_bytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, wraps
+from functools import cache
 
 from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError
@@ -146,36 +146,19 @@ def _growing(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | Non
     return {SIMULATOR: (found.peak_reserved_bytes,)}
 
 
-def _of_the_datasheet(answer: Callable[[Entry, Mapping, str], float]) -> Callable[..., Answers]:
-    """`answer` where the catalogue knows the device, and the figure of it."""
-
-    @wraps(answer)
-    def answers(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
-        if machine.name not in DEVICES:
-            return {}
-        try:
-            return {DATASHEET: (answer(entry, fields, machine.name),)}
-        except WorkbookError:  # such as a rate of BF16 on a card that has none
-            return {}
-
-    return answers
-
-
-@_of_the_datasheet
-def _copy(entry: Entry, fields: Mapping, device: str) -> float:
-    return DEVICES[device].link_bytes_per_s("pcie") * fields["ways"]
-
-
-@_of_the_datasheet
-def _roof(entry: Entry, fields: Mapping, device: str) -> float:
-    roof = Roof.of(device, fields["format"])
-    return roof.bytes_per_s if entry.unit == "bytes/s" else roof.flops_per_s
-
-
-@_of_the_datasheet
-def _operator(entry: Entry, fields: Mapping, device: str) -> float:
-    work = Work(fields["flops"], fields["read_bytes"], fields["written_bytes"])
-    return Roof.of(device, fields["format"]).seconds(work)
+def _of_the_datasheet(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+    """A link's rate, a roof, or the least time under it, where the catalogue knows the device and the figure of it."""
+    if machine.name not in DEVICES:
+        return {}
+    with contextlib.suppress(WorkbookError):  # such as a rate of BF16 on a card that has none
+        if entry.setup["kind"] == "copy":
+            return {DATASHEET: (DEVICES[machine.name].link_bytes_per_s("pcie") * fields["ways"],)}
+        roof = Roof.of(machine.name, fields["format"])
+        if entry.setup["kind"] == "roof":
+            return {DATASHEET: (roof.bytes_per_s if entry.unit == "bytes/s" else roof.flops_per_s,)}
+        work = Work(fields["flops"], fields["read_bytes"], fields["written_bytes"])
+        return {DATASHEET: (roof.seconds(work),)}
+    return {}
 
 
 # None for "snapshot", whose setup alone says nothing: `disagreements` replays the history and compares its peak.
@@ -185,7 +168,5 @@ _KINDS: Mapping[str, Callable[..., Answers]] = {
     "kv cache": _cache,
     "decode": _decode,
     "growing cache": _growing,
-    "copy": _copy,
-    "roof": _roof,
-    "operator": _operator,
+    **dict.fromkeys(("copy", "roof", "operator"), _of_the_datasheet),
 }

@@ -1,8 +1,5 @@
 """What `workbook record` measured on real GPUs: one JSON file for each device, each figure with its setup and date.
 
-    from helpers.memory.accuracy.recordings import read_all
-    [recording.machine.title for recording in read_all()]
-
 This module writes and reads them, and says plainly what is wrong with one that was edited; `recorded` predicts them.
 """
 

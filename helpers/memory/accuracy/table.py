@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from . import recorded, serving
 from .cases import RECORDED, Case, Row, cases
@@ -40,16 +40,17 @@ def rows_of(case: Case) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Summary:
-    """Rows of one group: how many have an answer, and how wrong it is on average and at worst."""
+    """Rows of one group: how many have an answer, and how wrong it is on average and at worst; None without any."""
 
     group: str
     rows: int
     answered: int
-    mean: float
-    worst: float
+    mean_error: float | None
+    worst_error: float | None
 
     def __str__(self) -> str:
-        return f"{self.group:44} {self.answered:3} of {self.rows:3}   {self.mean:8.3%} {self.worst:8.3%}"
+        mean, worst = ("–" if error is None else f"{error:.3%}" for error in (self.mean_error, self.worst_error))
+        return f"{self.group:44} {self.answered:3} of {self.rows:3}   {mean:>8} {worst:>8}"
 
 
 def summaries(found: Sequence[Row]) -> list[Summary]:
@@ -67,8 +68,8 @@ def _group(row: Row) -> str:
 
 def _summary(name: str, found: Sequence[Row]) -> Summary:
     errors = [abs(row.error) for row in found if row.error is not None]
-    mean = sum(errors) / len(errors) if errors else float("nan")
-    return Summary(name, len(found), len(errors), mean, max(errors, default=float("nan")))
+    mean = sum(errors) / len(errors) if errors else None
+    return Summary(name, len(found), len(errors), mean, max(errors, default=None))
 
 
 HEAD = f"{'':44} {'':22} {'predicted':>11} {'measured':>11} {'':6} {'error':>8}"
@@ -77,7 +78,7 @@ SUM_HEAD = f"{'':44} {'answered':>10}   {'mean':>8} {'worst':>8}"
 
 def table(found: Iterable[Row]) -> str:
     """The summary of `found`, a line for each group; answers only count in the errors."""
-    return "\n".join([SUM_HEAD, *(str(one).replace("nan%", "   –") for one in summaries(list(found)))])
+    return "\n".join([SUM_HEAD, *map(str, summaries(list(found)))])
 
 
 def as_json(found: Sequence[Row], others: Sequence[EstimatorAnswer] = ()) -> dict[str, object]:
@@ -99,16 +100,7 @@ def as_json(found: Sequence[Row], others: Sequence[EstimatorAnswer] = ()) -> dic
             }
             for row in found
         ],
-        "summary": [
-            {
-                "group": one.group,
-                "rows": one.rows,
-                "answered": one.answered,
-                "mean_error": one.mean if one.answered else None,
-                "worst_error": one.worst if one.answered else None,
-            }
-            for one in summaries(found)
-        ],
+        "summary": [asdict(one) for one in summaries(found)],
         "others": [other.as_json() for other in others],
     }
 

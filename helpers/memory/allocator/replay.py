@@ -1,9 +1,4 @@
-"""A trace of allocations and frees, replayed: what was reserved, when, and what each event did.
-
-requests = [alloc("x", 40 * MIB), free("x"), alloc("keep", 12 * MIB), alloc("z", 36 * MIB)]
-replay(requests).peak_reserved_bytes
-replay(requests, "expandable_segments:True", capacity_bytes=64 * MIB).oom
-"""
+"""A trace of allocations and frees, replayed: what was reserved, when, and what each event did."""
 
 from __future__ import annotations
 
