@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...catalog.errors import WorkbookError, require_whole
 from ..closed_form.breakdown import BLOCK_BYTES
@@ -36,6 +36,7 @@ LETTERS = {  # PyTorch's names of what a history holds; a packed one has those w
 }
 ACTIONS = (*LETTERS, "free_requested", "snapshot", "oom")
 MAKE_ONE = "make one with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
+T = TypeVar("T")
 
 
 class TraceEvent(NamedTuple):
@@ -85,7 +86,7 @@ def read_snapshot(source: str | Path | Mapping) -> Snapshot:
         name = "this dict" if isinstance(source, Mapping) else Path(source).name
         raise WorkbookError(f"{name} holds no segments", "a dict with the list 'segments'", MAKE_ONE)
     segments = tuple(_segment(number, raw) for number, raw in enumerate(data["segments"]))
-    traces = _list(data.get("device_traces") or [], "device_traces")
+    traces = _typed(data.get("device_traces") or [], list, "device_traces")
     settings = data.get("allocator_settings")
     settings = settings if isinstance(settings, Mapping) else {}
     conf = settings.get("PYTORCH_CUDA_ALLOC_CONF") or settings.get("PYTORCH_ALLOC_CONF") or ""
@@ -119,7 +120,7 @@ def _loaded(path: Path) -> object:
 
 def _segment(number: int, raw: object) -> Segment:
     where = f"segment {number}"
-    raw = _dict(raw, where)
+    raw = _typed(raw, dict, where)
     address, size = _int(raw, "address", where), _int(raw, "total_size", where)
     blocks = tuple(_blocks(address, raw, where))
     if sum(block.size_bytes for block in blocks) != size:
@@ -132,9 +133,9 @@ def _segment(number: int, raw: object) -> Segment:
 
 def _blocks(address: int, raw: Mapping, where: str) -> Iterator[SegmentBlock]:
     """Blocks in order; their own addresses came with torch 2.0, before that they follow from the sizes."""
-    for number, block in enumerate(_list(raw.get("blocks"), f"blocks of {where}")):
+    for number, block in enumerate(_typed(raw.get("blocks"), list, f"blocks of {where}")):
         inside = f"block {number} of {where}"
-        size = _int(_dict(block, inside), "size", inside)
+        size = _int(_typed(block, dict, inside), "size", inside)
         state = STATES[_choice(block, "state", inside, STATES)]
         if _int(block, "address", inside, address) != address:
             raise WorkbookError(f"{inside} does not begin where the one before ends", "a whole snapshot", MAKE_ONE)
@@ -144,9 +145,9 @@ def _blocks(address: int, raw: Mapping, where: str) -> Iterator[SegmentBlock]:
 
 
 def _trace(device: int, raw: object) -> Iterator[TraceEvent]:
-    for number, event in enumerate(_list(raw, f"device_traces[{device}]")):
+    for number, event in enumerate(_typed(raw, list, f"device_traces[{device}]")):
         where = f"event {number} of device {device}"
-        action = _choice(_dict(event, where), "action", where, ACTIONS)
+        action = _choice(_typed(event, dict, where), "action", where, ACTIONS)
         address = _int(event, "device_free" if action == "oom" else "addr", where, 0)
         yield TraceEvent(action, address, _int(event, "size", where), _int(event, "stream", where, 0), _place(event))
 
@@ -173,21 +174,11 @@ def _choice(raw: Mapping, key: str, where: str, allowed: Collection[str], defaul
     return value
 
 
-def _list(value: object, where: str) -> list:
-    if not isinstance(value, list):
-        raise _wrong_type(value, where, "a list")
+def _typed(value: object, kind: type[T], where: str) -> T:
+    if not isinstance(value, kind):
+        told = "nothing" if value is None else f"of type {type(value).__name__}"
+        raise WorkbookError(f"{where} is {told}", f"a {kind.__name__}", MAKE_ONE)
     return value
-
-
-def _dict(value: object, where: str) -> Mapping:
-    if not isinstance(value, Mapping):
-        raise _wrong_type(value, where, "a dict")
-    return value
-
-
-def _wrong_type(value: object, where: str, expected: str) -> WorkbookError:
-    kind = "nothing" if value is None else f"of type {type(value).__name__}"
-    return WorkbookError(f"{where} is {kind}", expected, MAKE_ONE)
 
 
 # --- packed ----------------------------------------------------------------------------------------------------------

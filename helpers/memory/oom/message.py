@@ -173,7 +173,7 @@ def _find(words: str, text: str) -> int | None:
 
 def _size(number: str, unit: str) -> int | None:
     size = round(float(number) * UNITS[unit if unit == "bytes" else unit.upper()])
-    return None if size >= UNKNOWN_TO_DRIVER else size
+    return None if size >= UNKNOWN_TO_DRIVER and unit != "bytes" else size
 
 
 SIZE = r"([\d.]+) ?(bytes|[kKMGT]i?B|B)\b"
