@@ -97,7 +97,11 @@ def _norm(setup: SimpleNamespace, kind: Callable[[int], nn.Module]) -> Run:
 
 def _keeping(module: nn.Module, run: Run) -> Run:
     """`run`, with a module that it does not use kept alive as long."""
-    return lambda _kept=module: run()
+
+    def keeping(_kept: nn.Module = module) -> object:
+        return run()
+
+    return keeping
 
 
 MLPS = ("geglu", "swiglu", "tiled_swiglu")
