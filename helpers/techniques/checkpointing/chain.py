@@ -49,11 +49,9 @@ class LayerCost:
         missing = {"none", "full"} - set(self.choices)
         sizes = (self.input_bytes, self.saved_bytes, self.forward_flops)
         if missing or min(sizes) < 0 or (self.keeps_input and self.saved_bytes < self.input_bytes):
-            raise WorkbookError(
-                f"a layer with the choices {', '.join(self.choices) or '-'} and costs {sizes}",
-                "choices for 'none' and 'full', no cost below zero, and a kept input among the saved",
-                "measure the layers: layer_costs(model, run)",
-            )
+            what = f"a layer with the choices {', '.join(self.choices) or '-'} and costs {sizes}"
+            expected = "choices for 'none' and 'full', no cost below zero, and a kept input among the saved"
+            raise WorkbookError(what, expected, "measure the layers: layer_costs(model, run)")
 
     @property
     def working_bytes(self) -> int:

@@ -39,9 +39,8 @@ def activation_memory_budget(model: nn.Module, run: Callable[[Callable], Tensor]
     counter, may be active: `torch.compile` would run eagerly and say nothing. Raises WorkbookError.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 <= fraction <= 1:
-        raise WorkbookError(
-            f"a memory budget of {fraction!r}", "a fraction from 0 (save nothing) to 1", "pass fraction=0.5"
-        )
+        expected = "a fraction from 0 (save nothing) to 1"
+        raise WorkbookError(f"a memory budget of {fraction!r}", expected, "pass fraction=0.5")
     from torch._functorch import config
 
     flops: list[int] = []
@@ -51,11 +50,8 @@ def activation_memory_budget(model: nn.Module, run: Callable[[Callable], Tensor]
         saved, loss = _saved_by(lambda: run(torch.compile(model, backend=_counting(flops))), model)
     loss.backward()
     if not flops:
-        raise WorkbookError(
-            "torch.compile compiled nothing",
-            "no Meter and no FLOP counter at work",
-            "call activation_memory_budget outside of them",
-        )
+        expected = "no Meter and no FLOP counter at work"
+        raise WorkbookError("torch.compile compiled nothing", expected, "call activation_memory_budget outside of them")
     return CompiledStep(saved, sum(flops))
 
 

@@ -86,11 +86,8 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
         return list(model)
     longest = max((list(each) for each in model.modules() if isinstance(each, nn.ModuleList)), key=len, default=[])
     if not longest:
-        raise WorkbookError(
-            f"{type(model).__name__} has no list of layers",
-            "an nn.Sequential, or a Transformers decoder",
-            "pass the model itself",
-        )
+        expected = "an nn.Sequential, or a Transformers decoder"
+        raise WorkbookError(f"{type(model).__name__} has no list of layers", expected, "pass the model itself")
     return longest
 
 
@@ -98,11 +95,8 @@ def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
     """`segments`, if they are those of a chain of `layers`: one begins where the one before ends."""
     ends = [0, *(segment.stop for segment in segments)]
     if [segment.start for segment in segments] != ends[:-1] or ends[-1] != layers:
-        raise WorkbookError(
-            f"segments {', '.join(map(str, segments))}",
-            f"layers 0 to {layers - 1}, each once, in order",
-            "solve for the costs of this model",
-        )
+        expected = f"layers 0 to {layers - 1}, each once, in order"
+        raise WorkbookError(f"segments {', '.join(map(str, segments))}", expected, "solve for the costs of this model")
     return tuple(segments)
 
 
@@ -174,38 +168,26 @@ def _part(layer: nn.Module, name: str) -> nn.Module:
         if isinstance(getattr(layer, known, None), nn.Module):
             return getattr(layer, known)
     children = ", ".join(child for child, _ in layer.named_children()) or "no children"
-    raise WorkbookError(
-        f"{type(layer).__name__} has no {name}: it has {children}",
-        "a layer with attention and mlp",
-        "use a policy for whole layers, such as full",
-    )
+    what = f"{type(layer).__name__} has no {name}: it has {children}"
+    raise WorkbookError(what, "a layer with attention and mlp", "use a policy for whole layers, such as full")
 
 
 def _require_full(segment: Segment) -> None:
     if segment.how != "full":
-        raise WorkbookError(
-            f"a segment of {segment.stop - segment.start} layers under {segment.how!r}",
-            "'full', the only policy of several layers together",
-            "make a segment of each layer",
-        )
+        what = f"a segment of {segment.stop - segment.start} layers under {segment.how!r}"
+        raise WorkbookError(what, "'full', the only policy of several layers together", "make a segment of each layer")
 
 
 def _require_no_cache(args: tuple, kwargs: dict) -> None:
     if any(hasattr(value, "get_seq_length") for value in (*args, *kwargs.values())):
-        raise WorkbookError(
-            "a KV cache in a layer that is run twice: its tokens would be appended twice",
-            "a training step without one",
-            "call the model with use_cache=False",
-        )
+        what = "a KV cache in a layer that is run twice: its tokens would be appended twice"
+        raise WorkbookError(what, "a training step without one", "call the model with use_cache=False")
 
 
 def _require_tensor(hidden: object) -> None:
     if not isinstance(hidden, Tensor):
-        raise WorkbookError(
-            f"a layer that returns a {type(hidden).__name__}",
-            "layers that pass one tensor on",
-            "use a policy of single layers, such as full",
-        )
+        do = "use a policy of single layers, such as full"
+        raise WorkbookError(f"a layer that returns a {type(hidden).__name__}", "layers that pass one tensor on", do)
 
 
 # The engines: PyTorch's, selective or not, and offload by saved-tensor hooks.

@@ -63,11 +63,8 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
     """
     edges, needs = _prepared(layers, head_bytes)
     if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, (int, float)) or not budget_bytes >= needs[0]:
-        raise WorkbookError(
-            f"a budget of {budget_bytes!r} bytes",
-            f"at least {needs[0]:,}: no plan needs less",
-            f"pass budget_bytes={needs[0]}, or make the micro-batch smaller",
-        )
+        do = f"pass budget_bytes={needs[0]}, or make the micro-batch smaller"
+        raise WorkbookError(f"a budget of {budget_bytes!r} bytes", f"at least {needs[0]:,}: no plan needs less", do)
     enough_flops = _uniform_flops(layers, budget_bytes, head_bytes)
     fronts: list[list[_Path]] = [[] for _ in range(len(layers) + 1)]
     fronts[0] = [_Path(0, 0)]

@@ -89,11 +89,8 @@ class EvictingLayer(KVLayer):
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         scored = 0 if self.scores is None else self.scores.shape[2]
         if scored < self.kept(1):
-            raise WorkbookError(
-                "an evicting cache that sees no attention weights",
-                "a model with eager attention",
-                'call model.set_attn_implementation("eager"), then cache_of(model, ...)',
-            )
+            do = 'call model.set_attn_implementation("eager"), then cache_of(model, ...)'
+            raise WorkbookError("an evicting cache that sees no attention weights", "a model with eager attention", do)
         self.keys, self.values = joined(self.keys, keys), joined(self.values, values)
         if self.scores is None:
             self.scores = keys.new_zeros((*keys.shape[:2], 0), dtype=torch.float32)

@@ -38,9 +38,8 @@ def cache_of(
     """
     plan = plan_of(name, **numbers)
     if not hasattr(model, "config"):
-        raise WorkbookError(
-            f"a model of type {type(model).__name__}", "a causal language model of Transformers", "pass load().model"
-        )
+        expected = "a causal language model of Transformers"
+        raise WorkbookError(f"a model of type {type(model).__name__}", expected, "pass load().model")
     padding = None if attention_mask is None else _padding(attention_mask)
     if plan.kind == "heavy":
         _require_eager(model)
@@ -78,21 +77,17 @@ def _padding(attention_mask: Tensor) -> Tensor:
     """Padding tokens on the left of each row."""
     on_left = attention_mask.cumsum(-1) == 0
     if attention_mask.dim() != 2 or not torch.equal(on_left, attention_mask == 0) or on_left.all(-1).any():
-        raise WorkbookError(
-            f"an attention mask of shape {list(attention_mask.shape)} with padding elsewhere",
-            "[rows, tokens], zeros on the left and ones on the right, at least a one",
-            'tokenize with padding_side="left"',
-        )
+        what = f"an attention mask of shape {list(attention_mask.shape)} with padding elsewhere"
+        expected = "[rows, tokens], zeros on the left and ones on the right, at least a one"
+        raise WorkbookError(what, expected, 'tokenize with padding_side="left"')
     return on_left.sum(-1)
 
 
 def _require_eager(model: PreTrainedModel) -> None:
     if model.config._attn_implementation != "eager":
-        raise WorkbookError(
-            f"eviction by attention score with {model.config._attn_implementation!r} attention",
-            "eager attention: the others never make the scores",
-            'call model.set_attn_implementation("eager") first',
-        )
+        what = f"eviction by attention score with {model.config._attn_implementation!r} attention"
+        expected = "eager attention: the others never make the scores"
+        raise WorkbookError(what, expected, 'call model.set_attn_implementation("eager") first')
 
 
 def transformers_cache(model: PreTrainedModel, name: str, max_tokens: int = 0, **options: int) -> Cache:
@@ -107,17 +102,14 @@ def transformers_cache(model: PreTrainedModel, name: str, max_tokens: int = 0, *
         raise unknown_name("Transformers cache", name, TRANSFORMERS_CACHES)
     if name in ("dynamic", "offloaded"):
         if name == "offloaded" and not torch.cuda.is_available():
-            raise WorkbookError(
-                "Transformers' offloaded cache on this machine",
-                "a CUDA device: it uses its streams",
-                'use cache_of(model, "offloaded"), which runs anywhere',
-            )
+            expected = "a CUDA device: it uses its streams"
+            do = 'use cache_of(model, "offloaded"), which runs anywhere'
+            raise WorkbookError("Transformers' offloaded cache on this machine", expected, do)
         return DynamicCache(config=model.config, offloading=name == "offloaded")
     if name == "static":
         if max_tokens < 1:
-            raise WorkbookError(
-                "a static cache without a length", "the tokens of prompt and answer", "pass max_tokens=512"
-            )
+            expected = "the tokens of prompt and answer"
+            raise WorkbookError("a static cache without a length", expected, "pass max_tokens=512")
         return StaticCache(config=model.config, max_cache_len=max_tokens)
     return _quantized(model, name, options)
 
@@ -125,16 +117,11 @@ def transformers_cache(model: PreTrainedModel, name: str, max_tokens: int = 0, *
 def _quantized(model: PreTrainedModel, backend: str, options: dict[str, int]) -> Cache:
     package = BACKENDS.get(backend)
     if package and importlib.util.find_spec(package.partition(".")[0]) is None:
-        raise WorkbookError(
-            f"the {backend} backend of QuantizedCache is not installed",
-            f"the package {package}",
-            'use cache_of(model, "int4"), or install the package',
-        )
+        do = 'use cache_of(model, "int4"), or install the package'
+        raise WorkbookError(f"the {backend} backend of QuantizedCache is not installed", f"the package {package}", do)
     try:
         return QuantizedCache(backend, model.config, **options)
     except (ValueError, TypeError) as error:  # a model with windows, an option it has not, no such backend yet
-        raise WorkbookError(
-            f"QuantizedCache({backend!r}): {str(error).splitlines()[0]}",
-            "a model with full attention only, and options of that backend",
-            'use cache_of(model, "int4")',
-        ) from None
+        expected = "a model with full attention only, and options of that backend"
+        do = 'use cache_of(model, "int4")'
+        raise WorkbookError(f"QuantizedCache({backend!r}): {str(error).splitlines()[0]}", expected, do) from None

@@ -69,23 +69,17 @@ class KVLayer(CacheLayerMixin):
 
     def _refuse_gradients_and_other_rows(self, key_states: Tensor) -> None:
         if key_states.requires_grad:  # kept, they would keep the graph of every step
-            raise WorkbookError(
-                "keys and values that require gradients", "inference", "put the call under torch.no_grad()"
-            )
+            do = "put the call under torch.no_grad()"
+            raise WorkbookError("keys and values that require gradients", "inference", do)
         rows = len(key_states) if self.padding is None else len(self.padding)
         if {len(key_states)} != {rows, self.rows or rows}:  # one row would broadcast over all rows without a word
-            raise WorkbookError(
-                f"{len(key_states)} sequences for a cache of {self.rows or rows}",
-                "the same rows each time",
-                "make a new cache for a new batch",
-            )
+            what = f"{len(key_states)} sequences for a cache of {self.rows or rows}"
+            raise WorkbookError(what, "the same rows each time", "make a new cache for a new batch")
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise WorkbookError(
-            f"{type(self).__name__} cannot reorder, repeat or take back tokens",
-            "greedy decoding or sampling, one cache per batch",
-            "leave num_beams and assistants out, or use Transformers' DynamicCache",
-        )
+        expected = "greedy decoding or sampling, one cache per batch"
+        do = "leave num_beams and assistants out, or use Transformers' DynamicCache"
+        raise WorkbookError(f"{type(self).__name__} cannot reorder, repeat or take back tokens", expected, do)
 
     reorder_cache = crop = batch_repeat_interleave = batch_select_indices = _refuse
 
@@ -147,17 +141,12 @@ class StaticLayer(KVLayer):
         """Asked before anything is written, so that the cache is still good for what it holds."""
         if end > self.max_tokens:
             taken, new = self.seen, end - self.seen
-            raise WorkbookError(
-                f"StaticCache full: {self.max_tokens} positions, {taken} of them taken, and {new} more came",
-                f"at most {self.max_tokens - taken} more",
-                f"pass max_tokens={end} or more (prompt and answer), or generate fewer tokens",
-            )
+            what = f"StaticCache full: {self.max_tokens} positions, {taken} of them taken, and {new} more came"
+            do = f"pass max_tokens={end} or more (prompt and answer), or generate fewer tokens"
+            raise WorkbookError(what, f"at most {self.max_tokens - taken} more", do)
         if self.batch and rows > self.batch:
-            raise WorkbookError(
-                f"StaticCache holds {self.batch} sequences, and {rows} came",
-                f"at most {self.batch}",
-                f"pass batch={rows}, or serve them in turns",
-            )
+            what = f"StaticCache holds {self.batch} sequences, and {rows} came"
+            raise WorkbookError(what, f"at most {self.batch}", f"pass batch={rows}, or serve them in turns")
 
 
 def joined(first: Tensor | None, second: Tensor) -> Tensor:

@@ -59,15 +59,11 @@ def _scale(projection: nn.Linear, width: int, pairs: Sequence[int], factor: floa
 def _check(model: PreTrainedModel, attentions: Sequence[Any], factor: float, pairs: Sequence[int]) -> None:
     shaped = attentions and all(type(getattr(each, "k_proj", None)) is nn.Linear for each in attentions)
     if not shaped or hasattr(attentions[0], "k_norm"):
-        raise WorkbookError(
-            f"outlier keys in a {type(model).__name__}",
-            "a Llama-shaped model of plain linear layers, with no norm between them and the product",
-            "plant them in load().model",
-        )
+        expected = "a Llama-shaped model of plain linear layers, with no norm between them and the product"
+        raise WorkbookError(f"outlier keys in a {type(model).__name__}", expected, "plant them in load().model")
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
         raise WorkbookError(f"factor is {factor!r}", "a positive number", "pass factor=10")
     count = attentions[0].head_dim // 2
     if not pairs or not all(isinstance(pair, int) and 0 <= pair < count for pair in pairs):
-        raise WorkbookError(
-            f"pairs is {pairs!r}", f"numbers of rotary pairs, from 0 and below {count}", "pass pairs=(1,)"
-        )
+        expected = f"numbers of rotary pairs, from 0 and below {count}"
+        raise WorkbookError(f"pairs is {pairs!r}", expected, "pass pairs=(1,)")

@@ -65,15 +65,11 @@ class CachePlan:
             least = 0 if name in MAY_BE_ZERO or (name == "batch" and not self.batch) else 1
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise WorkbookError(
-                    f"{name} of a {self.kind} cache is {value!r}",
-                    f"a whole number from {least} up",
-                    f"pass {name}={max(least, 1)} or more",
-                )
+                what = f"{name} of a {self.kind} cache is {value!r}"
+                raise WorkbookError(what, f"a whole number from {least} up", f"pass {name}={max(least, 1)} or more")
         if self.bits and self.group % 4:
-            raise WorkbookError(
-                f"groups of {self.group} values", "a multiple of 4, so that 2-bit codes fill bytes", "pass group=32"
-            )
+            expected = "a multiple of 4, so that 2-bit codes fill bytes"
+            raise WorkbookError(f"groups of {self.group} values", expected, "pass group=32")
 
     @property
     def bits(self) -> int:
@@ -92,30 +88,22 @@ def plan_of(name: str | CachePlan, **numbers: int) -> CachePlan:
     """
     if isinstance(name, CachePlan):
         if numbers:
-            raise WorkbookError(
-                "a CachePlan and numbers beside it",
-                "one or the other",
-                f"use dataclasses.replace(plan, {next(iter(numbers))}=...)",
-            )
+            do = f"use dataclasses.replace(plan, {next(iter(numbers))}=...)"
+            raise WorkbookError("a CachePlan and numbers beside it", "one or the other", do)
         return name
     kind, keys, written = _read(name)
     both = [number for number in numbers if number in written]
     foreign = [number for number in numbers if number not in NUMBERS[kind]]
     if both or foreign:
-        raise WorkbookError(
-            f"{(both + foreign)[0]}={numbers[(both + foreign)[0]]!r} beside {name!r}",
-            f"of {', '.join(NUMBERS[kind]) or 'nothing'}, what the name does not say",
-            "leave it out of one of the two" if both else "leave it out",
-        )
+        expected = f"of {', '.join(NUMBERS[kind]) or 'nothing'}, what the name does not say"
+        do = "leave it out of one of the two" if both else "leave it out"
+        raise WorkbookError(f"{(both + foreign)[0]}={numbers[(both + foreign)[0]]!r} beside {name!r}", expected, do)
     given = written | numbers
     missing = [number for number in NEEDED.get(kind, ()) if number not in given]
     if missing:
         example = next(each for each in EXAMPLES if each.startswith(kind))
-        raise WorkbookError(
-            f"a {kind} cache without {' and '.join(missing)}",
-            f"a name such as {example!r}",
-            f"write {example!r}, or pass {missing[0]}=128",
-        )
+        do = f"write {example!r}, or pass {missing[0]}=128"
+        raise WorkbookError(f"a {kind} cache without {' and '.join(missing)}", f"a name such as {example!r}", do)
     return CachePlan(kind, keys=keys, **given)
 
 

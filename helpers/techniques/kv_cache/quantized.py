@@ -44,11 +44,8 @@ class PackedStates(Stored):
         low = groups.amin(-1, keepdim=True).to(SCALE)
         step = ((groups.amax(-1, keepdim=True) - low) / (2**bits - 1)).to(SCALE)
         if not (low.isfinite() & step.isfinite()).all():
-            raise WorkbookError(
-                "keys or values that FP16 scales cannot reach",
-                "finite numbers below 65,504",
-                "look for the layer that overflows, or keep this cache in full precision",
-            )
+            do = "look for the layer that overflows, or keep this cache in full precision"
+            raise WorkbookError("keys or values that FP16 scales cannot reach", "finite numbers below 65,504", do)
         step = step.where(step > 0, 1)  # a constant group, or one flatter than FP16 can say: all codes are 0
         codes = ((groups - low.float()) / step.float()).round().clamp(0, 2**bits - 1).to(torch.uint8)
         return cls(pack(codes, bits), low, step, groups.shape, bits, per, states.dtype)

@@ -101,11 +101,8 @@ def _positions(plan: CachePlan, context: int) -> int:
     """Positions that a layer has memory for after `context` tokens."""
     if plan.kind == "static":
         if context > plan.max_tokens:
-            raise WorkbookError(
-                f"{context} tokens in a static cache of {plan.max_tokens}",
-                f"up to {plan.max_tokens}",
-                f"pass max_tokens={context}",
-            )
+            what = f"{context} tokens in a static cache of {plan.max_tokens}"
+            raise WorkbookError(what, f"up to {plan.max_tokens}", f"pass max_tokens={context}")
         return plan.max_tokens
     if plan.kind == "window":
         return min(context, plan.window + plan.sinks)

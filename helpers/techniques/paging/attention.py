@@ -166,11 +166,9 @@ def paged_attention(
     """An attention function of Transformers: the new keys and values go to the pool, then the queries look there."""
     strange = [name for name in ("softcap", "s_aux") if others.get(name) is not None]
     if paged is None or strange:
-        raise WorkbookError(
-            f"paged attention in {type(module).__name__}" + (f" with {strange[0]}" if strange else ""),
-            "a model of Transformers that hands keyword arguments on to plain softmax attention",
-            "try a Llama, Qwen, Mistral or GPT-2",
-        )
+        what = f"paged attention in {type(module).__name__}" + (f" with {strange[0]}" if strange else "")
+        expected = "a model of Transformers that hands keyword arguments on to plain softmax attention"
+        raise WorkbookError(what, expected, "try a Llama, Qwen, Mistral or GPT-2")
     layer = cast(int, module.layer_idx)
     paged.pool.write(layer, key, value, paged.where.slots(query.shape[2]))
     keys, values = paged.pool.layers[layer]

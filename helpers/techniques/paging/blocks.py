@@ -261,11 +261,8 @@ def positive(name: str, value: object, least: int = 1) -> int:
 
 def known(sequence: Hashable, among: Container[Hashable]) -> None:
     if sequence not in among:
-        raise WorkbookError(
-            f"sequence {sequence!r} holds nothing here",
-            "one that was appended to, and not released",
-            "append first; release once",
-        )
+        expected = "one that was appended to, and not released"
+        raise WorkbookError(f"sequence {sequence!r} holds nothing here", expected, "append first; release once")
 
 
 def new_sequence(sequence: Hashable, among: Container[Hashable]) -> None:

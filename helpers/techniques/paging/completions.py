@@ -83,9 +83,7 @@ def refusal(model: PreTrainedModel, manager: BlockManager, asked: Completion, sa
         allowed = f"at most {limit}, the model's context"
         return WorkbookError(f"{named} comes to {tokens} tokens", allowed, "shorten the prompt or the answer")
     if tokens > room:
-        return WorkbookError(
-            f"{named} comes to {tokens} tokens: 0 such users fit in the pool",
-            f"at most {room} tokens, {manager.blocks} blocks of {manager.block_size}",
-            f"give the engine {manager.blocks_for(tokens)} blocks or more",
-        )
+        expected = f"at most {room} tokens, {manager.blocks} blocks of {manager.block_size}"
+        do = f"give the engine {manager.blocks_for(tokens)} blocks or more"
+        return WorkbookError(f"{named} comes to {tokens} tokens: 0 such users fit in the pool", expected, do)
     return None

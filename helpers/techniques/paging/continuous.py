@@ -48,19 +48,13 @@ def transformers_batch(
             if result is not None and result.is_finished():
                 results[result.request_id] = result
             elif result is None and not manager.is_running():
-                raise WorkbookError(
-                    "Transformers' engine stopped",
-                    f"{len(names)} answers, not {len(results)}",
-                    "read its log; give it more blocks",
-                )
+                expected = f"{len(names)} answers, not {len(results)}"
+                raise WorkbookError("Transformers' engine stopped", expected, "read its log; give it more blocks")
     return [_tokens(results[name]) for name in names]
 
 
 def _tokens(result: Any) -> list[int]:
     if result.error is not None:
-        raise WorkbookError(
-            f"Transformers' engine gave up {result.request_id}: {result.error}",
-            "a request that its pool holds",
-            "pass more blocks",
-        )
+        what = f"Transformers' engine gave up {result.request_id}: {result.error}"
+        raise WorkbookError(what, "a request that its pool holds", "pass more blocks")
     return list(result.generated_tokens)

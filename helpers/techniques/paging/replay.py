@@ -157,11 +157,8 @@ class Replay:
         longest = max((request.tokens for request in self.trace.requests), default=0)
         room, needed = self.blocks * self.block_size, self.trace.max_tokens if self.policy == "contiguous" else longest
         if needed > room:
-            raise WorkbookError(
-                f"a pool of {room} tokens for a request of {needed}",
-                f"at least {needed}",
-                f"pass blocks={-(-needed // self.block_size)} or more",
-            )
+            do = f"pass blocks={-(-needed // self.block_size)} or more"
+            raise WorkbookError(f"a pool of {room} tokens for a request of {needed}", f"at least {needed}", do)
 
 
 def waste_of(

@@ -38,11 +38,8 @@ class VllmPool:
 
     def __post_init__(self) -> None:
         if not 0 < self.gpu_memory_utilization <= 1:
-            raise WorkbookError(
-                f"gpu_memory_utilization is {self.gpu_memory_utilization!r}",
-                "a share above 0, at most 1",
-                "pass gpu_memory_utilization=0.9",
-            )
+            what = f"gpu_memory_utilization is {self.gpu_memory_utilization!r}"
+            raise WorkbookError(what, "a share above 0, at most 1", "pass gpu_memory_utilization=0.9")
         positive("total_bytes", self.total_bytes)
         positive("block_size", self.block_size)
         for name in ("weight_bytes", "non_torch_bytes", "peak_activation_bytes"):
@@ -83,17 +80,11 @@ def block_bytes(model: ModelShape, block_size: int = 16, ranks: int = 1, value_b
     for layer in model.layers:
         heads = layer.attention.kv_heads
         if layer.attention.mla or layer.attention.window is not None:
-            raise WorkbookError(
-                f"blocks of {model.name}, with a latent or a window",
-                "full attention in every layer",
-                "ask model.kv_values(context) for its bytes",
-            )
+            what = f"blocks of {model.name}, with a latent or a window"
+            raise WorkbookError(what, "full attention in every layer", "ask model.kv_values(context) for its bytes")
         if heads % ranks and ranks % heads:
-            raise WorkbookError(
-                f"{heads} key heads over {ranks} ranks",
-                "a number that divides them, or a multiple",
-                f"pass ranks={heads}",
-            )
+            expected = "a number that divides them, or a multiple"
+            raise WorkbookError(f"{heads} key heads over {ranks} ranks", expected, f"pass ranks={heads}")
         values += 2 * max(1, heads // ranks) * layer.attention.head_dim
     return block_size * values * value_bytes
 

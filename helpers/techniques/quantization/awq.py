@@ -84,11 +84,8 @@ def clip_weight(weight: Tensor, hessian: Tensor, grid: Grid, most: float = 0.5) 
     group's own part of the output, for which the diagonal blocks of `hessian` are enough. It never widens a range.
     """
     if grid.group == TENSOR:
-        raise WorkbookError(
-            "clipping with one scale for the whole tensor",
-            "a grid with groups, or group='row'",
-            "pass clip=False, or Grid(bits, group=64)",
-        )
+        do = "pass clip=False, or Grid(bits, group=64)"
+        raise WorkbookError("clipping with one scale for the whole tensor", "a grid with groups, or group='row'", do)
     require_hessian(hessian, require_finite(weight).shape[-1])
     groups = grid.blocks(weight).float()
     size = groups.shape[-1]

@@ -37,11 +37,8 @@ class InputStatistics:
         """Count x [..., inputs]."""
         x = x.detach().reshape(-1, x.shape[-1]).float()
         if not x.isfinite().all():
-            raise WorkbookError(
-                "activations that are not finite",
-                "finite inputs to every linear layer",
-                "load the model in BF16 or FP32: FP16 overflows at 65,504",
-            )
+            do = "load the model in BF16 or FP32: FP16 overflows at 65,504"
+            raise WorkbookError("activations that are not finite", "finite inputs to every linear layer", do)
         self.tokens += len(x)
         self._products += x.T @ x
         self._abs_sum += x.abs().sum(0)
@@ -65,28 +62,19 @@ class InputStatistics:
 
     def _counted(self) -> int:
         if not self.tokens:
-            raise WorkbookError(
-                "no calibration tokens",
-                "inputs added before a mean is asked for",
-                "call add(x), or take what CalibrationStep.observe() returns",
-            )
+            do = "call add(x), or take what CalibrationStep.observe() returns"
+            raise WorkbookError("no calibration tokens", "inputs added before a mean is asked for", do)
         return self.tokens
 
 
 def require_hessian(hessian: Tensor, columns: int) -> Tensor:
     """`hessian` itself; WorkbookError unless it could be E[x xᵀ] of a layer of that many inputs."""
     if hessian.shape != (columns, columns):
-        raise WorkbookError(
-            f"a Hessian of shape {list(hessian.shape)} for rows of {columns} values",
-            f"[{columns}, {columns}]",
-            "collect it from this layer's own inputs",
-        )
+        what = f"a Hessian of shape {list(hessian.shape)} for rows of {columns} values"
+        raise WorkbookError(what, f"[{columns}, {columns}]", "collect it from this layer's own inputs")
     if not hessian.isfinite().all() or (hessian.diagonal() < 0).any():
-        raise WorkbookError(
-            "a Hessian that is no sum of squares",
-            "finite, with no negative diagonal",
-            "collect it with CalibrationStep.observe()",
-        )
+        do = "collect it with CalibrationStep.observe()"
+        raise WorkbookError("a Hessian that is no sum of squares", "finite, with no negative diagonal", do)
     return hessian
 
 
@@ -162,11 +150,8 @@ def decoder_layers(model: nn.Module) -> dict[str, nn.Module]:
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return {f"{name}.{index}": layer for index, layer in enumerate(module)}
-    raise WorkbookError(
-        f"{type(model).__name__} has no list of decoder layers",
-        "a Transformers decoder such as Llama",
-        "pass the model itself, with its config",
-    )
+    what = f"{type(model).__name__} has no list of decoder layers"
+    raise WorkbookError(what, "a Transformers decoder such as Llama", "pass the model itself, with its config")
 
 
 @torch.no_grad()
@@ -199,10 +184,7 @@ def _require_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
         for batch in batches
     ]
     if not good or not all(good):
-        raise WorkbookError(
-            "calibration batches that are not token ids",
-            "tensors of ids [sequences, tokens]",
-            "pass batches=[ids[:8], ids[8:16]]",
-        )
+        expected = "tensors of ids [sequences, tokens]"
+        raise WorkbookError("calibration batches that are not token ids", expected, "pass batches=[ids[:8], ids[8:16]]")
     if model.training:
         raise WorkbookError("a model in training mode", "no dropout while calibrating", "call model.eval() first")

@@ -63,9 +63,8 @@ def from_folder(folder: str | Path, bits: int = 4, double_quant: bool = True, **
     """
     _package("bitsandbytes")
     if not (Path(folder) / "config.json").is_file():
-        raise WorkbookError(
-            f"{folder} holds no config.json", "a folder written by model.save_pretrained", "save the model there first"
-        )
+        expected = "a folder written by model.save_pretrained"
+        raise WorkbookError(f"{folder} holds no config.json", expected, "save the model there first")
     _require_four_or_eight(bits)
     transformers = _package("transformers")
     _require_known(config, transformers.BitsAndBytesConfig)
@@ -93,11 +92,9 @@ def torchao_weights(model: nn.Module, bits: int = 8, group: int = 128) -> nn.Mod
     try:
         quantization.quantize_(model, chosen, filter_fn=lambda module, name: id(module) in inside)
     except ImportError as missing:
-        raise WorkbookError(
-            f"torchao's int{bits} does not run here: {missing}",
-            "a GPU, and the package that it names",
-            "pass bits=8, or use bitsandbytes_4bit",
-        ) from None
+        expected = "a GPU, and the package that it names"
+        do = "pass bits=8, or use bitsandbytes_4bit"
+        raise WorkbookError(f"torchao's int{bits} does not run here: {missing}", expected, do) from None
     return model
 
 
@@ -118,11 +115,8 @@ def _require_whole_blocks(linear: nn.Linear) -> None:
     """bitsandbytes 0.50 on CPU decodes a row of 96 values with the wrong scales, and asserts on 48 rows."""
     shape = [linear.out_features, linear.in_features]
     if linear.weight.device.type == "cpu" and (shape[0] % 32 or shape[1] % 64):
-        raise WorkbookError(
-            f"a weight of shape {shape} in bitsandbytes' 4 bits on CPU",
-            "rows that 32 divides, of values that 64 divides",
-            "use NF4Linear, or a GPU",
-        )
+        what = f"a weight of shape {shape} in bitsandbytes' 4 bits on CPU"
+        raise WorkbookError(what, "rows that 32 divides, of values that 64 divides", "use NF4Linear, or a GPU")
 
 
 def _empty(kind: type[nn.Module], linear: nn.Linear, **how: Any) -> nn.Module:
@@ -145,8 +139,5 @@ def _package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise WorkbookError(
-            f"{package} cannot be imported: {error}",
-            f"the {package} package",
-            f"pip install --no-deps {package}, then restart the kernel",
-        ) from None
+        do = f"pip install --no-deps {package}, then restart the kernel"
+        raise WorkbookError(f"{package} cannot be imported: {error}", f"the {package} package", do) from None

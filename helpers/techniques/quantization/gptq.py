@@ -83,11 +83,8 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     damped = hessian + torch.diag(damping * hessian.diagonal().mean().expand(len(hessian)))
     lower, failed = torch.linalg.cholesky_ex(damped)
     if failed:
-        raise WorkbookError(
-            "a Hessian that is not positive definite",
-            "damping that outweighs rounding in it",
-            f"pass damping={max(10 * damping, 0.01):g}, or calibrate on more tokens",
-        )
+        do = f"pass damping={max(10 * damping, 0.01):g}, or calibrate on more tokens"
+        raise WorkbookError("a Hessian that is not positive definite", "damping that outweighs rounding in it", do)
     return torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
 
 
@@ -117,11 +114,8 @@ def _replace(scales: GridScales, group: int, found: GridScales) -> None:
 def _checked(weight: Tensor, hessian: Tensor, grid: Grid, damping: float, block: int) -> tuple[Tensor, Tensor]:
     """FP32 copies to work on."""
     if damping < 0 or block < 1:
-        raise WorkbookError(
-            f"damping={damping}, block={block}",
-            "damping from 0 up, at least one column in a block",
-            "pass damping=0.01, block=128",
-        )
+        expected = "damping from 0 up, at least one column in a block"
+        raise WorkbookError(f"damping={damping}, block={block}", expected, "pass damping=0.01, block=128")
     grid.blocks(weight)  # refuses a shape that the grid cannot hold; grid.scales will refuse NaN
     require_hessian(hessian, weight.shape[1])
     return weight.detach().to(torch.float32, copy=True), hessian.detach().to(weight.device, torch.float32, copy=True)

@@ -50,15 +50,11 @@ class Grid:
             raise WorkbookError(f"bits is {self.bits!r}", "a whole number from 2 to 8", "pass bits=4")
         whole = isinstance(self.group, int) and not isinstance(self.group, bool) and self.group >= 1
         if not whole and self.group not in (TENSOR, ROW):
-            raise WorkbookError(
-                f"group is {self.group!r}", "values per scale, from 1 up, or 'row', or 'tensor'", "pass group=64"
-            )
+            expected = "values per scale, from 1 up, or 'row', or 'tensor'"
+            raise WorkbookError(f"group is {self.group!r}", expected, "pass group=64")
         if self.scale_dtype not in SCALE_DTYPES:
-            raise WorkbookError(
-                f"scale_dtype is {self.scale_dtype!r}",
-                ", ".join(map(str, SCALE_DTYPES)),
-                "pass scale_dtype=torch.float16",
-            )
+            expected = ", ".join(map(str, SCALE_DTYPES))
+            raise WorkbookError(f"scale_dtype is {self.scale_dtype!r}", expected, "pass scale_dtype=torch.float16")
 
     def group_size(self, rows: int, columns: int) -> int:
         """Values that share a scale in a weight [rows, columns]."""
@@ -112,11 +108,8 @@ class Grid:
             return require_matrix(weight).reshape(1, 1, -1)
         size = self.group_size(*require_matrix(weight).shape)
         if size > weight.shape[1] or weight.shape[1] % size:
-            raise WorkbookError(
-                f"groups of {size} in rows of {weight.shape[1]} values",
-                "a group that divides the row",
-                "pass a divisor, or group='row'",
-            )
+            what = f"groups of {size} in rows of {weight.shape[1]} values"
+            raise WorkbookError(what, "a group that divides the row", "pass a divisor, or group='row'")
         return weight.reshape(weight.shape[0], -1, size)
 
     def _kept(self, scale: Tensor) -> Tensor:
@@ -126,40 +119,28 @@ class Grid:
         """
         kept = scale.to(self.scale_dtype)
         if not kept.isfinite().all():
-            raise WorkbookError(
-                f"a scale of {scale.max():g} in {self.scale_dtype}",
-                "a finite scale",
-                "keep scales in torch.float32, and weights below 1e38",
-            )
+            do = "keep scales in torch.float32, and weights below 1e38"
+            raise WorkbookError(f"a scale of {scale.max():g} in {self.scale_dtype}", "a finite scale", do)
         return torch.where(kept == 0, torch.ones_like(kept), kept)
 
 
 def require_matrix(weight: Tensor) -> Tensor:
     """`weight` itself; WorkbookError unless it is [rows, columns], with something in it."""
     if weight.dim() != 2 or not weight.numel():
-        raise WorkbookError(
-            f"a weight of shape {list(weight.shape)}",
-            "[rows, columns], neither of them 0",
-            "pass one linear layer's weight",
-        )
+        expected = "[rows, columns], neither of them 0"
+        raise WorkbookError(f"a weight of shape {list(weight.shape)}", expected, "pass one linear layer's weight")
     return weight
 
 
 def require_finite(weight: Tensor) -> Tensor:
     """`weight` itself; WorkbookError if it holds NaN or infinity, which one scale would spread over its group."""
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        raise WorkbookError(
-            f"a weight of type {getattr(weight, 'dtype', type(weight).__name__)}",
-            "a tensor in floating point",
-            "pass the weight before it was quantized",
-        )
+        what = f"a weight of type {getattr(weight, 'dtype', type(weight).__name__)}"
+        raise WorkbookError(what, "a tensor in floating point", "pass the weight before it was quantized")
     bad = int((~weight.isfinite()).sum())
     if bad:
-        raise WorkbookError(
-            f"{bad:,} of {weight.numel():,} weights are NaN or infinite",
-            "finite numbers",
-            "look for the layer that overflowed before quantizing it",
-        )
+        do = "look for the layer that overflowed before quantizing it"
+        raise WorkbookError(f"{bad:,} of {weight.numel():,} weights are NaN or infinite", "finite numbers", do)
     return weight
 
 

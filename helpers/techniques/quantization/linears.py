@@ -104,11 +104,8 @@ def dense_linears(model: nn.Module, skip: tuple[str, ...] = (OUTPUT_HEAD,)) -> d
     found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     kept = {name: module for name, module in found.items() if not set(skip) & set(name.split("."))}
     if not kept:
-        raise WorkbookError(
-            f"{type(model).__name__} has no linear layer to replace",
-            "torch.nn.Linear modules",
-            "pass a dense model (GPT-2's Conv1D is not nn.Linear), and check `skip`",
-        )
+        do = "pass a dense model (GPT-2's Conv1D is not nn.Linear), and check `skip`"
+        raise WorkbookError(f"{type(model).__name__} has no linear layer to replace", "torch.nn.Linear modules", do)
     return kept
 
 

@@ -96,9 +96,8 @@ class NF4Tensor(Stored):
     def of(cls, weight: Tensor, double_quant: bool = True, block: int = 64) -> NF4Tensor:
         """`weight` (FP32, FP16, BF16) quantized. WorkbookError where it is empty or not finite."""
         if not require_finite(weight).numel() or block not in BLOCKS:
-            raise WorkbookError(
-                f"{weight.numel()} values in blocks of {block!r}", f"1 or more, in blocks of {BLOCKS}", "use block=64"
-            )
+            expected = f"1 or more, in blocks of {BLOCKS}"
+            raise WorkbookError(f"{weight.numel()} values in blocks of {block!r}", expected, "use block=64")
         scaled, absmax = _blocks(weight.reshape(-1).float(), block)
         codes = nearest(scaled, NF4_LEVELS)
         packed = pack(F.pad(codes, (0, len(codes) % 2), value=ZERO_CODE), bits=4)

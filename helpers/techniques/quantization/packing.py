@@ -33,11 +33,8 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     """
     _require_width(bits)
     if codes.dtype != torch.uint8 or (codes.numel() and int(codes.max()) >= 2**bits):
-        raise WorkbookError(
-            f"codes in {codes.dtype}, up to {int(codes.max()) if codes.numel() else 'none'}",
-            f"uint8 from 0 to {2**bits - 1}",
-            "shift signed codes up, and check `bits`",
-        )
+        what = f"codes in {codes.dtype}, up to {int(codes.max()) if codes.numel() else 'none'}"
+        raise WorkbookError(what, f"uint8 from 0 to {2**bits - 1}", "shift signed codes up, and check `bits`")
     per_byte = 8 // bits
     lanes = F.pad(codes.reshape(-1), (0, -codes.numel() % per_byte)).reshape(-1, per_byte)
     packed = torch.zeros(len(lanes), dtype=torch.uint8, device=codes.device)
@@ -51,11 +48,8 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     _require_width(bits)
     per_byte = 8 // bits
     if packed.dtype != torch.uint8 or not 0 <= count <= packed.numel() * per_byte:
-        raise WorkbookError(
-            f"{count} codes of {bits} bits in {packed.numel()} values of {packed.dtype}",
-            f"uint8, at most {packed.numel() * per_byte} codes",
-            "pass the count that was packed",
-        )
+        what = f"{count} codes of {bits} bits in {packed.numel()} values of {packed.dtype}"
+        raise WorkbookError(what, f"uint8, at most {packed.numel() * per_byte} codes", "pass the count that was packed")
     shifts = torch.arange(8 - bits, -1, -bits, dtype=torch.uint8, device=packed.device)
     codes = (packed.reshape(-1, 1) >> shifts) & (2**bits - 1)
     return codes.reshape(-1)[:count]
@@ -64,9 +58,8 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
 def require_dtype(what: str, tensor: Tensor | None, dtype: torch.dtype) -> None:
     """Refuse scales that were cast with the rest of a model: codes would stand for other values."""
     if tensor is not None and tensor.dtype != dtype:
-        raise WorkbookError(
-            f"{what} in {tensor.dtype}", f"{dtype}, as it was made", "call model.to(dtype) before quantizing, not after"
-        )
+        expected = f"{dtype}, as it was made"
+        raise WorkbookError(f"{what} in {tensor.dtype}", expected, "call model.to(dtype) before quantizing, not after")
 
 
 class Stored:
@@ -156,8 +149,5 @@ def _whole(zero: Tensor) -> Tensor:
 
 def _require_width(bits: int) -> None:
     if isinstance(bits, bool) or bits not in WIDTHS:
-        raise WorkbookError(
-            f"codes of {bits!r} bits do not fill a byte",
-            f"bits of {WIDTHS}",
-            "keep narrower codes in the next width: bits=storage_bits(3) is 4",
-        )
+        do = "keep narrower codes in the next width: bits=storage_bits(3) is 4"
+        raise WorkbookError(f"codes of {bits!r} bits do not fill a byte", f"bits of {WIDTHS}", do)

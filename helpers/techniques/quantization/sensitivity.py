@@ -71,11 +71,9 @@ def choose_bits(options: Options, byte_budget: int) -> BitPlan:
     """
     smallest = _smallest(options)
     if byte_budget < smallest:
-        raise WorkbookError(
-            f"a budget of {byte_budget:,} bytes",
-            f"at least {smallest:,}, every unit at its smallest",
-            f"pass byte_budget={smallest}, or measure a smaller width",
-        )
+        expected = f"at least {smallest:,}, every unit at its smallest"
+        do = f"pass byte_budget={smallest}, or measure a smaller width"
+        raise WorkbookError(f"a budget of {byte_budget:,} bytes", expected, do)
     front = [_Path(0, 0.0)]
     for choices in options.values():
         longer = (
@@ -108,11 +106,8 @@ def _smallest(options: Options) -> int:
     """The fewest bytes of any plan; an error for what could not be compared."""
     for name, choices in options.items():
         if not choices or not all(choice.nbytes >= 0 and abs(choice.loss) < float("inf") for choice in choices):
-            raise WorkbookError(
-                f"{name} has {list(choices)}",
-                "options of at least 0 bytes and a finite loss",
-                "leave out a width whose score is not a number",
-            )
+            do = "leave out a width whose score is not a number"
+            raise WorkbookError(f"{name} has {list(choices)}", "options of at least 0 bytes and a finite loss", do)
     if not options:
         raise WorkbookError("no units to choose for", "at least one", "pass what measure() returned")
     return sum(min(choice.nbytes for choice in choices) for choices in options.values())

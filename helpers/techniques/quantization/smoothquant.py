@@ -54,9 +54,8 @@ def smoothing_scale(max_input: Tensor, max_weight: Tensor, alpha: float = 0.5) -
     tensor([10.,  2.])
     """
     if not 0 <= alpha <= 1:
-        raise WorkbookError(
-            f"alpha is {alpha}", "a share from 0 (all in the activations) to 1 (all in the weights)", "pass alpha=0.5"
-        )
+        expected = "a share from 0 (all in the activations) to 1 (all in the weights)"
+        raise WorkbookError(f"alpha is {alpha}", expected, "pass alpha=0.5")
     floor = 1e-5  # a channel that is never fed, or never read
     x, w = max_input.detach().float().clamp(min=floor), max_weight.detach().float().clamp(min=floor)
     return x**alpha / w ** (1 - alpha)
@@ -74,11 +73,9 @@ def fold(producer: nn.Module, consumers: Sequence[nn.Linear], scale: Tensor) -> 
     found = producer(probe).float()
     if not torch.allclose(found, expected, rtol=1e-2, atol=1e-4 * float(expected.abs().amax())):
         _multiply(producer, scale)
-        raise WorkbookError(
-            f"{type(producer).__name__} does not scale with its weight",
-            "a norm that computes weight * x; Gemma's computes (1 + weight) * x",
-            "use a Llama, Mistral or Qwen model",
-        )
+        what = f"{type(producer).__name__} does not scale with its weight"
+        do = "use a Llama, Mistral or Qwen model"
+        raise WorkbookError(what, "a norm that computes weight * x; Gemma's computes (1 + weight) * x", do)
     for linear in consumers:
         linear.weight.mul_(scale)
 
@@ -88,9 +85,8 @@ def submodule(layer: nn.Module, name: str) -> Any:
     try:
         return layer.get_submodule(name)
     except AttributeError:
-        raise WorkbookError(
-            f"{type(layer).__name__} has no {name}", "a layer built like Llama's", "use a Llama, Mistral or Qwen model"
-        ) from None
+        do = "use a Llama, Mistral or Qwen model"
+        raise WorkbookError(f"{type(layer).__name__} has no {name}", "a layer built like Llama's", do) from None
 
 
 def _multiply(producer: nn.Module, factor: Tensor) -> None:

@@ -60,11 +60,8 @@ def engine_of(name: str, stage: int) -> Callable[..., Engine]:
 def join() -> torch.device:
     """Join the ranks that torchrun started; this rank's device."""
     if "RANK" not in os.environ or "LOCAL_RANK" not in os.environ:
-        raise WorkbookError(
-            "this process is not a rank",
-            "a start by torchrun, which starts them all",
-            "torchrun --standalone --nproc-per-node 4 -m helpers.techniques.zero",
-        )
+        do = "torchrun --standalone --nproc-per-node 4 -m helpers.techniques.zero"
+        raise WorkbookError("this process is not a rank", "a start by torchrun, which starts them all", do)
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.device_count() > local:
         torch.cuda.set_device(local)

@@ -134,11 +134,8 @@ def loaded(device: torch.device) -> ModuleType:
         raise WorkbookError(f"deepspeed cannot be imported: {error}", "the package deepspeed", INSTALL) from None
     accelerator = package.get_accelerator().device_name().partition(":")[0]
     if accelerator != device.type:
-        raise WorkbookError(
-            f"the model is on {device.type}, and DeepSpeed was imported for {accelerator}",
-            "one of them in a process",
-            f"set DS_ACCELERATOR={device.type}, and restart",
-        )
+        what = f"the model is on {device.type}, and DeepSpeed was imported for {accelerator}"
+        raise WorkbookError(what, "one of them in a process", f"set DS_ACCELERATOR={device.type}, and restart")
     os.environ.setdefault("LOCAL_RANK", str(torch.cuda.current_device() if device.type == "cuda" else world()[1]))
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # Its collectives in shared memory would be compiled here, for a minute; nothing of a training step needs them.

@@ -54,11 +54,8 @@ class Bucket:
         kinds = {(p.dtype, p.device) for p in self.parameters}
         if len(kinds) != 1:
             found = ", ".join(sorted(map(str, kinds))) or "none"
-            raise WorkbookError(
-                f"parameters in one buffer are of {len(kinds)} kinds: {found}",
-                "one dtype on one device",
-                "cast the model: model.to(torch.bfloat16)",
-            )
+            what = f"parameters in one buffer are of {len(kinds)} kinds: {found}"
+            raise WorkbookError(what, "one dtype on one device", "cast the model: model.to(torch.bfloat16)")
 
     def views(self, flat: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Each parameter with its place in `flat`, in its own shape."""
@@ -136,11 +133,8 @@ class Unit(Flat):
 def world() -> tuple[int, int]:
     """(ranks, this rank), or WorkbookError where no process group is."""
     if not dist.is_initialized():
-        raise WorkbookError(
-            "there is no process group",
-            "code that runs on a rank",
-            "run it with helpers.lesson.ranks.Ranks(n).run(...), or under torchrun",
-        )
+        do = "run it with helpers.lesson.ranks.Ranks(n).run(...), or under torchrun"
+        raise WorkbookError("there is no process group", "code that runs on a rank", do)
     return dist.get_world_size(), dist.get_rank()
 
 

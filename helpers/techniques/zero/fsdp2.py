@@ -76,8 +76,5 @@ def _require_owned(layers: Sequence[nn.Module]) -> None:
     """Embedding and head may be tied, for both are the root's; between layers FSDP2 shares nothing."""
     owners = Counter(p for layer in layers for p in trainable(layer))
     if shared := [tuple(p.shape) for p, count in owners.items() if count > 1]:
-        raise WorkbookError(
-            f"a weight of shape {list(shared[0])} is in two layers",
-            "layers that share no weight",
-            "use Zero3, which gives it to the root, or untie it",
-        )
+        do = "use Zero3, which gives it to the root, or untie it"
+        raise WorkbookError(f"a weight of shape {list(shared[0])} is in two layers", "layers that share no weight", do)

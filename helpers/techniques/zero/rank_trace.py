@@ -40,11 +40,8 @@ class RankTrace:
 def fake_ranks(ranks: int, rank: int = 0) -> Iterator[None]:
     """Be rank `rank` of `ranks` in a process group that has no others: collectives return at once, unfilled."""
     if dist.is_initialized():
-        raise WorkbookError(
-            "this process is a rank already",
-            "a process without a process group",
-            "trace in the notebook itself, not on a rank",
-        )
+        expected = "a process without a process group"
+        raise WorkbookError("this process is a rank already", expected, "trace in the notebook itself, not on a rank")
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend "fake"
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
@@ -105,8 +102,5 @@ def _step(setup: TrainSetup, runner: Engine, meter: Meter) -> Callable[[], None]
 def _require_on_device(setup: TrainSetup) -> None:
     for name in ("offload_optimizer", "offload_parameters"):
         if (tier := getattr(setup, name)) != "none":
-            raise WorkbookError(
-                f"{name} is {tier!r}",
-                "'none': a trace counts the memory of one device",
-                "use helpers.memory.zero.held(setup), or measure on ranks with helpers.memory.measure.rank_step",
-            )
+            do = "use helpers.memory.zero.held(setup), or measure on ranks with helpers.memory.measure.rank_step"
+            raise WorkbookError(f"{name} is {tier!r}", "'none': a trace counts the memory of one device", do)

@@ -113,9 +113,6 @@ def decoder_layers(model: nn.Module) -> nn.ModuleList | nn.Sequential:
     """The list of layers that holds most of the model's parameters."""
     lists = [module for module in model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
     if not lists:
-        raise WorkbookError(
-            f"{type(model).__name__} has no list of layers",
-            "a model with an nn.ModuleList",
-            "pass layers=[...], the modules that are to be gathered one after the other",
-        )
+        do = "pass layers=[...], the modules that are to be gathered one after the other"
+        raise WorkbookError(f"{type(model).__name__} has no list of layers", "a model with an nn.ModuleList", do)
     return max(lists, key=lambda found: sum(p.numel() for p in trainable(found)))
