@@ -4,5 +4,5 @@
     small = quantization.replace_linears(model, quantization.NF4Linear.of)
     quantization.model_bytes(small)                 # measured on its storages
 
-Each technique is a package of its own, and imports torch; this file imports nothing.
+Each technique is a package of its own, and imports torch; this file imports nothing. `pareto` is for two of them.
 """

@@ -129,7 +129,7 @@ def test_on_the_small_model_the_ablation_hardly_separates(capsys):
     errors = {by: [] for by in CHOICES}
     for step in layer_by_layer(float_model(), calibration()):
         for name, seen in step.observe().items():
-            found = ablation(step.linears()[name].weight.detach(), seen, Grid(3, GROUP))
+            found = ablation(step.layer.get_submodule(name).weight.detach(), seen, Grid(3, GROUP))
             for by, error in found.items():
                 errors[by].append(error)
     mean = {by: sum(values) / len(values) for by, values in errors.items()}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .chain import Choice, LayerCost, Price, price
     from .compiled import CompiledStep, activation_memory_budget
     from .costs import layer_costs
-    from .flops import PolicyFlops, flop_counter, flops_of, flops_under
+    from .flops import flop_counter, flops_of
     from .function import Checkpoint, checkpoint_by_function, checkpoint_by_hooks
     from .offload import NaiveOffload, Offload
     from .patched import Applied, apply, checkpointed, decoder_layers

@@ -94,8 +94,7 @@ def price_segment(layers: Sequence[LayerCost], segment: Segment) -> Choice:
 
 def _recomputed(chain: Sequence[LayerCost]) -> Choice:
     """Layers under one checkpoint: the first input stored; all they save alive again until each has gone backward."""
-    alive = chain[0].input_bytes - (chain[0].input_bytes if chain[0].keeps_input else 0)
-    most = 0
+    alive, most = 0 if chain[0].keeps_input else chain[0].input_bytes, 0
     for layer in chain:
         alive += layer.saved_bytes
         most = max(most, alive + layer.working_bytes)

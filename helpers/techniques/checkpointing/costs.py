@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from ...memory.meter.meter import Meter
 from ...memory.meter.timeline import Event
 from ...memory.meter.watch import adopt
 from .chain import Choice, LayerCost
-from .flops import flop_counter
+from .flops import flop_counter, flops_of
 from .patched import checkpointed, decoder_layers
 
 CHOICES = ("none", "full", "selective", "selective:matmuls", "selective:attention")
@@ -53,22 +53,14 @@ def layer_costs(model: nn.Module, run: Callable[[], object], choices: Sequence[s
         if key not in alike:
             alike[key] = _layer_cost(layer, args, kwargs, ("none", "full", *choices))
         found.append(alike[key])
+        if layer is layers[-1]:
+            raise _Done
 
-    hooks = [layer.register_forward_pre_hook(measured, with_kwargs=True) for layer in layers]
-    hooks.append(layers[-1].register_forward_pre_hook(_stop))
-    try:
-        with torch.no_grad():
-            run()
-    except _Done:
-        pass
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with contextlib.ExitStack() as hooks, contextlib.suppress(_Done), torch.no_grad():
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(measured, with_kwargs=True))
+        run()
     return found
-
-
-def _stop(*_: object) -> None:
-    raise _Done
 
 
 def _looks(layer: nn.Module) -> tuple:
@@ -81,26 +73,13 @@ def _looks_of(values: Any) -> tuple:
 
 
 def _layer_cost(layer: nn.Module, args: tuple, kwargs: dict, choices: Sequence[str]) -> LayerCost:
-    layer_forward_flops = _forward_flops(layer, args, kwargs)
+    with torch.no_grad():
+        forward_flops = flops_of(lambda: layer.forward(*args, **kwargs))
     seen = {how: _bytes_of(layer, args, kwargs, how) for how in dict.fromkeys(choices)}
     flops = {how: _flops_of(layer, args, kwargs, how) for how in seen}
-    plain = seen["none"]
-    return LayerCost(
-        input_bytes=rounded(args[0].nbytes),
-        saved_bytes=plain.stored_bytes,
-        keeps_input=plain.keeps_input,
-        forward_flops=layer_forward_flops,
-        choices={
-            how: Choice(one.stored_bytes, one.backward_bytes, flops[how] - flops["none"]) for how, one in seen.items()
-        },
-    )
-
-
-@dataclass(frozen=True)
-class _Seen:
-    stored_bytes: int
-    backward_bytes: int
-    keeps_input: bool
+    priced = {how: replace(choice, recompute_flops=flops[how] - flops["none"]) for how, (choice, _) in seen.items()}
+    plain, keeps_input = seen["none"]
+    return LayerCost(rounded(args[0].nbytes), plain.stored_bytes, keeps_input, forward_flops, priced)
 
 
 class _Before(torch.autograd.Function):
@@ -128,12 +107,6 @@ class _After(torch.autograd.Function):
         return torch.ones(**ctx.like)
 
 
-def _forward_flops(layer: nn.Module, args: tuple, kwargs: dict) -> int:
-    with flop_counter() as counter, torch.no_grad():
-        layer.forward(*args, **kwargs)
-    return counter.get_total_flops()
-
-
 def _flops_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> int:
     """By itself: the counter holds tensors, and would be seen by the meter."""
     with _alone(layer), checkpointed(nn.Sequential(layer), how), flop_counter() as counter:
@@ -142,8 +115,11 @@ def _flops_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> int:
     return counter.get_total_flops()
 
 
-def _bytes_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> _Seen:
-    """Forward and backward of one layer, as in the middle of a chain: nobody else holds its input or its output."""
+def _bytes_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> tuple[Choice, bool]:
+    """Forward and backward of one layer, as in the middle of a chain: nobody else holds its input or its output.
+
+    Its bytes, and whether it keeps its input.
+    """
     anchor, unit = torch.zeros((), requires_grad=True), torch.ones((), dtype=args[0].dtype)
     with _alone(layer), checkpointed(nn.Sequential(layer), how), Meter() as meter:
         adopt(meter, layer, None)
@@ -156,7 +132,7 @@ def _bytes_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> _Seen:
         end.backward(unit.to(end.dtype))
         meter.relabel((p.grad for p in layer.parameters() if p.grad is not None), "gradients")
     meter.stop()
-    return _Seen(stored_bytes, _most(meter.events, born) - given_bytes, keeps_input)
+    return Choice(stored_bytes, _most(meter.events, born) - given_bytes), keeps_input
 
 
 @contextlib.contextmanager

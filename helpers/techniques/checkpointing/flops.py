@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from ...catalog.policies import Segment
-from .patched import checkpointed
-
 _aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class PolicyFlops:
-    """FLOPs of a step without checkpointing, and with it.
-
-    >>> PolicyFlops(plain_flops=300, flops=400).ratio
-    1.3333333333333333
-    """
-
-    plain_flops: int
-    flops: int
-
-    @property
-    def extra_flops(self) -> int:
-        return self.flops - self.plain_flops
-
-    @property
-    def ratio(self) -> float:
-        """FLOPs with the policy for each FLOP without it: 4/3 is the folklore's one extra forward."""
-        return self.flops / self.plain_flops
-
-
-def flops_under(model: nn.Module, step: Callable[[], object], policy: str | Sequence[Segment]) -> PolicyFlops:
-    """What `policy` adds to `step()`, a forward and backward of `model`: two real steps, counted. Gradients add up."""
-    plain = flops_of(step)
-    with checkpointed(model, policy):
-        return PolicyFlops(plain, flops_of(step))
 
 
 def flops_of(step: Callable[[], object]) -> int:
     """FLOPs of the matrix products, convolutions and attention kernels of `step()`. Pointwise operators count nothing.
 
-    >>> layer = nn.Linear(10, 20, bias=False)
+    >>> layer = torch.nn.Linear(10, 20, bias=False)
     >>> flops_of(lambda: layer(torch.ones(5, 10)))
     2000
     """

@@ -96,11 +96,9 @@ class _Recomputation:
         def never(_: None) -> Tensor:
             raise AssertionError("the second graph is not used")
 
-        try:
-            with self.state.restored(), torch.enable_grad(), saved_tensors_hooks(keep, never):
-                self.run(*self.inputs)
-        except _Enough:
-            pass
+        hooks = saved_tensors_hooks(keep, never)
+        with contextlib.suppress(_Enough), self.state.restored(), torch.enable_grad(), hooks:
+            self.run(*self.inputs)
         self.recomputed = found
 
 

@@ -1,7 +1,7 @@
 """A policy put into a model: the `forward` of its layers runs under `torch.utils.checkpoint`. Names do not change.
 
 with checkpointed(model, "every:2") as applied:
-model(ids, labels=ids, use_cache=False).loss.backward()
+    model(ids, labels=ids, use_cache=False).loss.backward()
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], engine: 
     if how == "none":
         return
     if segment.stop - segment.start > 1 or segment.parts:
-        _require_full(segment)
+        if how != "full":
+            what = f"a segment of {segment.stop - segment.start} layers under {how!r}"
+            expected = "'full', the only policy of several layers together"
+            raise WorkbookError(what, expected, "make a segment of each layer")
         _together(applied, segment, layers, engine or recomputing("full"))
         return
     layer = layers[segment.start]
@@ -172,12 +175,6 @@ def _part(layer: nn.Module, name: str) -> nn.Module:
     raise WorkbookError(what, "a layer with attention and mlp", "use a policy for whole layers, such as full")
 
 
-def _require_full(segment: Segment) -> None:
-    if segment.how != "full":
-        what = f"a segment of {segment.stop - segment.start} layers under {segment.how!r}"
-        raise WorkbookError(what, "'full', the only policy of several layers together", "make a segment of each layer")
-
-
 def _require_no_cache(args: tuple, kwargs: dict) -> None:
     if any(hasattr(value, "get_seq_length") for value in (*args, *kwargs.values())):
         what = "a KV cache in a layer that is run twice: its tokens would be appended twice"
@@ -196,15 +193,8 @@ _aten = torch.ops.aten
 MATMULS = frozenset(op.default for op in (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm))
 # The kernel that scaled_dot_product_attention takes depends on device, dtype, mask and dropout. Its plain formula, and
 # eager attention, are made of bmm and softmax: there "selective:attention" keeps nothing.
-ATTENTIONS = frozenset(
-    op.default
-    for op in (
-        _aten._scaled_dot_product_flash_attention,
-        _aten._scaled_dot_product_flash_attention_for_cpu,
-        _aten._scaled_dot_product_efficient_attention,
-        _aten._scaled_dot_product_cudnn_attention,
-    )
-)
+_KERNELS = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+ATTENTIONS = frozenset(getattr(_aten, f"_scaled_dot_product_{kernel}").default for kernel in _KERNELS)
 KEPT = {"selective": MATMULS | ATTENTIONS, "selective:matmuls": MATMULS, "selective:attention": ATTENTIONS}
 
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
 from ...catalog.policies import Segment
+from ..pareto import Path, unbeaten
 from .chain import Choice, LayerCost, Price, price, price_segment
 
 Edges = list[list[tuple[Segment, Choice]]]  # by first layer: every segment that may begin there, with its price
@@ -40,21 +40,12 @@ class CheckpointPlan:
         return "\n".join(f"layers {start} to {stop - 1}: {kind}" for kind, start, stop in kinds)
 
 
-class _Path(NamedTuple):
-    """A choice for the first layers: the last segment taken, and the path before it."""
-
-    stored_bytes: int
-    flops: int
-    segment: Segment | None = None
-    before: _Path | None = None
-
-
 def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -> CheckpointPlan:
     """The plan with the fewest recomputed FLOPs whose peak is at most `budget_bytes`; of equals, what stores least.
 
     Dynamic programming from the first layer to the last. Of all plans for the layers up to here only those are kept
-    that no other beats in both stored bytes and FLOPs: what comes later asks for nothing else, so a beaten plan can
-    be swapped for its better. Raises WorkbookError, with the least possible budget, where nothing fits.
+    that no other beats in both stored bytes and FLOPs: what comes later asks for nothing else. Raises WorkbookError,
+    with the least possible budget, where nothing fits.
 
     >>> one = LayerCost(10, 100, False, 50, {"none": Choice(100, 110), "full": Choice(10, 120, 40)})
     >>> print(solve([one] * 4, budget_bytes=250))
@@ -66,14 +57,13 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
         do = f"pass budget_bytes={needs[0]}, or make the micro-batch smaller"
         raise WorkbookError(f"a budget of {budget_bytes!r} bytes", f"at least {needs[0]:,}: no plan needs less", do)
     enough_flops = _uniform_flops(layers, budget_bytes, head_bytes)
-    fronts: list[list[_Path]] = [[] for _ in range(len(layers) + 1)]
-    fronts[0] = [_Path(0, 0)]
+    fronts: list[list[Path[Segment]]] = [[Path(0, 0)], *([] for _ in layers)]
     for start in range(len(layers)):
-        fronts[start] = _unbeaten(path for path in fronts[start] if path.flops <= enough_flops)
+        fronts[start] = unbeaten(path for path in fronts[start] if path.price <= enough_flops)
         for segment, choice in edges[start]:
             fronts[segment.stop] += _longer(fronts[start], segment, choice, budget_bytes, needs[segment.stop])
-    best = min(fronts[-1], key=lambda path: (path.flops, path.stored_bytes))
-    segments = tuple(reversed(list(_segments(best))))
+    best = min(fronts[-1], key=lambda path: (path.price, path.nbytes))
+    segments = tuple(best.choices())
     return CheckpointPlan(segments, price(layers, segments, head_bytes))
 
 
@@ -130,24 +120,12 @@ def _starting(start: int, layers: Sequence[LayerCost]) -> Iterator[Segment]:
     yield from (Segment(start, stop) for stop in range(start + 2, len(layers) + 1))
 
 
-def _longer(paths: Iterable[_Path], segment: Segment, choice: Choice, budget: int, need_after: int) -> Iterator[_Path]:
+def _longer(
+    paths: Iterable[Path[Segment]], segment: Segment, choice: Choice, budget: int, need_after: int
+) -> Iterator[Path[Segment]]:
     """Every path with `segment` added, unless it or anything that could follow would not fit."""
     own = max(choice.backward_bytes, choice.stored_bytes + need_after)
     for path in paths:
-        if path.stored_bytes + own > budget:
+        if path.nbytes + own > budget:
             return  # paths are sorted by stored bytes
-        yield _Path(path.stored_bytes + choice.stored_bytes, path.flops + choice.recompute_flops, segment, path)
-
-
-def _unbeaten(paths: Iterable[_Path]) -> list[_Path]:
-    kept: list[_Path] = []
-    for path in sorted(paths, key=lambda path: (path.stored_bytes, path.flops)):
-        if not kept or path.flops < kept[-1].flops:
-            kept.append(path)
-    return kept
-
-
-def _segments(path: _Path) -> Iterator[Segment]:
-    while path.before is not None and path.segment is not None:
-        yield path.segment
-        path = path.before
+        yield Path(path.nbytes + choice.stored_bytes, path.price + choice.recompute_flops, segment, path)

@@ -63,19 +63,16 @@ def held(cache: Cache) -> CacheBytes:
     Whole: a view of the last tokens keeps the memory of all of them. A layer's `host` tensors count as host memory on
     a CPU too. Counters (64-bit integers) are left out; what a forward is working with is not the cache's.
     """
-    seen: set[int] = set()
-    device = host = 0
+    found: dict[int, tuple[int, bool]] = {}  # by storage: its bytes, and whether they are on the host
     for layer in cache.layers:
         home = getattr(layer, "device", None)
         for name, value in vars(layer).items():
             for tensor in _tensors(value):
                 storage = tensor.untyped_storage()
-                if storage._cdata in seen:
-                    continue
-                seen.add(storage._cdata)
                 away = name == "host" or (home is not None and tensor.device.type != home.type)
-                host, device = (host + storage.nbytes(), device) if away else (host, device + storage.nbytes())
-    return CacheBytes(device, host)
+                found.setdefault(storage._cdata, (storage.nbytes(), away))
+    host = sum(size for size, away in found.values() if away)
+    return CacheBytes(sum(size for size, _ in found.values()) - host, host)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

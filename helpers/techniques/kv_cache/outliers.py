@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_number
 
 
 @torch.no_grad()
@@ -61,8 +61,7 @@ def _check(model: PreTrainedModel, attentions: Sequence[Any], factor: float, pai
     if not shaped or hasattr(attentions[0], "k_norm"):
         expected = "a Llama-shaped model of plain linear layers, with no norm between them and the product"
         raise WorkbookError(f"outlier keys in a {type(model).__name__}", expected, "plant them in load().model")
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
-        raise WorkbookError(f"factor is {factor!r}", "a positive number", "pass factor=10")
+    require_number("factor", factor, below=math.inf, expected="a positive number", do="pass factor=10")
     count = attentions[0].head_dim // 2
     if not pairs or not all(isinstance(pair, int) and 0 <= pair < count for pair in pairs):
         expected = f"numbers of rotary pairs, from 0 and below {count}"

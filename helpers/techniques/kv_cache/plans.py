@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_whole, unknown_name
 
 CHANNEL, TOKEN = "channel", "token"
 QUANTIZED = {"int8": 8, "int4": 4, "int2": 2}
@@ -63,10 +63,8 @@ class CachePlan:
             raise unknown_name("KV cache", self.kind, EXAMPLES)
         for name in NUMBERS[self.kind]:
             least = 0 if name in MAY_BE_ZERO or (name == "batch" and not self.batch) else 1
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                what = f"{name} of a {self.kind} cache is {value!r}"
-                raise WorkbookError(what, f"a whole number from {least} up", f"pass {name}={max(least, 1)} or more")
+            do = f"pass {name}={max(least, 1)} or more"
+            require_whole(f"{name} of a {self.kind} cache", getattr(self, name), least, do=do)
         if self.bits and self.group % 4:
             expected = "a multiple of 4, so that 2-bit codes fill bytes"
             raise WorkbookError(f"groups of {self.group} values", expected, "pass group=32")

@@ -39,14 +39,10 @@ def phases(setup: ServeSetup) -> Phases:
         sum(_attention_flops(layer.attention, tokens) for layer in model.layers) for tokens in (context, context + 1)
     )
     a_token = sum(layer.attention.kv_values_per_token for layer in model.layers)
-    return Phases(
-        Work(users * (context * body + before + 2 * table), weight_bytes(setup), serve(setup).parts["kv_cache"]),
-        Work(
-            users * (body + after - before + 2 * table),
-            decode_bytes(setup),
-            users * number_format(setup.kv).storage_bytes(a_token),
-        ),
-    )
+    prompt_flops, token_flops = context * body + before + 2 * table, body + after - before + 2 * table
+    written = users * number_format(setup.kv).storage_bytes(a_token)
+    prefill = Work(users * prompt_flops, weight_bytes(setup), serve(setup).parts["kv_cache"])
+    return Phases(prefill, Work(users * token_flops, decode_bytes(setup), written))
 
 
 def _weights_used(model: ModelShape) -> int:

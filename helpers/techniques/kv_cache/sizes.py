@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.layers import Attention
 from ...catalog.shape import ModelShape
 from .plans import CHANNEL, CachePlan, plan_of
@@ -70,8 +70,7 @@ def cache_bytes(
     """
     plan = plan_of(name, **numbers)
     for what, value in (("context", context), ("users", users), ("value_bytes", value_bytes)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise WorkbookError(f"{what} is {value!r}", "a whole number from 1 up", f"pass {what}=1 or more")
+        require_whole(what, value, do=f"pass {what}=1 or more")
     model.kv_values(1)  # refuses a family whose cache is of another kind
     device = sum(_layer_bytes(layer.attention, plan, context, users, value_bytes) for layer in model.layers)
     if plan.kind != "offloaded":

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Container, Hashable
 from typing import NamedTuple, Protocol
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 
 
 class OutOfBlocksError(WorkbookError):
@@ -19,11 +19,8 @@ class OutOfBlocksError(WorkbookError):
 
     def __init__(self, what: str, needed: int, available: int, where: str = "device") -> None:
         self.needed, self.available = needed, available
-        super().__init__(
-            f"{what}: {needed} blocks needed, {available} available on the {where}",
-            f"at most {available} blocks",
-            "release, preempt or wait for a sequence",
-        )
+        told = f"{what}: {needed} blocks needed, {available} available on the {where}"
+        super().__init__(told, f"at most {available} blocks", "release, preempt or wait for a sequence")
 
 
 class Copy(NamedTuple):
@@ -53,12 +50,12 @@ class BlockManager:
     """
 
     def __init__(self, blocks: int, block_size: int = 16, host_blocks: int = 0) -> None:
-        self.blocks, self.block_size = positive("blocks", blocks), positive("block_size", block_size)
+        self.blocks, self.block_size = require_whole("blocks", blocks), require_whole("block_size", block_size)
         self.free = deque(range(blocks))
         self.references = [0] * blocks
         self.tables: dict[Hashable, list[int]] = {}
         self.lengths: dict[Hashable, int] = {}  # tokens, also of sequences that are swapped out
-        self.host_free = deque(range(positive("host_blocks", host_blocks, least=0)))
+        self.host_free = deque(range(require_whole("host_blocks", host_blocks, least=0)))
         self.host_tables: dict[Hashable, list[int]] = {}
         self.cache: BlockCache | None = None  # set by the PrefixCache that keeps this manager's blocks
 
@@ -77,7 +74,7 @@ class BlockManager:
 
     def append(self, sequence: Hashable, tokens: int = 1) -> list[Copy]:
         """Make room for `tokens` more of `sequence`, a new one or not. Returns the copy to make before writing."""
-        positive("tokens", tokens)
+        require_whole("tokens", tokens)
         self._on_device(sequence, new=True)
         needed = self.needed(sequence, tokens)
         self._reserve(needed, f"{tokens} more tokens of sequence {sequence!r}")
@@ -205,13 +202,9 @@ class ContiguousManager:
     """
 
     def __init__(self, slots: int, max_tokens: int) -> None:
-        self.slots, self.max_tokens = positive("slots", slots), positive("max_tokens", max_tokens)
+        self.slots, self.max_tokens = require_whole("slots", slots), require_whole("max_tokens", max_tokens)
         self.starts: dict[Hashable, int] = {}
         self.lengths: dict[Hashable, int] = {}
-
-    def needed(self, sequence: Hashable, tokens: int) -> int:
-        """Slots to reserve before `tokens` more fit: all or nothing."""
-        return 0 if sequence in self.starts else self.max_tokens
 
     def fits(self) -> bool:
         """Whether another region fits somewhere."""
@@ -219,7 +212,7 @@ class ContiguousManager:
 
     def append(self, sequence: Hashable, tokens: int = 1) -> None:
         """Room for `tokens` more; a new sequence takes its whole region now."""
-        length = self.lengths.get(sequence, 0) + positive("tokens", tokens)
+        length = self.lengths.get(sequence, 0) + require_whole("tokens", tokens)
         if length > self.max_tokens:
             raise OutOfBlocksError(f"{length} tokens of sequence {sequence!r} (in slots)", length, self.max_tokens)
         if sequence not in self.starts:
@@ -251,12 +244,6 @@ class ContiguousManager:
                 return end
             end = start + self.max_tokens
         return end if self.slots - end >= self.max_tokens else None
-
-
-def positive(name: str, value: object, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise WorkbookError(f"{name} is {value!r}", f"a whole number from {least} up", f"pass {name}={max(least, 1)}")
-    return value
 
 
 def known(sequence: Hashable, among: Container[Hashable]) -> None:

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
-from ...catalog.errors import WorkbookError
-from .blocks import positive
+from ...catalog.errors import WorkbookError, require_whole
 
 
 def transformers_batch(
@@ -29,9 +28,9 @@ def transformers_batch(
     """
     page = "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size"  # 5.17 calls it a block
     sizes: dict[str, Any] = {
-        page: positive("block_size", block_size),
-        "num_blocks": positive("blocks", blocks),
-        "max_batch_tokens": positive("batch_tokens", batch_tokens),
+        page: require_whole("block_size", block_size),
+        "num_blocks": require_whole("blocks", blocks),
+        "max_batch_tokens": require_whole("batch_tokens", batch_tokens),
     }
     config = ContinuousBatchingConfig(**sizes, allow_block_sharing=prefix)
     greedy = cast(GenerationConfig, copy.deepcopy(model.generation_config))

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...catalog.errors import unknown_name
+from ...catalog.errors import require_whole, unknown_name
 from .attention import ATTENTIONS, BlockTables, KVPool, PagedInputs, paged_model
-from .blocks import BlockManager, OutOfBlocksError, positive
+from .blocks import BlockManager, OutOfBlocksError
 from .completions import Completion, Shortage, refusal, token_ids
 from .prefix import PrefixCache
 
@@ -45,7 +45,7 @@ class Engine:
         for kind, name, names in (("preemption", preempt, PREEMPTIONS), ("attention", attention, ATTENTIONS)):
             if name not in names:
                 raise unknown_name(kind, name, names)
-        self.model, self.max_running = model, positive("max_running", max_running)
+        self.model, self.max_running = model, require_whole("max_running", max_running)
         self.preempt, self.attention, self.keep_logits = preempt, attention, keep_logits
         self.manager = BlockManager(blocks, block_size, host_blocks)
         self.prefix = PrefixCache(self.manager) if prefix else None
@@ -54,7 +54,7 @@ class Engine:
         self.running: list[Completion] = []  # in order of admission
         self.answers: list[Completion] = []
         self.to_fork: dict[int, list[Completion]] = {}  # by request: the samples that start when its first is prefilled
-        self.shortage: Shortage | None = None  # of the first who waits, when somebody was last to be admitted
+        self.shortage: Shortage | None = None  # why the first who waits was not admitted; None if not for blocks
         self.forwards = 0
         ends = model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
@@ -71,7 +71,7 @@ class Engine:
     def submit(self, prompt: Sequence[int], new_tokens: int, samples: int = 1) -> list[Completion]:
         """Queue a request, or refuse it: then its answers carry the reason, and no other request notices."""
         number = self.answers[-1].request + 1 if self.answers else 0
-        made = [Completion(number, k, token_ids(prompt), new_tokens) for k in range(positive("samples", samples))]
+        made = [Completion(number, k, token_ids(prompt), new_tokens) for k in range(require_whole("samples", samples))]
         self.answers += made
         refused = refusal(self.model, self.manager, made[0], samples)
         for answer in made:
@@ -83,12 +83,7 @@ class Engine:
 
     def users_that_fit(self, tokens: int) -> int:
         """How many sequences of `tokens` tokens the whole pool holds, nothing shared."""
-        return self.manager.blocks // self.manager.blocks_for(positive("tokens", tokens))
-
-    @property
-    def why_waiting(self) -> str:
-        """Why the first in the queue was not admitted, in a sentence; empty if blocks were no reason."""
-        return str(self.shortage or "")
+        return self.manager.blocks // self.manager.blocks_for(require_whole("tokens", tokens))
 
     @torch.no_grad()
     def step(self) -> None:

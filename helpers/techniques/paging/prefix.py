@@ -94,12 +94,10 @@ class PrefixCache:
 
     def insert(self, sequence: Hashable, tokens: Sequence[int]) -> None:
         """Keep the full blocks of `sequence`, whose keys and values exist for `tokens`. Known ones stay as they are."""
-        parent: Entry | None = None
-        chain = []
+        chain: list[Entry] = []
         for tokens_of_block, block in zip(self._full_blocks(tokens), self.manager.tables[sequence], strict=False):
-            entry = self._entry(parent, tokens_of_block) or self._keep(parent, tokens_of_block, block)
-            chain.append(entry)
-            parent = entry
+            parent = chain[-1] if chain else None
+            chain.append(self._entry(parent, tokens_of_block) or self._keep(parent, tokens_of_block, block))
         self._touch(chain)
 
     def unused(self) -> int:

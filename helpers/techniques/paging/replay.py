@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
-from ...catalog.errors import WorkbookError, unknown_name
-from .blocks import BlockManager, ContiguousManager, OutOfBlocksError, positive
+from ...catalog.errors import WorkbookError, require_whole, unknown_name
+from .blocks import BlockManager, ContiguousManager, OutOfBlocksError
 from .prefix import Hits, PrefixCache
 from .traces import Request, RequestTrace
 
@@ -72,8 +72,8 @@ class Replay:
     def __init__(self, trace: RequestTrace, policy: str, blocks: int, block_size: int = 16, users: int = 16) -> None:
         if policy not in POLICIES:
             raise unknown_name("policy", policy, POLICIES)
-        self.trace, self.policy, self.users = trace, policy, positive("users", users)
-        self.block_size, self.blocks = positive("block_size", block_size), positive("blocks", blocks)
+        self.trace, self.policy, self.users = trace, policy, require_whole("users", users)
+        self.block_size, self.blocks = require_whole("block_size", block_size), require_whole("blocks", blocks)
         self.prefix: PrefixCache | None = None
         self.manager: BlockManager | ContiguousManager
         if policy == "contiguous":
@@ -165,7 +165,7 @@ def waste_of(
     trace: RequestTrace, policy: str, block_size: int = 16, users: int = 16, blocks: int | None = None
 ) -> Usage:
     """Replay the whole of `trace`; without `blocks`, in a pool where `users` requests of any length fit."""
-    room = blocks or users * -(-trace.max_tokens // positive("block_size", block_size))
+    room = blocks or users * -(-trace.max_tokens // require_whole("block_size", block_size))
     replay = Replay(trace, policy, room, block_size, users)
     reserved = filled = tokens = peak = 0
     while not replay.done:
@@ -258,16 +258,11 @@ def _paged_cells(manager: BlockManager, tables: dict[int, tuple[int, ...]]) -> t
         for block in table:
             owners[block].append(name)
     fills, size = manager.fills(), manager.block_size
-    return tuple(
-        BlockCell(
-            block,
-            tuple(owners[block]),
-            filled=fills.get(block, size if references else 0),
-            reserved=size if owners[block] else 0,
-            cached=references > len(owners[block]),
-        )
-        for block, references in enumerate(manager.references)
-    )
+    cells = []
+    for block, references in enumerate(manager.references):
+        filled, reserved = fills.get(block, size if references else 0), size if owners[block] else 0
+        cells.append(BlockCell(block, tuple(owners[block]), filled, reserved, references > len(owners[block])))
+    return tuple(cells)
 
 
 def _contiguous_cells(manager: ContiguousManager, blocks: int, size: int) -> tuple[BlockCell, ...]:

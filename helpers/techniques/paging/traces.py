@@ -10,8 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...catalog.errors import unknown_name
-from .blocks import positive
+from ...catalog.errors import require_whole, unknown_name
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,8 @@ def documents(
     """One question for each of many long texts: only the short `instruction` before them is shared."""
     draw = _Draw(seed, vocab)
     start = draw.ids(instruction)
-    return _trace(
-        "documents",
-        [Request(start + draw.some(document), draw.some(answer)) for _ in range(requests)],
-        requests,
-        max_tokens,
-    )
+    made = [Request(start + draw.some(document), draw.some(answer)) for _ in range(requests)]
+    return _trace("documents", made, requests, max_tokens)
 
 
 def code(
@@ -124,7 +119,7 @@ class _Draw:
     """Token ids and lengths from one seed."""
 
     def __init__(self, seed: int, vocab: int) -> None:
-        self.random, self.vocab = random.Random(seed), positive("vocab", vocab, least=10)
+        self.random, self.vocab = random.Random(seed), require_whole("vocab", vocab, least=10)
 
     def ids(self, length: int) -> tuple[int, ...]:
         return tuple(self.random.choices(range(4, self.vocab), k=length))  # 0 to 3: padding, begin, end
@@ -136,8 +131,8 @@ class _Draw:
 
 def _trace(name: str, requests: list[Request], wanted: int, max_tokens: int) -> RequestTrace:
     """What is longer than the service takes is cut: the prompt's end stays, and at least one token of the answer."""
-    positive("requests", wanted)
-    positive("max_tokens", max_tokens, least=2)
+    require_whole("requests", wanted)
+    require_whole("max_tokens", max_tokens, least=2)
     cut = []
     for request in requests[:wanted]:
         prompt = request.prompt[-(max_tokens - 1) :]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog import ModelShape
-from ...catalog.errors import WorkbookError
-from .blocks import positive
+from ...catalog.errors import WorkbookError, require_whole
 
 GIB = 2**30
 UNKNOWN = "the log does not say what its profile run measured"
@@ -40,23 +39,21 @@ class VllmPool:
         if not 0 < self.gpu_memory_utilization <= 1:
             what = f"gpu_memory_utilization is {self.gpu_memory_utilization!r}"
             raise WorkbookError(what, "a share above 0, at most 1", "pass gpu_memory_utilization=0.9")
-        positive("total_bytes", self.total_bytes)
-        positive("block_size", self.block_size)
+        require_whole("total_bytes", self.total_bytes)
+        require_whole("block_size", self.block_size)
         for name in ("weight_bytes", "non_torch_bytes", "peak_activation_bytes"):
-            positive(name, getattr(self, name), least=0)
+            require_whole(name, getattr(self, name), least=0)
 
     @property
     def kv_cache_bytes(self) -> int:
         """Utilization x total - weights - non-torch - peak activations. Raises WorkbookError if nothing is left."""
         taken = self.weight_bytes + self.non_torch_bytes + self.peak_activation_bytes
-        left = int(self.total_bytes * self.gpu_memory_utilization) - taken
+        share, total = self.gpu_memory_utilization, self.total_bytes
+        left = int(total * share) - taken
         if left <= 0:
-            raise WorkbookError(
-                f"no memory for the KV cache: {taken / GIB:.2f} GiB are taken",
-                f"under {self.total_bytes * self.gpu_memory_utilization / GIB:.2f} GiB, "
-                f"{self.gpu_memory_utilization:g} of {self.total_bytes / GIB:.2f}",
-                "raise gpu_memory_utilization, quantize the weights, or use more GPUs",
-            )
+            expected = f"under {total * share / GIB:.2f} GiB, {share:g} of {total / GIB:.2f}"
+            do = "raise gpu_memory_utilization, quantize the weights, or use more GPUs"
+            raise WorkbookError(f"no memory for the KV cache: {taken / GIB:.2f} GiB are taken", expected, do)
         return left
 
     def blocks(self, model: ModelShape, ranks: int = 1, value_bytes: int = 2) -> int:
@@ -65,7 +62,7 @@ class VllmPool:
 
     def users(self, model: ModelShape, context: int, ranks: int = 1, value_bytes: int = 2) -> int:
         """Sequences of `context` tokens that fit at once, nothing shared (vLLM's "maximum concurrency", whole)."""
-        blocks_each = -(-positive("context", context) // self.block_size)
+        blocks_each = -(-require_whole("context", context) // self.block_size)
         return self.blocks(model, ranks, value_bytes) // blocks_each
 
 
@@ -75,7 +72,7 @@ def block_bytes(model: ModelShape, block_size: int = 16, ranks: int = 1, value_b
     Grouped heads divide by the ranks until each has one; from there on they are repeated.
     """
     for name, value in (("block_size", block_size), ("ranks", ranks), ("value_bytes", value_bytes)):
-        positive(name, value)
+        require_whole(name, value)
     values = 0
     for layer in model.layers:
         heads = layer.attention.kv_heads

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ...catalog.errors import WorkbookError
 from .calibration import CalibrationStep, InputStatistics, layer_by_layer, output_error, require_hessian
 from .grids import TENSOR, Grid, require_finite
+from .linears import dense_linears
 from .smoothquant import NORM_PAIRS, fold, submodule
 
 STEPS = 20  # of alpha from 0 to 1, and of the clipping range: the paper's
@@ -46,7 +47,7 @@ def awq(model: nn.Module, batches: Sequence[Tensor], grid: Grid, *, clip: bool =
             for name in names:
                 hessians[name] /= scale[:, None] * scale
         if clip:
-            for name, linear in step.linears().items():
+            for name, linear in dense_linears(step.layer).items():
                 if name not in UNCLIPPED:
                     linear.weight.data = clip_weight(linear.weight.detach(), hessians[name], grid)
     return prepared

@@ -10,6 +10,7 @@ Memory: the hidden states of the calibration tokens, and for one decoder layer a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ class InputStatistics:
     """The inputs x of one linear layer, summed up as they pass: [inputs, inputs] in FP32 instead of every token.
 
     `keep_tokens` of them are kept as well, in `inputs` [tokens, inputs]. Channel j is column j of the weight.
+    `max_abs` has the largest |x_j| of each channel: what SmoothQuant brings down.
     """
 
     def __init__(self, columns: int, keep_tokens: int = 0, device: torch.device | str = "cpu") -> None:
@@ -31,7 +33,7 @@ class InputStatistics:
         self.inputs = torch.empty(0, columns, device=device)
         self._keep_tokens = keep_tokens
         self._products = torch.zeros(columns, columns, device=device)
-        self._abs_sum, self._abs_max = torch.zeros(2, columns, device=device)
+        self._abs_sum, self.max_abs = torch.zeros(2, columns, device=device)
 
     def add(self, x: Tensor) -> None:
         """Count x [..., inputs]."""
@@ -42,7 +44,7 @@ class InputStatistics:
         self.tokens += len(x)
         self._products += x.T @ x
         self._abs_sum += x.abs().sum(0)
-        self._abs_max = self._abs_max.maximum(x.abs().amax(0))
+        self.max_abs = self.max_abs.maximum(x.abs().amax(0))
         self.inputs = torch.cat([self.inputs, x[: self._keep_tokens - len(self.inputs)]])
 
     @property
@@ -54,11 +56,6 @@ class InputStatistics:
     def mean_abs(self) -> Tensor:
         """Mean |x_j| of each channel: AWQ's salience."""
         return self._abs_sum / self._counted()
-
-    @property
-    def max_abs(self) -> Tensor:
-        """Largest |x_j| of each channel: what SmoothQuant brings down."""
-        return self._abs_max
 
     def _counted(self) -> int:
         if not self.tokens:
@@ -98,26 +95,14 @@ class CalibrationStep:
     hidden: list[Tensor]
     keywords: list[dict[str, Any]]
 
-    def linears(self) -> dict[str, nn.Linear]:
-        """The layer's linear layers by their name in it."""
-        return dense_linears(self.layer)
-
     def observe(self, keep_tokens: int = 0) -> dict[str, InputStatistics]:
         """Run the layer on its calls and sum up what each of its linear layers is fed."""
-        linears = self.linears()
-        seen = {
-            name: InputStatistics(linear.in_features, keep_tokens, linear.weight.device)
-            for name, linear in linears.items()
-        }
-        hooks = [
-            linear.register_forward_pre_hook(lambda _, args, to=seen[name]: to.add(args[0]))
-            for name, linear in linears.items()
-        ]
-        try:
+        seen = {}
+        with ExitStack() as hooks:
+            for name, linear in dense_linears(self.layer).items():
+                to = seen[name] = InputStatistics(linear.in_features, keep_tokens, linear.weight.device)
+                hooks.enter_context(linear.register_forward_pre_hook(lambda _, args, to=to: to.add(args[0])))
             self.outputs()
-        finally:
-            for hook in hooks:
-                hook.remove()
         return seen
 
     @torch.no_grad()
@@ -134,10 +119,10 @@ def layer_by_layer(model: nn.Module, batches: Sequence[Tensor], follow: bool = T
     all before it, as GPTQ's reference does. Without, before: every layer sees what the given model makes.
     Hidden states of the calibration tokens are held once (twice without `follow`), and sums for one layer.
     """
-    calls = _first_calls(model, batches)
-    hidden, layers = calls[0][0], decoder_layers(model)
+    hidden, keywords = _first_calls(model, batches)
+    layers = decoder_layers(model)
     for index, (name, layer) in enumerate(layers.items()):
-        step = CalibrationStep(name, layer, hidden, calls[index][1])
+        step = CalibrationStep(name, layer, hidden, keywords[index])
         hidden = [] if follow else step.outputs()
         yield step
         if index + 1 < len(layers):
@@ -155,35 +140,31 @@ def decoder_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @torch.no_grad()
-def _first_calls(model: nn.Module, batches: Sequence[Tensor]) -> list[tuple[list[Tensor], list[dict[str, Any]]]]:
-    """For each layer (hidden states, keywords) per batch; hidden states of the first layer only."""
+def _first_calls(model: nn.Module, batches: Sequence[Tensor]) -> tuple[list[Tensor], list[list[dict[str, Any]]]]:
+    """The first layer's hidden states, one for each batch, and for every layer its keywords with each batch."""
     _require_batches(model, batches)
-    calls: list[tuple[list[Tensor], list[dict[str, Any]]]] = [([], []) for _ in decoder_layers(model)]
+    layers = list(decoder_layers(model).values())
+    hidden: list[Tensor] = []
+    keywords: dict[nn.Module, list[dict[str, Any]]] = {layer: [] for layer in layers}
 
-    def remember(index: int, args: tuple[Any, ...], words: dict[str, Any]) -> None:
-        if index == 0:
-            calls[index][0].append(args[0])
-        calls[index][1].append(words)  # each layer's own: a sliding-window layer has another mask
+    def remember(layer: nn.Module, args: tuple[Any, ...], words: dict[str, Any]) -> None:
+        if layer is layers[0]:
+            hidden.append(args[0])
+        keywords[layer].append(words)  # each layer's own: a sliding-window layer has another mask
 
-    hooks = [
-        layer.register_forward_pre_hook(lambda _, a, k, index=index: remember(index, a, k), with_kwargs=True)
-        for index, layer in enumerate(decoder_layers(model).values())
-    ]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(remember, with_kwargs=True))
         for batch in batches:
             cast(nn.Module, model.base_model)(batch, use_cache=False)  # without the head: logits would dwarf the rest
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return calls
+    return hidden, list(keywords.values())
 
 
 def _require_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
-    good = [
-        isinstance(batch, Tensor) and batch.dim() == 2 and batch.numel() and not batch.is_floating_point()
-        for batch in batches
-    ]
-    if not good or not all(good):
+    def good(batch: object) -> bool:
+        return isinstance(batch, Tensor) and batch.dim() == 2 and batch.numel() > 0 and not batch.is_floating_point()
+
+    if not batches or not all(map(good, batches)):
         expected = "tensors of ids [sequences, tokens]"
         raise WorkbookError("calibration batches that are not token ids", expected, "pass batches=[ids[:8], ids[8:16]]")
     if model.training:

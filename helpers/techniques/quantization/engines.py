@@ -70,9 +70,8 @@ def from_folder(folder: str | Path, bits: int = 4, double_quant: bool = True, **
     _require_known(config, transformers.BitsAndBytesConfig)
     four = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": double_quant}
     chosen = transformers.BitsAndBytesConfig(**((four if bits == 4 else {"load_in_8bit": True}) | config))
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, quantization_config=chosen, device_map={"": "cuda" if torch.cuda.is_available() else "cpu"}
-    )
+    where = {"": "cuda" if torch.cuda.is_available() else "cpu"}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=chosen, device_map=where)
     for module in model.modules():
         if type(module).__name__ == "Linear4bit":
             _require_whole_blocks(module)

@@ -13,6 +13,7 @@ column q when q is fixed; the rows of U are those shrinking inverses, found once
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -60,12 +61,13 @@ def gptq(
         stop = min(start + block, columns)
         errors = weight.new_zeros(rows, stop - start)
         for column in range(start, stop):
-            group = int(order[column]) // size
+            free, factor = weight[:, column:stop], upper[column, column:stop]
+            here = scales[int(order[column]) // size]
             if refresh and column % size == 0:
-                _replace(scales, group, grid.scales(weight[:, column : column + size]))
-            codes[:, order[column]], errors[:, column - start] = _round_column(
-                weight[:, column:stop], upper[column, column:stop], grid, scales[group]
-            )
+                found = grid.scales(weight[:, column : column + size])
+                here.scale.copy_(found.scale)
+                here.zero.copy_(found.zero)
+            codes[:, order[column]], errors[:, column - start] = _round_column(free, factor, grid, here)
         weight[:, stop:] -= errors @ upper[start:stop, stop:]  # lazily: one large product per block
     return codes, scales
 
@@ -97,18 +99,12 @@ def gptq_model(
     """
     quantized = swapped(model, {})
     for step in layer_by_layer(quantized, batches):
-        linears = step.linears()
         for name, seen in step.observe().items():
-            linear = linears[name]
+            linear = cast(nn.Linear, step.layer.get_submodule(name))
             codes, scales = gptq(linear.weight, seen.hessian, grid, act_order, damping)
             stored = QuantizedTensor.from_codes(codes, scales, grid, linear.weight.dtype)
             step.layer.set_submodule(name, QuantizedLinear(stored, linear.bias))
     return quantized
-
-
-def _replace(scales: GridScales, group: int, found: GridScales) -> None:
-    scales.scale[:, group : group + 1] = found.scale
-    scales.zero[:, group : group + 1] = found.zero
 
 
 def _checked(weight: Tensor, hessian: Tensor, grid: Grid, damping: float, block: int) -> tuple[Tensor, Tensor]:

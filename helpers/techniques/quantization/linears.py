@@ -9,12 +9,12 @@ from typing import Any, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_number, unknown_name
 from ...memory.meter.watch import attached_tensors
 from .grids import Grid
 from .int8 import THRESHOLD, Int8Tensor, llm_int8, w8a8
 from .nf4 import NF4Tensor
-from .packing import QuantizedTensor, Stored
+from .packing import QuantizedTensor, Stored, storage_bytes
 
 OUTPUT_HEAD = "lm_head"
 
@@ -76,8 +76,8 @@ class Int8Linear(StoredLinear):
     ) -> None:
         if mode not in ("w8a8", "llm.int8"):
             raise unknown_name("mode", mode, ("w8a8", "llm.int8"))
-        if not threshold > 0:
-            raise WorkbookError(f"threshold is {threshold!r}", "a number above 0", "pass threshold=6.0, or mode='w8a8'")
+        do = "pass threshold=6.0, or mode='w8a8'"
+        require_number("threshold", threshold, expected="a number above 0", do=do)
         super().__init__(stored, bias)
         self.mode, self.threshold = mode, threshold
 
@@ -143,11 +143,7 @@ def model_bytes(model: nn.Module) -> int:
     states, not in buffers; they count. On a CPU with BF16 instructions it unfolds them in its first forward pass:
     ask before.
     """
-    storages = {}
-    for tensor in _weights(model):
-        storage = tensor.untyped_storage()
-        storages[storage._cdata] = storage.nbytes()
-    return sum(storages.values())
+    return storage_bytes(_weights(model))
 
 
 def _weights(model: nn.Module) -> Iterator[Tensor]:

@@ -101,11 +101,8 @@ class NF4Tensor(Stored):
         scaled, absmax = _blocks(weight.reshape(-1).float(), block)
         codes = nearest(scaled, NF4_LEVELS)
         packed = pack(F.pad(codes, (0, len(codes) % 2), value=ZERO_CODE), bits=4)
-        superscale: Tensor | None = None
-        offset: Tensor | None = None
-        if double_quant:
-            absmax, superscale, offset = compress(absmax)
-        return cls(packed, absmax, superscale, offset, tuple(weight.shape), block, weight.dtype)
+        scale, superscale, offset = compress(absmax) if double_quant else (absmax, None, None)
+        return cls(packed, scale, superscale, offset, tuple(weight.shape), block, weight.dtype)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The dense weight in its shape, in `dtype` or in that of the original."""

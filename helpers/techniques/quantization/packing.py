@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,11 @@ def require_dtype(what: str, tensor: Tensor | None, dtype: torch.dtype) -> None:
         raise WorkbookError(f"{what} in {tensor.dtype}", expected, "call model.to(dtype) before quantizing, not after")
 
 
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of all their storages: each counts once, however many of them share it, and whole."""
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
 class Stored:
     """What every stored weight can do. A subclass is a frozen dataclass of tensors, which occupy memory, and facts.
 
@@ -86,9 +92,8 @@ class Stored:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its storages, codes and scales; whole storages, also where a tensor shows only a part."""
-        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in self.tensors.values()}
-        return sum(storage.nbytes() for storage in storages.values())
+        """Bytes of its codes and scales; of whole storages, also where a tensor shows only a part."""
+        return storage_bytes(self.tensors.values())
 
 
 @dataclass(frozen=True, eq=False)

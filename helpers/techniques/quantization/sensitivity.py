@@ -9,12 +9,13 @@ Losses of single units are added up as if they did not meet: a forecast that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from ...catalog.errors import WorkbookError, unknown_name
+from ..pareto import Path, unbeaten
 from .calibration import decoder_layers
 from .grids import Grid
 from .linears import QuantizedLinear, dense_linears, swapped
@@ -48,22 +49,11 @@ class BitPlan:
         return f"{widths}: {self.nbytes:,} B, forecast {self.loss:+.4f}"
 
 
-@dataclass(frozen=True)
-class _Path:
-    """A choice for the first units: the last option taken, and the path before it."""
-
-    nbytes: int
-    loss: float
-    bits: int = 0
-    before: _Path | None = None
-
-
 def choose_bits(options: Options, byte_budget: int) -> BitPlan:
     """The plan with the least summed loss among those of at most `byte_budget` bytes: exact, not greedy.
 
     A multiple-choice knapsack. Units are added one by one; of all partial plans only those are kept that no other
-    beats in both bytes and loss. A beaten one can be swapped for its better in any plan that contains it, so
-    nothing is lost, and equal bytes collapse. With layers of a few shapes the front stays in the hundreds.
+    beats in both bytes and loss, and equal bytes collapse. With layers of a few shapes the front stays in the hundreds.
 
     >>> two = [Option(2, 50, 0.9), Option(4, 100, 0.1)]
     >>> choose_bits({"a": two, "b": [Option(2, 50, 0.2), Option(4, 100, 0.1)]}, byte_budget=150).bits
@@ -74,32 +64,16 @@ def choose_bits(options: Options, byte_budget: int) -> BitPlan:
         expected = f"at least {smallest:,}, every unit at its smallest"
         do = f"pass byte_budget={smallest}, or measure a smaller width"
         raise WorkbookError(f"a budget of {byte_budget:,} bytes", expected, do)
-    front = [_Path(0, 0.0)]
+    front = [Path[int](0, 0.0)]
     for choices in options.values():
         longer = (
-            _Path(path.nbytes + choice.nbytes, path.loss + choice.loss, choice.bits, path)
+            Path(path.nbytes + choice.nbytes, path.price + choice.loss, choice.bits, path)
             for path in front
             for choice in choices
         )
-        front = _unbeaten(path for path in longer if path.nbytes <= byte_budget)
+        front = unbeaten(path for path in longer if path.nbytes <= byte_budget)
     best = front[-1]  # the front falls in loss as it rises in bytes
-    return BitPlan(dict(zip(options, _widths(best), strict=True)), best.nbytes, best.loss)
-
-
-def _unbeaten(paths: Iterator[_Path]) -> list[_Path]:
-    front: list[_Path] = []
-    for path in sorted(paths, key=lambda path: (path.nbytes, path.loss)):
-        if not front or path.loss < front[-1].loss:
-            front.append(path)
-    return front
-
-
-def _widths(path: _Path) -> list[int]:
-    widths = []
-    while path.before is not None:
-        widths.append(path.bits)
-        path = path.before
-    return widths[::-1]
+    return BitPlan(dict(zip(options, best.choices(), strict=True)), best.nbytes, best.price)
 
 
 def _smallest(options: Options) -> int:

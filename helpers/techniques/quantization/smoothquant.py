@@ -67,7 +67,8 @@ def fold(producer: nn.Module, consumers: Sequence[nn.Linear], scale: Tensor) -> 
 
     The producer is a norm, or a linear layer whose output reaches the consumers channel by channel.
     """
-    probe = _probe(producer)
+    weight, generator = cast(Tensor, producer.weight), torch.Generator().manual_seed(0)
+    probe = torch.randn(4, weight.shape[-1], generator=generator).to(weight.device, weight.dtype)
     expected = producer(probe).float() / scale
     _multiply(producer, 1 / scale)
     found = producer(probe).float()
@@ -92,9 +93,3 @@ def submodule(layer: nn.Module, name: str) -> Any:
 def _multiply(producer: nn.Module, factor: Tensor) -> None:
     for parameter in producer.parameters(recurse=False):  # the weight and, where there is one, the bias
         parameter.mul_(factor.reshape(-1, *[1] * (parameter.dim() - 1)))
-
-
-def _probe(producer: nn.Module) -> Tensor:
-    weight = cast(Tensor, producer.weight)
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(4, weight.shape[-1], generator=generator).to(weight.device, weight.dtype)

@@ -55,15 +55,10 @@ class NaiveDDP:
             if parameter.grad is not None:
                 all_reduce(parameter.grad.div_(dist.get_world_size()))
 
-    def in_flight_buffers(self) -> list[Tensor]:
-        """Buffers of collectives that have not ended."""
-        return []
-
     def holds(self) -> dict[str, list[Tensor]]:
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
         return {
             "parameters": [*self.model.parameters(), *self.model.buffers()],
-            "gradients": gradients + self.in_flight_buffers(),
+            "gradients": [p.grad for p in self.parameters if p.grad is not None],
             "optimizer": optimizer_states(self.optimizer),
         }
 
@@ -98,8 +93,11 @@ class DDP(NaiveDDP):
             for parameter, place in bucket.views(self.received(bucket)):
                 parameter.grad = place
 
-    def in_flight_buffers(self) -> list[Tensor]:
-        return [flat for _, flat in self.in_flight.values()]
+    def holds(self) -> dict[str, list[Tensor]]:
+        """The buckets in flight are gradients, too."""
+        found = super().holds()
+        found["gradients"] += [flat for _, flat in self.in_flight.values()]
+        return found
 
 
 class GradReadyCounter:

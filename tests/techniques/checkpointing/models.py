@@ -6,14 +6,16 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from helpers.catalog.policies import PER_LAYER
 from helpers.memory import measure, trace
 from helpers.memory.meter.meter import Meter
 from helpers.memory.meter.watch import adopt
-from helpers.techniques.checkpointing import checkpointed
+from helpers.techniques.checkpointing import checkpointed, flops_of
 
 VOCABULARY = 61
 LAYERS = 5
 NAMES = ("llama", "gpt2", "qwen3")
+POLICIES = (*PER_LAYER, "every:2", "sqrt-n", "first:3", "nested:2", "recursive")
 IDS_BYTES = 1024  # the batch of `measured_and_traced`: the trace sees it being made, the meter starts later
 
 
@@ -93,6 +95,13 @@ def peak_bytes(model, forward):
         live += event.sign * event.block.size_bytes * (event.block.category != "gradients")
         most = max(most, live)
     return most - before
+
+
+def flops_with(model, step, policy):
+    """FLOPs of `step()`, a forward and backward of `model`, without checkpointing, and under `policy`."""
+    plain = flops_of(step)
+    with checkpointed(model, policy):
+        return plain, flops_of(step)
 
 
 def measured_and_traced(name, policy):

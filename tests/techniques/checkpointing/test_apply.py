@@ -14,29 +14,13 @@ from tests.techniques.checkpointing.models import (
     IDS_BYTES,
     LAYERS,
     NAMES,
+    POLICIES,
     chain,
     decoder,
     forward_of,
     gradients,
     measured_and_traced,
     saved_bytes,
-)
-
-POLICIES = (
-    "none",
-    "full",
-    "every:2",
-    "sqrt-n",
-    "first:3",
-    "nested:2",
-    "recursive",
-    "selective",
-    "selective:matmuls",
-    "selective:attention",
-    "module:attention",
-    "module:mlp",
-    "offload",
-    "offload:inputs",
 )
 
 

@@ -61,7 +61,7 @@ def test_clipping_knows_that_the_inputs_were_scaled():
     scaled, both = (awq(tiny_llama(), token_batches(), grid, clip=clip) for clip in (False, True))
     for plain, clipped in zip(layer_by_layer(scaled, token_batches()), both.model.layers, strict=True):
         for name, seen in plain.observe().items():
-            weight, found = plain.linears()[name].weight, clipped.get_submodule(name).weight
+            weight, found = plain.layer.get_submodule(name).weight, clipped.get_submodule(name).weight
             expected = weight if name.endswith(("q_proj", "k_proj")) else clip_weight(weight, seen.hessian, grid)
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 

@@ -69,7 +69,7 @@ def test_no_hook_stays_behind():
 
 
 def test_every_layer_and_linear_is_met_once_in_order():
-    names = [f"{step.name}.{name}" for step in layer_by_layer(tiny_llama(), token_batches()) for name in step.linears()]
+    names = [f"{step.name}.{name}" for step in layer_by_layer(tiny_llama(), token_batches()) for name in step.observe()]
     assert names == list(dense_linears(tiny_llama()))
     assert list(decoder_layers(tiny_llama())) == ["model.layers.0", "model.layers.1"]
 

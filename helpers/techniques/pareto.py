@@ -1,0 +1,37 @@
+"""Choices made one after the other; of the paths so far, those that no other beats in bytes and price. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Path(NamedTuple, Generic[T]):
+    """What was chosen so far: the bytes and the price of it all, the last choice, and the path before that."""
+
+    nbytes: int
+    price: float
+    last: T | None = None
+    before: Path[T] | None = None
+
+    def choices(self) -> list[T]:
+        """All of them, the first one first."""
+        path, found = self, list[T]()
+        while path.before is not None and path.last is not None:
+            found.append(path.last)
+            path = path.before
+        return found[::-1]
+
+
+def unbeaten(paths: Iterable[Path[T]]) -> list[Path[T]]:
+    """The paths that no other beats in both, those of fewest bytes first: the price falls from each to the next.
+
+    Whatever is chosen after a beaten path can be chosen after its better, so nothing is lost without it.
+    """
+    front: list[Path[T]] = []
+    for path in sorted(paths, key=lambda path: (path.nbytes, path.price)):
+        if not front or path.price < front[-1].price:
+            front.append(path)
+    return front
