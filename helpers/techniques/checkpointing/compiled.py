@@ -5,8 +5,7 @@
 
 It sees single operators of one graph where `solve` sees layers, so it finds finer cuts, and it weighs saved bytes, not
 the peak. `fraction` is of what it would save by itself, whose cut already recomputes what is cheap. Needs no C++
-compiler: the graphs are run as they are. The setting is `torch._functorch.config.activation_memory_budget`, private and
-so free to change.
+compiler: the graphs are run as they are. The setting, `torch._functorch.config.activation_memory_budget`, is private.
 """
 
 from __future__ import annotations

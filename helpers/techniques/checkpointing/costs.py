@@ -23,7 +23,7 @@ from ...memory.meter.meter import Meter
 from ...memory.meter.timeline import Event
 from ...memory.meter.watch import adopt
 from .chain import Choice, LayerCost
-from .flops import flop_counter, flops_of
+from .flops import flops_of
 from .patched import checkpointed, decoder_layers
 
 CHOICES = ("none", "full", "selective", "selective:matmuls", "selective:attention")
@@ -49,7 +49,7 @@ def layer_costs(model: nn.Module, run: Callable[[], object], choices: Sequence[s
             expected = "a tensor as first argument"
             do = "pass a decoder whose layers take their input by position"
             raise WorkbookError(f"{type(layer).__name__} is called without a hidden state", expected, do)
-        key = (_looks(layer), _looks_of((args, kwargs)))
+        key = _looks(layer, (args, kwargs))
         if key not in alike:
             alike[key] = _layer_cost(layer, args, kwargs, ("none", "full", *choices))
         found.append(alike[key])
@@ -63,13 +63,11 @@ def layer_costs(model: nn.Module, run: Callable[[], object], choices: Sequence[s
     return found
 
 
-def _looks(layer: nn.Module) -> tuple:
-    """Its modules with their settings, and its parameters' shapes: equal for layers that cost the same."""
-    return repr(layer), tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in layer.named_parameters())
-
-
-def _looks_of(values: Any) -> tuple:
-    return tuple((v.shape, v.dtype) if isinstance(v, Tensor) else type(v) for v in tree_leaves(values))
+def _looks(layer: nn.Module, given: Any) -> tuple:
+    """Its modules with their settings, its parameters and its inputs: equal for layers that cost the same."""
+    parameters = tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in layer.named_parameters())
+    inputs = tuple((v.shape, v.dtype) if isinstance(v, Tensor) else type(v) for v in tree_leaves(given))
+    return repr(layer), parameters, inputs
 
 
 def _layer_cost(layer: nn.Module, args: tuple, kwargs: dict, choices: Sequence[str]) -> LayerCost:
@@ -109,10 +107,9 @@ class _After(torch.autograd.Function):
 
 def _flops_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> int:
     """By itself: the counter holds tensors, and would be seen by the meter."""
-    with _alone(layer), checkpointed(nn.Sequential(layer), how), flop_counter() as counter:
-        end, _ = _forward(layer, torch.zeros((), requires_grad=True), args, kwargs)
-        end.backward()
-    return counter.get_total_flops()
+    anchor = torch.zeros((), requires_grad=True)
+    with _alone(layer), checkpointed(nn.Sequential(layer), how):
+        return flops_of(lambda: _forward(layer, anchor, args, kwargs)[0].backward())
 
 
 def _bytes_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> tuple[Choice, bool]:

@@ -3,11 +3,10 @@
     plan = solve(layers, budget_bytes=2 * 2**30)        # layers: LayerCosts, from layer_costs(model, run)
     apply(model, plan.segments)
 
-A plan cuts the chain into segments; one layer alone may take any policy it has a cost for ("none" keeps all, "full"
-only its input, "selective" something between), several layers together keep the input of the first. `chain` says what a
-plan costs. Checkpoints within checkpoints are not tried: Griewank and Walther's revolve (2000) and rotor (Beaumont et
-al. 2019, arXiv:1911.13214) need them, to go below `least_bytes` here. Checkmate (Jain et al. 2020, arXiv:1910.02653)
-solves any graph with an integer program.
+A plan cuts the chain into segments; one layer alone may take any policy it has a cost for, several layers together keep
+the input of the first. `chain` says what a plan costs. Checkpoints within checkpoints are not tried: Griewank and
+Walther's revolve (2000) and rotor (Beaumont et al. 2019, arXiv:1911.13214) need them, to go below `least_bytes` here.
+Checkmate (Jain et al. 2020, arXiv:1910.02653) solves any graph with an integer program.
 """
 
 from __future__ import annotations

@@ -95,8 +95,7 @@ def transformers_cache(model: PreTrainedModel, name: str, max_tokens: int = 0, *
 
     "dynamic" (concatenates), "static" (needs `max_tokens`), "offloaded" (CUDA only: it moves whole layers out and back
     on a second stream), "fp8" (one scale per tensor; 5.23 has it, 5.17 has not), "quanto" and "hqq" (integers with a
-    residual window, from packages of their own; `options` such as nbits=4 are QuantizedCache's). WorkbookError says
-    what is missing.
+    residual window, from packages of their own; `options` such as nbits=4 are QuantizedCache's).
     """
     if name not in TRANSFORMERS_CACHES:
         raise unknown_name("Transformers cache", name, TRANSFORMERS_CACHES)

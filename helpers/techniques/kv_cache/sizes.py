@@ -59,8 +59,7 @@ def cache_bytes(
     """Bytes that a cache of this kind holds after `context` tokens of each of `users` sequences.
 
     `name` and `numbers` as for `cache_of`; `value_bytes` of the model's format. Layers with a window of their own hold
-    no more than that, whatever the kind. An offloaded cache fetches its first layer for the next forward: that one is
-    on the device.
+    no more than that, whatever the kind. An offloaded cache has its first layer on the device, for the next forward.
 
     >>> from helpers.catalog import model
     >>> cache_bytes(model("llama-2-70b"), "concat", 2048, users=128).device / 2**30

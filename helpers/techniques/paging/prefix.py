@@ -81,8 +81,7 @@ class PrefixCache:
     def adopt(self, sequence: Hashable, tokens: Sequence[int], count: bool = True) -> int:
         """Start `sequence` on the blocks found for its prompt; returns how many tokens need not be computed.
 
-        At least one token stays to be computed, for its logits. `count=False` leaves `hits` alone, for a request that
-        was counted before.
+        At least one token stays to be computed, for its logits. `count=False`: `hits` had this request before.
         """
         chain = self.find(tokens[:-1])
         self._touch(chain)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ...catalog import ModelShape
 from ...catalog.errors import WorkbookError, require_whole
+from ...memory.closed_form.tensor_parallel import rank_shape
 
 GIB = 2**30
 UNKNOWN = "the log does not say what its profile run measured"
@@ -71,19 +72,11 @@ def block_bytes(model: ModelShape, block_size: int = 16, ranks: int = 1, value_b
 
     Grouped heads divide by the ranks until each has one; from there on they are repeated.
     """
-    for name, value in (("block_size", block_size), ("ranks", ranks), ("value_bytes", value_bytes)):
-        require_whole(name, value)
-    values = 0
-    for layer in model.layers:
-        heads = layer.attention.kv_heads
-        if layer.attention.mla or layer.attention.window is not None:
-            what = f"blocks of {model.name}, with a latent or a window"
-            raise WorkbookError(what, "full attention in every layer", "ask model.kv_values(context) for its bytes")
-        if heads % ranks and ranks % heads:
-            expected = "a number that divides them, or a multiple"
-            raise WorkbookError(f"{heads} key heads over {ranks} ranks", expected, f"pass ranks={heads}")
-        values += 2 * max(1, heads // ranks) * layer.attention.head_dim
-    return block_size * values * value_bytes
+    tokens, width = require_whole("block_size", block_size), require_whole("value_bytes", value_bytes)
+    if any(layer.attention.mla or layer.attention.window is not None for layer in model.layers):
+        what = f"blocks of {model.name}, with a latent or a window"
+        raise WorkbookError(what, "full attention in every layer", "ask model.kv_values(context) for its bytes")
+    return rank_shape(model, ranks).kv_values(tokens) * width
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ class Int8Tensor(Stored):
         return cls(*to_int8(require_finite(require_matrix(weight))), weight.dtype)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The dense weight, in `dtype` or in that of the original."""
         return (self.codes.float() * (self.absmax / LARGEST)[:, None]).to(dtype or self.dtype)
 
 

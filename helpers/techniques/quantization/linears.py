@@ -138,10 +138,9 @@ def swapped(model: nn.Module, modules: Mapping[str, nn.Module]) -> nn.Module:
 def model_bytes(model: nn.Module) -> int:
     """Bytes of the weights as they lie in memory: parameters, persistent buffers, and what bitsandbytes keeps beside.
 
-    Each storage counts once, so tied weights do too. Buffers that a checkpoint does not hold (the rotary
-    frequencies) are constants, not weights, and are left out. bitsandbytes hangs its scales on parameters and
-    states, not in buffers; they count. On a CPU with BF16 instructions it unfolds them in its first forward pass:
-    ask before.
+    Each storage counts once, so tied weights do too. Buffers that a checkpoint does not hold (the rotary frequencies)
+    are constants, not weights, and are left out. bitsandbytes hangs its scales on parameters and states, not in
+    buffers; they count. On a CPU with BF16 instructions it unfolds them in its first forward pass: ask before.
     """
     return storage_bytes(_weights(model))
 

@@ -49,10 +49,9 @@ def heavy_tailed_layer(
 ) -> tuple[Tensor, InputStatistics]:
     """A made-up weight and its inputs, both with log-normal channel sizes that know nothing of each other.
 
-    In large language models a few channels of the residual stream are 20 to 100 times the others. Here ln of an
-    input channel's size has a standard deviation of 1.5, so the top 1 % of channels carry most of the inputs' energy
-    (0.58 to 0.93 of it with the first four seeds); for the weights it is 0.5. It is made for the ablation, not taken
-    from a model.
+    In large language models a few channels of the residual stream are 20 to 100 times the others. Here ln of an input
+    channel's size has a standard deviation of 1.5, so the top 1 % of channels carry most of the inputs' energy (0.58
+    to 0.93 of it with the first four seeds); for the weights it is 0.5. Made for the ablation, not taken from a model.
     """
     generator = torch.Generator().manual_seed(seed)
     size = torch.randn(columns, generator=generator)

@@ -54,13 +54,8 @@ def deepspeed_config(
         },
     }
     if "nvme" in (setup.offload_optimizer, setup.offload_parameters):
-        config["aio"] = {
-            "block_size": 2**20,
-            "queue_depth": 32,
-            "intra_op_parallelism": 1,
-            "single_submit": False,
-            "overlap_events": True,
-        }
+        queue = {"block_size": 2**20, "queue_depth": 32, "intra_op_parallelism": 1}
+        config["aio"] = queue | {"single_submit": False, "overlap_events": True}
     return config
 
 
@@ -106,12 +101,8 @@ def accelerate_config(setup: TrainSetup, machines: int = 1) -> str:
         "use_cpu": False,
     }
     if machines > 1:
-        lines |= {
-            "main_process_ip": "first-machine",
-            "main_process_port": 29500,
-            "rdzv_backend": "c10d",
-            "same_network": True,
-        }
+        lines |= {"main_process_ip": "first-machine", "main_process_port": 29500}
+        lines |= {"rdzv_backend": "c10d", "same_network": True}
     return _yaml(lines) + (_yaml({"fsdp_config": None}) + _yaml(_fsdp(setup), "  ") if setup.zero else "")
 
 
@@ -171,69 +162,41 @@ def _layer_classes(setup: TrainSetup) -> list[str]:
     return sorted(getattr(model_class, "_no_split_modules"))  # noqa: B009 - no attribute that a type checker knows
 
 
-def _refuse(applies: bool, what: str, expected: str, do: str) -> None:
-    if applies:
-        raise WorkbookError(what, expected, do)
-
-
 def _require_deepspeed(setup: TrainSetup, clip: float, accumulation: int) -> None:
-    _refuse(
-        setup.optimizer in ("adafactor", "adamw-8bit"),
-        f"optimizer is {setup.optimizer!r}, which a DeepSpeed file cannot name",
-        "adamw-foreach, adamw-fused, sgd or sgd-momentum",
-        "choose optimizer='adamw-fused'",
-    )
-    _refuse(
-        setup.precision == "bf16" and not setup.zero,
-        "precision is 'bf16' at stage 0, where DeepSpeed keeps an FP32 copy",
-        "a stage from 1 on, or 'megatron-bf16'",
-        "choose zero=1",
-    )
-    _refuse(
-        "nvme" in (setup.offload_optimizer, setup.offload_parameters) and setup.zero < 3,
-        f"NVMe at stage {setup.zero}, where DeepSpeed would use the host's memory",
-        "zero=3: ZeRO-Infinity is a stage 3",
-        "choose zero=3, or offload_optimizer='cpu'",
-    )
-    wrong = f"clip is {clip} and accumulation {accumulation}"
-    _refuse(clip <= 0 or accumulation < 1, wrong, "both above 0", "pass clip=1.0, accumulation=1")
+    if setup.optimizer in ("adafactor", "adamw-8bit"):
+        what = f"optimizer is {setup.optimizer!r}, which a DeepSpeed file cannot name"
+        expected = "adamw-foreach, adamw-fused, sgd or sgd-momentum"
+        raise WorkbookError(what, expected, "choose optimizer='adamw-fused'")
+    if setup.precision == "bf16" and not setup.zero:
+        what = "precision is 'bf16' at stage 0, where DeepSpeed keeps an FP32 copy"
+        raise WorkbookError(what, "a stage from 1 on, or 'megatron-bf16'", "choose zero=1")
+    if "nvme" in (setup.offload_optimizer, setup.offload_parameters) and setup.zero < 3:
+        what = f"NVMe at stage {setup.zero}, where DeepSpeed would use the host's memory"
+        do = "choose zero=3, or offload_optimizer='cpu'"
+        raise WorkbookError(what, "zero=3: ZeRO-Infinity is a stage 3", do)
+    if clip <= 0 or accumulation < 1:
+        what = f"clip is {clip} and accumulation {accumulation}"
+        raise WorkbookError(what, "both above 0", "pass clip=1.0, accumulation=1")
 
 
 def _require_accelerate(setup: TrainSetup, machines: int) -> None:
-    offloads = {setup.offload_optimizer, setup.offload_parameters}
-    _refuse(
-        setup.zero == 1,
-        "zero is 1, which FSDP2 does not do",
-        "0 (DDP), 2 or 3 (FSDP2)",
-        "choose zero=2, or use deepspeed_config",
-    )
-    _refuse(
-        "nvme" in offloads,
-        "a shard is on NVMe, which FSDP2 does not do",
-        "none or cpu",
-        "use deepspeed_config: ZeRO-Infinity",
-    )
-    _refuse(
-        len(offloads) > 1 or (setup.zero == 2 and "cpu" in offloads),
-        f"offload_optimizer is {setup.offload_optimizer!r}, offload_parameters {setup.offload_parameters!r}",
-        "both the same, at stage 3: FSDP2 moves parameters, gradients and states together",
-        "choose both 'cpu', or use deepspeed_config",
-    )
-    _refuse(
-        setup.precision == "megatron-bf16",
-        "precision is 'megatron-bf16'",
-        "autocast-bf16: FSDP2's FP32 shards are the master copy, and are gathered as BF16",
-        "choose precision='autocast-bf16'",
-    )
-    _refuse(
-        setup.checkpointing not in ("none", "full", "every:1"),
-        f"checkpointing is {setup.checkpointing!r}",
-        "none, or full: every layer",
-        "choose checkpointing='full', or put the policy into the model yourself",
-    )
-    _refuse(
-        machines < 1 or setup.ranks % max(machines, 1) > 0,
-        f"{setup.ranks} ranks on {machines} machines",
-        "equally many on each",
-        f"pass machines=1, or another divisor of {setup.ranks}",
-    )
+    optimizer, parameters = setup.offload_optimizer, setup.offload_parameters
+    if setup.zero == 1:
+        do = "choose zero=2, or use deepspeed_config"
+        raise WorkbookError("zero is 1, which FSDP2 does not do", "0 (DDP), 2 or 3 (FSDP2)", do)
+    if "nvme" in (optimizer, parameters):
+        do = "use deepspeed_config: ZeRO-Infinity"
+        raise WorkbookError("a shard is on NVMe, which FSDP2 does not do", "none or cpu", do)
+    if optimizer != parameters or (setup.zero == 2 and optimizer == "cpu"):
+        what = f"offload_optimizer is {optimizer!r}, offload_parameters {parameters!r}"
+        expected = "both the same, at stage 3: FSDP2 moves parameters, gradients and states together"
+        raise WorkbookError(what, expected, "choose both 'cpu', or use deepspeed_config")
+    if setup.precision == "megatron-bf16":
+        expected = "autocast-bf16: FSDP2's FP32 shards are the master copy, and are gathered as BF16"
+        raise WorkbookError("precision is 'megatron-bf16'", expected, "choose precision='autocast-bf16'")
+    if setup.checkpointing not in ("none", "full", "every:1"):
+        do = "choose checkpointing='full', or put the policy into the model yourself"
+        raise WorkbookError(f"checkpointing is {setup.checkpointing!r}", "none, or full: every layer", do)
+    if machines < 1 or setup.ranks % machines:
+        do = f"pass machines=1, or another divisor of {setup.ranks}"
+        raise WorkbookError(f"{setup.ranks} ranks on {machines} machines", "equally many on each", do)

@@ -25,11 +25,8 @@ from .stage3 import decoder_layers, units
 # What DeepSpeed's own optimizers call them.
 MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")
 GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer")
-BUFFERS = (
-    "param_buffer_of_bit16_for_cpu_offload_groups",
-    "temp_grad_buffer_for_cpu_offload",
-    "temp_grad_buffer_for_gpu_offload",
-)
+TEMPORARY = ("temp_grad_buffer_for_cpu_offload", "temp_grad_buffer_for_gpu_offload")
+BUFFERS = ("param_buffer_of_bit16_for_cpu_offload_groups", *TEMPORARY)
 INSTALL = "pip install deepspeed, on Linux, then restart the kernel"
 
 
@@ -65,9 +62,8 @@ class DeepSpeed:
             "zero_force_ds_cpu_optimizer": False,  # PyTorch's optimizer on the host: DeepSpeed's would be compiled
             "zero_optimization": zero_options(model, stage, bucket_bytes, host) | options,
         }
-        self.engine, *_ = package.initialize(
-            model=model, optimizer=make(parameters), config=config, dist_init_required=False
-        )
+        optimizer = make(parameters)
+        self.engine, *_ = package.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
         self.model, self.optimizer = self.engine if stage else model, self.engine.basic_optimizer
 
     def step(self) -> Tensor:
@@ -80,7 +76,7 @@ class DeepSpeed:
         return norm
 
     def holds(self) -> dict[str, list[Tensor]]:
-        """This rank's tensors by category, for `helpers.memory.measure.held`; only DeepSpeed has "buckets"."""
+        """As those of our engines; only DeepSpeed has "buckets"."""
         model = list(self.model.parameters())
         shards = [p.ds_tensor for p in model if hasattr(p, "ds_tensor")]
         outer = self.engine.optimizer

@@ -53,7 +53,6 @@ class FSDP2:
         return whole(norm)
 
     def holds(self) -> dict[str, list[Tensor]]:
-        """This rank's tensors by category, for `helpers.memory.measure.held`."""
         weights = [*self.shards, *self.model.parameters(), *self.model.buffers()]
         return {
             "parameters": [local(tensor) for tensor in weights],

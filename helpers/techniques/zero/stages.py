@@ -89,7 +89,6 @@ class Zero1:
             shard.receive(part)
 
     def holds(self) -> dict[str, list[Tensor]]:
-        """This rank's tensors by category, for `helpers.memory.measure.held`."""
         updated = [shard.parameter for shard in self.shards]
         tensors = {
             "parameters": [*self.model.parameters(), *self.model.buffers(), *(s.weights for s in self.shards)],

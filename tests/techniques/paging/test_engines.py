@@ -50,7 +50,7 @@ def test_a_block_over_ranks():
         (lambda: paging.VllmPool(GIB, -1, 0, 0), "weight_bytes is -1"),
         (lambda: paging.VllmPool(GIB, GIB, 0, 0).kv_cache_bytes, "1.00 GiB are taken\n  expected: under 0.90 GiB"),
         (lambda: LLAMA.users(model("llama-3-8b"), 0), "context is 0"),
-        (lambda: paging.block_bytes(model("llama-2-70b"), ranks=3), "8 key heads over 3 ranks"),
+        (lambda: paging.block_bytes(model("llama-2-70b"), ranks=3), "8 KV heads, which 3 ranks cannot share evenly"),
         (lambda: paging.block_bytes(model("deepseek-v3")), "with a latent or a window"),
         (lambda: paging.transformers_batch(tiny("llama-gqa"), [], blocks=0), "blocks is 0"),
     ],
