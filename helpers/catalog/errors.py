@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class WorkbookError(ValueError):
@@ -61,3 +61,10 @@ def require_number(name: str, value: object, *, below: float | None = None, expe
     if not number > 0 or (below is not None and number >= below):
         raise WorkbookError(f"{name} is {value!r}", expected, do)
     return number
+
+
+def require_name(kind: str, name: str, allowed: Collection[str]) -> str:
+    """`name` if it is among `allowed`; else the error of `unknown_name`."""
+    if name not in allowed:
+        raise unknown_name(kind, name, allowed)
+    return name

@@ -16,6 +16,9 @@ class Path(NamedTuple, Generic[T]):
     last: T | None = None
     before: Path[T] | None = None
 
+    def then(self, choice: T, nbytes: int, price: float) -> Path[T]:
+        return Path(self.nbytes + nbytes, self.price + price, choice, self)
+
     def choices(self) -> list[T]:
         """All of them, the first one first."""
         path, found = self, list[T]()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from ...catalog.policies import Segment
 
 
@@ -85,10 +85,8 @@ def price_segment(layers: Sequence[LayerCost], segment: Segment) -> Choice:
     if segment.parts:
         return _nested(layers, segment)
     if segment.stop - segment.start == 1:
-        layer = layers[segment.start]
-        if segment.how not in layer.choices:
-            raise unknown_name("measured policy", segment.how, layer.choices)
-        return layer.choices[segment.how]
+        choices = layers[segment.start].choices
+        return choices[require_name("measured policy", segment.how, choices)]
     return _recomputed(layers[segment.start : segment.stop])
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from ...catalog.policies import PER_LAYER, Segment, layout
 from .offload import Offload
 
@@ -102,8 +102,7 @@ def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
 
 def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], engine: Callable | None) -> None:
     how, part = segment.how, segment.how.removeprefix("module:")
-    if how not in PER_LAYER:
-        raise unknown_name("checkpointing policy", how, PER_LAYER)
+    require_name("checkpointing policy", how, PER_LAYER)
     if how == "none":
         return
     if segment.stop - segment.start > 1 or segment.parts:

@@ -127,4 +127,4 @@ def _longer(
     for path in paths:
         if path.nbytes + own > budget:
             return  # paths are sorted by stored bytes
-        yield Path(path.nbytes + choice.stored_bytes, path.price + choice.recompute_flops, segment, path)
+        yield path.then(segment, choice.stored_bytes, choice.recompute_flops)

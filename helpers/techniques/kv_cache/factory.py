@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from .evicting import EvictingLayer, WindowLayer, watch
 from .layers import ConcatLayer, GrowingLayer, StaticLayer
 from .offloaded import Link, OffloadedCache, OffloadedLayer
@@ -97,8 +97,7 @@ def transformers_cache(model: PreTrainedModel, name: str, max_tokens: int = 0, *
     on a second stream), "fp8" (one scale per tensor; 5.23 has it, 5.17 has not), "quanto" and "hqq" (integers with a
     residual window, from packages of their own; `options` such as nbits=4 are QuantizedCache's).
     """
-    if name not in TRANSFORMERS_CACHES:
-        raise unknown_name("Transformers cache", name, TRANSFORMERS_CACHES)
+    require_name("Transformers cache", name, TRANSFORMERS_CACHES)
     if name in ("dynamic", "offloaded"):
         if name == "offloaded" and not torch.cuda.is_available():
             expected = "a CUDA device: it uses its streams"
@@ -110,10 +109,10 @@ def transformers_cache(model: PreTrainedModel, name: str, max_tokens: int = 0, *
             expected = "the tokens of prompt and answer"
             raise WorkbookError("a static cache without a length", expected, "pass max_tokens=512")
         return StaticCache(config=model.config, max_cache_len=max_tokens)
-    return _quantized(model, name, options)
+    return _quantized(model, name, **options)
 
 
-def _quantized(model: PreTrainedModel, backend: str, options: dict[str, int]) -> Cache:
+def _quantized(model: PreTrainedModel, backend: str, **options: int) -> Cache:
     package = BACKENDS.get(backend)
     if package and importlib.util.find_spec(package.partition(".")[0]) is None:
         do = 'use cache_of(model, "int4"), or install the package'

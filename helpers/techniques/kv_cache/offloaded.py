@@ -81,11 +81,8 @@ class OffloadedLayer(KVLayer):
         self.fetched = None
         here = placed(old_keys, keys, self.seen, end), placed(old_values, values, self.seen, end)
         host_keys, host_values = self.host or (None, None)
-        room = -(-end // self.step) * self.step
-        self.host = (
-            self.link.out(host_keys, keys, self.seen, room),
-            self.link.out(host_values, values, self.seen, room),
-        )
+        out = functools.partial(self.link.out, at=self.seen, room=-(-end // self.step) * self.step)
+        self.host = out(host_keys, keys), out(host_values, values)
         return here[0][:, :, :end], here[1][:, :, :end]
 
     def fetch(self, room: int, device: torch.device) -> None:

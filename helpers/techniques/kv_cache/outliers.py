@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from ...catalog.errors import WorkbookError, require_number
+from ...catalog.errors import WorkbookError, require_number, require_whole
 
 
 @torch.no_grad()
 def key_channels(model: PreTrainedModel, ids: Tensor, layer: int = 0) -> Tensor:
     """Mean magnitude of each channel of the cached keys of one layer, over `ids` [rows, tokens]: [key heads, width]."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
-    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < count:
-        raise WorkbookError(f"layer {layer!r}", f"a layer from 0 to {count - 1}", "pass layer=0")
+    require_whole("layer", layer, 0, count - 1, do="pass layer=0")
     cache = DynamicCache(config=model.config)
     model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     return cast(Tensor, cast(DynamicLayer, cache.layers[layer]).keys).abs().mean((0, 2))

@@ -20,18 +20,7 @@ NUMBERS = {
     "heavy": ("heavy", "recent"),
 }
 NEEDED = {"static": ("max_tokens",), "window": ("window",), "heavy": ("heavy", "recent")}
-EXAMPLES = (
-    "concat",
-    "dynamic",
-    "static:512",
-    "window:128+4",
-    "int8",
-    "int4",
-    "int2",
-    "int2-per-token",
-    "offloaded",
-    "heavy:96+32",
-)
+EXAMPLES = ("concat", "dynamic", "static:512", "window:128+4", *QUANTIZED, "int2-per-token", "offloaded", "heavy:96+32")
 MAY_BE_ZERO = ("sinks", "residual", "heavy")
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...catalog.errors import require_whole, unknown_name
+from ...catalog.errors import require_name, require_whole
 from .attention import ATTENTIONS, BlockTables, KVPool, PagedInputs, paged_model
 from .blocks import BlockManager, OutOfBlocksError
 from .completions import Completion, Shortage, refusal, token_ids
@@ -42,11 +42,10 @@ class Engine:
         attention: str = "gathered",
         keep_logits: bool = False,
     ) -> None:
-        for kind, name, names in (("preemption", preempt, PREEMPTIONS), ("attention", attention, ATTENTIONS)):
-            if name not in names:
-                raise unknown_name(kind, name, names)
-        self.model, self.max_running = model, require_whole("max_running", max_running)
-        self.preempt, self.attention, self.keep_logits = preempt, attention, keep_logits
+        self.preempt = require_name("preemption", preempt, PREEMPTIONS)
+        self.attention = require_name("attention", attention, ATTENTIONS)
+        self.max_running = require_whole("max_running", max_running)
+        self.model, self.keep_logits = model, keep_logits
         self.manager = BlockManager(blocks, block_size, host_blocks)
         self.prefix = PrefixCache(self.manager) if prefix else None
         self.pool = KVPool(blocks, block_size, host_blocks)

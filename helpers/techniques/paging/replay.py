@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
-from ...catalog.errors import WorkbookError, require_whole, unknown_name
+from ...catalog.errors import WorkbookError, require_name, require_whole
 from .blocks import BlockManager, ContiguousManager, OutOfBlocksError
 from .prefix import Hits, PrefixCache
 from .traces import Request, RequestTrace
@@ -65,14 +65,12 @@ class Usage:
 class Replay:
     """`trace` through `blocks` blocks under `policy`, at most `users` requests at a time; `step()` until `done`.
 
-    Out of blocks, the request that was admitted last gives its blocks back and starts again later with the tokens that
-    it has (preemption by recompute).
+    Out of blocks, the request that was admitted last gives its blocks back and is computed again later.
     """
 
     def __init__(self, trace: RequestTrace, policy: str, blocks: int, block_size: int = 16, users: int = 16) -> None:
-        if policy not in POLICIES:
-            raise unknown_name("policy", policy, POLICIES)
-        self.trace, self.policy, self.users = trace, policy, require_whole("users", users)
+        self.policy = require_name("policy", policy, POLICIES)
+        self.trace, self.users = trace, require_whole("users", users)
         self.block_size, self.blocks = require_whole("block_size", block_size), require_whole("blocks", blocks)
         self.prefix: PrefixCache | None = None
         self.manager: BlockManager | ContiguousManager

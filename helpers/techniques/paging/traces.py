@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...catalog.errors import require_whole, unknown_name
+from ...catalog.errors import require_name, require_whole
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,7 @@ TRACES: dict[str, Callable[..., RequestTrace]] = {"chat": chat, "documents": doc
 
 def trace(name: str, **options: int) -> RequestTrace:
     """The trace called `name`: "chat", "documents" or "code"; the same for the same seed and options."""
-    if name not in TRACES:
-        raise unknown_name("trace", name, TRACES)
-    return TRACES[name](**options)
+    return TRACES[require_name("trace", name, TRACES)](**options)
 
 
 class _Draw:

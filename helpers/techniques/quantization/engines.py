@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from .int8 import THRESHOLD
 from .linears import OUTPUT_HEAD, dense_linears, replace_linears
 
@@ -104,10 +104,9 @@ def _require_four_or_eight(bits: int) -> None:
 
 def _require_known(config: dict[str, Any], kind: type) -> None:
     """Transformers only logs a keyword that it does not know, and quantizes without it."""
-    allowed = set(inspect.signature(kind).parameters) - {"kwargs"}
+    allowed = sorted(set(inspect.signature(kind).parameters) - {"kwargs"})
     for name in config:
-        if name not in allowed:
-            raise unknown_name("setting", name, sorted(allowed))
+        require_name("setting", name, allowed)
 
 
 def _require_whole_blocks(linear: nn.Linear) -> None:

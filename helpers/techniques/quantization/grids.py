@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 
 TENSOR, ROW = "tensor", "row"
-BITS = range(2, 9)
 SCALE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -46,8 +45,7 @@ class Grid:
     scale_dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or self.bits not in BITS:  # 4.0 is in the range, True is not
-            raise WorkbookError(f"bits is {self.bits!r}", "a whole number from 2 to 8", "pass bits=4")
+        require_whole("bits", self.bits, 2, 8, do="pass bits=4")
         whole = isinstance(self.group, int) and not isinstance(self.group, bool) and self.group >= 1
         if not whole and self.group not in (TENSOR, ROW):
             expected = "values per scale, from 1 up, or 'row', or 'tensor'"

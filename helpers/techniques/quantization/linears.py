@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...catalog.errors import WorkbookError, require_number, unknown_name
+from ...catalog.errors import WorkbookError, require_name, require_number, unknown_name
 from ...memory.meter.watch import attached_tensors
 from .grids import Grid
 from .int8 import THRESHOLD, Int8Tensor, llm_int8, w8a8
@@ -74,8 +74,7 @@ class Int8Linear(StoredLinear):
     def __init__(
         self, stored: Int8Tensor, bias: Tensor | None = None, mode: str = "w8a8", threshold: float = THRESHOLD
     ) -> None:
-        if mode not in ("w8a8", "llm.int8"):
-            raise unknown_name("mode", mode, ("w8a8", "llm.int8"))
+        require_name("mode", mode, ("w8a8", "llm.int8"))
         do = "pass threshold=6.0, or mode='w8a8'"
         require_number("threshold", threshold, expected="a number above 0", do=do)
         super().__init__(stored, bias)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from .grids import Grid, GridScales
 
 WIDTHS = (2, 4, 8)  # the code widths that fill a byte without a rest
@@ -18,10 +18,8 @@ WIDTHS = (2, 4, 8)  # the code widths that fill a byte without a rest
 
 def storage_bits(bits: int) -> int:
     """Bits that one code of `bits` occupies here: the next width that divides a byte. 3 bits are kept in 4."""
-    wide_enough = [width for width in WIDTHS if isinstance(bits, int) and 1 <= bits <= width]
-    if not wide_enough:
-        raise WorkbookError(f"codes of {bits!r} bits", "1 to 8 bits", "pass the bits of a Grid")
-    return wide_enough[0]
+    wanted = require_whole("the width of a code", bits, 1, 8, unit="bits", do="pass the bits of a Grid")
+    return next(width for width in WIDTHS if wanted <= width)
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
@@ -146,7 +144,7 @@ class QuantizedTensor(Stored):
 
 
 def _whole(zero: Tensor) -> Tensor:
-    """Zero points as codes. Truncating 7.6 to 7 would move every weight of the group: refused."""
+    """Zero points as codes. Truncating 7.6 to 7 would move every weight of the group."""
     if not torch.equal(zero, zero.round()) or (zero < 0).any():
         raise WorkbookError("zero points that are not codes", "whole numbers from 0 up", "use those of grid.scales")
     return zero.to(torch.uint8)

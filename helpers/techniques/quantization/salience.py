@@ -7,7 +7,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from .calibration import InputStatistics, output_error
 from .grids import Grid
 
@@ -16,8 +16,7 @@ CHOICES = ("none", "random", "weights", "salience")
 
 def kept_channels(by: str, weight: Tensor, mean_abs: Tensor, share: float = 0.01, seed: int = 0) -> Tensor:
     """Indices of the input channels to keep: the largest mean |x_j|, the largest ‖w_j‖, random ones, or none."""
-    if by not in CHOICES:
-        raise unknown_name("choice", by, CHOICES)
+    require_name("choice", by, CHOICES)
     if not 0 < share <= 1:
         raise WorkbookError(f"share is {share}", "a share of the channels, above 0 and up to 1", "pass share=0.01")
     columns = weight.shape[1]

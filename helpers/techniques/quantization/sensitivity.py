@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from ..pareto import Path, unbeaten
 from .calibration import decoder_layers
 from .grids import Grid
@@ -66,11 +66,7 @@ def choose_bits(options: Options, byte_budget: int) -> BitPlan:
         raise WorkbookError(f"a budget of {byte_budget:,} bytes", expected, do)
     front = [Path[int](0, 0.0)]
     for choices in options.values():
-        longer = (
-            Path(path.nbytes + choice.nbytes, path.price + choice.loss, choice.bits, path)
-            for path in front
-            for choice in choices
-        )
+        longer = (path.then(choice.bits, choice.nbytes, choice.loss) for path in front for choice in choices)
         front = unbeaten(path for path in longer if path.nbytes <= byte_budget)
     best = front[-1]  # the front falls in loss as it rises in bytes
     return BitPlan(dict(zip(options, best.choices(), strict=True)), best.nbytes, best.price)
@@ -115,23 +111,19 @@ def apply(model: nn.Module, plan: BitPlan, group: int = 64) -> nn.Module:
     units = units_of(model, "linear") | units_of(model, "layer")
     modules: dict[str, nn.Module] = {}
     for name, bits in plan.bits.items():
-        if name not in units:
-            raise unknown_name("unit", name, units)
-        modules |= _rounded(units[name], bits, group)
+        modules |= _rounded(units[require_name("unit", name, units)], bits, group)
     return swapped(model, modules)
 
 
 def units_of(model: nn.Module, unit: str) -> dict[str, dict[str, nn.Linear]]:
     """The linear layers of each unit, all by full name."""
     linears = dense_linears(model)
-    if unit == "linear":
+    if require_name("unit", unit, ("linear", "layer")) == "linear":
         return {name: {name: linear} for name, linear in linears.items()}
-    if unit == "layer":
-        return {
-            layer: {name: linear for name, linear in linears.items() if name.startswith(f"{layer}.")}
-            for layer in decoder_layers(model)
-        }
-    raise unknown_name("unit", unit, ("linear", "layer"))
+    return {
+        layer: {name: linear for name, linear in linears.items() if name.startswith(f"{layer}.")}
+        for layer in decoder_layers(model)
+    }
 
 
 def _rounded(linears: Mapping[str, nn.Linear], bits: int, group: int) -> dict[str, QuantizedLinear]:

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form.breakdown import format_bytes
 from ...memory.measure import RankStep, rank_step, steps
@@ -131,8 +131,7 @@ def main(words: list[str]) -> int:
     chosen = arguments(words)
     try:
         setup = TrainSetup(chosen.model or SMALL, "fp32", micro_batch=chosen.micro_batch, sequence=chosen.sequence)
-        if chosen.steps < 1:
-            raise WorkbookError(f"--steps is {chosen.steps}", "1 or more", "pass --steps 10")
+        require_whole("--steps", chosen.steps, do="pass --steps 10")
         engine, device = engine_of(chosen.engine, chosen.stage), join()
         losses, last = train(setup, engine, chosen.steps, device)
     except WorkbookError as error:

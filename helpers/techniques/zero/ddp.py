@@ -34,8 +34,7 @@ class Engine(Protocol):
 class NaiveDDP:
     """One all-reduce for each gradient, after the backward pass: right, and the link idles until then.
 
-    `make(parameters)` builds the optimizer. After `loss.backward()` on this rank's own micro-batch, `step()` averages
-    the gradients, clips their global norm to `clip`, updates, frees the gradients, and returns the norm.
+    `make(parameters)` builds the optimizer; `step()` follows `loss.backward()` on this rank's own micro-batch.
     """
 
     def __init__(self, model: nn.Module, make: Make, clip: float = float("inf")) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...memory.closed_form.zero import BUCKET_BYTES
 from .configs import zero_section
 from .ddp import Make, optimizer_states
@@ -111,13 +111,11 @@ def zero_options(model: nn.Module, stage: int, bucket_bytes: int, host: bool) ->
 
 def _require_known(package: ModuleType, stage: object, options: Mapping[str, Any]) -> None:
     """In one sentence; DeepSpeed's own message is pages of pydantic."""
-    if isinstance(stage, bool) or stage not in range(4):
-        raise WorkbookError(f"stage is {stage!r}", "0, 1, 2 or 3", "pass stage=3")
+    require_whole("stage", stage, 0, 3, do="pass stage=3")
     fields = package.runtime.zero.config.DeepSpeedZeroConfig.model_fields
     allowed = sorted({field.alias or name for name, field in fields.items()} - {"stage"})
     for name in options:
-        if name not in allowed:
-            raise unknown_name("setting of zero_optimization", name, allowed)
+        require_name("setting of zero_optimization", name, allowed)
 
 
 def loaded(device: torch.device) -> ModuleType:

@@ -89,16 +89,13 @@ class Zero1:
             shard.receive(part)
 
     def holds(self) -> dict[str, list[Tensor]]:
-        updated = [shard.parameter for shard in self.shards]
-        tensors = {
-            "parameters": [*self.model.parameters(), *self.model.buffers(), *(s.weights for s in self.shards)],
-            "gradients": [p.grad for p in self.model.parameters() if p.grad is not None],
-        }
-        gradients = [p.grad for p in updated if p.grad is not None]
+        parameters = [*self.model.parameters(), *self.model.buffers(), *(s.weights for s in self.shards)]
+        whole = [p.grad for p in self.model.parameters() if p.grad is not None]
+        sharded = [s.parameter.grad for s in self.shards if s.parameter.grad is not None]
         states = [*optimizer_states(self.optimizer), *(s.parameter for s in self.shards if s.apart)]
         if any(shard.host for shard in self.shards):
-            return {**tensors, "host": gradients + states}
-        return {**tensors, "gradients": tensors["gradients"] + gradients, "optimizer": states}
+            return {"parameters": parameters, "gradients": whole, "host": sharded + states}
+        return {"parameters": parameters, "gradients": whole + sharded, "optimizer": states}
 
 
 class InFlight(NamedTuple):

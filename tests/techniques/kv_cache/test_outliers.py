@@ -75,7 +75,7 @@ def test_magnitudes_are_means_over_the_cached_keys():
 
 @pytest.mark.parametrize("layer", [3, -1, True, "0"])
 def test_a_layer_that_is_not_there(layer):
-    with pytest.raises(WorkbookError, match="a layer from 0 to 2"):
+    with pytest.raises(WorkbookError, match="a whole number from 0 to 2"):
         kv.key_channels(tiny("llama-gqa"), ragged((5,)).ids, layer)
 
 

@@ -64,8 +64,8 @@ def test_storage_is_honest_about_three_bits():
         (lambda: unpack(codes_of(1, 2), 4, 5), "5 codes of 4 bits in 2 values of torch.uint8"),
         (lambda: unpack(codes_of(1), 4, -1), "-1 codes of 4 bits in 1 values of torch.uint8"),
         (lambda: unpack(torch.ones(1), 4, 1), "1 codes of 4 bits in 1 values of torch.float32"),
-        (lambda: storage_bits(9), "codes of 9 bits"),
-        (lambda: storage_bits(2.5), "codes of 2.5 bits"),
+        (lambda: storage_bits(9), "the width of a code is 9"),
+        (lambda: storage_bits(2.5), "the width of a code is 2.5"),
     ],
 )
 def test_bad_codes(call, what):
