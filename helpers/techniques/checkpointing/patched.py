@@ -158,8 +158,7 @@ def _through(segment: Segment, forwards: dict, calls: dict, engine: Callable, hi
         for part in segment.parts:
             hidden = _through(part, forwards, calls, engine, hidden)
         for at in range(segment.start, segment.stop) if not segment.parts else ():
-            hidden = forwards[at](hidden, *calls[at][0], **calls[at][1])
-            _require_tensor(hidden)
+            hidden = _tensor(forwards[at](hidden, *calls[at][0], **calls[at][1]))
         return hidden
 
     return engine(run, hidden)
@@ -180,10 +179,11 @@ def _require_no_cache(args: tuple, kwargs: dict) -> None:
         raise WorkbookError(what, "a training step without one", "call the model with use_cache=False")
 
 
-def _require_tensor(hidden: object) -> None:
-    if not isinstance(hidden, Tensor):
-        do = "use a policy of single layers, such as full"
-        raise WorkbookError(f"a layer that returns a {type(hidden).__name__}", "layers that pass one tensor on", do)
+def _tensor(output: object) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    do = "use a policy of single layers, such as full"
+    raise WorkbookError(f"a layer that returns a {type(output).__name__}", "layers that pass one tensor on", do)
 
 
 # The engines: PyTorch's, selective or not, and offload by saved-tensor hooks.

@@ -23,8 +23,7 @@ def transformers_batch(
 
     `blocks` and `block_size` as for `Engine` (Transformers calls a block a page); `batch_tokens` is the most that one
     forward computes, prompts in chunks among them; `prefix` shares full blocks. It runs on the CPU with "sdpa"
-    attention, in a thread of its own. `generate_batch` is this with one number of new tokens for all requests. It
-    returns no logits. Raises WorkbookError for a request that the engine gave up.
+    attention, in a thread of its own, and returns no logits. Raises WorkbookError for a request that it gave up.
     """
     page = "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size"  # 5.17 calls it a block
     sizes: dict[str, Any] = {

@@ -15,7 +15,7 @@ from typing import cast
 from ...catalog.errors import WorkbookError, require_name, require_whole
 from .blocks import BlockManager, ContiguousManager, OutOfBlocksError
 from .prefix import Hits, PrefixCache
-from .traces import Request, RequestTrace
+from .traces import RequestTrace
 
 POLICIES = ("contiguous", "paged", "prefix")
 
@@ -93,8 +93,9 @@ class Replay:
     def step(self) -> None:
         """Admit, then one token each; those that are complete leave before the next step."""
         self.events = []
-        for name in [name for name in self.running if self.made[name] >= self._request(name).new_tokens]:
-            self._release(name, EventKind.DONE)
+        for name in list(self.running):
+            if self.made[name] >= self.trace.requests[name].new_tokens:
+                self._release(name, EventKind.DONE)
         self._admit()
         for name in list(self.running):
             self._grow(name)
@@ -145,11 +146,9 @@ class Replay:
         self.running.remove(name)
         self.events.append(ReplayEvent(why, name))
 
-    def _request(self, name: int) -> Request:
-        return self.trace.requests[name]
-
     def _tokens(self, name: int) -> tuple[int, ...]:
-        return self._request(name).prompt + self._request(name).answer[: self.made[name]]
+        request = self.trace.requests[name]
+        return request.prompt + request.answer[: self.made[name]]
 
     def _refuse_too_long(self) -> None:
         longest = max((request.tokens for request in self.trace.requests), default=0)

@@ -1,10 +1,8 @@
 """What each linear layer sees when a model reads real text: the input to every method that rounds with care.
 
-    for step in layer_by_layer(model, batches):     # one decoder layer at a time
-        seen = step.observe()                       # {"mlp.down_proj": InputStatistics, ...}
-        ...                                         # change step.layer; the next one is fed by what you leave
-
-Memory: the hidden states of the calibration tokens, and for one decoder layer a [inputs, inputs] sum per linear layer.
+for step in layer_by_layer(model, batches):     # one decoder layer at a time
+    seen = step.observe()                       # {"mlp.down_proj": InputStatistics, ...}
+    ...                                         # change step.layer; the next one is fed by what you leave
 """
 
 from __future__ import annotations
@@ -117,7 +115,7 @@ def layer_by_layer(model: nn.Module, batches: Sequence[Tensor], follow: bool = T
 
     With `follow`, outputs are computed after you are done with a layer: the next one is calibrated on the errors of
     all before it, as GPTQ's reference does. Without, before: every layer sees what the given model makes.
-    Hidden states of the calibration tokens are held once (twice without `follow`), and sums for one layer.
+    Held are the hidden states of the calibration tokens (twice without `follow`), and the sums of one layer.
     """
     hidden, keywords = _first_calls(model, batches)
     layers = decoder_layers(model)

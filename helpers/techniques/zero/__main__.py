@@ -148,8 +148,7 @@ def leave(code: int) -> NoReturn:
     """End the process at once, without the interpreter's shutdown.
 
     FSDP2's and DeepSpeed's caches keep a process group, and Gloo's threads with it, past `destroy_process_group()`. A
-    thread that frees its last tensor during the shutdown aborts a process whose training was done: "terminate called
-    without an active exception", on busy cores in one run of sixty.
+    thread that frees its last tensor during the shutdown aborts a process whose training was done, one run in sixty.
     """
     sys.stdout.flush()
     sys.stderr.flush()
