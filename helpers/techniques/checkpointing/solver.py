@@ -99,7 +99,9 @@ def _prepared(layers: Sequence[LayerCost], head_bytes: int) -> tuple[Edges, list
     edges: Edges = [[] for _ in layers]
     needs = [0] * len(layers) + [head_bytes]
     for start in reversed(range(len(layers))):
-        edges[start] = [(segment, price_segment(layers, segment)) for segment in _starting(start, layers)]
+        alone = (Segment(start, start + 1, how) for how in layers[start].choices)
+        together = (Segment(start, stop) for stop in range(start + 2, len(layers) + 1))
+        edges[start] = [(segment, price_segment(layers, segment)) for segment in (*alone, *together)]
         needs[start] = min(
             max(choice.backward_bytes, choice.stored_bytes + needs[segment.stop]) for segment, choice in edges[start]
         )
@@ -112,11 +114,6 @@ def _uniform_flops(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: i
     plans = ([Segment(at, at + 1, how) for at in range(len(layers))] for how in common)
     prices = [price(layers, plan, head_bytes) for plan in plans]
     return min((found.recompute_flops for found in prices if found.peak_bytes <= budget_bytes), default=math.inf)
-
-
-def _starting(start: int, layers: Sequence[LayerCost]) -> Iterator[Segment]:
-    yield from (Segment(start, start + 1, how) for how in layers[start].choices)
-    yield from (Segment(start, stop) for stop in range(start + 2, len(layers) + 1))
 
 
 def _longer(

@@ -35,14 +35,11 @@ class WindowLayer(KVLayer):
     def __init__(self, window: int, sinks: int = 0, padding: Tensor | None = None, sliding: bool = False) -> None:
         super().__init__()
         self.window, self.sinks, self.padding, self.is_sliding = window, sinks, padding, sliding
+        self.room = sinks + window
 
     @property
     def held(self) -> int:
         return 0 if self.keys is None else self.keys.shape[2]
-
-    @property
-    def room(self) -> int:
-        return self.sinks + self.window
 
     def kept(self, new: int) -> int:
         """All while there is room; then one less than the room, which the first new token fills."""
