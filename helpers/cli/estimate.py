@@ -16,7 +16,7 @@ from ..memory.closed_form.breakdown import PARTS
 from .flags import device_of, serve_flags, setup_of, skipped_flag, train_flags, whole
 
 if TYPE_CHECKING:
-    from ..lesson.calculators.shell import MemoryAnswer
+    from ..lesson.calculators.calculator import MemoryAnswer
 
 
 def add(commands: argparse._SubParsersAction) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import require_whole, unknown_name
 from ...memory.allocator import MIB, Replay, Request, alloc, empty_cache, free, replay
 from ...memory.closed_form.breakdown import format_bytes
 from ..drawing.pictures import Card
@@ -16,7 +16,6 @@ from ..units import short_bytes
 from .calculator import CalculatorAnswer, StepCalculator, Values
 
 SETTINGS = ("default", "max_split_size_mb:20", "expandable_segments:True")
-KIB = 1024
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,26 @@ class AllocationAnswer(CalculatorAnswer):
         at = len(self.ran)
         return f"event {at} of {len(self.trace.steps)}: {self.trace.steps[at - 1]}"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return tuple(_formula(self.ran, self.trace.capacity_bytes))
+    def lines(self) -> Iterator[str]:
+        return _lines(self.ran, self.trace.capacity_bytes)
 
-    @property
-    def sentence(self) -> str:
+    def sentences(self) -> Iterator[str]:
         did = str(self.ran.oom or self.ran.outcomes[-1])
-        return " ".join((f"{did[0].upper()}{did[1:]}.", *_end(self)))
+        yield f"{did[0].upper()}{did[1:]}."
+        if len(self.ran) == len(self.full):
+            yield from self._end()
+
+    def _end(self) -> Iterator[str]:
+        """At the last event: what came of it, and what default settings make of the same trace."""
+        full, default = self.full, self.default
+        allocated, most = format_bytes(full.peak_allocated_bytes), format_bytes(full.peak_reserved_bytes)
+        yield f"At its peak the trace had {allocated} allocated and {most} reserved."
+        if full.settings == default.settings:
+            yield self.trace.watch
+        elif default.oom:
+            yield f"Default settings fail here: {default.format_event(len(default) - 1)}."
+        else:
+            yield f"Default settings reserve {format_bytes(default.peak_reserved_bytes)}."
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -69,8 +80,7 @@ def allocation_answer(trace_name: str, settings: str = "default", step: int = 1)
     'fragmented'
     """
     chosen = trace(trace_name)
-    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-        raise WorkbookError(f"step is {step!r}", "a whole number from 1 up", "pass step=1 for the first event")
+    require_whole("step", step, do="pass step=1 for the first event")
     full, grid = _whole(trace_name, "" if settings == "default" else settings)
     at = min(step, len(full))
     ran = replay(chosen.steps[:at], full.settings, chosen.capacity_bytes)
@@ -86,18 +96,15 @@ def _whole(trace_name: str, settings: str) -> tuple[Replay, SegmentGrid]:
     return full, SegmentGrid.of(stages)
 
 
-def _formula(ran: Replay, capacity_bytes: int) -> Iterator[str]:
+def _lines(ran: Replay, capacity_bytes: int) -> Iterator[str]:
     used, held = ran.allocated[-1], ran.reserved[-1]
     blocks = [block for segment in ran.segments for block in segment.blocks]
     hole = max((block.size_bytes for block in blocks if block.is_free), default=0)
-    used_sizes = [block.size_bytes for block in blocks if not block.is_free]
+    in_cache = f"in the cache; the largest hole is {format_bytes(hole)}" if hole else "nothing in the cache"
     rows = {
-        "allocated": (used, _sum("blocks", used_sizes)),
+        "allocated": (used, _sum("blocks", [block.size_bytes for block in blocks if not block.is_free])),
         "reserved": (held, _sum("segments", [segment.size_bytes for segment in ran.segments])),
-        "unused": (
-            held - used,
-            f"in the cache; the largest hole is {format_bytes(hole)}" if hole else "nothing in the cache",
-        ),
+        "unused": (held - used, in_cache),
         "driver": (capacity_bytes - held, f"of the card's {short_bytes(capacity_bytes)} not yet asked for"),
     }
     return (f"{name:<10}{format_bytes(value):>12}   {text}".rstrip() for name, (value, text) in rows.items())
@@ -108,35 +115,19 @@ def _sum(what: str, sizes: Sequence[int]) -> str:
     return " + ".join(map(short_bytes, sizes)) if len(sizes) <= 6 else f"{len(sizes)} {what}"
 
 
-def _end(answer: AllocationAnswer) -> Iterator[str]:
-    """At the last event: what came of it, and what default settings make of the same trace."""
-    full, default = answer.full, answer.default
-    if len(answer.ran) < len(full):
-        return
-    allocated, most = format_bytes(full.peak_allocated_bytes), format_bytes(full.peak_reserved_bytes)
-    yield f"At its peak the trace had {allocated} allocated and {most} reserved."
-    if full.settings == default.settings:
-        yield answer.trace.watch
-    elif default.oom:
-        yield f"Default settings fail here: {default.format_event(len(default) - 1)}."
-    else:
-        yield f"Default settings reserve {format_bytes(default.peak_reserved_bytes)}."
-
-
-def _last(values: Values) -> int:
-    return len(trace(values["trace_name"]).steps)
-
-
 def allocation(**start: object) -> StepCalculator:
     """The live calculator. `start` moves its controls: `allocation(trace_name="training", step=12)`."""
     longest = max(len(entry.steps) for entry in TRACES.values())
-    options = {
-        "trace_name": ("trace", tuple(TRACES)),
-        "settings": ("settings", SETTINGS),
-        "step": ("event", range(1, longest + 1)),
+    controls = {
+        "trace_name": ("trace", tuple(TRACES), "batch first"),
+        "settings": ("settings", SETTINGS, "default"),
+        "step": ("event", range(1, longest + 1), 3),
     }
-    first = {"trace_name": "batch first", "settings": "default", "step": 3}
-    return StepCalculator(allocation_answer, options, {**first, **start}, _last, interval_ms=1200)
+
+    def last(values: Values) -> int:
+        return len(trace(values["trace_name"]).steps)
+
+    return StepCalculator(allocation_answer, controls, start, last, interval_ms=1200)
 
 
 @dataclass(frozen=True)
@@ -144,8 +135,8 @@ class ReadyTrace:
     """A trace for a card of `capacity_bytes`; `watch` says what default settings make of it."""
 
     steps: tuple[Request, ...]
-    capacity_bytes: int
     watch: str
+    capacity_bytes: int = 64 * MIB
 
 
 def trace(name: str) -> ReadyTrace:
@@ -159,23 +150,9 @@ def _mib(name: str, size: float) -> Request:
     return alloc(name, int(size * MIB))
 
 
-def _batch_first() -> Iterator[Request]:
-    """A tensor that stays is cut out of the place that a large one left."""
-    yield from (_mib("batch", 40), free("batch"))
-    yield from (_mib("weights", 12), _mib("scratch", 24), free("scratch"))
-    yield from (empty_cache(), _mib("batch 2", 36))
-
-
-def _weights_first() -> Iterator[Request]:
-    yield from (_mib("weights", 12), _mib("batch", 40), free("batch"))
-    yield from (_mib("scratch", 24), free("scratch"))
-    yield from (empty_cache(), _mib("batch 2", 36))
-
-
 def _kv_cache() -> Iterator[Request]:
     """torch.cat makes the longer cache before the shorter one is freed."""
-    sizes = range(12, 44, 4)
-    for at, size in enumerate(sizes):
+    for at, size in enumerate(range(12, 44, 4)):
         yield _mib(f"kv {at}", size)
         if at:
             yield free(f"kv {at - 1}")
@@ -202,36 +179,32 @@ def _equal_steps() -> Iterator[Request]:
 
 
 def _small() -> Iterator[Request]:
-    yield from (alloc("step count", 8), alloc("norm", 5000), alloc("bias", 700 * KIB), alloc("bias 2", 700 * KIB))
-    yield from (alloc("bias 3", 1000 * KIB), free("norm"), alloc("loss", 4), free("bias"), free("bias 2"))
+    yield from (alloc("step count", 8), alloc("norm", 5000), alloc("bias", 700 * 1024), alloc("bias 2", 700 * 1024))
+    yield from (alloc("bias 3", 1000 * 1024), free("norm"), alloc("loss", 4), free("bias"), free("bias 2"))
     yield from (alloc("just small", MIB), alloc("just large", MIB + 1), empty_cache())
 
 
+_WEIGHTS, _BATCH = _mib("weights", 12), (_mib("batch", 40), free("batch"))
+_LATER = (_mib("scratch", 24), free("scratch"), empty_cache(), _mib("batch 2", 36))
 TRACES = {
     "batch first": ReadyTrace(
-        tuple(_batch_first()),
-        64 * MIB,
+        (*_BATCH, _WEIGHTS, *_LATER),  # a tensor that stays is cut out of the place that a large one left
         "The weights live on inside the first batch's segment, so it can neither serve nor go back.",
     ),
     "weights first": ReadyTrace(
-        tuple(_weights_first()),
-        64 * MIB,
+        (_WEIGHTS, *_BATCH, *_LATER),
         "The same tensors as in batch first, the one that stays allocated first: nothing is cut.",
     ),
     "KV cache by cat": ReadyTrace(
-        tuple(_kv_cache()), 256 * MIB, "Each cache is larger than every hole that the earlier ones left."
+        tuple(_kv_cache()), "Each cache is larger than every hole that the earlier ones left.", 256 * MIB
     ),
     "training": ReadyTrace(
-        tuple(_training()), 240 * MIB, "The longer sequence of the second step fits few holes of the first."
+        tuple(_training()), "The longer sequence of the second step fits few holes of the first.", 240 * MIB
     ),
     "equal steps": ReadyTrace(
-        tuple(_equal_steps()),
-        64 * MIB,
-        "The second step asks for the same sizes and needs more: the 3 MiB took another place.",
+        tuple(_equal_steps()), "The second step asks for the same sizes and needs more: the 3 MiB took another place."
     ),
     "small tensors": ReadyTrace(
-        tuple(_small()),
-        64 * MIB,
-        "Up to 1 MiB the small pool serves, from segments of 2 MiB; one byte more takes 20 MiB.",
+        tuple(_small()), "Up to 1 MiB the small pool serves, from segments of 2 MiB; one byte more takes 20 MiB."
     ),
 }

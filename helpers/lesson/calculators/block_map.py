@@ -6,18 +6,18 @@ of 4 tokens wastes here what one of 32 to 64 does there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_whole, unknown_name
 from ...techniques import paging
 from ...techniques.paging import POLICIES, BlockMapFrame, EventKind, Hits, RequestTrace, Usage
 from ..drawing import block_maps
 from ..drawing.block_maps import share, slots
 from ..drawing.pictures import Card
-from .calculator import CalculatorAnswer, StepCalculator, Values
+from .calculator import CalculatorAnswer, StepCalculator
 
 LONGEST, USERS, MOST_BLOCKS = 256, 16, 2048  # tokens that a request may have; requests that may run at a time
 TRACES: dict[str, dict[str, Any]] = {
@@ -38,10 +38,12 @@ class Scene:
     block_size: int
     pool_tokens: int
 
+    @property
+    def blocks(self) -> int:
+        return self.pool_tokens // self.block_size
+
     def replay(self) -> paging.Replay:
-        return paging.Replay(
-            small(self.trace), self.policy, self.pool_tokens // self.block_size, self.block_size, USERS
-        )
+        return paging.Replay(small(self.trace), self.policy, self.blocks, self.block_size, USERS)
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,34 @@ class BlockMapAnswer(CalculatorAnswer):
         state = wasted if frame.reserved else "everybody has finished"
         return f"step {frame.step} of {self.whole.steps}, {scene.trace}, {scene.policy}: {state}"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return tuple(_formula(self))
+    def lines(self) -> Iterator[str]:
+        scene, frame, hits, whole = self.scene, self.frame, self.hits, self.whole
+        size, running, tokens = scene.block_size, len(frame.lengths), sum(frame.lengths.values())
+        taken, kept, blocks = frame.reserved // size, slots(frame)["kept"] // size, len(frame.cells)
+        how = f"{running} regions × {LONGEST}" if scene.policy == "contiguous" else f"{taken:,} blocks × {size}"
+        yield f"running    {running:>7}   of at most {USERS}; waiting: {len(frame.waiting)}"
+        yield f"reserved   {frame.reserved:>7,}   slots = {how}"
+        once = f" = {tokens:,} in the tables − {tokens - frame.filled:,} that are shared" if frame.shared else ""
+        yield f"filled     {frame.filled:>7,}   slots{once}"
+        empty = f"= 1 − {frame.filled:,} / {frame.reserved:,}" if frame.reserved else "nothing is reserved"
+        yield f"waste      {share(frame.waste):>7}   {empty}"
+        cached = f" − {kept:,} kept for later prompts" if scene.policy == "prefix" else ""
+        yield f"free       {blocks - taken - kept:>7,}   = {blocks:,} blocks − {taken:,} taken{cached}"
+        if scene.policy == "prefix":
+            yield f"hit rate   {share(hits.rate):>7}   = {hits.found:,} / {hits.asked:,} tokens of the prompts so far"
+        again = f"; preempted: {whole.preempted}" if whole.preempted else ""
+        yield f"all steps  {share(whole.waste):>7}   wasted, of at most {whole.peak_slots:,} slots reserved{again}"
 
-    @property
-    def sentence(self) -> str:
-        return " ".join((happened(self.before, self.frame), *_end(self)))
+    def sentences(self) -> Iterator[str]:
+        """What happened; at the last step also what the three policies make of the whole trace."""
+        yield happened(self.before, self.frame)
+        if self.frame.step == self.whole.steps:
+            usages = (_whole(replace(self.scene, policy=policy)) for policy in POLICIES)
+            wasted = (
+                f"{one.policy} wastes {share(one.waste)} of at most {one.peak_slots:,} slots in {one.steps} steps"
+                for one in usages
+            )
+            yield f"Over the whole trace, {', '.join(wasted)}."
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -108,16 +131,15 @@ def block_map_answer(
     >>> [round(answer.frame.waste, 3) for answer in chat], [len(answer.frame.lengths) for answer in chat]
     ([0.793, 0.026], [4, 16])
     """
-    scene = Scene(*_checked(trace, policy, block_size, pool_tokens))
-    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-        raise WorkbookError(f"step is {step!r}", "a whole number from 1 up", "pass step=1 for the first step")
+    scene = _scene(trace, policy, block_size, pool_tokens)
+    require_whole("step", step, do="pass step=1 for the first step")
     whole = _whole(scene)
     at = min(step, whole.steps)
     before, (frame, hits) = _moment(scene, at - 1)[0] if at > 1 else None, _moment(scene, at)
     return BlockMapAnswer(scene, before, frame, hits, whole)
 
 
-def _checked(trace: str, policy: str, block_size: int, pool_tokens: int) -> tuple[str, str, int, int]:
+def _scene(trace: str, policy: str, block_size: int, pool_tokens: int) -> Scene:
     for kind, name, known in (("trace", trace, TRACES), ("policy", policy, POLICIES)):
         if name not in tuple(known):
             raise unknown_name(kind, name, known)
@@ -126,12 +148,11 @@ def _checked(trace: str, policy: str, block_size: int, pool_tokens: int) -> tupl
         raise WorkbookError(f"block_size is {block_size!r}", f"one of {sizes}", "pass block_size=16")
     most = MOST_BLOCKS * block_size
     if type(pool_tokens) is not int or pool_tokens % block_size or not LONGEST <= pool_tokens <= most:
+        allowed = f"a multiple of {block_size} from {LONGEST} (the longest request) to {most}"
         raise WorkbookError(
-            f"pool_tokens is {pool_tokens!r} in blocks of {block_size}",
-            f"a multiple of {block_size} from {LONGEST} (the longest request) to {most}",
-            "pass pool_tokens=1024",
+            f"pool_tokens is {pool_tokens!r} in blocks of {block_size}", allowed, "pass pool_tokens=1024"
         )
-    return trace, policy, block_size, pool_tokens
+    return Scene(trace, policy, block_size, pool_tokens)
 
 
 @lru_cache
@@ -142,8 +163,7 @@ def small(name: str) -> RequestTrace:
 
 @lru_cache(maxsize=64)
 def _whole(scene: Scene) -> Usage:
-    blocks = scene.pool_tokens // scene.block_size
-    return paging.waste_of(small(scene.trace), scene.policy, scene.block_size, USERS, blocks)
+    return paging.waste_of(small(scene.trace), scene.policy, scene.block_size, USERS, scene.blocks)
 
 
 class ReplayPlayer:
@@ -168,26 +188,6 @@ def _moment(scene: Scene, step: int) -> tuple[BlockMapFrame, Hits]:
     return _player(scene).at(step)
 
 
-def _formula(answer: BlockMapAnswer) -> Iterator[str]:
-    scene, frame, hits, whole = answer.scene, answer.frame, answer.hits, answer.whole
-    running, tokens = len(frame.lengths), sum(frame.lengths.values())
-    taken, kept = frame.reserved // scene.block_size, slots(frame)["kept"] // scene.block_size
-    how = f"{running} regions × {LONGEST}" if scene.policy == "contiguous" else f"{taken:,} blocks × {scene.block_size}"
-    yield f"running    {running:>7}   of at most {USERS}; waiting: {len(frame.waiting)}"
-    yield f"reserved   {frame.reserved:>7,}   slots = {how}"
-    once = f" = {tokens:,} in the tables − {tokens - frame.filled:,} that are shared" if frame.shared else ""
-    yield f"filled     {frame.filled:>7,}   slots{once}"
-    yield f"waste      {share(frame.waste):>7}   " + (
-        f"= 1 − {frame.filled:,} / {frame.reserved:,}" if frame.reserved else "nothing is reserved"
-    )
-    cached = f" − {kept:,} kept for later prompts" if scene.policy == "prefix" else ""
-    yield f"free       {len(frame.cells) - taken - kept:>7,}   = {len(frame.cells):,} blocks − {taken:,} taken{cached}"
-    if scene.policy == "prefix":
-        yield f"hit rate   {share(hits.rate):>7}   = {hits.found:,} / {hits.asked:,} tokens of the prompts so far"
-    again = f"; preempted: {whole.preempted}" if whole.preempted else ""
-    yield f"all steps  {share(whole.waste):>7}   wasted, of at most {whole.peak_slots:,} slots reserved{again}"
-
-
 def happened(before: BlockMapFrame | None, now: BlockMapFrame) -> str:
     """One sentence: who finished, who was admitted and found what, who took blocks, was preempted, waits.
 
@@ -198,16 +198,6 @@ def happened(before: BlockMapFrame | None, now: BlockMapFrame) -> str:
     """
     clauses = "; ".join(_clauses(before, now))
     return f"{clauses[0].upper()}{clauses[1:]}."
-
-
-def grown(before: BlockMapFrame | None, now: BlockMapFrame) -> dict[int, int]:
-    """Blocks that each request took which ran before."""
-    old = before.tables if before else {}
-    return {
-        name: len(table) - len(old[name])
-        for name, table in now.tables.items()
-        if name in old and len(table) > len(old[name])
-    }
 
 
 def new_blocks(before: BlockMapFrame | None, now: BlockMapFrame) -> set[int]:
@@ -221,7 +211,8 @@ def _held(frame: BlockMapFrame) -> Iterator[tuple[int, int]]:
 
 
 def _clauses(before: BlockMapFrame | None, now: BlockMapFrame) -> Iterator[str]:
-    events, took = _events(now), list(grown(before, now))
+    events, old = _events(now), before.tables if before else {}
+    took = [name for name, table in now.tables.items() if name in old and len(table) > len(old[name])]
     admitted = events.get(EventKind.ADMITTED, {})
     found = {name: tokens for name, tokens in admitted.items() if tokens}
     plain = [name for name in admitted if name not in found]
@@ -266,44 +257,16 @@ def _was(names: Collection[int]) -> str:
     return "were" if len(names) > 1 else "was"
 
 
-def _end(answer: BlockMapAnswer) -> Iterator[str]:
-    """At the last step: what the three policies make of the whole trace."""
-    if answer.frame.step < answer.whole.steps:
-        return
-    usages = (_whole(replace(answer.scene, policy=policy)) for policy in POLICIES)
-    wasted = (
-        f"{usage.policy} wastes {share(usage.waste)} of at most {usage.peak_slots:,} slots in {usage.steps} steps"
-        for usage in usages
-    )
-    yield f"Over the whole trace, {', '.join(wasted)}."
-
-
-def _last(values: Values) -> int:
-    return _whole(Scene(*_checked(**values))).steps
-
-
-def block_map(**start: object) -> StepCalculator:
+def block_map(**start: Any) -> StepCalculator:
     """The live calculator. `start` moves its controls: `block_map(trace="code", policy="prefix", step=9)`."""
-    first: dict[str, Any] = {
-        "trace": "chat",
-        "policy": "paged",
-        "block_size": 4,
-        "pool_tokens": 1024,
-        "step": 12,
-        **start,
+    controls: dict[str, tuple[str, Sequence[Any], Any]] = {
+        "trace": ("trace", tuple(TRACES), "chat"),
+        "policy": ("policy", POLICIES, "paged"),
+        "block_size": ("block size", BLOCK_SIZES, 4),
+        "pool_tokens": ("pool, tokens", POOLS, 1024),
     }
-    _checked(*(first[name] for name in ("trace", "policy", "block_size", "pool_tokens")))
-    slowest = {
-        "policy": "contiguous",
-        "block_size": first["block_size"],
-        "pool_tokens": min(*POOLS, first["pool_tokens"]),
-    }
-    longest = max(_last({"trace": name, **slowest}) for name in TRACES)
-    options = {
-        "trace": ("trace", tuple(TRACES)),
-        "policy": ("policy", POLICIES),
-        "block_size": ("block size", BLOCK_SIZES),
-        "pool_tokens": ("pool, tokens", POOLS),
-        "step": ("step", range(1, longest + 1)),
-    }
-    return StepCalculator(block_map_answer, options, first, _last, interval_ms=500)
+    first = _scene(**{name: start.get(name, value) for name, (_, _, value) in controls.items()})
+    slowest = replace(first, policy="contiguous", pool_tokens=min(*POOLS, first.pool_tokens))
+    longest = max(_whole(replace(slowest, trace=name)).steps for name in TRACES)
+    controls["step"] = ("step", range(1, longest + 1), 12)
+    return StepCalculator(block_map_answer, controls, start, lambda values: _whole(_scene(**values)).steps, 500)

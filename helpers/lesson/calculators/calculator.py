@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Put together here, because ipywidgets 7, which Colab has, hands out no bundle: it only displays one of its own.
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-Options = Mapping[str, tuple[str, Sequence[Any]]]  # by control: how it is called, and its choices in order
+Controls = Mapping[str, tuple[str, Sequence[Any], Any]]  # by control: its text, its choices in order, where it stands
 Values = Mapping[str, Any]  # by control: what is chosen
 
 
@@ -34,15 +34,13 @@ class CalculatorAnswer(ABC):
     def title(self) -> str:
         """The answer in half a line."""
 
-    @property
     @abstractmethod
-    def formula(self) -> tuple[str, ...]:
-        """The sums with their numbers, a line each."""
+    def lines(self) -> Iterator[str]:
+        """The sums with their numbers."""
 
-    @property
     @abstractmethod
-    def sentence(self) -> str:
-        """What it means, in one sentence or a few."""
+    def sentences(self) -> Iterator[str]:
+        """What it means, each only as far as it is true."""
 
     @property
     @abstractmethod
@@ -53,6 +51,14 @@ class CalculatorAnswer(ABC):
     @abstractmethod
     def figures(self) -> dict[str, Any]:
         """Every number of the answer by name, unrounded, for JSON."""
+
+    @property
+    def formula(self) -> tuple[str, ...]:
+        return tuple(self.lines())
+
+    @property
+    def sentence(self) -> str:
+        return " ".join(self.sentences())
 
     @property
     def svg(self) -> str:
@@ -100,6 +106,19 @@ class MemoryAnswer(CalculatorAnswer):
     def figures(self) -> dict[str, Any]:
         return {"parts": dict(self.parts), "peak_bytes": self.parts.total}
 
+    def holds(self, size_bytes: int) -> bool | None:
+        """Whether the device has room for so many bytes; None without one."""
+        return size_bytes <= self.gpu.capacity_bytes if self.gpu else None
+
+    def seconds_to_read(self, size_bytes: int) -> float | None:
+        """At the device's memory bandwidth; None without one whose bandwidth is known."""
+        return size_bytes / self.gpu.memory_bytes_per_s if self.gpu and self.gpu.memory_bandwidth else None
+
+
+def row(name: str, value: str, text: str) -> str:
+    """A line of a formula: what is counted, how much, and how it comes about."""
+    return f"{name:<12}{value:>12}   {text}"
+
 
 def fits(need_bytes: int, gpu: Device, for_what: str = "") -> str:
     """Whether `need_bytes` fit, with the bytes to spare (`for_what`) or too much, as a sentence.
@@ -114,6 +133,10 @@ def fits(need_bytes: int, gpu: Device, for_what: str = "") -> str:
     return f"Does not fit the {gpu.title}: {format_bytes(-spare)} too much."
 
 
+def weights_do_not_fit(gpu: Device, excess_bytes: int) -> str:
+    return f"Does not fit the {gpu.title}: the weights alone are {format_bytes(excess_bytes)} too large."
+
+
 def plural(count: int, what: str) -> str:
     """
     >>> plural(1, "user"), plural(1024, "user")
@@ -125,34 +148,31 @@ def plural(count: int, what: str) -> str:
 class Calculator:
     """Sliders and menus over `compute(**values) -> CalculatorAnswer`.
 
-    `options` gives each control's choices in order, `start` where it stands. In a live notebook the widgets show;
-    where there is no front end (a stored notebook, GitHub, a terminal) the answer at `start` shows as text and
-    picture. Bad values print their error in place of the picture; the controls stay. `used` names the controls that
-    matter for given values, all when there is none; the others are hidden, and keep their place and their value.
-    A start that is not among the choices (an alias, 3 sequences) joins them; WorkbookError for an unknown control.
+    `start` moves controls from where they stand. In a live notebook the widgets show; where there is no front end (a
+    stored notebook, GitHub, a terminal) the answer at the start shows as text and picture. Bad values print their
+    error in place of the picture; the controls stay. `used` names the controls that matter for given values, all when
+    there is none; the others are hidden, and keep their place and their value. A start that is not among the choices
+    (an alias, 3 sequences) joins them; WorkbookError for an unknown control.
     """
 
     def __init__(
         self,
         compute: Callable[..., CalculatorAnswer],
-        options: Options,
+        controls: Controls,
         start: Values,
         used: Callable[[Values], Collection[str]] | None = None,
     ) -> None:
-        self.compute, self.start = compute, dict(start)
-        for name in self.start:
-            if name not in options:
-                raise unknown_name("control", name, options)
-        self.options = {name: (text, _choices(choices, start[name])) for name, (text, choices) in options.items()}
-        self.used = used or (lambda values: options)
+        for name in start:
+            if name not in controls:
+                raise unknown_name("control", name, controls)
+        self.compute, self.start = compute, {name: first for name, (_, _, first) in controls.items()} | dict(start)
+        self.options = {name: (text, _choices(known, self.start[name])) for name, (text, known, _) in controls.items()}
+        self.used = used or (lambda values: controls)
 
     def answer(self, **changes: Any) -> CalculatorAnswer:
         """The answer at the starting values, with `changes`: what the sliders would show."""
-        unknown = set(changes) - set(self.options)
-        if unknown:
-            raise WorkbookError(
-                f"no control named {sorted(unknown)[0]!r}", ", ".join(self.options), "pick one of these"
-            )
+        if unknown := sorted(set(changes) - set(self.options)):
+            raise WorkbookError(f"no control named {unknown[0]!r}", ", ".join(self.options), "pick one of these")
         return self.compute(**{**self.start, **changes})
 
     def render(self, values: Values) -> str:
@@ -167,10 +187,8 @@ class Calculator:
         """The live calculator, as an ipywidgets box: the controls, what else moves them, the answer."""
         import ipywidgets as w
 
-        controls = {
-            name: _control(w, text, choices, self.start[name]) for name, (text, choices) in self.options.items()
-        }
         output = w.HTML()
+        controls = {name: _control(w, *option, self.start[name]) for name, option in self.options.items()}
 
         def redraw(change: object = None) -> None:
             values = {name: control.value for name, control in controls.items()}
@@ -182,9 +200,8 @@ class Calculator:
         redraw()
         for control in controls.values():
             control.observe(redraw, names="value")
-        grid = w.GridBox(
-            list(controls.values()), layout=w.Layout(grid_template_columns="repeat(2, minmax(300px, 1fr))")
-        )
+        columns = w.Layout(grid_template_columns="repeat(2, minmax(300px, 1fr))")
+        grid = w.GridBox(list(controls.values()), layout=columns)
         return w.VBox([grid, *self._movers(w, controls), output], layout=w.Layout(max_width="764px"))
 
     def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
@@ -217,12 +234,12 @@ class StepCalculator(Calculator):
     def __init__(
         self,
         compute: Callable[..., CalculatorAnswer],
-        options: Options,
+        controls: Controls,
         start: Values,
         last: Callable[[Values], int],
         interval_ms: int,
     ) -> None:
-        super().__init__(compute, options, start)
+        super().__init__(compute, controls, start)
         self.last, self.interval_ms = last, interval_ms
 
     def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:

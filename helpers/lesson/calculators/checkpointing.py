@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
@@ -17,18 +18,17 @@ from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain, unbeaten
 from ..drawing.pictures import Card
 from ..units import si
-from .calculator import Calculator, MemoryAnswer, fits
+from .calculator import Calculator, MemoryAnswer, fits, row
 from .choices import MICRO_BATCHES, SEQUENCES, train_setup, trained_models
 
+SELECTIVE = ("selective", "selective:matmuls", "selective:attention")
 COMPARED = (
     "none",
     "full",
     "every:2",
     "every:4",
     "sqrt-n",
-    "selective",
-    "selective:matmuls",
-    "selective:attention",
+    *SELECTIVE,
     "module:attention",
     "module:mlp",
     "offload:inputs",
@@ -49,9 +49,9 @@ class PolicyRow:
     extra_flops: int
     extra_share: float  # of the FLOPs of a step without checkpointing
 
-    def fits(self, capacity_bytes: int | None) -> bool | None:
-        """Whether the peak is within the device; None without one."""
-        return None if capacity_bytes is None else self.peak_bytes <= capacity_bytes
+    @property
+    def percent(self) -> str:
+        return f"{100 * self.extra_share:.1f} % more"
 
 
 @dataclass(frozen=True)
@@ -79,20 +79,18 @@ class CheckpointingAnswer(MemoryAnswer):
     @property
     def cheapest_that_fits(self) -> PolicyRow | None:
         """The first on the front that the device holds; None without a device, or where none fits."""
-        return next((row for row in self.front if row.fits(self.capacity_bytes)), None)
+        return next((row for row in self.front if self.holds(row.peak_bytes)), None)
 
     @property
     def title(self) -> str:
-        row = self.chosen
-        return f"{self.setup.model.name}, {row.policy}: {format_bytes(row.peak_bytes)} in the {row.peak_name}"
+        chosen = self.chosen
+        return f"{self.setup.model.name}, {chosen.policy}: {format_bytes(chosen.peak_bytes)} in the {chosen.peak_name}"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return (*_table(self), *_chosen(self))
+    def lines(self) -> Iterator[str]:
+        return chain(_table(self), _chosen(self))
 
-    @property
-    def sentence(self) -> str:
-        return " ".join((*_effect(self), *_verdict(self), *without_cuda(self.gpu)))
+    def sentences(self) -> Iterator[str]:
+        return chain(_effect(self), _verdict(self), without_cuda(self.gpu))
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -100,8 +98,8 @@ class CheckpointingAnswer(MemoryAnswer):
 
     @property
     def figures(self) -> dict[str, Any]:
-        front, capacity = self.front, self.capacity_bytes
-        rows = [{**vars(row), "on_front": row in front, "fits": row.fits(capacity)} for row in self.rows]
+        front = self.front
+        rows = [{**vars(row), "on_front": row in front, "fits": self.holds(row.peak_bytes)} for row in self.rows]
         return {**super().figures, "policy": self.setup.checkpointing, "policies": rows}
 
 
@@ -127,22 +125,20 @@ def checkpointing_answer(setup: TrainSetup, gpu: str | Device | None = None) -> 
     return CheckpointingAnswer(parts, where, setup, tuple(_row(name, one) for name, one in predicted.items()))
 
 
-def _row(policy: str, predicted: budget.TrainBudget) -> PolicyRow:
-    flops, peak = predicted.flops, predicted.peak
-    return PolicyRow(policy, predicted.kept_bytes, predicted.peak_bytes, peak.name, flops.recomputed, flops.ratio - 1)
+def _row(policy: str, found: budget.TrainBudget) -> PolicyRow:
+    flops = found.flops
+    return PolicyRow(policy, found.kept_bytes, found.peak_bytes, found.peak.name, flops.recomputed, flops.ratio - 1)
 
 
 def _table(answer: CheckpointingAnswer) -> Iterator[str]:
     """Every policy, with a mark at those on the front."""
-    front, capacity = answer.front, answer.capacity_bytes
-    yield f"  {'policy':<20}{'kept':>12}{'peak':>12}{'more FLOPs':>12}{'   fits' if capacity else ''}"
-    for row in answer.rows:
-        fitting = {None: "", True: "yes", False: "no"}[row.fits(capacity)]
-        mark = "*" if row in front else " "
-        yield (
-            f"{mark} {row.policy:<20}{format_bytes(row.kept_bytes):>12}{format_bytes(row.peak_bytes):>12}"
-            f"{100 * row.extra_share:>10.1f} %   {fitting}"
-        ).rstrip()
+    front = answer.front
+    yield f"  {'policy':<20}{'kept':>12}{'peak':>12}{'more FLOPs':>12}{'   fits' if answer.gpu else ''}"
+    for policy in answer.rows:
+        fitting = {None: "", True: "   yes", False: "   no"}[answer.holds(policy.peak_bytes)]
+        kept, peak = format_bytes(policy.kept_bytes), format_bytes(policy.peak_bytes)
+        mark = "*" if policy in front else " "
+        yield f"{mark} {policy.policy:<20}{kept:>12}{peak:>12}{100 * policy.extra_share:>10.1f} %{fitting}"
     yield "* on the front: no other policy is better in memory and no worse in FLOPs"
 
 
@@ -152,99 +148,73 @@ def _chosen(answer: CheckpointingAnswer) -> Iterator[str]:
     width = activations.Widths.of(setup).residual
     product = f"{setup.micro_batch} × {setup.sequence:,} × {setup.model.hidden:,} × {width} B"
     boundary = format_bytes(activations.boundary_bytes(setup))
-    yield f"{'a boundary':<12}{boundary:>12}   {product}: what a segment's input takes"
+    yield row("a boundary", boundary, f"{product}: what a segment's input takes")
     saved = format_bytes(activations.saved_by_layer(setup, setup.model.layers[0]).total)
-    yield f"{'a layer':<12}{saved:>12}   saved by each of {len(setup.model.layers)} layers that is not recomputed"
+    yield row("a layer", saved, f"saved by each of {len(setup.model.layers)} layers that is not recomputed")
     whole = si(budget.step_flops(replace(setup, checkpointing="none")).total, "FLOP")
     again = si(answer.chosen.extra_flops, "FLOP")
-    yield f"{'run again':<12}{again:>12}   on {whole} of a step: {_percent(answer.chosen)}"
-
-
-def _percent(row: PolicyRow) -> str:
-    return f"{100 * row.extra_share:.1f} % more"
+    yield row("run again", again, f"on {whole} of a step: {answer.chosen.percent}")
 
 
 def _effect(answer: CheckpointingAnswer) -> Iterator[str]:
     """What the policy does to the peak, and what it moves."""
-    row, plain = answer.chosen, answer.plain
-    spared = 1 - row.peak_bytes / plain.peak_bytes
-    if row.policy == "none":
-        yield f"Without checkpointing the layers keep {format_bytes(plain.kept_bytes)}."
+    chosen, plain = answer.chosen, answer.plain
+    policy, moment, kept = chosen.policy, chosen.peak_name, format_bytes(plain.kept_bytes)
+    spared = 1 - chosen.peak_bytes / plain.peak_bytes
+    if policy == "none":
+        yield f"Without checkpointing the layers keep {kept}."
     elif spared < HELPS:
-        yield (
-            f"{row.policy} does not help here: the layers keep {format_bytes(row.kept_bytes)} instead of "
-            f"{format_bytes(plain.kept_bytes)}, and the peak stays, in the {row.peak_name}."
-        )
+        still = f"instead of {kept}, and the peak stays, in the {moment}"
+        yield f"{policy} does not help here: the layers keep {format_bytes(chosen.kept_bytes)} {still}."
     else:
-        yield (
-            f"{row.policy} lowers the peak by {100 * spared:.0f} % for {_percent(row)} FLOPs; it is now in the "
-            f"{row.peak_name}."
-        )
-    if row.policy == "offload:inputs":
+        yield f"{policy} lowers the peak by {100 * spared:.0f} % for {chosen.percent} FLOPs; it is now in the {moment}."
+    if policy == "offload:inputs":
         moved = len(answer.setup.model.layers) * activations.boundary_bytes(answer.setup)
         yield f"{format_bytes(moved)} cross the link to the host and come back: time that is no FLOPs."
 
 
 def _verdict(answer: CheckpointingAnswer) -> Iterator[str]:
     """Whether it fits, and what is cheaper."""
-    row, cheapest = answer.chosen, answer.cheapest_that_fits
+    chosen, cheapest = answer.chosen, answer.cheapest_that_fits
     if not answer.gpu:
         return
-    over = row.peak_bytes > answer.gpu.capacity_bytes
-    yield fits(row.peak_bytes, answer.gpu) if over else f"Fits the {answer.gpu.title}."
+    over = not answer.holds(chosen.peak_bytes)
+    yield fits(chosen.peak_bytes, answer.gpu) if over else f"Fits the {answer.gpu.title}."
     if cheapest is None:
         yield "No policy fits: a smaller micro-batch, fewer states or more GPUs must help."
-    elif over or cheapest.extra_flops < row.extra_flops:
-        yield f"The cheapest that fits: {cheapest.policy}, {_percent(cheapest)} FLOPs."
+    elif over or cheapest.extra_flops < chosen.extra_flops:
+        yield f"The cheapest that fits: {cheapest.policy}, {cheapest.percent} FLOPs."
 
 
 def _front_card(answer: CheckpointingAnswer) -> Card:
     """Every policy as a point, those on the front joined, the chosen one filled."""
     front, unit, name = answer.front, *((GIB, "GiB") if answer.plain.peak_bytes >= GIB else (2**20, "MiB"))
-    points = [
-        Point(
-            row.policy,
-            100 * row.extra_share,
-            row.peak_bytes / unit,
-            LINES[1] if row is answer.chosen else LINES[0] if row in front else FAINT,
-            filled=row is answer.chosen,
-            important=row is answer.chosen or row in front,
-            tooltip=f"{row.policy}: {format_bytes(row.peak_bytes)}, {_percent(row)} FLOPs",
-        )
-        for row in answer.rows
-    ]
+    places = {policy: (100 * policy.extra_share, policy.peak_bytes / unit) for policy in answer.rows}
+    points = []
+    for policy, place in places.items():
+        chosen, on_front = policy is answer.chosen, policy in front
+        colour = LINES[1] if chosen else LINES[0] if on_front else FAINT
+        tooltip = f"{policy.policy}: {format_bytes(policy.peak_bytes)}, {policy.percent} FLOPs"
+        points.append(Point(policy.policy, *place, colour, chosen, chosen or on_front, tooltip))
+    x = Measure("more FLOPs than without checkpointing", "{:g} %".format, from_zero=True)
+    y = Measure("peak", f"{{:g}} {name}".format, from_zero=True)
     limits = [(size / unit, f"{title} {format_bytes(size)}") for title, size in answer.capacities.items()]
-    return bargain(
-        f"{len(front)} of {len(answer.rows)} policies are not beaten on both memory and FLOPs",
-        points,
-        Measure("more FLOPs than without checkpointing", "{:g} %".format, from_zero=True),
-        Measure("peak", f"{{:g}} {name}".format, from_zero=True),
-        [(100 * row.extra_share, row.peak_bytes / unit) for row in front],
-        steps=True,
-        limit=limits[0] if limits else None,
-        height=310,
-    )
+    title = f"{len(front)} of {len(points)} policies are not beaten on both memory and FLOPs"
+    curve, limit = [places[policy] for policy in front], limits[0] if limits else None
+    return bargain(title, points, x, y, curve, steps=True, limit=limit, height=310)
 
 
 def checkpointing(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `checkpointing(model="gpt2", gpu="rtx-4090")`."""
-    options = {
-        "model": ("model", trained_models()),
-        "gpu": ("GPU", tuple(DEVICES)),
-        "precision": ("precision", tuple(PRECISIONS)),
-        "policy": ("policy", POLICIES),
-        "micro_batch": ("micro-batch", MICRO_BATCHES),
-        "sequence": ("sequence", SEQUENCES),
+    controls = {
+        "model": ("model", trained_models(), "llama-2-7b"),
+        "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
+        "precision": ("precision", tuple(PRECISIONS), "bf16"),
+        "policy": ("policy", POLICIES, "full"),
+        "micro_batch": ("micro-batch", MICRO_BATCHES, 4),
+        "sequence": ("sequence", SEQUENCES, 2048),
     }
-    first = {
-        "model": "llama-2-7b",
-        "gpu": "h100-80gb",
-        "precision": "bf16",
-        "policy": "full",
-        "micro_batch": 4,
-        "sequence": 2048,
-    }
-    return Calculator(_compute, options, {**first, **start})
+    return Calculator(_compute, controls, start)
 
 
 def _compute(model: str, gpu: str, policy: str, sequence: int, **choices: Any) -> CheckpointingAnswer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
@@ -20,9 +21,9 @@ from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_t
 from ..drawing.contexts import Curve, contexts
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
-from .calculator import Calculator, MemoryAnswer, fits, plural
+from .calculator import Calculator, MemoryAnswer, fits, plural, weights_do_not_fit
 from .choices import within_positions
-from .kv_layers import LayerKind, RankCache, all_heads_values
+from .kv_layers import RankCache, all_heads_values, saved_by_attention
 from .quantization import FORMATS
 
 # What the control offers: number formats of the cache, and kinds of cache with what they do not round in BF16.
@@ -76,8 +77,7 @@ class KVCacheAnswer(MemoryAnswer):
 
     @property
     def seconds_per_step(self) -> float | None:
-        known = self.gpu if self.gpu and self.gpu.memory_bandwidth else None
-        return self.read_bytes / known.memory_bytes_per_s if known else None
+        return self.seconds_to_read(self.read_bytes)
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -127,14 +127,13 @@ class KVCacheAnswer(MemoryAnswer):
         asked = f"{plural(setup.users, 'user')} × {setup.context:,} tokens"
         return f"{setup.model.name}, {asked}: {format_bytes(self.parts['kv_cache'])} of KV cache{each}"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return tuple(f"{name:<13}{value:>11}   {text}" for name, value, text in _formula(self))
+    def lines(self) -> Iterator[str]:
+        return (f"{name:<13}{value:>11}   {text}" for name, value, text in _formula(self))
 
-    @property
-    def sentence(self) -> str:
+    def sentences(self) -> Iterator[str]:
         """What the attention saves, what the cache adds to that, whether it fits, and what sets the speed."""
-        return " ".join((_attention(self.setup), *_kind(self), *_ranks(self), _room(self), *_speed(self)))
+        yield saved_by_attention(self.setup.model, self.setup.context)
+        yield from chain(_kind(self), _ranks(self), _room(self), _speed(self))
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -161,33 +160,25 @@ def kv_cache_answer(
     5.76
     """
     where, held = device(gpu) if gpu else None, RankCache.of(setup, cache, tensor_parallel)
-    parts = Breakdown(
-        parameters=rank_weight_bytes(setup, tensor_parallel), kv_cache=held.total(setup.context, setup.users)
-    )
-    return KVCacheAnswer(parts, where, setup, tensor_parallel, held)
+    weights, cached = rank_weight_bytes(setup, tensor_parallel), held.total(setup.context, setup.users)
+    return KVCacheAnswer(Breakdown(parameters=weights, kv_cache=cached), where, setup, tensor_parallel, held)
 
 
 def _formula(answer: KVCacheAnswer) -> Iterator[Row]:
     """Weights, the cache by kinds of layers, what fits, what a step reads and how long that takes at least."""
     setup, ranks = answer.setup, answer.tensor_parallel
+    parameters = f"{setup.model.parameters:,} in {setup.weights}"
     divided = f", divided over {ranks:,} ranks" if ranks > 1 else ""
-    yield (
-        "weights",
-        format_bytes(answer.parts["parameters"]),
-        f"{setup.model.parameters:,} in {setup.weights}{divided}",
-    )
+    yield "weights", format_bytes(answer.parts["parameters"]), parameters + divided
     yield from _cache(answer)
     if answer.cache.plan.bits:
-        yield ("a value", f"{answer.bits_per_value:.2f} bits", _bits(answer))
-    yield ("a token", format_bytes(answer.cache.per_token(setup.context)), _token(answer))
+        yield "a value", f"{answer.bits_per_value:.2f} bits", _bits(answer)
+    yield "a token", format_bytes(answer.cache.per_token(setup.context)), _token(answer)
     if answer.room_bytes is not None and answer.room_bytes > 0:
-        yield (
-            "users fit",
-            f"{answer.users_that_fit:,}",
-            f"{format_bytes(answer.room_bytes)} beside the weights / {format_bytes(answer.a_user_bytes)} each",
-        )
+        room, each = format_bytes(answer.room_bytes), format_bytes(answer.a_user_bytes)
+        yield "users fit", f"{answer.users_that_fit:,}", f"{room} beside the weights / {each} each"
         endless = not answer.cache.grows and answer.longest_context == answer.cache.most_tokens
-        yield ("context fits", "any" if endless else f"{answer.longest_context:,}", _longest(answer))
+        yield "context fits", "any" if endless else f"{answer.longest_context:,}", _longest(answer)
     yield from _step(answer)
 
 
@@ -196,22 +187,9 @@ def _cache(answer: KVCacheAnswer) -> Iterator[Row]:
     held, setup, alone = answer.cache, answer.setup, len(answer.cache.kinds) == 1
     for kind in held.kinds:
         name = "a user" if alone else "full layers" if kind.attention.window is None else "window layers"
-        yield (name, format_bytes(held.of_kind(kind, setup.context)), _product(held, kind, setup.context))
+        yield name, format_bytes(held.of_kind(kind, setup.context)), held.product(kind, setup.context)
     users = f"{plural(setup.users, 'user')} × {format_bytes(answer.a_user_bytes)}"
     yield "KV cache", format_bytes(answer.parts["kv_cache"]), users
-
-
-def _product(held: RankCache, kind: LayerKind, context: int) -> str:
-    """The factors of one kind's bytes: 2 × layers × KV heads × head dimension × bytes × tokens."""
-    widths, window = kind.widths, kind.window(held.plan)
-    tokens = min(context, window or context)
-    bits = 8 * held.of_kind(kind, context) / (kind.count * widths.values * tokens)
-    stored = f"{bits / 8:g} B" if bits % 8 == 0 else f"{bits:.2f} bits"
-    if kind.attention.mla:
-        product = f"{kind.count:,} layers × ({widths.key:,} + {widths.value:,}) of the latent"
-    else:
-        product = f"2 × {kind.count:,} layers × {widths.heads:,} KV head{'s' * (widths.heads > 1)} × {widths.key:,}"
-    return f"{product} × {stored} × {tokens:,} tokens{' kept' * (tokens < context)}"
 
 
 def _bits(answer: KVCacheAnswer) -> str:
@@ -219,12 +197,9 @@ def _bits(answer: KVCacheAnswer) -> str:
     packed = quantized_tokens(setup.context, plan.group, plan.residual)
     rounded = [kind.widths for kind in answer.cache.kinds if kind.attention.window is None]
     groups = {channel_group(width, plan.group) for one in rounded for width in (one.key, one.value)} | {plan.group}
-    others = ", windows" if len(rounded) < len(answer.cache.kinds) else ""
     shared = " or ".join(map(str, sorted(groups)))
-    return (
-        f"codes of {plan.bits}, {SCALE_BYTES} B for {shared} of them; in {setup.kv}: newest "
-        f"{setup.context - packed:,} tokens{others}"
-    )
+    plain = f"newest {setup.context - packed:,} tokens" + ", windows" * (len(rounded) < len(answer.cache.kinds))
+    return f"codes of {plan.bits}, {SCALE_BYTES} B for {shared} of them; in {setup.kv}: {plain}"
 
 
 def _token(answer: KVCacheAnswer) -> str:
@@ -240,12 +215,8 @@ def _longest(answer: KVCacheAnswer) -> str:
     setup, found = answer.setup, answer.longest_context
     users = "for one user" if setup.users == 1 else f"for each of {setup.users:,} users"
     if found == answer.cache.most_tokens:
-        reason = (
-            "all positions that it has"
-            if setup.model.learned_positions
-            else ("or more" if answer.cache.grows else "the windows hold no more")
-        )
-        return f"tokens {users}: {reason}"
+        reason = "or more" if answer.cache.grows else "the windows hold no more"
+        return f"tokens {users}: {'all positions that it has' if setup.model.learned_positions else reason}"
     made_for = setup.model.max_positions
     beyond = f"; it was made for {made_for:,}" if found and made_for and found > made_for else ""
     return f"tokens {users}{beyond}"
@@ -254,30 +225,12 @@ def _longest(answer: KVCacheAnswer) -> str:
 def _step(answer: KVCacheAnswer) -> Iterator[Row]:
     read, cached = si(answer.read_bytes, "B"), answer.parts["kv_cache"]
     weights = si(answer.read_bytes - cached, "B")
-    yield ("a step", read, f"read: {weights} of weights, {si(cached, 'B')} of cache")
+    yield "a step", read, f"read: {weights} of weights, {si(cached, 'B')} of cache"
     if answer.seconds_per_step and answer.gpu:
         seconds, users = answer.seconds_per_step, answer.setup.users
         rate = si(answer.gpu.memory_bytes_per_s, "B/s")
         in_all = f" each, {three_digits(users / seconds)} in all" if users > 1 else ""
-        yield ("floor", si(seconds, "s"), f"{read} / {rate}: at most {three_digits(1 / seconds)} tokens/s{in_all}")
-
-
-def _attention(setup: ServeSetup) -> str:
-    """The cache in 16 bits on one GPU, against keys and values for every query head and token."""
-    one = setup.model.layers[0].attention
-    saved = setup.context * all_heads_values(setup.model) / setup.model.kv_values(setup.context)
-    bounded = sum(1 for layer in setup.model.layers if (layer.attention.window or setup.context) < setup.context)
-    if one.mla:
-        return f"The latent is {saved:.3g}× smaller than keys and values of all {one.heads} heads."
-    shared = one.kv_heads < one.heads
-    heads = f"{one.kv_heads} KV head{'s' * (one.kv_heads > 1)} for {one.heads} query heads"
-    if bounded:
-        windows = f"windows in {bounded} of {len(setup.model.layers)} layers"
-        both = f"{heads} and {windows}" if shared else windows[0].upper() + windows[1:]
-        return f"{both} make this cache {saved:.3g}× smaller than all heads and tokens would."
-    if shared:
-        return f"{heads} make this cache {saved:.3g}× smaller than one for each would."
-    return "Every head has keys and values of its own."
+        yield "floor", si(seconds, "s"), f"{read} / {rate}: at most {three_digits(1 / seconds)} tokens/s{in_all}"
 
 
 def _kind(answer: KVCacheAnswer) -> Iterator[str]:
@@ -293,10 +246,8 @@ def _kind(answer: KVCacheAnswer) -> Iterator[str]:
         promised = number_format(setup.kv).value_bits / plan.bits
         yield f"{plan.kind} is {saved:.2f}× smaller than {setup.kv}, not {promised:g}×."
     elif plan.kind == "window" and setup.context > plan.window + plan.sinks:
-        yield (
-            f"Of {setup.context:,} tokens the last {plan.window:,} and the first {plan.sinks:,} are kept: what was "
-            "said between them is forgotten."
-        )
+        kept = f"the last {plan.window:,} and the first {plan.sinks:,} are kept"
+        yield f"Of {setup.context:,} tokens {kept}: what was said between them is forgotten."
 
 
 def _ranks(answer: KVCacheAnswer) -> Iterator[str]:
@@ -309,19 +260,20 @@ def _ranks(answer: KVCacheAnswer) -> Iterator[str]:
         yield f"{heads} on {ranks} ranks: each is held {ranks // one.kv_heads} times."
 
 
-def _room(answer: KVCacheAnswer) -> str:
+def _room(answer: KVCacheAnswer) -> Iterator[str]:
     need, gpu, room, users = answer.parts.total, answer.gpu, answer.room_bytes, answer.users_that_fit
     if gpu is None or room is None or users is None:
-        return f"Weights and cache need {format_bytes(need)}; a step's activations come on top."
-    if room <= 0:
-        return f"Does not fit the {gpu.title}: the weights alone are {format_bytes(-room)} too large."
-    if need <= gpu.capacity_bytes:
+        yield f"Weights and cache need {format_bytes(need)}; a step's activations come on top."
+    elif room <= 0:
+        yield weights_do_not_fit(gpu, -room)
+    else:
         most = f": at most {plural(users, 'user')} at this context"
-        return fits(need, gpu, f" for activations and {context_of(gpu)}{most}")
-    count = answer.setup.users
-    fitting = f"{users:,} of the {count:,} users would fit" if users else "not even one user fits"
-    shorter = f"; {'it' if count == 1 else 'all'} would with up to {answer.longest_context:,} tokens"
-    return f"{fits(need, gpu)} At this context {fitting}{shorter if answer.longest_context else ''}."
+        yield fits(need, gpu, f" for activations and {context_of(gpu)}{most}")
+        if not answer.holds(need):
+            count = answer.setup.users
+            fitting = f"{users:,} of the {count:,} users would fit" if users else "not even one user fits"
+            shorter = f"; {'it' if count == 1 else 'all'} would with up to {answer.longest_context:,} tokens"
+            yield f"At this context {fitting}{shorter if answer.longest_context else ''}."
 
 
 def _speed(answer: KVCacheAnswer) -> Iterator[str]:
@@ -336,25 +288,16 @@ def _speed(answer: KVCacheAnswer) -> Iterator[str]:
 
 def kv_cache(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `kv_cache(model="deepseek-v3", gpu="h200", cache="int4")`."""
-    options = {
-        "model": ("model", tuple(MODELS)),
-        "gpu": ("GPU", tuple(DEVICES)),
-        "weights": ("weights", FORMATS),
-        "cache": ("cache", CACHES),
-        "context": ("context", CONTEXTS),
-        "users": ("users", tuple(2**power for power in range(11))),
-        "tensor_parallel": ("tensor parallel", (1, 2, 4, 8)),
+    controls = {
+        "model": ("model", tuple(MODELS), "llama-3-8b"),
+        "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
+        "weights": ("weights", FORMATS, "bf16"),
+        "cache": ("cache", CACHES, "bf16"),
+        "context": ("context", CONTEXTS, 8192),
+        "users": ("users", tuple(2**power for power in range(11)), 32),
+        "tensor_parallel": ("tensor parallel", (1, 2, 4, 8), 1),
     }
-    first = {
-        "model": "llama-3-8b",
-        "gpu": "h100-80gb",
-        "weights": "bf16",
-        "cache": "bf16",
-        "context": 8192,
-        "users": 32,
-        "tensor_parallel": 1,
-    }
-    return Calculator(_compute, options, {**first, **start})
+    return Calculator(_compute, controls, start)
 
 
 def _compute(model: str, gpu: str, cache: str, context: int, tensor_parallel: int, **choices: Any) -> KVCacheAnswer:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
-from ...catalog.layers import Attention
+from ...catalog.layers import Attention, Layer
 from ...catalog.setup import MAX_TOKENS, ServeSetup
 from ...catalog.shape import ModelShape
 from ...memory.closed_form.tensor_parallel import rank_shape
@@ -53,14 +53,10 @@ class RankCache:
     @classmethod
     def of(cls, setup: ServeSetup, cache: str | CachePlan | None = None, ranks: int = 1) -> RankCache:
         plan, model = _plan(cache), rank_shape(setup.model, ranks)
-        counts: dict[tuple, int] = {}
-        first: dict[tuple, ModelShape] = {}
+        alike: dict[tuple, list[Layer]] = {}
         for layer in model.layers:
-            key = widths_of(layer.attention), layer.attention.window
-            counts[key] = counts.get(key, 0) + 1
-            if key not in first:
-                first[key] = replace(model, layers=(layer,))
-        kinds = tuple(LayerKind(counts[key], one) for key, one in first.items())
+            alike.setdefault((widths_of(layer.attention), layer.attention.window), []).append(layer)
+        kinds = tuple(LayerKind(len(layers), replace(model, layers=tuple(layers[:1]))) for layers in alike.values())
         longest = setup.model.max_positions if setup.model.learned_positions else MAX_TOKENS
         return cls(kinds, plan, number_format(setup.kv).value_bytes, longest)
 
@@ -72,6 +68,17 @@ class RankCache:
     def of_kind(self, kind: LayerKind, context: int, users: int = 1) -> int:
         """Bytes in all layers of one kind."""
         return kind.count * cache_bytes(kind.one, self.plan, context, users, self.value_bytes).total
+
+    def product(self, kind: LayerKind, context: int) -> str:
+        """The factors of one kind's bytes: 2 × layers × KV heads × head dimension × bytes × tokens."""
+        widths, tokens = kind.widths, min(context, kind.window(self.plan) or context)
+        bits = 8 * self.of_kind(kind, context) / (kind.count * widths.values * tokens)
+        stored = f"{bits / 8:g} B" if bits % 8 == 0 else f"{bits:.2f} bits"
+        if kind.attention.mla:
+            product = f"{kind.count:,} layers × ({widths.key:,} + {widths.value:,}) of the latent"
+        else:
+            product = f"2 × {kind.count:,} layers × {widths.heads:,} KV head{'s' * (widths.heads > 1)} × {widths.key:,}"
+        return f"{product} × {stored} × {tokens:,} tokens{' kept' * (tokens < context)}"
 
     def total(self, context: int, users: int = 1) -> int:
         return sum(self.of_kind(kind, context, users) for kind in self.kinds)
@@ -111,11 +118,26 @@ def all_heads_values(model: ModelShape) -> int:
     >>> all_heads_values(model("llama-2-70b")), all_heads_values(model("deepseek-v3")) // 61
     (1310720, 40960)
     """
-    return sum(_all_heads(layer.attention) for layer in model.layers)
+    whole = (replace(layer.attention, kv_heads=layer.attention.heads) for layer in model.layers)
+    return sum(widths_of(attention, expanded=True).values for attention in whole)
 
 
-def _all_heads(attention: Attention) -> int:
-    return widths_of(replace(attention, kv_heads=attention.heads), expanded=True).values
+def saved_by_attention(model: ModelShape, context: int) -> str:
+    """The cache in 16 bits on one GPU, against keys and values for every query head and token, as a sentence."""
+    one = model.layers[0].attention
+    saved = context * all_heads_values(model) / model.kv_values(context)
+    bounded = sum((layer.attention.window or context) < context for layer in model.layers)
+    if one.mla:
+        return f"The latent is {saved:.3g}× smaller than keys and values of all {one.heads} heads."
+    shared = one.kv_heads < one.heads
+    heads = f"{one.kv_heads} KV head{'s' * (one.kv_heads > 1)} for {one.heads} query heads"
+    if bounded:
+        windows = f"{bounded} of {len(model.layers)} layers"
+        both = f"{heads} and windows in {windows}" if shared else f"Windows in {windows}"
+        return f"{both} make this cache {saved:.3g}× smaller than all heads and tokens would."
+    if shared:
+        return f"{heads} make this cache {saved:.3g}× smaller than one for each would."
+    return "Every head has keys and values of its own."
 
 
 def _plan(cache: str | CachePlan | None) -> CachePlan:

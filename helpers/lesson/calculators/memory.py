@@ -13,7 +13,7 @@ from ...catalog.setup import ServeSetup, TrainSetup
 from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import format_bytes
 from ...memory.fit import ladder
-from .calculator import Calculator, MemoryAnswer, fits
+from .calculator import Calculator, MemoryAnswer, fits, row, weights_do_not_fit
 from .choices import MICRO_BATCHES, SEQUENCES, trained_models
 
 
@@ -28,25 +28,20 @@ class TrainingAnswer(MemoryAnswer):
         model, peak = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
         return f"Training {model}: {peak} at the peak, in the {self.predicted.peak.name}"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return tuple(_formula(self.predicted))
+    def lines(self) -> Iterator[str]:
+        return _lines(self.predicted)
 
-    @property
-    def sentence(self) -> str:
-        return " ".join((self._verdict(), *without_cuda(self.gpu)))
-
-    def _verdict(self) -> str:
+    def sentences(self) -> Iterator[str]:
         need, gpu = self.predicted.peak_bytes, self.gpu
         if gpu is None:
-            return f"One step needs {format_bytes(need)} on each rank."
-        if need <= gpu.capacity_bytes:
-            return fits(need, gpu, f", from which {spare_goes_to(gpu)} still take their part")
-        change = next(changes_that_fit(self.predicted.setup, gpu.capacity_bytes, gpu), None)
-        cure = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
-        if change:
-            cure = f"The cheapest change that fits: {change}."
-        return f"{fits(need, gpu)} {cure}"
+            yield f"One step needs {format_bytes(need)} on each rank."
+            return
+        yield fits(need, gpu, f", from which {spare_goes_to(gpu)} still take their part")
+        if not self.holds(need):
+            change = next(changes_that_fit(self.predicted.setup, gpu.capacity_bytes, gpu), None)
+            none = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
+            yield f"The cheapest change that fits: {change}." if change else none
+        yield from without_cuda(gpu)
 
 
 def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> TrainingAnswer:
@@ -59,7 +54,7 @@ def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> Train
     return TrainingAnswer(predicted.parts, card, predicted)
 
 
-def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
+def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
     """One line per part of the peak, numbers substituted."""
     setup, parts = predicted.setup, predicted.parts
     n, recipe = setup.model.parameters, setup.precision_recipe
@@ -77,8 +72,8 @@ def _formula(predicted: budget.TrainBudget) -> Iterator[str]:
         "workspace": "temporaries of the moment, and cuBLAS",
     }
     for part, size in parts.items():
-        yield f"{part:<12}{format_bytes(size):>12}   {explained[part]}"
-    yield f"{'peak':<12}{format_bytes(predicted.peak_bytes):>12}   {predicted.peak.name}"
+        yield row(part, format_bytes(size), explained[part])
+    yield row("peak", format_bytes(predicted.peak_bytes), predicted.peak.name)
 
 
 def _states(setup: TrainSetup) -> str:
@@ -116,27 +111,18 @@ def changes_that_fit(setup: TrainSetup, capacity_bytes: int, gpu: str | Device =
 
 def training_memory(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `training_memory(model="gpt2", gpu="rtx-4090")`."""
-    options = {
-        "model": ("model", trained_models()),
-        "gpu": ("GPU", tuple(DEVICES)),
-        "precision": ("precision", tuple(PRECISIONS)),
-        "optimizer": ("optimizer", ("adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd")),
-        "micro_batch": ("micro-batch", MICRO_BATCHES),
-        "sequence": ("sequence", SEQUENCES),
-        "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "every:8", "selective")),
-        "attention": ("attention", ("sdpa", "eager")),
+    optimizers = ("adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd")
+    controls = {
+        "model": ("model", trained_models(), "llama-2-7b"),
+        "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
+        "precision": ("precision", tuple(PRECISIONS), "autocast-bf16"),
+        "optimizer": ("optimizer", optimizers, "adamw-fused"),
+        "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
+        "sequence": ("sequence", SEQUENCES, 2048),
+        "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "every:8", "selective"), "none"),
+        "attention": ("attention", ("sdpa", "eager"), "sdpa"),
     }
-    first = {
-        "model": "llama-2-7b",
-        "gpu": "h100-80gb",
-        "precision": "autocast-bf16",
-        "optimizer": "adamw-fused",
-        "micro_batch": 1,
-        "sequence": 2048,
-        "checkpointing": "none",
-        "attention": "sdpa",
-    }
-    return Calculator(_compute, options, {**first, **start})
+    return Calculator(_compute, controls, start)
 
 
 def _compute(gpu: str, **choices: Any) -> TrainingAnswer:
@@ -154,29 +140,24 @@ class ServingAnswer(MemoryAnswer):
         model, size = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
         return f"Serving {model}: {size} for weights and a full KV cache"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        setup, parts = self.predicted.setup, self.parts
+    def lines(self) -> Iterator[str]:
+        setup, parts, a_token = self.predicted.setup, self.parts, self.predicted.kv_bytes_per_token
         held = f"{setup.users:,} users × {setup.context:,} tokens, K and V in {setup.kv}"
-        rows = (
-            ("parameters", parts["parameters"], f"{setup.model.parameters:,} in {setup.weights}"),
-            ("KV cache", parts["kv_cache"], held),
-            ("a token", self.predicted.kv_bytes_per_token, "of one sequence, over the layers that still grow"),
-        )
-        return tuple(f"{name:<12}{format_bytes(size):>12}   {text}" for name, size, text in rows)
+        yield row("parameters", format_bytes(parts["parameters"]), f"{setup.model.parameters:,} in {setup.weights}")
+        yield row("KV cache", format_bytes(parts["kv_cache"]), held)
+        yield row("a token", format_bytes(a_token), "of one sequence, over the layers that still grow")
 
-    @property
-    def sentence(self) -> str:
+    def sentences(self) -> Iterator[str]:
         need, gpu = self.predicted.peak_bytes, self.gpu
         if gpu is None:
-            return f"Weights and KV cache need {format_bytes(need)}; a decode step's activations come on top."
-        if need <= gpu.capacity_bytes:
-            return fits(need, gpu, f" for activations and {context_of(gpu)}")
-        room = gpu.capacity_bytes - self.parts["parameters"]
-        if room < 0:
-            return f"Does not fit the {gpu.title}: the weights alone are {format_bytes(-room)} too large."
-        users = room * self.predicted.setup.users // self.parts["kv_cache"]
-        return f"{fits(need, gpu)} At this context {users:,} users would fit."
+            yield f"Weights and KV cache need {format_bytes(need)}; a decode step's activations come on top."
+        elif (room := gpu.capacity_bytes - self.parts["parameters"]) < 0:
+            yield weights_do_not_fit(gpu, -room)
+        else:
+            yield fits(need, gpu, f" for activations and {context_of(gpu)}")
+            if not self.holds(need):
+                users = room * self.predicted.setup.users // self.parts["kv_cache"]
+                yield f"At this context {users:,} users would fit."
 
 
 def serving_answer(setup: ServeSetup, gpu: str | Device | None = None) -> ServingAnswer:

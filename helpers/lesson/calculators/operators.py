@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_whole, unknown_name
 from ...catalog.formats import number_format
 from ...memory.closed_form.work import Work, attention, copy, layernorm, matmul, softmax
 
@@ -21,6 +21,8 @@ SIZES = {
 }
 _STORED = ("fp32", "bf16", "fp16")
 _FP8 = ("fp8-e4m3", "fp8-e5m2")
+_MATRIX = ("fp32", "tf32", "bf16", "fp16")
+_ROWS = ("tokens", "width")
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,7 @@ def checked_sizes(name: str, sizes: Mapping[str, object]) -> dict[str, int]:
     for size, value in sizes.items():
         if size not in takes:
             raise WorkbookError(f"{name} takes no {size}", ", ".join(takes), f"leave {size} out")
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-            raise WorkbookError(
-                f"{size} is {value!r}", f"a whole number from 1 to {LARGEST:,}", f"pass {size} as an int: {SIZES[size]}"
-            )
-        given[size] = value
+        given[size] = require_whole(size, value, most=LARGEST, do=f"pass {size} as an int: {SIZES[size]}")
     full = {size: given.get(size, DEFAULTS[size]) for size in takes}
     if "heads" in full and full["width"] % full["heads"]:
         raise WorkbookError(
@@ -86,19 +84,22 @@ def _linear_terms(number: str, tokens: int, width: int, outputs: int) -> Terms:
     )
 
 
-def _rows_terms(flops: str, read: str = "", written: str = "") -> Callable[..., Terms]:
-    """The terms of an operator that reads and writes rows once; `read` and `written` are what comes on top."""
+def _on_rows(
+    work: Callable[..., Work],
+    flops: str,
+    read: str = "{rows} × {size} B",
+    written: str = "{rows} × {size} B",
+    formats: tuple[str, ...] = _STORED,
+) -> Operator:
+    """An operator that reads rows and writes rows, each once: what helps is fewer bytes."""
 
     def terms(number: str, tokens: int, width: int) -> Terms:
-        rows = f"{tokens:,} × {width:,}"
-        sizes = {"tokens": f"{tokens:,}", "width": f"{width:,}", "size": str(_size(number))}
-        plain = rows + " × {size} B"
-        counted, moved_in, moved_out = (
-            text.format(rows=rows, **sizes) for text in (flops, read or plain, written or plain)
-        )
+        sizes = {"rows": f"{tokens:,} × {width:,}", "tokens": f"{tokens:,}", "width": f"{width:,}"}
+        counted, moved_in, moved_out = (text.format(**sizes, size=_size(number)) for text in (flops, read, written))
         return counted, moved_in, moved_out
 
-    return terms
+    cure = "What helps is fewer bytes: fuse it with its neighbours, or store fewer bits."
+    return Operator(_ROWS, formats, False, work, terms, cure)
 
 
 def _prefill(number: str, tokens: int, width: int, heads: int, kv_heads: int) -> Work:
@@ -131,38 +132,19 @@ def _size(number: str) -> int:
     return number_format(number).value_bytes
 
 
-_ROWS = ("tokens", "width")
-_FUSE = "What helps is fewer bytes: fuse it with its neighbours, or store fewer bits."
-_MATRIX = ("fp32", "tf32", "bf16", "fp16")
 DEFAULTS = {"tokens": 1, "width": 4096, "outputs": 14336, "context": 8192, "heads": 32, "kv_heads": 8}
 OPERATORS: dict[str, Operator] = {
-    "copy": Operator(
-        _ROWS,
-        (*_STORED, *_FP8),
-        False,
-        lambda number, tokens, width: copy(tokens * width, number),
-        _rows_terms("0, nothing is computed"),
-        _FUSE,
+    "copy": _on_rows(
+        lambda number, tokens, width: copy(tokens * width, number), "0, nothing is computed", formats=(*_STORED, *_FP8)
     ),
-    "layernorm": Operator(
-        _ROWS,
-        _STORED,
-        False,
+    "layernorm": _on_rows(
         lambda number, tokens, width: layernorm(tokens, width, number),
-        _rows_terms(
-            "8 × {rows}, on the ordinary cores, in FP32",
-            "({rows} + 2 × {width}) × {size} B, with weight and bias",
-            "({rows} + 2 × {tokens}) × {size} B, with mean and 1/std",
-        ),
-        _FUSE,
+        "8 × {rows}, on the ordinary cores, in FP32",
+        "({rows} + 2 × {width}) × {size} B, with weight and bias",
+        "({rows} + 2 × {tokens}) × {size} B, with mean and 1/std",
     ),
-    "softmax": Operator(
-        _ROWS,
-        _STORED,
-        False,
-        lambda number, tokens, width: softmax(tokens, width, number),
-        _rows_terms("5 × {rows}, on the ordinary cores, in FP32"),
-        _FUSE,
+    "softmax": _on_rows(
+        lambda number, tokens, width: softmax(tokens, width, number), "5 × {rows}, on the ordinary cores, in FP32"
     ),
     "linear": Operator((*_ROWS, "outputs"), (*_MATRIX, *_FP8), True, _linear, _linear_terms),
     "attention-prefill": Operator((*_ROWS, "heads", "kv_heads"), _MATRIX, True, _prefill, _prefill_terms),

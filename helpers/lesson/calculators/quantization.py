@@ -11,29 +11,16 @@ from ...catalog.formats import number_format
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup
-from ...catalog.shape import LinearGroup, ModelShape
+from ...catalog.shape import ModelShape
 from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.weights import KEPT, is_quantized, weight_parts
 from ..units import si
-from .calculator import Calculator, MemoryAnswer, fits
+from .calculator import Calculator, MemoryAnswer, fits, row
 from .choices import within_positions
 
-FORMATS = (
-    "bf16",
-    "fp8-e4m3",
-    "int8",
-    "nf4",
-    "nf4-dq",
-    "int8-g128",
-    "int4-g32",
-    "int4-g64",
-    "int4-g128",
-    "int3-g64",
-    "int3-g128",
-    "int2-g64",
-    "mxfp4",
-)
+GROUPED = ("int8-g128", "int4-g32", "int4-g64", "int4-g128", "int3-g64", "int3-g128", "int2-g64")
+FORMATS = ("bf16", "fp8-e4m3", "int8", "nf4", "nf4-dq", *GROUPED, "mxfp4")
 # What the control offers; `quantization_answer` takes any list of parts and names.
 SKIPPED = {
     "as the format's tool does": None,
@@ -73,21 +60,38 @@ class QuantizationAnswer(MemoryAnswer):
     @property
     def seconds_per_token(self) -> float | None:
         """The floor of a decode step; None without a device whose bandwidth is known."""
-        known = self.gpu if self.gpu and self.gpu.memory_bandwidth else None
-        return self.decode_bytes / known.memory_bytes_per_s if known else None
+        return self.seconds_to_read(self.decode_bytes)
 
     @property
     def title(self) -> str:
         size, bits = format_bytes(self.weight_bytes), f"{self.bits_per_parameter:.2f} bits a parameter"
         return f"{self.setup.model.name} in {self.setup.weights}: {size}, {bits}"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return tuple(f"{name:<12}{value:>12}   {text}" for name, value, text in _formula(self))
+    def lines(self) -> Iterator[str]:
+        """One line per part, numbers substituted, then the floor."""
+        explained, read = _explained(self.setup), self.decode_bytes
+        for part, size in self.parts.items():
+            yield row("KV cache" if part == "kv_cache" else part, format_bytes(size), explained[part])
+        yield row("a token", format_bytes(read), "read: one row of the embedding, the chosen experts, all else")
+        if self.seconds_per_token and self.gpu:
+            rate = self.gpu.memory_bytes_per_s
+            most = f"at most {rate / read:,.0f} tokens/s"
+            yield row("floor", si(self.seconds_per_token, "s"), f"{si(read, 'B')} / {si(rate, 'B/s')}: {most}")
 
-    @property
-    def sentence(self) -> str:
-        return " ".join(_sentences(self))
+    def sentences(self) -> Iterator[str]:
+        """What the format saves of what it promises, and whether it fits."""
+        setup, rule = self.setup, number_format(self.setup.weights)
+        if rule.value_bits < 16:
+            plain = budget.weight_bytes(replace(setup, weights="bf16"))
+            yield f"{plain / self.weight_bytes:.2f}× smaller than in BF16, not {16 / rule.value_bits:.3g}×."
+        has_experts = any(group.part == "experts" for group in setup.model.linears())
+        if setup.skipped is None and "experts" in rule.keeps and has_experts:
+            yield "The experts stay as they are: Transformers stacks them in a tensor that bitsandbytes passes over."
+        if self.gpu:
+            yield fits(self.parts.total, self.gpu)
+        more = f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else ""
+        smallest = f"The smallest that hold it: {', '.join(self.devices[:3])}{more}."
+        yield smallest if self.devices else "No device of the catalogue holds it."
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -124,24 +128,14 @@ def quantization_answer(
     return QuantizationAnswer(shown, where, setup)
 
 
-def _formula(answer: QuantizationAnswer) -> Iterator[tuple[str, str, str]]:
-    """One line per part, numbers substituted, then the floor."""
-    explained, read = _explained(answer.setup), answer.decode_bytes
-    for part, size in answer.parts.items():
-        yield "KV cache" if part == "kv_cache" else part, format_bytes(size), explained[part]
-    yield "a token", format_bytes(read), "read: one row of the embedding, the chosen experts, all else"
-    if answer.seconds_per_token and answer.gpu:
-        rate = answer.gpu.memory_bytes_per_s
-        most = f"at most {rate / read:,.0f} tokens/s"
-        yield "floor", si(answer.seconds_per_token, "s"), f"{si(read, 'B')} / {si(rate, 'B/s')}: {most}"
-
-
 def _explained(setup: ServeSetup) -> dict[str, str]:
-    rule, (groups, others) = number_format(setup.weights), _groups(setup)
-    weights, layers = sum(group.weights for group in groups), sum(group.count for group in groups)
+    rule, linears = number_format(setup.weights), setup.model.linears()
+    quantized = [group for group in linears if is_quantized(setup, group)]
+    weights, layers = sum(group.weights for group in quantized), sum(group.count for group in quantized)
     width = number_format(KEPT if rule.linears_only else rule.name).value_bytes
     kept = f"{setup.model.parameters - weights:,} × {width} B"
-    named = ", ".join(dict.fromkeys(("embeddings", "norms", *(group.part for group in others))))
+    others = (group.part for group in linears if not is_quantized(setup, group))
+    named = ", ".join(dict.fromkeys(("embeddings", "norms", *others)))
     return {
         "quantized": f"{weights:,} × {rule.value_bits} bits, in {layers:,} linear layers",
         "scales": rule.scale,
@@ -151,53 +145,16 @@ def _explained(setup: ServeSetup) -> dict[str, str]:
     }
 
 
-def _groups(setup: ServeSetup) -> tuple[list[LinearGroup], list[LinearGroup]]:
-    """The linear layers that are quantized, and those that are not."""
-    found: tuple[list[LinearGroup], list[LinearGroup]] = ([], [])
-    for group in setup.model.linears():
-        found[not is_quantized(setup, group)].append(group)
-    return found
-
-
-def _sentences(answer: QuantizationAnswer) -> Iterator[str]:
-    """What the format saves of what it promises, and whether it fits."""
-    setup, bits = answer.setup, number_format(answer.setup.weights).value_bits
-    if bits < 16:
-        plain = budget.weight_bytes(replace(setup, weights="bf16"))
-        yield f"{plain / answer.weight_bytes:.2f}× smaller than in BF16, not {16 / bits:.3g}×."
-    if setup.skipped is None and "experts" in number_format(setup.weights).keeps and _experts(setup.model):
-        yield "The experts stay as they are: Transformers stacks them in a tensor that bitsandbytes passes over."
-    if answer.gpu:
-        yield fits(answer.parts.total, answer.gpu)
-    more = f" and {len(answer.devices) - 3} more" if len(answer.devices) > 3 else ""
-    yield (
-        f"The smallest that hold it: {', '.join(answer.devices[:3])}{more}."
-        if answer.devices
-        else "No device of the catalogue holds it."
-    )
-
-
-def _experts(shape: ModelShape) -> bool:
-    return any(group.part == "experts" for group in shape.linears())
-
-
 def quantization(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `quantization(model="mixtral-8x7b", weights="int4-g128")`."""
-    options = {
-        "model": ("model", tuple(MODELS)),
-        "weights": ("weights", FORMATS),
-        "skipped": ("skipped", tuple(SKIPPED)),
-        "gpu": ("GPU", tuple(DEVICES)),
-        "context": ("context", tuple(2048 * 2**power for power in range(8))),
+    controls = {
+        "model": ("model", tuple(MODELS), "llama-3-8b"),
+        "weights": ("weights", FORMATS, "nf4-dq"),
+        "skipped": ("skipped", tuple(SKIPPED), "as the format's tool does"),
+        "gpu": ("GPU", tuple(DEVICES), "rtx-4090-24gb"),
+        "context": ("context", tuple(2048 * 2**power for power in range(8)), 2048),
     }
-    first = {
-        "model": "llama-3-8b",
-        "weights": "nf4-dq",
-        "skipped": "as the format's tool does",
-        "gpu": "rtx-4090-24gb",
-        "context": 2048,
-    }
-    return Calculator(_compute, options, {**first, **start})
+    return Calculator(_compute, controls, start)
 
 
 def _compute(skipped: str, model: str, context: int, **choices: Any) -> QuantizationAnswer:

@@ -37,18 +37,42 @@ class RooflineAnswer(CalculatorAnswer):
         seconds = si(self.roof.seconds(self.work), "s")
         return f"{self.op}, {self.gpu.title}: {seconds} at least, {self.roof.bound(self.work)}-bound"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return tuple(_formula(operator(self.op), self.roof, self.work, self.number_format, self.sizes))
+    def lines(self) -> Iterator[str]:
+        """One line per figure, numbers substituted."""
+        work, roof, rule = self.work, self.roof, operator(self.op)
+        flops, read, written = rule.terms(self.number_format, **self.sizes)
+        computed, moved = si(work.flops, "FLOP"), si(work.bytes, "B")
+        rate, bandwidth = si(roof.flops_per_s, "FLOP/s"), si(roof.bytes_per_s, "B/s")
+        whose = f"{self.number_format}, dense" if rule.matrix else "FP32, ordinary cores"
+        lines = {
+            "FLOPs": (computed, flops),
+            "read": (si(work.read_bytes, "B"), read),
+            "written": (si(work.written_bytes, "B"), written),
+            "intensity": (f"{three_digits(work.intensity)} FLOP/B", f"{computed} / {moved}"),
+            "ridge": (f"{three_digits(roof.ridge)} FLOP/B", f"{rate} ({whose}) / {bandwidth}"),
+            "by memory": (si(work.bytes / roof.bytes_per_s, "s"), f"{moved} / {bandwidth}"),
+            "by compute": (si(work.flops / roof.flops_per_s, "s"), f"{computed} / {rate}"),
+        }
+        return (f"{name:<12}{value:>14}   {text}" for name, (value, text) in lines.items())
 
-    @property
-    def sentence(self) -> str:
-        limit = _sentence(operator(self.op), self.roof, self.work, self.tokens_at_ridge)
-        return " ".join((limit, *_limits(self.gpu, self.roof, self.work)))
+    def sentences(self) -> Iterator[str]:
+        """What the limit is, what changes nothing, what helps, and what no roof counts, where it matters."""
+        work, roof = self.work, self.roof
+        yield from (_memory_limit if roof.bound(work) == MEMORY else _compute_limit)(self)
+        if roof.seconds(work) < LAUNCH_SECONDS:
+            yield "Starting the kernel takes longer than this floor."
+        if work.bytes > self.gpu.capacity_bytes:
+            size = si(work.bytes, "B")
+            yield f"These tensors, {size}, are larger than the device's memory: no single call could do it."
 
     @property
     def cards(self) -> tuple[Card, ...]:
         return (chart(self.title, self.roof, {self.op: (self.work, None)}, height=300, decades=True),)
+
+    @property
+    def seconds_by_limit(self) -> tuple[float, float]:
+        """What memory alone needs, and what compute alone needs."""
+        return self.work.bytes / self.roof.bytes_per_s, self.work.flops / self.roof.flops_per_s
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -76,9 +100,9 @@ def roofline_answer(gpu: str | Device, op: str, number_format: str = "bf16", **s
     >>> round(answer.figures["seconds"] * 1e6, 1), answer.figures["bound"], answer.tokens_at_ridge
     (10.0, 'memory', 346)
     """
-    where, rule, number = device(gpu), operator(op), named_format(number_format).name
+    where, number = device(gpu), named_format(number_format).name
     roof = Roof.of(where, _rate_format(where, op, number))
-    full = checked_sizes(op, sizes)
+    rule, full = operator(op), checked_sizes(op, sizes)
     work = rule.work(number, **full)
     return RooflineAnswer(op, where, number, full, work, roof, _tokens_at_ridge(rule, roof, number, full))
 
@@ -87,11 +111,12 @@ def _rate_format(where: Device, op: str, number: str) -> str:
     """The format whose rate bounds `op`: its own for a matrix product, else FP32. Refuses what cannot be run."""
     rule = operator(op)
     if number not in rule.formats:
-        raise WorkbookError(
-            f"{op} in {number} is not counted here", ", ".join(rule.formats), f"pick one of these for {op}"
-        )
-    if not rule.matrix or number in where.peak_flops or not where.peak_flops:
-        return number if rule.matrix else "fp32"
+        known = ", ".join(rule.formats)
+        raise WorkbookError(f"{op} in {number} is not counted here", known, f"pick one of these for {op}")
+    if not rule.matrix:
+        return "fp32"
+    if number in where.peak_flops or not where.peak_flops:
+        return number
     able = [known for known in rule.formats if known in where.peak_flops]
     others = [entry.name for entry in DEVICES.values() if number in entry.peak_flops]
     raise WorkbookError(
@@ -107,60 +132,29 @@ def _tokens_at_ridge(rule: Operator, roof: Roof, number: str, sizes: Mapping[str
     def past_ridge(tokens: int) -> bool:
         return roof.bound(rule.work(number, **{**sizes, "tokens": tokens})) == COMPUTE
 
-    candidates = range(1, LARGEST + 1)
-    at = bisect_left(candidates, True, key=past_ridge)
-    return candidates[at] if at < len(candidates) else None
+    fewest = 1 + bisect_left(range(1, LARGEST + 1), True, key=past_ridge)
+    return fewest if fewest <= LARGEST else None
 
 
-def _formula(rule: Operator, roof: Roof, work: Work, number: str, sizes: Mapping[str, int]) -> Iterator[str]:
-    """One line per figure, numbers substituted."""
-    flops, read, written = rule.terms(number, **sizes)
-    rate, bandwidth = si(roof.flops_per_s, "FLOP/s"), si(roof.bytes_per_s, "B/s")
-    whose = f"{number}, dense" if rule.matrix else "FP32, ordinary cores"
-    lines = {
-        "FLOPs": (si(work.flops, "FLOP"), flops),
-        "read": (si(work.read_bytes, "B"), read),
-        "written": (si(work.written_bytes, "B"), written),
-        "intensity": (f"{three_digits(work.intensity)} FLOP/B", f"{si(work.flops, 'FLOP')} / {si(work.bytes, 'B')}"),
-        "ridge": (f"{three_digits(roof.ridge)} FLOP/B", f"{rate} ({whose}) / {bandwidth}"),
-        "by memory": (si(work.bytes / roof.bytes_per_s, "s"), f"{si(work.bytes, 'B')} / {bandwidth}"),
-        "by compute": (si(work.flops / roof.flops_per_s, "s"), f"{si(work.flops, 'FLOP')} / {rate}"),
-    }
-    return (f"{name:<12}{value:>14}   {text}" for name, (value, text) in lines.items())
-
-
-def _sentence(rule: Operator, roof: Roof, work: Work, crossing: int | None) -> str:
-    """What the limit is, what changes nothing, and what helps."""
-    by_memory, by_compute = work.bytes / roof.bytes_per_s, work.flops / roof.flops_per_s
-    if roof.bound(work) == MEMORY:
-        wider = si(max(by_memory / 2, by_compute), "s")
-        limit = (
-            f"Memory is the limit: computing fills {percent(by_compute / by_memory)} of that time. A card that "
-            f"computes twice as fast changes nothing here; twice the bandwidth makes it {wider}."
-        )
-        more = rule.cure if crossing is None and rule.cure else _more_tokens(crossing)
+def _memory_limit(answer: RooflineAnswer) -> Iterator[str]:
+    by_memory, by_compute, crossing = *answer.seconds_by_limit, answer.tokens_at_ridge
+    yield f"Memory is the limit: computing fills {percent(by_compute / by_memory)} of that time."
+    wider = si(max(by_memory / 2, by_compute), "s")
+    yield f"A card that computes twice as fast changes nothing here; twice the bandwidth makes it {wider}."
+    if crossing is not None:
+        yield f"From {crossing:,} tokens at once compute is the limit."
     else:
-        faster = si(max(by_memory, by_compute / 2), "s")
-        limit = (
-            f"Compute is the limit: moving bytes fills {percent(by_memory / by_compute)} of that time. Twice the "
-            f"bandwidth changes nothing here; twice the FLOP rate makes it {faster}."
-        )
-        more = f"Below {crossing:,} tokens memory is the limit." if crossing and crossing > 1 else ""
-    return f"{limit} {more}".rstrip()
+        never = f"No number of tokens up to {LARGEST:,} reaches the ridge with these sizes."
+        yield operator(answer.op).cure or never
 
 
-def _limits(where: Device, roof: Roof, work: Work) -> Iterator[str]:
-    """What no roof counts, where it matters."""
-    if roof.seconds(work) < LAUNCH_SECONDS:
-        yield "Starting the kernel takes longer than this floor."
-    if work.bytes > where.capacity_bytes:
-        yield f"These tensors, {si(work.bytes, 'B')}, are larger than the device's memory: no single call could do it."
-
-
-def _more_tokens(crossing: int | None) -> str:
-    if crossing is None:
-        return f"No number of tokens up to {LARGEST:,} reaches the ridge with these sizes."
-    return f"From {crossing:,} tokens at once compute is the limit."
+def _compute_limit(answer: RooflineAnswer) -> Iterator[str]:
+    by_memory, by_compute, crossing = *answer.seconds_by_limit, answer.tokens_at_ridge
+    yield f"Compute is the limit: moving bytes fills {percent(by_memory / by_compute)} of that time."
+    faster = si(max(by_memory, by_compute / 2), "s")
+    yield f"Twice the bandwidth changes nothing here; twice the FLOP rate makes it {faster}."
+    if crossing and crossing > 1:
+        yield f"Below {crossing:,} tokens memory is the limit."
 
 
 def roofline(**start: object) -> Calculator:
@@ -170,10 +164,7 @@ def roofline(**start: object) -> Calculator:
     hidden.
     """
     powers = [2**power for power in range(17)]
-    options = {
-        "gpu": ("GPU", tuple(name for name, entry in DEVICES.items() if entry.peak_flops)),
-        "op": ("operator", list(OPERATORS)),
-        "number_format": ("number format", ["fp32", "tf32", "bf16", "fp16", "fp8-e4m3"]),
+    sizes = {
         "tokens": ("tokens", powers),
         "width": ("width", [512, 1024, 2048, 4096, 5120, 8192, 16384]),
         "outputs": ("outputs", [512, 1024, 4096, 8192, 11008, 14336, 28672, 128256]),
@@ -181,12 +172,17 @@ def roofline(**start: object) -> Calculator:
         "heads": ("heads", [8, 16, 32, 64, 128]),
         "kv_heads": ("KV heads", powers[:8]),
     }
-    first = {"gpu": "h100-80gb", "op": "linear", "number_format": "bf16", **DEFAULTS, **start}
-    return Calculator(_compute, options, first, _used)
+    controls = {
+        "gpu": ("GPU", tuple(name for name, entry in DEVICES.items() if entry.peak_flops), "h100-80gb"),
+        "op": ("operator", list(OPERATORS), "linear"),
+        "number_format": ("number format", ["fp32", "tf32", "bf16", "fp16", "fp8-e4m3"], "bf16"),
+        **{size: (*named, DEFAULTS[size]) for size, named in sizes.items()},
+    }
 
+    def used(values: Values) -> set[str]:
+        return {"gpu", "op", "number_format", *operator(values["op"]).sizes}
 
-def _used(values: Values) -> set[str]:
-    return {"gpu", "op", "number_format", *operator(values["op"]).sizes}
+    return Calculator(_compute, controls, start, used)
 
 
 def _compute(gpu: str, op: str, number_format: str, **sizes: int) -> RooflineAnswer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
@@ -18,7 +19,7 @@ from ...memory.closed_form.zero import Traffic
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from ..units import percent, si
-from .calculator import Calculator, MemoryAnswer, fits, plural
+from .calculator import Calculator, MemoryAnswer, fits, plural, row
 from .choices import MICRO_BATCHES, SEQUENCES, train_setup, trained_models
 
 NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -26,12 +27,7 @@ NEVER_DIVIDED = ("activations", "logits", "workspace")
 TIERS = {"device": "", "host": ", in host memory", "nvme": ", on NVMe"}
 MOST_RANKS = 4096
 OWN_LINK = "the GPU's own"
-LINKS: dict[str, float | None] = {
-    OWN_LINK: None,
-    "400 Gb/s network": 50e9,
-    "100 Gb/s network": 12.5e9,
-    "10 Gb/s network": 1.25e9,
-}
+LINKS = {OWN_LINK: None, "400 Gb/s network": 50e9, "100 Gb/s network": 12.5e9, "10 Gb/s network": 1.25e9}
 
 
 @dataclass(frozen=True)
@@ -47,10 +43,6 @@ class StageRow:
     @property
     def peak_bytes(self) -> int:
         return self.parts.total
-
-    def fits(self, capacity_bytes: int | None) -> bool | None:
-        """Whether the peak is within the device; None without one."""
-        return None if capacity_bytes is None else self.peak_bytes <= capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -97,14 +89,12 @@ class ZeroAnswer(MemoryAnswer):
         ranks, size = plural(self.setup.ranks, "rank"), format_bytes(self.chosen.peak_bytes)
         return f"{self.setup.model.name}, {NAMES[self.setup.zero]} on {ranks}: {size} on each"
 
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return (*_table(self), *_held(self), *_sent(self))
+    def lines(self) -> Iterator[str]:
+        return chain(_table(self), _held(self), _sent(self))
 
-    @property
-    def sentence(self) -> str:
-        """What is divided, whether it fits, and what sets the time: each only as far as it is true."""
-        return " ".join((_divided(self), *_undivided(self), *_room(self), *_time(self), *without_cuda(self.gpu)))
+    def sentences(self) -> Iterator[str]:
+        """What is divided, whether it fits, and what sets the time."""
+        return chain(_divided(self), _room(self), _time(self), without_cuda(self.gpu))
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -121,7 +111,7 @@ class ZeroAnswer(MemoryAnswer):
                 "peak_bytes": row.peak_bytes,
                 "payload_bytes": row.traffic.payload_bytes,
                 "sent_bytes": row.traffic.sent_bytes,
-                "fits": row.fits(self.capacity_bytes),
+                "fits": self.holds(row.peak_bytes),
             }
             for row in self.rows
         ]
@@ -158,12 +148,9 @@ def zero_answer(setup: TrainSetup, gpu: str | Device | None = None, link: str | 
 
 def at_stage(setup: TrainSetup, stage: int) -> TrainSetup:
     """The same run at another stage, without the offloads that this one has not."""
-    return replace(
-        setup,
-        zero=stage,
-        offload_optimizer=setup.offload_optimizer if stage else "none",
-        offload_parameters=setup.offload_parameters if stage == 3 else "none",
-    )
+    optimizer = setup.offload_optimizer if stage else "none"
+    parameters = setup.offload_parameters if stage == 3 else "none"
+    return replace(setup, zero=stage, offload_optimizer=optimizer, offload_parameters=parameters)
 
 
 def _row(setup: TrainSetup, where: Device | None) -> StageRow:
@@ -175,11 +162,9 @@ def _link(where: Device | None, link: str | float | None) -> tuple[str, float | 
     """What ranks send over, in words and in bytes per second one way."""
     if isinstance(link, (int, float)):
         return f"a link of {si(sharding.require_rate(link), 'B/s')}", link
-    if where is None:
-        if link is not None:
-            raise WorkbookError(f"the link {link!r} of no GPU", "a GPU, or bytes per second", "name a GPU: gpu='h100'")
-        return "", None
-    if link is None and not (where.links and not where.unified):
+    if where is None and link is not None:
+        raise WorkbookError(f"the link {link!r} of no GPU", "a GPU, or bytes per second", "name a GPU: gpu='h100'")
+    if where is None or (link is None and (where.unified or not where.links)):
         return "", None
     name = max(where.links, key=where.link_bytes_per_s) if link is None else link
     return f"{name} of the {where.title}", where.link_bytes_per_s(name)
@@ -194,38 +179,35 @@ def _by_kind(traffic: Traffic) -> dict[str, dict[str, int]]:
 
 
 def _table(answer: ZeroAnswer) -> Iterator[str]:
-    last = "   fits" if answer.capacity_bytes else ""
     heads = ("parameters", "gradients", "optimizer", "the rest", "peak", "sent")
-    yield f"  {'':<9}" + "".join(f"{head:>12}" for head in heads) + last
-    for row in answer.rows:
-        first = [row.parts.get(part, 0) for part in heads[:3]]
-        sizes = (*first, row.peak_bytes - sum(first), row.peak_bytes, row.traffic.sent_bytes)
-        fitting = {None: "", True: "   yes", False: "   no"}[row.fits(answer.capacity_bytes)]
-        mark = "›" if row is answer.chosen else " "
-        yield f"{mark} {NAMES[row.stage]:<9}" + "".join(f"{format_bytes(size):>12}" for size in sizes) + fitting
+    yield f"  {'':<9}" + "".join(f"{head:>12}" for head in heads) + "   fits" * bool(answer.gpu)
+    for stage in answer.rows:
+        first = [stage.parts.get(part, 0) for part in heads[:3]]
+        sizes = (*first, stage.peak_bytes - sum(first), stage.peak_bytes, stage.traffic.sent_bytes)
+        fitting = {None: "", True: "   yes", False: "   no"}[answer.holds(stage.peak_bytes)]
+        mark = "›" if stage is answer.chosen else " "
+        yield f"{mark} {NAMES[stage.stage]:<9}" + "".join(f"{format_bytes(size):>12}" for size in sizes) + fitting
 
 
 def _held(answer: ZeroAnswer) -> Iterator[str]:
     """Where shards live between backward and step, and what the rest of the peak is."""
-    setup, row = answer.setup, answer.chosen
-    rest = ", ".join(f"{part} {format_bytes(row.parts[part])}" for part in NEVER_DIVIDED if part in row.parts)
-    yield f"{'peak':<12}{format_bytes(row.peak_bytes):>12}   {row.peak_name}; not divided: {rest}"
-    n, recipe = setup.model.parameters, setup.precision_recipe
+    setup, chosen, n, recipe = answer.setup, answer.chosen, answer.setup.model.parameters, answer.setup.precision_recipe
+    rest = ", ".join(f"{part} {format_bytes(chosen.parts[part])}" for part in NEVER_DIVIDED if part in chosen.parts)
+    yield row("peak", format_bytes(chosen.peak_bytes), f"{chosen.peak_name}; not divided: {rest}")
     explained = (
         ("parameters", 3, f"{n:,} × {recipe.weight_bytes} B"),
         ("gradients", 2, f"{n:,} × {recipe.grad_bytes} B"),
         ("optimizer", 1, _states(setup)),
     )
+    held = {tier: getattr(chosen.held, tier) for tier in TIERS}
     for part, stage, what in explained:
-        tier = next(tier for tier in TIERS if getattr(row.held, tier)[part] or tier == "nvme")
-        size = getattr(row.held, tier)[part]
+        tier = next((tier for tier in TIERS if held[tier][part]), "nvme")
         share = f" / {setup.ranks:,} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
-        yield f"{part:<12}{format_bytes(size):>12}   {what}{share}{TIERS[tier]}, after the backward"
+        yield row(part, format_bytes(held[tier][part]), f"{what}{share}{TIERS[tier]}, after the backward")
     for tier in ("host", "nvme"):
-        total = getattr(row.held, tier).total
-        if total:
+        if total := held[tier].total:
             everywhere = format_bytes(total * setup.ranks)
-            yield f"{tier:<12}{format_bytes(total):>12}   a rank; {everywhere} for all {setup.ranks:,}"
+            yield row(tier, format_bytes(total), f"a rank; {everywhere} for all {setup.ranks:,}")
 
 
 def _states(setup: TrainSetup) -> str:
@@ -239,47 +221,41 @@ def _sent(answer: ZeroAnswer) -> Iterator[str]:
     """Collectives, and the least time that link, arithmetic and host need."""
     setup, moved = answer.setup, answer.moved
     for kind, one in _by_kind(answer.chosen.traffic).items():
-        ring = f"{2 if kind == 'all_reduce' else 1} × {setup.ranks - 1:,}/{setup.ranks:,}"
-        yield (
-            f"{kind.replace('_', '-'):<15}{format_bytes(one['sent_bytes']):>11}   sent: "
-            f"{format_bytes(one['payload_bytes'])} in {one['calls']} calls × {ring}"
+        payload, ring = (
+            format_bytes(one["payload_bytes"]),
+            f"{sharding.PASSES[kind]} × {setup.ranks - 1:,}/{setup.ranks:,}",
         )
+        sent = f"sent: {payload} in {one['calls']} calls × {ring}"
+        yield f"{kind.replace('_', '-'):<15}{format_bytes(one['sent_bytes']):>11}   {sent}"
     if answer.link_s is not None and answer.link_bytes_per_s:
-        rate = si(answer.link_bytes_per_s, "B/s")
-        yield f"{'link':<12}{si(answer.link_s, 's'):>12}   at {rate} each way, {answer.link}"
+        yield row("link", si(answer.link_s, "s"), f"at {si(answer.link_bytes_per_s, 'B/s')} each way, {answer.link}")
     if answer.compute_s is not None:
         flops = si(budget.step_flops(setup).total, "FLOP")
-        yield f"{'arithmetic':<12}{si(answer.compute_s, 's'):>12}   {flops} at the GPU's peak"
+        yield row("arithmetic", si(answer.compute_s, "s"), f"{flops} at the GPU's peak")
     if moved.down_bytes or moved.up_bytes:
         took = "" if answer.host_s is None else f"; at least {si(answer.host_s, 's')} over PCIe"
         up = format_bytes(moved.up_bytes)
-        yield f"{'offload':<12}{format_bytes(moved.down_bytes):>12}   down to the host, {up} up{took}"
+        yield row("offload", format_bytes(moved.down_bytes), f"down to the host, {up} up{took}")
     if moved.nvme_read_bytes:
         written = f"{format_bytes(moved.nvme_written_bytes)} written"
-        yield f"{'nvme':<12}{format_bytes(moved.nvme_read_bytes):>12}   read, {written}, per rank and step"
+        yield row("nvme", format_bytes(moved.nvme_read_bytes), f"read, {written}, per rank and step")
 
 
-def _divided(answer: ZeroAnswer) -> str:
-    setup, here = answer.setup, answer.chosen.held.device.total
-    whole = answer.rows[0].held.device.total
+def _divided(answer: ZeroAnswer) -> Iterator[str]:
+    setup, peak = answer.setup, answer.parts.total
+    whole, here = (format_bytes(stage.held.device.total) for stage in (answer.rows[0], answer.chosen))
+    what = "of parameters, gradients and states"
     if setup.ranks == 1:
         offload = ", and only the offload takes bytes off the GPU" if answer.moved.up_bytes else ""
-        return f"ZeRO does not help one rank: there is nobody to share with{offload}."
-    if not setup.zero:
-        return f"All {setup.ranks:,} ranks hold the same {format_bytes(whole)} of parameters, gradients and states."
-    return (
-        f"{NAMES[setup.zero]} leaves {format_bytes(here)} of {format_bytes(whole)} of parameters, gradients and states "
-        f"on each of {setup.ranks:,} GPUs."
-    )
-
-
-def _undivided(answer: ZeroAnswer) -> Iterator[str]:
-    rest = sum(answer.parts.get(part, 0) for part in NEVER_DIVIDED)
-    if answer.setup.zero and rest > answer.parts.total / 2:
-        yield (
-            f"{percent(rest / answer.parts.total)} of the peak are activations, logits and what is whole for a "
-            "while: no stage divides those."
-        )
+        yield f"ZeRO does not help one rank: there is nobody to share with{offload}."
+    elif not setup.zero:
+        yield f"All {setup.ranks:,} ranks hold the same {whole} {what}."
+    else:
+        yield f"{NAMES[setup.zero]} leaves {here} of {whole} {what} on each of {setup.ranks:,} GPUs."
+    undivided = sum(answer.parts.get(part, 0) for part in NEVER_DIVIDED)
+    if setup.zero and undivided > peak / 2:
+        what = "activations, logits and what is whole for a while"
+        yield f"{percent(undivided / peak)} of the peak are {what}: no stage divides those."
 
 
 def _room(answer: ZeroAnswer) -> Iterator[str]:
@@ -287,19 +263,15 @@ def _room(answer: ZeroAnswer) -> Iterator[str]:
     if not answer.gpu:
         return
     yield fits(answer.parts.total, answer.gpu, f", from which {spare_goes_to(answer.gpu)} still take their part")
-    if answer.parts.total <= answer.gpu.capacity_bytes:
+    if answer.holds(answer.parts.total):
         return
-    lowest = next((row for row in answer.rows if row.fits(answer.capacity_bytes)), None)
-    if lowest:
+    if lowest := next((stage for stage in answer.rows if answer.holds(stage.peak_bytes)), None):
         yield f"The lowest stage that fits: {NAMES[lowest.stage]}."
-        return
-    ranks = fewest_ranks(answer.setup, answer.gpu.capacity_bytes, answer.gpu)
-    yield (
-        f"ZeRO-3 on {ranks:,} ranks would fit."
-        if ranks
-        else f"ZeRO-3 would not fit on {MOST_RANKS:,} ranks either: the micro-batch, checkpointing, the recipe or an "
-        "offload must change."
-    )
+    elif ranks := fewest_ranks(answer.setup, answer.gpu.capacity_bytes, answer.gpu):
+        yield f"ZeRO-3 on {ranks:,} ranks would fit."
+    else:
+        cure = "the micro-batch, checkpointing, the recipe or an offload must change"
+        yield f"ZeRO-3 would not fit on {MOST_RANKS:,} ranks either: {cure}."
 
 
 def fewest_ranks(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> int | None:
@@ -308,58 +280,42 @@ def fewest_ranks(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REF
     def held_by(ranks: int) -> bool:
         return budget.train(replace(at_stage(setup, 3), ranks=ranks), gpu).peak_bytes <= capacity_bytes
 
-    counts = [setup.ranks]
-    while counts[-1] * 2 <= MOST_RANKS:
-        counts.append(counts[-1] * 2)
-    if not held_by(counts[-1]):
-        return None
-    return next(ranks for ranks in counts if held_by(ranks))
+    doublings = (max(MOST_RANKS, setup.ranks) // setup.ranks).bit_length()
+    counts = [setup.ranks * 2**power for power in range(doublings)]
+    return next(filter(held_by, counts)) if held_by(counts[-1]) else None
 
 
 def _time(answer: ZeroAnswer) -> Iterator[str]:
     """Which floor is the higher one. They overlap at best: a step takes at least the largest of them."""
-    work = answer.compute_s
-    if answer.setup.ranks > 1 and answer.link_s is not None and work:
-        sending, working = si(answer.link_s, "s"), si(work, "s")
+    work_s, link_s, host_s = answer.compute_s, answer.link_s, answer.host_s
+    if not work_s:
+        return
+    if answer.setup.ranks > 1 and link_s is not None:
+        sending, working = si(link_s, "s"), f"{si(work_s, 's')} of arithmetic"
         cure = "a larger micro-batch" if answer.setup.zero > 1 else "a larger micro-batch, or accumulation,"
-        yield (
-            f"The link is too slow for it: {sending} to send against {working} of arithmetic; {cure} makes up for it."
-            if answer.link_s > work
-            else f"Sending takes {sending} at least and can hide behind {working} of arithmetic."
-        )
-    if answer.host_s is not None and work and answer.host_s > work:
-        yield f"The way to the host takes longer than the arithmetic: {si(answer.host_s, 's')}."
+        hides = f"Sending takes {sending} at least and can hide behind {working}."
+        too_slow = f"The link is too slow for it: {sending} to send against {working}; {cure} makes up for it."
+        yield too_slow if link_s > work_s else hides
+    if host_s is not None and host_s > work_s:
+        yield f"The way to the host takes longer than the arithmetic: {si(host_s, 's')}."
 
 
 def zero(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `zero(model="llama-2-70b", ranks=16, stage=3)`."""
-    options = {
-        "model": ("model", trained_models()),
-        "gpu": ("GPU", tuple(DEVICES)),
-        "precision": ("precision", tuple(PRECISIONS)),
-        "stage": ("ZeRO stage", [0, 1, 2, 3]),
-        "ranks": ("world size", [2**power for power in range(13)]),
-        "link": ("link", tuple(LINKS)),
-        "micro_batch": ("micro-batch", MICRO_BATCHES),
-        "sequence": ("sequence", SEQUENCES),
-        "checkpointing": ("checkpointing", ["none", "full", "every:2", "every:4", "selective"]),
-        "offload_optimizer": ("optimizer in", tuple(OFFLOADS)),
-        "offload_parameters": ("parameters in", tuple(OFFLOADS)),
+    controls = {
+        "model": ("model", trained_models(), "llama-2-7b"),
+        "gpu": ("GPU", tuple(DEVICES), "a100-80gb"),
+        "precision": ("precision", tuple(PRECISIONS), "megatron-bf16"),
+        "stage": ("ZeRO stage", (0, 1, 2, 3), 3),
+        "ranks": ("world size", tuple(2**power for power in range(13)), 8),
+        "link": ("link", tuple(LINKS), OWN_LINK),
+        "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
+        "sequence": ("sequence", SEQUENCES, 2048),
+        "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "selective"), "full"),
+        "offload_optimizer": ("optimizer in", tuple(OFFLOADS), "none"),
+        "offload_parameters": ("parameters in", tuple(OFFLOADS), "none"),
     }
-    first = {
-        "model": "llama-2-7b",
-        "gpu": "a100-80gb",
-        "precision": "megatron-bf16",
-        "stage": 3,
-        "ranks": 8,
-        "link": OWN_LINK,
-        "micro_batch": 1,
-        "sequence": 2048,
-        "checkpointing": "full",
-        "offload_optimizer": "none",
-        "offload_parameters": "none",
-    }
-    return Calculator(_compute, options, {**first, **start})
+    return Calculator(_compute, controls, start)
 
 
 def _compute(model: str, gpu: str, stage: int, link: str, sequence: int, **choices: Any) -> ZeroAnswer:
