@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from ..catalog.errors import WorkbookError
+from ..catalog.errors import WorkbookError, unknown_name
 from ..memory.closed_form.breakdown import format_bytes
 from .units import signed_percent
 
@@ -16,26 +16,9 @@ if TYPE_CHECKING:
     from ..memory.meter.timeline import Measurement
 
 SIZES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
-UNITS = {
-    **SIZES,
-    "s": 1,
-    "ms": 1e-3,
-    "µs": 1e-6,
-    "GB/s": 1e9,
-    "TB/s": 1e12,
-    "GFLOP/s": 1e9,
-    "TFLOP/s": 1e12,
-    "FLOPs per byte": 1,
-    "tokens": 1,
-    "tokens/s": 1,
-    "×": 1,
-    "bits": 1,
-    "%": 0.01,
-    "perplexity": 1,
-    "layers": 1,
-    "micro-batches": 1,
-    "users": 1,
-}
+TIMES_AND_RATES = {"s": 1, "ms": 1e-3, "µs": 1e-6, "GB/s": 1e9, "TB/s": 1e12, "GFLOP/s": 1e9, "TFLOP/s": 1e12}
+COUNTS = ("FLOPs per byte", "tokens", "tokens/s", "×", "bits", "perplexity", "layers", "micro-batches", "users")
+UNITS = {**SIZES, **TIMES_AND_RATES, **dict.fromkeys(COUNTS, 1), "%": 0.01}
 
 
 @dataclass(frozen=True)
@@ -124,16 +107,11 @@ def check(
         _require_unit(unit)
     size, guess = _comparable(measured, predicted), _predicted(predicted)
     if guess is None or not (isfinite(size) and isfinite(guess)) or size <= 0:
-        raise WorkbookError(
-            f"measured {size!r} against predicted {guess!r}",
-            "two finite numbers, measured above zero",
-            "look at the cell that made them",
-        )
+        what, expected = f"measured {size!r} against predicted {guess!r}", "two finite numbers, measured above zero"
+        raise WorkbookError(what, expected, "look at the cell that made them")
     off = guess / size - 1
-    verdict = (
-        f"{label}: predicted {_size(guess, unit)}, measured {_size(size, unit)}, "
-        f"off by {signed_percent(off)} (allowed ±{rel * 100:g} %)"
-    )
+    distance = f"off by {signed_percent(off)} (allowed ±{rel * 100:g} %)"
+    verdict = f"{label}: predicted {_size(guess, unit)}, measured {_size(size, unit)}, {distance}"
     if size != _measured(measured):
         verdict += f", beside {_size(_measured(measured) - size, unit)} of libraries"
     if abs(off) > rel:
@@ -152,18 +130,17 @@ def check_speed(
     >>> check_speed("copy", 13e9, 17e9, rel=0.25, unit="GB/s", again=lambda: (16e9, 17e9))
     ✓ copy: predicted 17.00 GB/s, measured 16.00 GB/s, off by +6.25 % (allowed ±25 %)
     """
-    for _ in range(2):
+    for attempt in range(3):
+        if attempt:
+            measured, predicted = again()
         try:
             check(label, measured, predicted, rel, unit)
-        except AssertionError:
-            measured, predicted = again()
+        except AssertionError as problem:
+            verdict = str(problem).removeprefix("✗ ")
         else:
             return
-    try:
-        check(label, measured, predicted, rel, unit)
-    except AssertionError as problem:
-        print(f"○ {str(problem).removeprefix('✗ ')}")
-        print("  Measured three times: other work keeps this machine busy. Run the cell again when it is quiet.")
+    print(f"○ {verdict}")
+    print("  Measured three times: other work keeps this machine busy. Run the cell again when it is quiet.")
 
 
 def _measured(value: float | Measurement | TrainBudget) -> float:
@@ -186,7 +163,7 @@ def _predicted(value: float | TrainBudget | Prediction | None) -> float | None:
 
 def _require_unit(unit: str) -> None:
     if unit not in UNITS:
-        raise WorkbookError(f"the unit is {unit!r}", ", ".join(UNITS), "write unit='MiB'")
+        raise unknown_name("unit", unit, UNITS)
 
 
 def _size(size_bytes: float, unit: str | None) -> str:

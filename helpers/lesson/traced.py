@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..catalog.devices import Device
 from ..memory.closed_form.breakdown import PARTS, Breakdown, format_bytes
+from .calculators.calculator import fits
 from .drawing.marks import label
 
 if TYPE_CHECKING:
@@ -80,17 +81,11 @@ def _largest(found: Trace) -> list[tuple[int, str]]:
     for block in found.at_peak:
         owner = re.sub(r"\.\d+(?=\.|$)", ".*", block.owner) or f"made in the {block.phase}"
         together.setdefault(f"{label(block.category)}: {owner}", []).append(block.size_bytes)
-    rows = [
-        (sum(sizes), f"{name}, {len(sizes)} tensors" if len(sizes) > 1 else name) for name, sizes in together.items()
-    ]
-    return sorted(rows, reverse=True)[:MOST_NAMES]
+    count = {name: f", {len(sizes)} tensors" if len(sizes) > 1 else "" for name, sizes in together.items()}
+    return sorted(((sum(sizes), name + count[name]) for name, sizes in together.items()), reverse=True)[:MOST_NAMES]
 
 
 def _sentence(found: Trace, where: Device | None) -> str:
-    need = found.peak_reserved_bytes
     if where is None:
         return "The CUDA context comes on top: a few hundred MiB that PyTorch does not count."
-    spare = where.capacity_bytes - need
-    if spare >= 0:
-        return f"Fits the {where.title} with {format_bytes(spare)} to spare for the CUDA context."
-    return f"Does not fit the {where.title}: {format_bytes(-spare)} too much."
+    return fits(found.peak_reserved_bytes, where, " for the CUDA context")

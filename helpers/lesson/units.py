@@ -8,17 +8,8 @@ from __future__ import annotations
 
 from ..memory.closed_form.breakdown import GIB
 
-_PREFIXES = (
-    (1e15, "P"),
-    (1e12, "T"),
-    (1e9, "G"),
-    (1e6, "M"),
-    (1e3, "k"),
-    (1.0, ""),
-    (1e-3, "m"),
-    (1e-6, "µ"),
-    (1e-9, "n"),
-)
+MIB = 2**20
+_PREFIXES = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
 
 
 def si(value: float, unit: str, whole: bool = False) -> str:
@@ -31,7 +22,7 @@ def si(value: float, unit: str, whole: bool = False) -> str:
     """
     if value == 0 or (value == int(value) and value < 1000):
         return f"{value:.0f} {unit}"
-    scales = [(size, prefix) for size, prefix in _PREFIXES if unit != "s" or size <= 1]
+    scales = [(size, prefix) for prefix, size in _PREFIXES.items() if unit != "s" or size <= 1]
     size, prefix = next((pair for pair in scales if value >= 0.9995 * pair[0]), scales[-1])
     scaled = value / size
     return f"{f'{scaled:g}' if whole else three_digits(scaled)} {prefix}{unit}"
@@ -74,7 +65,12 @@ def short_bytes(size_bytes: float) -> str:
     >>> short_bytes(12 * 2**20), short_bytes(1536), short_bytes(40.5 * 2**20), short_bytes(512), short_bytes(3 * 2**30)
     ('12 MiB', '1.5 KiB', '40.5 MiB', '512 B', '3 GiB')
     """
-    for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", 2**10)):
         if size_bytes >= size:
             return f"{round(size_bytes / size, 1):g} {unit}"
     return f"{size_bytes:g} B"
+
+
+def axis_unit(size_bytes: float) -> tuple[int, str]:
+    """The bytes and the name of the unit for an axis that reaches `size_bytes`: GiB from 2 GiB up, else MiB."""
+    return (GIB, "GiB") if size_bytes >= 2 * GIB else (MIB, "MiB")

@@ -37,6 +37,10 @@ class Plane:
     def at(self, x: float, y: float) -> At:
         return self.x.at(x), self.y.at(y)
 
+    def level(self, y: float, width: float = 1, kind: str = "") -> Line:
+        """A dashed line across at `y`."""
+        return Line(((self.x.start, self.y.at(y)), (self.x.end, self.y.at(y))), INK, width, "5 3", kind)
+
     def frame(self, across: Ticks, up: Ticks, words: str, up_words: str = "") -> Iterator[Mark]:
         """Both axes with their ticks; `words` say what runs across, `up_words` what runs up."""
         left, top = self.x.start, self.y.end

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...memory.closed_form.breakdown import GIB, PARTS, format_bytes
+from ...memory.closed_form.breakdown import PARTS, format_bytes
+from ..units import axis_unit
 from .marks import INK, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
 from .pictures import MARGIN, WIDTH, Card
 
@@ -38,7 +39,7 @@ def stacked_bars(
     bar, row = (BAR, BAR) if alone else (THIN, ROW)
     lines = [(f"{name} {format_bytes(size)}", left + size * px) for name, size in (capacities or {}).items()]
     foot = TOP + row * (len(pairs) - 1) + bar
-    unit = GIB if most >= 2 * GIB else 2**20
+    unit = axis_unit(most)[0]
     body: list[Mark] = []
     numbers: list[Mark] = []
     for at, ((name, parts), total) in enumerate(zip(pairs, totals, strict=True)):
@@ -59,24 +60,27 @@ def stacked_bars(
 
 def _blocks(parts: Parts, px: float, left: float, top: float, height: float) -> Iterator[Mark]:
     """The parts end to end."""
-    x = left
-    for part in sorted(parts, key=_order):
-        width, tooltip = parts[part] * px, f"{label(part)}: {format_bytes(parts[part])}"
+    for part, x, width in _placed(parts, px, left):
+        tooltip = f"{label(part)}: {format_bytes(parts[part])}"
         yield Box(x, top, width, height, colour_of(part), edge="none", kind="part", part=part, tooltip=tooltip)
-        x += width
 
 
 def _numbers(parts: Parts, px: float, left: float, y: float, unit: int, lines: Sequence[float]) -> Iterator[Mark]:
     """Each part's size in its middle, where there is room for it, or beside the line that would cross it."""
-    x = left
-    for part in sorted(parts, key=_order):
-        width, size = parts[part] * px, f"{parts[part] / unit:,.1f}"
+    for part, x, width in _placed(parts, px, left):
+        size = f"{parts[part] / unit:,.1f}"
         half, middle = text_width(size, SIZE) / 2 + 4, x + width / 2
         if line := next((line for line in lines if abs(line - middle) < half), None):
             middle = line - half if line - 2 * half > x else line + half
         if x < middle - half and middle + half < x + width:
             yield Text(middle, y, size, SIZE, "#ffffff" if part in DARK else INK, "middle")
-        x += width
+
+
+def _placed(parts: Parts, px: float, left: float) -> Iterator[tuple[str, float, float]]:
+    """Each part with its left edge and its width, in order."""
+    for part in sorted(parts, key=part_order):
+        yield part, left, parts[part] * px
+        left += parts[part] * px
 
 
 def _capacity(text: str, x: float, foot: float) -> Iterator[Mark]:
@@ -86,10 +90,11 @@ def _capacity(text: str, x: float, foot: float) -> Iterator[Mark]:
 
 def _entries(rows: Sequence[Parts], sized: Parts) -> Iterator[tuple[Box, str]]:
     """Every part that is drawn, and its size in the bar `sized`."""
-    for part in sorted({part for parts in rows for part in parts}, key=_order):
+    for part in sorted({part for parts in rows for part in parts}, key=part_order):
         size = f" {format_bytes(sized.get(part, 0))}" if sized else ""
         yield Box(0, 0, 0, 0, colour_of(part), edge="none"), f"{label(part)}{size}"
 
 
-def _order(part: str) -> int:
+def part_order(part: str) -> int:
+    """Where a part stands in every picture; one that nobody knows comes last."""
     return ORDER.index(part) if part in ORDER else len(ORDER)

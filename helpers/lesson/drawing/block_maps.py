@@ -141,13 +141,8 @@ def slots(frame: BlockMapFrame) -> dict[str, int]:
     shared = sum(cell.filled for cell in frame.cells if cell.shared)
     kept = sum(cell.filled for cell in frame.cells if cell.cached and not cell.owners)
     free = len(frame.cells) * frame.block_size - frame.reserved - kept
-    return {
-        "shared": shared,
-        "filled": frame.filled - shared,
-        "empty": frame.reserved - frame.filled,
-        "kept": kept,
-        "free": free,
-    }
+    filled, empty = frame.filled - shared, frame.reserved - frame.filled
+    return {"shared": shared, "filled": filled, "empty": empty, "kept": kept, "free": free}
 
 
 def _bar(frame: BlockMapFrame) -> Iterator[Mark]:

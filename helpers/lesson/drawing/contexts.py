@@ -28,11 +28,10 @@ def contexts(title: str, curves: Sequence[Curve], here: tuple[int, int], room_by
     """One line per curve with its name at its end, a ring at `here`, dashed where `room_bytes` is full."""
     tokens = [at for curve in curves for at, _ in curve.points]
     sizes = [size for curve in curves for _, size in curve.points]
-    plane = Plane(
-        Axis(min(tokens), max(tokens), LEFT, RIGHT, log=True),
-        Axis(min(sizes) / 2**0.5, max(sizes) * 2**0.5, FOOT, TOP, log=True),
-    )
-    coloured = list(zip(curves, _colours(curves), strict=True))
+    up = Axis(min(sizes) / 2**0.5, max(sizes) * 2**0.5, FOOT, TOP, log=True)
+    plane = Plane(Axis(min(tokens), max(tokens), LEFT, RIGHT, log=True), up)
+    colours = (*COLOURS[: len(curves) - 1], COLOURS[-1])  # the last curve, which was chosen, always has the same one
+    coloured = list(zip(curves, colours, strict=True))
     body: list[Mark] = [*_axes(plane), *_room(plane, room_bytes)]
     for curve, colour in coloured:
         line = tuple(plane.at(*point) for point in curve.points)
@@ -46,20 +45,17 @@ def _axes(plane: Plane) -> Iterator[Mark]:
     across = [2**power for power in range(ceil(log2(plane.x.low)), floor(log2(plane.x.high)) + 1, 2)]
     step = 5 if plane.y.high / plane.y.low > 2**10 else 2
     up = [2**power for power in range(0, 61, step) if plane.y.low <= 2**power <= plane.y.high]
-    yield from plane.frame(
-        {tokens: f"{tokens // 1024:,} k" if tokens >= 1024 else f"{tokens}" for tokens in across},
-        {size: short_bytes(size) for size in up},
-        "tokens of context; both axes by powers of two",
-        "KV cache",
-    )
+    x_ticks = {tokens: f"{tokens // 1024:,} k" if tokens >= 1024 else f"{tokens}" for tokens in across}
+    y_ticks = {size: short_bytes(size) for size in up}
+    yield from plane.frame(x_ticks, y_ticks, "tokens of context; both axes by powers of two", "KV cache")
 
 
 def _room(plane: Plane, room_bytes: int | None) -> Iterator[Mark]:
     if room_bytes is None or not plane.y.low <= room_bytes <= plane.y.high:
         return
-    y = plane.y.at(room_bytes)
-    yield Line(((LEFT, y), (RIGHT, y)), INK, 1, "5 3", kind="room")
-    yield Text(LEFT + 6, y - 5, f"room beside the weights: {short_bytes(room_bytes)}", 11, halo=True)
+    yield plane.level(room_bytes, kind="room")
+    words = f"room beside the weights: {short_bytes(room_bytes)}"
+    yield Text(LEFT + 6, plane.y.at(room_bytes) - 5, words, 11, halo=True)
 
 
 def _names(ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
@@ -70,8 +66,3 @@ def _names(ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
     lift = max(0.0, spots[-1] - FOOT)
     for (_, name, colour), y in zip(sorted(ends), spots, strict=True):
         yield Text(RIGHT + 8, y - lift + 4, name, 12, colour, bold=True)
-
-
-def _colours(curves: Sequence[Curve]) -> tuple[str, ...]:
-    """The last curve, which was chosen, is always of the same colour."""
-    return (*COLOURS[: len(curves) - 1], COLOURS[-1])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ...memory.closed_form.breakdown import GIB, PARTS, format_bytes
-from .bars import stacked_bars
+from ...memory.closed_form.breakdown import format_bytes
+from ..units import axis_unit
+from .bars import part_order, stacked_bars
 from .marks import COLOURS, FAINT, INK, LINES, label
 from .pictures import Picture, as_picture
-from .render import new_figure
+from .render import new_figure, write_on_top
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["bars", "channels", "levels", "lines", "lost", "stacked_bars", "timeline"]
 
-MIB = 2**20
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer"}
 
 
@@ -32,35 +33,21 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     figure, axes = new_figure(title, height=3.4)
     totals = [steps.total(at) for at in range(len(steps))]
     peak = max(range(len(totals)), key=totals.__getitem__)
-    unit, name = _unit(totals[peak])
-    parts = sorted(steps.parts, key=_part_order)
-    axes.stackplot(
-        range(len(steps)),
-        [[size / unit for size in steps.parts[part]] for part in parts],
-        colors=[COLOURS[part] for part in parts],
-        labels=[label(part) for part in parts],
-        linewidth=0,
-        step="post",
-    )
-    axes.plot([peak], [totals[peak] / unit], "o", color=INK, markersize=4)
-    axes.annotate(
-        f"peak {format_bytes(totals[peak])}",
-        (peak, totals[peak] / unit),
-        xytext=(6, 6),
-        textcoords="offset points",
-        fontsize=9,
-        color=INK,
-    )
+    unit, name = axis_unit(totals[peak])
+    parts = sorted(steps.parts, key=part_order)
+    sizes = [[size / unit for size in steps.parts[part]] for part in parts]
+    style = {"colors": [COLOURS[part] for part in parts], "labels": [label(part) for part in parts]}
+    axes.stackplot(range(len(steps)), sizes, linewidth=0, step="post", **style)
+    at, text = (peak, totals[peak] / unit), f"peak {format_bytes(totals[peak])}"
+    axes.plot(*at, "o", color=INK, markersize=4)
+    axes.annotate(text, at, xytext=(6, 6), textcoords="offset points", fontsize=9, color=INK)
     if budget_bytes:
-        axes.axhline(budget_bytes / unit, color=INK, linestyle="--", linewidth=1)
-        axes.text(
-            0, budget_bytes / unit, f"predicted {format_bytes(budget_bytes)}", va="bottom", fontsize=8.5, color=INK
-        )
+        y, text = budget_bytes / unit, f"predicted {format_bytes(budget_bytes)}"
+        axes.axhline(y, color=INK, linestyle="--", linewidth=1)
+        axes.text(0, y, text, va="bottom", fontsize=8.5, color=INK)
     _phases(axes, steps.phases)
-    axes.set_xlim(0, len(steps))
-    axes.set_ylim(0, 1.22 * totals[peak] / unit)
-    axes.set_xlabel("allocations and frees, in order")
-    axes.set_ylabel(name)
+    axes.set(xlim=(0, len(steps)), ylim=(0, 1.22 * totals[peak] / unit))
+    axes.set(xlabel="allocations and frees, in order", ylabel=name)
     _legend(axes, figure)
     return as_picture(figure, title)
 
@@ -75,29 +62,26 @@ def lines(
     log: bool = False,
 ) -> Picture:
     """Curves over `x`, each named at its end; `points` are measured dots, drawn in the colour of the same name."""
-    figure, axes = new_figure(title, height=3.0)
+    figure, axes = new_figure(title, height=3.0, right=0.8)
     for colour, (name, values) in zip(LINES, series.items(), strict=False):
         axes.plot(x, values, color=colour, linewidth=2)
         axes.annotate(f" {name}", (x[-1], values[-1]), va="center", fontsize=9, color=colour)
-        dots = (points or {}).get(name)
-        if dots:
+        if dots := (points or {}).get(name):
             axes.plot(*dots, "o", color=colour, markersize=6, markeredgecolor="white")
     if log:
         axes.set_xscale("log", base=2)
         axes.set_xticks(x, [f"{value:,}" for value in x])
         axes.minorticks_off()
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set(xlabel=x_label, ylabel=y_label)
     axes.set_ylim(bottom=0)
-    figure.subplots_adjust(right=0.8)
     return as_picture(figure, title)
 
 
 def bars(title: str, rows: Mapping[str, int]) -> Picture:
     """Plain horizontal bars of bytes, largest first, each with its size."""
     ordered = sorted(rows.items(), key=lambda row: -row[1])
-    figure, axes = new_figure(title, height=0.9 + 0.27 * len(ordered))
-    unit, name = _unit(ordered[0][1])
+    figure, axes = new_figure(title, height=0.9 + 0.27 * len(ordered), left=0.36)
+    unit, name = axis_unit(ordered[0][1])
     for row, (_, size) in enumerate(ordered):
         axes.barh(row, size / unit, height=0.7, color=COLOURS["activations"])
         axes.text(size / unit, row, f" {format_bytes(size)}", va="center", fontsize=8.5, color=INK)
@@ -105,14 +89,12 @@ def bars(title: str, rows: Mapping[str, int]) -> Picture:
     axes.invert_yaxis()
     axes.set_xlabel(name)
     axes.margins(x=0.16)
-    figure.subplots_adjust(left=0.36)
     return as_picture(figure, title)
 
 
 def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bins: int = 120) -> Picture:
     """A histogram of `values` with, under it, a row of ticks for the levels of each of `grids`."""
     figure, axes = new_figure(title, height=2.4 + 0.36 * len(grids))
-    figure.subplots_adjust(left=0.2)
     drawn = axes.hist(values.flatten().tolist(), bins=bins, color=LINES[5], alpha=0.75)
     counts, edges = ([float(number) for number in numbers] for numbers in drawn[:2])
     row = 0.16 * max(counts)
@@ -120,9 +102,7 @@ def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bin
         at = -row * (place + 0.75)
         axes.vlines(ticks, at - 0.36 * row, at + 0.36 * row, color=colour, linewidth=2)
         axes.text(edges[0], at, f"{name}  ", ha="right", va="center", fontsize=9, color=colour)
-    axes.set_ylim(-row * (len(grids) + 0.3), max(counts) * 1.05)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_yticks([])
+    axes.set(xlim=(edges[0], edges[-1]), ylim=(-row * (len(grids) + 0.3), max(counts) * 1.05), yticks=[])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("value", fontsize=9)
     return as_picture(figure, title)
@@ -130,14 +110,11 @@ def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bin
 
 def channels(title: str, before: Tensor, after: Tensor, names: tuple[str, str]) -> Picture:
     """A size for each channel on a logarithmic scale: bars before, dots after."""
-    figure, axes = new_figure(title, height=3.0)
-    figure.subplots_adjust(left=0.1)
+    figure, axes = new_figure(title, height=3.0, left=0.1)
     axes.vlines(range(len(before)), 1e-4, before.tolist(), color=LINES[1], linewidth=1.6, label=names[0])
     axes.plot(range(len(after)), after.tolist(), ".", color=LINES[0], markersize=4, label=names[1])
-    axes.set_yscale("log")
-    low = float(after.clamp(min=1e-3).min())
-    axes.set_ylim(low / 2, float(max(before.max(), after.max())) * 2)
-    axes.set_xlim(-1, len(before))
+    lowest, highest = float(after.clamp(min=1e-3).min()), float(max(before.max(), after.max()))
+    axes.set(yscale="log", xlim=(-1, len(before)), ylim=(lowest / 2, highest * 2))
     axes.set_xlabel("input channel", fontsize=9)
     axes.set_ylabel("largest |value|", fontsize=9)
     axes.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
@@ -149,15 +126,13 @@ def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]],
 
     What is below `noise` is drawn on the dotted line at `noise`: it cannot be told from nothing.
     """
-    figure, axes = new_figure(title, height=3.2)
-    figure.subplots_adjust(left=0.12)
+    figure, axes = new_figure(title, height=3.2, left=0.12)
     for colour, (name, values) in zip(LINES, series.items(), strict=False):
         axes.plot(bits, [max(value, noise) for value in values], "o-", color=colour, markersize=6, label=name)
     axes.axhline(noise, color=FAINT, linestyle=":", linewidth=1)
     axes.text(bits[0], noise, "noise", ha="left", va="bottom", fontsize=8.5, color=FAINT)
-    axes.set_yscale("log")
-    axes.set_xticks(bits)
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.set(yscale="log", xticks=bits)
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("bits", fontsize=9)
     axes.set_ylabel(y_label, fontsize=9)
     axes.legend(loc="upper right", frameon=False, fontsize=9)
@@ -167,40 +142,17 @@ def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]],
 def _phases(axes: Axes, phases: Sequence[str]) -> None:
     """Names each run of one phase at the top and draws a thin line between two."""
     start = 0
-    for at in range(1, len(phases) + 1):
-        if at == len(phases) or phases[at] != phases[start]:
-            if at - start > len(phases) * 0.04:
-                axes.text(
-                    (start + at) / 2,
-                    0.985,
-                    PHASE_NAMES.get(phases[start], ""),
-                    transform=axes.get_xaxis_transform(),
-                    ha="center",
-                    va="top",
-                    fontsize=9,
-                    color=FAINT,
-                )
-            if at < len(phases):
-                axes.axvline(at, color=FAINT, linewidth=0.7, linestyle=":")
-            start = at
+    for phase, run in groupby(phases):
+        end = start + len(list(run))
+        if end - start > len(phases) * 0.04:
+            write_on_top(axes, (start + end) / 2, PHASE_NAMES.get(phase, ""), anchor="center")
+        if end < len(phases):
+            axes.axvline(end, color=FAINT, linewidth=0.7, linestyle=":")
+        start = end
 
 
 def _legend(axes: Axes, figure: Figure) -> None:
     """Above the axes on the right would hide nothing, below costs height: a row under the x label."""
-    axes.legend(
-        loc="upper right",
-        bbox_to_anchor=(1.0, -0.38 / (figure.get_figheight() - 0.88)),
-        ncols=7,
-        frameon=False,
-        fontsize=8.5,
-        handlelength=0.9,
-        columnspacing=1.1,
-    )
-
-
-def _part_order(part: str) -> int:
-    return PARTS.index(part) if part in PARTS else len(PARTS)
-
-
-def _unit(size_bytes: float) -> tuple[int, str]:
-    return (GIB, "GiB") if size_bytes >= 2 * GIB else (MIB, "MiB")
+    under = (1.0, -0.38 / (figure.get_figheight() - 0.88))
+    style = {"frameon": False, "fontsize": 8.5, "handlelength": 0.9, "columnspacing": 1.1}
+    axes.legend(loc="upper right", bbox_to_anchor=under, ncols=7, **style)

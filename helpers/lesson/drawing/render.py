@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from .marks import CARD, INK, Area, Box, Dot, Line, Mark, Pattern, Text
+from .marks import CARD, FAINT, INK, Area, Box, Dot, Line, Mark, Pattern, Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,18 +54,24 @@ def png_figure(cards: Sequence[tuple[Sequence[Mark], float]], width: float) -> F
     return figure
 
 
-def new_figure(title: str, height: float) -> tuple[Figure, Axes]:
-    """A card of 7.6 by `height` inches with its title, and one pair of axes with room for names on the left."""
+def new_figure(title: str, height: float, left: float = 0.2, right: float = 0.97) -> tuple[Figure, Axes]:
+    """A card of 7.6 by `height` inches with its title, and one pair of axes between `left` and `right`, in shares."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.6, height), dpi=110, facecolor=CARD)
     axes = figure.add_subplot(facecolor=CARD)
-    figure.subplots_adjust(left=0.2, right=0.97, top=1 - 0.42 / height, bottom=0.46 / height)
+    figure.subplots_adjust(left=left, right=right, top=1 - 0.42 / height, bottom=0.46 / height)
     figure.text(0.02, 1 - 0.14 / height, title, fontsize=11, fontweight="bold", color=INK, va="top")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(colors=INK, labelsize=9)
     return figure, axes
+
+
+def write_on_top(axes: Axes, x: float, text: str, size: float = 9, colour: str = FAINT, anchor: str = "left") -> None:
+    """`text` at `x`, under the upper edge of the axes."""
+    place = {"transform": axes.get_xaxis_transform(), "ha": anchor, "va": "top"}
+    axes.text(x, 0.985, text, fontsize=size, color=colour, **place)
 
 
 def png_bytes(figure: Figure, trim: bool = False) -> bytes:
@@ -114,9 +120,8 @@ def _svg_box(box: Box) -> str:
     line = f' stroke-width="{box.line:g}"' if box.line != 1 else ""
     dash = ' stroke-dasharray="4 3"' if box.dashed else ""
     place = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
-    return _closed(
-        "rect", f'{_kind(box.kind)}{part} {place} fill="{fill}" stroke="{box.edge}"{line}{dash}', box.tooltip
-    )
+    style = f'fill="{fill}" stroke="{box.edge}"{line}{dash}'
+    return _closed("rect", f"{_kind(box.kind)}{part} {place} {style}", box.tooltip)
 
 
 def _svg_text(text: Text) -> str:
@@ -174,18 +179,9 @@ def _png_box(axes: Axes, box: Box) -> None:
 def _png_text(axes: Axes, text: Text) -> None:
     from matplotlib.patheffects import withStroke
 
+    anchor = {"start": "left", "middle": "center", "end": "right"}[text.anchor]
+    place = {"ha": anchor, "va": "baseline", "rotation": -text.angle, "rotation_mode": "anchor"}
     # matplotlib's letters are wider than a browser's: the same text needs a smaller size for the same room.
-    axes.text(
-        text.x,
-        text.y,
-        text.text,
-        fontsize=text.size * POINTS_PER_PX * 0.93,
-        color=text.colour,
-        ha={"start": "left", "middle": "center", "end": "right"}[text.anchor],
-        va="baseline",
-        rotation=-text.angle,
-        rotation_mode="anchor",
-        fontweight="bold" if text.bold else "normal",
-        parse_math=False,
-        path_effects=[withStroke(linewidth=1.8, foreground=CARD)] if text.halo else None,
-    )
+    style = {"fontsize": text.size * POINTS_PER_PX * 0.93, "fontweight": "bold" if text.bold else "normal"}
+    halo = [withStroke(linewidth=1.8, foreground=CARD)] if text.halo else None
+    axes.text(text.x, text.y, text.text, color=text.colour, parse_math=False, path_effects=halo, **place, **style)

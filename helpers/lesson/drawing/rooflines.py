@@ -58,11 +58,8 @@ def _checked(roofs: Roof | Sequence[Roof], points: Mapping[str, Point]) -> list[
         raise WorkbookError("a picture without a roof", "a Roof, or several", "pass Roof.of(device, format)")
     for name, (_, seconds) in points.items():
         if seconds is not None and not seconds > 0:
-            raise WorkbookError(
-                f"{name} took {seconds!r} seconds",
-                "more than zero, or None where nobody measured",
-                "pass the seconds of one run",
-            )
+            expected = "more than zero, or None where nobody measured"
+            raise WorkbookError(f"{name} took {seconds!r} seconds", expected, "pass the seconds of one run")
     return ordered
 
 

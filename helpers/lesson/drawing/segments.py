@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
-from ...memory.allocator import MIB, Replay, Segment, SegmentBlock, Snapshot
-from ...memory.closed_form.breakdown import GIB, format_bytes
-from ..units import short_bytes
+from ...memory.allocator import Replay, Segment, SegmentBlock, Snapshot
+from ...memory.closed_form.breakdown import format_bytes
+from ..units import axis_unit, short_bytes
 from .axes import Axis, Plane, bottom, round_ticks
 from .marks import CARD, FAINT, INK, LINES, Area, At, Box, Line, Mark, Text, legend, text_width
 from .pictures import Card
@@ -55,17 +55,17 @@ def segments(title: str, source: Replay | Snapshot | Sequence[Segment], rows: in
         raise WorkbookError("there are no segments to draw", "at least one", "draw before everything is given back")
     drawn = _largest(every, rows)
     grid = SegmentGrid(max(segment.size_bytes for segment in drawn), len(drawn))
-    unit, name = _unit(grid.row_bytes)
+    unit, name = axis_unit(grid.row_bytes)
     axis, foot = Axis(0, grid.row_bytes / unit, LEFT, RIGHT), TOP + ROW * len(drawn)
     left_out = sum(segment.size_bytes for segment in every) - sum(segment.size_bytes for segment in drawn)
     more = f"; {len(every) - len(drawn)} smaller segments, {format_bytes(left_out)}, are not drawn" if left_out else ""
     ticks = {value: f"{value:g}" for value in round_ticks(0, axis.high, 9)}
-    states = {block.state for segment in drawn for block in segment.blocks}
-    spare = {SPARE} if any(grid.px(_spare(block)) > 1 for segment in drawn for block in segment.blocks) else set()
+    blocks = [block for segment in drawn for block in segment.blocks]
+    spare = {SPARE} if any(grid.px(_spare(block)) > 1 for block in blocks) else set()
     body = [
         *_rows(drawn, grid),
         *bottom(axis, foot, ticks, f"{name} from each segment's beginning{more}"),
-        *_legend(states | spare, foot + 60),
+        *_legend({block.state for block in blocks} | spare, foot + 60),
     ]
     return Card(title, foot + 76, tuple(body))
 
@@ -98,23 +98,24 @@ def reserved(title: str, replay: Replay, capacity_bytes: int | None = None) -> C
     """
     if not len(replay):
         raise WorkbookError("the replay has no events", "at least one", "replay a trace first")
-    unit, name = _unit(max(replay.peak_reserved_bytes, capacity_bytes or 0))
-    highest = 1.18 * max(replay.peak_reserved_bytes, capacity_bytes or 0, 1)
+    most = max(replay.peak_reserved_bytes, capacity_bytes or 0, 1)
+    highest, (unit, name) = 1.18 * most, axis_unit(most)
     plane = Plane(Axis(0, len(replay), 74, RIGHT), Axis(0, highest, 268, 58))
     across = {value: f"{value:g}" for value in round_ticks(0, len(replay), 9)}
     up = {value * unit: f"{value:g}" for value in round_ticks(0, highest / unit)}
     body = [*_series(plane, replay, INK), *plane.frame(across, up, "events, in order", name)]
     if capacity_bytes:
-        y = plane.y.at(capacity_bytes)
-        body.append(Line(((74, y), (RIGHT, y)), INK, 1.5, "5 3", kind="capacity"))
-        body.append(Text(RIGHT, y - 5, f"the card ends at {format_bytes(capacity_bytes)}", 11, anchor="end", halo=True))
-    most, live = format_bytes(replay.peak_reserved_bytes), format_bytes(replay.peak_allocated_bytes)
-    entries = (
-        (Box(0, 0, 0, 0, USED), f"allocated, at most {live}"),
-        (Box(0, 0, 0, 0, HOLE), "reserved and not in use"),
-        (Box(0, 0, 0, 0, INK), f"reserved, at most {most}, {replay.fragmentation:.0%} of it idle"),
-    )
-    return Card(title, 342, (*body, *legend(entries, 74, 326, RIGHT)))
+        line = plane.level(capacity_bytes, 1.5, kind="capacity")
+        end = f"the card ends at {format_bytes(capacity_bytes)}"
+        body += [line, Text(RIGHT, line.points[0][1] - 5, end, 11, anchor="end", halo=True)]
+    held, live = format_bytes(replay.peak_reserved_bytes), format_bytes(replay.peak_allocated_bytes)
+    entries = {
+        USED: f"allocated, at most {live}",
+        HOLE: "reserved and not in use",
+        INK: f"reserved, at most {held}, {replay.fragmentation:.0%} of it idle",
+    }
+    styled = ((Box(0, 0, 0, 0, fill), text) for fill, text in entries.items())
+    return Card(title, 342, (*body, *legend(styled, 74, 326, RIGHT)))
 
 
 def _rows(every: Sequence[Segment], grid: SegmentGrid, marked: int = 0) -> Iterator[Mark]:
@@ -134,8 +135,7 @@ def _block(block: SegmentBlock, grid: SegmentGrid, x: float, y: float, marked: b
     width, spare = max(grid.px(block.size_bytes), 0.6), grid.px(_spare(block))
     fill = MARKED if marked and not block.is_free else STATES[block.state][0].fill
     holds = "free" if block.is_free else f"{block.name}, {block.requested_bytes:,} B asked for"
-    edge = INK if marked else CARD
-    tooltip = f"{holds}: {block.size_bytes:,} B"
+    edge, tooltip = INK if marked else CARD, f"{holds}: {block.size_bytes:,} B"
     yield Box(x, y, width, BAR, fill, edge=edge, kind=f"block {block.state}", tooltip=tooltip)
     if spare > 1:
         hatched = STATES[SPARE][0]
@@ -186,16 +186,11 @@ def _strip_labels(plane: Plane, count: int, capacity_bytes: int | None) -> Itera
     yield Text(LEFT - 8, top + 24, "reserved", 11, FAINT, "end")
     yield Text(LEFT - 8, foot - 8, "allocated", 11, USED, "end")
     if capacity_bytes:
-        y = plane.y.at(capacity_bytes)
-        yield Line(((LEFT, y), (RIGHT, y)), INK, 1.5, "5 3", kind="capacity")
-        yield Text(LEFT - 8, y + 4, f"{short_bytes(capacity_bytes)} card", 11, INK, "end")
+        yield plane.level(capacity_bytes, 1.5, kind="capacity")
+        yield Text(LEFT - 8, plane.y.at(capacity_bytes) + 4, f"{short_bytes(capacity_bytes)} card", 11, INK, "end")
     yield Text(RIGHT, foot + 17, "events, in order", 11, FAINT, "end")
 
 
 def _largest(every: Sequence[Segment], rows: int) -> list[Segment]:
-    order = sorted(range(len(every)), key=lambda at: -every[at].size_bytes)[:rows]
-    return [every[at] for at in sorted(order)]
-
-
-def _unit(size_bytes: float) -> tuple[int, str]:
-    return (GIB, "GiB") if size_bytes >= 2 * GIB else (MIB, "MiB")
+    largest = sorted(range(len(every)), key=lambda at: -every[at].size_bytes)[:rows]
+    return [every[at] for at in sorted(largest)]

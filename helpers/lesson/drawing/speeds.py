@@ -10,7 +10,7 @@ from ..recorded import NONE_YET, Recorded
 from ..units import si
 from .marks import FAINT, INK, LINES
 from .pictures import Picture, as_picture
-from .render import new_figure
+from .render import new_figure, write_on_top
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,24 +20,15 @@ if TYPE_CHECKING:
 
 def staircase(title: str, sweep: Sweep) -> Picture:
     """Bytes per second by working-set size: each level in its colour, the reported caches as dashed lines."""
-    figure, axes = new_figure(title, height=3.4)
-    figure.subplots_adjust(left=0.11)
+    figure, axes = new_figure(title, height=3.4, left=0.11)
     axes.set_xscale("log", base=2)
     axes.set(xlim=(sweep.sizes[0] / 1.3, sweep.sizes[-1] * 1.3), ylim=(0, max(sweep.bytes_per_s) * 1.22 / 1e9))
     _levels(axes, sweep)
     for name, size in sweep.reported.items():
         axes.axvline(size, color=INK, linestyle="--", linewidth=1)
-        axes.text(
-            size,
-            0.985,
-            f" {name}: {format_bytes(size).replace('.00', '')}",
-            transform=axes.get_xaxis_transform(),
-            fontsize=8.5,
-            color=INK,
-            va="top",
-        )
+        write_on_top(axes, size, f" {name}: {_size(size)}", 8.5, INK)
     ticks = sweep.sizes[::4]
-    axes.set_xticks(ticks, [format_bytes(size).replace(".00", "") for size in ticks], fontsize=8)
+    axes.set_xticks(ticks, [_size(size) for size in ticks], fontsize=8)
     axes.minorticks_off()
     axes.set_xlabel("working set (dashed: what the system reports of its caches)", fontsize=9)
     axes.set_ylabel("GB/s read", fontsize=9)
@@ -54,16 +45,9 @@ def _levels(axes: Axes, sweep: Sweep) -> None:
         inside = [(size, rate) for size, rate in zip(sweep.sizes, rates, strict=True) if start <= size <= end]
         axes.hlines(level.bytes_per_s / 1e9, start, end, color=colour, linewidth=7, alpha=0.25)
         axes.plot(*zip(*inside, strict=True), "o", color=colour, markersize=5)
-        top = max([level.bytes_per_s / 1e9, *(rate for _, rate in inside)])
-        axes.text(
-            (start * end) ** 0.5,
-            top + 0.045 * axes.get_ylim()[1],
-            f"{level.name}: {si(level.bytes_per_s, 'B/s')}",
-            ha="center",
-            fontsize=9,
-            color=colour,
-            fontweight="bold",
-        )
+        top = max([level.bytes_per_s / 1e9, *(rate for _, rate in inside)]) + 0.045 * axes.get_ylim()[1]
+        words = f"{level.name}: {si(level.bytes_per_s, 'B/s')}"
+        axes.text((start * end) ** 0.5, top, words, ha="center", fontsize=9, color=colour, fontweight="bold")
         start = end
 
 
@@ -76,20 +60,16 @@ def staircases(title: str, found: Sequence[Recorded], yours: Sweep | None = None
     if not found:
         print(NONE_YET)
         return None
-    from matplotlib.ticker import LogLocator
-
-    figure, axes = new_figure(title, height=3.9 + 0.16 * len(found))
-    figure.subplots_adjust(left=0.12, right=0.83, bottom=(0.62 + 0.16 * len(found)) / figure.get_figheight())
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    height = 3.9 + 0.16 * len(found)
+    figure, axes = new_figure(title, height, left=0.12, right=0.83)
+    figure.subplots_adjust(bottom=(0.62 + 0.16 * len(found)) / height)
+    _log_axes(axes, "B/s")
     curves = [(one.machine.name, entry.x, entry.values) for one in found for entry in one.entries]
     for colour, (name, sizes, rates) in zip([*LINES, *LINES], curves, strict=False):
         _curve(axes, name, sizes, rates, color=colour, linewidth=2)
     if yours:
         _curve(axes, "this machine", yours.sizes, yours.bytes_per_s, color=FAINT, linewidth=1.5, linestyle="--")
-    axes.xaxis.set_major_formatter(lambda size, _: format_bytes(size).replace(".00", ""))
-    axes.yaxis.set_major_formatter(lambda rate, _: si(rate, "B/s", whole=True))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda size, _: _size(size))
     axes.minorticks_off()
     axes.set_xlabel("working set, read again and again", fontsize=9)
     figure.text(0.02, 0.02, "\n".join(one.source for one in found), fontsize=8.5, color=INK, va="bottom")
@@ -101,11 +81,25 @@ def _curve(axes: Axes, name: str, sizes: Sequence[float], rates: Sequence[float]
     axes.annotate(f" {name}", (sizes[-1], rates[-1]), va="center", fontsize=9, color=style["color"])
 
 
+def _log_axes(axes: Axes, unit: str) -> None:
+    """Powers of two across, and up one, two and five of every power of ten, in `unit`."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: si(value, unit, whole=True))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+
+
+def _size(size_bytes: float) -> str:
+    return format_bytes(size_bytes).replace(".00", "")
+
+
 def bars(
     title: str, rows: Mapping[str, float], floors: Mapping[str, float] | None = None, floor: str = "floor"
 ) -> Picture:
     """A horizontal bar of seconds for each row, in order; a thick black mark where the row's `floors` has its limit."""
-    figure, axes = new_figure(title, height=0.95 + 0.42 * len(rows))
+    figure, axes = new_figure(title, height=0.95 + 0.42 * len(rows), left=0.3)
     for row, (name, seconds) in enumerate(rows.items()):
         axes.barh(row, seconds, height=0.62, color=LINES[row % len(LINES)])
         axes.text(seconds, row, f" {si(seconds, 's')}", va="center", fontsize=9, color=INK)
@@ -117,7 +111,6 @@ def bars(
     axes.set_xlim(left=0)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-    figure.subplots_adjust(left=0.3)
     if floors:
         axes.set_xlabel(f"black mark: {floor}", fontsize=9)
     return as_picture(figure, title)
@@ -132,24 +125,16 @@ def growth(
     turn: float | None = None,
 ) -> Picture:
     """Measured seconds as dots over `x`, the floor as a line under them, and a dotted line where the floor turns."""
-    from matplotlib.ticker import LogLocator
-
-    figure, axes = new_figure(title, height=3.3)
-    figure.subplots_adjust(left=0.12, right=0.88)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    figure, axes = new_figure(title, height=3.3, left=0.12, right=0.88)
+    _log_axes(axes, "s")
     axes.plot(x, floors, color=LINES[0], linewidth=3)
     axes.plot(x, seconds, "o-", color=LINES[1], markersize=6, linewidth=1)
     for values, name, colour in ((floors, " floor", LINES[0]), (seconds, " measured", LINES[1])):
         axes.annotate(name, (x[-1], values[-1]), va="bottom" if values is seconds else "top", fontsize=9, color=colour)
     if turn:
         axes.axvline(turn, color=FAINT, linestyle=":", linewidth=1)
-        axes.text(
-            turn, 0.98, f" ridge: {turn:,.3g}", transform=axes.get_xaxis_transform(), fontsize=9, color=FAINT, va="top"
-        )
+        write_on_top(axes, turn, f" ridge: {turn:,.3g}")
     axes.set_xticks(x, [f"{value:,}" for value in x])
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter(lambda y, _: si(y, "s", whole=True))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.set_xlabel(x_label, fontsize=9)
     return as_picture(figure, title)

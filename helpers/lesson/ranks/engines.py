@@ -78,11 +78,8 @@ def _ipyparallel() -> ModuleType:
         import cloudpickle  # noqa: F401 - functions of a notebook's cells travel whole with it
         import ipyparallel
     except ModuleNotFoundError as missing:
-        raise WorkbookError(
-            f"{missing.name} is not installed",
-            "ipyparallel and cloudpickle, which ranks are made of",
-            "pip install ipyparallel cloudpickle",
-        ) from None
+        made_of, do = "ipyparallel and cloudpickle, which ranks are made of", "pip install ipyparallel cloudpickle"
+        raise WorkbookError(f"{missing.name} is not installed", made_of, do) from None
     return ipyparallel
 
 
@@ -93,14 +90,12 @@ def _folder(profile: str | None) -> str:
     from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
 
+    home = get_ipython_dir()
     try:
-        place = ProfileDir.find_profile_dir_by_name(get_ipython_dir(), profile).location
+        place = ProfileDir.find_profile_dir_by_name(home, profile).location
     except ProfileDirError:
-        raise WorkbookError(
-            f"there is no IPython profile {profile!r}",
-            f"a folder of it in {get_ipython_dir()}",
-            f"ipython profile create --parallel --profile={profile}",
-        ) from None
+        do = f"ipython profile create --parallel --profile={profile}"
+        raise WorkbookError(f"there is no IPython profile {profile!r}", f"a folder of it in {home}", do) from None
     return tempfile.mkdtemp(prefix=PREFIX, dir=place)
 
 

@@ -103,9 +103,8 @@ def _of_deaths(died: dict[int, Died], name: str, count: int) -> RankError:
         f"rank {rank} {_cause_of_death(death.code)}\n  last seen at: {format_location(death.location)}"
         for rank, death in died.items()
     ]
-    hint = ""
-    if any(death.code == -signal.SIGKILL for death in died.values()):
-        hint = "if nobody killed it, the system did, for want of memory: make it smaller; "
+    killed = any(death.code == -signal.SIGKILL for death in died.values())
+    hint = "if nobody killed it, the system did, for want of memory: make it smaller; " if killed else ""
     do = f"{hint}run the cell again: {_anew(count)}"
     return RankError("\n".join(lines), _expected(name, count), do, tuple(died))
 

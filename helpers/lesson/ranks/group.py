@@ -50,15 +50,10 @@ class Group:
 
     def call(self, serialized: bytes, timeout_s: float) -> list[Outcome]:
         """How a serialized (function, args, kwargs) ended on each rank."""
-        number, processes = next(self._call_numbers), self.engines.processes
-        calls = [
-            PendingCall(
-                self._submit(placement.engine, worker.run_call, number, _import_paths(), serialized),
-                processes.get(placement.process),
-                self._recording(placement.engine),
-            )
-            for placement in self.placements
-        ]
+        number, processes, calls = next(self._call_numbers), self.engines.processes, []
+        for placement in self.placements:
+            result = self._submit(placement.engine, worker.run_call, number, _import_paths(), serialized)
+            calls.append(PendingCall(result, processes.get(placement.process), self._recording(placement.engine)))
         return wait_for(calls, timeout_s)
 
     def _submit(self, engine: int, function: Callable, *args: Any) -> Any:
@@ -84,12 +79,10 @@ class Group:
         placements, first = self.placements, self.placements[0].engine
         opened = self._submit(first, worker.open_store, master_address(placements), len(placements))
         store_port, free_port = opened.get(START_S)
-        environments = rank_environments(placements, free_port, self.backend)
+        environments, threads = rank_environments(placements, free_port, self.backend), threads_per_rank(placements)
         joined = [
-            self._submit(placement.engine, worker.join_group, environment, store_port, self.backend, threads)
-            for placement, environment, threads in zip(
-                placements, environments, threads_per_rank(placements), strict=True
-            )
+            self._submit(placement.engine, worker.join_group, environment, store_port, self.backend, cores)
+            for placement, environment, cores in zip(placements, environments, threads, strict=True)
         ]
         for result in joined:
             result.get(START_S)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_number, require_whole
 from .errors import Raised, Returned, rank_error
 from .group import Group
 
@@ -97,20 +97,14 @@ def serialize_call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> t
     WorkbookError for what is no function, and for what cannot be sent.
     """
     if not callable(function):
-        raise WorkbookError(
-            f"{function!r} is not a function",
-            "something to call on every rank",
-            "ranks.run(step, x), not ranks.run(step(x))",
-        )
+        do = "ranks.run(step, x), not ranks.run(step(x))"
+        raise WorkbookError(f"{function!r} is not a function", "something to call on every rank", do)
     name = getattr(function, "__name__", type(function).__name__)
     try:
         return name, _pickled((function, args, kwargs))
     except Exception as error:
-        raise WorkbookError(
-            f"{name} cannot be sent to the ranks: {error}",
-            "functions, numbers, tensors, modules",
-            "make inside the function what cannot travel",
-        ) from None
+        what, do = f"{name} cannot be sent to the ranks: {error}", "make inside the function what cannot travel"
+        raise WorkbookError(what, "functions, numbers, tensors, modules", do) from None
 
 
 def _pickled(call: tuple) -> bytes:
@@ -133,15 +127,11 @@ def _pickled(call: tuple) -> bytes:
 
 
 def _require_valid(count: int, backend: str | None, profile: str | None, timeout_s: float) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise WorkbookError(f"{count!r} ranks", "a whole number from 1 up", "Ranks(4)")
+    require_whole("count", count, unit="ranks", do="Ranks(4)")
     if count > MOST_ON_ONE_MACHINE and profile is None:
-        raise WorkbookError(
-            f"{count} ranks on one machine",
-            f"at most {MOST_ON_ONE_MACHINE}: each is a process that holds torch, about 300 MB",
-            "trace more without running them, or pass a cluster's profile=",
-        )
+        most = f"at most {MOST_ON_ONE_MACHINE}: each is a process that holds torch, about 300 MB"
+        do = "trace more without running them, or pass a cluster's profile="
+        raise WorkbookError(f"{count} ranks on one machine", most, do)
     if backend not in (None, *BACKENDS):
         raise WorkbookError(f"backend {backend!r}", " or ".join(BACKENDS), "leave it out to take what fits")
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < float("inf"):
-        raise WorkbookError(f"timeout_s is {timeout_s!r}", "seconds, above 0", "timeout_s=60")
+    require_number("timeout_s", timeout_s, below=float("inf"), expected="seconds, above 0", do="timeout_s=60")

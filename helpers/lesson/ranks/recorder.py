@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import wraps
 from itertools import dropwhile
 from pathlib import Path
+from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 
 CodeLine = tuple[str, int, str]  # file, line, function
@@ -91,31 +92,28 @@ def location_of_function(function: Callable) -> Location:
     return () if code is None else ((code.co_filename, code.co_firstlineno, code.co_name),)
 
 
-def location_of_thread(frame: FrameType | None) -> Location:
+def location_of_thread(innermost: FrameType | None) -> Location:
     """From the innermost frame of a running thread."""
-    stack = []
-    while frame is not None:
-        stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
+    stack = [] if innermost is None else [_code_line(frame, line) for frame, line in walk_stack(innermost)]
     return location_in(stack[::-1])
 
 
 def location_of_traceback(traceback: TracebackType | None) -> Location:
     """Where a caught exception was raised."""
-    stack = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        stack.append((code.co_filename, traceback.tb_lineno, code.co_name))
-        traceback = traceback.tb_next
-    return location_in(stack)
+    return location_in([_code_line(frame, line) for frame, line in walk_tb(traceback)])
+
+
+def _code_line(frame: FrameType, line: int) -> CodeLine:
+    return frame.f_code.co_filename, line, frame.f_code.co_name
 
 
 def location_of_crash(dump: str) -> Location:
     """From what faulthandler wrote: a stack for each thread, innermost line first."""
-    stacks = (
-        [(file, int(line), name) for file, line, name in _DUMPED_LINE.findall(part)] for part in dump.split("\n\n")
-    )
-    return next(filter(None, (location_in(stack[::-1]) for stack in stacks)), ())
+    for thread in dump.split("\n\n"):
+        stack = [(file, int(line), name) for file, line, name in _DUMPED_LINE.findall(thread)]
+        if location := location_in(stack[::-1]):
+            return location
+    return ()
 
 
 def location_in(stack: list[CodeLine]) -> Location:
