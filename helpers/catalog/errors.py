@@ -23,7 +23,7 @@ class WorkbookError(ValueError):
 
     def _render_traceback_(self) -> list[str]:
         """IPython prints this instead of a traceback: the three parts are the whole story."""
-        return [f"WorkbookError: {self}"]
+        return [f"{type(self).__name__}: {self}"]
 
 
 def unknown_name(kind: str, name: object, allowed: Iterable[str]) -> WorkbookError:

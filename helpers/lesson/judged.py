@@ -38,16 +38,12 @@ def judged(answer: Callable, *arguments: Any) -> Any:
     try:
         line = json.dumps(found, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        name = getattr(answer, "__name__", "the answer")
-        raise WorkbookError(
-            f"{name} returned {type(found).__name__} that is no plain data ({error})",
-            "numbers, texts, lists, dicts, True, False, None",
-            "turn tensors into numbers with .item() or .tolist(), sets into lists",
-        ) from None
+        what = f"{getattr(answer, '__name__', 'the answer')} returned {type(found).__name__} that is no plain data"
+        do = "turn tensors into numbers with .item() or .tolist(), sets into lists"
+        raise WorkbookError(f"{what} ({error})", "numbers, texts, lists, dicts, True, False, None", do) from None
     if len(line) > MOST_CHARS:
-        raise WorkbookError(
-            f"an answer of {len(line):,} characters", f"at most {MOST_CHARS:,}", "return the plan alone"
-        )
+        what, most = f"an answer of {len(line):,} characters", f"at most {MOST_CHARS:,}"
+        raise WorkbookError(what, most, "return the plan alone")
     print(f"{MARK}{line}")
     return json.loads(line)
 

@@ -143,11 +143,9 @@ def saved_by_attention(model: ModelShape, context: int) -> str:
 def _plan(cache: str | CachePlan | None) -> CachePlan:
     plan = plan_of("concat" if cache is None else cache)
     if plan.kind not in COUNTED:
-        raise WorkbookError(
-            f"the {plan.kind} cache reserves, moves or chooses, which this calculator does not count",
-            f"one of {', '.join(KIND_EXAMPLES)}, or none",
-            "count it with helpers.techniques.kv_cache.cache_bytes",
-        )
+        what = f"the {plan.kind} cache reserves, moves or chooses, which this calculator does not count"
+        examples, do = ", ".join(KIND_EXAMPLES), "count it with helpers.techniques.kv_cache.cache_bytes"
+        raise WorkbookError(what, f"one of {examples}, or none", do)
     return plan
 
 

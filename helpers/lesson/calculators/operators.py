@@ -57,11 +57,8 @@ def checked_sizes(name: str, sizes: Mapping[str, object]) -> dict[str, int]:
         given[size] = require_whole(size, value, most=LARGEST, do=f"pass {size} as an int: {SIZES[size]}")
     full = {size: given.get(size, DEFAULTS[size]) for size in takes}
     if "heads" in full and full["width"] % full["heads"]:
-        raise WorkbookError(
-            f"width {full['width']:,} is not divided by {full['heads']} heads",
-            "heads that divide the width",
-            "Llama-3-8B has width 4096 and 32 heads",
-        )
+        what = f"width {full['width']:,} is not divided by {full['heads']} heads"
+        raise WorkbookError(what, "heads that divide the width", "Llama-3-8B has width 4096 and 32 heads")
     return full
 
 
@@ -132,6 +129,9 @@ def _size(number: str) -> int:
     return number_format(number).value_bytes
 
 
+_FEWER_HEADS = (
+    "More sequences at once do not help, for each reads K and V of its own; fewer heads of K and V, or fewer bits, do."
+)
 DEFAULTS = {"tokens": 1, "width": 4096, "outputs": 14336, "context": 8192, "heads": 32, "kv_heads": 8}
 OPERATORS: dict[str, Operator] = {
     "copy": _on_rows(
@@ -149,12 +149,6 @@ OPERATORS: dict[str, Operator] = {
     "linear": Operator((*_ROWS, "outputs"), (*_MATRIX, *_FP8), True, _linear, _linear_terms),
     "attention-prefill": Operator((*_ROWS, "heads", "kv_heads"), _MATRIX, True, _prefill, _prefill_terms),
     "attention-decode": Operator(
-        (*_ROWS, "context", "heads", "kv_heads"),
-        _MATRIX,
-        True,
-        _decode,
-        _decode_terms,
-        "More sequences at once do not help, for each reads K and V of its own; fewer heads of K and V, or fewer "
-        "bits, do.",
+        (*_ROWS, "context", "heads", "kv_heads"), _MATRIX, True, _decode, _decode_terms, _FEWER_HEADS
     ),
 }

@@ -44,6 +44,12 @@ class StageRow:
     def peak_bytes(self) -> int:
         return self.parts.total
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        peak, traffic = {"parts": dict(self.parts), "peak_bytes": self.peak_bytes}, self.traffic
+        sent = {"payload_bytes": traffic.payload_bytes, "sent_bytes": traffic.sent_bytes}
+        return {"stage": self.stage, **peak, **sent}
+
 
 @dataclass(frozen=True)
 class ZeroAnswer(MemoryAnswer):
@@ -104,17 +110,7 @@ class ZeroAnswer(MemoryAnswer):
     @property
     def figures(self) -> dict[str, Any]:
         one = self.chosen
-        stages = [
-            {
-                "stage": row.stage,
-                "parts": dict(row.parts),
-                "peak_bytes": row.peak_bytes,
-                "payload_bytes": row.traffic.payload_bytes,
-                "sent_bytes": row.traffic.sent_bytes,
-                "fits": self.holds(row.peak_bytes),
-            }
-            for row in self.rows
-        ]
+        stages = [{**stage.figures, "fits": self.holds(stage.peak_bytes)} for stage in self.rows]
         return {
             **super().figures,
             "stage": one.stage,
@@ -221,12 +217,9 @@ def _sent(answer: ZeroAnswer) -> Iterator[str]:
     """Collectives, and the least time that link, arithmetic and host need."""
     setup, moved = answer.setup, answer.moved
     for kind, one in _by_kind(answer.chosen.traffic).items():
-        payload, ring = (
-            format_bytes(one["payload_bytes"]),
-            f"{sharding.PASSES[kind]} × {setup.ranks - 1:,}/{setup.ranks:,}",
-        )
-        sent = f"sent: {payload} in {one['calls']} calls × {ring}"
-        yield f"{kind.replace('_', '-'):<15}{format_bytes(one['sent_bytes']):>11}   {sent}"
+        ring = f"{sharding.PASSES[kind]} × {setup.ranks - 1:,}/{setup.ranks:,}"
+        payload = f"{format_bytes(one['payload_bytes'])} in {one['calls']} calls × {ring}"
+        yield f"{kind.replace('_', '-'):<15}{format_bytes(one['sent_bytes']):>11}   sent: {payload}"
     if answer.link_s is not None and answer.link_bytes_per_s:
         yield row("link", si(answer.link_s, "s"), f"at {si(answer.link_bytes_per_s, 'B/s')} each way, {answer.link}")
     if answer.compute_s is not None:

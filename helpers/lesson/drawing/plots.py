@@ -36,8 +36,8 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     unit, name = axis_unit(totals[peak])
     parts = sorted(steps.parts, key=part_order)
     sizes = [[size / unit for size in steps.parts[part]] for part in parts]
-    style = {"colors": [COLOURS[part] for part in parts], "labels": [label(part) for part in parts]}
-    axes.stackplot(range(len(steps)), sizes, linewidth=0, step="post", **style)
+    colours, names = [COLOURS[part] for part in parts], [label(part) for part in parts]
+    axes.stackplot(range(len(steps)), sizes, colors=colours, labels=names, linewidth=0, step="post")
     at, text = (peak, totals[peak] / unit), f"peak {format_bytes(totals[peak])}"
     axes.plot(*at, "o", color=INK, markersize=4)
     axes.annotate(text, at, xytext=(6, 6), textcoords="offset points", fontsize=9, color=INK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .marks import CARD, FAINT, INK, Area, Box, Dot, Line, Mark, Pattern, Text
 
@@ -70,7 +70,7 @@ def new_figure(title: str, height: float, left: float = 0.2, right: float = 0.97
 
 def write_on_top(axes: Axes, x: float, text: str, size: float = 9, colour: str = FAINT, anchor: str = "left") -> None:
     """`text` at `x`, under the upper edge of the axes."""
-    place = {"transform": axes.get_xaxis_transform(), "ha": anchor, "va": "top"}
+    place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": anchor, "va": "top"}
     axes.text(x, 0.985, text, fontsize=size, color=colour, **place)
 
 
@@ -180,8 +180,9 @@ def _png_text(axes: Axes, text: Text) -> None:
     from matplotlib.patheffects import withStroke
 
     anchor = {"start": "left", "middle": "center", "end": "right"}[text.anchor]
-    place = {"ha": anchor, "va": "baseline", "rotation": -text.angle, "rotation_mode": "anchor"}
+    place: dict[str, Any] = {"ha": anchor, "va": "baseline", "rotation": -text.angle, "rotation_mode": "anchor"}
     # matplotlib's letters are wider than a browser's: the same text needs a smaller size for the same room.
-    style = {"fontsize": text.size * POINTS_PER_PX * 0.93, "fontweight": "bold" if text.bold else "normal"}
+    size, weight = text.size * POINTS_PER_PX * 0.93, "bold" if text.bold else "normal"
+    font: dict[str, Any] = {"fontsize": size, "fontweight": weight, "color": text.colour}
     halo = [withStroke(linewidth=1.8, foreground=CARD)] if text.halo else None
-    axes.text(text.x, text.y, text.text, color=text.colour, parse_math=False, path_effects=halo, **place, **style)
+    axes.text(text.x, text.y, text.text, parse_math=False, path_effects=halo, **place, **font)

@@ -66,9 +66,6 @@ class RankError(WorkbookError):
         super().__init__(what, expected, do)
         self.ranks, self.alive = ranks, alive
 
-    def _render_traceback_(self) -> list[str]:
-        return [f"RankError: {self}"]
-
 
 def rank_error(outcomes: Sequence[Outcome], name: str, timeout_s: float) -> RankError | None:
     """The error that names the cause; None where the function `name` returned on every rank.

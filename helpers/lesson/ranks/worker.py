@@ -25,12 +25,9 @@ class KeptValues(dict[str, object]):
     """A dict of this process. It is never sent: where it arrives it becomes the dict of that process."""
 
     def __missing__(self, name: str) -> object:
-        held = ", ".join(map(repr, self)) or "nothing"
-        raise WorkbookError(
-            f"this rank keeps nothing under {name!r}",
-            f"a name that an earlier call kept; here it holds {held}",
-            "run the cell that builds it: ranks that were started anew have lost what the old ones kept",
-        )
+        expected = f"a name that an earlier call kept; here it holds {', '.join(map(repr, self)) or 'nothing'}"
+        do = "run the cell that builds it: ranks that were started anew have lost what the old ones kept"
+        raise WorkbookError(f"this rank keeps nothing under {name!r}", expected, do)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _kept_here, ()
@@ -84,14 +81,9 @@ def _init_process_group(call: int) -> None:
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if _rank["backend"] == "nccl" else None
     if gpu is not None:
         torch.cuda.set_device(gpu)
-    dist.init_process_group(
-        "gloo" if gpu is None else "cpu:gloo,cuda:nccl",
-        store=dist.PrefixStore(f"group {call}", _rank["store"]),
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-        timeout=FOREVER,
-        device_id=gpu,
-    )
+    backend, store = "gloo" if gpu is None else "cpu:gloo,cuda:nccl", dist.PrefixStore(f"group {call}", _rank["store"])
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=FOREVER, device_id=gpu)
 
 
 def run_call(call: int, paths: list[str], serialized: bytes) -> bytes:
