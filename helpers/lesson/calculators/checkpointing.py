@@ -198,9 +198,9 @@ def _front_card(answer: CheckpointingAnswer) -> Card:
         points.append(Point(policy.policy, *place, colour, chosen, chosen or on_front, tooltip))
     x = Measure("more FLOPs than without checkpointing", "{:g} %".format, from_zero=True)
     y = Measure("peak", f"{{:g}} {name}".format, from_zero=True)
-    limits = [(size / unit, f"{title} {format_bytes(size)}") for title, size in answer.capacities.items()]
+    gpu, curve = answer.gpu, [places[policy] for policy in front]
+    limit = (gpu.capacity_bytes / unit, f"{gpu.title} {format_bytes(gpu.capacity_bytes)}") if gpu else None
     title = f"{len(front)} of {len(points)} policies are not beaten on both memory and FLOPs"
-    curve, limit = [places[policy] for policy in front], limits[0] if limits else None
     return bargain(title, points, x, y, curve, steps=True, limit=limit, height=310)
 
 

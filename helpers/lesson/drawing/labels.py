@@ -12,15 +12,9 @@ from .marks import INK, Anchor, At, Line, Mark, Text, text_width
 # Where a name is tried, in px right of and above its mark: beside it first, then farther and farther below or above,
 # at the end of a thin line.
 NEAR = ((12, 0), (-12, 0), (11, -15), (-11, 15), (11, 15), (-11, -15))
-FAR = tuple(
-    sorted(
-        (
-            (x * side, y * up)
-            for y, x, (side, up) in product(range(24, 160, 7), (16, 36, 70, 110), ((1, -1), (-1, 1), (-1, -1), (1, 1)))
-        ),
-        key=lambda spot: hypot(*spot),
-    )
-)
+_CORNERS = ((1, -1), (-1, 1), (-1, -1), (1, 1))
+_AROUND = product(range(24, 160, 7), (16, 36, 70, 110), _CORNERS)
+FAR = tuple(sorted(((x * side, y * up) for y, x, (side, up) in _AROUND), key=lambda spot: hypot(*spot)))
 MARK, STROKE = 8, 2  # px that a name keeps from a mark's middle and from a line
 
 

@@ -112,14 +112,9 @@ def _cluster(ipp: ModuleType, folder: str, profile: str | None) -> Any:
 def start_reaper(mark: str, folder: str) -> subprocess.Popen:
     """In a session of its own, so that Ctrl-C does not reach it, and unmarked, so that no reaper ends it."""
     environment = {name: value for name, value in os.environ.items() if name != reaper.MARK}
-    return subprocess.Popen(
-        [sys.executable, "-P", reaper.__file__, str(os.getpid()), mark, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-P", reaper.__file__, str(os.getpid()), mark, folder]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=pipe, stdout=null, stderr=null, env=environment, start_new_session=True)
 
 
 def stop_reaper(process: subprocess.Popen) -> None:
