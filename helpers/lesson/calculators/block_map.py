@@ -17,7 +17,7 @@ from ...techniques.paging import POLICIES, BlockMapFrame, EventKind, Hits, Reque
 from ..drawing import block_maps
 from ..drawing.block_maps import share, slots
 from ..drawing.pictures import Card
-from .calculator import CalculatorAnswer, StepCalculator
+from .calculator import CalculatorAnswer, StepCalculator, Values
 
 LONGEST, USERS, MOST_BLOCKS = 256, 16, 2048  # tokens that a request may have; requests that may run at a time
 TRACES: dict[str, dict[str, Any]] = {
@@ -269,4 +269,8 @@ def block_map(**start: Any) -> StepCalculator:
     slowest = replace(first, policy="contiguous", pool_tokens=min(*POOLS, first.pool_tokens))
     longest = max(_whole(replace(slowest, trace=name)).steps for name in TRACES)
     controls["step"] = ("step", range(1, longest + 1), 12)
-    return StepCalculator(block_map_answer, controls, start, lambda values: _whole(_scene(**values)).steps, 500)
+
+    def last(values: Values) -> int:
+        return _whole(_scene(**values)).steps
+
+    return StepCalculator(block_map_answer, controls, start, last, interval_ms=500)
