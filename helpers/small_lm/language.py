@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
 
-from ..catalog.errors import WorkbookError
+from ..catalog.errors import WorkbookError, require_whole
 from .words import ACTIONS, ADJECTIVES, AGENTS, BEGIN, MANNERS, RELATIONS, SCENES, SEASONS, VOCABULARY, WHERE, Relation
 
 FACT_WORDS = 7  # a fact and a question are equally long, so a block of each keeps one distance for all
@@ -21,7 +20,6 @@ VALUE_AT = QUESTION_TO_ANSWER = 5
 MAX_DISTANCE = 1000
 _ODDS = (8, 4, 2, 1)  # of a word's four favourite followers
 _TRAINING, _HELD_OUT, _RECALL = range(3)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,7 @@ def recall_documents(distance: int, count: int = 4, facts: int = 16, seed: int =
     A block of facts, filler, then the questions in the facts' order; fewer than `facts` where they would not fit
     into the distance. A document has distance + 7 × facts + 1 words, the first of them <bos>.
     """
-    if isinstance(distance, bool) or not isinstance(distance, int) or not FACT_WORDS <= distance <= MAX_DISTANCE:
-        raise WorkbookError(
-            f"a distance of {distance!r} words",
-            f"a whole number from {FACT_WORDS} to {MAX_DISTANCE}",
-            "pass distances=(100, 1000)",
-        )
+    require_whole("distance", distance, FACT_WORDS, MAX_DISTANCE, unit="words", do="pass distances=(100, 1000)")
     facts = min(facts, distance // FACT_WORDS)
     return [_recall_document(_random(_RECALL, seed, distance, number), distance, facts) for number in range(count)]
 
@@ -97,7 +90,7 @@ def _document(random: Random, length: int) -> Document:
     if length < 2:
         raise WorkbookError(f"a document of {length} words", "two or more", "pass words=1024")
     words, pending, answers = [BEGIN], [], []
-    names = _shuffled(random, [(relation, name) for relation in RELATIONS for name in relation.names])
+    names = _shuffled_names(random)
     while len(words) < length:
         drawn = random.randrange(5 * length)
         if drawn >= 3 * length:
@@ -114,17 +107,14 @@ def _document(random: Random, length: int) -> Document:
 
 
 def _recall_document(random: Random, distance: int, facts: int) -> Document:
-    names = _shuffled(random, [(relation, name) for relation in RELATIONS for name in relation.names])
-    stated = [
-        _stated(random, relation, name, at=1 + FACT_WORDS * number)
-        for number, (relation, name) in enumerate(names[:facts])
-    ]
+    names = enumerate(_shuffled_names(random)[:facts])
+    stated = [_stated(random, relation, name, at=1 + FACT_WORDS * number) for number, (relation, name) in names]
     words = [BEGIN] + [word for fact in stated for word in fact.words]
     filler: list[str] = []
-    while len(filler) < distance - FACT_WORDS * facts:
+    filler_words = distance - FACT_WORDS * facts
+    while len(filler) < filler_words:
         filler += _filler(random)
-    # Cut at its beginning: the last sentence before the questions stays whole.
-    words += filler[len(filler) - (distance - FACT_WORDS * facts) :]
+    words += filler[len(filler) - filler_words :]  # cut at its beginning: the last sentence stays whole
     words += [word for fact in stated for word in fact.question]
     return Document(tuple(words), tuple(StatedAnswer(fact.value_at + distance, fact.value_at) for fact in stated))
 
@@ -157,17 +147,8 @@ def _filler(random: Random) -> list[str]:
     manner = _follower(random, action, MANNERS)
     where = _follower(random, action, WHERE)
     scene = _follower(random, agent, SCENES)
-    return [
-        "the",
-        ADJECTIVES[adjective],
-        AGENTS[agent],
-        ACTIONS[action],
-        MANNERS[manner],
-        WHERE[where],
-        "the",
-        SCENES[scene],
-        ".",
-    ]
+    subject = ["the", ADJECTIVES[adjective], AGENTS[agent]]
+    return [*subject, ACTIONS[action], MANNERS[manner], WHERE[where], "the", SCENES[scene], "."]
 
 
 def _follower(random: Random, word: int, followers: Sequence[str]) -> int:
@@ -183,9 +164,10 @@ def _pick(random: Random, words: Sequence[str]) -> str:
     return words[random.randrange(len(words))]
 
 
-def _shuffled(random: Random, items: list[T]) -> list[T]:
+def _shuffled_names(random: Random) -> list[tuple[Relation, str]]:
     """Fisher-Yates by `randrange`: `Random.shuffle` promises no order across versions."""
-    for last in range(len(items) - 1, 0, -1):
+    names = [(relation, name) for relation in RELATIONS for name in relation.names]
+    for last in range(len(names) - 1, 0, -1):
         other = random.randrange(last + 1)
-        items[last], items[other] = items[other], items[last]
-    return items
+        names[last], names[other] = names[other], names[last]
+    return names

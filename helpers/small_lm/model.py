@@ -42,9 +42,8 @@ def load(name: str | Path | None = None) -> Loaded:
     if folder.is_dir():
         return _from(folder, local=True)
     if str(chosen).count("/") != 1 or str(chosen).startswith((".", "/", "~")):
-        raise WorkbookError(
-            f"no model {str(chosen)!r}", "a folder with a checkpoint, or a hub model as owner/name", _UNSET
-        )
+        expected = "a folder with a checkpoint, or a hub model as owner/name"
+        raise WorkbookError(f"no model {str(chosen)!r}", expected, _UNSET)
     return _from(chosen, local=False)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from ..catalog.errors import WorkbookError
+from ..catalog.errors import WorkbookError, require_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,8 +63,7 @@ def _checked(model: LlamaForCausalLM, channels: int | Sequence[int], factor: flo
             "a Llama-shaped model of plain linear layers",
             "plant them before quantizing: plant(load().model)",
         )
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
-        raise WorkbookError(f"factor is {factor!r}", "a positive number", "pass factor=100")
+    require_number("factor", factor, below=math.inf, expected="a positive number", do="pass factor=100")
     return _numbers(channels, readers[0].in_features, seed)
 
 
@@ -76,9 +75,6 @@ def _numbers(channels: int | Sequence[int], width: int, seed: int) -> list[int]:
         return sorted(numbers.pop(random.randrange(len(numbers))) for _ in range(count))
     listed = list(channels) if isinstance(channels, (list, tuple, range)) else []
     if not listed or len(set(listed)) < len(listed) or not set(listed) <= set(range(width)):
-        raise WorkbookError(
-            f"channels is {channels!r}",
-            f"how many of the {width}, or a list of numbers below {width}",
-            "pass channels=2",
-        )
+        expected = f"how many of the {width}, or a list of numbers below {width}"
+        raise WorkbookError(f"channels is {channels!r}", expected, "pass channels=2")
     return sorted(listed)

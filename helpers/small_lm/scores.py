@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..catalog.errors import WorkbookError
+from ..catalog.errors import WorkbookError, require_whole
 from .language import QUESTION_TO_ANSWER, TOKEN_ID, Document, held_out_documents, recall_documents
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import Cache, PreTrainedModel
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 DISTANCES = (50, 100, 250, 500, 1000)
 ROWS = 4  # documents in one forward
@@ -55,14 +56,11 @@ class Recall:
         return min(asked.rate for asked in self.by_distance)
 
     def __getitem__(self, distance: int) -> float:
-        for asked in self.by_distance:
-            if asked.distance == distance:
-                return asked.rate
-        raise WorkbookError(
-            f"no question was asked at distance {distance!r}",
-            ", ".join(str(asked.distance) for asked in self.by_distance),
-            f"pass distances=({distance!r},) to recall()",
-        )
+        rates = {asked.distance: asked.rate for asked in self.by_distance}
+        if distance in rates:
+            return rates[distance]
+        what, do = f"no question was asked at distance {distance!r}", f"pass distances=({distance!r},) to recall()"
+        raise WorkbookError(what, ", ".join(map(str, rates)), do)
 
     def __str__(self) -> str:
         each = ", ".join(f"{asked.distance}: {asked.rate:.1%}" for asked in self.by_distance)
@@ -70,9 +68,7 @@ class Recall:
 
 
 def perplexity(
-    model: PreTrainedModel,
-    documents: Sequence[Document] | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    model: PreTrainedModel, documents: Sequence[Document] | None = None, tokenizer: Tokenizer | None = None
 ) -> float:
     """exp of the mean loss per token, over `documents` (8 held-out ones of 1,024 words).
 
@@ -99,7 +95,7 @@ def recall(
     model: PreTrainedModel,
     distances: Sequence[int] = DISTANCES,
     cache: Callable[[], Cache] | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Tokenizer | None = None,
     documents: int = 4,
 ) -> Recall:
     """How often the most likely word after a name is the right one, its fact stated `distance` words before.
@@ -151,21 +147,16 @@ def _logits(model: PreTrainedModel, ids: Tensor, cache: Cache | None = None, fir
     positions = torch.arange(first, first + ids.shape[1], device=ids.device)[None]
     logits = model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None).logits
     if not logits.isfinite().all():
-        raise WorkbookError(
-            "the model's logits are not all finite",
-            "numbers; a broken model has no score",
-            "look for the layer that overflows",
-        )
+        what, expected = "the model's logits are not all finite", "numbers; a broken model has no score"
+        raise WorkbookError(what, expected, "look for the layer that overflows")
     return logits
 
 
 def _checked(distances: Sequence[int], documents: int) -> Sequence[int]:
     if not isinstance(distances, (tuple, list, range)) or not distances:
-        raise WorkbookError(
-            f"distances is {distances!r}", "a sequence of numbers of words", "pass distances=(100, 1000)"
-        )
-    if isinstance(documents, bool) or not isinstance(documents, int) or documents < 1:
-        raise WorkbookError(f"documents is {documents!r}", "a whole number from 1 up", "pass documents=4")
+        expected = "a sequence of numbers of words"
+        raise WorkbookError(f"distances is {distances!r}", expected, "pass distances=(100, 1000)")
+    require_whole("documents", documents, do="pass documents=4")
     return distances
 
 
@@ -192,7 +183,7 @@ class TokenizedText:
 
 
 def tokenized_texts(
-    model: PreTrainedModel, documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase | None = None
+    model: PreTrainedModel, documents: Sequence[Document], tokenizer: Tokenizer | None = None
 ) -> Iterator[TokenizedText]:
     """Four documents at once where a word is a token and they are equally long, else one by one.
 
@@ -201,22 +192,20 @@ def tokenized_texts(
     """
     import torch
 
-    others = _tokenizer_to_ask(model, tokenizer)
+    own = _own_tokenizer(model, tokenizer)
     equally_long = len({len(document.words) for document in documents}) == 1
-    rows = ROWS if others is None and equally_long else 1
+    rows = ROWS if own is None and equally_long else 1
     for first in range(0, len(documents), rows):
         some = documents[first : first + rows]
-        if others is None:
+        if own is None:
             ids, word_starts = [document.ids for document in some], list(range(len(some[0].words)))
         else:
-            ids, word_starts = _pieces(some[0], others)
+            ids, word_starts = _pieces(some[0], own)
         _check_length(model, len(ids[0]))
         yield TokenizedText(torch.tensor(ids, device=model.device), word_starts, some[0])
 
 
-def _tokenizer_to_ask(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
-) -> PreTrainedTokenizerBase | None:
+def _own_tokenizer(model: PreTrainedModel, tokenizer: Tokenizer | None) -> Tokenizer | None:
     """None where a word is a token."""
     size = model.config.vocab_size
     if tokenizer is None and size != len(TOKEN_ID):
@@ -228,7 +217,7 @@ def _tokenizer_to_ask(
     return None if tokenizer is None or tokenizer.get_vocab() == TOKEN_ID else tokenizer
 
 
-def _pieces(document: Document, tokenizer: PreTrainedTokenizerBase) -> tuple[list[list[int]], list[int]]:
+def _pieces(document: Document, tokenizer: Tokenizer) -> tuple[list[list[int]], list[int]]:
     """Ids, and for every word the first token that holds a letter of it; <bos>, where there is one, is the model's."""
     encoded = tokenizer(document.text, return_offsets_mapping=True)
     ends = [end for _, end in encoded["offset_mapping"]]

@@ -6,12 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Muon
 from tqdm.auto import tqdm
 from transformers import LlamaForCausalLM
 
@@ -73,7 +72,8 @@ class Run:
             raise WorkbookError(f"the loss is {loss.item()} at step {self.step}", "a number", "train with another seed")
         loss.backward()
         for optimizer, rate in zip(self.optimizers, (MUON_RATE, ADAMW_RATE), strict=True):
-            _set_rate(optimizer, rate * rate_factor(self.step, self.steps))
+            for group in optimizer.param_groups:
+                group["lr"] = rate * rate_factor(self.step, self.steps)
             optimizer.step()
             optimizer.zero_grad()
         self.step += 1
@@ -98,11 +98,8 @@ class Run:
             return
         kept = torch.load(folder / STATE, weights_only=True)
         if kept["run"] != self._identity():
-            raise WorkbookError(
-                f"{folder} holds another run, unfinished: {kept['run']}",
-                f"{self._identity()}",
-                "name another folder, or delete this one",
-            )
+            what = f"{folder} holds another run, unfinished: {kept['run']}"
+            raise WorkbookError(what, self._identity(), "name another folder, or delete this one")
         self.step = kept["step"]
         self.model.load_state_dict(kept["model"])
         for optimizer, state in zip(self.optimizers, kept["optimizers"], strict=True):
@@ -119,11 +116,6 @@ def loss_and_right(model: LlamaForCausalLM, drawn: Batch) -> tuple[Tensor, float
     each = F.cross_entropy(logits, following, reduction="none")
     right = (logits.argmax(-1) == following)[drawn.graded[:, 1:].flatten()]
     return (each * weights).sum() / weights.sum(), right.float().mean().item()
-
-
-def _set_rate(optimizer: Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
 
 
 def train(out: Path, seed: int = 0, steps_scale: float = 1.0) -> LlamaForCausalLM:
@@ -159,25 +151,17 @@ def score(model: LlamaForCausalLM) -> dict[str, float]:
     }
 
 
-class Card(TypedDict):
+def card(
+    model: LlamaForCausalLM, stages: Sequence[TrainingStage], trained_by: str, scores: dict[str, float]
+) -> dict[str, object]:
     """card.json: what a checkpoint is, how it was trained, its scores in FP32."""
-
-    about: str
-    parameters: int
-    trained_by: str
-    stages: list[str]
-    torch: str
-    scores: dict[str, float]
-
-
-def card(model: LlamaForCausalLM, stages: Sequence[TrainingStage], trained_by: str) -> Card:
     return {
         "about": "a Llama-shaped model of a synthetic language of facts and questions, to teach with",
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "trained_by": trained_by,
         "stages": [f"{stage.task}: {stage.steps} steps of {stage.rows} × {stage.words} words" for stage in stages],
         "torch": torch.__version__.partition("+")[0],
-        "scores": score(model),
+        "scores": scores,
     }
 
 
@@ -198,15 +182,15 @@ def compared(scores: dict[str, float], shipped: dict[str, float]) -> str:
 
 def main(out: Path, seed: int = 0, steps_scale: float = 1.0) -> int:
     """`workbook train-lm`: train, score, and print the scores beside the shipped checkpoint's; the exit code."""
-    out = Path(out)
     try:
         model = train(out, seed, steps_scale)
     except KeyboardInterrupt:
         print(f"stopped; {out} keeps the checkpoint, and the same command continues from it")
         return INTERRUPTED
-    written = card(model, _scaled(steps_scale), f"workbook train-lm --seed {seed} --steps-scale {steps_scale:g}")
+    scores, command = score(model), f"workbook train-lm --seed {seed} --steps-scale {steps_scale:g}"
+    written = card(model, _scaled(steps_scale), command, scores)
     (out / CARD).write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(compared(written["scores"], shipped_scores()))
+    print(compared(scores, shipped_scores()))
     return 0
 
 
