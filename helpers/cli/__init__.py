@@ -42,13 +42,12 @@ def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
     package = (error.name or "helpers").partition(".")[0]
     if package == "helpers":
         raise error
-    return WorkbookError(
-        f"{package} is not installed", "the packages of requirements.txt", f"python -m pip install {package}"
-    )
+    do = f"python -m pip install {package}"
+    return WorkbookError(f"{package} is not installed", "the packages of requirements.txt", do)
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.", allow_abbrev=False)
+    parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for family in (estimate, oom, trace, course, grade):
         family.add(commands)

@@ -9,14 +9,7 @@ import argparse
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError
-from .flags import whole
-
-
-def add(commands: argparse._SubParsersAction) -> None:
-    for name, help_text, flags, run in _COMMANDS:
-        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
-        flags(command)
-        command.set_defaults(run=run)
+from .flags import Commands, add_command, whole
 
 
 def find_root() -> Path | None:
@@ -37,11 +30,37 @@ def workbook_root() -> Path:
     return root
 
 
+def add(commands: Commands) -> None:
+    build = add_command(commands, "build", "execute notebooks and store their outputs", _build)
+    build.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given")
+    _add_release(commands)
+    _add_publish(commands)
+    check = add_command(commands, "check", "run the checks of your lab and show points", _check)
+    check.add_argument("lab", help="a number like 02, or the path of a notebook")
+    text = "write twenty made-up submissions for a lab, and the scores they should get"
+    sample_class = add_command(commands, "sample-class", text, _sample_class)
+    sample_class.add_argument("lab", help="a number like 02")
+    sample_class.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="a new folder for the class")
+    text = "what this machine is, which chapters it can run, and what to fix"
+    doctor = add_command(commands, "doctor", text, _doctor)
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_record(commands)
+    _add_train_lm(commands)
+    _add_accuracy(commands)
+
+
 def _build(arguments: argparse.Namespace) -> int:
     root = workbook_root()
     from ..course.build import build
 
     return build(arguments.names, root)
+
+
+def _add_release(commands: Commands) -> None:
+    release = add_command(commands, "release", "write labs/ from solutions/", _release)
+    either = release.add_mutually_exclusive_group()
+    either.add_argument("--check", action="store_true", help="only say what would change")
+    either.add_argument("--nbgrader", metavar="FOLDER", type=Path, help="write a course for nbgrader there too")
 
 
 def _release(arguments: argparse.Namespace) -> int:
@@ -55,10 +74,12 @@ def _release(arguments: argparse.Namespace) -> int:
     return release(root, check=arguments.check)
 
 
-def _release_flags(parser: argparse.ArgumentParser) -> None:
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--check", action="store_true", help="only say what would change")
-    either.add_argument("--nbgrader", metavar="FOLDER", type=Path, help="write a course for nbgrader there too")
+def _add_publish(commands: Commands) -> None:
+    text = "stamp badges and setup cells with the repository and the tag that learners clone"
+    publish = add_command(commands, "publish", text, _publish)
+    publish.add_argument("--repository", metavar="URL", help="where learners clone from; '' takes all links away")
+    publish.add_argument("--ref", metavar="TAG", help="the tag or branch that they get; '' with an empty repository")
+    publish.add_argument("--check", action="store_true", help="only say what disagrees with pyproject.toml")
 
 
 def _publish(arguments: argparse.Namespace) -> int:
@@ -78,10 +99,11 @@ def _publish(arguments: argparse.Namespace) -> int:
     return publish.publish(root, Address(arguments.repository.rstrip("/"), arguments.ref))
 
 
-def _publish_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repository", metavar="URL", help="where learners clone from; '' takes all links away")
-    parser.add_argument("--ref", metavar="TAG", help="the tag or branch that they get; '' with an empty repository")
-    parser.add_argument("--check", action="store_true", help="only say what disagrees with pyproject.toml")
+def _check(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
+    from ..grading.check import check
+
+    return check(arguments.lab, root)
 
 
 def _sample_class(arguments: argparse.Namespace) -> int:
@@ -91,22 +113,22 @@ def _sample_class(arguments: argparse.Namespace) -> int:
     return sample_class(arguments.lab, root, arguments.out)
 
 
-def _sample_class_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("lab", help="a number like 02")
-    parser.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="a new folder for the class")
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    root = workbook_root()
-    from ..grading.check import check
-
-    return check(arguments.lab, root)
-
-
 def _doctor(arguments: argparse.Namespace) -> int:
     from ..course.doctor import doctor
 
     return doctor(find_root(), as_json=arguments.json)
+
+
+def _add_record(commands: Commands) -> None:
+    text = "measure on this GPU what the chapters predict, and keep it in recordings/"
+    command = add_command(commands, "record", text, _record)
+    more = "Writes after each experiment; the same command goes on with what is missing. 1 when one failed."
+    command.description = f"{text}. {more}"
+    command.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: recordings/)")
+    command.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="these experiments")
+    command.add_argument("--list", action="store_true", help="say what there is and what it needs; no GPU needed")
+    command.add_argument("--force", action="store_true", help="record again what is recorded already")
+    command.add_argument("--minutes", type=float, default=10, metavar="N", help="begin nothing that ends later (10)")
 
 
 def _record(arguments: argparse.Namespace) -> int:
@@ -119,29 +141,12 @@ def _record(arguments: argparse.Namespace) -> int:
     return record(folder, arguments.only, arguments.force, arguments.minutes)
 
 
-def _record_flags(parser: argparse.ArgumentParser) -> None:
-    more = "Writes after each experiment; the same command goes on with what is missing. 1 when one failed."
-    parser.description = f"{parser.description}. {more}"
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: recordings/)")
-    parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="these experiments")
-    parser.add_argument("--list", action="store_true", help="say what there is and what it needs; no GPU needed")
-    parser.add_argument("--force", action="store_true", help="record again what is recorded already")
-    parser.add_argument("--minutes", type=float, default=10, metavar="N", help="begin nothing that ends later (10)")
-
-
-def _accuracy(arguments: argparse.Namespace) -> int:
-    from ..memory.accuracy import report
-    from ..techniques.checkpointing import apply
-
-    return report(arguments.only, json_wanted=arguments.json, apply=apply, measured=arguments.measured)
-
-
-def _accuracy_flags(parser: argparse.ArgumentParser) -> None:
-    kinds = "op (half a minute), lora (two, with peft), serving, recorded; else all"
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--only", metavar="KIND", help=kinds)
-    which.add_argument("--measured", metavar="FILE", help="LoRA steps that you measured: docs/your-measurements.md")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
+def _add_train_lm(commands: Commands) -> None:
+    text = "train the small language model again: a quarter of an hour on two cores"
+    train = add_command(commands, "train-lm", text, _train_lm)
+    train.add_argument("--out", default="small-lm", help="folder to write the checkpoint to (default small-lm)")
+    train.add_argument("--seed", type=whole, default=0, help="of the weights and the documents")
+    train.add_argument("--steps-scale", type=float, default=1.0, help="1 reproduces the shipped model; 0.1 is a try")
 
 
 def _train_lm(arguments: argparse.Namespace) -> int:
@@ -150,45 +155,18 @@ def _train_lm(arguments: argparse.Namespace) -> int:
     return training.main(Path(arguments.out), seed=arguments.seed, steps_scale=arguments.steps_scale)
 
 
-def _train_lm_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="small-lm", help="folder to write the checkpoint to (default small-lm)")
-    parser.add_argument("--seed", type=whole, default=0, help="of the weights and the documents")
-    parser.add_argument("--steps-scale", type=float, default=1.0, help="1 reproduces the shipped model; 0.1 is a try")
+def _add_accuracy(commands: Commands) -> None:
+    text = "predictions beside published and recorded GPU measurements, with errors"
+    accuracy = add_command(commands, "accuracy", text, _accuracy)
+    kinds = "op (half a minute), lora (two, with peft), serving, recorded; else all"
+    which = accuracy.add_mutually_exclusive_group()
+    which.add_argument("--only", metavar="KIND", help=kinds)
+    which.add_argument("--measured", metavar="FILE", help="LoRA steps that you measured: docs/your-measurements.md")
+    accuracy.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
 
 
-_COMMANDS = (
-    (
-        "build",
-        "execute notebooks and store their outputs",
-        lambda p: p.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given"),
-        _build,
-    ),
-    ("release", "write labs/ from solutions/", _release_flags, _release),
-    (
-        "publish",
-        "stamp badges and setup cells with the repository and the tag that learners clone",
-        _publish_flags,
-        _publish,
-    ),
-    (
-        "check",
-        "run the checks of your lab and show points",
-        lambda p: p.add_argument("lab", help="a number like 02, or the path of a notebook"),
-        _check,
-    ),
-    (
-        "sample-class",
-        "write twenty made-up submissions for a lab, and the scores they should get",
-        _sample_class_flags,
-        _sample_class,
-    ),
-    (
-        "doctor",
-        "what this machine is, which chapters it can run, and what to fix",
-        lambda p: p.add_argument("--json", action="store_true", help="print one JSON object"),
-        _doctor,
-    ),
-    ("record", "measure on this GPU what the chapters predict, and keep it in recordings/", _record_flags, _record),
-    ("train-lm", "train the small language model again: a quarter of an hour on two cores", _train_lm_flags, _train_lm),
-    ("accuracy", "predictions beside published and recorded GPU measurements, with errors", _accuracy_flags, _accuracy),
-)
+def _accuracy(arguments: argparse.Namespace) -> int:
+    from ..memory.accuracy import report
+    from ..techniques.checkpointing import apply
+
+    return report(arguments.only, json_wanted=arguments.json, apply=apply, measured=arguments.measured)

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from ..catalog.devices import Device, device
+from ..catalog.devices import DEVICES, Device, device
 from ..catalog.errors import WorkbookError
+from ..catalog.models import MODELS
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import OPTIMIZERS, PRECISIONS
 from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS, ServeSetup, TrainSetup
 
 Setup = TypeVar("Setup", TrainSetup, ServeSetup)
+Commands = argparse._SubParsersAction
+MODEL_HELP = f"{', '.join(MODELS)}, or a path to a config.json"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors told as what, expected, do."""
+    """argparse without abbreviations, with errors told as what, expected, do."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise WorkbookError(message, self.format_usage().strip(), f"run `{self.prog} --help`")
+
+
+def add_command(
+    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    """A command that `text` describes, ready for its flags; `run(arguments)` gives its exit code."""
+    command = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run)
+    return command
+
+
+def model_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help=MODEL_HELP)
+
+
+def device_and_json_flags(parser: argparse.ArgumentParser, units: str = "bytes", required: bool = False) -> None:
+    parser.add_argument("--gpu", required=required, help=f"one of {', '.join(DEVICES)}")
+    parser.add_argument("--json", action="store_true", help=f"print JSON, in {units}")
 
 
 def train_flags(parser: argparse._ActionsContainer) -> None:
@@ -45,13 +70,9 @@ def serve_flags(parser: argparse._ActionsContainer) -> None:
 
 
 def skipped_flag(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--skipped",
-        type=_names,
-        metavar="NAMES",
-        help="linears left in 16 bits, by part or name, "
-        "as in lm_head,down_proj; '' for none; default: what the format's tool leaves",
-    )
+    left = "linears left in 16 bits, by part or name, as in lm_head,down_proj; '' for none"
+    default = "default: what the format's tool leaves"
+    parser.add_argument("--skipped", type=_names, metavar="NAMES", help=f"{left}; {default}")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 
 from .course import workbook_root
-from .flags import whole
+from .flags import Commands, add_command, whole
 
 USAGE_ERROR = 1  # 2 says that the worked lab fails
 
 
-def add(commands: argparse._SubParsersAction) -> None:
-    text = "grade a class: gradebook, feedback for each learner, a summary"
-    command = commands.add_parser("grade", help=text, description=f"{text}. See docs/grading.md.", allow_abbrev=False)
+def add(commands: Commands) -> None:
+    text = "grade a class: gradebook, feedback for each learner, a summary; see docs/grading.md"
+    command = add_command(commands, "grade", text, _grade)
     command.add_argument("lab", help="a number like 02, or the whole name")
     command.add_argument("submissions", type=Path, help="a folder of notebooks or of folders, a zip, or one notebook")
     command.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything is written")
@@ -22,12 +22,10 @@ def add(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--only", action="append", default=[], metavar="ID", help="this learner; may be repeated")
     command.add_argument("--force", action="store_true", help="grade again what was graded before")
     command.add_argument("--strict", action="store_true", help="whatever a learner is warned of needs attention")
-    command.add_argument(
-        "--trust-learners", action="store_true", help="run without a sandbox where there can be none: limits alone"
-    )
+    without = "run without a sandbox where there can be none: limits alone"
+    command.add_argument("--trust-learners", action="store_true", help=without)
     command.add_argument("--checks", type=Path, metavar="DIR", help="folder with your own private checks")
     command.add_argument("--cluster", metavar="PROFILE", help="an ipyparallel cluster's profile, instead of --jobs")
-    command.set_defaults(run=_grade)
 
 
 def _grade(arguments: argparse.Namespace) -> int:

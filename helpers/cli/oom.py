@@ -9,26 +9,22 @@ from dataclasses import fields
 from ..catalog.devices import DEVICES
 from ..catalog.errors import WorkbookError
 from ..catalog.setup import ServeSetup, TrainSetup
-from .flags import device_of, serve_flags, train_flags
+from .flags import Commands, add_command, device_of, serve_flags, train_flags
 
 
-def add(commands: argparse._SubParsersAction) -> None:
+def add(commands: Commands) -> None:
     text = "why a run went out of memory, and what to change: from a log, or an allocator snapshot"
-    explain = commands.add_parser("explain-oom", help=text, description=text, allow_abbrev=False)
+    explain = add_command(commands, "explain-oom", text, _explain_oom)
     explain.add_argument("file", metavar="FILE", help="a log with the traceback, - for a pipe, or a snapshot pickle")
     explain.add_argument("--gpu", help=f"the card, where the file does not tell: {', '.join(DEVICES)}")
     explain.add_argument("--json", action="store_true", help="print JSON, in bytes")
-    explain.add_argument(
-        "--model",
-        help="also say what the closed form makes of this model, with the flags of "
-        "`estimate train` or of `estimate serve`",
-    )
+    text = "also say what the closed form makes of this model, with the flags of `estimate train` or `estimate serve`"
+    explain.add_argument("--model", help=text)
     for add, run in ((train_flags, "training run"), (serve_flags, "serving replica")):
         group = explain.add_argument_group(f"with --model, for a {run}")
         add(group)
         for action in group._group_actions:
             action.default = argparse.SUPPRESS  # so that a flag which was given can be told from one that was not
-    explain.set_defaults(run=_explain_oom)
 
 
 def _explain_oom(arguments: argparse.Namespace) -> int:
@@ -47,18 +43,12 @@ def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | N
     }
     flags = {kind: ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names)) for kind, names in given.items()}
     if all(given.values()):
-        raise WorkbookError(
-            f"{flags[TrainSetup]} and {flags[ServeSetup]} together",
-            "the flags of one kind of run",
-            "describe the training run or the serving replica that failed",
-        )
+        what, do = " and ".join(flags.values()), "describe the training run or the serving replica that failed"
+        raise WorkbookError(f"{what} together", "the flags of one kind of run", do)
     if arguments.model is None:
         if any(given.values()):
-            raise WorkbookError(
-                f"{flags[TrainSetup] or flags[ServeSetup]} without --model",
-                "a model to compute with",
-                "add --model, as in --model llama-3.2-1b",
-            )
+            what, do = flags[TrainSetup] or flags[ServeSetup], "add --model, as in --model llama-3.2-1b"
+            raise WorkbookError(f"{what} without --model", "a model to compute with", do)
         return None
     kind = ServeSetup if given[ServeSetup] else TrainSetup
     return kind(arguments.model, **{name: getattr(arguments, name) for name in given[kind]})

@@ -6,35 +6,29 @@ import argparse
 import json
 from collections.abc import Callable
 
-from ..catalog.devices import DEVICES
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import REFERENCE, require_cuda
-from ..catalog.models import MODELS
 from ..catalog.setup import ServeSetup, TrainSetup
-from .flags import device_of, serve_flags, setup_of, train_flags, whole
+from . import flags
+from .flags import Commands, add_command, device_of, setup_of, whole
 
 
-def add(commands: argparse._SubParsersAction) -> None:
-    trace = commands.add_parser(
-        "trace", help="run the real code without memory: the peak a GPU would report", allow_abbrev=False
-    )
+def add(commands: Commands) -> None:
+    trace = commands.add_parser("trace", help="run the real code without memory: the peak a GPU would report")
     kinds = trace.add_subparsers(title="what to trace", required=True, metavar="train|serve")
-    train = kinds.add_parser("train", help="training steps, on one rank", allow_abbrev=False)
-    serve = kinds.add_parser("serve", help="prefill, and one decode step", allow_abbrev=False)
+    train = add_command(kinds, "train", "training steps, on one rank", _trace_train)
+    serve = add_command(kinds, "serve", "prefill, and one decode step", _trace_serve)
     for parser in (train, serve):
-        parser.add_argument("--model", required=True, help=f"{', '.join(MODELS)}, or a path to a config.json")
-        parser.add_argument("--gpu", help=f"one of {', '.join(DEVICES)}")
+        flags.model_flag(parser)
+        flags.device_and_json_flags(parser)
         parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="weights and what is computed with them")
-        parser.add_argument("--json", action="store_true", help="print JSON, in bytes")
-    train_flags(train)
+    flags.train_flags(train)
     train.add_argument("--lora-rank", type=whole, help="train LoRA adapters of this rank, the base frozen")
     train.add_argument("--lora-targets", default="q_proj,v_proj", help="linear layers that get one, by name")
     train.add_argument("--lora-base", choices=("nf4", "nf4-dq"), help="quantize the frozen base: QLoRA")
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
-    train.set_defaults(run=_trace_train)
-    serve_flags(serve)
+    flags.serve_flags(serve)
     serve.add_argument("--phase", choices=("prefill", "decode"), default="decode", help="which of the two")
-    serve.set_defaults(run=_trace_serve)
 
 
 def _trace_train(arguments: argparse.Namespace) -> int:
@@ -83,10 +77,6 @@ def _trace_serve(arguments: argparse.Namespace) -> int:
 def _print_trace(title: str, found, predicted, arguments: argparse.Namespace) -> int:
     from ..lesson.traced import trace_figures, trace_report
 
-    where = device_of(arguments)
-    print(
-        json.dumps(trace_figures(found, predicted, where))
-        if arguments.json
-        else trace_report(title, found, predicted, where)
-    )
+    told = found, predicted, device_of(arguments)
+    print(json.dumps(trace_figures(*told)) if arguments.json else trace_report(title, *told))
     return 0
