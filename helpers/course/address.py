@@ -137,8 +137,8 @@ def for_lab(text: str, name: str) -> str:
 
 def stamp(notebook: NotebookNode, path: str, address: Address) -> None:
     """Stamp the setup cell and the badge, in place. WorkbookError where the first code cell is no setup cell."""
-    cell = _first_code(notebook)
-    if cell is None or not is_setup(cell.source):
+    cell = _setup_cell(notebook)
+    if cell is None:
         raise WorkbookError(
             f"{path}: its first code cell is not the setup cell",
             "the same text in all notebooks, and nothing else in the cell",
@@ -150,8 +150,8 @@ def stamp(notebook: NotebookNode, path: str, address: Address) -> None:
 
 def disagreements(notebook: NotebookNode, path: str, address: Address) -> Iterator[str]:
     """How the notebook at `path`, like 'labs/02_x.ipynb', differs from one that is stamped with `address`."""
-    cell = _first_code(notebook)
-    if cell is None or not is_setup(cell.source):
+    cell = _setup_cell(notebook)
+    if cell is None:
         yield "the first code cell is not the setup cell that notebooks/00_start_here.ipynb has"
     elif cell.source != setup_source(address):
         repository, ref = _CONSTANTS.findall(cell.source)[0]
@@ -196,5 +196,7 @@ def _require_ref(text: str) -> None:
         raise WorkbookError(what, "a tag like v1.0, of letters, digits and . _ + -", "make one: git tag v1.0")
 
 
-def _first_code(notebook: NotebookNode) -> NotebookNode | None:
-    return next((cell for cell in notebook.cells if cell.cell_type == "code"), None)
+def _setup_cell(notebook: NotebookNode) -> NotebookNode | None:
+    """The first code cell, where it is the setup cell."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"][:1]
+    return code[0] if code and is_setup(code[0].source) else None

@@ -12,6 +12,7 @@ nothing from one call to the next, which no lab asks of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import io
@@ -24,19 +25,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from helpers.catalog.errors import WorkbookError
+from ..catalog.errors import WorkbookError
 
 AT_ONCE = 2  # trials
 SETTLE_S = 0.3  # after a rank has failed: the others may fail too, or wait for ever for the one that did
 
 
-@dataclass(frozen=True)
-class CellRun:
+class CellRun(NamedTuple):
     """One cell: what it printed, and its exception as 'Name: words', '' where there was none.
 
     A cell that did not come to its end has 'TimedOut: ...' or 'ProcessDied: ...'.
@@ -49,16 +48,14 @@ class CellRun:
 RunCell = Callable[[str], CellRun]
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """Cells to run in a fork. It is over after the cell whose error contains `until`, where that says something."""
 
     cells: tuple[str, ...]
     until: str = ""
 
 
-@dataclass(frozen=True)
-class ForkedRun:
+class ForkedRun(NamedTuple):
     """How the cells before the trials went, and the cells of each trial; no trial where one before them failed."""
 
     before: tuple[CellRun, ...]
@@ -73,11 +70,11 @@ def run_in_forks(
     A trial goes on after a cell that raised, as a notebook's later cells do, for `limit_s` seconds at most.
     WorkbookError when the process itself fails.
     """
-    from helpers.course.kernel import environment  # not in the new process: Jupyter's client takes a second to import
+    from .kernel import environment  # not in the new process: Jupyter's client takes a second to import
 
     threads = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # a fork takes no other thread along
     fixed = {"CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "GLOO_SOCKET_IFNAME": "lo"}
-    request = {"before": list(before), "trials": [asdict(trial) for trial in trials], "limit_s": limit_s}
+    request = {"before": list(before), "trials": list(trials), "limit_s": limit_s}
     done = subprocess.run(
         [sys.executable, "-m", __name__],
         input=json.dumps(request),
@@ -111,15 +108,10 @@ def _main() -> None:
 
     vars(helpers.lesson.ranks)["Ranks"] = ForkedRanks
     run = _shell()
-    before = list(_until_failure(run, request["before"]))
-    trials = [] if before and before[-1].error else [Trial(**trial) for trial in request["trials"]]
-    rows = [[_row(cell) for cell in cells] for cells in _tried(run, trials, request["limit_s"])]
-    json.dump({"before": [_row(cell) for cell in before], "trials": rows}, answer)
+    before = list(_run_until(lambda cell: cell.error, run, request["before"]))
+    trials = [] if before and before[-1].error else [Trial(*trial) for trial in request["trials"]]
+    json.dump({"before": before, "trials": _tried(run, trials, request["limit_s"])}, answer)
     answer.close()
-
-
-def _row(cell: CellRun) -> list[str]:
-    return [cell.printed, cell.error]
 
 
 def _shell() -> RunCell:
@@ -145,10 +137,10 @@ def _silent(*_: object, **__: object) -> None:
     """In the place of what prints a traceback."""
 
 
-def _until_failure(run: RunCell, cells: Sequence[str]) -> Iterator[CellRun]:
+def _run_until(is_last: Callable[[CellRun], object], run: RunCell, cells: Sequence[str]) -> Iterator[CellRun]:
     for source in cells:
         yield (cell := run(source))
-        if cell.error:
+        if is_last(cell):
             return
 
 
@@ -177,7 +169,8 @@ class _Fork:
         self.child = os.fork()
         if self.child == 0:
             os.setsid()
-            _then_exit(lambda: send.send([_row(cell) for cell in _cells_of(run, trial)]))
+            cells = _run_until(lambda cell: trial.until and trial.until in cell.error, run, trial.cells)
+            _then_exit(lambda: send.send([tuple(cell) for cell in cells]))  # the shell's __main__ is not this module
         send.close()
 
     def is_over(self) -> bool:
@@ -185,25 +178,17 @@ class _Fork:
 
     def close(self) -> list[CellRun]:
         """How its cells went; all of them failed where the time was over or the process ended."""
-        words = f"TimedOut: more than {self.limit_s:g} seconds"
-        rows = [["", words]] * len(self.trial.cells)
+        rows, error = None, f"TimedOut: more than {self.limit_s:g} seconds"
         if self.pipe.poll(0):
             try:
                 rows = self.pipe.recv()
             except EOFError:
-                rows = [["", "ProcessDied: the process ended"]] * len(self.trial.cells)
+                error = "ProcessDied: the process ended"
         self.pipe.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child, signal.SIGKILL)
         os.waitpid(self.child, 0)
-        return [CellRun(*row) for row in rows]
-
-
-def _cells_of(run: RunCell, trial: Trial) -> Iterator[CellRun]:
-    for source in trial.cells:
-        yield (cell := run(source))
-        if trial.until and trial.until in cell.error:
-            return
+        return [CellRun(*row) for row in rows or [("", error)] * len(self.trial.cells)]
 
 
 def _then_exit(function: Callable[[], object]) -> None:
@@ -225,9 +210,8 @@ class ForkedRanks:
     def run(self, function: Callable, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> list[Any]:
         """`function(*args, **kwargs)` on every rank; what it returned, by rank. RuntimeError with a rank's error."""
         with tempfile.TemporaryDirectory(prefix="workbook-ranks-") as folder:
-            ranks = [
-                self._fork(rank, f"{folder}/store", lambda: function(*args, **kwargs)) for rank in range(self.count)
-            ]
+            call = functools.partial(function, *args, **kwargs)
+            ranks = [self._fork(rank, f"{folder}/store", call) for rank in range(self.count)]
             try:
                 answers = _answers([receive for _, receive in ranks], timeout_s or self.timeout_s)
             finally:

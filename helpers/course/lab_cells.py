@@ -15,7 +15,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from helpers.catalog.errors import WorkbookError
+from ..catalog.errors import WorkbookError
 
 _ONE_PARSER_AT_A_TIME = threading.Lock()
 SCHEMA_KEYS = frozenset({"cell_type", "grade", "grade_id", "locked", "points", "schema_version", "solution", "task"})

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.catalog.errors import WorkbookError
-from helpers.course import address, guesses, lab_cells
-from helpers.course import notebook as nb
-from helpers.course.doctor import needs
+from ..catalog.errors import WorkbookError
+from . import address, guesses, lab_cells
+from . import notebook as nb
+from .doctor import needs
 
 MOST_LINES = 40
 HEADER = {"one promise": "**The promise:**", "a table of time and needs": "\n| time |"}
@@ -33,6 +33,7 @@ UNSTABLE = {
 UNSTABLE_CALL = r"(?m)\b(clear_output|display_id|interact|interact_manual|Output)\b\s*[(=]|^\s*%%?time(it)?\b"
 RUBRIC = r"\d+(?:\.\d+)? points?: \S.*"
 MOST_RUBRIC = 4
+RUBRIC_WANTED = "metadata.workbook.rubric is 1 to 4 texts like '1 point: the last page counts', for all its points"
 VERDICT = r"(?i)\W*(true|false|ok|okay|pass|passed|correct|right|done|none|all checks passed)?\W*"
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 SILENT = DEFINITION | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
@@ -150,10 +151,6 @@ def _may_raise(cell: NotebookNode) -> bool:
     return bool(nb.tags(cell) & nb.RAISES_TAGS)
 
 
-def _stream(cell: NotebookNode, name: str) -> str:
-    return "".join(output.text for output in cell.outputs if output.get("name") == name)
-
-
 def _unstable(cell: NotebookNode) -> str:
     """Which unstable things stand in what nbval compares: streams, every text kind, an error's words."""
     parts = [output.get("text", "") + output.get("evalue", "") for output in cell.outputs]
@@ -182,7 +179,7 @@ def _asserts_nothing(cell: NotebookNode) -> bool:
 
 
 def _only_verdicts(cell: NotebookNode) -> bool:
-    return all(re.fullmatch(VERDICT, line) for line in _stream(cell, "stdout").splitlines())
+    return all(re.fullmatch(VERDICT, line) for line in nb.stream(cell, "stdout").splitlines())
 
 
 def _definitions(cell: NotebookNode) -> int:
@@ -229,7 +226,7 @@ RULES = (
     Rule("tags-not-marks", _is_code, _has(r"^\s*#+ *NBVAL_"), "use cell tags, not NBVAL comments"),
     Rule("no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"),
     Rule("raises", _is_code, lambda c: _may_raise(c) and not _raised(c), "tagged as raising, yet raised nothing"),
-    Rule("no-stderr", _is_code, lambda c: bool(_stream(c, "stderr")), "a stored warning (stderr)"),
+    Rule("no-stderr", _is_code, lambda c: nb.stream(c, "stderr") != "", "a stored warning (stderr)"),
     Rule("no-semicolon", _is_code, _has(r";\s*\Z"), "a trailing ';' hides the output, but not from nbval"),
     Rule("shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"),
     Rule("stable-output", _is_compared, _unstable, "the output differs between runs, it holds"),
@@ -239,12 +236,7 @@ RULES = (
     Rule("check-prints", lab_cells.is_check, _only_verdicts, "print the values: 'ok' compares equal for any answer"),
     Rule("check-ends", lab_cells.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
     Rule("check-asserts", lab_cells.is_check, _asserts_nothing, "no assert with a message that helps the learner"),
-    Rule(
-        "check-rubric",
-        lab_cells.is_check,
-        _rubric_off,
-        "metadata.workbook.rubric is 1 to 4 texts like '1 point: the last page counts', for all its points",
-    ),
+    Rule("check-rubric", lab_cells.is_check, _rubric_off, RUBRIC_WANTED),
     Rule("answer-single", lab_cells.is_answer, lambda c: _definitions(c) != 1, "an answer is one function or class"),
     Rule("schema", lambda c: "nbgrader" in c.metadata, _not_schema_3, "nbgrader metadata is not schema 3"),
     Rule("metadata", lambda c: True, lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA, "metadata that build removes"),

@@ -20,13 +20,12 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.catalog.errors import WorkbookError, unknown_name
-from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.course.forked_cells import CellRun, Trial, run_in_forks
-from helpers.course.release import stub
+from ..catalog.errors import WorkbookError, unknown_name
+from . import lab_cells
+from . import notebook as nb
+from .forked_cells import CellRun, Trial, run_in_forks
+from .release import stub
 
-Exercises = tuple[lab_cells.Exercise, ...]
 STORED_SEED = "0"  # what the stored outputs were drawn with
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -74,7 +73,14 @@ def lacking(lab_path: Path, least: int = 2) -> list[str]:
     lab, mutants = nb.read(lab_path), load_mutants(find_mutants(lab_path))
     lab_cells.require_ids(lab, lab_path.name)
     exercises = lab_cells.exercises(lab)
-    return _misplaced(exercises, mutants) + _too_few(exercises, mutants, least)
+    ids = [lab_cells.grade_id(cell) for exercise in exercises for cell in exercise.answers]
+    found = [f"{one.where}: {unknown_name('answer', one.grade_id, ids)}" for one in mutants if one.grade_id not in ids]
+    for exercise in exercises:
+        keys = set(map(lab_cells.grade_id, exercise.answers))
+        count = sum(one.grade_id in keys for one in mutants)
+        if count < least:
+            found.append(f"{exercise.title}: {count} mutants, at least {least} wanted")
+    return found
 
 
 def _trial_problems(lab: NotebookNode, mutants: tuple[Mutant, ...], folder: Path, seed: str) -> Iterator[str]:
@@ -95,7 +101,7 @@ def _trial_problems(lab: NotebookNode, mutants: tuple[Mutant, ...], folder: Path
 
 def _of_the_solution(check: NotebookNode, run: CellRun, is_stored_seed: bool) -> Iterator[str]:
     """What is wrong with a check that the solution passed: it prints what is stored, for the stored seed alone."""
-    difference = _failure(run, _stored(check))
+    difference = _failure(run, nb.stream(check, "stdout"))
     if is_stored_seed and difference:
         yield f"the solution fails {lab_cells.grade_id(check)!r}: {difference}"
     if not is_stored_seed and not difference:
@@ -141,23 +147,6 @@ def _attempts(exercise: lab_cells.Exercise, mutants: tuple[Mutant, ...]) -> Iter
 def _failure(run: CellRun, right: str) -> str:
     """Why a check cell would fail under nbval, or '': an exception, or other printed lines."""
     return run.error or ("" if run.printed == right else f"printed {run.printed!r} instead of {right!r}")
-
-
-def _stored(check: NotebookNode) -> str:
-    return "".join(output.text for output in check.outputs if output.get("name") == "stdout")
-
-
-def _misplaced(exercises: Exercises, mutants: tuple[Mutant, ...]) -> list[str]:
-    ids = [lab_cells.grade_id(cell) for exercise in exercises for cell in exercise.answers]
-    return [f"{one.where}: {unknown_name('answer', one.grade_id, ids)}" for one in mutants if one.grade_id not in ids]
-
-
-def _too_few(exercises: Exercises, mutants: tuple[Mutant, ...], least: int) -> list[str]:
-    counts = [
-        (exercise, sum(one.grade_id in map(lab_cells.grade_id, exercise.answers) for one in mutants))
-        for exercise in exercises
-    ]
-    return [f"{exercise.title}: {n} mutants, at least {least} wanted" for exercise, n in counts if n < least]
 
 
 def _mutant(node: Definition, source: str, where: str) -> Mutant:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from helpers.catalog.errors import WorkbookError
-from helpers.course import notebook as nb
-from helpers.course.release import released
+from ..catalog.errors import WorkbookError
+from . import notebook as nb
+from .release import released
 
 CONFIG_NAME = "nbgrader_config.py"
 CONFIG = '''"""nbgrader's settings for this course, written once by `workbook release --nbgrader`, then yours."""

@@ -68,13 +68,16 @@ def find(name: str, root: Path, folders: Iterable[str]) -> list[Path]:
     if name.endswith(".ipynb"):
         found = [path for path in (Path(name), root / name) if path.is_file()][:1]
     else:
-        found = [path for path in _all(root, folders) if name in (path.stem, _number(path))]
-    return found or _unknown(name, root, folders)
+        found = [path for path in find_all(root, folders) if name in _names(path)]
+    if not found:
+        names = sorted({known for path in find_all(root, folders) for known in _names(path)})
+        raise unknown_name("notebook", name, names) if names else none_there(root, folders)
+    return found
 
 
 def find_all(root: Path, folders: Iterable[str]) -> list[Path]:
     """Every numbered notebook (`NN_*.ipynb`) in `folders` under `root`, sorted within each folder."""
-    return list(_all(root, folders))
+    return [path for folder in folders for path in sorted((root / folder).glob("[0-9][0-9]_*.ipynb"))]
 
 
 def none_there(root: Path, folders: Iterable[str]) -> WorkbookError:
@@ -103,16 +106,11 @@ def first_line(source: str) -> str:
     return next((line for line in lines if not line.startswith("#")), lines[0])[:80]
 
 
-def _number(path: Path) -> str:
-    return path.stem.partition("_")[0]
+def stream(cell: NotebookNode, name: str) -> str:
+    """What the code cell wrote to "stdout" or "stderr"."""
+    return "".join(output.text for output in cell.outputs if output.get("name") == name)
 
 
-def _all(root: Path, folders: Iterable[str]) -> Iterator[Path]:
-    for folder in folders:
-        yield from sorted((root / folder).glob("[0-9][0-9]_*.ipynb"))
-
-
-def _unknown(name: str, root: Path, folders: Iterable[str]) -> list[Path]:
-    paths = find_all(root, folders)
-    names = sorted({_number(path) for path in paths} | {path.stem for path in paths})
-    raise unknown_name("notebook", name, names) if names else none_there(root, folders)
+def _names(path: Path) -> tuple[str, str]:
+    """The stem and the chapter's number."""
+    return path.stem, path.stem.partition("_")[0]

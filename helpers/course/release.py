@@ -16,19 +16,21 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
+import itertools
 import sys
 from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.catalog.errors import WorkbookError
-from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.course.address import for_lab
-from helpers.course.lab_cells import parse
+from ..catalog.errors import WorkbookError
+from . import lab_cells
+from . import notebook as nb
+from .address import for_lab
+from .lab_cells import parse
 
 GENERATOR = "workbook release"
 SOLUTION = ("### BEGIN SOLUTION", "### END SOLUTION")
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 HIDDEN = ("### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS")
 
 
@@ -113,21 +115,12 @@ def without_hidden(check: str, where: str = "check") -> str:
 
 def _regions(source: str, marks: tuple[str, str], where: str) -> list[tuple[int, int]]:
     """The (begin, end) line indexes of each region, marks included."""
-    found, begin = [], None
-    for index, line in enumerate(source.splitlines()):
-        mark = line.strip()
-        if mark not in marks:
-            continue
-        if (mark == marks[0]) == (begin is not None):
-            raise _bad_marks(where, f"{mark!r} in line {index + 1} has no partner")
-        if begin is None:
-            begin = index
-        else:
-            found.append((begin, index))
-            begin = None
-    if begin is not None:
-        raise _bad_marks(where, f"{marks[0]!r} in line {begin + 1} has no partner")
-    return found
+    lines = [line.strip() for line in source.splitlines()]
+    marked = [index for index, line in enumerate(lines) if line in marks]
+    for index, expected in zip(marked, itertools.cycle(marks), strict=False):
+        if lines[index] != expected or (index == marked[-1] and expected == marks[0]):
+            raise _bad_marks(where, f"{lines[index]!r} in line {index + 1} has no partner")
+    return list(zip(marked[::2], marked[1::2], strict=True))
 
 
 def _placeholder(tree: ast.Module, begin: int, end: int, indent: str, where: str) -> list[str]:
@@ -135,26 +128,21 @@ def _placeholder(tree: ast.Module, begin: int, end: int, indent: str, where: str
     inside = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and begin < node.lineno < end]
     if not inside:
         raise _bad_marks(where, f"the region at line {begin} is empty")
-    names = [name for name, first, last in _functions(tree) if first < begin and end <= last + 1]
-    if names:
-        return [f'{indent}raise NotImplementedError("write {names[-1]} here")']
+    if name := _enclosing_function(tree, begin, end):
+        return [f'{indent}raise NotImplementedError("write {name} here")']
     targets = [target.id for node in inside for target in _targets(node) if isinstance(target, ast.Name)]
     if not targets:
         raise _bad_marks(where, f"the region at line {begin} is in no function and assigns no name")
     return [f"{indent}{name} = None  # your answer" for name in dict.fromkeys(targets)]
 
 
-def _functions(tree: ast.AST, prefix: str = "") -> list[tuple[str, int, int]]:
-    """Every function as (dotted name, first line, last line), outer before inner."""
-    found: list[tuple[str, int, int]] = []
-    for node in ast.iter_child_nodes(tree):
-        inside = prefix
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inside = f"{prefix}{node.name}."
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append((f"{prefix}{node.name}", node.lineno, node.end_lineno or node.lineno))
-        found += _functions(node, inside)
-    return found
+def _enclosing_function(tree: ast.Module, begin: int, end: int) -> str:
+    """The dotted name of the innermost function around these lines, '' where there is none."""
+    named = (node for node in ast.walk(tree) if isinstance(node, DEFINITION))  # outer before inner
+    around = [node for node in named if node.lineno < begin and end <= (node.end_lineno or 0) + 1]
+    while around and isinstance(around[-1], ast.ClassDef):
+        around.pop()
+    return ".".join(node.name for node in around)
 
 
 def _targets(node: ast.stmt) -> list[ast.expr]:
