@@ -9,6 +9,7 @@ from ...catalog.errors import unknown_name
 from ...memory.closed_form.breakdown import GIB
 from . import hardware, serving, training
 from .target import ExperimentSizes, Figure, Target
+from .training import AUTOCAST, BF16, BY_POLICY, Case, policies, step_of
 
 Needs = Callable[[ExperimentSizes], int]
 
@@ -36,7 +37,7 @@ def _weights(name: str) -> Needs:
     return lambda sizes: serving.weights_bytes(sizes, name) + GIB // 2
 
 
-def _step(*cases: training.Case) -> Needs:
+def _step(*cases: Case) -> Needs:
     """The largest of the predicted peaks, and 5 % for what the allocator keeps idle."""
     return lambda sizes: round(1.05 * max(case.needs_bytes(sizes) for case in cases))
 
@@ -44,7 +45,7 @@ def _step(*cases: training.Case) -> Needs:
 EXPERIMENTS: tuple[Experiment, ...] = (  # histories first: they want an allocator that has done nothing yet
     Experiment("03/snapshot-random", "random requests, every one of them", _at_least(4), hardware.random_requests),
     Experiment("03/snapshot-cat", "a cache that grows by cat, every request", _at_least(4), hardware.growing_cache),
-    Experiment("03/snapshot-train", "two training steps of 1B, every request", _step(training.BF16), training.history),
+    Experiment("03/snapshot-train", "two training steps of 1B, every request", _step(BF16), training.history),
     Experiment("01/bandwidth", "bytes per second by working set", _at_least(2), hardware.bandwidth),
     Experiment("01/host-link", "copies, pageable and pinned, each way", _at_least(2), hardware.host_link),
     Experiment("01/roofline", "the roof, and six operators under it", _at_least(2), hardware.roofline),
@@ -52,9 +53,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (  # histories first: they want an allocat
         "05/nf4-8b",
         "weights of 8B in NF4, with and without double quantization",
         _weights("nf4"),
-        serving.weights_in(("nf4", "nf4-dq")),
+        serving.weights_in("nf4", "nf4-dq"),
     ),
-    Experiment("05/int8-8b", "weights of 8B in LLM.int8()", _weights("int8"), serving.weights_in(("int8",))),
+    Experiment("05/int8-8b", "weights of 8B in LLM.int8()", _weights("int8"), serving.weights_in("int8")),
     Experiment("05/bf16-8b", "weights of 8B in BF16", _weights("bf16"), serving.dense_weights),
     Experiment("01/decode-8b", "one token of 8B, in time", _weights("bf16"), serving.decoding),
     Experiment(
@@ -63,21 +64,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (  # histories first: they want an allocat
         lambda sizes: serving.cache_needs_bytes(sizes, sizes.decode_context) + GIB,
         serving.decode_step,
     ),
-    Experiment(
-        "02/train-1b", "a training step of 1B in BF16", _step(training.BF16), training.step_of(training.BF16, "bf16")
-    ),
-    Experiment(
-        "02/train-1b-autocast",
-        "a training step of 1B under autocast",
-        _step(training.AUTOCAST),
-        training.step_of(training.AUTOCAST, "autocast-bf16"),
-    ),
-    Experiment(
-        "06/checkpointing-1b",
-        "a training step of 1B by policy, bytes and time",
-        _step(*training.CHECKPOINTED),
-        training.policies,
-    ),
+    Experiment("02/train-1b", "a training step of 1B in BF16", _step(BF16), step_of(BF16)),
+    Experiment("02/train-1b-autocast", "a training step of 1B under autocast", _step(AUTOCAST), step_of(AUTOCAST)),
+    Experiment("06/checkpointing-1b", "a training step of 1B by policy, bytes and time", _step(*BY_POLICY), policies),
     Experiment(
         "12/kv-long",
         "the KV cache of 8B at long contexts",

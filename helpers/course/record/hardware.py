@@ -39,13 +39,8 @@ def roofline(target: Target) -> Iterator[Figure]:
     yield Figure("roof", "arithmetic", "FLOP/s", setup, (six_digits(found.roof.flops_per_s),))
     for name, point in found.points.items():
         work = point.work
-        operator = {
-            "kind": "operator",
-            "format": number_format,
-            "flops": work.flops,
-            "read_bytes": work.read_bytes,
-            "written_bytes": work.written_bytes,
-        }
+        operator = {"kind": "operator", "format": number_format, "flops": work.flops}
+        operator |= {"read_bytes": work.read_bytes, "written_bytes": work.written_bytes}
         yield Figure(name, "time", "s", operator, (six_digits(point.seconds),))
 
 
@@ -70,14 +65,8 @@ def random_requests(target: Target) -> Iterator[Figure]:
 def growing_cache(target: Target) -> Iterator[Figure]:
     """Chapter 03's cache of eight layers, one token longer at a time, each time in new tensors."""
     users, tokens = target.sizes.cat_users, list(target.sizes.cat_tokens)
-    setup = {
-        "kind": "growing cache",
-        "users": users,
-        "heads": HEADS,
-        "width": WIDTH,
-        "layers": LAYERS,
-        "tokens": tokens,
-    }
+    setup = {"kind": "growing cache", "users": users, "heads": HEADS, "width": WIDTH, "layers": LAYERS}
+    setup["tokens"] = tokens
     kept: list[torch.Tensor] = []
 
     def run() -> None:

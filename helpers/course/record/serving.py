@@ -20,9 +20,9 @@ from ...techniques.quantization import dense_linears
 from .target import ExperimentSizes, Figure, Target, peak_figures, six_digits
 
 
-def setup_of(target: Target, **fields: object) -> dict[str, object]:
-    """What is recorded of a decode step: `kind`, and the fields of its ServeSetup."""
-    return {"kind": "decode", "model": target.sizes.serve, **fields}
+def decode_setup(target: Target, context: int) -> dict[str, object]:
+    """What is recorded of a decode step."""
+    return {"kind": "decode", "model": target.sizes.serve, "context": context}
 
 
 def model_of(target: Target) -> nn.Module:
@@ -41,7 +41,7 @@ def dense_weights(target: Target) -> Iterator[Figure]:
     yield from _weights(target, "bf16", lambda: model_of(target))
 
 
-def weights_in(formats: tuple[str, ...]) -> Callable[[Target], Iterator[Figure]]:
+def weights_in(*formats: str) -> Callable[[Target], Iterator[Figure]]:
     """An experiment: bitsandbytes' layers made one by one, so that no dense copy of the model ever exists."""
 
     def run(target: Target) -> Iterator[Figure]:
@@ -141,12 +141,12 @@ def long_contexts(target: Target) -> Iterator[Figure]:
     contexts = tuple(context for context in sizes.contexts if cache_needs_bytes(sizes, context) <= free)
     network, held = model_of(target), []
     with torch.no_grad():
-        network(input_ids=_ids(target, 1), use_cache=False, logits_to_keep=1)  # the workspaces are made here
+        _forward(network, target, 1)  # the workspaces are made here
         before, cache, seen = target.gpu.memory().requested, DynamicCache(config=model_config(target)), 0
         for context in contexts:
             while seen < context:
                 count = min(sizes.chunk, context - seen)
-                network(input_ids=_ids(target, count), past_key_values=cache, use_cache=True, logits_to_keep=1)
+                _forward(network, target, count, cache)
                 seen += count
             held.append(target.gpu.memory().requested - before)
     setup = {"kind": "kv cache", "model": sizes.serve, "kv": "bf16"}
@@ -157,19 +157,15 @@ def decode_step(target: Target) -> Iterator[Figure]:
     """One token after a long prompt: weights, cache, and the copy of a layer's cache that Transformers makes."""
     before, context = target.gpu.memory(), target.sizes.decode_context
     network, cache = model_of(target), DynamicCache(config=model_config(target))
-
-    def forward(tokens: int) -> None:
-        network(input_ids=_ids(target, tokens), past_key_values=cache, use_cache=True, logits_to_keep=1)
-
     with torch.no_grad():
-        forward(context - 1)
-        peak = target.peak_over(before, lambda: forward(1))
-    yield from peak_figures(f"one token after {context - 1:,}", setup_of(target, context=context), peak)
+        _forward(network, target, context - 1, cache)
+        peak = target.peak_over(before, lambda: _forward(network, target, 1, cache))
+    yield from peak_figures(f"one token after {context - 1:,}", decode_setup(target, context), peak)
 
 
 def decoding(target: Target) -> Iterator[Figure]:
     """One token of an 8B shape without a cache, replayed as a CUDA graph: little but its weights is read."""
-    setup, network = setup_of(target, context=1), model_of(target)
+    setup, network = decode_setup(target, 1), model_of(target)
     token = torch.ones(1, 1, dtype=torch.long, device=target.device)
     with torch.inference_mode():
         run = measure.graphed(lambda: network(token, use_cache=False))
@@ -182,5 +178,6 @@ def model_config(target: Target) -> PreTrainedConfig:
     return AutoConfig.for_model(**fields)
 
 
-def _ids(target: Target, tokens: int) -> torch.Tensor:
-    return torch.zeros(1, tokens, dtype=torch.long, device=target.device)
+def _forward(network: nn.Module, target: Target, tokens: int, cache: DynamicCache | None = None) -> None:
+    ids = torch.zeros(1, tokens, dtype=torch.long, device=target.device)
+    network(input_ids=ids, past_key_values=cache, use_cache=cache is not None, logits_to_keep=1)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError
-from ...memory.accuracy.recordings import Entry, Made, Recording, read, read_all, replace_whole, snapshots_folder, write
-from ...memory.allocator import Snapshot, pack
+from ...memory.accuracy.recordings import Entry, Recording, read, read_all, replace_whole, snapshots_folder, write
+from ...memory.allocator import pack
 from ...memory.closed_form.breakdown import GIB, format_bytes
 from .experiments import Experiment, chosen
 from .target import FULL_SIZE, ExperimentSizes, Figure, Gpu, Target
@@ -27,9 +27,7 @@ class Session:
     recording: Recording
     say: Say
     done: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
 
 
 def record(
@@ -85,7 +83,7 @@ def _run_all(session: Session, pending: Sequence[Experiment], limit_s: float, cl
     for at, one in enumerate(pending):
         begun = clock()
         if begun - start + longest > limit_s:
-            session.left = [other.name for other in pending[at:]]
+            session.say(f"time is up before {', '.join(other.name for other in pending[at:])}; {AGAIN}")
             return
         if _has_room(session, one):
             _run(session, one, clock)
@@ -97,7 +95,6 @@ def _has_room(session: Session, one: Experiment) -> bool:
     needs, free = one.needs(session.target.sizes), session.target.gpu.free_bytes()
     if needs > free:
         session.say(f"– {one.name}: skipped, it needs {format_bytes(needs)} and {format_bytes(free)} are free")
-        session.skipped.append(one.name)
     return needs <= free
 
 
@@ -110,9 +107,9 @@ def _run(session: Session, one: Experiment, clock: Callable[[], float]) -> None:
     except Exception as problem:  # any: a missing package, an out-of-memory error, a driver's mood
         session.say(f"✗ {one.name}: {_told(problem)}")
         session.failed.append(one.name)
-        return
-    session.say(f"✓ {one.name}: {len(figures)} figures, {clock() - begun:.0f} s")
-    session.done.append(one.name)
+    else:
+        session.say(f"✓ {one.name}: {len(figures)} figures, {clock() - begun:.0f} s")
+        session.done.append(one.name)
 
 
 def _told(problem: Exception) -> str:
@@ -126,38 +123,18 @@ def _keep(session: Session, one: Experiment, figures: Sequence[Figure]) -> None:
     made, device = session.target.gpu.made(), session.recording.machine.name
     entries = []
     for number, figure in enumerate(figures):
-        name = _write_history(session.folder, device, one.name, number, figure.history) if figure.history else ""
-        entries.append(_entry(one, figure, made, name))
+        fields, name = dict(vars(figure)), ""
+        if (history := fields.pop("history")) is not None:
+            name = f"{one.name.replace('/', '-')}-{number}.json.gz"
+            replace_whole(snapshots_folder(session.folder, device) / name, pack(history))
+        entries.append(Entry(one.name, made=made, snapshot=name, **fields))
     others = tuple(entry for entry in session.recording.entries if entry.experiment != one.name)
     recording = replace(session.recording, entries=(*others, *entries))
     write(recording, session.folder)
     session.recording = recording
 
 
-def _write_history(folder: Path, device: str, experiment: str, number: int, history: Snapshot) -> str:
-    name = f"{experiment.replace('/', '-')}-{number}.json.gz"
-    replace_whole(snapshots_folder(folder, device) / name, pack(history))
-    return name
-
-
-def _entry(one: Experiment, figure: Figure, made: Made, snapshot: str) -> Entry:
-    return Entry(
-        one.name,
-        figure.label,
-        figure.quantity,
-        figure.unit,
-        figure.setup,
-        figure.values,
-        made,
-        figure.x,
-        figure.x_unit,
-        snapshot,
-    )
-
-
 def _end(session: Session) -> int:
-    if session.left:
-        session.say(f"time is up before {', '.join(session.left)}; {AGAIN}")
     if session.failed:
         session.say(f"failed: {', '.join(session.failed)}; nothing of them was written")
     if session.done:

@@ -200,21 +200,16 @@ def peak_figures(label: str, setup: Mapping[str, object], peak: Memory) -> Itera
 
 
 def six_digits(value: float) -> float:
-    """Six six_digits: more is noise in a time."""
+    """Rounded to six digits: more is noise in a time."""
     return float(f"{value:.6g}")
 
 
 def workbook_version() -> str:
     """ "0.1.0 1a2b3c4": the package's version, and the commit where it lies in its own repository."""
-    commands = (("rev-parse", "--show-toplevel"), ("rev-parse", "--short", "HEAD"))
-    answers = [_git(*command) for command in commands]
-    own = answers[0] and Path(answers[0]).resolve() == ROOT
-    return f"{__version__} {answers[1]}".strip() if own else __version__
-
-
-def _git(*command: str) -> str:
+    command = ["git", "rev-parse", "--show-toplevel", "--short", "HEAD"]
     try:
-        done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+        return __version__
+    folder, commit = done.stdout.splitlines()
+    return f"{__version__} {commit}" if Path(folder).resolve() == ROOT else __version__

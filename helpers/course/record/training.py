@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...catalog.hardware import REFERENCE
 from ...catalog.setup import TrainSetup
@@ -49,11 +49,12 @@ class Case:
 
 
 BF16, AUTOCAST = Case(), Case("autocast-bf16")
-CHECKPOINTED = tuple(Case(micro_batch=2, checkpointing=policy) for policy in POLICIES)
+BY_POLICY = tuple(Case(micro_batch=2, checkpointing=policy) for policy in POLICIES)
 
 
-def step_of(case: Case, label: str) -> Callable[[Target], Iterator[Figure]]:
-    """An experiment: the peaks of the second step, and the time of those that follow."""
+def step_of(case: Case, label: str = "") -> Callable[[Target], Iterator[Figure]]:
+    """An experiment: the peaks of the second step, and the time of those that follow, under `label` or the precision."""
+    label = label or case.precision
 
     def run(target: Target) -> Iterator[Figure]:
         before, setup = target.gpu.memory(), case.recorded(target.sizes)
@@ -66,7 +67,7 @@ def step_of(case: Case, label: str) -> Callable[[Target], Iterator[Figure]]:
 
 def policies(target: Target) -> Iterator[Figure]:
     """The bill of checkpointing: what each policy peaks at, and how long its step takes."""
-    for case in CHECKPOINTED:
+    for case in BY_POLICY:
         target.gpu.clear()
         yield from step_of(case, case.checkpointing)(target)
 
@@ -82,5 +83,4 @@ def history(target: Target) -> Iterator[Figure]:
 
     found = target.gpu.history(run)
     allocated, reserved = peak_figures("two steps", setup, kept[0][1])
-    yield allocated
-    yield Figure(reserved.label, reserved.quantity, reserved.unit, setup, reserved.values, history=found)
+    yield from (allocated, replace(reserved, history=found))

@@ -74,7 +74,7 @@ def test_it_runs_and_agrees_with_the_predictions(one):
     assert (len(figures), answered) == FIGURES[one.name]
 
 
-@pytest.mark.parametrize("case", [training.BF16, training.AUTOCAST, *training.CHECKPOINTED])
+@pytest.mark.parametrize("case", [training.BF16, training.AUTOCAST, *training.BY_POLICY])
 def test_what_is_recorded_of_a_step_rebuilds_its_setup(case):
     fields = case.recorded(TOY)
     assert fields.pop("kind") == "train"

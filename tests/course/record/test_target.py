@@ -69,9 +69,10 @@ def test_with_what_it_was_made(cuda, monkeypatch):
 
 def test_the_version_names_the_commit_of_this_repository_only(monkeypatch, tmp_path):
     assert module.workbook_version().startswith("0.1")
-    monkeypatch.setattr(module, "_git", lambda *words: str(module.ROOT) if "--show-toplevel" in words else "1a2b3c4")
+    answer = SimpleNamespace(stdout=f"{module.ROOT}\n1a2b3c4\n")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: answer)
     assert module.workbook_version().endswith(" 1a2b3c4")
-    monkeypatch.setattr(module, "_git", lambda *words: str(tmp_path) if "--show-toplevel" in words else "1a2b3c4")
+    answer.stdout = f"{tmp_path}\n1a2b3c4\n"
     assert " " not in module.workbook_version()
 
 
