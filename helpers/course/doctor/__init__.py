@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from . import machine as machines
@@ -22,6 +21,7 @@ from .report import Judged
 from .verdicts import Problem, troubles, unmet, without_repeats
 
 NOTABLE = ("torch", "transformers", "ipywidgets", "bitsandbytes")
+RESTORE = "see what changed with `git diff --stat`; `git checkout` of that file brings the original back"
 IN_A_CLONE = ("jupyterlab", "nbval")  # nobody needs them without notebooks
 
 
@@ -43,14 +43,9 @@ def doctor(root: Path | None, as_json: bool = False) -> int:
 
 def examine(machine: machines.Machine, known: tuple[Chapter, ...]) -> tuple[Judged, tuple[Problem, ...]]:
     """Each chapter with what is in its way, and everything that is to be fixed, most important first."""
-    judged = tuple((one, _unreadable(one) or unmet(one.needs, machine)) for one in known)
+    judged = tuple(
+        (one, (Problem(one.problem, RESTORE),) if one.problem else unmet(one.needs, machine)) for one in known
+    )
     every = together(one.needs for one in known)
-    broken = [replace(problem, what=f"{one.number} {problem.what}") for one in known for problem in _unreadable(one)]
-    return judged, without_repeats((*unmet(every, machine), *broken, *troubles(every, machine)))
-
-
-def _unreadable(chapter: Chapter) -> tuple[Problem, ...]:
-    if not chapter.problem:
-        return ()
-    do = "see what changed with `git diff --stat`; `git checkout` of that file brings the original back"
-    return (Problem(chapter.problem, do),)
+    unreadable = (Problem(f"{one.number} {one.problem}", RESTORE) for one in known if one.problem)
+    return judged, without_repeats((*unmet(every, machine), *unreadable, *troubles(every, machine)))

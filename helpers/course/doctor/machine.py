@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -142,7 +143,8 @@ def memory_here(system: Path = SYSTEM) -> Memory:
             continue  # version 1 writes "no limit" as a number of nineteen digits
         used_bytes = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
         # What was read from files and not used since counts as used, but is given up when memory runs short.
-        free_bytes = max(0, limit_bytes - used_bytes + _inactive_file(folder))
+        unused = re.search(r"(?m)^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"))
+        free_bytes = max(0, limit_bytes - used_bytes + (int(unused[1]) if unused else 0))
         least = free_bytes if found.free_bytes is None else min(free_bytes, found.free_bytes)
         found = Memory(limit_bytes, least, limited=True)
     return found
@@ -156,30 +158,20 @@ def _control_groups(system: Path) -> Iterator[Path]:
             continue
         top = system / "sys/fs/cgroup" / ("memory" if names else "")
         inner = top / path.strip("/")
-        while True:  # inside a container the path may be the host's; what can be seen is then at the top
-            yield inner
-            if inner == top or top not in inner.parents:
-                break
-            inner = inner.parent
+        # Inside a container the path may be the host's; what can be seen is then at the top.
+        yield from (folder for folder in (inner, *inner.parents) if folder == inner or folder.is_relative_to(top))
 
 
 def _of_the_machine(system: Path) -> Memory:
     if system == SYSTEM:
-        try:
+        with contextlib.suppress(Exception):  # missing or broken: Linux tells it without
             import psutil
 
             found = psutil.virtual_memory()
             return Memory(found.total, found.available)
-        except Exception:  # missing or broken: Linux tells it without
-            pass
     sizes = dict(re.findall(r"(?m)^(MemTotal|MemAvailable):\s+(\d+) kB$", _read(system / "proc/meminfo")))
     total, free = sizes.get("MemTotal"), sizes.get("MemAvailable")
     return Memory(int(total) * 1024 if total else None, int(free) * 1024 if free else None)
-
-
-def _inactive_file(folder: Path) -> int:
-    match = re.search(r"(?m)^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"))
-    return int(match[1]) if match else 0
 
 
 def _number(*paths: Path) -> int | None:

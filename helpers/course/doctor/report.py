@@ -9,7 +9,6 @@ from ...catalog.devices import describe
 from ...catalog.errors import WorkbookError
 from .machine import Machine
 from .needs import Chapter, Needs
-from .nvidia_smi import Gpu
 from .packages import Package, Torch
 from .verdicts import Problem, gib, has_code_for, usable_gpu
 
@@ -21,18 +20,13 @@ Rows = Iterator[tuple[str, str]]  # a name, which may be "", and what is told of
 
 def text(machine: Machine, judged: Judged, fixes: tuple[Problem, ...]) -> str:
     """Everything, in at most some forty lines of plain text."""
-    return "\n".join(
-        [
-            "This machine",
-            *(f"  {name:<13} {value}".rstrip() for name, value in _machine(machine)),
-            "\nPackages",
-            *_packages(machine),
-            "\nChapters",
-            *(_chapters(machine, judged) if machine.in_clone else [NO_CHAPTERS]),
-            "\nTo fix" if fixes else "\nNothing to fix.",
-            *_fixes(fixes),
-        ]
-    )
+    rows = (f"  {name:<13} {value}".rstrip() for name, value in _machine(machine))
+    chapters = _chapters(machine, judged) if machine.in_clone else [NO_CHAPTERS]
+    lines = ["This machine", *rows, "\nPackages", *_packages(machine), "\nChapters", *chapters]
+    lines.append("\nTo fix" if fixes else "\nNothing to fix.")
+    for number, fix in enumerate(fixes, 1):
+        lines += [f"  {number}. {fix.what}", f"     do: {fix.do}"]
+    return "\n".join(lines)
 
 
 def printable(text: str, encoding: str | None) -> str:
@@ -48,10 +42,10 @@ def printable(text: str, encoding: str | None) -> str:
 def as_json(machine: Machine, judged: Judged, fixes: tuple[Problem, ...]) -> dict[str, object]:
     """The same as plain values: sizes in bytes, null for what nobody could tell."""
     chapters = [
-        asdict(chapter) | {"runs": not problems, "in_the_way": [asdict(one) for one in problems]}
+        asdict(chapter) | {"runs": not problems, "in_the_way": list(map(asdict, problems))}
         for chapter, problems in judged
     ]
-    return {"machine": asdict(machine), "chapters": chapters, "fix": [asdict(one) for one in fixes]}
+    return {"machine": asdict(machine), "chapters": chapters, "fix": list(map(asdict, fixes))}
 
 
 def _machine(machine: Machine) -> Rows:
@@ -62,14 +56,10 @@ def _machine(machine: Machine) -> Rows:
     yield "memory", _free_of(machine.memory_free_bytes, machine.memory_bytes, share)
     yield "disk", "unknown" if machine.disk_free_bytes is None else f"{gib(machine.disk_free_bytes)} free"
     yield "Python", f"{machine.python.version}, {machine.environment}"
-    yield from _driver(machine)
-    yield from _gpus(machine)
-
-
-def _driver(machine: Machine) -> Rows:
     if machine.driver and machine.driver.version:
         cuda = f", for CUDA up to {machine.driver.cuda}" if machine.driver.cuda else ""
         yield "driver", f"NVIDIA {machine.driver.version}{cuda}"
+    yield from _gpus(machine)
 
 
 def _gpus(machine: Machine) -> Rows:
@@ -78,7 +68,11 @@ def _gpus(machine: Machine) -> Rows:
     listed = machine.gpus or idle
     for number, gpu in enumerate(listed[:MOST_GPUS]):
         unused = bool(idle) or (machine.torch is not None and not has_code_for(gpu, machine.torch))
-        yield f"GPU {number}", _gpu(gpu) + ("; torch cannot use it" if unused and machine.torch else "")
+        told = [f"{gpu.name}, {_free_of(gpu.free_bytes, gpu.total_bytes)}"]
+        told += [f"compute capability {gpu.capability}"] if gpu.capability else []
+        told += ["in MIG mode"] if gpu.mig else []
+        told += ["torch cannot use it"] if unused and machine.torch else []
+        yield f"GPU {number}", "; ".join(told)
         if number == 0 and gpu.total_bytes:
             yield "", _in_the_catalogue(gpu.name, gpu.total_bytes)
         if gpu.processes:
@@ -88,11 +82,6 @@ def _gpus(machine: Machine) -> Rows:
     if not listed:
         apple = machine.torch is not None and machine.torch.mps
         yield "GPU", f"{'Apple (torch can use it as mps)' if apple else 'none found'}; chapters run on the CPU"
-
-
-def _gpu(gpu: Gpu) -> str:
-    capability = f"; compute capability {gpu.capability}" if gpu.capability else ""
-    return f"{gpu.name}, {_free_of(gpu.free_bytes, gpu.total_bytes)}{capability}{'; in MIG mode' if gpu.mig else ''}"
 
 
 def _in_the_catalogue(name: str, total_bytes: int) -> str:
@@ -134,12 +123,6 @@ def _chapters(machine: Machine, judged: Judged) -> Iterator[str]:
 def _takes(needs: Needs, has_gpu: bool) -> str:
     gpu = "" if needs.gpu == "unused" else "; on the GPU" if has_gpu else "; runs, richer on a GPU"
     return f"up to {gib(needs.memory_bytes)} of memory{gpu}"
-
-
-def _fixes(fixes: tuple[Problem, ...]) -> Iterator[str]:
-    for number, one in enumerate(fixes, 1):
-        yield f"  {number}. {one.what}"
-        yield f"     do: {one.do}"
 
 
 def _free_of(free_bytes: int | None, total_bytes: int | None, whose: str = "") -> str:

@@ -74,16 +74,12 @@ def has_code_for(gpu: Gpu, torch: Torch) -> bool:
     >>> has_code_for(Gpu("V100", capability="7.0"), Torch(architectures=("sm_75", "sm_80")))
     False
     """
-    match = re.fullmatch(r"(\d+)\.(\d+)", gpu.capability)
+    own = [int(part) for part in gpu.capability.split(".") if part]
     built = re.findall(r"\b(sm|compute)_(\d+)(\d)[a-z]?\b", " ".join(torch.architectures))
-    if match is None or torch.hip_build or not built:
+    if not own or torch.hip_build or not built:
         return True  # nothing to compare: torch says that it can
-    major, minor = int(match[1]), int(match[2])
-    return any(
-        (int(of_major) == major and int(of_minor) <= minor)
-        or (kind == "compute" and (int(of_major), int(of_minor)) <= (major, minor))
-        for kind, of_major, of_minor in built
-    )
+    lowest = ((kind, [int(major), int(minor)]) for kind, major, minor in built)
+    return any(version <= own and (kind == "compute" or version[0] == own[0]) for kind, version in lowest)
 
 
 def why_unused(machine: Machine, driver: Driver, torch: Torch) -> Problem:
@@ -101,8 +97,9 @@ def why_unused(machine: Machine, driver: Driver, torch: Torch) -> Problem:
     if gpu.compute_mode == PROHIBITED:
         return Problem(f"{lost}: its compute mode is {PROHIBITED}", "sudo nvidia-smi -c 0")
     told = f"{lost}: {torch.why_not}" if torch.why_not else lost
-    if (do := next((do for pattern, do in SAID if re.search(pattern, torch.why_not)), None)) is not None:
-        return Problem(told, do)
+    for pattern, do in SAID:
+        if re.search(pattern, torch.why_not):
+            return Problem(told, do)
     if is_older(driver.cuda, torch.cuda_build):  # asked last: a driver for 12.2 runs most of what was built for 12.8
         what = f"{lost}: driver {driver.version} supports CUDA {driver.cuda}, this torch needs {torch.cuda_build}"
         return Problem(what, _for_the_driver(machine, driver))
@@ -202,8 +199,7 @@ def _idle_gpu(machine: Machine) -> Iterator[Problem]:
         yield Problem(driver.problem, do)
     if torch is None:
         return
-    unsupported = [gpu for gpu in machine.gpus if not has_code_for(gpu, torch)]
-    for gpu in unsupported[:1]:
+    if gpu := next((gpu for gpu in machine.gpus if not has_code_for(gpu, torch)), None):
         what = f"this torch has no code for the {gpu.name} (compute capability {gpu.capability})"
         yield Problem(what, f"{_again(machine)} chooses a build again; if it does not help, {NO_CUDA} stays on the CPU")
     if driver and driver.gpus and not machine.gpus:

@@ -53,7 +53,7 @@ BY_POLICY = tuple(Case(micro_batch=2, checkpointing=policy) for policy in POLICI
 
 
 def step_of(case: Case, label: str = "") -> Callable[[Target], Iterator[Figure]]:
-    """An experiment: the peaks of the second step, and the time of those that follow, under `label` or the precision."""
+    """An experiment: the peaks of the second step, the time of later ones; labelled by precision, unless told."""
     label = label or case.precision
 
     def run(target: Target) -> Iterator[Figure]:
