@@ -50,10 +50,9 @@ def require_python() -> None:
     other = None if os.environ.get("WORKBOOK_PYTHON_CHOSEN") else another_python()
     if other:
         sys.exit(subprocess.call([other, "-m", "setup_env", *sys.argv[1:]], cwd=ROOT))
+    version = ".".join(map(str, sys.version_info[:3]))
     raise Stop(
-        "{} is Python {}; the workbook needs 3.11, 3.12 or 3.13.".format(
-            sys.executable, ".".join(map(str, sys.version_info[:3]))
-        ),
+        f"{sys.executable} is Python {version}; the workbook needs 3.11, 3.12 or 3.13.",
         "install one (Debian, Ubuntu: apt install python3.12 python3.12-venv; macOS: brew install "
         "python@3.12),\n      then run make again; make lab PYTHON=/path/to/python3.12 chooses one.",
     )

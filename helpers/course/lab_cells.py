@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import re
 import threading
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nbformat import NotebookNode
@@ -76,47 +77,34 @@ def points(cell: NotebookNode) -> float:
 
 def exercises(lab: NotebookNode) -> tuple[Exercise, ...]:
     """The lab's exercises in order. WorkbookError for an answer without a check, or the reverse."""
-    done: list[Exercise] = []
-    title, heading, text, hint = "", "", "", ""
-    answers: list[NotebookNode] = []
-    checks: list[NotebookNode] = []
-
-    def close() -> None:
-        if answers or checks:
-            done.append(_exercise(title, answers, checks, hint))
-            answers.clear()
-            checks.clear()
-
+    found: list[Exercise] = []
+    heading, text = "", ""
     for cell in lab.cells:
         if cell.cell_type == "markdown":
             heading, text = _heading(cell.source) or heading, cell.source
         elif is_answer(cell):
-            if checks:
-                close()
-            title, hint = (title, hint) if answers else (heading, _hint(text))
-            answers.append(cell)
+            if not found or found[-1].checks:
+                found.append(Exercise(heading or grade_id(cell), (), (), _hint(text)))
+            found[-1] = replace(found[-1], answers=(*found[-1].answers, cell))
         elif is_check(cell):
-            checks.append(cell)
-    close()
-    return tuple(done)
+            if not found:
+                raise _alone(cell, "an answer cell before it")
+            found[-1] = replace(found[-1], checks=(*found[-1].checks, cell))
+    if found and not found[-1].checks:
+        raise _alone(found[-1].answers[0], "a check cell after it")
+    return tuple(found)
 
 
 def require_ids(lab: NotebookNode, name: str) -> None:
     """WorkbookError unless every answer and check cell has a grade_id of its own."""
     ids = [grade_id(cell) for cell in lab.cells if is_answer(cell) or is_check(cell)]
     if "" in ids:
-        raise WorkbookError(
-            f"{name}: an answer or check cell has no grade_id",
-            "a grade_id in each one's nbgrader metadata",
-            "add metadata.nbgrader.grade_id to the cell",
-        )
-    repeated = sorted({key for key in ids if ids.count(key) > 1})
-    if repeated:
-        raise WorkbookError(
-            f"{name}: grade_id {repeated[0]!r} is used {ids.count(repeated[0])} times",
-            "a grade_id that is unique in its notebook",
-            "rename all but one of them",
-        )
+        what, do = f"{name}: an answer or check cell has no grade_id", "add metadata.nbgrader.grade_id to the cell"
+        raise WorkbookError(what, "a grade_id in each one's nbgrader metadata", do)
+    for key, count in sorted(Counter(ids).items()):
+        if count > 1:
+            what = f"{name}: grade_id {key!r} is used {count} times"
+            raise WorkbookError(what, "a grade_id that is unique in its notebook", "rename all but one of them")
 
 
 def parse(source: str) -> ast.Module:
@@ -129,15 +117,12 @@ def parse(source: str) -> ast.Module:
         return ast.parse(source)
 
 
-def _exercise(title: str, answers: list[NotebookNode], checks: list[NotebookNode], hint: str) -> Exercise:
-    if not answers or not checks:
-        missing = "a check cell after it" if answers else "an answer cell before it"
-        raise WorkbookError(
-            f"cell {grade_id((answers or checks)[0])!r} stands alone",
-            f"{missing}: an exercise is answer cells, then check cells",
-            "add the missing cell, or remove the nbgrader metadata",
-        )
-    return Exercise(title or grade_id(answers[0]), tuple(answers), tuple(checks), hint)
+def _alone(cell: NotebookNode, missing: str) -> WorkbookError:
+    what, expected = (
+        f"cell {grade_id(cell)!r} stands alone",
+        f"{missing}: an exercise is answer cells, then check cells",
+    )
+    return WorkbookError(what, expected, "add the missing cell, or remove the nbgrader metadata")
 
 
 def _metadata(cell: NotebookNode) -> dict[str, Any]:
@@ -146,8 +131,7 @@ def _metadata(cell: NotebookNode) -> dict[str, Any]:
 
 
 def _heading(source: str) -> str | None:
-    lines = (line for line in source.splitlines() if line.startswith("#"))
-    return next((line.lstrip("#").strip() for line in lines), None)
+    return next((line.lstrip("#").strip() for line in source.splitlines() if line.startswith("#")), None)
 
 
 def _hint(text: str) -> str:

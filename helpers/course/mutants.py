@@ -150,8 +150,7 @@ def _failure(run: CellRun, right: str) -> str:
 
 
 def _mutant(node: Definition, source: str, where: str) -> Mutant:
-    call = node.decorator_list[0]
-    match call:
+    match node.decorator_list[0]:
         case ast.Call(
             func=ast.Name(id="mutant"),
             args=[ast.Constant(value=str(key))],
@@ -159,8 +158,5 @@ def _mutant(node: Definition, source: str, where: str) -> Mutant:
         ):
             lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
             return Mutant(key, feedback, "\n".join(lines), where)
-    raise WorkbookError(
-        f"{where}: not a mutant",
-        '@mutant("grade-id", feedback="a sentence") with two plain strings',
-        "write both as literals: the file is read, not run",
-    )
+    expected = '@mutant("grade-id", feedback="a sentence") with two plain strings'
+    raise WorkbookError(f"{where}: not a mutant", expected, "write both as literals: the file is read, not run")

@@ -30,11 +30,8 @@ def read(path: Path) -> NotebookNode:
         return notebook
     except Exception as error:  # nbformat raises a dozen types on broken files
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise WorkbookError(
-            f"cannot read {path}: {reason}",
-            "a Jupyter notebook (.ipynb, format 4)",
-            "open it in JupyterLab and save it again, or fetch it once more",
-        ) from None
+        expected, do = "a Jupyter notebook (.ipynb, format 4)", "open it in JupyterLab and save it, or fetch it again"
+        raise WorkbookError(f"cannot read {path}: {reason}", expected, do) from None
 
 
 def text(notebook: NotebookNode) -> str:
@@ -82,11 +79,8 @@ def find_all(root: Path, folders: Iterable[str]) -> list[Path]:
 
 def none_there(root: Path, folders: Iterable[str]) -> WorkbookError:
     """The error for a root without a single notebook in `folders`."""
-    return WorkbookError(
-        f"{root} holds no notebooks",
-        f"NN_name.ipynb in {' or '.join(folders)}",
-        "run this in the workbook's top folder",
-    )
+    expected = f"NN_name.ipynb in {' or '.join(folders)}"
+    return WorkbookError(f"{root} holds no notebooks", expected, "run this in the workbook's top folder")
 
 
 def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:

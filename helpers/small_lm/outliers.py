@@ -58,11 +58,8 @@ def _checked(model: LlamaForCausalLM, channels: int | Sequence[int], factor: flo
     except AttributeError:
         readers = []
     if not readers or not all(type(linear) is nn.Linear for linear in readers):
-        raise WorkbookError(
-            f"outliers in a {type(model).__name__}",
-            "a Llama-shaped model of plain linear layers",
-            "plant them before quantizing: plant(load().model)",
-        )
+        what, do = f"outliers in a {type(model).__name__}", "plant them before quantizing: plant(load().model)"
+        raise WorkbookError(what, "a Llama-shaped model of plain linear layers", do)
     require_number("factor", factor, below=math.inf, expected="a positive number", do="pass factor=100")
     return _numbers(channels, readers[0].in_features, seed)
 

@@ -209,11 +209,9 @@ def _own_tokenizer(model: PreTrainedModel, tokenizer: Tokenizer | None) -> Token
     """None where a word is a token."""
     size = model.config.vocab_size
     if tokenizer is None and size != len(TOKEN_ID):
-        raise WorkbookError(
-            f"a model with a vocabulary of {size} tokens",
-            f"the small model's {len(TOKEN_ID)}, or the model's own tokenizer beside it",
-            "pass tokenizer=, the second of what load() returns",
-        )
+        expected = f"the small model's {len(TOKEN_ID)}, or the model's own tokenizer beside it"
+        do = "pass tokenizer=, the second of what load() returns"
+        raise WorkbookError(f"a model with a vocabulary of {size} tokens", expected, do)
     return None if tokenizer is None or tokenizer.get_vocab() == TOKEN_ID else tokenizer
 
 
@@ -233,8 +231,5 @@ def _pieces(document: Document, tokenizer: Tokenizer) -> tuple[list[list[int]], 
 def _check_length(model: PreTrainedModel, tokens: int) -> None:
     most = getattr(model.config, "max_position_embeddings", None) or tokens
     if tokens > most:
-        raise WorkbookError(
-            f"a text of {tokens} tokens",
-            f"at most the model's {most}",
-            "pass documents=held_out_documents(8, words=512), or shorter distances",
-        )
+        do = "pass documents=held_out_documents(8, words=512), or shorter distances"
+        raise WorkbookError(f"a text of {tokens} tokens", f"at most the model's {most}", do)

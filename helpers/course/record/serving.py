@@ -116,11 +116,8 @@ def _bitsandbytes():
     try:
         import bitsandbytes
     except ImportError:
-        raise WorkbookError(
-            "8 and 4 bits are measured with bitsandbytes, which is not installed",
-            "the package bitsandbytes",
-            "pip install --no-deps bitsandbytes",
-        ) from None
+        what, do = "8 and 4 bits are measured with bitsandbytes", "pip install --no-deps bitsandbytes"
+        raise WorkbookError(f"{what}, which is not installed", "the package bitsandbytes", do) from None
     return bitsandbytes
 
 
