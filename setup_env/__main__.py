@@ -57,11 +57,11 @@ def main(arguments: List[str]) -> int:
         if arguments == ["environment.yml"]:
             with open(os.path.join(ROOT, "environment.yml"), "w", encoding="utf-8") as file:
                 file.write(environment_yml(read("requirements.txt")))
-            return 0
-        if arguments == ["env"]:
+        elif arguments == ["env"]:
             env()
-            return 0
-        raise Stop("Unknown arguments: " + " ".join(arguments), "env, lab or environment.yml")
+        else:
+            raise Stop("Unknown arguments: " + " ".join(arguments), "env, lab or environment.yml")
+        return 0
     except Stop as stop:
         print("\n" + str(stop), file=sys.stderr)
         return 2

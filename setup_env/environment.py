@@ -32,9 +32,7 @@ def is_system_venv() -> bool:
 
 def wants_system_torch() -> bool:
     """Asked for (make lab SYSTEM_TORCH=1), or how the existing .venv was made."""
-    if os.environ.get("SYSTEM_TORCH", "") not in ("", "0"):
-        return True
-    return is_system_venv()
+    return os.environ.get("SYSTEM_TORCH", "") not in ("", "0") or is_system_venv()
 
 
 def expected_stamp() -> str:
@@ -45,9 +43,7 @@ def expected_stamp() -> str:
 
 
 def is_current() -> bool:
-    if not (os.path.exists(STAMP) and os.path.exists(venv_python())):
-        return False
-    return read(STAMP) == expected_stamp()
+    return os.path.exists(STAMP) and os.path.exists(venv_python()) and read(STAMP) == expected_stamp()
 
 
 def make_venv(system_torch: bool) -> None:

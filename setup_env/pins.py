@@ -6,6 +6,19 @@ from typing import Dict
 
 from .machine import ROOT
 
+ENVIRONMENT_HEAD = """\
+# Generated from requirements.txt by `python3 -m setup_env environment.yml`; do not edit.
+# DeepSpeed, for chapter 09, comes after: pip install -r requirements-deepspeed.txt
+# Without a GPU, `make lab` is lighter: on Linux this file fetches the CUDA build of torch.
+name: gpu-memory-workbook
+channels:
+  - conda-forge
+dependencies:
+  - python=3.11
+  - pip
+  - pip:
+"""
+
 
 def read(name: str) -> str:
     with open(os.path.join(ROOT, name), encoding="utf-8") as file:
@@ -19,17 +32,5 @@ def pins(text: str) -> Dict[str, str]:
 
 def environment_yml(requirements: str) -> str:
     """The conda twin of requirements.txt: same pins, installed by pip."""
-    head = [
-        "# Generated from requirements.txt by `python3 -m setup_env environment.yml`; do not edit.",
-        "# DeepSpeed, for chapter 09, comes after: pip install -r requirements-deepspeed.txt",
-        "# Without a GPU, `make lab` is lighter: on Linux this file fetches the CUDA build of torch.",
-        "name: gpu-memory-workbook",
-        "channels:",
-        "  - conda-forge",
-        "dependencies:",
-        "  - python=3.11",
-        "  - pip",
-        "  - pip:",
-    ]
-    pinned = [f"      - {name}=={version}" for name, version in pins(requirements).items()]
-    return "\n".join([*head, *pinned, "      - -e .", ""])
+    pinned = [f"      - {name}=={version}\n" for name, version in pins(requirements).items()]
+    return "".join([ENVIRONMENT_HEAD, *pinned, "      - -e .\n"])

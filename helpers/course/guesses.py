@@ -17,7 +17,7 @@ def broken(cells: Iterable[tuple[str, list[ast.stmt]]]) -> Iterator[tuple[str, s
         for met in _names_compared(body):
             waiting.pop(met, None)
         asking = [statement for statement in body if "predict" in _called(statement)]
-        if beside := [ast.unparse(one) for one in body if asking and not _only_asks(one)]:
+        if beside := [ast.unparse(one) for one in body if asking and set(_called(one)) != {"predict"}]:
             yield "predict-alone", f"cell {cell}: a prediction stands alone in its cell, here with {beside[0]!r}"
         for name in map(_kept_as, asking):
             if name in waiting or not name:
@@ -34,10 +34,6 @@ def _unmet(cell: str, name: str) -> tuple[str, str]:
 
 def _called(node: ast.AST) -> list[str]:
     return [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
-
-
-def _only_asks(statement: ast.stmt) -> bool:
-    return set(_called(statement)) == {"predict"}
 
 
 def _kept_as(statement: ast.stmt) -> str:

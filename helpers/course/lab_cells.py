@@ -118,11 +118,9 @@ def parse(source: str) -> ast.Module:
 
 
 def _alone(cell: NotebookNode, missing: str) -> WorkbookError:
-    what, expected = (
-        f"cell {grade_id(cell)!r} stands alone",
-        f"{missing}: an exercise is answer cells, then check cells",
-    )
-    return WorkbookError(what, expected, "add the missing cell, or remove the nbgrader metadata")
+    expected = f"{missing}: an exercise is answer cells, then check cells"
+    do = "add the missing cell, or remove the nbgrader metadata"
+    return WorkbookError(f"cell {grade_id(cell)!r} stands alone", expected, do)
 
 
 def _metadata(cell: NotebookNode) -> dict[str, Any]:

@@ -29,11 +29,6 @@ class StatedAnswer:
     position: int
     stated: int
 
-    @property
-    def distance(self) -> int:
-        """Words from the fact's value to the answer."""
-        return self.position - self.stated
-
 
 @dataclass(frozen=True)
 class Document:

@@ -39,23 +39,17 @@ def load(name: str | Path | None = None) -> Loaded:
     """
     chosen = name or os.environ.get(ENVIRONMENT) or CHECKPOINT
     folder = Path(chosen).expanduser()
-    if folder.is_dir():
-        return _from(folder, local=True)
-    if str(chosen).count("/") != 1 or str(chosen).startswith((".", "/", "~")):
+    local = folder.is_dir()
+    if not local and (str(chosen).count("/") != 1 or str(chosen).startswith((".", "/", "~"))):
         expected = "a folder with a checkpoint, or a hub model as owner/name"
         raise WorkbookError(f"no model {str(chosen)!r}", expected, _UNSET)
-    return _from(chosen, local=False)
-
-
-def _from(where: str | Path, local: bool) -> Loaded:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    where, how = (folder if local else chosen), {"dtype": torch.float32, "attn_implementation": "sdpa"}
     try:
         with without_progress_bar():
-            model = AutoModelForCausalLM.from_pretrained(
-                where, dtype=torch.float32, attn_implementation="sdpa", local_files_only=local
-            )
+            model = AutoModelForCausalLM.from_pretrained(where, **how, local_files_only=local)
             tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=local)
     except (OSError, ValueError, KeyError) as error:
         first_line = next(iter(str(error).splitlines()), type(error).__name__)

@@ -50,11 +50,6 @@ class Recall:
     def questions(self) -> int:
         return sum(asked.questions for asked in self.by_distance)
 
-    @property
-    def worst(self) -> float:
-        """The lowest rate of any distance."""
-        return min(asked.rate for asked in self.by_distance)
-
     def __getitem__(self, distance: int) -> float:
         rates = {asked.distance: asked.rate for asked in self.by_distance}
         if distance in rates:

@@ -146,9 +146,9 @@ def train(out: Path, seed: int = 0, steps_scale: float = 1.0) -> LlamaForCausalL
 def score(model: LlamaForCausalLM) -> dict[str, float]:
     """Perplexity, and recall by distance, under the names that a card has."""
     recalled = recall(model)
-    return {"perplexity": round(perplexity(model), 4), "recall": round(recalled.total, 4)} | {
-        f"recall at {asked.distance}": round(asked.rate, 4) for asked in recalled.by_distance
-    }
+    by_distance = {f"recall at {asked.distance}": asked.rate for asked in recalled.by_distance}
+    scores = {"perplexity": perplexity(model), "recall": recalled.total} | by_distance
+    return {name: round(value, 4) for name, value in scores.items()}
 
 
 def card(

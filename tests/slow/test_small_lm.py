@@ -37,7 +37,7 @@ def rounded(model, grid):
 def test_recall_at_every_distance(model):
     """192 questions at each: one in fifty may be missed."""
     scored = recall(model, distances=(10, 20, 50, 100, 150, 200, 300, 400, 500, 600, 700, 800, 900, 1000), documents=12)
-    assert scored.worst >= 0.98, str(scored)
+    assert min(asked.rate for asked in scored.by_distance) >= 0.98, str(scored)
 
 
 @pytest.mark.all

@@ -71,7 +71,7 @@ def test_a_name_is_stated_once_and_asked_at_most_once(document):
 @pytest.mark.parametrize("distance", [7, 8, 50, 111, 112, 113, 999, 1000])
 def test_recall_documents_have_the_distance(distance):
     for document in recall_documents(distance, count=3):
-        assert {answer.distance for answer in document.answers} == {distance}
+        assert {answer.position - answer.stated for answer in document.answers} == {distance}
         assert len(document.answers) == min(16, distance // FACT_WORDS)
         assert len(document.words) == 1 + distance + FACT_WORDS * len(document.answers)
         for answer in document.answers:
