@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...catalog.errors import unknown_name
 from ...memory.closed_form.breakdown import GIB
 from . import hardware, serving, training
+from .serving import weights_in
 from .target import ExperimentSizes, Figure, Target
 from .training import AUTOCAST, BF16, BY_POLICY, Case, policies, step_of
 
@@ -49,14 +50,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (  # histories first: they want an allocat
     Experiment("01/bandwidth", "bytes per second by working set", _at_least(2), hardware.bandwidth),
     Experiment("01/host-link", "copies, pageable and pinned, each way", _at_least(2), hardware.host_link),
     Experiment("01/roofline", "the roof, and six operators under it", _at_least(2), hardware.roofline),
-    Experiment(
-        "05/nf4-8b",
-        "weights of 8B in NF4, with and without double quantization",
-        _weights("nf4"),
-        serving.weights_in("nf4", "nf4-dq"),
-    ),
-    Experiment("05/int8-8b", "weights of 8B in LLM.int8()", _weights("int8"), serving.weights_in("int8")),
-    Experiment("05/bf16-8b", "weights of 8B in BF16", _weights("bf16"), serving.dense_weights),
+    Experiment("05/nf4-8b", "weights of 8B in NF4, doubly quantized too", _weights("nf4"), weights_in("nf4", "nf4-dq")),
+    Experiment("05/int8-8b", "weights of 8B in LLM.int8()", _weights("int8"), weights_in("int8")),
+    Experiment("05/bf16-8b", "weights of 8B in BF16", _weights("bf16"), weights_in("bf16")),
     Experiment("01/decode-8b", "one token of 8B, in time", _weights("bf16"), serving.decoding),
     Experiment(
         "12/decode-8b",

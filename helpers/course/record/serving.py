@@ -36,31 +36,24 @@ def weights_bytes(sizes: ExperimentSizes, weights: str = "bf16") -> int:
     return budget.weight_bytes(ServeSetup(sizes.serve, weights=weights))
 
 
-def dense_weights(target: Target) -> Iterator[Figure]:
-    """What 16 bits take."""
-    yield from _weights(target, "bf16", lambda: model_of(target))
-
-
 def weights_in(*formats: str) -> Callable[[Target], Iterator[Figure]]:
-    """An experiment: bitsandbytes' layers made one by one, so that no dense copy of the model ever exists."""
+    """An experiment: what the tensors hold, which the count of bytes predicts, and what the blocks under them take.
+
+    bitsandbytes' layers are made one by one, so that no dense copy of the model ever exists.
+    """
 
     def run(target: Target) -> Iterator[Figure]:
         for name in formats:
             target.gpu.clear()
-            yield from _weights(target, name, functools.partial(quantized_model, target, name))
+            before = target.gpu.memory()
+            kept = model_of(target) if name == "bf16" else quantized_model(target, name)
+            after = target.gpu.memory()
+            del kept
+            setup = {"kind": "weights", "model": target.sizes.serve, "weights": name}
+            yield Figure(name, "held", "bytes", setup, (after.requested - before.requested,))
+            yield Figure(name, "allocated", "bytes", setup, (after.allocated - before.allocated,))
 
     return run
-
-
-def _weights(target: Target, name: str, build: Callable[[], nn.Module]) -> Iterator[Figure]:
-    """What the tensors hold, which the count of bytes predicts, and what the blocks take that they lie in."""
-    before = target.gpu.memory()
-    kept = build()
-    after = target.gpu.memory()
-    del kept
-    setup = {"kind": "weights", "model": target.sizes.serve, "weights": name}
-    yield Figure(name, "held", "bytes", setup, (after.requested - before.requested,))
-    yield Figure(name, "allocated", "bytes", setup, (after.allocated - before.allocated,))
 
 
 def quantized_model(target: Target, name: str) -> nn.Module:
