@@ -4,7 +4,7 @@ import platform
 import re
 import subprocess
 import sys
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional
 
 from .machine import GIB, Stop, diagnose, disk_is_full, last_line, require_space, run, say
 from .pins import pins, read
@@ -67,22 +67,16 @@ def torch_attempts(python: str, pin: str, gpu: bool, system: str) -> List[Attemp
     ]
 
 
-def run_all(commands: List[List[str]]) -> Tuple[int, str]:
-    """Exit code and output of the last command, or of the first that fails."""
-    for command in commands:
-        code, output = run(command)
-        if code:
-            break
-    return code, output
-
-
 def install_torch(python: str, gpu: bool) -> None:
     attempts = torch_attempts(python, pins(read("requirements.txt"))["torch"], gpu, platform.system())
     for number, attempt in enumerate(attempts, 1):
         require_space(attempt.need_bytes)
         say(f"2/3 torch ({attempt.label}) ...")
-        code, output = run_all(attempt.commands)
-        if not code:
+        for command in attempt.commands:
+            code, output = run(command)
+            if code:
+                break
+        else:
             return
         if disk_is_full(output):  # the next attempt needs no less
             break

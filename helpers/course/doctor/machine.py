@@ -23,8 +23,8 @@ SYSTEM = Path("/")
 class Memory:
     """Bytes in all and free for new programs; None where the system does not tell. `limited`: by a container."""
 
-    total_bytes: int | None = None
-    free_bytes: int | None = None
+    total_bytes: int | None
+    free_bytes: int | None
     limited: bool = False
 
 
