@@ -24,10 +24,6 @@ class Experiment:
     needs: Needs
     run: Callable[[Target], Iterable[Figure]]
 
-    @property
-    def chapter(self) -> str:
-        return self.name.partition("/")[0]
-
 
 def _at_least(gib: float) -> Needs:
     return lambda sizes: round(gib * GIB)

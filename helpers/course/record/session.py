@@ -68,7 +68,8 @@ def listing(folder: Path, sizes: ExperimentSizes = FULL_SIZE) -> str:
     lines = [f"{'experiment':<22}{'chapter':>8}{'GiB':>7}  {'what':<62}recorded on"]
     for one in chosen():
         where = ", ".join(recording.machine.name for recording in found if recording.of(one.name)) or "–"
-        lines.append(f"{one.name:<22}{one.chapter:>8}{one.needs(sizes) / GIB:>7.1f}  {one.what:<62}{where}")
+        chapter = one.name.partition("/")[0]
+        lines.append(f"{one.name:<22}{chapter:>8}{one.needs(sizes) / GIB:>7.1f}  {one.what:<62}{where}")
     return "\n".join(lines)
 
 
