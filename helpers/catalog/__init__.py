@@ -12,7 +12,8 @@ by `model` for a family that has no closed form in families.
 from .devices import DEVICES, Device, Figure, detect, device
 from .errors import WorkbookError, unknown_name
 from .formats import NUMBER_FORMATS, NumberFormat, number_format
+from .layers import Attention, Layer, Linear, Mla, Mlp
 from .models import MODELS, model
 from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
 from .setup import ServeSetup, TrainSetup
-from .shape import Attention, Layer, Linear, Mla, Mlp, ModelShape
+from .shape import ModelShape

@@ -7,7 +7,8 @@ from typing import Any
 
 from .errors import WorkbookError
 from .families import FAMILIES
-from .shape import Attention, Counted, Layer, Linear, LinearGroup, Mlp, ModelShape
+from .layers import Attention, Layer, Linear, LinearGroup, Mlp
+from .shape import Counted, ModelShape
 
 _CONTEXT = 2  # tokens of the probe that shows what the model caches
 
@@ -33,7 +34,6 @@ def count_on_meta(config: Mapping[str, object], name: str, source: str) -> Model
         tied=head is None or head.weight is embedding.weight,
         layers=tuple(Layer(attention, mlp, 0, ()) for attention in attentions or (unknown,) * count),
         max_positions=getattr(settings, "max_position_embeddings", 0) or 0,
-        learned_positions=0,
         norm="",
         final_norm_parameters=0,
         lm_head_bias=getattr(head, "bias", None) is not None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from .errors import WorkbookError
 
 MOST_LAYERS = 4096
 MOST_UNITS = 2**26  # widths, vocabularies, positions: an order of magnitude above any model
 
-_MISSING = object()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -27,56 +28,52 @@ class ConfigKeys:
     def whole(self, key: str, default: int | None = None, least: int = 1, most: int = MOST_UNITS) -> int:
         """An integer in [least, most]; WorkbookError naming the key otherwise."""
         spelled, value = self._find(key)
-        if value is _MISSING or value is None:
-            if default is None:
-                raise self._error(spelled, "is missing", f"a whole number from {least} up")
+        if value is None and default is not None:
             return default
+        if value is None:
+            raise self._error(spelled, "is missing", f"a whole number from {least} up")
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise self._error(spelled, f"is {value!r}", f"a whole number from {least} to {most:,}")
         return value
 
     def optional_whole(self, key: str, default: int | None) -> int | None:
         """As `whole`, but null is a value of its own: Mistral's `"sliding_window": null` means no window."""
-        _, value = self._find(key)
-        if value is _MISSING:
+        spelled, value = self._find(key)
+        if spelled not in self.values:
             return default
         return None if value is None else self.whole(key)
 
     def flag(self, key: str, default: bool) -> bool:
-        spelled, value = self._find(key)
-        if value is _MISSING or value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self._error(spelled, f"is {value!r}", "true or false")
-        return value
+        return self._typed(key, default, bool, "true or false")
 
     def word(self, key: str, default: str) -> str:
-        spelled, value = self._find(key)
-        if value is _MISSING or value is None:
-            return default
-        if not isinstance(value, str):
-            raise self._error(spelled, f"is {value!r}", "a string")
-        return value
+        return self._typed(key, default, str, "a string")
 
     def per_layer(self, key: str, layers: int) -> tuple[str, ...] | None:
         """One word per layer, or None when the key is absent."""
-        spelled, value = self._find(key)
-        if value is _MISSING or value is None:
-            return None
-        if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-            raise self._error(spelled, f"is {value!r}", "a list of strings")
-        if len(value) != layers:
-            raise self._error(spelled, f"has {len(value)} entries", f"{layers}, one per layer")
-        return tuple(value)
+        words = self._list_of(str, key, "a list of strings")
+        if words is not None:
+            self.require(len(words) == layers, key, f"has {len(words)} entries", f"{layers}, one per layer")
+        return words
 
     def layer_indices(self, key: str) -> frozenset[int]:
         """A list of layer numbers; empty when the key is absent."""
+        return frozenset(self._list_of(int, key, "a list of layer numbers") or ())
+
+    def _typed(self, key: str, default: T, kind: type[T], expected: str) -> T:
         spelled, value = self._find(key)
-        if value is _MISSING or value is None:
-            return frozenset()
-        if not isinstance(value, list | tuple) or not all(type(index) is int for index in value):
-            raise self._error(spelled, f"is {value!r}", "a list of layer numbers")
-        return frozenset(value)
+        if value is not None and not isinstance(value, kind):
+            raise self._error(spelled, f"is {value!r}", expected)
+        return default if value is None else value
+
+    def _list_of(self, kind: type[T], key: str, expected: str) -> tuple[T, ...] | None:
+        """The items, each of `kind` itself: True is no layer number. None when the key is absent."""
+        spelled, value = self._find(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(type(item) is kind for item in value):
+            raise self._error(spelled, f"is {value!r}", expected)
+        return tuple(value)
 
     def require(self, true: bool, key: str, problem: str, expected: str) -> None:
         """WorkbookError about `key`, as the config spells it, unless `true`."""
@@ -84,11 +81,10 @@ class ConfigKeys:
             raise self._error(self._find(key)[0], problem, expected)
 
     def _find(self, key: str) -> tuple[str, object]:
+        """The spelling that is present, else the first; and its value, None where there is none."""
         spellings = key.split("|")
-        for spelling in spellings:
-            if spelling in self.values:
-                return spelling, self.values[spelling]
-        return spellings[0], _MISSING
+        spelled = next((spelling for spelling in spellings if spelling in self.values), spellings[0])
+        return spelled, self.values.get(spelled)
 
     def _error(self, key: str, problem: str, expected: str) -> WorkbookError:
         return WorkbookError(f"{self.name}: {key} {problem}", f"{key}: {expected}", f"correct {key} in the config")

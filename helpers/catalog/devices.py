@@ -43,21 +43,23 @@ class Figure:
     direction: str = ""
 
     def __post_init__(self) -> None:
-        self._require(isinstance(self.unit, str) and bool(self.unit), "unit", "bytes, bytes/s, FLOP/s …")
-        self._require(self.kind in KINDS, "kind", ", ".join(KINDS))
-        self._require(
-            isinstance(self.source, str) and len(self.source.strip()) > 3, "source", "where the figure is from"
+        has_direction = self.unit == "bytes/s"
+        directions = " | ".join(DIRECTIONS) if has_direction else f"nothing: {self.unit} has no direction"
+        parts = (
+            ("unit", _is_text(self.unit), "bytes, bytes/s, FLOP/s …"),
+            ("kind", self.kind in KINDS, ", ".join(KINDS)),
+            ("source", _is_text(self.source) and len(self.source.strip()) > 3, "where the figure is from"),
+            ("date", _is_text(self.date) and _DATE.fullmatch(self.date), "YYYY[-MM[-DD]]"),
+            ("value", self._value_fits(), "major.minor" if self.unit == "version" else "a whole number above 0"),
+            ("direction", self.direction in DIRECTIONS if has_direction else not self.direction, directions),
         )
-        self._require(isinstance(self.date, str) and bool(_DATE.fullmatch(self.date)), "date", "YYYY[-MM[-DD]]")
-        self._require(
-            self._value_fits(), "value", "major.minor" if self.unit == "version" else "a whole number above 0"
-        )
-        wants = self.unit == "bytes/s"
-        self._require(
-            (self.direction in DIRECTIONS) if wants else not self.direction,
-            "direction",
-            " | ".join(DIRECTIONS) if wants else f"nothing: {self.unit} has no direction",
-        )
+        for part, fits, expected in parts:
+            if not fits:
+                raise WorkbookError(
+                    f"a figure has {part}={getattr(self, part)!r} (value {self.value!r} {self.unit!r})",
+                    f"{part}: {expected}",
+                    "look the figure up, and write down where",
+                )
 
     @property
     def number(self) -> int:
@@ -70,14 +72,6 @@ class Figure:
         if isinstance(self.value, str):
             return self.unit in ("type", "class") or (self.unit == "version" and bool(_VERSION.fullmatch(self.value)))
         return type(self.value) is int and self.value > 0 and self.unit != "version"
-
-    def _require(self, true: bool, part: str, expected: str) -> None:
-        if not true:
-            raise WorkbookError(
-                f"a figure has {part}={getattr(self, part)!r} (value {self.value!r} {self.unit!r})",
-                f"{part}: {expected}",
-                "look the figure up, and write down where",
-            )
 
 
 @dataclass(frozen=True)
@@ -138,10 +132,6 @@ class Device:
     def memory_bytes_per_s(self) -> int:
         """Bytes read or written from device memory per second, together."""
         return self._known(self.memory_bandwidth, "memory bandwidth").number
-
-    @property
-    def l2_bytes(self) -> int:
-        return self._known(self.sizes.get("l2"), "L2 size").number
 
     def levels(self) -> tuple[MemoryLevel, ...]:
         """The levels whose size is known, nearest to the arithmetic first; the last is the device's memory.
@@ -236,6 +226,10 @@ def _refuse_others(kind: str, given: Iterable[str], allowed: tuple[str, ...]) ->
     for name in given:
         if name not in allowed:
             raise unknown_name(kind, name, allowed)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _number(figure: Figure | None) -> int | None:

@@ -41,7 +41,14 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str]) -> WorkbookErr
 
 
 def require_whole(
-    name: str, value: object, least: int = 1, most: int | None = None, *, unit: str = "", do: str | None = None
+    name: str,
+    value: object,
+    least: int = 1,
+    most: int | None = None,
+    *,
+    unit: str = "",
+    expected: str = "",
+    do: str = "",
 ) -> int:
     """`value` if it is an int from `least` to `most`, and no bool; else a WorkbookError that calls it `name`.
 
@@ -50,8 +57,8 @@ def require_whole(
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         counted = f"a whole number of {unit}" if unit else "a whole number"
-        reach = "up" if most is None else f"to {most:,}"
-        raise WorkbookError(f"{name} is {value!r}", f"{counted} from {least} {reach}", do or f"pass {name} as an int")
+        reach = f"{counted} from {least} {'up' if most is None else f'to {most:,}'}"
+        raise WorkbookError(f"{name} is {value!r}", expected or reach, do or f"pass {name} as an int, {least} or more")
     return value
 
 

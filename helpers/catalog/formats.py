@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import WorkbookError, unknown_name
+from .errors import WorkbookError, require_whole, unknown_name
 
 # What the tools leave in 16 bits unless told otherwise, by part of the model or name of the layer.
 CHECKPOINTS_KEEP = ("lm_head", "projections")  # GPTQ, AWQ, FP8: only layers inside the decoder layers are quantized
@@ -69,7 +69,7 @@ class NumberFormat:
 
     def packed_bytes(self, values: int) -> int:
         """Bytes of the values alone, rounded up."""
-        _require_count("values", values)
+        require_whole("values", values, 0)
         return _bits_to_bytes(values * self.value_bits)
 
     def scale_bytes(self, values: int, rows: int | None = None) -> int:
@@ -80,9 +80,9 @@ class NumberFormat:
         >>> number_format("nf4-dq").scale_bytes(4096 * 4096)
         266240
         """
-        _require_count("values", values)
+        require_whole("values", values, 0)
         if rows is not None:
-            _require_count("rows", rows)
+            require_whole("rows", rows, 0)
         total = 0
         if self.block_values:
             blocks = self._blocks(values, rows)
@@ -131,14 +131,10 @@ def _bits_to_bytes(bits: int) -> int:
     return _ceil_div(bits, 8)
 
 
-def _require_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise WorkbookError(f"{name} is {value!r}", "a whole number from 0 up", f"pass {name} as an int")
-
-
 _IEEE = "IEEE 754-2019"
 _OCP_FP8 = "OCP 8-bit Floating Point Specification 1.0 (2023)"
 _QLORA = "Dettmers et al., QLoRA, 2023, arXiv:2305.14314"
+_LLM_INT8 = "Dettmers et al., LLM.int8(), 2022, arXiv:2208.07339"
 _GROUPS = "Frantar et al., GPTQ, 2022, arXiv:2210.17323; Lin et al., AWQ, 2023, arXiv:2306.00978"
 _CODES = 16 * 4  # bitsandbytes keeps the 16 levels beside each weight, in FP32
 _NESTED = 256 * 4 + 4  # and with double quantization the 256 levels of the scales, and their mean
@@ -163,73 +159,48 @@ def _grouped(bits: int, group: int) -> NumberFormat:
     )
 
 
+def _bitsandbytes(name: str, bits: int, scale: str, source: str, **fields: int) -> NumberFormat:
+    return NumberFormat(
+        name, bits, scale, source, quantized=True, linears_only=True, keeps=BITSANDBYTES_KEEPS, **fields
+    )
+
+
 def _fp8(name: str) -> NumberFormat:
     """DeepSeek's checkpoints keep an FP32 for each 128 x 128 values instead: 0.02 % more."""
     return NumberFormat(name, 8, "one FP32 per weight", _OCP_FP8, constant_bytes=4, linears_only=True)
 
 
+_TF32 = "none: stored as FP32, rounded to 19 bits inside the tensor core"
+_DOUBLE = "one 8-bit absmax code per 64 values, one FP32 per 256 of those"
+_BLOCKS_OF_CODES = {"block_values": 64, "scale_bits": 8, "superblock_blocks": 256, "superscale_bits": 32}
+_MXFP4 = NumberFormat(
+    "mxfp4",
+    4,
+    "one 8-bit power of two per 32 values",
+    "OCP Microscaling Formats (MX) Specification 1.0 (2023)",
+    block_values=32,
+    scale_bits=8,
+    row_blocks=True,
+    quantized=True,
+    linears_only=True,
+    experts_only=True,
+)
+
 NUMBER_FORMATS: dict[str, NumberFormat] = {
-    f.name: f
-    for f in (
+    number_format.name: number_format
+    for number_format in (
         NumberFormat("fp32", 32, "none", _IEEE),
-        NumberFormat(
-            "tf32",
-            32,
-            "none: stored as FP32, rounded to 19 bits inside the tensor core",
-            "NVIDIA A100 Tensor Core GPU Architecture whitepaper (2020)",
-        ),
+        NumberFormat("tf32", 32, _TF32, "NVIDIA A100 Tensor Core GPU Architecture whitepaper (2020)"),
         NumberFormat("fp16", 16, "none", _IEEE),
         NumberFormat("bf16", 16, "none", "Kalamkar et al., 2019, arXiv:1905.12322"),
         _fp8("fp8-e4m3"),
         _fp8("fp8-e5m2"),
-        NumberFormat(
-            "int8",
-            8,
-            "one FP32 per output row",
-            "Dettmers et al., LLM.int8(), 2022, arXiv:2208.07339",
-            row_bits=32,
-            quantized=True,
-            linears_only=True,
-            keeps=BITSANDBYTES_KEEPS,
+        _bitsandbytes("int8", 8, "one FP32 per output row", _LLM_INT8, row_bits=32),
+        _bitsandbytes(
+            "nf4", 4, "one FP32 absmax per 64 values", _QLORA, block_values=64, scale_bits=32, constant_bytes=_CODES
         ),
-        NumberFormat(
-            "nf4",
-            4,
-            "one FP32 absmax per 64 values",
-            _QLORA,
-            block_values=64,
-            scale_bits=32,
-            constant_bytes=_CODES,
-            quantized=True,
-            linears_only=True,
-            keeps=BITSANDBYTES_KEEPS,
-        ),
-        NumberFormat(
-            "nf4-dq",
-            4,
-            "one 8-bit absmax code per 64 values, one FP32 per 256 of those",
-            _QLORA,
-            block_values=64,
-            scale_bits=8,
-            superblock_blocks=256,
-            superscale_bits=32,
-            constant_bytes=_CODES + _NESTED,
-            quantized=True,
-            linears_only=True,
-            keeps=BITSANDBYTES_KEEPS,
-        ),
+        _bitsandbytes("nf4-dq", 4, _DOUBLE, _QLORA, constant_bytes=_CODES + _NESTED, **_BLOCKS_OF_CODES),
         *(_grouped(bits, group) for bits in (2, 3, 4, 8) for group in (32, 64, 128)),
-        NumberFormat(
-            "mxfp4",
-            4,
-            "one 8-bit power of two per 32 values",
-            "OCP Microscaling Formats (MX) Specification 1.0 (2023)",
-            block_values=32,
-            scale_bits=8,
-            row_blocks=True,
-            quantized=True,
-            linears_only=True,
-            experts_only=True,
-        ),
+        _MXFP4,
     )
 }

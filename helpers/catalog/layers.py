@@ -133,15 +133,9 @@ class Mlp:
     linears: tuple[Linear, ...]
     experts: int = 0
     experts_per_token: int = 0
-    shared_experts: int = 0
     expert_linears: tuple[Linear, ...] = ()
     router_parameters: int = 0
     router_bias: bool = False
-
-    @property
-    def expert_ffn(self) -> int:
-        """Width of one routed expert; 0 in a dense layer."""
-        return self.ffn if self.experts else 0
 
     @property
     def parameters(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .errors import WorkbookError, unknown_name
+from .errors import WorkbookError, require_whole, unknown_name
 
 PER_LAYER = (
     "none",
@@ -53,8 +53,7 @@ def layout(policy: str, layers: int) -> tuple[Segment, ...]:
     >>> [str(segment) for segment in layout("first:2", 4)]
     ['0 full', '1 full', '2 none', '3 none']
     """
-    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
-        raise WorkbookError(f"a chain of {layers!r} layers", "a whole number from 1 up", "pass the model's layers")
+    require_whole("the number of layers", layers, do="pass the model's layers")
     name = str(policy).lower()
     if name in PER_LAYER:
         return tuple(Segment(layer, layer + 1, name) for layer in range(layers))

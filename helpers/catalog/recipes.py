@@ -22,7 +22,6 @@ class Precision:
     grad_bytes: int
     master_bytes: int
     activation_format: str
-    explanation: str
 
     @property
     def optimized_bytes(self) -> int:
@@ -44,7 +43,6 @@ class Optimizer:
     states: int
     peak_copies: int
     peak_tensor_copies: int
-    explanation: str
     block_values: int = 0
     factored: bool = False
 
@@ -70,77 +68,26 @@ class Optimizer:
 
 
 PRECISIONS: dict[str, Precision] = {
-    p.name: p
-    for p in (
-        Precision(
-            "fp32",
-            4,
-            4,
-            0,
-            "fp32",
-            "Everything in FP32: 4 bytes of weight and 4 of gradient, 16 with Adam's two states.",
-        ),
-        Precision(
-            "bf16",
-            2,
-            2,
-            0,
-            "bf16",
-            "The model cast to BF16 and nothing kept in FP32: 4 bytes, 8 with Adam, "
-            "whose small updates may round to nothing.",
-        ),
-        Precision(
-            "autocast-bf16",
-            4,
-            4,
-            0,
-            "bf16",
-            "torch.autocast: weights, gradients and states stay FP32 (16 bytes with Adam); only the matrix "
-            "products and what they save are BF16, plus a BF16 copy of each weight cast on the way.",
-        ),
-        Precision(
-            "megatron-bf16",
-            2,
-            4,
-            4,
-            "bf16",
-            "Megatron-LM: BF16 weights, an FP32 main gradient and an FP32 master copy: 10 bytes, 18 with Adam.",
-        ),
+    recipe.name: recipe
+    for recipe in (
+        Precision("fp32", 4, 4, 0, "fp32"),  # 8 bytes, 16 with Adam's two states
+        Precision("bf16", 2, 2, 0, "bf16"),  # 4 bytes, 8 with Adam, whose small updates may round to nothing
+        # torch.autocast: only the products and what they save are BF16, and a copy of each weight, cast on the way
+        Precision("autocast-bf16", 4, 4, 0, "bf16"),
+        # Megatron-LM: an FP32 main gradient and an FP32 master copy beside the weights: 10 bytes, 18 with Adam
+        Precision("megatron-bf16", 2, 4, 4, "bf16"),
     )
 }
 
-_FOREACH = Optimizer(
-    "adamw-foreach",
-    2,
-    1,
-    0,
-    "PyTorch's default on CUDA: two states in the weights' dtype, and one hidden copy of all parameters "
-    "(the square roots of the second moments) at the peak of step().",
-)
+# PyTorch's default on CUDA; at the peak of step() the square roots of all second moments are a copy of the parameters
+_FOREACH = Optimizer("adamw-foreach", 2, 1, 0)
 
 OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": Optimizer("sgd", 0, 0, 0, "No state at all."),
-    "sgd-momentum": Optimizer("sgd-momentum", 1, 0, 0, "One momentum buffer in the weights' dtype."),
+    "sgd": Optimizer("sgd", 0, 0, 0),
+    "sgd-momentum": Optimizer("sgd-momentum", 1, 0, 0),
     "adamw": _FOREACH,
     "adamw-foreach": _FOREACH,
-    "adamw-fused": Optimizer(
-        "adamw-fused", 2, 0, 0, "AdamW(fused=True): the same two states, updated in one kernel without a copy."
-    ),
-    "adamw-8bit": Optimizer(
-        "adamw-8bit",
-        2,
-        0,
-        0,
-        "bitsandbytes AdamW8bit: one byte per state and an FP32 scale per 256 values; "
-        "tensors under 4096 values keep FP32 states.",
-        block_values=256,
-    ),
-    "adafactor": Optimizer(
-        "adafactor",
-        1,
-        0,
-        1,
-        "torch.optim.Adafactor: a matrix's second moment as a row and a column; a vector keeps its whole.",
-        factored=True,
-    ),
+    "adamw-fused": Optimizer("adamw-fused", 2, 0, 0),  # AdamW(fused=True): one kernel updates without a copy
+    "adamw-8bit": Optimizer("adamw-8bit", 2, 0, 0, block_values=256),  # bitsandbytes: an FP32 scale per 256 values
+    "adafactor": Optimizer("adafactor", 1, 0, 1, factored=True),  # torch.optim's; a vector keeps its whole state
 }

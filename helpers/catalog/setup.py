@@ -5,31 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .errors import WorkbookError, unknown_name
+from .errors import WorkbookError, require_whole, unknown_name
 from .formats import NUMBER_FORMATS
+from .layers import LINEAR_PARTS
 from .models import model as resolve_model
 from .policies import Segment, layout
 from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
-from .shape import LINEAR_PARTS, ModelShape
-
-__all__ = [
-    "ATTENTIONS",
-    "KV_FORMATS",
-    "OFFLOADS",
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "WEIGHT_FORMATS",
-    "Optimizer",
-    "Precision",
-    "ServeSetup",
-    "TrainSetup",
-]
+from .shape import ModelShape
 
 ATTENTIONS = ("eager", "sdpa")
 OFFLOADS = ("none", "cpu", "nvme")  # DeepSpeed's names of `offload_optimizer` and `offload_param` devices
 WEIGHT_FORMATS = tuple(NUMBER_FORMATS)
 KV_FORMATS = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
 
+ZERO_STAGES = "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and gradients), 3 (and parameters)"
 MAX_COUNT = 2**20
 MAX_TOKENS = 2**24
 
@@ -78,14 +67,19 @@ class TrainSetup:
         _set(self, "optimizer", OPTIMIZERS[_known("optimizer", self.optimizer, OPTIMIZERS)].name)
         _set(self, "attention", _known("attention", self.attention, ATTENTIONS))
         _set(self, "checkpointing", str(self.checkpointing).lower())
-        _whole("micro_batch", self.micro_batch, 1, MAX_COUNT)
-        _whole("sequence", self.sequence, 1, MAX_TOKENS)
-        _whole("ranks", self.ranks, 1, MAX_COUNT)
-        _check_zero(self.zero)
+        require_whole("micro_batch", self.micro_batch, most=MAX_COUNT)
+        require_whole("sequence", self.sequence, most=MAX_TOKENS)
+        require_whole("ranks", self.ranks, most=MAX_COUNT)
+        require_whole("zero", self.zero, 0, 3, expected=ZERO_STAGES, do="pass zero=3 for what FSDP calls full sharding")
         _check_offload(self, "offload_optimizer", 1, "optimizer states are sharded from stage 1 on")
         _check_offload(self, "offload_parameters", 3, "parameters are sharded at stage 3 only")
         _check_positions("sequence", self.sequence, self.model)
         layout(self.checkpointing, len(self.model.layers))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch."""
+        return self.micro_batch * self.sequence
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -133,8 +127,8 @@ class ServeSetup:
     def __post_init__(self) -> None:
         _set(self, "weights", _known("weight format", self.weights, WEIGHT_FORMATS))
         _set(self, "kv", _known("KV cache format", self.kv, KV_FORMATS))
-        _whole("users", self.users, 1, MAX_COUNT)
-        _whole("context", self.context, 1, MAX_TOKENS)
+        require_whole("users", self.users, most=MAX_COUNT)
+        require_whole("context", self.context, most=MAX_TOKENS)
         _check_positions("context", self.context, self.model)
         _set(self, "skipped", _skipped(self.skipped, self.model))
 
@@ -156,22 +150,6 @@ def _skipped(names: Iterable[str] | None, model: ModelShape) -> tuple[str, ...] 
     known = dict.fromkeys((*LINEAR_PARTS, *(group.linear.name for group in model.linears())))
     given = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
     return tuple(_known("linear layers to skip", name, known) for name in given)
-
-
-def _whole(name: str, value: object, least: int, most: int) -> None:
-    """Refuse what is not an int in range; True is an int to Python, and never a count."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        expected = f"a whole number from {least} to {most:,}"
-        raise WorkbookError(f"{name} is {value!r}", expected, f"pass {name}={least} or more, as an int")
-
-
-def _check_zero(stage: object) -> None:
-    if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage <= 3:
-        raise WorkbookError(
-            f"zero is {stage!r}",
-            "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and gradients), 3 (and parameters)",
-            "pass zero=3 for what FSDP calls full sharding",
-        )
 
 
 def _check_offload(setup: TrainSetup, name: str, stage: int, reason: str) -> None:

@@ -7,20 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .errors import WorkbookError
-from .layers import LINEAR_PARTS, Attention, Layer, Linear, LinearGroup, Mla, Mlp, TensorShape
-
-__all__ = [
-    "LINEAR_PARTS",
-    "Attention",
-    "Counted",
-    "Layer",
-    "Linear",
-    "LinearGroup",
-    "Mla",
-    "Mlp",
-    "ModelShape",
-    "TensorShape",
-]
+from .layers import Layer, Linear, LinearGroup, TensorShape
 
 
 @dataclass(frozen=True)
@@ -49,11 +36,11 @@ class ModelShape:
     tied: bool
     layers: tuple[Layer, ...]
     max_positions: int
-    learned_positions: int
-    norm: str
     final_norm_parameters: int
-    lm_head_bias: bool
     source: str
+    learned_positions: int = 0
+    norm: str = "rmsnorm"
+    lm_head_bias: bool = False
     embedding_width: int = 0
     projections: tuple[Linear, ...] = ()
     counted: Counted | None = None
@@ -107,27 +94,21 @@ class ModelShape:
         return tuple(LinearGroup(one.part, one.linear, one.count * times) for one, times in groups.items())
 
     @property
-    def quantizable_parameters(self) -> int:
-        """Weights of the linear layers inside the decoder layers, routed experts among them."""
-        return sum(group.weights for group in self._inside_layers())
-
-    @property
-    def quantizable_rows(self) -> int:
-        """Output rows of those layers: one scale each in int8."""
-        return sum(group.count * group.linear.outputs for group in self._inside_layers())
-
-    @property
     def active_parameters(self) -> int:
         """Parameters that one token uses; equal to `parameters` in a dense model."""
-        self._require_closed_form("how many parameters a token uses")
+        if self.counted:
+            raise WorkbookError(
+                f"how many parameters a token uses is not known for the family {self.family!r}",
+                "a family with a closed form in helpers.catalog.families",
+                "read it on the model card",
+            )
         mlps = [layer.mlp for layer in self.layers]
         return self.parameters - sum(mlp.parameters - mlp.active_parameters for mlp in mlps)
 
     @property
     def is_dense_decoder(self) -> bool:
         """True when every layer is plain attention and one MLP, of a family with a closed form here."""
-        plain = all(not layer.mlp.experts and not layer.attention.mla for layer in self.layers)
-        return plain and self.counted is None
+        return self.counted is None and not any(layer.mlp.experts or layer.attention.mla for layer in self.layers)
 
     @property
     def heads(self) -> int:
@@ -173,7 +154,12 @@ class ModelShape:
 
         Llama-2-70B at 2048 tokens: 80 layers x 2 x 8 x 128 x 2048 = 335,544,320; in BF16 640 MiB.
         """
-        self._require_kv()
+        if self.counted and not self.counted.kv_known:
+            raise WorkbookError(
+                f"the KV cache of the family {self.family!r} is not one K and one V per layer",
+                "a model whose Transformers cache holds keys and values for each layer",
+                "measure it on the model, or use a family with a closed form in helpers.catalog.families",
+            )
         return sum(layer.attention.kv_values(context) for layer in self.layers)
 
     def kv_values_per_token_at(self, context: int) -> int:
@@ -182,22 +168,3 @@ class ModelShape:
         A layer with a window of w grows up to and with its w-th token, and adds nothing from w + 1 on.
         """
         return self.kv_values(context) - self.kv_values(context - 1)
-
-    def _inside_layers(self) -> Iterator[LinearGroup]:
-        return (group for group in self.linears() if group.part not in ("projections", "lm_head"))
-
-    def _require_closed_form(self, wanted: str) -> None:
-        if self.counted:
-            raise WorkbookError(
-                f"{wanted} is not known for the family {self.family!r}",
-                "a family with a closed form in helpers.catalog.families",
-                "read it on the model card",
-            )
-
-    def _require_kv(self) -> None:
-        if self.counted and not self.counted.kv_known:
-            raise WorkbookError(
-                f"the KV cache of the family {self.family!r} is not one K and one V per layer",
-                "a model whose Transformers cache holds keys and values for each layer",
-                "measure it on the model, or use a family with a closed form in helpers.catalog.families",
-            )

@@ -136,7 +136,7 @@ def test_private_memories_are_a_whole_number_of_kib_per_unit(name):
     each = {level: entry.sizes[level].value / entry.units.value / 2**10 for level in ("registers", "l1")}
     assert each["registers"] == (512 if name == "mi300x-192gb" else 256)
     assert each["l1"] in (32, 96, 128, 192, 256)
-    assert entry.l2_bytes % 2**19 == 0
+    assert entry.sizes["l2"].number % 2**19 == 0
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,9 @@ def test_what_is_not_known_is_an_error_that_says_so():
     stranger = describe("NVIDIA A10G", 23_800_000_000)
     for ask in (
         lambda: stranger.memory_bytes_per_s,
-        lambda: stranger.l2_bytes,
         lambda: stranger.flops_per_s("fp16"),
         lambda: stranger.link_bytes_per_s("pcie"),
         lambda: device("m4-max").flops_per_s("fp16"),
-        lambda: device("m2-ultra").l2_bytes,
     ):
         with pytest.raises(WorkbookError, match="not in the catalogue"):
             ask()

@@ -39,7 +39,7 @@ def mistral(keys: ConfigKeys, source: str) -> ModelShape:
     attention = grouped_attention(keys, hidden, heads, kv_default=8, window=window)
     mlp = gated_mlp(hidden, keys.whole("intermediate_size", 14336), keys)
     layers = [prenorm_layer(attention, mlp, hidden)] * count
-    return assemble(keys, source, "mistral", hidden, layers, vocab=32000, positions_default=4096 * 32)
+    return assemble(keys, source, "mistral", hidden, layers, vocab=32000, positions=4096 * 32)
 
 
 def phi3(keys: ConfigKeys, source: str) -> ModelShape:
@@ -50,7 +50,7 @@ def phi3(keys: ConfigKeys, source: str) -> ModelShape:
     fused = (Linear("gate_up_proj", hidden, 2 * ffn), Linear("down_proj", ffn, hidden))
     mlp = Mlp(ffn, True, keys.word("hidden_act", "silu"), fused)
     layers = [prenorm_layer(attention, mlp, hidden)] * count
-    return assemble(keys, source, "phi3", hidden, layers, vocab=32064, positions_default=4096)
+    return assemble(keys, source, "phi3", hidden, layers, vocab=32064, positions=4096)
 
 
 def qwen2(keys: ConfigKeys, source: str) -> ModelShape:
@@ -61,7 +61,7 @@ def qwen2(keys: ConfigKeys, source: str) -> ModelShape:
         prenorm_layer(grouped_attention(keys, hidden, heads, kv_default=32, qkv_bias=True, window=window), mlp, hidden)
         for window in qwen_windows(keys, count)
     ]
-    return assemble(keys, source, "qwen2", hidden, layers, vocab=151936, positions_default=32768)
+    return assemble(keys, source, "qwen2", hidden, layers, vocab=151936, positions=32768)
 
 
 def qwen3(keys: ConfigKeys, source: str) -> ModelShape:
@@ -69,25 +69,14 @@ def qwen3(keys: ConfigKeys, source: str) -> ModelShape:
     hidden, count, heads = sizes(keys)
     mlp = gated_mlp(hidden, keys.whole("intermediate_size", 22016), keys)
     bias = keys.flag("attention_bias", False)
-    layers = [
-        prenorm_layer(
-            grouped_attention(
-                keys,
-                hidden,
-                heads,
-                kv_default=32,
-                head_dim=128,
-                qkv_bias=bias,
-                out_bias=bias,
-                qk_norm=True,
-                window=window,
-            ),
-            mlp,
-            hidden,
+    attentions = (
+        grouped_attention(
+            keys, hidden, heads, kv_default=32, head_dim=128, qkv_bias=bias, out_bias=bias, qk_norm=True, window=window
         )
         for window in qwen_windows(keys, count)
-    ]
-    return assemble(keys, source, "qwen3", hidden, layers, vocab=151936, positions_default=32768)
+    )
+    layers = [prenorm_layer(attention, mlp, hidden) for attention in attentions]
+    return assemble(keys, source, "qwen3", hidden, layers, vocab=151936, positions=32768)
 
 
 def gemma2(keys: ConfigKeys, source: str) -> ModelShape:
@@ -95,7 +84,7 @@ def gemma2(keys: ConfigKeys, source: str) -> ModelShape:
     hidden, count, heads = sizes(keys)
     kinds = keys.per_layer("layer_types", count) or [FULL if i % 2 else WINDOW for i in range(count)]
     layers = _gemma_layers(keys, hidden, heads, kinds, qk_norm=False)
-    return assemble(keys, source, "gemma2", hidden, layers, vocab=256000, tied=True, positions_default=8192)
+    return assemble(keys, source, "gemma2", hidden, layers, vocab=256000, tied=True, positions=8192)
 
 
 def gemma3_text(keys: ConfigKeys, source: str) -> ModelShape:
@@ -113,7 +102,7 @@ def gemma3_text(keys: ConfigKeys, source: str) -> ModelShape:
     every = keys.whole("sliding_window_pattern", 6)
     kinds = keys.per_layer("layer_types", count) or [WINDOW if (i + 1) % every else FULL for i in range(count)]
     layers = _gemma_layers(keys, hidden, heads, kinds, qk_norm=True)
-    return assemble(keys, source, "gemma3_text", hidden, layers, vocab=262208, tied=True, positions_default=131072)
+    return assemble(keys, source, "gemma3_text", hidden, layers, vocab=262208, tied=True, positions=131072)
 
 
 def _gemma_layers(keys: ConfigKeys, hidden: int, heads: int, kinds: Sequence[str], *, qk_norm: bool) -> list[Layer]:

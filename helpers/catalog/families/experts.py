@@ -25,7 +25,7 @@ def mixtral(keys: ConfigKeys, source: str) -> ModelShape:
     attention = grouped_attention(keys, hidden, heads, kv_default=8, window=window)
     mlp = expert_mlp(keys, hidden, keys.whole("intermediate_size", 14336), "num_local_experts|num_experts", 8, 2)
     layers = [prenorm_layer(attention, mlp, hidden)] * count
-    return assemble(keys, source, "mixtral", hidden, layers, vocab=32000, positions_default=4096 * 32)
+    return assemble(keys, source, "mixtral", hidden, layers, vocab=32000, positions=4096 * 32)
 
 
 def qwen3_moe(keys: ConfigKeys, source: str) -> ModelShape:
@@ -44,7 +44,7 @@ def qwen3_moe(keys: ConfigKeys, source: str) -> ModelShape:
     )
     mlps = [sparse if sparse and i not in only_dense and (i + 1) % step == 0 else dense for i in range(count)]
     layers = [prenorm_layer(attention, mlp, hidden) for mlp in mlps]
-    return assemble(keys, source, "qwen3_moe", hidden, layers, vocab=151936, positions_default=32768)
+    return assemble(keys, source, "qwen3_moe", hidden, layers, vocab=151936, positions=32768)
 
 
 def deepseek_v3(keys: ConfigKeys, source: str) -> ModelShape:
@@ -68,7 +68,7 @@ def deepseek_v3(keys: ConfigKeys, source: str) -> ModelShape:
     )
     first = keys.whole("first_k_dense_replace", 3, least=0)
     layers = [prenorm_layer(attention, dense if i < first else sparse, hidden) for i in range(count)]
-    return assemble(keys, source, "deepseek_v3", hidden, layers, vocab=129280, positions_default=4096)
+    return assemble(keys, source, "deepseek_v3", hidden, layers, vocab=129280, positions=4096)
 
 
 def gpt_oss(keys: ConfigKeys, source: str) -> ModelShape:
@@ -92,4 +92,4 @@ def gpt_oss(keys: ConfigKeys, source: str) -> ModelShape:
         )
         for each in windows_of(keys, kinds, window)
     ]
-    return assemble(keys, source, "gpt_oss", hidden, layers, vocab=201088, positions_default=131072)
+    return assemble(keys, source, "gpt_oss", hidden, layers, vocab=201088, positions=131072)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..config import ConfigKeys
 from ..layers import Attention, Layer, Linear, Mlp
 from ..parts import assemble, derived_head_dim, sizes
@@ -18,33 +20,16 @@ def gpt2(keys: ConfigKeys, source: str) -> ModelShape:
         "false: half of an encoder-decoder is not a decoder model",
     )
     ffn = keys.whole("n_inner", 4 * hidden)
-    attention = Attention(
-        heads,
-        heads,
-        derived_head_dim(keys, hidden, heads),
-        (Linear("c_attn", hidden, 3 * hidden, True), Linear("c_proj", hidden, hidden, True)),
-    )
-    mlp = Mlp(
-        ffn,
-        False,
-        keys.word("activation_function", "gelu_new"),
-        (Linear("c_fc", hidden, ffn, True), Linear("c_proj", ffn, hidden, True)),
-    )
+    head_dim, activation = derived_head_dim(keys, hidden, heads), keys.word("activation_function", "gelu_new")
+    projections = (Linear("c_attn", hidden, 3 * hidden, True), Linear("c_proj", hidden, hidden, True))
+    attention = Attention(heads, heads, head_dim, projections)
+    mlp = Mlp(ffn, False, activation, (Linear("c_fc", hidden, ffn, True), Linear("c_proj", ffn, hidden, True)))
     layers = [Layer(attention, mlp, 2, (hidden,) * 4)] * count
-    positions = keys.whole("n_positions|max_position_embeddings", 1024)
-    return assemble(
-        keys,
-        source,
-        "gpt2",
-        hidden,
-        layers,
-        vocab=50257,
-        tied=True,
-        positions=positions,
-        learned=positions,
-        norm="layernorm",
-        final_norm=2 * hidden,
+    positions_key = "n_positions|max_position_embeddings"
+    shape = assemble(
+        keys, source, "gpt2", hidden, layers, vocab=50257, tied=True, positions=1024, positions_key=positions_key
     )
+    return replace(shape, learned_positions=shape.max_positions, norm="layernorm", final_norm_parameters=2 * hidden)
 
 
 def opt(keys: ConfigKeys, source: str) -> ModelShape:
@@ -52,35 +37,20 @@ def opt(keys: ConfigKeys, source: str) -> ModelShape:
     hidden, count, heads = sizes(keys)
     bias, affine = keys.flag("enable_bias", True), keys.flag("layer_norm_elementwise_affine", True)
     ffn, width = keys.whole("ffn_dim", 3072), keys.whole("word_embed_proj_dim", hidden)
-    attention = Attention(
-        heads,
-        heads,
-        derived_head_dim(keys, hidden, heads),
-        tuple(Linear(n, hidden, hidden, bias) for n in ("q_proj", "k_proj", "v_proj", "out_proj")),
-    )
-    mlp = Mlp(
-        ffn,
-        False,
-        keys.word("activation_function", "relu"),
-        (Linear("fc1", hidden, ffn, bias), Linear("fc2", ffn, hidden, bias)),
-    )
+    head_dim, activation = derived_head_dim(keys, hidden, heads), keys.word("activation_function", "relu")
+    linears = tuple(Linear(name, hidden, hidden, bias) for name in ("q_proj", "k_proj", "v_proj", "out_proj"))
+    attention = Attention(heads, heads, head_dim, linears)
+    mlp = Mlp(ffn, False, activation, (Linear("fc1", hidden, ffn, bias), Linear("fc2", ffn, hidden, bias)))
     layers = [Layer(attention, mlp, 2, (hidden,) * 4 if affine else ())] * count
     # Post-norm models (OPT-350m) have no norm after the last layer, nor do some old fine-tunes.
     last = keys.flag("do_layer_norm_before", True) and not keys.flag("_remove_final_layer_norm", False)
     projections = (Linear("project_in", width, hidden), Linear("project_out", hidden, width)) if width != hidden else ()
-    positions = keys.whole("max_position_embeddings", 2048)
-    return assemble(
-        keys,
-        source,
-        "opt",
-        hidden,
-        layers,
-        vocab=50272,
-        tied=True,
-        positions=positions,
-        learned=positions + 2,
+    shape = assemble(keys, source, "opt", hidden, layers, vocab=50272, tied=True)
+    return replace(
+        shape,
+        learned_positions=shape.max_positions + 2,
         norm="layernorm",
-        final_norm=2 * hidden if last and affine else 0,
-        width=width,
+        final_norm_parameters=2 * hidden if last and affine else 0,
+        embedding_width=width,
         projections=projections,
     )

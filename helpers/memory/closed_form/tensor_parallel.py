@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.formats import number_format
-from ...catalog.layers import Attention
+from ...catalog.layers import Attention, LinearGroup
 from ...catalog.setup import ServeSetup
-from ...catalog.shape import LinearGroup, ModelShape
+from ...catalog.shape import ModelShape
 from . import budget
 from .weights import KEPT, layer_bytes, weight_bytes
 

@@ -6,8 +6,8 @@ Summed layer by layer, since blocks end with their layer: so the sum is, to the 
 from __future__ import annotations
 
 from ...catalog.formats import NumberFormat, number_format
+from ...catalog.layers import Linear, LinearGroup
 from ...catalog.setup import ServeSetup
-from ...catalog.shape import Linear, LinearGroup
 from .breakdown import Breakdown
 
 KEPT = "bf16"  # or FP16, which is the same to memory
