@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .errors import WorkbookError, require_whole, unknown_name
 
@@ -159,7 +160,7 @@ def _grouped(bits: int, group: int) -> NumberFormat:
     )
 
 
-def _bitsandbytes(name: str, bits: int, scale: str, source: str, **fields: int) -> NumberFormat:
+def _bitsandbytes(name: str, bits: int, scale: str, source: str, **fields: Any) -> NumberFormat:
     return NumberFormat(
         name, bits, scale, source, quantized=True, linears_only=True, keeps=BITSANDBYTES_KEEPS, **fields
     )

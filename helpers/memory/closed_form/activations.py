@@ -186,7 +186,7 @@ class Written:
 
 def written_by_layer(setup: TrainSetup, layer: Layer) -> Written:
     """Llama-2-7B, 2048 tokens in BF16: 166.00 MiB of matmuls, 16.25 MiB of attention."""
-    tokens, e, attention = _tokens(setup), Widths.of(setup).compute, layer.attention
+    tokens, e, attention = setup.tokens, Widths.of(setup).compute, layer.attention
     linears = [rounded(e * tokens * linear.outputs) for linear in attention.linears + layer.mlp.linears]
     output = rounded(e * tokens * attention.heads * attention.head_dim)
     if setup.attention == "sdpa":
@@ -207,16 +207,12 @@ def mlp_internals(setup: TrainSetup, layer: Layer) -> int:
 
 def boundary_bytes(setup: TrainSetup) -> int:
     """The input of one layer, which checkpointing keeps: N x h values of the residual stream."""
-    return rounded(_tokens(setup) * setup.model.hidden * Widths.of(setup).residual)
+    return rounded(setup.tokens * setup.model.hidden * Widths.of(setup).residual)
 
 
 def shares_boundary(setup: TrainSetup) -> bool:
     """True when the norm saves the layer's input itself; a BF16 residual is saved as an FP32 copy beside it."""
     return setup.model.norm == "layernorm" or Widths.of(setup).residual == 4
-
-
-def _tokens(setup: TrainSetup) -> int:
-    return setup.micro_batch * setup.sequence
 
 
 def _norm(setup: TrainSetup, owner: Owner, readers: int) -> list[Saved]:
@@ -226,9 +222,9 @@ def _norm(setup: TrainSetup, owner: Owner, readers: int) -> list[Saved]:
     well. An output that only joins the residual stream has no reader. Under autocast every linear layer that reads the
     FP32 output makes, and saves, a BF16 copy of its own.
     """
-    width, values = Widths.of(setup), _tokens(setup) * setup.model.hidden
+    width, values = Widths.of(setup), setup.tokens * setup.model.hidden
     output = readers * rounded(2 * values) if width.autocast else min(readers, 1) * rounded(values * width.residual)
-    statistic = rounded(4 * _tokens(setup))
+    statistic = rounded(4 * setup.tokens)
     if setup.model.norm == "layernorm":
         return [
             Saved(owner, Role.INPUT, rounded(values * width.residual)),
@@ -253,7 +249,7 @@ def _output_norms(setup: TrainSetup, layer: Layer) -> list[Saved]:
 
 def _qk_norm(setup: TrainSetup, layer: Layer) -> list[Saved]:
     """Qwen3's RMSNorm on q and k: an FP32 copy, its statistic and the normalised value of each head."""
-    attention, tokens, e = layer.attention, _tokens(setup), Widths.of(setup).compute
+    attention, tokens, e = layer.attention, setup.tokens, Widths.of(setup).compute
     if not attention.qk_norm:
         return []
     heads = (attention.heads, attention.kv_heads)
@@ -266,7 +262,7 @@ def _qk_norm(setup: TrainSetup, layer: Layer) -> list[Saved]:
 
 def _attention(setup: TrainSetup, layer: Layer) -> list[Saved]:
     """q, k, v, the output, and either SDPA's log-sum-exp (N x heads) or eager's probabilities (heads x T x T)."""
-    attention, tokens, e = layer.attention, _tokens(setup), Widths.of(setup).compute
+    attention, tokens, e = layer.attention, setup.tokens, Widths.of(setup).compute
     q = rounded(e * tokens * attention.heads * attention.head_dim)
     if setup.attention == "sdpa":
         kv = rounded(e * tokens * attention.kv_heads * attention.head_dim)
@@ -288,7 +284,7 @@ def capped_logits_bytes(setup: TrainSetup) -> int:
     """Gemma-2's tanh of the logits, kept from the loss to its backward; 0 for other models."""
     if setup.model.family != "gemma2" or not setup.model.config.get("final_logit_softcapping", 30.0):
         return 0
-    return rounded(_tokens(setup) * setup.model.vocab * Widths.of(setup).compute)
+    return rounded(setup.tokens * setup.model.vocab * Widths.of(setup).compute)
 
 
 def softmax_bytes(setup: TrainSetup) -> int:
@@ -309,7 +305,7 @@ def _mlp(setup: TrainSetup, layer: Layer) -> list[Saved]:
         role, tensors = Role.GELU_NEW, 8 if width.autocast else 5
     else:
         role, tensors = Role.GELU, 2
-    return [Saved(Owner.MLP, role, tensors * rounded(_tokens(setup) * mlp.ffn * width.compute))]
+    return [Saved(Owner.MLP, role, tensors * rounded(setup.tokens * mlp.ffn * width.compute))]
 
 
 def _weight_copies(setup: TrainSetup, layer: Layer) -> list[Saved]:

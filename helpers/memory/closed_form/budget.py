@@ -18,20 +18,7 @@ from . import activations
 from .breakdown import Breakdown, Moment, Moments, Part
 from .recompute import StepFlops, runs_products_again, step_flops
 from .sharded import moments_of
-from .weights import KEPT, layer_bytes, weight_bytes, weight_parts
-
-__all__ = [
-    "ServeBudget",
-    "StepFlops",
-    "TrainBudget",
-    "decode_bytes",
-    "extra_flops",
-    "serve",
-    "step_flops",
-    "train",
-    "weight_bytes",
-    "weight_parts",
-]
+from .weights import KEPT, layer_bytes, weight_bytes
 
 
 @dataclass(frozen=True)
@@ -92,25 +79,16 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     if card and cuda:
         _require_fused_attention(setup, cuda, card)
     step = moments_of(setup, _workspace_bytes(setup, cuda) if cuda else 0)
-    return TrainBudget(
-        setup,
-        (
-            step.end_of_forward(),
-            step.backward_of_loss(),
-            step.backward_of_lm_head(),
-            step.backward_of_final_norm(),
-            *(step.backward_of_layer(at) for at in step.candidate_peak_layers()),
-            step.backward_of_embedding(),
-            step.optimizer_step(),
-        ),
-        step.saved_bytes(),
-        step.stored_bytes,
+    moments = (
+        step.end_of_forward(),
+        step.backward_of_loss(),
+        step.backward_of_lm_head(),
+        step.backward_of_final_norm(),
+        *(step.backward_of_layer(at) for at in step.candidate_peak_layers()),
+        step.backward_of_embedding(),
+        step.optimizer_step(),
     )
-
-
-def extra_flops(setup: TrainSetup) -> int:
-    """FLOPs that the checkpointing of `setup` runs again. Llama-2-7B, "full", 2048 tokens: 22.8 TFLOP."""
-    return step_flops(setup).recomputed
+    return TrainBudget(setup, moments, step.saved_bytes(), step.stored_bytes)
 
 
 def _require_fused_attention(setup: TrainSetup, cuda: Cuda, card: Device) -> None:
@@ -140,7 +118,7 @@ def _workspace_bytes(setup: TrainSetup, cuda: Cuda) -> int:
 def serve(setup: ServeSetup) -> ServeBudget:
     """Predict a serving replica: weights in their format, and K and V for `users` sequences of `context` tokens.
 
-    A format with scales covers linear layers only (`ServeSetup.skipped`); `weight_parts` tells what the bytes are.
+    A format with scales covers linear layers only (`ServeSetup.skipped`); `weights.weight_parts` tells them apart.
     Llama-3-8B in BF16: 14.96 GiB of weights. Qwen3-30B-A3B, one user, 262,144 tokens: 24.0 GiB of KV.
     """
     model, kv = setup.model, number_format(setup.kv)

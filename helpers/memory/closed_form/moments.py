@@ -21,33 +21,18 @@ def tensors_bytes(shapes: Shapes, bytes_per_value: int) -> int:
     return sum(count * rounded(prod(shape) * bytes_per_value) for shape, count in Counter(shapes).items())
 
 
-class Shares:
-    """What one rank holds of a step's quantities: all of it in DDP, from a stage of ZeRO on its shard, rounded up.
+SHARDED_FROM = {Part.PARAMETERS: 3, Part.GRADIENTS: 2, Part.OPTIMIZER: 1}  # by ZeRO's stages
 
-    What is offloaded is not on the GPU: 0. (`TrainSetup` admits an offload only where the stage shards that part.)
+
+def rank_share(setup: TrainSetup, part: Part, size_bytes: int) -> int:
+    """What one rank holds on its GPU of so many bytes of `part`: all in DDP, a shard, rounded up, where it is sharded.
+
+    What is offloaded is not there: 0. (`TrainSetup` admits an offload only where the stage shards that part.)
     """
-
-    def __init__(self, setup: TrainSetup) -> None:
-        self.stage, self.ranks = setup.zero, setup.ranks
-        self.parameters_leave = setup.offload_parameters != "none"
-        self.optimizer_leaves = setup.offload_optimizer != "none"
-
-    def shard(self, size_bytes: int) -> int:
-        return -(-size_bytes // self.ranks)
-
-    def parameters(self, size_bytes: int) -> int:
-        return self._held(size_bytes, 3, self.parameters_leave)
-
-    def gradients(self, size_bytes: int) -> int:
-        return self._held(size_bytes, 2, self.optimizer_leaves)
-
-    def optimizer(self, size_bytes: int) -> int:
-        return self._held(size_bytes, 1, self.optimizer_leaves)
-
-    def _held(self, size_bytes: int, sharded_from: int, leaves: bool) -> int:
-        if self.stage < sharded_from:
-            return size_bytes
-        return 0 if leaves else self.shard(size_bytes)
+    if setup.zero < SHARDED_FROM[part]:
+        return size_bytes
+    tier = setup.offload_parameters if part is Part.PARAMETERS else setup.offload_optimizer
+    return -(-size_bytes // setup.ranks) if tier == "none" else 0
 
 
 class StepMoments:
@@ -55,12 +40,15 @@ class StepMoments:
 
     def __init__(self, setup: TrainSetup, cublas_bytes: int) -> None:
         self.setup, self.model, self.cublas = setup, setup.model, cublas_bytes
-        self.shares = Shares(setup)
         self.width = activations.Widths.of(setup)
         self.recipe, self.rule = setup.precision_recipe, setup.optimizer_rule
-        self.tokens = setup.micro_batch * setup.sequence
-        self.hidden_values = self.tokens * self.model.hidden
-        self.logit_values = self.tokens * self.model.vocab
+        hidden_values, logit_values = setup.tokens * self.model.hidden, setup.tokens * self.model.vocab
+        self.hidden, self.hidden_fp32 = rounded(hidden_values * self.width.compute), rounded(4 * hidden_values)
+        self.residual = rounded(hidden_values * self.width.residual)
+        self.logits, self.logits_fp32 = rounded(logit_values * self.width.compute), rounded(4 * logit_values)
+        self.capped_logits = activations.capped_logits_bytes(setup)
+        self.targets = rounded(8 * setup.tokens)  # the shifted labels, int64, kept by the loss
+        self.head = [(self.model.vocab, self.model.hidden)]
         self.kept = SavedActivations(setup)
         self.stored_bytes = self.kept.stored_bytes()
         self.outside = activations.outside_tensors(setup)
@@ -68,8 +56,9 @@ class StepMoments:
         self.tensors = Counter(self.model.tensors())
         shapes = {layer: list(layer.tensors(self.model.hidden)) for layer in set(self.model.layers)}
         self.layer_tensors = [shapes[layer] for layer in self.model.layers]
-        self.parameter_bytes = self.shares.parameters(tensors_bytes(self.tensors, self.recipe.weight_bytes))
-        self.optimizer_bytes = self.shares.optimizer(self._states_and_master())
+        weight_bytes = tensors_bytes(self.tensors, self.recipe.weight_bytes)
+        self.parameter_bytes = rank_share(setup, Part.PARAMETERS, weight_bytes)
+        self.optimizer_bytes = rank_share(setup, Part.OPTIMIZER, self._states_and_master())
 
     # --- constants of the step -------------------------------------------------------------------------------------
 
@@ -83,7 +72,12 @@ class StepMoments:
     def _gradients(self, shapes: Shapes) -> int:
         if self.setup.precision == "megatron-bf16":  # the FP32 main gradients are one buffer that is never freed
             shapes = self.tensors
-        return self.shares.gradients(tensors_bytes(shapes, self.recipe.grad_bytes))
+        return rank_share(self.setup, Part.GRADIENTS, tensors_bytes(shapes, self.recipe.grad_bytes))
+
+    def _made_above(self, at: int) -> list[tuple[int, ...]]:
+        """Tensors whose gradients exist before the backward of layer `at`: the head, the norm, the later layers."""
+        later = [shape for shapes in self.layer_tensors[at + 1 :] for shape in shapes]
+        return [*self.head, (self.model.hidden,), *later]
 
     def _rotary_tables(self) -> int:
         """What is kept outside the layers until the backward of the first of them."""
@@ -110,61 +104,49 @@ class StepMoments:
         }
         return Moment(at, Breakdown({part: size for part, size in sizes.items() if size}), layer)
 
-    def _targets(self) -> int:
-        return rounded(8 * self.tokens)  # the shifted labels, int64, kept by the loss
-
     def saved_bytes(self) -> int:
         """Alive when the forward has returned: what layers and loss keep, the ids that they hold, three scalars.
 
         A checkpoint around attention holds the position ids; learned positions are looked up, and keep both ids.
         """
-        ids = rounded(8 * self.tokens) if self.model.learned_positions else 0
+        ids = rounded(8 * self.setup.tokens) if self.model.learned_positions else 0
         positions = rounded(8 * self.setup.sequence) if ids or self.kept.holds_arguments else 0
-        loss = rounded(4 * self.logit_values) + activations.capped_logits_bytes(self.setup) + self._targets()
+        loss = self.logits_fp32 + self.capped_logits + self.targets
         return self.stored_bytes + self.outside_bytes + loss + ids + positions + SCALARS * BLOCK_BYTES
 
     def end_of_forward(self) -> Moment:
         """The loss is being computed: logits, their FP32 copy, and the log-softmax that the backward needs."""
-        upcast = 0 if self.width.compute == 4 else rounded(4 * self.logit_values)
-        logits = rounded(self.width.compute * self.logit_values) + upcast + rounded(4 * self.logit_values)
-        logits += activations.capped_logits_bytes(self.setup)
+        upcast = 0 if self.width.compute == 4 else self.logits_fp32
+        logits = self.logits + upcast + self.logits_fp32 + self.capped_logits
         saved = self.stored_bytes + self.outside_bytes
-        copies = 0
         if self.width.autocast:  # its cache lives until its block is left; the last hidden state is the caller's
-            copies = self.kept.unsaved_copies() + rounded(4 * self.hidden_values)
-        return self._moment(Point.END_OF_FORWARD, (), saved + copies, logits + self._targets())
+            saved += self.kept.unsaved_copies() + self.hidden_fp32
+        return self._moment(Point.END_OF_FORWARD, (), saved, logits + self.targets)
 
     def backward_of_loss(self) -> Moment:
         """Three FP32 tensors of N x vocab: the saved log-softmax, its gradient, and the gradient of the logits."""
-        saved = self.stored_bytes + self.outside_bytes
-        logits = 3 * rounded(4 * self.logit_values) + activations.capped_logits_bytes(self.setup)
-        return self._moment(Point.LOSS, (), saved, logits + self._targets())
+        logits = 3 * self.logits_fp32 + self.capped_logits + self.targets
+        return self._moment(Point.LOSS, (), self.stored_bytes + self.outside_bytes, logits)
 
     def backward_of_lm_head(self) -> Moment:
         """The gradients of the logits, of the head's weight and of the hidden states.
 
         Under autocast the weight's gradient is BF16 first; its FP32 twin is made when the logits are gone.
         """
-        saved = self.stored_bytes
-        logits = rounded(self.width.compute * self.logit_values)
-        hidden = rounded(self.width.compute * self.hidden_values)
-        product = saved + self.outside_bytes
+        saved = self.stored_bytes + self.outside_bytes
         if not self.width.autocast:
-            return self._moment(Point.LM_HEAD, self._head_tensors(), product, logits, hidden)
-        copy = tensors_bytes(self._head_tensors(), 2)
-        during = self._moment(Point.LM_HEAD, (), product, logits, copy + hidden)
-        left = saved + self._before_final_norm(Role.OUTPUT)
-        after = self._moment(Point.LM_HEAD, self._head_tensors(), left, 0, copy + hidden)
+            return self._moment(Point.LM_HEAD, self.head, saved, self.logits, self.hidden)
+        made = tensors_bytes(self.head, 2) + self.hidden
+        during = self._moment(Point.LM_HEAD, (), saved, self.logits, made)
+        left = self.stored_bytes + self._before_final_norm(Role.OUTPUT)
+        after = self._moment(Point.LM_HEAD, self.head, left, 0, made)
         return max(during, after, key=lambda moment: moment.total)
 
     def backward_of_final_norm(self) -> Moment:
         """RMSNorm written out in Python makes five FP32 tensors of N x h; the fused LayerNorm two gradients."""
         saved = self.stored_bytes + self._before_final_norm(Role.OUTPUT, Role.NORMALISED)
-        if self.model.norm == "layernorm":
-            temporaries = 2 * rounded(self.hidden_values * self.width.residual)
-        else:
-            temporaries = 5 * rounded(4 * self.hidden_values)
-        return self._moment(Point.FINAL_NORM, self._head_tensors(), saved, 0, temporaries)
+        temporaries = 2 * self.residual if self.model.norm == "layernorm" else 5 * self.hidden_fp32
+        return self._moment(Point.FINAL_NORM, self.head, saved, 0, temporaries)
 
     def candidate_peak_layers(self) -> list[int]:
         """Layers at which the backward can be highest, in its order.
@@ -188,17 +170,15 @@ class StepMoments:
     def backward_of_layer(self, at: int) -> Moment:
         """The widest point of one layer's backward: in its MLP, or in eager attention between two score matrices."""
         layer, saved = self.model.layers[at], self.kept.tensors[at]
-        later = [shape for shapes in self.layer_tensors[at + 1 :] for shape in shapes]
-        gradients = [*self._head_tensors(), (self.model.hidden,), *later]
+        gradients = self._made_above(at)
         live = self.kept.live_bytes(at) + self._rotary_tables()
-        in_mlp = self._in_mlp(layer)
+        freed, temporaries = self._in_mlp(layer)
         output_norm = [one for one in saved if one.owner is Owner.MLP_OUTPUT_NORM]
-        spots = [
-            (live - in_mlp[0] - total_bytes(output_norm), in_mlp[1], [*gradients, *layer.mlp.linears[-1].tensors()])
-        ]
-        if output_norm:
+        left = live - freed - total_bytes(output_norm)
+        spots = [(left, temporaries, [*gradients, *layer.mlp.linears[-1].tensors()])]
+        if output_norm:  # five FP32 tensors of N x h, as in the final norm, with all that the layer saved still there
             normalised = total_bytes(one for one in output_norm if one.role is Role.NORMALISED)
-            spots.append((live - normalised, self._in_output_norm(), gradients))
+            spots.append((live - normalised, 5 * self.hidden_fp32 + self.residual, gradients))
         if self.setup.attention == "eager":
             freed, temporaries = self._in_eager_attention(layer, saved)
             done = (*layer.mlp.linears, layer.attention.linears[-1])
@@ -214,28 +194,24 @@ class StepMoments:
         SwiGLU: the product is gone, its gradient and those of its two factors are new. ReLU still holds its output,
         which its own backward reads, and has two gradients. Beside them lives the gradient of the residual stream.
         """
-        wide = rounded(self.tokens * layer.mlp.ffn * self.width.compute)
+        wide = rounded(self.setup.tokens * layer.mlp.ffn * self.width.compute)
         relu = layer.mlp.activation == "relu"
         copy = rounded(2 * layer.mlp.linears[-1].weights) if self.width.autocast else 0
         freed, gradients = copy + (0 if relu else wide), 2 if relu else 3
         if layer.mlp.activation == "gelu_new" and self.width.autocast:  # pow and what follows it are FP32 on CUDA
             gradients *= 2
-        return freed, gradients * wide + rounded(self.hidden_values * self.width.residual)
-
-    def _in_output_norm(self) -> int:
-        """Five FP32 tensors of N x h, as in the final norm, with all of the layer's saved tensors still there."""
-        return 5 * rounded(4 * self.hidden_values) + rounded(self.hidden_values * self.width.residual)
+        return freed, gradients * wide + self.residual
 
     def _in_eager_attention(self, layer: Layer, saved: Iterable[Saved]) -> tuple[int, int]:
         """(freed, temporary) bytes inside the softmax's backward: its gradient and its result, B x heads x T x T."""
-        one = rounded(self.width.compute * self.tokens * layer.attention.heads * layer.attention.head_dim)
+        one = rounded(self.width.compute * self.setup.tokens * layer.attention.heads * layer.attention.head_dim)
         scores = self.setup.micro_batch * layer.attention.heads * self.setup.sequence**2
         freed = one + total_bytes(tensor for tensor in saved if _precedes_softmax(tensor))
         if self.width.autocast:
             done = (*layer.mlp.linears, layer.attention.linears[-1])
             freed += sum(rounded(2 * linear.weights) for linear in done)
         matrices = 2 * rounded(scores * activations.softmax_bytes(self.setup))
-        return freed, matrices + one + rounded(self.hidden_values * self.width.residual)
+        return freed, matrices + one + self.residual
 
     def backward_of_embedding(self) -> Moment:
         """Every gradient exists, and that of the hidden states, until the embedding's own is made.
@@ -243,8 +219,8 @@ class StepMoments:
         Tied weights then hold three of vocab x hidden: the head's, the embedding's, their sum. Under autocast two: the
         head's is a cast, no view, and autograd adds the embedding's to it in place.
         """
-        table = tensors_bytes(self._head_tensors(), self.recipe.grad_bytes) if self.model.tied else 0
-        workspace = table + rounded(self.hidden_values * self.width.residual)
+        table = tensors_bytes(self.head, self.recipe.grad_bytes) if self.model.tied else 0
+        workspace = table + self.residual
         if not self.width.autocast:
             workspace = max(workspace, 2 * table)
         return self._moment(Point.EMBEDDING, self.tensors, 0, 0, workspace)
@@ -257,10 +233,8 @@ class StepMoments:
         """What the optimizer makes while it steps: copies of all that it updates, or of the largest tensor."""
         width = self.recipe.optimized_bytes
         largest = self.rule.peak_tensor_copies * max(prod(shape) for shape in self.tensors) * width
-        return self.shares.optimizer(self.rule.peak_copies * tensors_bytes(self.tensors, width) + largest)
-
-    def _head_tensors(self) -> list[tuple[int, ...]]:
-        return [(self.model.vocab, self.model.hidden)]
+        copies = self.rule.peak_copies * tensors_bytes(self.tensors, width) + largest
+        return rank_share(self.setup, Part.OPTIMIZER, copies)
 
 
 def _precedes_softmax(saved: Saved) -> bool:

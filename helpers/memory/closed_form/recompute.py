@@ -48,7 +48,7 @@ class SavedActivations:
         self.boundary = activations.boundary_bytes(setup)
         self._shared = self.boundary if activations.shares_boundary(setup) else 0
         self._segments = setup.segments
-        self._values = setup.micro_batch * setup.sequence * setup.model.hidden
+        self._values = setup.tokens * setup.model.hidden
         self._fp32_input = rounded(4 * self._values) if activations.Widths.of(setup).autocast else 0
 
     @property
@@ -86,11 +86,11 @@ class SavedActivations:
         if how == "none":
             return self.layer_bytes[segment.start]
         if how == "module:attention":
-            dropped = self._dropped(layer.attention, activations.attention_internals(self.setup, layer))
-            return self.layer_bytes[segment.start] - dropped
+            internals = activations.attention_internals(self.setup, layer)
+            return self.layer_bytes[segment.start] - self._dropped(layer.attention, internals)
         if how == "module:mlp":
-            dropped = self._dropped(layer.mlp, activations.mlp_internals(self.setup, layer))
-            return self.layer_bytes[segment.start] - dropped
+            internals = activations.mlp_internals(self.setup, layer)
+            return self.layer_bytes[segment.start] - self._dropped(layer.mlp, internals)
         if how == "offload:inputs":
             return 0
         return self.boundary + selected_bytes(self.setup, layer, how)
@@ -133,17 +133,16 @@ class SavedActivations:
         """
         if not self._fp32_input:
             return internals
-        weights = sum(rounded(2 * linear.weights) for linear in part.linears)
         casts = (len(part.linears) - 1) * rounded(2 * self._values)
-        return internals + weights + casts - self._fp32_input
+        return internals + _bf16_copies(part) + casts - self._fp32_input
 
     def _copies_unsaved(self, segment: Segment) -> int:
         copies = 0
         for layer in self.layers[segment.start : segment.stop]:
             if segment.how not in ("none", "module:mlp"):
-                copies += sum(rounded(2 * linear.weights) for linear in layer.attention.linears)
+                copies += _bf16_copies(layer.attention)
             if segment.how not in ("none", "module:attention"):
-                copies += sum(rounded(2 * linear.weights) for linear in layer.mlp.linears)
+                copies += _bf16_copies(layer.mlp)
         return copies
 
     def _masks(self, layers: int) -> int:
@@ -154,14 +153,16 @@ class SavedActivations:
         if self.setup.attention == "sdpa" or not self.holds_arguments:
             return 0
         windows = {layer.attention.window for layer in self.layers[:layers]}
-        tokens, sequence = self.setup.micro_batch * self.setup.sequence, self.setup.sequence
-        return len(windows) * rounded(tokens * sequence * activations.Widths.of(self.setup).residual)
+        scores = self.setup.tokens * self.setup.sequence
+        return len(windows) * rounded(scores * activations.Widths.of(self.setup).residual)
+
+
+def _bf16_copies(part: Attention | Mlp) -> int:
+    return sum(rounded(2 * linear.weights) for linear in part.linears)
 
 
 def selected_bytes(setup: TrainSetup, layer: Layer, how: str) -> int:
     """The outputs that a selective policy keeps of one layer, besides its input; 0 for the other policies."""
-    if how not in (*KEEPS_MATMULS, *KEEPS_ATTENTION):
-        return 0
     written = activations.written_by_layer(setup, layer)
     return (how in KEEPS_MATMULS) * written.matmuls + (how in KEEPS_ATTENTION) * written.attention
 
@@ -209,7 +210,7 @@ def step_flops(setup: TrainSetup) -> StepFlops:
     Llama-2-7B, 2048 tokens, "full": 29.3 TFLOP forward, 22.8 of them again: a step costs 1.26 times as much, not 1.33.
     """
     activations.require_closed_form(setup)
-    each, tokens = {layer: LayerFlops.of(setup, layer) for layer in set(setup.model.layers)}, _tokens(setup)
+    each, tokens = {layer: LayerFlops.of(setup, layer) for layer in set(setup.model.layers)}, setup.tokens
     layers = [each[layer] for layer in setup.model.layers]
     head = work.matmul(tokens, setup.model.vocab, setup.model.embedding_width).flops
     head += sum(_product(tokens, projection) for projection in setup.model.projections)
@@ -232,7 +233,7 @@ class LayerFlops:
 
     @classmethod
     def of(cls, setup: TrainSetup, layer: Layer) -> LayerFlops:
-        tokens, attention = _tokens(setup), layer.attention
+        tokens, attention = setup.tokens, layer.attention
         kernel = work.attention(
             setup.sequence, setup.sequence, attention.heads, attention.head_dim, batch=setup.micro_batch
         )
@@ -269,10 +270,6 @@ class LayerFlops:
             "module:attention": self.attention_products + self.kernel,
             "module:mlp": self.mlp_products,
         }[how]
-
-
-def _tokens(setup: TrainSetup) -> int:
-    return setup.micro_batch * setup.sequence
 
 
 def _product(tokens: int, linear: Linear) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...catalog.setup import TrainSetup
 from . import zero
 from .breakdown import PARTS, Breakdown, Moment, Part, Point, rounded
-from .moments import StepMoments, tensors_bytes
+from .moments import StepMoments, rank_share, tensors_bytes
 
 
 def moments_of(setup: TrainSetup, cublas_bytes: int) -> StepMoments:
@@ -33,10 +33,10 @@ class ShardedMoments(StepMoments):
         self.alone = len(groups) == 1
         self.root = rounded(root * recipe.weight_bytes) if setup.zero == 3 else 0
         self.layer = rounded(max(layers) * recipe.weight_bytes) if setup.zero == 3 else 0
-        table = tensors_bytes(self._head_tensors(), recipe.grad_bytes)
+        table = tensors_bytes(self.head, recipe.grad_bytes)
         # At stage 3 it waits for the rest of the root; a tied one waits in autograd for the embedding's. No shard yet.
         waits = setup.zero == 3 or (setup.zero == 2 and setup.model.tied)
-        counted = 0 if setup.precision == "megatron-bf16" else self._gradients(self._head_tensors())
+        counted = 0 if setup.precision == "megatron-bf16" else self._gradients(self.head)
         self.waiting = table - counted if waits else 0
 
     def end_of_forward(self) -> Moment:
@@ -50,7 +50,7 @@ class ShardedMoments(StepMoments):
         made = super().backward_of_lm_head()
         if self.setup.zero < 2:
             return made
-        whole = tensors_bytes(self._head_tensors(), self.recipe.grad_bytes)
+        whole = tensors_bytes(self.head, self.recipe.grad_bytes)
         during = more(made, parameters=self.root, gradients=whole)
         if self.waiting:
             return during
@@ -70,27 +70,22 @@ class ShardedMoments(StepMoments):
             last = at == len(self.model.layers) - 1 and not self.waiting
             flying = 0 if self.alone else max(self.bucket, self.first_bucket if last else 0)
             return more(inside, gradients=self.waiting, workspace=self.bucket + flying)
-        weights = 2 * self.layer
-        inside = more(inside, parameters=self.root, gradients=self.waiting, workspace=weights + self.bucket)
-        behind = more(
-            self._behind(at), parameters=self.root, gradients=self.waiting, workspace=weights + 2 * self.bucket
-        )
+        whole = {"parameters": self.root, "gradients": self.waiting}
+        inside = more(inside, **whole, workspace=2 * self.layer + self.bucket)
+        behind = more(self._behind(at), **whole, workspace=2 * self.layer + 2 * self.bucket)
         return max(inside, behind, key=lambda moment: moment.total)
 
     def _behind(self, at: int) -> Moment:
         """When a layer's last gradient is there: what it saved is gone, its gradients are not yet divided."""
         kept = self.kept.live_bytes(at) + self._rotary_tables() - self.kept.layer_bytes[at]
-        later = [shape for shapes in self.layer_tensors[at + 1 :] for shape in shapes]
-        shapes = [*self._head_tensors(), (self.model.hidden,), *later]
-        hidden = rounded(self.hidden_values * self.width.residual)
-        return self._moment(Point.LAYER, shapes, max(0, kept), 0, hidden, at)
+        return self._moment(Point.LAYER, self._made_above(at), max(0, kept), 0, self.residual, at)
 
     def backward_of_embedding(self) -> Moment:
         """The last bucket, or the root unit: its gradients and the flat that they are copied into, and no shard yet."""
         made = super().backward_of_embedding()
         if self.setup.zero < 2:
             return made
-        shard = self.shares.gradients(self.last_bucket)
+        shard = rank_share(self.setup, Part.GRADIENTS, self.last_bucket)
         beside = self.last_bucket if self.model.tied else self.last_bucket + max(self.last_bucket, self.bucket)
         return more(made, parameters=self.root, gradients=-shard, workspace=beside)
 
@@ -101,7 +96,7 @@ class ShardedMoments(StepMoments):
             return stepping
         reducing = more(stepping, workspace=self._highest_flat() - self._copies())
         whole = stepping.parts[Part.GRADIENTS]
-        stepping = more(stepping, gradients=self.shares.optimizer(whole) - whole)
+        stepping = more(stepping, gradients=rank_share(self.setup, Part.OPTIMIZER, whole) - whole)
         return max(reducing, stepping, key=lambda moment: moment.total)
 
     def _highest_flat(self) -> int:
@@ -110,7 +105,7 @@ class ShardedMoments(StepMoments):
         for values in zero.buckets(self.setup):
             flat = rounded(values * self.recipe.grad_bytes)
             highest = max(highest, flat - freed)
-            freed += flat - self.shares.shard(flat)
+            freed += flat - zero.Flat(flat, self.setup.ranks).shard
         return highest
 
 

@@ -30,8 +30,7 @@ class Work:
     written_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("flops", "read_bytes", "written_bytes"):
-            require_whole(name, getattr(self, name), least=0)
+        _require_whole(0, flops=self.flops, read_bytes=self.read_bytes, written_bytes=self.written_bytes)
         require_whole("bytes, read and written together,", self.bytes)
 
     @property
@@ -66,13 +65,8 @@ class Roof:
 
     def __post_init__(self) -> None:
         for part in ("flops_per_s", "bytes_per_s"):
-            require_number(
-                f"{part} of the roof",
-                getattr(self, part),
-                below=1e24,
-                expected="a rate above zero, per second",
-                do="3.35 TB/s is 3.35e12",
-            )
+            rate, expected, do = getattr(self, part), "a rate above zero, per second", "3.35 TB/s is 3.35e12"
+            require_number(f"{part} of the roof", rate, below=1e24, expected=expected, do=do)
 
     @classmethod
     def of(cls, gpu: str | Device, format_name: str) -> Roof:
@@ -108,8 +102,7 @@ def pointwise(values: int, format_name: str = "fp32", inputs: int = 1, flops_per
 
     Adding two FP32 tensors of a million: 8 MB read, 4 MB written, a million FLOPs.
     """
-    require_whole("values", values)
-    require_whole("inputs", inputs)
+    _require_whole(values=values, inputs=inputs)
     size = _stored(values, format_name)
     return Work(flops_per_value * values, inputs * size, size)
 
@@ -120,16 +113,14 @@ def layernorm(rows: int, width: int, format_name: str = "fp32") -> Work:
     8 FLOPs a value by convention: mean and variance (4), subtract, divide, scale, shift. Weight and bias are read too;
     so are mean and 1/std written, which training keeps: 2 values a row.
     """
-    require_whole("rows", rows)
-    require_whole("width", width)
+    _require_whole(rows=rows, width=width)
     read, written = rows * width + 2 * width, rows * width + 2 * rows
     return Work(8 * rows * width, _stored(read, format_name), _stored(written, format_name))
 
 
 def softmax(rows: int, width: int, format_name: str = "fp32") -> Work:
     """Softmax over rows of `width`, fused. 5 FLOPs a value by convention: max, subtract, exp, sum, divide."""
-    require_whole("rows", rows)
-    require_whole("width", width)
+    _require_whole(rows=rows, width=width)
     return pointwise(rows * width, format_name, flops_per_value=5)
 
 
@@ -139,8 +130,7 @@ def matmul(m: int, n: int, k: int, format_name: str = "bf16", out_format: str | 
     A linear layer is m = tokens, k = inputs, n = outputs; m = 1 is one decode step, a GEMV, whose bytes are the
     weight's. 4096 cubed in BF16: 137 GFLOP and 101 MB, 1365 FLOPs a byte.
     """
-    for name, value in (("m", m), ("n", n), ("k", k)):
-        require_whole(name, value)
+    _require_whole(m=m, n=n, k=k)
     read_bytes = _stored(m * k, format_name) + _stored(k * n, format_name)
     return Work(2 * m * n * k, read_bytes, _stored(m * n, out_format or format_name))
 
@@ -161,9 +151,7 @@ def attention(
     One query over 8192 tokens with Llama-3-8B's heads (32, 8 of K and V, width 128): 134 MFLOP, 33.6 MB.
     """
     shared = heads if kv_heads is None else kv_heads
-    sizes = {"queries": queries, "context": context, "heads": heads, "head_dim": head_dim, "batch": batch}
-    for name, value in (*sizes.items(), ("kv_heads", shared)):
-        require_whole(name, value)
+    _require_whole(queries=queries, context=context, heads=heads, head_dim=head_dim, batch=batch, kv_heads=shared)
     if heads % shared:
         raise WorkbookError(
             f"{heads} heads share {shared} heads of K and V",
@@ -173,6 +161,11 @@ def attention(
     q = _stored(batch * heads * queries * head_dim, format_name)
     kv = _stored(2 * batch * shared * context * head_dim, format_name)
     return Work(4 * batch * heads * queries * context * head_dim, q + kv, q)
+
+
+def _require_whole(least: int = 1, /, **sizes: int) -> None:
+    for name, value in sizes.items():
+        require_whole(name, value, least)
 
 
 def _stored(values: int, format_name: str) -> int:

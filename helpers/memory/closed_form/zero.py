@@ -34,13 +34,7 @@ _WEIGHTS, _GRADIENTS, _OPTIMIZER = 2, 2, 12  # bytes per parameter; K = 12: an F
 # NCCL's own notes on performance count the same way. A broadcast or a reduce is a chain: all ranks but one send.
 PASSES = {
     "all_reduce": 2,
-    "all_gather": 1,
-    "reduce_scatter": 1,
-    "broadcast": 1,
-    "reduce": 1,
-    "all_to_all": 1,
-    "gather": 1,
-    "scatter": 1,
+    **dict.fromkeys(("all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter"), 1),
 }
 
 
@@ -139,6 +133,7 @@ class LinkBytes:
         return max(self.down_bytes, self.up_bytes) / require_rate(link_bytes_per_s)
 
 
+@lru_cache(maxsize=64)
 def units(model: ModelShape) -> tuple[int, ...]:
     """Values of what is gathered at once at stage 3: the root (embedding, final norm, head), then each layer.
 
@@ -150,11 +145,6 @@ def units(model: ModelShape) -> tuple[int, ...]:
             "a family with a closed form in helpers.catalog.families",
             "count it on ranks: helpers.memory.measure.rank_step",
         )
-    return _units(model)
-
-
-@lru_cache(maxsize=64)
-def _units(model: ModelShape) -> tuple[int, ...]:
     each = {layer: layer.parameters for layer in set(model.layers)}
     layers = [each[layer] for layer in model.layers]
     return (model.parameters - sum(layers), *layers)
@@ -182,15 +172,16 @@ def _buckets(model: ModelShape, most: int) -> tuple[int, ...]:
 
 def flats(setup: TrainSetup) -> tuple[Flat, ...]:
     """Every flat of a setup; at stage 3 the root's is the first."""
-    sizes = units(setup.model) if setup.zero == 3 else buckets(setup)
-    made = {values: Flat(values, setup.ranks) for values in set(sizes)}
-    return tuple([made[values] for values in sizes])
+    return tuple(Flat(values, setup.ranks) for values in _values(setup))
+
+
+def _values(setup: TrainSetup) -> tuple[int, ...]:
+    return units(setup.model) if setup.zero == 3 else buckets(setup)
 
 
 def _counted(setup: TrainSetup) -> list[tuple[Flat, int]]:
     """Each kind of flat, and how many there are: of eighty equal layers one."""
-    counts = Counter([flat.values for flat in flats(setup)])
-    return [(Flat(values, setup.ranks), count) for values, count in counts.items()]
+    return [(Flat(values, setup.ranks), count) for values, count in Counter(_values(setup)).items()]
 
 
 def held(setup: TrainSetup) -> Tiers:
@@ -272,8 +263,7 @@ def traffic(setup: TrainSetup, micro_batches: int = 1) -> Traffic:
 
 
 def _calls(kind: str, laid: Sequence[Flat], width: int) -> tuple[Collective, ...]:
-    made = {flat.values: Collective(kind, flat.padded * width, flat.ranks) for flat in set(laid)}
-    return tuple([made[flat.values] for flat in laid])
+    return tuple(Collective(kind, flat.padded * width, flat.ranks) for flat in laid)
 
 
 def link_bytes(setup: TrainSetup, micro_batches: int = 1) -> LinkBytes:
@@ -315,12 +305,9 @@ def floor_s(moved: Traffic, link_bytes_per_s: float) -> float:
 
 def require_rate(link_bytes_per_s: float) -> float:
     """The rate, or WorkbookError where it is none."""
-    return require_number(
-        "the link's rate",
-        link_bytes_per_s,
-        expected="bytes per second in one direction, above 0",
-        do="pass device('h100').link_bytes_per_s('nvlink'), or 25e9 for 200 Gb/s",
-    )
+    do = "pass device('h100').link_bytes_per_s('nvlink'), or 25e9 for 200 Gb/s"
+    expected = "bytes per second in one direction, above 0"
+    return require_number("the link's rate", link_bytes_per_s, expected=expected, do=do)
 
 
 def paper_bytes(parameters: int, ranks: int, stage: int) -> int:
@@ -331,7 +318,6 @@ def paper_bytes(parameters: int, ranks: int, stage: int) -> int:
     """
     require_whole("parameters", parameters, do="pass the model's parameters as an int, as in 7_500_000_000")
     require_whole("ranks", ranks, do="pass the world size")
-    if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
-        raise WorkbookError(f"stage is {stage!r}", "0 (plain data parallelism), 1, 2 or 3", "pass one of these")
+    require_whole("stage", stage, 0, 3, expected="0 (plain data parallelism), 1, 2 or 3", do="pass one of these")
     whole = ((_OPTIMIZER, 1), (_GRADIENTS, 2), (_WEIGHTS, 3))
     return sum(-(-parameters * width // (ranks if stage >= sharded_from else 1)) for width, sharded_from in whole)

@@ -101,8 +101,7 @@ def ladder(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE
     """
     for rungs in _offered(setup):
         fields = _fields(rungs)
-        need = _peak_on(gpu, replace(setup, **fields))
-        if need is not None and need <= capacity_bytes:
+        if need := _fitting_peak(replace(setup, **fields), capacity_bytes, gpu):
             yield Fit(_names(rungs), need, _costs(rungs), fields)
 
 
@@ -171,13 +170,11 @@ def _same_batch(setup: TrainSetup, rungs: Rungs, capacity_bytes: int, gpu: str |
     """The rungs without a smaller batch: instead of micro-batch 1 the largest that fits, accumulated to the same."""
     fields = _fields(rungs)
     if ONE not in rungs:
-        need = _peak_on(gpu, replace(setup, **fields))
-        fits = need is not None and need <= capacity_bytes
-        return Fit(_names(rungs), need, _costs(rungs), fields) if need is not None and fits else None
+        need = _fitting_peak(replace(setup, **fields), capacity_bytes, gpu)
+        return Fit(_names(rungs), need, _costs(rungs), fields) if need else None
     for micro_batch in _divisors_below(setup.micro_batch):
         fields["micro_batch"], passes = micro_batch, setup.micro_batch // micro_batch
-        need = _peak_on(gpu, replace(setup, **fields), accumulated_peak_bytes)
-        if need is not None and need <= capacity_bytes:
+        if need := _fitting_peak(replace(setup, **fields), capacity_bytes, gpu, accumulated_peak_bytes):
             smaller = f"micro-batch {micro_batch} × {passes} accumulated passes"
             names = ", ".join(smaller if rung is ONE else rung.name for rung in rungs)
             return Fit(names, need, _costs(rungs), fields, passes=passes)
@@ -188,14 +185,18 @@ def _train_peak(setup: TrainSetup, gpu: str | Device) -> int:
     return budget.train(setup, gpu).peak_bytes
 
 
-def _peak_on(
-    gpu: str | Device, setup: TrainSetup, peak_bytes: Callable[[TrainSetup, str | Device], int] = _train_peak
+def _fitting_peak(
+    setup: TrainSetup,
+    capacity_bytes: int,
+    gpu: str | Device,
+    peak_bytes: Callable[[TrainSetup, str | Device], int] = _train_peak,
 ) -> int | None:
-    """The peak of a changed setup on `gpu`; None where that card has no kernel for it, as a T4 has none for BF16."""
+    """The peak of a changed setup if it fits; None if not, or if `gpu` has no kernel for it, as a T4 for BF16."""
     try:
-        return peak_bytes(setup, gpu)
+        peak = peak_bytes(setup, gpu)
     except WorkbookError:
         return None
+    return peak if peak <= capacity_bytes else None
 
 
 def _divisors_below(count: int) -> Iterator[int]:
@@ -212,8 +213,7 @@ def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device) -> Itera
             continue
         for ranks in _rank_counts(setup, fewest):
             fields = {"zero": 3, "ranks": ranks, **extra}
-            need = _peak_on(gpu, replace(setup, **fields))
-            if need is not None and need <= capacity_bytes:
+            if need := _fitting_peak(replace(setup, **fields), capacity_bytes, gpu):
                 fewest = ranks
                 costs = (f"{ranks} such GPUs and a fast link between them", *(rung.costs for rung in rungs))
                 names = (f"ZeRO-3 (FSDP) over {ranks} ranks", *(rung.name for rung in rungs))

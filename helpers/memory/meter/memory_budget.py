@@ -39,16 +39,14 @@ class Report:
     def __str__(self) -> str:
         over = self.peak_bytes - self.budget_bytes
         verdict = f"{format_bytes(over)} too much" if over > 0 else f"{format_bytes(-over)} to spare"
-        lines = [
-            f"memory budget: peak {format_bytes(self.peak_bytes)}, budget {format_bytes(self.budget_bytes)}, {verdict}"
-        ]
+        peak, budget = format_bytes(self.peak_bytes), format_bytes(self.budget_bytes)
+        lines = [f"memory budget: peak {peak}, budget {budget}, {verdict}"]
         if self.largest:
             lines.append("largest live tensors at the peak:")
             lines += [str(row) for row in self.largest]
         if self.unseen_bytes:
-            lines.append(
-                f"  {format_bytes(self.unseen_bytes):>11}  that no operator returned: cuBLAS, temporaries in kernels"
-            )
+            unseen = format_bytes(self.unseen_bytes)
+            lines.append(f"  {unseen:>11}  that no operator returned: cuBLAS, temporaries in kernels")
         return "\n".join(lines)
 
 
@@ -82,9 +80,10 @@ def memory_budget(mib: float, holding: Iterable[nn.Module] | nn.Module = ()) -> 
     from .meter import FreshMeter
     from .watch import Watch
 
-    budget_bytes = round(2**20 * _require_mib(mib))
+    expected, do = "a positive number of MiB", "write memory_budget(mib=120) for 120 MiB"
+    mib = require_number("the memory budget", mib, below=MAX_MIB, expected=expected, do=do)
     models = (holding,) if isinstance(holding, nn.Module) else tuple(holding)
-    meter, spent = FreshMeter(), Report(budget_bytes)
+    meter, spent = FreshMeter(), Report(round(2**20 * mib))
     for model in models:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             meter.adopt([tensor], Part.PARAMETERS)
@@ -101,11 +100,6 @@ def memory_budget(mib: float, holding: Iterable[nn.Module] | nn.Module = ()) -> 
         spent.peak_bytes = max(meter.peak_bytes, held_bytes + card.rose_bytes())
         spent.unseen_bytes = spent.peak_bytes - meter.peak_bytes
         spent.largest = _largest_at_peak(meter.events)
-
-
-def _require_mib(mib: object) -> float:
-    do = "write memory_budget(mib=120) for 120 MiB"
-    return require_number("the memory budget", mib, below=MAX_MIB, expected="a positive number of MiB", do=do)
 
 
 def _with_line(phase: str, module: str) -> tuple[str, str]:

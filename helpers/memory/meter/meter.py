@@ -68,16 +68,16 @@ class Meter(TorchDispatchMode):
 
     def relabel(self, tensors: Iterable[torch.Tensor], category: str) -> None:
         """Settle the category of blocks that are alive now."""
-        for tensor in tensors:
-            block = self.live.get(tensor.untyped_storage()._cdata)
-            if block is not None:
-                block.category = category
+        for block in filter(None, map(self.block_of, tensors)):
+            block.category = category
 
     def name(self, tensor: torch.Tensor, owner: str) -> None:
         """Settle who owns a block that is alive now."""
-        block = self.live.get(tensor.untyped_storage()._cdata)
-        if block is not None:
+        if block := self.block_of(tensor):
             block.owner = owner
+
+    def block_of(self, tensor: torch.Tensor) -> Block | None:
+        return self.live.get(tensor.untyped_storage()._cdata)
 
     def hold(self, size_bytes: int, owner: str) -> Block:
         """Count a block that no operator returns; it stays."""

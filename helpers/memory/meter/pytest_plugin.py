@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -91,26 +92,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The table of --memory-report; the figures travel in the reports, so it is complete under pytest-xdist too."""
     if not terminalreporter.config.getoption("memory_report"):
         return
-    rows: list[tuple[str, int, int]] = [
-        (report.nodeid, *sizes)
-        for report in _calls(terminalreporter)
-        for name, sizes in report.user_properties
-        if name == PROPERTY and isinstance(sizes, (list, tuple))
-    ]
+    rows = sorted(_rows(terminalreporter))
     terminalreporter.section("memory budgets")
     if not rows:
         terminalreporter.write_line("no test used memory_budget")
         return
     width = max(len(name) for name, _, _ in rows)
     terminalreporter.write_line(f"{'test':<{width}}  {'peak':>11}  {'budget':>11}")
-    for name, peak, budget in sorted(rows):
+    for name, peak, budget in rows:
         row = f"{name:<{width}}  {format_bytes(peak):>11}  {format_bytes(budget):>11}  {_remark(peak, budget)}"
         terminalreporter.write_line(row.rstrip())
 
 
-def _calls(reporter: pytest.TerminalReporter) -> Iterator[pytest.TestReport]:
-    for reports in reporter.stats.values():
-        yield from (report for report in reports if getattr(report, "when", "") == "call")
+def _rows(reporter: pytest.TerminalReporter) -> Iterator[tuple[str, int, int]]:
+    """The test, its peak and its budget, from the report of each call."""
+    for report in chain.from_iterable(reporter.stats.values()):
+        if getattr(report, "when", "") == "call":
+            yield from ((report.nodeid, *sizes) for name, sizes in report.user_properties if name == PROPERTY)
 
 
 def _remark(peak_bytes: int, budget_bytes: int) -> str:

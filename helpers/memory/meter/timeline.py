@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -125,11 +126,11 @@ def account(
 
 
 def _by_module(saved: Sequence[Block]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for block in saved:
         if block.category in (Part.ACTIVATIONS, Part.LOGITS):
-            sizes[block.owner] = sizes.get(block.owner, 0) + block.size_bytes
-    return sizes
+            sizes[block.owner] += block.size_bytes
+    return dict(sizes)
 
 
 def _part_of(block: Block, saved: set[int], vocab: int | None) -> Part:
@@ -167,10 +168,8 @@ def _moments(timeline: Timeline, hidden_bytes: int) -> tuple[Moment, ...]:
         for point in (at - 1, at) if begins else (at,):
             if phase not in highest or totals[point] > totals[highest[phase]]:
                 highest[phase] = point
-    moments = []
-    for phase, at in highest.items():
-        parts = timeline.breakdown(at)
-        if hidden_bytes > 0:
-            parts = Breakdown({**parts, Part.WORKSPACE: parts.get(Part.WORKSPACE, 0) + hidden_bytes})
-        moments.append(Moment(phase, parts))
-    return tuple(moments)
+    return tuple(Moment(phase, _with_workspace(timeline.breakdown(at), hidden_bytes)) for phase, at in highest.items())
+
+
+def _with_workspace(parts: Breakdown, hidden_bytes: int) -> Breakdown:
+    return Breakdown({**parts, Part.WORKSPACE: parts.get(Part.WORKSPACE, 0) + hidden_bytes}) if hidden_bytes else parts

@@ -20,29 +20,10 @@ from .attention import HALF, attention_on
 
 # AT_FORALL_FP32 in aten/src/ATen/autocast_mode.h, as far as models use them: CUDA's autocast runs these in FP32, a
 # CPU's leaves most of them as they come. Of those that take a dtype only softmax and log_softmax keep their result.
-FP32_UNDER_AUTOCAST = (
-    "pow",
-    "__pow__",
-    "rsqrt",
-    "reciprocal",
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "layer_norm",
-    "group_norm",
-    "norm",
-    "cosine_similarity",
-    "softplus",
-    "cross_entropy",
-    "nll_loss",
-    "kl_div",
-    "mse_loss",
-    "smooth_l1_loss",
-    "l1_loss",
-)
+POWERS_AND_LOGARITHMS = ("pow", "__pow__", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p", "log2", "log10")
+NORMS = ("layer_norm", "group_norm", "norm", "cosine_similarity", "softplus")
+LOSSES = ("cross_entropy", "nll_loss", "kl_div", "mse_loss", "smooth_l1_loss", "l1_loss")
+FP32_UNDER_AUTOCAST = (*POWERS_AND_LOGARITHMS, *NORMS, *LOSSES)
 
 
 @contextlib.contextmanager
@@ -53,11 +34,8 @@ def cuda_paths(cuda: Cuda) -> Iterator[None]:
         (functional, "dropout", _dropout),
     ]
     for owner in (functional, torch, torch.Tensor):
-        replaced += [
-            (owner, name, _in_fp32(getattr(owner, name)))
-            for name in FP32_UNDER_AUTOCAST
-            if name in vars(owner) or hasattr(owner, name)
-        ]
+        known = (name for name in FP32_UNDER_AUTOCAST if hasattr(owner, name))
+        replaced += [(owner, name, _in_fp32(getattr(owner, name))) for name in known]
         replaced.append((owner, "softmax", _fused(owner.softmax, torch._softmax)))
         replaced.append((owner, "log_softmax", _fused(owner.log_softmax, torch._log_softmax)))
     with contextlib.ExitStack() as stack:

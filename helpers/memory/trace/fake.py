@@ -13,32 +13,34 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .quantized import is_unpacked, packed
 
+# The old tensor, which keeps its id its own, and the new one, by that id.
+Swapped = dict[int, tuple[torch.Tensor, torch.Tensor]]
 
-def without_memory(model: nn.Module, mode: FakeTensorMode, made: dict[int, torch.Tensor] | None = None) -> nn.Module:
+
+def without_memory(model: nn.Module, mode: FakeTensorMode, made: Swapped | None = None) -> nn.Module:
     """Give a model built on the meta device fake parameters and buffers, ties kept; inside `mode`.
 
     In the order of `Module._apply`, children first: the order in which `model.cuda()` allocates. `made` are twins that
-    are there already, by the id of the tensor that each replaces.
+    are there already.
     """
     with mode:
-        _replace(model, {} if made is None else made)
-    return model
+        return _swap(model, twin, {} if made is None else made)
 
 
-def _replace(module: nn.Module, made: dict[int, torch.Tensor]) -> None:
-    for child in module.children():
-        _replace(child, made)
-    for tensors in _tensors_of(module):
+def _swap(
+    module: nn.Module, new: Callable[[torch.Tensor], torch.Tensor], made: Swapped, recurse: bool = True
+) -> nn.Module:
+    """Put `new(tensor)` in the place of each parameter and buffer, one for all places of a tied one."""
+    for child in module.children() if recurse else ():
+        _swap(child, new, made)
+    held: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+    for tensors in held:
         for name, tensor in tensors.items():
-            if tensor is None:
-                continue
-            if id(tensor) not in made:
-                made[id(tensor)] = twin(tensor)
-            tensors[name] = made[id(tensor)]
-
-
-def _tensors_of(module: nn.Module) -> tuple[dict[str, Any], ...]:
-    return module._parameters, module._buffers
+            if tensor is not None:
+                if id(tensor) not in made:
+                    made[id(tensor)] = tensor, new(tensor)
+                tensors[name] = made[id(tensor)][1]
+    return module
 
 
 def twin(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,35 +51,20 @@ def twin(tensor: torch.Tensor) -> torch.Tensor:
     return nn.Parameter(new, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
 
-def convert(
-    module: nn.Module,
-    fn: Callable[[torch.Tensor], torch.Tensor],
-    recurse: bool = True,
-    made: dict[int, tuple] | None = None,
-) -> nn.Module:
+def convert(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
     """`Module._apply` for fake parameters: `.to(dtype)` and `.half()` put new ones in place of the old, ties kept.
 
     The real one swaps the tensors' insides, which those of fake tensors do not allow.
     """
-    made = {} if made is None else made
-    for child in module.children() if recurse else ():
-        convert(child, fn, recurse, made)
-    for tensors in _tensors_of(module):
-        for name, tensor in tensors.items():
-            if tensor is None:
-                continue
-            if id(tensor) not in made:
-                made[id(tensor)] = tensor, _converted(tensor, fn)  # the old one too, so that its id stays its own
-            tensors[name] = made[id(tensor)][1]
-    return module
 
+    def converted(tensor: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            new = fn(tensor)
+        if new is tensor or not isinstance(tensor, nn.Parameter):
+            return new
+        return nn.Parameter(new, requires_grad=tensor.requires_grad)
 
-def _converted(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    with torch.no_grad():
-        new = fn(tensor)
-    if new is tensor or not isinstance(tensor, nn.Parameter):
-        return new
-    return nn.Parameter(new, requires_grad=tensor.requires_grad)
+    return _swap(module, converted, {}, recurse)
 
 
 def _one_sequence(*args: object, **kwargs: object) -> None:

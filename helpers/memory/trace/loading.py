@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import torch
 from torch import nn
 
 from ..meter.meter import Meter
 from ..meter.timeline import Block
-from .fake import twin, without_memory
+from .fake import Swapped, twin, without_memory
 from .quantized import BASES, QuantizedBase, is_unpacked
 
 if TYPE_CHECKING:
@@ -33,26 +32,21 @@ def load(model: nn.Module, base: QuantizedBase, session: Session) -> nn.Module:
     they come one by one, by name, and each is quantized before the next (convert_and_load_state_dict_in_model uses no
     threads then).
     """
-    made: dict[int, torch.Tensor] = {}
+    made: Swapped = {}
     with session.mode:
         if session.device == "cuda":
             with session.meter.held(_all_of_it(model)):
                 pass
         for _, weight in sorted(model.named_parameters(), key=lambda named: _natural(named[0])):
-            made[id(weight)] = twin(weight)
+            made[id(weight)] = weight, twin(weight)
     model = without_memory(model, session.mode, made)
-    prepare(model, base, session)
-    return model
-
-
-def prepare(model: nn.Module, base: QuantizedBase, session: Session) -> None:
-    """What happens to a base between loading it and giving it adapters, inside `fake()`."""
     if session.device == "cuda" and BASES[base.weights]:
         session.meter.hold(DYNAMIC_MAP_BYTES, "bitsandbytes: levels of an 8-bit scale")
     if base.prepared:
         from peft import prepare_model_for_kbit_training
 
         prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return model
 
 
 def _all_of_it(model: nn.Module) -> int:
@@ -80,15 +74,11 @@ def linears_made_on_host(meter: Meter) -> Iterator[None]:
 
     def constructed(self: nn.Linear, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
-        made.extend(meter.live.get(p.untyped_storage()._cdata) for p in self.parameters())
+        made.extend(map(meter.block_of, self.parameters()))
 
     with mock.patch.object(nn.Linear, "__init__", constructed):
         yield
-    _leave_out(made, list(meter.live.values()))
-
-
-def _leave_out(made: list[Block | None], live: list[Block]) -> None:
-    alive = {id(block) for block in live}
-    for block in made:
-        if block is not None and id(block) not in alive:
+    alive = {id(block) for block in meter.live.values()}
+    for block in filter(None, made):
+        if id(block) not in alive:
             block.size_bytes = 0

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from ...catalog.setup import TrainSetup
 from ..measure.steps import build_model, make_optimizer
 
 BASES = {"nf4": False, "nf4-dq": True}  # by name: whether the scales are quantized too
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BLOCK, SUPERBLOCK = 64, 256
 SMALLEST, STATE_BLOCK, CODES = 4096, 256, 256  # Optimizer8bit.init_state in bitsandbytes/optim/optimizer.py
 
@@ -63,7 +64,7 @@ def in_4_bits(model: nn.Module, base: QuantizedBase) -> nn.Module:
 
     `without_memory` then gives each weight what bitsandbytes keeps of it.
     """
-    _require_bitsandbytes()
+    require_package("bitsandbytes", "a 4-bit base")
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.quantizers.base import get_keys_to_not_convert
@@ -105,23 +106,12 @@ def packed(weight: Any) -> nn.Parameter:
     if weight.compress_statistics:
         offset = absmax.mean()
         centred = absmax - offset
-        scales = QuantState(
-            absmax=torch.empty(-(-blocks // SUPERBLOCK)),
-            code=torch.empty(256),
-            blocksize=SUPERBLOCK,
-            dtype=torch.float32,
-        )
+        superblocks = torch.empty(-(-blocks // SUPERBLOCK))
+        scales = QuantState(superblocks, code=torch.empty(256), blocksize=SUPERBLOCK, dtype=torch.float32)
         absmax = torch.empty_like(centred, dtype=torch.uint8)
         nested = {"offset": offset, "state2": scales}
-    new.quant_state = QuantState(
-        absmax=absmax,
-        shape=weight.shape,
-        code=code,
-        blocksize=BLOCK,
-        dtype=weight.dtype,
-        quant_type=weight.quant_type,
-        **nested,
-    )
+    form = {"shape": weight.shape, "dtype": weight.dtype, "quant_type": weight.quant_type, "blocksize": BLOCK}
+    new.quant_state = QuantState(absmax, code=code, **form, **nested)
     new.quant_type, new.compress_statistics = weight.quant_type, weight.compress_statistics
     new.blocksize, new.bnb_quantized = BLOCK, True
     return new
@@ -179,13 +169,11 @@ def quiet_import() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _require_bitsandbytes() -> None:
+def require_package(name: str, wanted: str) -> None:
+    """Import the package that `wanted` is traced through; WorkbookError where it is not installed."""
     try:
         with quiet_import():
-            import bitsandbytes  # noqa: F401
+            import_module(name)
     except ImportError:
-        raise WorkbookError(
-            "a 4-bit base is traced through bitsandbytes, which is not installed",
-            "the package bitsandbytes",
-            "pip install --no-deps bitsandbytes",
-        ) from None
+        what = f"{wanted} is traced through {name}, which is not installed"
+        raise WorkbookError(what, f"the package {name}", f"pip install --no-deps {name}") from None

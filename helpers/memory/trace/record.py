@@ -17,7 +17,7 @@ from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import require_cuda
 from ..allocator import Replay, Settings, replay
-from ..closed_form.breakdown import Breakdown, Moment
+from ..closed_form.breakdown import Breakdown, Moment, Part
 from ..meter.meter import Meter
 from ..meter.timeline import Block, Event, Measurement, account, live_at_peak
 from ..meter.watch import Watch, adopt, tensors_in, weights_of
@@ -161,10 +161,10 @@ def record(
             for _ in range(warmup):
                 run()
             _label(session.meter, model, optimizer)
-            session.meter.relabel(kv_cache(), "kv_cache")
+            session.meter.relabel(kv_cache(), Part.KV_CACHE)
             first = len(session.meter.events)
             run()
-            session.meter.relabel(kv_cache(), "kv_cache")
+            session.meter.relabel(kv_cache(), Part.KV_CACHE)
     finally:
         session.meter.where = lambda: ("after", "")
         if collecting:
@@ -189,12 +189,12 @@ def _label(meter: Meter, model: nn.Module | None, optimizer: torch.optim.Optimiz
     """Name what is alive between two runs, as `adopt` counts it."""
     adopt(meter, model, optimizer)
     if model is not None:
-        meter.relabel((tensor for _, tensor in weights_of(model)), "parameters")
-        meter.relabel((p.grad for p in model.parameters() if p.grad is not None), "gradients")
         for name, tensor in weights_of(model):
+            meter.relabel([tensor], Part.PARAMETERS)
             meter.name(tensor, name)
+        meter.relabel((p.grad for p in model.parameters() if p.grad is not None), Part.GRADIENTS)
     if optimizer is not None:
-        meter.relabel(tensors_in(optimizer.state), "optimizer")
+        meter.relabel(tensors_in(optimizer.state), Part.OPTIMIZER)
         names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
         for parameter, states in optimizer.state.items():
             for tensor in tensors_in(states):
@@ -208,8 +208,7 @@ def _leave_on_host(meter: Meter, optimizer: torch.optim.Optimizer) -> None:
             continue
         for parameter in group["params"]:
             step = optimizer.state.get(parameter, {}).get("step")
-            block = meter.live.get(step.untyped_storage()._cdata) if isinstance(step, torch.Tensor) else None
-            if block is not None:
+            if isinstance(step, torch.Tensor) and (block := meter.block_of(step)):
                 block.size_bytes = 0
 
 
@@ -231,13 +230,11 @@ def _errors_explained() -> Iterator[None]:
             "shapes known beforehand",
             "replace it (nonzero, masked_select, unique) or measure it for real",
         ) from None
-    except (fake_tensor.UnsupportedFakeTensorException, fake_tensor.UnsupportedOperatorException) as problem:
-        raise WorkbookError(
-            f"an operator does not run without memory: {problem}",
-            "operators with a fake kernel",
-            "torch.library.register_fake gives a custom operator one",
-        ) from None
-    except NotImplementedError as problem:
+    except (
+        fake_tensor.UnsupportedFakeTensorException,
+        fake_tensor.UnsupportedOperatorException,
+        NotImplementedError,
+    ) as problem:
         raise WorkbookError(
             f"an operator does not run without memory: {str(problem)[:200]}",
             "operators with a fake kernel",

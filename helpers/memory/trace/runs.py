@@ -11,15 +11,13 @@ import torch
 from torch import nn
 
 from ...catalog.devices import Device
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..measure.steps import Apply, build_model, require_one_rank, require_segments, run_of
 from .fake import without_memory
 from .loading import linears_made_on_host, load
-from .quantized import BASES, QuantizedBase, base_on_meta, in_4_bits, optimizer_without_values, quiet_import
+from .quantized import BASES, DTYPES, QuantizedBase, base_on_meta, in_4_bits, optimizer_without_values, require_package
 from .record import CUDA, Trace, fake, record
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def train(
@@ -63,7 +61,7 @@ def lora(
     """
     require_one_rank(setup)
     _require_steps(steps)
-    _require_peft()  # before fake(): what it imports in its turn makes tensors that are no part of the step
+    require_package("peft", "LoRA")  # before fake(): what it imports makes tensors that are no part of the step
     quantized = QuantizedBase(base) if isinstance(base, str) else base
     model = base_on_meta(setup, quantized) if quantized else build_model(setup, "meta")
     with fake(on, gpu) as session:
@@ -140,30 +138,12 @@ def _tensors_of(cache: Any) -> Iterable[torch.Tensor]:
                 yield tensor
 
 
-def _require_peft() -> None:
-    try:
-        with quiet_import():
-            import peft  # noqa: F401 - used in _with_adapters
-    except ImportError:
-        raise WorkbookError(
-            "LoRA is traced through peft, which is not installed", "the package peft", "pip install --no-deps peft"
-        ) from None
-
-
 def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> Any:
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise WorkbookError(f"the LoRA rank is {rank!r}", "a whole number from 1 up", "16 is usual")
+    require_whole("the LoRA rank", rank, do="16 is usual")
     from peft import LoraConfig, get_peft_model
 
     try:
-        config = LoraConfig(
-            r=rank,
-            lora_alpha=2 * rank,
-            lora_dropout=0.0,
-            bias="none",
-            task_type="CAUSAL_LM",
-            target_modules=list(targets),
-        )
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, task_type="CAUSAL_LM", target_modules=list(targets))
         with warnings.catch_warnings():  # Transformers' new name for a property that peft asks for
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             return get_peft_model(model, config)
@@ -186,5 +166,4 @@ def _require_grouped_products(setup: TrainSetup) -> None:
 
 
 def _require_steps(steps: int) -> None:
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 10:
-        raise WorkbookError(f"steps is {steps!r}", "1 to 10", "the second step is like all that follow")
+    require_whole("steps", steps, most=10, do="the second step is like all that follow")

@@ -156,14 +156,14 @@ def test_flops_of_llama_2_7b_by_hand():
     head = 2 * tokens * h * 32_000
     assert flops["full"].forward == 32 * layer + head
     assert flops["full"].backward == 2 * flops["full"].forward + 32 * kernel // 2
-    assert flops["full"].recomputed == 32 * (layer - down) == budget.extra_flops(llama_7b(checkpointing="full"))
+    assert flops["full"].recomputed == 32 * (layer - down) == budget.train(llama_7b(checkpointing="full")).flops.recomputed
     assert flops["selective:matmuls"].recomputed == 32 * kernel
     assert round(flops["full"].ratio, 3) == 1.257
 
 
 def test_a_recomputed_segment_runs_all_but_its_last_product():
     def extra(policy):
-        return budget.extra_flops(setup_of("llama", policy=policy))
+        return budget.step_flops(setup_of("llama", policy=policy)).recomputed
 
     down = 2 * 480 * 64 * 176
     assert extra("every:5") - extra("full") == 4 * down
@@ -218,6 +218,6 @@ def test_measured_and_traced_with_apply_agree():
 def test_the_budget_refuses_what_it_does_not_know():
     with pytest.raises(WorkbookError, match=r"trace\.train\(setup, apply=apply\)"):
         budget.train(setup_of("llama", policy="offload"))
-    assert budget.extra_flops(setup_of("llama", policy="offload")) == 0
+    assert budget.step_flops(setup_of("llama", policy="offload")).recomputed == 0
     with pytest.raises(WorkbookError, match="no closed form"):
         budget.step_flops(replace(setup_of("llama"), model="mixtral-8x7b"))
