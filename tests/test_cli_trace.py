@@ -6,8 +6,8 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup
 from helpers.cli import main
-from helpers.memory.closed_form import budget
-from helpers.memory.closed_form.breakdown import PARTS
+from helpers.memory.closed_form import breakdown, budget
+from helpers.memory.closed_form.breakdown import PARTS, Phase
 
 TRAIN = ["trace", "train", "--model", "tiny-llama", "--precision", "bf16", "--sequence", "64"]
 SERVE = ["trace", "serve", "--model", "tiny-llama", "--users", "2", "--context", "64"]
@@ -44,6 +44,12 @@ def test_json_has_every_figure_in_bytes(capsys):
     assert found["device"]["fits"] is True
     predicted = budget.train(TrainSetup("tiny-llama", precision="bf16", sequence=64), "h100").parts
     assert found["budget_parts"] == {part: predicted.get(part, 0) for part in PARTS}
+
+
+def test_json_names_a_phase_by_what_it_is_and_not_by_its_caption(capsys, monkeypatch):
+    monkeypatch.setitem(breakdown.CAPTIONS, Phase.FORWARD, "the way up")
+    _, said = told(capsys, *TRAIN, "--json")
+    assert list(json.loads(said.out)["phases"]) == ["forward", "backward", "optimizer step"]
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])

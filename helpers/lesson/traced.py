@@ -29,7 +29,7 @@ def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | Non
         "peak_bytes": found.peak_bytes,
         "peak_allocated_bytes": found.peak_allocated_bytes,
         "peak_reserved_bytes": found.peak_reserved_bytes,
-        "phases": {moment.name: moment.total for moment in found.measured.moments},
+        "phases": {str(moment.at): moment.total for moment in found.measured.moments},
         "budget_parts": None if predicted is None else {part: predicted.get(part, 0) for part in PARTS},
         "device": None if where is None else fit_figures(where, found.peak_reserved_bytes),
     }

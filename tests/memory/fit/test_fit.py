@@ -7,6 +7,7 @@ import torch
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
 from helpers.memory.closed_form import budget
+from helpers.memory.closed_form.breakdown import Point
 from helpers.memory.fit import Fit, accumulated_peak_bytes, changes, format_fits, peak_bytes
 from helpers.memory.fit.offers import PRICE_CLASSES, larger_devices
 from helpers.memory.measure import steps
@@ -148,6 +149,14 @@ def test_two_accumulated_passes_peak_where_predicted(name, precision, sequence, 
     measured = step(two_passes, run.model, run.optimizer).peak_bytes
     assert accumulated_peak_bytes(setup, gpu=None) == pytest.approx(measured, rel=0.003)
     assert budget.train(setup).peak_bytes < 0.96 * measured, "accumulation should cost something here"
+
+
+def test_inside_a_layer_its_largest_gradient_stands_beside_the_whole_sum():
+    """Eager attention makes a layer the highest: beside all gradients one of 11,008 x 4,096 waits to be added."""
+    setup = TrainSetup("llama-2-7b", "bf16", "sgd", sequence=4096, attention="eager")
+    layer = budget.train(setup, "a100").at(Point.LAYER)
+    others = layer.total - layer.parts["gradients"]
+    assert accumulated_peak_bytes(setup) == others + 2 * setup.model.parameters + 2 * 11_008 * 4_096
 
 
 def test_no_change_is_offered_that_the_card_has_no_kernel_for():
