@@ -84,12 +84,9 @@ class Cuda:
         aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, for tensors that are not nested. On Hopper and Blackwell
         new releases try cuDNN's kernel before flash; it keeps what flash keeps, and counts as flash here.
         """
-        fused = []
-        if self._flash_can(call):
-            fused.append(AttentionKernel.FLASH)
-        if self._efficient_can(call):
-            fused.append(AttentionKernel.EFFICIENT)
-        return (*fused, AttentionKernel.FORMULA)
+        flash = (AttentionKernel.FLASH,) if self._flash_can(call) else ()
+        efficient = (AttentionKernel.EFFICIENT,) if self._efficient_can(call) else ()
+        return (*flash, *efficient, AttentionKernel.FORMULA)
 
     def attention_kernel(self, call: AttentionCall) -> AttentionKernel:
         """The one that runs, unless `sdpa_kernel` switches it off."""

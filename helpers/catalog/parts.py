@@ -45,20 +45,23 @@ def grouped_attention(
     *,
     kv_default: int,
     head_dim: int | None = None,
-    qkv_bias: bool = False,
-    out_bias: bool = False,
+    bias: bool = False,
+    out_bias: bool | None = None,
     qk_norm: bool = False,
     window: int | None = None,
     sinks: bool = False,
 ) -> Attention:
-    """Separate q, k, v and o projections; `head_dim` is the family's default, None to derive it."""
+    """Separate q, k, v and o projections; `head_dim` is the family's default, None to derive it.
+
+    `out_bias` is for a family whose output projection has not the bias of the others.
+    """
     kv_heads, head_dim = kv_heads_and_dim(keys, hidden, heads, kv_default, head_dim)
     q, kv = heads * head_dim, kv_heads * head_dim
     linears = (
-        Linear("q_proj", hidden, q, qkv_bias),
-        Linear("k_proj", hidden, kv, qkv_bias),
-        Linear("v_proj", hidden, kv, qkv_bias),
-        Linear("o_proj", q, hidden, out_bias),
+        Linear("q_proj", hidden, q, bias),
+        Linear("k_proj", hidden, kv, bias),
+        Linear("v_proj", hidden, kv, bias),
+        Linear("o_proj", q, hidden, bias if out_bias is None else out_bias),
     )
     norms = (head_dim, head_dim) if qk_norm else ()
     return Attention(heads, kv_heads, head_dim, linears, norms, qk_norm, window, sinks=sinks)

@@ -13,17 +13,8 @@ from dataclasses import dataclass
 
 from .errors import WorkbookError, require_whole, unknown_name
 
-PER_LAYER = (
-    "none",
-    "full",
-    "selective",
-    "selective:matmuls",
-    "selective:attention",
-    "module:attention",
-    "module:mlp",
-    "offload",
-    "offload:inputs",
-)
+SELECTIVE = ("selective", "selective:matmuls", "selective:attention")
+PER_LAYER = ("none", "full", *SELECTIVE, "module:attention", "module:mlp", "offload", "offload:inputs")
 COUNTED = ("every", "first", "nested")
 POLICIES = (*PER_LAYER, "sqrt-n", "recursive", *(f"{word}:K" for word in COUNTED))
 

@@ -27,7 +27,7 @@ def llama(keys: ConfigKeys, source: str) -> ModelShape:
     hidden, count, heads = sizes(keys)
     require_multiple(keys, hidden, heads)
     bias = keys.flag("attention_bias", False)
-    attention = grouped_attention(keys, hidden, heads, kv_default=heads, qkv_bias=bias, out_bias=bias)
+    attention = grouped_attention(keys, hidden, heads, kv_default=heads, bias=bias)
     mlp = gated_mlp(hidden, keys.whole("intermediate_size", 11008), keys, bias=keys.flag("mlp_bias", False))
     return assemble(keys, source, "llama", hidden, [prenorm_layer(attention, mlp, hidden)] * count, vocab=32000)
 
@@ -57,10 +57,11 @@ def qwen2(keys: ConfigKeys, source: str) -> ModelShape:
     """Qwen2 and Qwen2.5: Llama's shape with a bias on q, k and v only."""
     hidden, count, heads = sizes(keys)
     mlp = gated_mlp(hidden, keys.whole("intermediate_size", 22016), keys)
-    layers = [
-        prenorm_layer(grouped_attention(keys, hidden, heads, kv_default=32, qkv_bias=True, window=window), mlp, hidden)
+    attentions = (
+        grouped_attention(keys, hidden, heads, kv_default=32, bias=True, out_bias=False, window=window)
         for window in qwen_windows(keys, count)
-    ]
+    )
+    layers = [prenorm_layer(attention, mlp, hidden) for attention in attentions]
     return assemble(keys, source, "qwen2", hidden, layers, vocab=151936, positions=32768)
 
 
@@ -70,9 +71,7 @@ def qwen3(keys: ConfigKeys, source: str) -> ModelShape:
     mlp = gated_mlp(hidden, keys.whole("intermediate_size", 22016), keys)
     bias = keys.flag("attention_bias", False)
     attentions = (
-        grouped_attention(
-            keys, hidden, heads, kv_default=32, head_dim=128, qkv_bias=bias, out_bias=bias, qk_norm=True, window=window
-        )
+        grouped_attention(keys, hidden, heads, kv_default=32, head_dim=128, bias=bias, qk_norm=True, window=window)
         for window in qwen_windows(keys, count)
     )
     layers = [prenorm_layer(attention, mlp, hidden) for attention in attentions]
@@ -112,9 +111,7 @@ def _gemma_layers(keys: ConfigKeys, hidden: int, heads: int, kinds: Sequence[str
     ffn = keys.whole("intermediate_size", 9216)
     mlp = gated_mlp(hidden, ffn, keys, key="hidden_activation", activation="gelu_pytorch_tanh")
     attentions = [
-        grouped_attention(
-            keys, hidden, heads, kv_default=4, head_dim=256, qkv_bias=bias, out_bias=bias, qk_norm=qk_norm, window=each
-        )
+        grouped_attention(keys, hidden, heads, kv_default=4, head_dim=256, bias=bias, qk_norm=qk_norm, window=each)
         for each in windows_of(keys, kinds, window)
     ]
     return [Layer(attention, mlp, 4, (hidden,) * 4) for attention in attentions]

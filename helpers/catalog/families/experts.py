@@ -33,9 +33,7 @@ def qwen3_moe(keys: ConfigKeys, source: str) -> ModelShape:
     hidden, count, heads = sizes(keys)
     window = keys.optional_whole("sliding_window", 4096) if keys.flag("use_sliding_window", False) else None
     bias = keys.flag("attention_bias", False)
-    attention = grouped_attention(
-        keys, hidden, heads, kv_default=4, qkv_bias=bias, out_bias=bias, qk_norm=True, window=window
-    )
+    attention = grouped_attention(keys, hidden, heads, kv_default=4, bias=bias, qk_norm=True, window=window)
     dense = gated_mlp(hidden, keys.whole("intermediate_size", 6144), keys)
     routed = "num_experts|num_local_experts"
     step, only_dense = keys.whole("decoder_sparse_step", 1), keys.layer_indices("mlp_only_layers")
@@ -82,14 +80,9 @@ def gpt_oss(keys: ConfigKeys, source: str) -> ModelShape:
     kinds = keys.per_layer("layer_types", count) or [FULL if i % 2 else WINDOW for i in range(count)]
     ffn = keys.whole("intermediate_size", 2880)
     mlp = expert_mlp(keys, hidden, ffn, "num_local_experts|num_experts", 128, 4, bias=True)
-    layers = [
-        prenorm_layer(
-            grouped_attention(
-                keys, hidden, heads, kv_default=8, head_dim=64, qkv_bias=bias, out_bias=bias, window=each, sinks=True
-            ),
-            mlp,
-            hidden,
-        )
+    attentions = (
+        grouped_attention(keys, hidden, heads, kv_default=8, head_dim=64, bias=bias, window=each, sinks=True)
         for each in windows_of(keys, kinds, window)
-    ]
+    )
+    layers = [prenorm_layer(attention, mlp, hidden) for attention in attentions]
     return assemble(keys, source, "gpt_oss", hidden, layers, vocab=201088, positions=131072)

@@ -195,14 +195,10 @@ def written_by_layer(setup: TrainSetup, layer: Layer) -> Written:
     return Written(sum(linears) + scores + output, 0, linears[-1])
 
 
-def attention_internals(setup: TrainSetup, layer: Layer) -> int:
-    """Bytes made inside the attention module: all that a checkpoint around it does not keep."""
-    return total_bytes((*_qk_norm(setup, layer), *_attention(setup, layer)))
-
-
-def mlp_internals(setup: TrainSetup, layer: Layer) -> int:
-    """Bytes made inside the MLP."""
-    return total_bytes(_mlp(setup, layer))
+def internals_bytes(setup: TrainSetup, layer: Layer, module: str) -> int:
+    """Bytes made inside the "attention" or the "mlp" of a layer: all that a checkpoint around it does not keep."""
+    inside = (*_qk_norm(setup, layer), *_attention(setup, layer)) if module == "attention" else _mlp(setup, layer)
+    return total_bytes(inside)
 
 
 def boundary_bytes(setup: TrainSetup) -> int:

@@ -86,11 +86,9 @@ class SavedActivations:
         if how == "none":
             return self.layer_bytes[segment.start]
         if how == "module:attention":
-            internals = activations.attention_internals(self.setup, layer)
-            return self.layer_bytes[segment.start] - self._dropped(layer.attention, internals)
+            return self.layer_bytes[segment.start] - self._dropped(layer, "attention")
         if how == "module:mlp":
-            internals = activations.mlp_internals(self.setup, layer)
-            return self.layer_bytes[segment.start] - self._dropped(layer.mlp, internals)
+            return self.layer_bytes[segment.start] - self._dropped(layer, "mlp")
         if how == "offload:inputs":
             return 0
         return self.boundary + selected_bytes(self.setup, layer, how)
@@ -126,13 +124,15 @@ class SavedActivations:
             return 0
         return activations.written_by_layer(self.setup, layer).last_matmul
 
-    def _dropped(self, part: Attention | Mlp, internals: int) -> int:
+    def _dropped(self, layer: Layer, module: str) -> int:
         """What a checkpoint around a part of a layer spares, less the input that it keeps where nobody else does.
 
         Under autocast that is FP32, in place of a BF16 copy for each of the products that read it.
         """
+        internals = activations.internals_bytes(self.setup, layer, module)
         if not self._fp32_input:
             return internals
+        part: Attention | Mlp = layer.attention if module == "attention" else layer.mlp
         casts = (len(part.linears) - 1) * rounded(2 * self._values)
         return internals + _bf16_copies(part) + casts - self._fp32_input
 
