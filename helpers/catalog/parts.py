@@ -105,21 +105,16 @@ def latent_attention(keys: ConfigKeys, hidden: int, heads: int) -> Attention:
     )
     bias, head_dim = keys.flag("attention_bias", False), mla.qk_nope_head_dim + mla.qk_rope_head_dim
     kv_heads = kv_heads_of(keys, heads, 128)
-    queries: tuple[Linear, ...]
-    if mla.q_lora_rank:
-        queries = (
-            Linear("q_a_proj", hidden, mla.q_lora_rank, bias),
-            Linear("q_b_proj", mla.q_lora_rank, heads * head_dim),
-        )
-    else:
-        queries = (Linear("q_proj", hidden, heads * head_dim),)
+    down = (Linear("q_a_proj", hidden, mla.q_lora_rank, bias),) if mla.q_lora_rank else ()
+    name, inputs = ("q_b_proj", mla.q_lora_rank) if mla.q_lora_rank else ("q_proj", hidden)
     linears = (
-        *queries,
+        *down,
+        Linear(name, inputs, heads * head_dim),
         Linear("kv_a_proj_with_mqa", hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias),
         Linear("kv_b_proj", mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
         Linear("o_proj", heads * mla.v_head_dim, hidden, bias),
     )
-    norms = ((mla.q_lora_rank,) if mla.q_lora_rank else ()) + (mla.kv_lora_rank,)
+    norms = (*(linear.outputs for linear in down), mla.kv_lora_rank)
     return Attention(heads, kv_heads, head_dim, linears, norms, mla=mla)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -247,11 +248,8 @@ def serving_changes(setup: ServeSetup, capacity_bytes: int) -> Iterator[Fit]:
     yield from _formats(setup, capacity_bytes)
     for name, (words, costs) in COUNTS.items():
         asked: int = getattr(setup, name)
-
-        def fits(count: int, name: str = name) -> bool:
-            return _need(setup, {name: count}) <= capacity_bytes
-
-        most = _most(fits, asked)
+        # Bytes never shrink with a longer cache, so the counts that fit come first.
+        most = bisect_right(range(1, asked + 1), capacity_bytes, key=lambda count: _need(setup, {name: count}))
         if 0 < most < asked:
             yield Fit(words.format(most, asked), _need(setup, {name: most}), costs.format(most), {name: most})
 
@@ -282,12 +280,3 @@ def _below(setup: ServeSetup, name: str, formats: tuple[str, ...]) -> list[str]:
 
 def _need(setup: ServeSetup, fields: Fields) -> int:
     return budget.serve(replace(setup, **fields)).peak_bytes
-
-
-def _most(fits: Callable[[int], bool], asked: int) -> int:
-    """The largest count from 1 to `asked` that fits, 0 if none: bytes never shrink with a longer cache."""
-    low, high = 0, asked
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low

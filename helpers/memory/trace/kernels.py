@@ -52,7 +52,7 @@ class CudaMeter(FakeMeter):
             return self._four_bit_product(func, types, args, kwargs)
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if packet in PRODUCTS:
-            self._workspace(*self._library(biased=packet is _aten.addmm and args[0].dim() == 1))
+            self._workspace(biased=packet is _aten.addmm and args[0].dim() == 1)
         elif packet in TRANSIENT:
             for sizes_bytes in TRANSIENT[packet](self.cuda.capability, *args):
                 with self.held(*sizes_bytes):
@@ -81,21 +81,19 @@ class CudaMeter(FakeMeter):
         scales = [] if scales_8bit is None else [4 * scales_8bit.numel()] * 2  # without the offset, and with it
         with self.held(*scales, x.element_size() * shape[0] * shape[1]):
             result = super().__torch_dispatch__(func, types, args, kwargs)
-            self._workspace(*self._library(biased=bias is not None))
+            self._workspace(biased=bias is not None)
         return result
 
-    def _library(self, biased: bool) -> tuple[str, int]:
-        cuda = self.cuda
-        return ("cuBLASLt", cuda.cublaslt_workspace_bytes) if biased else ("cuBLAS", cuda.cublas_workspace_bytes)
-
-    def _workspace(self, library: str, size_bytes: int) -> None:
+    def _workspace(self, biased: bool) -> None:
         """getCurrentCUDABlasHandle, getCUDABlasLtWorkspace: one for each thread, made at its first product and kept.
 
         A product with a bias goes through cuBLASLt (addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp).
         """
+        library = "cuBLASLt" if biased else "cuBLAS"
         name = f"{library}, {'autograd' if self.where()[0] == Phase.BACKWARD else 'main'} thread"
         if name not in self.workspaces:
-            self.workspaces[name] = self.hold(size_bytes, name)
+            sizes_bytes = (self.cuda.cublas_workspace_bytes, self.cuda.cublaslt_workspace_bytes)
+            self.workspaces[name] = self.hold(sizes_bytes[biased], name)
 
 
 def _softmax_backward(capability: tuple[int, int], grad: torch.Tensor, output: torch.Tensor, *_) -> attention.Held:

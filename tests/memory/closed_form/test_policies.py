@@ -156,9 +156,8 @@ def test_flops_of_llama_2_7b_by_hand():
     head = 2 * tokens * h * 32_000
     assert flops["full"].forward == 32 * layer + head
     assert flops["full"].backward == 2 * flops["full"].forward + 32 * kernel // 2
-    assert (
-        flops["full"].recomputed == 32 * (layer - down) == budget.train(llama_7b(checkpointing="full")).flops.recomputed
-    )
+    assert flops["full"] == budget.train(llama_7b(checkpointing="full")).flops
+    assert flops["full"].recomputed == 32 * (layer - down)
     assert flops["selective:matmuls"].recomputed == 32 * kernel
     assert round(flops["full"].ratio, 3) == 1.257
 
