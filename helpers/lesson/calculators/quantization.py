@@ -8,7 +8,6 @@ from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.formats import number_format
-from ...catalog.layers import LinearGroup
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup
