@@ -82,6 +82,15 @@ class Attention:
     sinks: bool = False
 
     @property
+    def kind(self) -> str:
+        """mha, gqa, mqa or mla."""
+        if self.mla:
+            return "mla"
+        if self.kv_heads == self.heads:
+            return "mha"
+        return "mqa" if self.kv_heads == 1 else "gqa"
+
+    @property
     def parameters(self) -> int:
         """Projections, their biases, the norms inside attention and the sinks."""
         projections = sum(linear.parameters for linear in self.linears)

@@ -211,12 +211,12 @@ def test_windows_bound_the_cache_and_stop_its_growth():
     assert [layer.attention.window for layer in gemma.layers[:4]] == [4096, None, 4096, None]
 
 
-def test_heads_that_share_k_and_v_and_active_parameters():
-    shared = {name: model(name).heads // model(name).kv_heads for name in MODELS}
-    assert {shared[n] for n in ("gpt2", "llama-2-7b", "opt-13b", "phi-3-mini-4k")} == {1}
-    assert all(shared[n] > 1 for n in ("llama-3-8b", "qwen3-30b-a3b", "gemma-2-9b", "phi-4", "gpt-oss-20b"))
-    assert model("deepseek-v3").layers[-1].attention.mla
-    assert model({**model("llama-2-7b").config, "num_key_value_heads": 1}).kv_heads == 1
+def test_kinds_and_active_parameters():
+    kinds = {name: model(name).layers[-1].attention.kind for name in MODELS}
+    assert {kinds[n] for n in ("gpt2", "llama-2-7b", "opt-13b", "phi-3-mini-4k")} == {"mha"}
+    assert {kinds[n] for n in ("llama-3-8b", "qwen3-30b-a3b", "gemma-2-9b", "phi-4", "gpt-oss-20b")} == {"gqa"}
+    assert kinds["deepseek-v3"] == "mla"
+    assert model({**model("llama-2-7b").config, "num_key_value_heads": 1}).layers[0].attention.kind == "mqa"
     assert [model(n).is_dense_decoder for n in ("llama-2-7b", "mixtral-8x7b", "deepseek-v3")] == [True, False, False]
     # Mixtral's "13B active", Qwen3's "3.3B", DeepSeek-V3's "37B", by their model cards.
     billions = [round(model(n).active_parameters / 1e9, 1) for n in ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3")]
