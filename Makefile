@@ -49,10 +49,11 @@ test-all: env ## everything: the two above, and what only a night has time for
 	$(ALONE) -m alone tests
 	$(PYTEST) $(NBVAL) notebooks solutions
 
-check: env ## lint, format and types, never edits; then the few functions and files that are long
+check: env ## lint (notebooks too), format and types, never edits; then the few functions and files that are long
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m helpers.course.lint
 	@$(BIN)/python -m tests.house.sizes
 
 fix: env ## lint and format, editing

@@ -12,6 +12,7 @@ from nbformat import NotebookNode
 
 from . import notebook as nb
 from .kernel import error_in, kernel
+from .lint import findings
 
 FOLDERS = ("notebooks", "solutions")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -38,7 +39,7 @@ class Execution:
 
 
 def build(names: list[str], root: Path) -> int:
-    """Run the named notebooks (all of them for an empty list) and store their outputs; 0 when all ran.
+    """Run the named notebooks (all for an empty list) and store their outputs; 0 when all ran and keep lint's rules.
 
     A name is a chapter's number ('02': the chapter and its worked lab), a file's stem or a path. An unknown
     one is a WorkbookError before anything runs. A notebook whose cell fails is reported and left as it was.
@@ -88,8 +89,10 @@ def _build_one(path: Path, root: Path) -> bool:
     state = "stored" if nb.write(path, execution.notebook) else "unchanged"
     slowest = execution.slowest()
     timing = f"{time.perf_counter() - start:.1f} s" + (f", slowest {slowest}" if slowest else "")
-    print(f"✓ {label}: {state}, {timing}")
-    return True
+    broken = findings(execution.notebook, path)
+    print(f"{'✗' if broken else '✓'} {label}: {state}, {timing}")
+    print(*(f"  cell {one.cell}: {one.rule}: {one.message}" for one in broken), sep="\n", end="\n" * bool(broken))
+    return not broken
 
 
 def _clean_output(output: NotebookNode, cell: NotebookNode, root: Path) -> NotebookNode | None:
