@@ -26,6 +26,15 @@ OPT = {
     "word_embed_proj_dim": 256,
     "do_layer_norm_before": True,
 }
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 96,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 301,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 GEMMA2 = {
     "model_type": "gemma2",
     "hidden_size": 128,

@@ -11,7 +11,7 @@ from helpers.catalog import MODELS, ServeSetup, WorkbookError, model, number_for
 from helpers.catalog.by_transformers import count_on_meta
 from helpers.memory.closed_form import budget
 from helpers.memory.closed_form.weights import is_quantized, weight_bytes, weight_parts
-from tests.memory.configs import GEMMA2, OPT, QWEN2
+from tests.memory.configs import GEMMA2, GPT2, OPT, QWEN2
 
 # Widths that neither 2 nor 64 divides: every tail is there, half a byte too.
 LLAMA = {
@@ -23,15 +23,6 @@ LLAMA = {
     "num_key_value_heads": 1,
     "head_dim": 66,
     "vocab_size": 301,
-}
-GPT2 = {
-    "model_type": "gpt2",
-    "n_embd": 96,
-    "n_layer": 2,
-    "n_head": 4,
-    "vocab_size": 301,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
 }
 MIXTRAL = {
     "model_type": "mixtral",

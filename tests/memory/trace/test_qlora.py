@@ -14,7 +14,7 @@ from helpers.memory.measure.steps import NO_DROPOUT, run_of
 from helpers.memory.meter.watch import weights_of
 from helpers.memory.trace import QuantizedBase
 from helpers.memory.trace.quantized import base_on_meta
-from tests.memory.configs import QWEN2
+from tests.memory.configs import GPT2, QWEN2
 
 pytest.importorskip("bitsandbytes")
 pytest.importorskip("peft")
@@ -30,15 +30,6 @@ LLAMA = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 301,
-}
-GPT2 = {
-    "model_type": "gpt2",
-    "n_embd": 96,
-    "n_layer": 2,
-    "n_head": 4,
-    "vocab_size": 301,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
 }
 QV = ("q_proj", "v_proj")
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
