@@ -49,11 +49,9 @@ def _build(config: Mapping[str, object], name: str):
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
-        raise WorkbookError(
-            f"{name}: {config['model_type']!r} has no closed form here, and Transformers is not installed",
-            ", ".join(FAMILIES),
-            "install transformers and torch, and the model will be counted without memory",
-        ) from None
+        what = f"{name}: {config['model_type']!r} has no closed form here, and Transformers is not installed"
+        do = "install transformers and torch, and the model will be counted without memory"
+        raise WorkbookError(what, ", ".join(FAMILIES), do) from None
     kept: dict[str, Any] = {
         key: value for key, value in config.items() if key not in ("quantization_config", "model_type")
     }
@@ -64,11 +62,9 @@ def _build(config: Mapping[str, object], name: str):
             return AutoModelForCausalLM.from_config(settings, dtype=torch.bfloat16).eval()
     except Exception as problem:  # Transformers raises whatever it likes on a config it cannot use
         first = str(problem).strip().splitlines()[0][:160] if str(problem).strip() else type(problem).__name__
-        raise WorkbookError(
-            f"{name}: Transformers builds no causal language model of type {config['model_type']!r}: {first}",
-            f"a decoder that Transformers knows, such as {', '.join(FAMILIES)}",
-            "check model_type and the sizes in the config",
-        ) from None
+        what = f"{name}: Transformers builds no causal language model of type {config['model_type']!r}: {first}"
+        do = "check model_type and the sizes in the config"
+        raise WorkbookError(what, f"a decoder that Transformers knows, such as {', '.join(FAMILIES)}", do) from None
 
 
 def _count(net, kv_known: bool) -> Counted:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from .errors import WorkbookError, unknown_name
+from .errors import WorkbookError, require_name, unknown_name
 
 Vendor = Literal["nvidia", "amd", "apple"]
 KINDS = ("datasheet", "paper", "measured", "convention")
@@ -55,11 +55,8 @@ class Figure:
         )
         for part, fits, expected in parts:
             if not fits:
-                raise WorkbookError(
-                    f"a figure has {part}={getattr(self, part)!r} (value {self.value!r} {self.unit!r})",
-                    f"{part}: {expected}",
-                    "look the figure up, and write down where",
-                )
+                what = f"a figure has {part}={getattr(self, part)!r} (value {self.value!r} {self.unit!r})"
+                raise WorkbookError(what, f"{part}: {expected}", "look the figure up, and write down where")
 
     @property
     def number(self) -> int:
@@ -153,11 +150,9 @@ class Device:
     def link_bytes_per_s(self, link: str) -> int:
         """Bytes per second in ONE direction over "pcie", "nvlink" or "infinity-fabric"; datasheets add both up."""
         if self.unified:
-            raise WorkbookError(
-                f"{self.title} has no link {link!r}: CPU and GPU share one memory",
-                "a GPU with memory of its own",
-                "name a GPU with a link, or take `memory_bytes_per_s`, which both processors share",
-            )
+            expected = "a GPU with memory of its own"
+            do = "name a GPU with a link, or take `memory_bytes_per_s`, which both processors share"
+            raise WorkbookError(f"{self.title} has no link {link!r}: CPU and GPU share one memory", expected, do)
         figure = self._pick("links", "link speed", f"link of {self.name}", link)
         return figure.number // 2 if figure.direction == BOTH_WAYS else figure.number
 
@@ -169,19 +164,13 @@ class Device:
 
     def _pick(self, group: str, what: str, kind: str, name: str) -> Figure:
         figures = getattr(self, group)
-        if name in figures:
-            return figures[name]
-        if not figures:
-            return self._known(None, what)
-        raise unknown_name(kind, name, figures)
+        return figures[require_name(kind, name, figures)] if figures else self._known(None, what)
 
     def _known(self, figure: Figure | None, what: str) -> Figure:
         if figure is None:
-            raise WorkbookError(
-                f"the {what} of {self.title} is not in the catalogue",
-                f"a device whose {what} is known",
-                "measure it, or name another device, as 'h100'",
-            )
+            expected = f"a device whose {what} is known"
+            do = "measure it, or name another device, as 'h100'"
+            raise WorkbookError(f"the {what} of {self.title} is not in the catalogue", expected, do)
         return figure
 
 
@@ -203,8 +192,7 @@ def device(name: str | Device) -> Device:
 def build_device(name: str, entry: Mapping[str, Any]) -> Device:
     """A Device from an entry of data/devices.json; WorkbookError names the figure that lacks provenance."""
     raw: Mapping[str, Any] = entry["figures"]
-    if entry["vendor"] not in get_args(Vendor):
-        raise unknown_name(f"vendor of {name}", entry["vendor"], get_args(Vendor))
+    require_name(f"vendor of {name}", entry["vendor"], get_args(Vendor))
     _refuse_others(f"figure of {name}", raw, (*SINGLE, *GROUPS))
     for group in ("sizes", "bandwidths"):
         _refuse_others(f"level in {group} of {name}", raw.get(group, {}), ON_CHIP)
@@ -224,8 +212,7 @@ def build_device(name: str, entry: Mapping[str, Any]) -> Device:
 
 def _refuse_others(kind: str, given: Iterable[str], allowed: tuple[str, ...]) -> None:
     for name in given:
-        if name not in allowed:
-            raise unknown_name(kind, name, allowed)
+        require_name(kind, name, allowed)
 
 
 def _is_text(value: object) -> bool:
@@ -240,11 +227,9 @@ def _figure(owner: str, key: str, raw: Mapping[str, Any]) -> Figure:
     try:
         return Figure(**raw)
     except TypeError as problem:
-        raise WorkbookError(
-            f"{owner}: the figure {key} cannot be built ({problem})",
-            "value, unit, kind, source and date (and a direction for bytes/s)",
-            "complete the entry in helpers/catalog/data/devices.json",
-        ) from None
+        expected = "value, unit, kind, source and date (and a direction for bytes/s)"
+        do = "complete the entry in helpers/catalog/data/devices.json"
+        raise WorkbookError(f"{owner}: the figure {key} cannot be built ({problem})", expected, do) from None
 
 
 @cache

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import logging
 from collections.abc import Collection, Iterable
+from types import ModuleType
 
 
 class WorkbookError(ValueError):
@@ -70,8 +73,22 @@ def require_number(name: str, value: object, *, below: float | None = None, expe
     return number
 
 
-def require_name(kind: str, name: str, allowed: Collection[str]) -> str:
-    """`name` if it is among `allowed`; else the error of `unknown_name`."""
-    if name not in allowed:
+def require_name(kind: str, name: object, allowed: Collection[str]) -> str:
+    """`name` if it is a string among `allowed`; else the error of `unknown_name`."""
+    if not isinstance(name, str) or name not in allowed:
         raise unknown_name(kind, name, allowed)
     return name
+
+
+def require_package(name: str, user: str, do: str = "") -> ModuleType:
+    """The module `name`, imported without its warnings; WorkbookError says that `user` needs it where that fails."""
+    package = name.partition(".")[0]
+    logging.disable(logging.WARNING)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        do = do or f"pip install --no-deps {package}, then restart the kernel"
+        expected = f"the package {package}, which {user} needs"
+        raise WorkbookError(f"{package} cannot be imported: {error}", expected, do) from None
+    finally:
+        logging.disable(logging.NOTSET)

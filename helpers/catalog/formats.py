@@ -19,10 +19,9 @@ class NumberFormat:
     `block_values` values share one scale of `scale_bits` (a zero point in it, where there is one); `row_blocks` says
     that blocks end with their row. `superblock_blocks` blocks share one more of `superscale_bits` (double
     quantization); `row_bits` is kept once per output row, `constant_bytes` once per tensor (code tables, an offset).
-    Zero means there is none.
-    Nothing is computed in a `quantized` format: its values are decoded first. As a format of weights, one that is
-    `linears_only` applies to linear layers: embeddings, norms and biases stay in 16 bits, and so do the parts in
-    `keeps`. With `experts_only`, of a model that has experts, nothing but them is quantized.
+    Zero means there is none. Nothing is computed in a `quantized` format: its values are decoded first. As a format of
+    weights, one that is `linears_only` applies to linear layers: embeddings, norms and biases stay in 16 bits, and so
+    do the parts in `keeps`. With `experts_only`, of a model that has experts, nothing but them is quantized.
     """
 
     name: str
@@ -61,11 +60,9 @@ class NumberFormat:
     def value_bytes(self) -> int:
         """Bytes of one value in a format that packs nothing; an error for those that pack."""
         if self.value_bits % 8:
-            raise WorkbookError(
-                f"{self.name} packs values of {self.value_bits} bits in bytes",
-                "a format of whole bytes per value",
-                "use storage_bytes(values), which counts the packing and the scales",
-            )
+            expected = "a format of whole bytes per value"
+            do = "use storage_bytes(values), which counts the packing and the scales"
+            raise WorkbookError(f"{self.name} packs values of {self.value_bits} bits in bytes", expected, do)
         return self.value_bits // 8
 
     def packed_bytes(self, values: int) -> int:
@@ -92,11 +89,8 @@ class NumberFormat:
                 total += _bits_to_bytes(_ceil_div(blocks, self.superblock_blocks) * self.superscale_bits)
         if self.row_bits:
             if rows is None:
-                raise WorkbookError(
-                    f"{self.name} keeps one scale per output row, and `rows` was not given",
-                    "the number of output rows",
-                    "pass rows=weight.shape[0]",
-                )
+                what = f"{self.name} keeps one scale per output row, and `rows` was not given"
+                raise WorkbookError(what, "the number of output rows", "pass rows=weight.shape[0]")
             total += _bits_to_bytes(rows * self.row_bits)
         return total
 

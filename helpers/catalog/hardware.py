@@ -126,11 +126,8 @@ def require_cuda(gpu: str | Device | None, wanted: str) -> Cuda:
     card = device(REFERENCE if gpu is None else gpu)
     cuda = cuda_of(card)
     if cuda is None:
-        raise WorkbookError(
-            f"{wanted} follows CUDA's kernels, and the {card.title} {_lack(card)}",
-            "an NVIDIA GPU",
-            f"`workbook estimate --gpu {card.name}` knows the bytes of its tensors; leave the GPU out for an A100's",
-        )
+        do = f"`workbook estimate --gpu {card.name}` knows the bytes of its tensors; leave the GPU out for an A100's"
+        raise WorkbookError(f"{wanted} follows CUDA's kernels, and the {card.title} {_lack(card)}", "an NVIDIA GPU", do)
     return cuda
 
 

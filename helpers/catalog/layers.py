@@ -122,9 +122,8 @@ class Attention:
 class Mlp:
     """One layer's feed-forward part, dense (`experts` = 0) or mixture of experts.
 
-    `ffn` is the width a token passes: of the dense MLP, or of one expert. `linears` are used by every token
-    (the dense MLP, or the shared experts); `expert_linears` are one routed expert's, and there are
-    `experts` of those.
+    `ffn` is the width a token passes: of the dense MLP, or of one expert. `linears` are used by every token (the dense
+    MLP, or the shared experts); `expert_linears` are one routed expert's, and there are `experts` of those.
     """
 
     ffn: int

@@ -47,11 +47,9 @@ def model(spec: object) -> ModelShape:
     to_dict = getattr(spec, "to_dict", None)
     if callable(to_dict):
         return from_config(to_dict())
-    raise WorkbookError(
-        f"a model cannot be read from {type(spec).__name__} {spec!r:.60}",
-        "a catalogue name, a path to a config.json, a config dict or a Transformers config",
-        "pass model='llama-2-7b', or model.config of a live model",
-    )
+    expected = "a catalogue name, a path to a config.json, a config dict or a Transformers config"
+    do = "pass model='llama-2-7b', or model.config of a live model"
+    raise WorkbookError(f"a model cannot be read from {type(spec).__name__} {spec!r:.60}", expected, do)
 
 
 def from_config(config: Mapping[str, object], name: str | None = None, source: str = "config") -> ModelShape:
@@ -66,11 +64,9 @@ def from_config(config: Mapping[str, object], name: str | None = None, source: s
             "to size the language model without its towers",
         )
     if not isinstance(family, str) or not family:
-        raise WorkbookError(
-            f"{label}: model_type is {family!r}",
-            f"model_type: a Transformers family, such as {', '.join(FAMILIES)}",
-            "pass the config.json that Transformers saved, whole",
-        )
+        expected = f"model_type: a Transformers family, such as {', '.join(FAMILIES)}"
+        do = "pass the config.json that Transformers saved, whole"
+        raise WorkbookError(f"{label}: model_type is {family!r}", expected, do)
     if family in FAMILIES:
         return FAMILIES[family](ConfigKeys(label, dict(config)), source)
     from .by_transformers import count_on_meta  # pulls in torch, so only where there is no closed form
@@ -92,9 +88,8 @@ def _from_file(spec: str | Path) -> ModelShape:
     if not os.path.isfile(path):
         if isinstance(spec, str) and not _looks_like_a_path(spec):
             raise unknown_name("model", spec, MODELS)
-        raise WorkbookError(
-            f"there is no file {str(path)!r}", "a config.json or a folder holding one", "check the path"
-        )
+        do = "check the path"
+        raise WorkbookError(f"there is no file {str(path)!r}", "a config.json or a folder holding one", do)
     config = _read_json(path)
     return from_config(config, str(config.get("_name_or_path") or "") or path.resolve().parent.name, str(path))
 
@@ -107,15 +102,11 @@ def _read_json(path: Path) -> dict[str, object]:
     try:
         config = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as problem:
-        raise WorkbookError(
-            f"{str(path)!r} cannot be read as JSON: {problem}",
-            "a Transformers config.json",
-            "download the file again, or open it and repair that place",
-        ) from None
+        expected = "a Transformers config.json"
+        do = "download the file again, or open it and repair that place"
+        raise WorkbookError(f"{str(path)!r} cannot be read as JSON: {problem}", expected, do) from None
     if not isinstance(config, dict):
-        raise WorkbookError(
-            f"{str(path)!r} holds a JSON {type(config).__name__}",
-            "one object with keys such as model_type and hidden_size",
-            "pass a model's config.json",
-        )
+        expected = "one object with keys such as model_type and hidden_size"
+        do = "pass a model's config.json"
+        raise WorkbookError(f"{str(path)!r} holds a JSON {type(config).__name__}", expected, do)
     return config

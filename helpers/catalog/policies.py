@@ -82,9 +82,6 @@ def _halves(start: int, stop: int) -> tuple[Segment, ...]:
 
 def _count(policy: str, word: str, count: str, layers: int) -> int:
     if not (count.isascii() and count.isdigit() and 1 <= int(count[:9]) <= layers):
-        raise WorkbookError(
-            f"the checkpointing policy is {policy!r}",
-            f"{word}:K with K from 1 to {layers}, the layers",
-            f"pass '{word}:{min(2, layers)}'",
-        )
+        expected = f"{word}:K with K from 1 to {layers}, the layers"
+        raise WorkbookError(f"the checkpointing policy is {policy!r}", expected, f"pass '{word}:{min(2, layers)}'")
     return int(count)

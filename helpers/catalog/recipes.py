@@ -33,10 +33,9 @@ class Precision:
 class Optimizer:
     """The states an optimizer keeps, and the hidden copies it makes while it steps.
 
-    `states` copies of the parameters in the dtype of the updated weights, unless they are stored in 8-bit
-    blocks of `block_values`, or `factored` into one row and one column. `peak_copies` are whole-model
-    temporaries during `step()`; `peak_tensor_copies` are temporaries of the size of the one tensor being
-    updated.
+    `states` copies of the parameters in the dtype of the updated weights, unless they are stored in 8-bit blocks of
+    `block_values`, or `factored` into one row and one column. `peak_copies` are whole-model temporaries during
+    `step()`; `peak_tensor_copies` are temporaries of the size of the one tensor being updated.
     """
 
     name: str

@@ -157,18 +157,12 @@ def _check_offload(setup: TrainSetup, name: str, stage: int, reason: str) -> Non
     tier = _known(f"tier for {name}", getattr(setup, name), OFFLOADS)
     _set(setup, name, tier)
     if tier != "none" and setup.zero < stage:
-        raise WorkbookError(
-            f"{name} is {tier!r} at ZeRO stage {setup.zero}",
-            f"stage {stage} or more: {reason}",
-            f"choose zero={stage}, on one rank too, or {name}='none'",
-        )
+        do = f"choose zero={stage}, on one rank too, or {name}='none'"
+        raise WorkbookError(f"{name} is {tier!r} at ZeRO stage {setup.zero}", f"stage {stage} or more: {reason}", do)
 
 
 def _check_positions(name: str, tokens: int, model: ModelShape) -> None:
     """A learned position table ends; rotary positions do not, so those only lose quality."""
     if model.learned_positions and tokens > model.max_positions:
-        raise WorkbookError(
-            f"{name} is {tokens:,} and {model.name} has a position for {model.max_positions:,} tokens",
-            f"{name} from 1 to {model.max_positions:,}",
-            f"pass {name}={model.max_positions}",
-        )
+        what = f"{name} is {tokens:,} and {model.name} has a position for {model.max_positions:,} tokens"
+        raise WorkbookError(what, f"{name} from 1 to {model.max_positions:,}", f"pass {name}={model.max_positions}")

@@ -97,11 +97,9 @@ class ModelShape:
     def active_parameters(self) -> int:
         """Parameters that one token uses; equal to `parameters` in a dense model."""
         if self.counted:
-            raise WorkbookError(
-                f"how many parameters a token uses is not known for the family {self.family!r}",
-                "a family with a closed form in helpers.catalog.families",
-                "read it on the model card",
-            )
+            what = f"how many parameters a token uses is not known for the family {self.family!r}"
+            do = "read it on the model card"
+            raise WorkbookError(what, "a family with a closed form in helpers.catalog.families", do)
         mlps = [layer.mlp for layer in self.layers]
         return self.parameters - sum(mlp.parameters - mlp.active_parameters for mlp in mlps)
 
@@ -155,11 +153,9 @@ class ModelShape:
         Llama-2-70B at 2048 tokens: 80 layers x 2 x 8 x 128 x 2048 = 335,544,320; in BF16 640 MiB.
         """
         if self.counted and not self.counted.kv_known:
-            raise WorkbookError(
-                f"the KV cache of the family {self.family!r} is not one K and one V per layer",
-                "a model whose Transformers cache holds keys and values for each layer",
-                "measure it on the model, or use a family with a closed form in helpers.catalog.families",
-            )
+            what = f"the KV cache of the family {self.family!r} is not one K and one V per layer"
+            do = "measure it on the model, or use a family with a closed form in helpers.catalog.families"
+            raise WorkbookError(what, "a model whose Transformers cache holds keys and values for each layer", do)
         return sum(layer.attention.kv_values(context) for layer in self.layers)
 
     def kv_values_per_token_at(self, context: int) -> int:

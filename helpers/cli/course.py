@@ -22,11 +22,9 @@ def workbook_root() -> Path:
     """The clone. WorkbookError where there is none: the package was installed alone, and this is another folder."""
     root = find_root()
     if root is None:
-        raise WorkbookError(
-            "no workbook here: this command needs the course's notebooks",
-            "a clone, with notebooks/ and solutions/, here or above",
-            "run it in the clone; estimate, trace, explain-oom, accuracy and doctor run anywhere",
-        )
+        expected = "a clone, with notebooks/ and solutions/, here or above"
+        do = "run it in the clone; estimate, trace, explain-oom, accuracy and doctor run anywhere"
+        raise WorkbookError("no workbook here: this command needs the course's notebooks", expected, do)
     return root
 
 
@@ -91,11 +89,8 @@ def _publish(arguments: argparse.Namespace) -> int:
     if arguments.check and given == (None, None):
         return publish.check(root)
     if arguments.check or None in given:
-        raise WorkbookError(
-            "nothing to publish as",
-            "both --repository and --ref, or --check alone",
-            "workbook publish --repository https://github.com/OWNER/NAME --ref v1.0",
-        )
+        do = "workbook publish --repository https://github.com/OWNER/NAME --ref v1.0"
+        raise WorkbookError("nothing to publish as", "both --repository and --ref, or --check alone", do)
     return publish.publish(root, Address(arguments.repository.rstrip("/"), arguments.ref))
 
 

@@ -139,11 +139,9 @@ def stamp(notebook: NotebookNode, path: str, address: Address) -> None:
     """Stamp the setup cell and the badge, in place. WorkbookError where the first code cell is no setup cell."""
     cell = _setup_cell(notebook)
     if cell is None:
-        raise WorkbookError(
-            f"{path}: its first code cell is not the setup cell",
-            "the same text in all notebooks, and nothing else in the cell",
-            "copy the cell from notebooks/00_start_here.ipynb",
-        )
+        expected = "the same text in all notebooks, and nothing else in the cell"
+        do = "copy the cell from notebooks/00_start_here.ipynb"
+        raise WorkbookError(f"{path}: its first code cell is not the setup cell", expected, do)
     cell.source = setup_source(address)
     notebook.cells[0].source = with_badge(notebook.cells[0].source, badge(address, path))
 

@@ -86,11 +86,9 @@ def run_in_forks(
     )
     if done.returncode != 0:
         words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise WorkbookError(
-            f"the cells' process ended with status {done.returncode}: {words}",
-            "a process that runs every cell",
-            "run the notebook's cells one by one, and see which ends Python",
-        )
+        expected = "a process that runs every cell"
+        do = "run the notebook's cells one by one, and see which ends Python"
+        raise WorkbookError(f"the cells' process ended with status {done.returncode}: {words}", expected, do)
     found = json.loads(done.stdout)
     return ForkedRun(_cell_runs(found["before"]), tuple(map(_cell_runs, found["trials"])))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..catalog.errors import WorkbookError, unknown_name
+from ..catalog.errors import WorkbookError, require_name
 
 VERDICTS = ("holds", "holds with conditions", "wrong")
 _LEDGER = Path(__file__).parent / "data" / "claims.json"
@@ -25,8 +25,7 @@ class Claim:
     because: str
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise unknown_name("verdict", self.verdict, VERDICTS)
+        require_name("verdict", self.verdict, VERDICTS)
 
 
 @cache
@@ -44,8 +43,7 @@ def trial(claim_id: str, evidence: str) -> None:
     Computed: attention 1, feed-forward 2
     Verdict: wrong. In a Llama-shaped layer ...
     """
-    if claim_id not in ledger():
-        raise unknown_name("claim", claim_id, ledger())
+    require_name("claim", claim_id, ledger())
     if not evidence:
         raise WorkbookError("a trial without evidence", "what the cell computed, as text", "pass it second")
     one = ledger()[claim_id]

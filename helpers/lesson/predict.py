@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from ..catalog.errors import WorkbookError, unknown_name
+from ..catalog.errors import WorkbookError, require_name
 from ..memory.closed_form.breakdown import format_bytes
 from .units import signed_percent
 
@@ -45,7 +45,7 @@ def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Pre
     Your guess, peak of one training step: 16 GiB
     17179869184
     """
-    _require_unit(unit)
+    require_name("unit", unit, UNITS)
     if guess is None:
         print(f"{question}, in {unit}: no guess yet. Put a number in place of None and run this cell again.")
     elif isinstance(guess, bool) or not isinstance(guess, (int, float)) or not isfinite(guess) or guess < 0:
@@ -73,7 +73,7 @@ def compare(
     formula        199.0  −0.50 %
     measured       200.0
     """
-    _require_unit(unit)
+    require_name("unit", unit, UNITS)
     size, digits = _measured(measured), 1 if unit in SIZES else 2
     width = max([9, *(len(name) + 1 for name in (called, *predicted))])
     print(f"{'':{width}}{unit:>11}   off by")
@@ -104,7 +104,7 @@ def check(
     ✓ weights: predicted 1004 B, measured 1000 B, off by +0.40 % (allowed ±0.5 %)
     """
     if unit is not None:
-        _require_unit(unit)
+        require_name("unit", unit, UNITS)
     size, guess = _comparable(measured, predicted), _predicted(predicted)
     if guess is None or not (isfinite(size) and isfinite(guess)) or size <= 0:
         what, expected = f"measured {size!r} against predicted {guess!r}", "two finite numbers, measured above zero"
@@ -159,11 +159,6 @@ def _predicted(value: float | TrainBudget | Prediction | None) -> float | None:
     if value is None or isinstance(value, Prediction):
         return value.value if value else None
     return _measured(value)
-
-
-def _require_unit(unit: str) -> None:
-    if unit not in UNITS:
-        raise unknown_name("unit", unit, UNITS)
 
 
 def _size(size_bytes: float, unit: str | None) -> str:

@@ -53,11 +53,9 @@ def load(name: str | Path | None = None) -> Loaded:
             tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=local)
     except (OSError, ValueError, KeyError) as error:
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise WorkbookError(
-            f"cannot load {str(where)!r}: {first_line}",
-            "a causal language model in Transformers' format, and a network for one from the hub",
-            f"check the name and the network, or {_UNSET}",
-        ) from None
+        expected = "a causal language model in Transformers' format, and a network for one from the hub"
+        do = f"check the name and the network, or {_UNSET}"
+        raise WorkbookError(f"cannot load {str(where)!r}: {first_line}", expected, do) from None
     return Loaded(model, tokenizer)  # from_pretrained leaves it in evaluation mode
 
 

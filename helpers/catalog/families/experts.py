@@ -48,9 +48,8 @@ def qwen3_moe(keys: ConfigKeys, source: str) -> ModelShape:
 def deepseek_v3(keys: ConfigKeys, source: str) -> ModelShape:
     """DeepSeek-V3: latent attention, a few dense layers, then 256 routed experts and a shared one.
 
-    Counts what Transformers builds: 671,026,404,352 parameters, without the checkpoint's
-    multi-token-prediction layer. The router's `e_score_correction_bias` is a buffer, so it is not a
-    parameter.
+    Counts what Transformers builds: 671,026,404,352 parameters, without the checkpoint's multi-token-prediction layer.
+    The router's `e_score_correction_bias` is a buffer, so it is not a parameter.
     """
     hidden, count, heads = sizes(keys)
     attention = latent_attention(keys, hidden, heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ...catalog.errors import unknown_name
+from ...catalog.errors import require_name
 from ...memory.closed_form.breakdown import GIB
 from . import hardware, serving, training
 from .serving import weights_in
@@ -72,6 +72,5 @@ def chosen(names: Sequence[str] = ()) -> tuple[Experiment, ...]:
     """Those named, in the table's order; all of them for none. WorkbookError for a name that nobody has."""
     known = [experiment.name for experiment in EXPERIMENTS]
     for name in names:
-        if name not in known:
-            raise unknown_name("experiment", name, known)
+        require_name("experiment", name, known)
     return tuple(experiment for experiment in EXPERIMENTS if not names or experiment.name in names)

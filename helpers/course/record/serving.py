@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import require_package
 from ...catalog.models import model
 from ...catalog.setup import ServeSetup
 from ...memory import measure
@@ -75,7 +75,8 @@ def quantized_model(target: Target, name: str) -> nn.Module:
 
 def _layer(name: str, linear: nn.Linear, weight: torch.Tensor) -> nn.Module:
     """On the host, with a dense weight: the move to the device is what quantizes."""
-    nn_of = _bitsandbytes().nn
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that it could download
+    nn_of = require_package("bitsandbytes", "a model in 8 or 4 bits").nn
     shape = linear.in_features, linear.out_features, linear.bias is not None
     if name == "int8":
         made = nn_of.Linear8bitLt(*shape, has_fp16_weights=False, device="meta")
@@ -102,16 +103,6 @@ def _filled(network: nn.Module, device: str) -> nn.Module:
                         made[id(tensor)] = nn.Parameter(empty) if isinstance(tensor, nn.Parameter) else empty
                     tensors[name] = made[id(tensor)]
     return network
-
-
-def _bitsandbytes():
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that it could download
-    try:
-        import bitsandbytes
-    except ImportError:
-        what, do = "8 and 4 bits are measured with bitsandbytes", "pip install --no-deps bitsandbytes"
-        raise WorkbookError(f"{what}, which is not installed", "the package bitsandbytes", do) from None
-    return bitsandbytes
 
 
 def cache_needs_bytes(sizes: ExperimentSizes, context: int) -> int:

@@ -46,11 +46,9 @@ class Gpu:
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
-            raise WorkbookError(
-                "there is no GPU that PyTorch can use, and `workbook record` writes only what was measured",
-                "a CUDA device",
-                "run it on a rented machine, see docs/rented-machine.md; --list shows what would be measured",
-            )
+            what = "there is no GPU that PyTorch can use, and `workbook record` writes only what was measured"
+            do = "run it on a rented machine, see docs/rented-machine.md; --list shows what would be measured"
+            raise WorkbookError(what, "a CUDA device", do)
 
     def machine(self) -> Machine:
         """Under the catalogue's name, or one made of the driver's."""
@@ -105,11 +103,9 @@ class Gpu:
         """
         reserved = self.memory().reserved
         if reserved:
-            raise WorkbookError(
-                f"{reserved:,} bytes were reserved before the history began",
-                "an allocator that holds nothing",
-                "record it in a process of its own: workbook record --only NAME",
-            )
+            expected = "an allocator that holds nothing"
+            do = "record it in a process of its own: workbook record --only NAME"
+            raise WorkbookError(f"{reserved:,} bytes were reserved before the history began", expected, do)
         torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS, context=None)
         try:
             run()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ...catalog.errors import require_whole, unknown_name
+from ...catalog.errors import require_name, require_whole
 from ...memory.allocator import MIB, Replay, Request, alloc, empty_cache, free, replay
 from ...memory.closed_form.breakdown import format_bytes
 from ..drawing.pictures import Card
@@ -141,9 +141,7 @@ class ReadyTrace:
 
 def trace(name: str) -> ReadyTrace:
     """The trace called `name`; WorkbookError with the nearest match otherwise."""
-    if not isinstance(name, str) or name not in TRACES:
-        raise unknown_name("trace", name, TRACES)
-    return TRACES[name]
+    return TRACES[require_name("trace", name, TRACES)]
 
 
 def _mib(name: str, size: float) -> Request:

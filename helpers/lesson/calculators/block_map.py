@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ...catalog.errors import WorkbookError, require_whole, unknown_name
+from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...techniques import paging
 from ...techniques.paging import POLICIES, BlockMapFrame, EventKind, Hits, RequestTrace, Usage
 from ..drawing import block_maps
@@ -140,18 +140,16 @@ def block_map_answer(
 
 
 def _scene(trace: str, policy: str, block_size: int, pool_tokens: int) -> Scene:
-    for kind, name, known in (("trace", trace, TRACES), ("policy", policy, POLICIES)):
-        if name not in tuple(known):
-            raise unknown_name(kind, name, known)
+    require_name("trace", trace, TRACES)
+    require_name("policy", policy, POLICIES)
     if type(block_size) is not int or block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
         raise WorkbookError(f"block_size is {block_size!r}", f"one of {sizes}", "pass block_size=16")
     most = MOST_BLOCKS * block_size
     if type(pool_tokens) is not int or pool_tokens % block_size or not LONGEST <= pool_tokens <= most:
         allowed = f"a multiple of {block_size} from {LONGEST} (the longest request) to {most}"
-        raise WorkbookError(
-            f"pool_tokens is {pool_tokens!r} in blocks of {block_size}", allowed, "pass pool_tokens=1024"
-        )
+        do = "pass pool_tokens=1024"
+        raise WorkbookError(f"pool_tokens is {pool_tokens!r} in blocks of {block_size}", allowed, do)
     return Scene(trace, policy, block_size, pool_tokens)
 
 

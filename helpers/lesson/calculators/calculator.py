@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ...catalog.devices import Device
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ..drawing.bars import stacked_bars
 from ..drawing.marks import CARD, INK
@@ -163,8 +163,7 @@ class Calculator:
         used: Callable[[Values], Collection[str]] | None = None,
     ) -> None:
         for name in start:
-            if name not in controls:
-                raise unknown_name("control", name, controls)
+            require_name("control", name, controls)
         self.compute, self.start = compute, {name: first for name, (_, _, first) in controls.items()} | dict(start)
         self.options = {name: (text, _choices(known, self.start[name])) for name, (text, known, _) in controls.items()}
         self.used = used or (lambda values: controls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...catalog.errors import WorkbookError, require_whole, unknown_name
+from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...catalog.formats import number_format
 from ...memory.closed_form.work import Work, attention, copy, layernorm, matmul, softmax
 
@@ -43,9 +43,7 @@ class Operator:
 
 def operator(name: str) -> Operator:
     """The operator called `name`; WorkbookError with the nearest match otherwise."""
-    if not isinstance(name, str) or name not in OPERATORS:
-        raise unknown_name("operator", name, OPERATORS)
-    return OPERATORS[name]
+    return OPERATORS[require_name("operator", name, OPERATORS)]
 
 
 def checked_sizes(name: str, sizes: Mapping[str, object]) -> dict[str, int]:

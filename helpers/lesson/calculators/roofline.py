@@ -119,11 +119,9 @@ def _rate_format(where: Device, op: str, number: str) -> str:
         return number
     able = [known for known in rule.formats if known in where.peak_flops]
     others = [entry.name for entry in DEVICES.values() if number in entry.peak_flops]
-    raise WorkbookError(
-        f"{where.title} has no rate for matrix products in {number}",
-        f"on this device: {', '.join(able)}",
-        f"pick one of these formats, or a device with {number}: {', '.join(others[:3])} …",
-    )
+    expected = f"on this device: {', '.join(able)}"
+    do = f"pick one of these formats, or a device with {number}: {', '.join(others[:3])} …"
+    raise WorkbookError(f"{where.title} has no rate for matrix products in {number}", expected, do)
 
 
 def _tokens_at_ridge(rule: Operator, roof: Roof, number: str, sizes: Mapping[str, int]) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_package
 from . import reaper
 
 START_S = 120
@@ -74,13 +74,9 @@ class Engines:
 
 
 def _ipyparallel() -> ModuleType:
-    try:
-        import cloudpickle  # noqa: F401 - functions of a notebook's cells travel whole with it
-        import ipyparallel
-    except ModuleNotFoundError as missing:
-        made_of, do = "ipyparallel and cloudpickle, which ranks are made of", "pip install ipyparallel cloudpickle"
-        raise WorkbookError(f"{missing.name} is not installed", made_of, do) from None
-    return ipyparallel
+    do = "pip install ipyparallel cloudpickle"
+    require_package("cloudpickle", "a function that travels to ranks", do)
+    return require_package("ipyparallel", "a group of ranks", do)
 
 
 def _folder(profile: str | None) -> str:

@@ -6,8 +6,7 @@
 
 `cases` holds the cited figures, `ops`, `lora` and `serving` rebuild what was measured, `table` sets both side by side;
 `other_estimators` has what well-known ones answer, `user_cases` reads steps that you measured. Those figures come from
-other people's GPUs; none was fitted to.
-`recordings` reads what `workbook record` measured, `recorded` predicts it.
+other people's GPUs; none was fitted to. `recordings` reads what `workbook record` measured, `recorded` predicts it.
 """
 
 from .cases import KINDS, Case, Row, cases

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import model
 
 RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
@@ -41,11 +41,8 @@ class Case:
             ("figures", bool(self.figures) and all(f > 0 for f in self.figures.values())),
         ):
             if not fine:
-                raise WorkbookError(
-                    f"{self.name} has {part}={getattr(self, part)!r}",
-                    f"a {part} as in measured.json",
-                    "look the figure up, and write down where",
-                )
+                what = f"{self.name} has {part}={getattr(self, part)!r}"
+                raise WorkbookError(what, f"a {part} as in measured.json", "look the figure up, and write down where")
 
     @property
     def unit_bytes(self) -> int:
@@ -91,8 +88,8 @@ def cases(kind: str | None = None) -> tuple[Case, ...]:
     >>> len(cases("op")), len(cases("lora"))
     (63, 20)
     """
-    if kind is not None and kind not in KINDS:
-        raise unknown_name("kind of case", kind, KINDS)
+    if kind is not None:
+        require_name("kind of case", kind, KINDS)
     sources = _data()["sources"]
     found = (Case(**{**one, "source": sources.get(one["source"], one["source"])}) for one in _data()["cases"])
     return tuple(case for case in found if kind in (None, case.kind))

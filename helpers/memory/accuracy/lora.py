@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,12 +14,12 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import require_package
 from .. import trace
 from ..closed_form.breakdown import Phase
 from ..trace.fake import without_memory
 from ..trace.loading import linears_made_on_host, load
-from ..trace.quantized import DTYPES, QuantizedBase, in_4_bits, quiet_import
+from ..trace.quantized import DTYPES, QuantizedBase, in_4_bits
 from .cases import Case, model_config
 
 
@@ -27,7 +28,8 @@ def predict(case: Case) -> dict[str, int]:
 
     A base in 4 bits needs bitsandbytes too.
     """
-    _require_peft()
+    with _quiet():  # before fake(): what peft imports makes tensors that are no part of the step
+        require_package("peft", "a LoRA step", "pip install --no-deps peft==0.21.2, or leave them out: --only op")
     quantized = _quantized(case)
     base = _base(case)  # outside: fake() would count what its construction throws away
     if quantized:
@@ -71,19 +73,6 @@ def _dtype(case: Case) -> str:
 def _quantized(case: Case) -> QuantizedBase | None:
     base = case.setup.get("base")
     return QuantizedBase(base, _dtype(case)) if base else None
-
-
-def _require_peft() -> None:
-    """Import it before fake(): what it imports in its turn makes tensors that are no part of the step."""
-    try:
-        with _quiet():
-            import peft  # noqa: F401 - used in _adapted
-    except ImportError:
-        raise WorkbookError(
-            "the LoRA steps are rebuilt with peft, which is not installed",
-            "the package peft",
-            "pip install --no-deps peft==0.21.2, or leave them out: --only op",
-        ) from None
 
 
 def _adapted(case: Case, base: nn.Module) -> nn.Module:
@@ -152,6 +141,10 @@ def _as_the_script_attends() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Transformers' future names and bitsandbytes' search for a GPU do not concern the reader of a table."""
-    with quiet_import(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

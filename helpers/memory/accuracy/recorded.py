@@ -40,11 +40,8 @@ def predictions(entry: Entry, machine: Machine, apply: Apply | None = None) -> A
     try:
         return known(entry, fields, machine, apply)
     except TypeError as problem:
-        raise WorkbookError(
-            f"the setup of {entry.experiment}, {entry.label} cannot be rebuilt: {problem}",
-            "the fields that workbook record writes",
-            "record it again with --force",
-        ) from None
+        what = f"the setup of {entry.experiment}, {entry.label} cannot be rebuilt: {problem}"
+        raise WorkbookError(what, "the fields that workbook record writes", "record it again with --force") from None
 
 
 def disagreements(recording: Recording, apply: Apply | None = None) -> Iterator[str]:

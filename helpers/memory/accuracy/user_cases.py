@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...catalog.devices import device
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from .cases import Case, model_config
 
 FORM = "a JSON list of LoRA steps, each with a name, device, setup, figures and source"
@@ -35,8 +35,8 @@ def _case(one: dict, at: int) -> Case:
     _known(called, one, {"name": str, "device": str, "setup": dict, "figures": dict, "source": str}, {"unit": str})
     _known(f"the setup of {called}", one["setup"], NEEDED, OPTIONAL)
     for key, allowed in CHOICES.items():
-        if key in one["setup"] and one["setup"][key] not in allowed:
-            raise unknown_name(f"{key} in {called}", one["setup"][key], allowed)
+        if key in one["setup"]:
+            require_name(f"{key} in {called}", one["setup"][key], allowed)
     _known(f"the figures of {called}", one["figures"], {}, dict.fromkeys(FIGURES, (int, float)))
     device(one["device"])
     model_config(one["setup"]["model"])
@@ -50,8 +50,7 @@ def _known(called: str, found: dict, needed: Mapping, optional: Mapping) -> None
     if missing:
         raise WorkbookError(f"{called} has no {missing[0]!r}", ", ".join(needed), SEE)
     for key, value in found.items():
-        if key not in types:
-            raise unknown_name(f"key of {called}:", key, types)
+        require_name(f"key of {called}:", key, types)
         if isinstance(value, bool) or not isinstance(value, types[key]):
             raise WorkbookError(f"{key!r} of {called} is {value!r}", _type_names(types[key]), SEE)
         if isinstance(value, int) and value < 1:

@@ -68,18 +68,12 @@ def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, 
     """
     trace = snapshot.trace(device)
     if not any(event.action == "alloc" for event in trace):
-        raise WorkbookError(
-            f"the snapshot has no history of device {device}",
-            "one that was recorded while it ran",
-            "call torch.cuda.memory._record_memory_history() before the first allocation",
-        )
+        do = "call torch.cuda.memory._record_memory_history() before the first allocation"
+        raise WorkbookError(f"the snapshot has no history of device {device}", "one that was recorded while it ran", do)
     real = tuple(segment for segment in snapshot.segments if segment.device == device)
     if any(segment.private for segment in real):
-        raise WorkbookError(
-            "the snapshot has private memory pools",
-            "PyTorch's two default pools",
-            "record it without CUDA graphs and without torch.cuda.MemPool",
-        )
+        do = "record it without CUDA graphs and without torch.cuda.MemPool"
+        raise WorkbookError("the snapshot has private memory pools", "PyTorch's two default pools", do)
     recorded = [event for event in trace if event.action in (*TAKES, *RETURNS)]
     driver = Driver(recorded=[(event.size_bytes, event.address) for event in recorded if event.action in TAKES])
     ran = replay(requests_of(trace), settings or Settings.parse(snapshot.conf), driver=driver)

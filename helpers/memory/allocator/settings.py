@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...catalog.errors import WorkbookError, require_whole, unknown_name
+from ...catalog.errors import WorkbookError, require_name, require_whole
 from ..closed_form.breakdown import BLOCK_BYTES, rounded
 
 MIB = 2**20
@@ -140,8 +140,7 @@ def _value(key: str, value: str) -> bool | int:
         if value not in ("True", "False"):  # ConfigTokenizer::toBool takes no other spelling
             raise WorkbookError(f"expandable_segments is {value!r}", "True or False", "write expandable_segments:True")
         return value == "True"
-    if key not in _NUMBERS:
-        raise unknown_name("allocator setting", key, KEYS)
+    require_name("allocator setting", key, KEYS)
     if not value.isdecimal():
         raise WorkbookError(f"{key} is {value!r}", "a whole number", f"write {key}:128")
     return int(value)

@@ -110,11 +110,8 @@ class Allocator:
             return
         chunk = self.live.pop(handle.serial, None)
         if chunk is None or chunk.address != handle.address:
-            raise WorkbookError(
-                "this block is not allocated",
-                "a block that alloc returned and nobody has freed",
-                "free each block once, with the allocator that it came from",
-            )
+            do = "free each block once, with the allocator that it came from"
+            raise WorkbookError("this block is not allocated", "a block that alloc returned and nobody has freed", do)
         size, name, requested = chunk.size, chunk.name, chunk.requested
         chunk.allocated, chunk.requested, chunk.name, chunk.last = False, 0, "", chunk.name
         self.allocated_bytes -= size

@@ -99,11 +99,8 @@ def live_snapshot() -> Snapshot:
     import torch
 
     if not torch.cuda.is_available():
-        raise WorkbookError(
-            "this machine has no CUDA device",
-            "a GPU whose allocator can be asked",
-            "read a file instead: read_snapshot('snapshot.pickle')",
-        )
+        do = "read a file instead: read_snapshot('snapshot.pickle')"
+        raise WorkbookError("this machine has no CUDA device", "a GPU whose allocator can be asked", do)
     return read_snapshot(torch.cuda.memory._snapshot())
 
 
@@ -225,11 +222,9 @@ def unpack(packed: bytes) -> Snapshot:
 def _blocks_from(base: int, address: int) -> int:
     blocks, rest = divmod(address - base, BLOCK_BYTES)
     if rest:
-        raise WorkbookError(
-            f"the address {address:#x} is not a multiple of {BLOCK_BYTES} from {base:#x}",
-            "addresses as PyTorch's caching allocator gives them",
-            "record it with the native backend, without cudaMallocAsync",
-        )
+        expected = "addresses as PyTorch's caching allocator gives them"
+        do = "record it with the native backend, without cudaMallocAsync"
+        raise WorkbookError(f"the address {address:#x} is not a multiple of {BLOCK_BYTES} from {base:#x}", expected, do)
     return blocks
 
 

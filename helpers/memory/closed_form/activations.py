@@ -114,11 +114,9 @@ def require_closed_form(setup: TrainSetup) -> None:
 def require_kernel(setup: TrainSetup) -> None:
     """Refuse Gemma-2 but with eager attention. Some versions of Transformers build it, and leave the caps out."""
     if setup.model.family == "gemma2" and setup.attention != "eager":
-        raise WorkbookError(
-            f"attention is {setup.attention!r} and {setup.model.name} caps its attention scores",
-            "eager: Transformers has no other kernel for capped scores",
-            "pass attention='eager' (--attention eager)",
-        )
+        what = f"attention is {setup.attention!r} and {setup.model.name} caps its attention scores"
+        do = "pass attention='eager' (--attention eager)"
+        raise WorkbookError(what, "eager: Transformers has no other kernel for capped scores", do)
 
 
 def saved_by_layer(setup: TrainSetup, layer: Layer) -> Breakdown:

@@ -61,15 +61,14 @@ class ServeBudget:
 def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     """Predict one training step, in bytes per rank: forward, backward, `optimizer.step()`, gradients then freed.
 
-    Optimizer states exist already (any step but the first), dropout is off, only the loss outlives the forward.
-    None is for the tensors alone. `device`, by name or as a Device, adds the cuBLAS workspaces that PyTorch counts as
-    allocated on it, 16.25 MiB on an A100 and 64 MiB on an H100; a card without CUDA adds nothing here
-    (`catalog.hardware.without_cuda` says so in a sentence). ZeRO divides what the stage shards by the
-    ranks, rounded up, and adds what is whole for a while (`sharded`): two layers and the root at stage 3, buckets from
-    stage 1 on; the flat in which DDP sends its last bucket is left out. What is offloaded is not in these bytes of
-    the GPU: `zero.held` has it, by the memory that it went to.
-    Raises WorkbookError for a model, or a checkpointing policy, whose activations have no closed form here, and for
-    attention that no fused kernel of `device` takes.
+    Optimizer states exist already (any step but the first), dropout is off, only the loss outlives the forward. None is
+    for the tensors alone. `device`, by name or as a Device, adds the cuBLAS workspaces that PyTorch counts as allocated
+    on it, 16.25 MiB on an A100 and 64 MiB on an H100; a card without CUDA adds nothing here
+    (`catalog.hardware.without_cuda` says so in a sentence). ZeRO divides what the stage shards by the ranks, rounded
+    up, and adds what is whole for a while (`sharded`): two layers and the root at stage 3, buckets from stage 1 on; the
+    flat in which DDP sends its last bucket is left out. What is offloaded is not in these bytes of the GPU: `zero.held`
+    has it, by the memory that it went to. Raises WorkbookError for a model, or a checkpointing policy, whose
+    activations have no closed form here, and for attention that no fused kernel of `device` takes.
 
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB.
     """

@@ -175,11 +175,9 @@ def reads_last_product(layer: Layer) -> bool:
 def _require_recomputing(setup: TrainSetup) -> None:
     """Refuse the policy whose peak has no closed form here: what an offload brings back depends on who asks when."""
     if setup.checkpointing == "offload":
-        raise WorkbookError(
-            "checkpointing is 'offload', whose peak has no closed form",
-            "a policy that recomputes, or offload:inputs",
-            "trace it with helpers.techniques.checkpointing.apply: helpers.memory.trace.train(setup, apply=apply)",
-        )
+        expected = "a policy that recomputes, or offload:inputs"
+        do = "trace it with helpers.techniques.checkpointing.apply: helpers.memory.trace.train(setup, apply=apply)"
+        raise WorkbookError("checkpointing is 'offload', whose peak has no closed form", expected, do)
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,8 @@ def _table_bytes(setup: ServeSetup, values: int) -> int:
 def _require_divisible(model: ModelShape, ranks: int) -> None:
     require_whole("tensor_parallel", ranks, most=MAX_RANKS, do="pass tensor_parallel=1 for one GPU")
     if ranks > 1 and model.counted:
-        raise WorkbookError(
-            f"how the family {model.family!r} is divided over ranks is not known",
-            "a family with a closed form in helpers.catalog.families",
-            "pass tensor_parallel=1",
-        )
+        what = f"how the family {model.family!r} is divided over ranks is not known"
+        raise WorkbookError(what, "a family with a closed form in helpers.catalog.families", "pass tensor_parallel=1")
     if not _divides(model, ranks):
         able = [count for count in range(1, model.heads + 1) if _divides(model, count)]
         raise WorkbookError(

@@ -153,11 +153,8 @@ def attention(
     shared = heads if kv_heads is None else kv_heads
     _require_whole(queries=queries, context=context, heads=heads, head_dim=head_dim, batch=batch, kv_heads=shared)
     if heads % shared:
-        raise WorkbookError(
-            f"{heads} heads share {shared} heads of K and V",
-            "kv_heads that divide heads",
-            "Llama-3-8B has heads=32, kv_heads=8",
-        )
+        do = "Llama-3-8B has heads=32, kv_heads=8"
+        raise WorkbookError(f"{heads} heads share {shared} heads of K and V", "kv_heads that divide heads", do)
     q = _stored(batch * heads * queries * head_dim, format_name)
     kv = _stored(2 * batch * shared * context * head_dim, format_name)
     return Work(4 * batch * heads * queries * context * head_dim, q + kv, q)

@@ -140,11 +140,9 @@ def units(model: ModelShape) -> tuple[int, ...]:
     Llama-2-7B: 262,148,096 in the root, 202,383,360 in each of 32 layers.
     """
     if model.counted:
-        raise WorkbookError(
-            f"the layers of {model.name} are not known tensor by tensor",
-            "a family with a closed form in helpers.catalog.families",
-            "count it on ranks: helpers.memory.measure.rank_step",
-        )
+        expected = "a family with a closed form in helpers.catalog.families"
+        do = "count it on ranks: helpers.memory.measure.rank_step"
+        raise WorkbookError(f"the layers of {model.name} are not known tensor by tensor", expected, do)
     each = {layer: layer.parameters for layer in set(model.layers)}
     layers = [each[layer] for layer in model.layers]
     return (model.parameters - sum(layers), *layers)

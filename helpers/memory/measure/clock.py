@@ -35,11 +35,8 @@ def usable(device: str | torch.device | None) -> torch.device:
     if where.type not in ("cpu", "cuda"):
         raise WorkbookError(f"{where} cannot be timed here", "cpu or cuda", "measure on device='cpu'")
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise WorkbookError(
-            "there is no GPU that PyTorch can use",
-            "a CUDA device",
-            "measure on device='cpu', or run `workbook doctor` to see why",
-        )
+        do = "measure on device='cpu', or run `workbook doctor` to see why"
+        raise WorkbookError("there is no GPU that PyTorch can use", "a CUDA device", do)
     return where
 
 

@@ -9,7 +9,7 @@ from statistics import median
 import torch
 from torch.nn import functional
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name
 from ..closed_form import work
 from ..closed_form.work import Roof, Work
 from .clock import Run, in_turns, usable
@@ -90,10 +90,7 @@ def roofline(names: Iterable[str] | None = None, device: str | None = None, form
     system for fresh pages can cost more than the operator. Takes about five seconds. Raises WorkbookError.
     """
     setup = _probe_setup(device, format_name)
-    wanted = list(PROBES if names is None else names)
-    for name in wanted:
-        if name not in PROBES:
-            raise unknown_name("probe", name, PROBES)
+    wanted = [require_name("probe", name, PROBES) for name in (PROBES if names is None else names)]
     streams, products = _streams(setup), _products(setup)
     probes = {name: PROBES[name](setup) for name in wanted}
     prepared = {**streams, **products, **probes}
@@ -136,9 +133,7 @@ class ProbeSetup:
 
 def _probe_setup(device: str | None, format_name: str | None) -> ProbeSetup:
     where = usable(device)
-    name = format_name or default_format(where.type)
-    if name not in DTYPES:
-        raise unknown_name("number format that is timed here", name, DTYPES)
+    name = require_name("number format that is timed here", format_name or default_format(where.type), DTYPES)
     if name == "fp16" and where.type == "cpu":
         raise WorkbookError("CPUs do not compute in FP16", "fp32 or bf16 on a CPU", "pass format_name='fp32'")
     sizes = SIZES[where.type]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_package
 from ...catalog.setup import TrainSetup
 from ..closed_form import activations, budget
 from ..closed_form.breakdown import format_bytes
@@ -85,11 +85,9 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(config, attn_implementation=setup.attention, dtype=dtype)
     except ValueError as problem:
-        raise WorkbookError(
-            f"Transformers does not build {setup.model.name} with {setup.attention} attention",
-            "a model and an attention that it knows",
-            f"pass attention='eager', if that was not it: {str(problem).splitlines()[0][:200]}",
-        ) from None
+        what = f"Transformers does not build {setup.model.name} with {setup.attention} attention"
+        do = f"pass attention='eager', if that was not it: {str(problem).splitlines()[0][:200]}"
+        raise WorkbookError(what, "a model and an attention that it knows", do) from None
     model.loss_type = "ForCausalLM"  # Transformers finds none for GPT-2, warns, and then uses this one
     return model.to(device).train()
 
@@ -97,14 +95,8 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
 def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
     """One of the catalogue's optimizers, with its memory behaviour asked for by name and not left to a default."""
     if name == "adamw-8bit":
-        try:
-            import bitsandbytes
-        except ImportError:
-            raise WorkbookError(
-                "8-bit Adam needs bitsandbytes, which is not installed",
-                "the package bitsandbytes",
-                "pip install --no-deps bitsandbytes, or choose optimizer='adamw-fused'",
-            ) from None
+        do = "pip install --no-deps bitsandbytes, or choose optimizer='adamw-fused'"
+        bitsandbytes = require_package("bitsandbytes", "8-bit Adam", do)
         return bitsandbytes.optim.AdamW8bit(parameters, lr=1e-4)
     makers = {
         "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
@@ -151,11 +143,9 @@ def _checkpoint(model: nn.Module, setup: TrainSetup, apply: Apply | None) -> Non
 def require_segments(setup: TrainSetup) -> int:
     """Layers per recomputed segment, 0 for none. WorkbookError for a policy that needs more than such segments."""
     if setup.checkpoint_every is None:
-        raise WorkbookError(
-            f"checkpointing is {setup.checkpointing!r}, and nothing here puts it into a model",
-            "none, full, every:K or sqrt-n, or a function apply(model, policy)",
-            "pass apply=helpers.techniques.checkpointing.apply",
-        )
+        what = f"checkpointing is {setup.checkpointing!r}, and nothing here puts it into a model"
+        do = "pass apply=helpers.techniques.checkpointing.apply"
+        raise WorkbookError(what, "none, full, every:K or sqrt-n, or a function apply(model, policy)", do)
     return setup.checkpoint_every
 
 
@@ -165,11 +155,9 @@ def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
         for name, child in owner.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == layers:
                 return owner, name
-    raise WorkbookError(
-        f"{type(model).__name__} has no list of {layers} layers",
-        "a decoder with one ModuleList of its layers",
-        "measure it without checkpointing, or checkpoint it in a step of your own",
-    )
+    expected = "a decoder with one ModuleList of its layers"
+    do = "measure it without checkpointing, or checkpoint it in a step of your own"
+    raise WorkbookError(f"{type(model).__name__} has no list of {layers} layers", expected, do)
 
 
 def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: Make) -> TrainingRun:
@@ -203,22 +191,18 @@ def _into_main_gradient(main: torch.Tensor, parameter: torch.Tensor) -> None:
 def require_one_rank(setup: TrainSetup) -> None:
     """WorkbookError for a setup that shards: nothing here runs on several ranks."""
     if setup.ranks > 1 or setup.zero:
-        raise WorkbookError(
-            f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}",
-            "a run on one rank without ZeRO",
-            "run replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget",
-        )
+        expected = "a run on one rank without ZeRO"
+        do = "run replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget"
+        raise WorkbookError(f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}", expected, do)
 
 
 def _require_runnable(setup: TrainSetup, device: str) -> None:
     require_one_rank(setup)
     needed, free = _needed_bytes(setup), _free_bytes(device)
     if needed > free:
-        raise WorkbookError(
-            f"this run needs about {format_bytes(needed)}",
-            f"at most the {format_bytes(free)} that {device} has free",
-            "lower micro_batch or sequence, or predict it with helpers.memory.budget",
-        )
+        expected = f"at most the {format_bytes(free)} that {device} has free"
+        do = "lower micro_batch or sequence, or predict it with helpers.memory.budget"
+        raise WorkbookError(f"this run needs about {format_bytes(needed)}", expected, do)
 
 
 def _needed_bytes(setup: TrainSetup) -> int:

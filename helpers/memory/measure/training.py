@@ -33,11 +33,9 @@ def step(
     262144
     """
     if not callable(run):
-        raise WorkbookError(
-            f"run is a {type(run).__name__}",
-            "a function without arguments that makes one training step",
-            "pass the function itself: step(train_step, model, optimizer)",
-        )
+        expected = "a function without arguments that makes one training step"
+        do = "pass the function itself: step(train_step, model, optimizer)"
+        raise WorkbookError(f"run is a {type(run).__name__}", expected, do)
     if not isinstance(model, nn.Module):
         raise WorkbookError(f"model is a {type(model).__name__}", "a torch.nn.Module", "pass the model you train")
     device = _device_of(model)

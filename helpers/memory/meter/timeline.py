@@ -108,11 +108,8 @@ def account(
     the step neither made nor freed a tensor.
     """
     if len(events) == before:
-        raise WorkbookError(
-            "what ran has neither allocated nor freed anything",
-            "a callable that runs PyTorch",
-            "make the tensors inside it; views and in-place operators need no memory",
-        )
+        do = "make the tensors inside it; views and in-place operators need no memory"
+        raise WorkbookError("what ran has neither allocated nor freed anything", "a callable that runs PyTorch", do)
     forwards = _saved_by_forward(events)
     saved = {id(block) for forward in forwards for block in forward}
     for block in {id(event.block): event.block for event in events}.values():

@@ -56,11 +56,8 @@ def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device 
     on = card or REFERENCE
     room, need = found.room_bytes or (card.capacity_bytes if card else None), peak_bytes(setup, on)
     if room is None:
-        raise WorkbookError(
-            "nothing here says how large the card is",
-            "a message with its capacity, or a GPU's name",
-            "add --gpu, as in --gpu rtx-4090",
-        )
+        expected = "a message with its capacity, or a GPU's name"
+        raise WorkbookError("nothing here says how large the card is", expected, "add --gpu, as in --gpu rtx-4090")
     what = (
         f"By the closed form {setup.model.name} with these flags needs {format_bytes(need)} at its peak, "
         f"and {format_bytes(room)} is there for it"
@@ -81,18 +78,14 @@ def _read(path: str | Path) -> bytes:
         with Path(path).open("rb") as file:
             head = file.read(1)
             if head != PICKLE and size > MAX_LOG_BYTES:
-                raise WorkbookError(
-                    f"{path} has {format_bytes(size)}",
-                    f"a log of up to {format_bytes(MAX_LOG_BYTES)}",
-                    "cut out the failure: grep -B 60 'out of memory' FILE | head -200",
-                )
+                expected = f"a log of up to {format_bytes(MAX_LOG_BYTES)}"
+                do = "cut out the failure: grep -B 60 'out of memory' FILE | head -200"
+                raise WorkbookError(f"{path} has {format_bytes(size)}", expected, do)
             return head if head == PICKLE else head + file.read()
     except OSError as error:
-        raise WorkbookError(
-            f"cannot read {path}: {error.strerror}",
-            "a log with a traceback, or a snapshot",
-            "give the path of a file, or - to read from a pipe",
-        ) from None
+        expected = "a log with a traceback, or a snapshot"
+        do = "give the path of a file, or - to read from a pipe"
+        raise WorkbookError(f"cannot read {path}: {error.strerror}", expected, do) from None
 
 
 def _decoded(data: bytes) -> str:
@@ -111,11 +104,8 @@ def explain_snapshot(snapshot: Snapshot, card: Device | None = None) -> Explanat
     device, event, after = _last_oom(snapshot) or (_fullest(snapshot), None, 0)
     segments = [segment for segment in snapshot.segments if segment.device == device]
     if not segments and not event:
-        raise WorkbookError(
-            "the snapshot holds no segments and no failure",
-            "an allocator that was used",
-            "dump it when the failure happens: in the except, before anything is freed",
-        )
+        do = "dump it when the failure happens: in the except, before anything is freed"
+        raise WorkbookError("the snapshot holds no segments and no failure", "an allocator that was used", do)
     oom = _facts(segments, event, device, card)
     decided = _why(oom, segments, after, snapshot.conf)
     title = f"No failure is recorded; GPU {device} at the moment of the dump"

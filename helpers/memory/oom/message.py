@@ -127,11 +127,8 @@ def parse(text: str) -> Oom:
     text = clean(text)
     found = [(match.start(), kind, match) for kind, words in KINDS.items() for match in words.finditer(text)]
     if not found:
-        raise WorkbookError(
-            "there is no out-of-memory message in this text",
-            LOOKED_FOR,
-            "give the whole log, or a snapshot by torch.cuda.memory._dump_snapshot",
-        )
+        do = "give the whole log, or a snapshot by torch.cuda.memory._dump_snapshot"
+        raise WorkbookError("there is no out-of-memory message in this text", LOOKED_FOR, do)
     start, kind, match = min(found, key=lambda item: item[0])
     return replace(_read(kind, " ".join(_message(text, match).split())), start=start, following=len(found) - 1)
 

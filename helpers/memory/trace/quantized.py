@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...catalog.errors import WorkbookError, unknown_name
+from ...catalog.errors import WorkbookError, require_name, require_package
 from ...catalog.setup import TrainSetup
 from ..measure.steps import build_model, make_optimizer
 
@@ -38,24 +36,17 @@ class QuantizedBase:
 
     def __post_init__(self) -> None:
         if self.weights == "int8":
-            raise WorkbookError(
-                "an int8 base cannot be traced: LLM.int8() looks for outliers in the activations",
-                ", ".join(BASES),
-                "measure it for real: helpers.memory.measure.step",
-            )
-        for kind, name, known in (("4-bit base", self.weights, BASES), ("dtype of a base", self.dtype, DTYPES)):
-            if not isinstance(name, str) or name not in known:
-                raise unknown_name(kind, name, known)
+            what = "an int8 base cannot be traced: LLM.int8() looks for outliers in the activations"
+            raise WorkbookError(what, ", ".join(BASES), "measure it for real: helpers.memory.measure.step")
+        require_name("4-bit base", self.weights, BASES)
+        require_name("dtype of a base", self.dtype, DTYPES)
 
 
 def base_on_meta(setup: TrainSetup, base: QuantizedBase) -> nn.Module:
     """The model of `setup` with its linear layers replaced as Transformers replaces them; nothing is allocated."""
     if setup.precision == "megatron-bf16":
-        raise WorkbookError(
-            "megatron-bf16 with a quantized base",
-            "bf16 or autocast-bf16",
-            "pass precision='bf16': what is frozen needs no master copy",
-        )
+        do = "pass precision='bf16': what is frozen needs no master copy"
+        raise WorkbookError("megatron-bf16 with a quantized base", "bf16 or autocast-bf16", do)
     return in_4_bits(build_model(replace(setup, precision="bf16"), "meta"), base)
 
 
@@ -64,7 +55,7 @@ def in_4_bits(model: nn.Module, base: QuantizedBase) -> nn.Module:
 
     `without_memory` then gives each weight what bitsandbytes keeps of it.
     """
-    require_package("bitsandbytes", "a 4-bit base")
+    require_package("bitsandbytes", "the trace of a 4-bit base")
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.quantizers.base import get_keys_to_not_convert
@@ -157,23 +148,3 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-@contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
-    """For importing bitsandbytes, or peft, which does: what it says about kernels that it does not find is no news."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-def require_package(name: str, wanted: str) -> None:
-    """Import the package that `wanted` is traced through; WorkbookError where it is not installed."""
-    try:
-        with quiet_import():
-            import_module(name)
-    except ImportError:
-        what = f"{wanted} is traced through {name}, which is not installed"
-        raise WorkbookError(what, f"the package {name}", f"pip install --no-deps {name}") from None

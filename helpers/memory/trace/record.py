@@ -177,11 +177,8 @@ def record(
 
 def _session() -> Session:
     if not _open:
-        raise WorkbookError(
-            "record() outside of fake()",
-            "a run inside `with trace.fake():`",
-            "make the model and its inputs inside it too, so that they take no memory",
-        )
+        do = "make the model and its inputs inside it too, so that they take no memory"
+        raise WorkbookError("record() outside of fake()", "a run inside `with trace.fake():`", do)
     return _open[-1]
 
 
@@ -225,26 +222,20 @@ def _errors_explained() -> Iterator[None]:
             "helpers.memory.measure.step",
         ) from None
     except fake_tensor.DynamicOutputShapeException as problem:
-        raise WorkbookError(
-            f"the size of a result depends on values ({problem.func})",
-            "shapes known beforehand",
-            "replace it (nonzero, masked_select, unique) or measure it for real",
-        ) from None
+        expected = "shapes known beforehand"
+        do = "replace it (nonzero, masked_select, unique) or measure it for real"
+        raise WorkbookError(f"the size of a result depends on values ({problem.func})", expected, do) from None
     except (
         fake_tensor.UnsupportedFakeTensorException,
         fake_tensor.UnsupportedOperatorException,
         NotImplementedError,
     ) as problem:
-        raise WorkbookError(
-            f"an operator does not run without memory: {str(problem)[:200]}",
-            "operators with a fake kernel",
-            "torch.library.register_fake gives a custom operator one",
-        ) from None
+        expected = "operators with a fake kernel"
+        do = "torch.library.register_fake gives a custom operator one"
+        raise WorkbookError(f"an operator does not run without memory: {str(problem)[:200]}", expected, do) from None
     except AssertionError as problem:
         if "convert all Tensors to FakeTensors" not in str(problem):
             raise
-        raise WorkbookError(
-            "the run uses a tensor that was made outside of fake()",
-            "everything made inside",
-            "build the model and its inputs inside `with trace.fake():`",
-        ) from None
+        expected = "everything made inside"
+        do = "build the model and its inputs inside `with trace.fake():`"
+        raise WorkbookError("the run uses a tensor that was made outside of fake()", expected, do) from None

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from ...catalog.devices import Device
-from ...catalog.errors import WorkbookError, require_whole
+from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..measure.steps import Apply, build_model, require_one_rank, require_segments, run_of
 from .fake import without_memory
 from .loading import linears_made_on_host, load
-from .quantized import BASES, DTYPES, QuantizedBase, base_on_meta, in_4_bits, optimizer_without_values, require_package
+from .quantized import BASES, DTYPES, QuantizedBase, base_on_meta, in_4_bits, optimizer_without_values
 from .record import CUDA, Trace, fake, record
 
 
@@ -26,10 +26,9 @@ def train(
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
     `gpu` is a card of the catalogue, an A100 where it is None; `on` is "cuda", or "cpu" for what
-    `measure.training_step` would measure here. `apply(model, policy)` puts the
-    checkpointing in where it is more than segments of layers: `helpers.techniques.checkpointing.apply`. Raises
-    WorkbookError.
-    Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
+    `measure.training_step` would measure here. `apply(model, policy)` puts the checkpointing in where it is more than
+    segments of layers: `helpers.techniques.checkpointing.apply`. Raises WorkbookError. Llama-2-7B in BF16, one sequence
+    of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
     """
     require_one_rank(setup)
     _require_steps(steps)
@@ -61,7 +60,7 @@ def lora(
     """
     require_one_rank(setup)
     _require_steps(steps)
-    require_package("peft", "LoRA")  # before fake(): what it imports makes tensors that are no part of the step
+    require_package("peft", "a LoRA step")  # before fake(): what it imports makes tensors that are no part of the step
     quantized = QuantizedBase(base) if isinstance(base, str) else base
     model = base_on_meta(setup, quantized) if quantized else build_model(setup, "meta")
     with fake(on, gpu) as session:
@@ -149,20 +148,15 @@ def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> Any:
             return get_peft_model(model, config)
     except ValueError as problem:
         names = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
-        raise WorkbookError(
-            f"no adapters for {', '.join(targets)}: {str(problem)[:120]}",
-            ", ".join(names),
-            "name linear layers of this model",
-        ) from None
+        what = f"no adapters for {', '.join(targets)}: {str(problem)[:120]}"
+        raise WorkbookError(what, ", ".join(names), "name linear layers of this model") from None
 
 
 def _require_grouped_products(setup: TrainSetup) -> None:
     if setup.precision_recipe.weight_bytes != 2 and any(layer.mlp.experts for layer in setup.model.layers):
-        raise WorkbookError(
-            f"experts with weights as {setup.precision} keeps them are not traced",
-            "bf16 or megatron-bf16: the grouped product of experts runs without memory in BF16 only",
-            "trace it with precision='bf16', or measure a small one",
-        )
+        expected = "bf16 or megatron-bf16: the grouped product of experts runs without memory in BF16 only"
+        do = "trace it with precision='bf16', or measure a small one"
+        raise WorkbookError(f"experts with weights as {setup.precision} keeps them are not traced", expected, do)
 
 
 def _require_steps(steps: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...catalog.errors import WorkbookError, require_name
+from ...catalog.errors import WorkbookError, require_name, require_package
 from .int8 import THRESHOLD
 from .linears import OUTPUT_HEAD, dense_linears, replace_linears
 
@@ -131,11 +130,6 @@ def _filled(made: nn.Module, linear: nn.Linear) -> nn.Module:
 
 def _package(name: str) -> ModuleType:
     """An engine, imported when it is asked for."""
-    package = name.partition(".")[0]
     # It warns at import and at every call, on some CPUs only: about kernels it could download, and casts to FP16.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        do = f"pip install --no-deps {package}, then restart the kernel"
-        raise WorkbookError(f"{package} cannot be imported: {error}", f"the {package} package", do) from None
+    return require_package(name, "this engine")

@@ -126,9 +126,7 @@ def swapped(model: nn.Module, modules: Mapping[str, nn.Module]) -> nn.Module:
     """
     old = dict(model.named_modules())
     for name, module in modules.items():
-        if name not in old:
-            raise unknown_name("module", name, sorted(old)[1:])
-        module.train(old[name].training)
+        module.train(old[require_name("module", name, sorted(old)[1:])].training)
     memo: dict[int, Any] = {id(old[name]): module for name, module in modules.items()}
     memo |= {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, memo)

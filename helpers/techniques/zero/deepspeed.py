@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ...catalog.errors import WorkbookError, require_name, require_whole
+from ...catalog.errors import WorkbookError, require_name, require_package, require_whole
 from ...memory.closed_form.zero import BUCKET_BYTES
 from .configs import zero_section
 from .ddp import Make, optimizer_states
@@ -122,10 +122,7 @@ def loaded(device: torch.device) -> ModuleType:
     """The package for `device`, quiet, and on this process's present group; WorkbookError if it is not installed."""
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
-    try:
-        package = importlib.import_module("deepspeed")
-    except ImportError as error:
-        raise WorkbookError(f"deepspeed cannot be imported: {error}", "the package deepspeed", INSTALL) from None
+    package = require_package("deepspeed", "this engine", INSTALL)
     accelerator = package.get_accelerator().device_name().partition(":")[0]
     if accelerator != device.type:
         what = f"the model is on {device.type}, and DeepSpeed was imported for {accelerator}"

@@ -166,7 +166,7 @@ def test_bad_ranks_are_refused(bad, named):
 @pytest.mark.parametrize("missing", ["ipyparallel", "cloudpickle"])
 def test_what_is_not_installed_is_named(missing, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(WorkbookError, match=f"{missing} is not installed") as error:
+    with pytest.raises(WorkbookError, match=f"{missing} cannot be imported") as error:
         Ranks(2)
     assert error.value.do == "pip install ipyparallel cloudpickle"
 
