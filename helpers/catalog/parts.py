@@ -24,12 +24,8 @@ def sizes(
 
 def require_multiple(keys: ConfigKeys, hidden: int, heads: int) -> None:
     """Refuse a hidden size that its heads do not divide; Llama and Gemma 2 do so even with a head_dim."""
-    keys.require(
-        hidden % heads == 0,
-        "hidden_size|n_embd",
-        f"is {hidden}, not a multiple of {heads} heads",
-        f"a multiple of the {heads} attention heads",
-    )
+    problem, expected = f"is {hidden}, not a multiple of {heads} heads", f"a multiple of the {heads} attention heads"
+    keys.require(hidden % heads == 0, "hidden_size|n_embd", problem, expected)
 
 
 def derived_head_dim(keys: ConfigKeys, hidden: int, heads: int) -> int:

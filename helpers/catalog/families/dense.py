@@ -1,15 +1,17 @@
-"""Closed forms of the dense families with RMSNorm and rotary positions, from Llama to Gemma 3."""
+"""Closed forms of the dense families: RMSNorm and rotary positions, Llama to Gemma 3; LayerNorm, learned positions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..config import ConfigKeys
-from ..layers import Layer, Linear, Mlp
+from ..layers import Attention, Layer, Linear, Mlp
 from ..parts import (
     FULL,
     WINDOW,
     assemble,
+    derived_head_dim,
     fused_attention,
     gated_mlp,
     grouped_attention,
@@ -92,12 +94,9 @@ def gemma3_text(keys: ConfigKeys, source: str) -> ModelShape:
     The hub's Gemma 3 4B leaves its number of heads out, so here that one has a default: 8.
     """
     hidden, count, heads = sizes(keys, heads_default=8)
-    keys.require(
-        not keys.flag("use_bidirectional_attention", False),
-        "use_bidirectional_attention",
-        "is true",
-        "false: an encoder, which sees both ways, keeps no cache and predicts no next token",
-    )
+    expected = "false: an encoder, which sees both ways, keeps no cache and predicts no next token"
+    sees_both_ways = keys.flag("use_bidirectional_attention", False)
+    keys.require(not sees_both_ways, "use_bidirectional_attention", "is true", expected)
     every = keys.whole("sliding_window_pattern", 6)
     kinds = keys.per_layer("layer_types", count) or [WINDOW if (i + 1) % every else FULL for i in range(count)]
     layers = _gemma_layers(keys, hidden, heads, kinds, qk_norm=True)
@@ -115,3 +114,45 @@ def _gemma_layers(keys: ConfigKeys, hidden: int, heads: int, kinds: Sequence[str
         for each in windows_of(keys, kinds, window)
     ]
     return [Layer(attention, mlp, 4, (hidden,) * 4) for attention in attentions]
+
+
+def gpt2(keys: ConfigKeys, source: str) -> ModelShape:
+    """GPT-2: learned positions, biases everywhere, LayerNorm, q, k and v fused in one matrix."""
+    hidden, count, heads = sizes(keys, "n_embd|hidden_size", "n_layer|num_hidden_layers", "n_head|num_attention_heads")
+    expected = "false: half of an encoder-decoder is not a decoder model"
+    keys.require(not keys.flag("add_cross_attention", False), "add_cross_attention", "is true", expected)
+    ffn = keys.whole("n_inner", 4 * hidden)
+    head_dim, activation = derived_head_dim(keys, hidden, heads), keys.word("activation_function", "gelu_new")
+    projections = (Linear("c_attn", hidden, 3 * hidden, True), Linear("c_proj", hidden, hidden, True))
+    attention = Attention(heads, heads, head_dim, projections)
+    mlp = Mlp(ffn, False, activation, (Linear("c_fc", hidden, ffn, True), Linear("c_proj", ffn, hidden, True)))
+    layers = [Layer(attention, mlp, 2, (hidden,) * 4)] * count
+    positions_key = "n_positions|max_position_embeddings"
+    shape = assemble(
+        keys, source, "gpt2", hidden, layers, vocab=50257, tied=True, positions=1024, positions_key=positions_key
+    )
+    return replace(shape, learned_positions=shape.max_positions, norm="layernorm", final_norm_parameters=2 * hidden)
+
+
+def opt(keys: ConfigKeys, source: str) -> ModelShape:
+    """OPT: a position table two rows longer than its positions, and narrow embeddings in the 350M model."""
+    hidden, count, heads = sizes(keys)
+    bias, affine = keys.flag("enable_bias", True), keys.flag("layer_norm_elementwise_affine", True)
+    ffn, width = keys.whole("ffn_dim", 3072), keys.whole("word_embed_proj_dim", hidden)
+    head_dim, activation = derived_head_dim(keys, hidden, heads), keys.word("activation_function", "relu")
+    linears = tuple(Linear(name, hidden, hidden, bias) for name in ("q_proj", "k_proj", "v_proj", "out_proj"))
+    attention = Attention(heads, heads, head_dim, linears)
+    mlp = Mlp(ffn, False, activation, (Linear("fc1", hidden, ffn, bias), Linear("fc2", ffn, hidden, bias)))
+    layers = [Layer(attention, mlp, 2, (hidden,) * 4 if affine else ())] * count
+    # Post-norm models (OPT-350m) have no norm after the last layer, nor do some old fine-tunes.
+    last = keys.flag("do_layer_norm_before", True) and not keys.flag("_remove_final_layer_norm", False)
+    projections = (Linear("project_in", width, hidden), Linear("project_out", hidden, width)) if width != hidden else ()
+    shape = assemble(keys, source, "opt", hidden, layers, vocab=50272, tied=True)
+    return replace(
+        shape,
+        learned_positions=shape.max_positions + 2,
+        norm="layernorm",
+        final_norm_parameters=2 * hidden if last and affine else 0,
+        embedding_width=width,
+        projections=projections,
+    )

@@ -172,7 +172,6 @@ def _attempt(name: str) -> dict[str, object]:
 
 
 def _torch_facts(torch: Any) -> dict[str, object]:
-    """Plain values for `Torch`."""
     available = torch.cuda.is_available()
     return {
         "cuda_build": torch.version.cuda or "",

@@ -192,7 +192,6 @@ def _gpu(needs: Needs, machine: Machine) -> Iterator[Problem]:
 
 
 def _idle_gpu(machine: Machine) -> Iterator[Problem]:
-    """A GPU is there and stays unused."""
     driver, torch = machine.driver, machine.torch
     if driver and driver.problem:
         do = "run `nvidia-smi`; if it fails there too, restart the machine or reinstall the driver"

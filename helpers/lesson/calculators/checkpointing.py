@@ -143,7 +143,6 @@ def _table(answer: CheckpointingAnswer) -> Iterator[str]:
 
 
 def _chosen(answer: CheckpointingAnswer) -> Iterator[str]:
-    """The chosen policy with its numbers filled in."""
     setup = answer.setup
     width = activations.Widths.of(setup).residual
     product = f"{setup.micro_batch} × {setup.sequence:,} × {setup.model.hidden:,} × {width} B"
@@ -157,7 +156,6 @@ def _chosen(answer: CheckpointingAnswer) -> Iterator[str]:
 
 
 def _effect(answer: CheckpointingAnswer) -> Iterator[str]:
-    """What the policy does to the peak, and what it moves."""
     chosen, plain = answer.chosen, answer.plain
     policy, moment, kept = chosen.policy, chosen.peak_name, format_bytes(plain.kept_bytes)
     spared = 1 - chosen.peak_bytes / plain.peak_bytes
@@ -174,7 +172,6 @@ def _effect(answer: CheckpointingAnswer) -> Iterator[str]:
 
 
 def _verdict(answer: CheckpointingAnswer) -> Iterator[str]:
-    """Whether it fits, and what is cheaper."""
     chosen, cheapest = answer.chosen, answer.cheapest_that_fits
     if not answer.gpu:
         return

@@ -59,7 +59,6 @@ def stacked_bars(
 
 
 def _blocks(parts: Parts, px: float, left: float, top: float, height: float) -> Iterator[Mark]:
-    """The parts end to end."""
     for part, x, width in _placed(parts, px, left):
         tooltip = f"{label(part)}: {format_bytes(parts[part])}"
         yield Box(x, top, width, height, colour_of(part), edge="none", kind="part", part=part, tooltip=tooltip)
@@ -77,7 +76,6 @@ def _numbers(parts: Parts, px: float, left: float, y: float, unit: int, lines: S
 
 
 def _placed(parts: Parts, px: float, left: float) -> Iterator[tuple[str, float, float]]:
-    """Each part with its left edge and its width, in order."""
     for part in sorted(parts, key=part_order):
         yield part, left, parts[part] * px
         left += parts[part] * px

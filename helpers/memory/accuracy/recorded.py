@@ -106,7 +106,6 @@ def _of_the_trace(entry: Entry, setup: TrainSetup | ServeSetup, machine: Machine
 
 @cache
 def _traced(setup: TrainSetup | ServeSetup, machine: Machine, apply: Apply | None) -> tuple[int, int]:
-    """Peak allocated and reserved of a traced step."""
     from .. import trace
 
     if isinstance(setup, ServeSetup):

@@ -135,5 +135,4 @@ class OutOfMemory(RuntimeError):  # noqa: N818, it is an answer and reads as one
         )
 
     def _render_traceback_(self) -> list[str]:
-        """IPython prints this instead of a traceback."""
         return [f"OutOfMemory ({self.reason}): {self}"]

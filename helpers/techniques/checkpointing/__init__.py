@@ -5,7 +5,7 @@
         train_step()
 
 `function` is checkpointing by hand; `patched` puts a policy of `helpers.catalog.policies` into a model; `offload` moves
-what is kept to the host; `chain` prices, `costs` and `flops` measure, `solver` finds the cheapest that fits.
+what is kept to the host; `chain` prices, `costs` measures, `solver` finds the cheapest that fits.
 `compiled` asks PyTorch's own solver. `chain` and `solver` need no torch.
 """
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from ...catalog.policies import POLICIES, Segment, layout
     from .chain import Choice, LayerCost, Price, price
     from .compiled import CompiledStep, activation_memory_budget
-    from .costs import layer_costs
-    from .flops import flop_counter, flops_of
+    from .costs import flop_counter, flops_of, layer_costs
     from .function import Checkpoint, checkpoint_by_function, checkpoint_by_hooks
     from .offload import NaiveOffload, Offload
     from .patched import Applied, apply, checkpointed, decoder_layers

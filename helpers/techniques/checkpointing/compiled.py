@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ...catalog.errors import WorkbookError
-from .flops import flop_counter
+from .costs import flop_counter
 
 
 @dataclass(frozen=True)
