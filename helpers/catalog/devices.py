@@ -168,8 +168,7 @@ class Device:
 
     def _known(self, figure: Figure | None, what: str) -> Figure:
         if figure is None:
-            expected = f"a device whose {what} is known"
-            do = "measure it, or name another device, as 'h100'"
+            expected, do = f"a device whose {what} is known", "measure it, or name another device, as 'h100'"
             raise WorkbookError(f"the {what} of {self.title} is not in the catalogue", expected, do)
         return figure
 

@@ -87,8 +87,7 @@ def require_package(name: str, user: str, do: str = "") -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        do = do or f"pip install --no-deps {package}, then restart the kernel"
-        expected = f"the package {package}, which {user} needs"
-        raise WorkbookError(f"{package} cannot be imported: {error}", expected, do) from None
+        what, expected = f"{package} cannot be imported: {error}", f"the package {package}, which {user} needs"
+        raise WorkbookError(what, expected, do or f"pip install --no-deps {package}, then restart the kernel") from None
     finally:
         logging.disable(logging.NOTSET)

@@ -64,9 +64,8 @@ def from_config(config: Mapping[str, object], name: str | None = None, source: s
             "to size the language model without its towers",
         )
     if not isinstance(family, str) or not family:
-        expected = f"model_type: a Transformers family, such as {', '.join(FAMILIES)}"
-        do = "pass the config.json that Transformers saved, whole"
-        raise WorkbookError(f"{label}: model_type is {family!r}", expected, do)
+        what, do = f"{label}: model_type is {family!r}", "pass the config.json that Transformers saved, whole"
+        raise WorkbookError(what, f"model_type: a Transformers family, such as {', '.join(FAMILIES)}", do)
     if family in FAMILIES:
         return FAMILIES[family](ConfigKeys(label, dict(config)), source)
     from .by_transformers import count_on_meta  # pulls in torch, so only where there is no closed form
@@ -102,11 +101,9 @@ def _read_json(path: Path) -> dict[str, object]:
     try:
         config = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as problem:
-        expected = "a Transformers config.json"
-        do = "download the file again, or open it and repair that place"
-        raise WorkbookError(f"{str(path)!r} cannot be read as JSON: {problem}", expected, do) from None
+        what, expected = f"{str(path)!r} cannot be read as JSON: {problem}", "a Transformers config.json"
+        raise WorkbookError(what, expected, "download the file again, or open it and repair that place") from None
     if not isinstance(config, dict):
-        expected = "one object with keys such as model_type and hidden_size"
-        do = "pass a model's config.json"
-        raise WorkbookError(f"{str(path)!r} holds a JSON {type(config).__name__}", expected, do)
+        what, do = f"{str(path)!r} holds a JSON {type(config).__name__}", "pass a model's config.json"
+        raise WorkbookError(what, "one object with keys such as model_type and hidden_size", do)
     return config

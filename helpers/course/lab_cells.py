@@ -118,9 +118,8 @@ def parse(source: str) -> ast.Module:
 
 
 def _alone(cell: NotebookNode, missing: str) -> WorkbookError:
-    expected = f"{missing}: an exercise is answer cells, then check cells"
-    do = "add the missing cell, or remove the nbgrader metadata"
-    return WorkbookError(f"cell {grade_id(cell)!r} stands alone", expected, do)
+    what, do = f"cell {grade_id(cell)!r} stands alone", "add the missing cell, or remove the nbgrader metadata"
+    return WorkbookError(what, f"{missing}: an exercise is answer cells, then check cells", do)
 
 
 def _metadata(cell: NotebookNode) -> dict[str, Any]:

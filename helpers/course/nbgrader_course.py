@@ -104,6 +104,5 @@ def _write(path: Path, notebook: nb.NotebookNode) -> None:
 def _require_course_or_nothing(folder: Path) -> None:
     other = folder.exists() and not folder.is_dir()
     if other or (folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG_NAME).exists()):
-        expected = f"a new or empty folder, or a course with {CONFIG_NAME}"
-        do = "name another folder: workbook release --nbgrader FOLDER"
-        raise WorkbookError(f"{folder} holds something else", expected, do)
+        what, expected = f"{folder} holds something else", f"a new or empty folder, or a course with {CONFIG_NAME}"
+        raise WorkbookError(what, expected, "name another folder: workbook release --nbgrader FOLDER")

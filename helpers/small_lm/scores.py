@@ -204,9 +204,8 @@ def _own_tokenizer(model: PreTrainedModel, tokenizer: Tokenizer | None) -> Token
     """None where a word is a token."""
     size = model.config.vocab_size
     if tokenizer is None and size != len(TOKEN_ID):
-        expected = f"the small model's {len(TOKEN_ID)}, or the model's own tokenizer beside it"
-        do = "pass tokenizer=, the second of what load() returns"
-        raise WorkbookError(f"a model with a vocabulary of {size} tokens", expected, do)
+        what, do = f"a model with a vocabulary of {size} tokens", "pass tokenizer=, the second of what load() returns"
+        raise WorkbookError(what, f"the small model's {len(TOKEN_ID)}, or the model's own tokenizer beside it", do)
     return None if tokenizer is None or tokenizer.get_vocab() == TOKEN_ID else tokenizer
 
 

@@ -33,9 +33,8 @@ def step(
     262144
     """
     if not callable(run):
-        expected = "a function without arguments that makes one training step"
-        do = "pass the function itself: step(train_step, model, optimizer)"
-        raise WorkbookError(f"run is a {type(run).__name__}", expected, do)
+        what, expected = f"run is a {type(run).__name__}", "a function without arguments that makes one training step"
+        raise WorkbookError(what, expected, "pass the function itself: step(train_step, model, optimizer)")
     if not isinstance(model, nn.Module):
         raise WorkbookError(f"model is a {type(model).__name__}", "a torch.nn.Module", "pass the model you train")
     device = _device_of(model)

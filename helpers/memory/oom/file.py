@@ -78,14 +78,12 @@ def _read(path: str | Path) -> bytes:
         with Path(path).open("rb") as file:
             head = file.read(1)
             if head != PICKLE and size > MAX_LOG_BYTES:
-                expected = f"a log of up to {format_bytes(MAX_LOG_BYTES)}"
-                do = "cut out the failure: grep -B 60 'out of memory' FILE | head -200"
-                raise WorkbookError(f"{path} has {format_bytes(size)}", expected, do)
+                what, expected = f"{path} has {format_bytes(size)}", f"a log of up to {format_bytes(MAX_LOG_BYTES)}"
+                raise WorkbookError(what, expected, "cut out the failure: grep -B 60 'out of memory' FILE | head -200")
             return head if head == PICKLE else head + file.read()
     except OSError as error:
-        expected = "a log with a traceback, or a snapshot"
-        do = "give the path of a file, or - to read from a pipe"
-        raise WorkbookError(f"cannot read {path}: {error.strerror}", expected, do) from None
+        what, expected = f"cannot read {path}: {error.strerror}", "a log with a traceback, or a snapshot"
+        raise WorkbookError(what, expected, "give the path of a file, or - to read from a pipe") from None
 
 
 def _decoded(data: bytes) -> str:

@@ -222,20 +222,17 @@ def _errors_explained() -> Iterator[None]:
             "helpers.memory.measure.step",
         ) from None
     except fake_tensor.DynamicOutputShapeException as problem:
-        expected = "shapes known beforehand"
-        do = "replace it (nonzero, masked_select, unique) or measure it for real"
+        expected, do = "shapes known beforehand", "replace it (nonzero, masked_select, unique) or measure it for real"
         raise WorkbookError(f"the size of a result depends on values ({problem.func})", expected, do) from None
     except (
         fake_tensor.UnsupportedFakeTensorException,
         fake_tensor.UnsupportedOperatorException,
         NotImplementedError,
     ) as problem:
-        expected = "operators with a fake kernel"
-        do = "torch.library.register_fake gives a custom operator one"
+        expected, do = "operators with a fake kernel", "torch.library.register_fake gives a custom operator one"
         raise WorkbookError(f"an operator does not run without memory: {str(problem)[:200]}", expected, do) from None
     except AssertionError as problem:
         if "convert all Tensors to FakeTensors" not in str(problem):
             raise
-        expected = "everything made inside"
-        do = "build the model and its inputs inside `with trace.fake():`"
-        raise WorkbookError("the run uses a tensor that was made outside of fake()", expected, do) from None
+        what, expected = "the run uses a tensor that was made outside of fake()", "everything made inside"
+        raise WorkbookError(what, expected, "build the model and its inputs inside `with trace.fake():`") from None

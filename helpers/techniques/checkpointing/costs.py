@@ -47,9 +47,8 @@ def layer_costs(model: nn.Module, run: Callable[[], object], choices: Sequence[s
 
     def measured(layer: nn.Module, args: tuple, kwargs: dict) -> None:
         if not args or not isinstance(args[0], Tensor):
-            expected = "a tensor as first argument"
-            do = "pass a decoder whose layers take their input by position"
-            raise WorkbookError(f"{type(layer).__name__} is called without a hidden state", expected, do)
+            what, expected = f"{type(layer).__name__} is called without a hidden state", "a tensor as first argument"
+            raise WorkbookError(what, expected, "pass a decoder whose layers take their input by position")
         key = _looks(layer, (args, kwargs))
         if key not in alike:
             alike[key] = _layer_cost(layer, args, kwargs, ("none", "full", *choices))

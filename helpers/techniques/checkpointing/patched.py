@@ -107,9 +107,8 @@ def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], engine: 
         return
     if segment.stop - segment.start > 1 or segment.parts:
         if how != "full":
-            what = f"a segment of {segment.stop - segment.start} layers under {how!r}"
-            expected = "'full', the only policy of several layers together"
-            raise WorkbookError(what, expected, "make a segment of each layer")
+            expected, do = "'full', the only policy of several layers together", "make a segment of each layer"
+            raise WorkbookError(f"a segment of {segment.stop - segment.start} layers under {how!r}", expected, do)
         _together(applied, segment, layers, engine or recomputing("full"))
         return
     layer = layers[segment.start]

@@ -100,9 +100,8 @@ def transformers_cache(model: PreTrainedModel, name: str, max_tokens: int = 0, *
     require_name("Transformers cache", name, TRANSFORMERS_CACHES)
     if name in ("dynamic", "offloaded"):
         if name == "offloaded" and not torch.cuda.is_available():
-            expected = "a CUDA device: it uses its streams"
-            do = 'use cache_of(model, "offloaded"), which runs anywhere'
-            raise WorkbookError("Transformers' offloaded cache on this machine", expected, do)
+            what, expected = "Transformers' offloaded cache on this machine", "a CUDA device: it uses its streams"
+            raise WorkbookError(what, expected, 'use cache_of(model, "offloaded"), which runs anywhere')
         return DynamicCache(config=model.config, offloading=name == "offloaded")
     if name == "static":
         if max_tokens < 1:
@@ -120,6 +119,5 @@ def _quantized(model: PreTrainedModel, backend: str, **options: int) -> Cache:
     try:
         return QuantizedCache(backend, model.config, **options)
     except (ValueError, TypeError) as error:  # a model with windows, an option it has not, no such backend yet
-        expected = "a model with full attention only, and options of that backend"
-        do = 'use cache_of(model, "int4")'
-        raise WorkbookError(f"QuantizedCache({backend!r}): {str(error).splitlines()[0]}", expected, do) from None
+        what, do = f"QuantizedCache({backend!r}): {str(error).splitlines()[0]}", 'use cache_of(model, "int4")'
+        raise WorkbookError(what, "a model with full attention only, and options of that backend", do) from None

@@ -90,9 +90,8 @@ def torchao_weights(model: nn.Module, bits: int = 8, group: int = 128) -> nn.Mod
     try:
         quantization.quantize_(model, chosen, filter_fn=lambda module, name: id(module) in inside)
     except ImportError as missing:
-        expected = "a GPU, and the package that it names"
-        do = "pass bits=8, or use bitsandbytes_4bit"
-        raise WorkbookError(f"torchao's int{bits} does not run here: {missing}", expected, do) from None
+        what, expected = f"torchao's int{bits} does not run here: {missing}", "a GPU, and the package that it names"
+        raise WorkbookError(what, expected, "pass bits=8, or use bitsandbytes_4bit") from None
     return model
 
 

@@ -61,9 +61,8 @@ def choose_bits(options: Options, byte_budget: int) -> BitPlan:
     """
     smallest = _smallest(options)
     if byte_budget < smallest:
-        expected = f"at least {smallest:,}, every unit at its smallest"
-        do = f"pass byte_budget={smallest}, or measure a smaller width"
-        raise WorkbookError(f"a budget of {byte_budget:,} bytes", expected, do)
+        what, expected = f"a budget of {byte_budget:,} bytes", f"at least {smallest:,}, every unit at its smallest"
+        raise WorkbookError(what, expected, f"pass byte_budget={smallest}, or measure a smaller width")
     front = [Path[int](0, 0.0)]
     for choices in options.values():
         longer = (path.then(choice.bits, choice.nbytes, choice.loss) for path in front for choice in choices)

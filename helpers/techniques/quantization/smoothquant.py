@@ -74,8 +74,7 @@ def fold(producer: nn.Module, consumers: Sequence[nn.Linear], scale: Tensor) -> 
     found = producer(probe).float()
     if not torch.allclose(found, expected, rtol=1e-2, atol=1e-4 * float(expected.abs().amax())):
         _multiply(producer, scale)
-        what = f"{type(producer).__name__} does not scale with its weight"
-        do = "use a Llama, Mistral or Qwen model"
+        what, do = f"{type(producer).__name__} does not scale with its weight", "use a Llama, Mistral or Qwen model"
         raise WorkbookError(what, "a norm that computes weight * x; Gemma's computes (1 + weight) * x", do)
     for linear in consumers:
         linear.weight.mul_(scale)

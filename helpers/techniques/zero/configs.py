@@ -165,15 +165,13 @@ def _layer_classes(setup: TrainSetup) -> list[str]:
 def _require_deepspeed(setup: TrainSetup, clip: float, accumulation: int) -> None:
     if setup.optimizer in ("adafactor", "adamw-8bit"):
         what = f"optimizer is {setup.optimizer!r}, which a DeepSpeed file cannot name"
-        expected = "adamw-foreach, adamw-fused, sgd or sgd-momentum"
-        raise WorkbookError(what, expected, "choose optimizer='adamw-fused'")
+        raise WorkbookError(what, "adamw-foreach, adamw-fused, sgd or sgd-momentum", "choose optimizer='adamw-fused'")
     if setup.precision == "bf16" and not setup.zero:
         what = "precision is 'bf16' at stage 0, where DeepSpeed keeps an FP32 copy"
         raise WorkbookError(what, "a stage from 1 on, or 'megatron-bf16'", "choose zero=1")
     if "nvme" in (setup.offload_optimizer, setup.offload_parameters) and setup.zero < 3:
         what = f"NVMe at stage {setup.zero}, where DeepSpeed would use the host's memory"
-        do = "choose zero=3, or offload_optimizer='cpu'"
-        raise WorkbookError(what, "zero=3: ZeRO-Infinity is a stage 3", do)
+        raise WorkbookError(what, "zero=3: ZeRO-Infinity is a stage 3", "choose zero=3, or offload_optimizer='cpu'")
     if clip <= 0 or accumulation < 1:
         what = f"clip is {clip} and accumulation {accumulation}"
         raise WorkbookError(what, "both above 0", "pass clip=1.0, accumulation=1")
