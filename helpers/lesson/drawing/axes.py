@@ -76,12 +76,12 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(step * count, 10) + 0.0 for count in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
 
 
-def log_ticks(low: float, high: float, digits: tuple[int, ...] = (1, 2, 3, 5)) -> list[float]:
-    """Numbers of one digit from `low` to `high`.
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2, 3 and 5 times each power of ten, from `low` to `high`.
 
     >>> log_ticks(0.9, 10)
     [1.0, 2.0, 3.0, 5.0, 10.0]
     """
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    every = (round(digit * 10.0**power, 12) for power in powers for digit in digits)
+    every = (round(digit * 10.0**power, 12) for power in powers for digit in (1, 2, 3, 5))
     return [value for value in every if low <= value <= high]

@@ -131,18 +131,16 @@ class Recording:
             raise WorkbookError(what, f"the file in {path.parent.name}", DO) from None
 
 
-def recordings_folder() -> Path:
-    """recordings/ of the repository that this package lies in, or what WORKBOOK_RECORDINGS names."""
-    return Path(os.environ.get(ELSEWHERE) or HERE)
-
-
 def snapshots_folder(folder: Path, device: str) -> Path:
     return folder / f"{device}.snapshots"
 
 
 def read_all(folder: Path | None = None) -> tuple[Recording, ...]:
-    """Every recording there is, by device name; () where nobody has recorded. WorkbookError for a damaged one."""
-    where = folder or recordings_folder()
+    """Every recording in `folder`, by device name; () where nobody has recorded. WorkbookError for a damaged one.
+
+    None is what WORKBOOK_RECORDINGS names, else recordings/ of the repository that this package lies in.
+    """
+    where = folder or Path(os.environ.get(ELSEWHERE) or HERE)
     return tuple(read(path) for path in sorted(where.glob("*.json")))
 
 

@@ -59,9 +59,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     if marker.kwargs.keys() - {"mib"} or len(marker.args) + len(marker.kwargs) != 1:
         what = f"the marker memory_budget has {marker.args} {marker.kwargs}"
-        pytest.fail(
-            str(WorkbookError(what, "one size in MiB", "write @pytest.mark.memory_budget(mib=120)")), pytrace=False
-        )
+        problem = WorkbookError(what, "one size in MiB", "write @pytest.mark.memory_budget(mib=120)")
+        pytest.fail(str(problem), pytrace=False)
     with _Budget(item, *marker.args, **marker.kwargs):
         return (yield)
 

@@ -39,10 +39,6 @@ class StackFrame:
     function: str
     code: str = ""
 
-    @property
-    def is_users(self) -> bool:
-        return not LIBRARY.search(self.path)
-
     def __str__(self) -> str:
         short = self.path.replace("\\", "/").rsplit("/", 1)[-1]
         where = f"{short}:{self.line}" if self.line is not None else short
@@ -89,7 +85,7 @@ def _frame(match: re.Match, below: list[str]) -> StackFrame:
 
 def users_line(stack: tuple[StackFrame, ...]) -> StackFrame | None:
     """The deepest frame that is in no installed package."""
-    return next((frame for frame in reversed(stack) if frame.is_users), None)
+    return next((frame for frame in reversed(stack) if not LIBRARY.search(frame.path)), None)
 
 
 class Place(TextEnum):
