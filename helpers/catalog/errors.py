@@ -82,7 +82,7 @@ def require_name(kind: str, name: object, allowed: Collection[str]) -> str:
 
 def require_package(name: str, user: str, do: str = "") -> ModuleType:
     """The module `name`, imported without its warnings; WorkbookError says that `user` needs it where that fails."""
-    package = name.partition(".")[0]
+    package, disabled = name.partition(".")[0], logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         return importlib.import_module(name)
@@ -90,4 +90,4 @@ def require_package(name: str, user: str, do: str = "") -> ModuleType:
         what, expected = f"{package} cannot be imported: {error}", f"the package {package}, which {user} needs"
         raise WorkbookError(what, expected, do or f"pip install --no-deps {package}, then restart the kernel") from None
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(disabled)

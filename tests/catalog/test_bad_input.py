@@ -1,11 +1,14 @@
 """Bad input is a table: what is called, with what, and the words the reader must see. Never a traceback."""
 
 import json
+import logging
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device, model, number_format
+from helpers.catalog.errors import require_name, require_package
 
 LLAMA = dict(model("llama-2-7b").config)
 TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -193,7 +196,24 @@ def test_a_family_whose_cache_is_not_known_refuses_to_guess():
     assert "not known for the family" in shown(lambda: shape.active_parameters)
 
 
+@pytest.mark.parametrize("name", ["chatt", None, 3, [], {"chat": 1}])
+def test_what_is_no_name_of_the_list_is_told_in_the_same_words(name):
+    assert "unknown trace" in shown(require_name, "trace", name, ("chat", "code"))
+
+
+def test_a_package_that_cannot_be_imported_is_named_with_who_needs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)  # what makes an import fail
+    told = shown(require_package, "peft.tuners", "a LoRA step")
+    assert "peft cannot be imported" in told
+    assert "the package peft, which a LoRA step needs" in told
+    assert "pip install --no-deps peft" in told
+    assert "leave it out" in shown(require_package, "peft", "a LoRA step", "leave it out")
+    assert logging.root.manager.disable == logging.NOTSET  # as it was before
+
+
 def test_the_good_ones_beside():
+    assert require_name("trace", "code", ("chat", "code")) == "code"
+    assert require_package("json", "this test") is json
     assert model(TINY).parameters > 0
     assert model(SimpleNamespace(to_dict=lambda: TINY)).heads == 4
     assert model(llama(num_key_value_heads=None)).kv_heads == 32
