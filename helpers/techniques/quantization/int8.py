@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .grids import require_finite, require_matrix
 from .packing import Stored, require_dtype
@@ -101,7 +103,20 @@ def _shaped(out: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _has_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether `torch._int_mm` takes these shapes, and is quicker than the detour: on CPU only AVX-512 has a kernel."""
+    """Whether `torch._int_mm` takes these shapes, is exact, and is quicker than the detour."""
     if x.device.type == "cuda":
         return len(x) > 16 and x.shape[1] % 8 == 0 and len(weight) % 8 == 0
-    return x.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return x.device.type == "cpu" and cpu_kernel_is_exact()
+
+
+@cache
+def cpu_kernel_is_exact() -> bool:
+    """On CPU only AVX-512 has a kernel. Asked, because oneDNN without VNNI adds in 16 bits, which overflow.
+
+    PyTorch looks for VNNI at the processor (its issue 136746), oneDNN at ONEDNN_MAX_CPU_ISA too.
+    """
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    with _disable_current_modes():  # a trace or a meter at work is not asked, and counts nothing
+        most = torch.full((32, 64), LARGEST, dtype=torch.int8)
+        return bool((torch._int_mm(most, most.t()) == 64 * LARGEST**2).all())
