@@ -20,27 +20,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from helpers.catalog.errors import WorkbookError, unknown_name
-from helpers.course import notebook as nb
-from helpers.grading import executors
-from helpers.grading.check import one_lab
-from helpers.grading.intake import submissions as intake
-from helpers.grading.judging.marking import Marked, blank, fingerprint
-from helpers.grading.judging.reference import (
-    SPARE_S,
-    WALL_S,
-    Reference,
-    ReferenceFailedError,
-    find_checks,
-    modules,
-    prepare,
-    versions,
-)
-from helpers.grading.judging.results import GRADED, Result, from_json, slugs, to_json
-from helpers.grading.reports import feedback, gradebook, manual, summary
-from helpers.grading.sandbox import levels
-from helpers.grading.sandbox.worker import Worker
-from helpers.grading.text import one_line
+from ..catalog.errors import WorkbookError, unknown_name
+from ..course import notebook as nb
+from . import executors
+from .check import one_lab
+from .intake import submissions as intake
+from .judging.marking import Marked, blank, fingerprint
+from .judging.reference import SPARE_S, WALL_S, Reference, ReferenceFailedError, find_checks, modules, prepare, versions
+from .judging.results import GRADED, Result, from_json, slugs, to_json
+from .reports import feedback, gradebook, manual, summary
+from .sandbox import levels
+from .sandbox.worker import Worker
+from .text import one_line
 
 ALL_GRADED, REFERENCE_FAILED, ATTENTION, INTERRUPTED = 0, 2, 3, 130
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.catalog.errors import WorkbookError
-from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.course.build import execute
-from helpers.grading.intake.assemble import assemble
-from helpers.grading.intake.reading import Unreadable, read
-from helpers.grading.judging.results import Question, cells_that_ended_the_kernel, questions_of
-from helpers.grading.judging.trial import judge, trial, unmarked
-from helpers.grading.sandbox.nbval_run import run
+from ..catalog.errors import WorkbookError
+from ..course import lab_cells
+from ..course import notebook as nb
+from ..course.build import execute
+from .intake.assemble import assemble
+from .intake.reading import Unreadable, read
+from .judging.results import Question, cells_that_ended_the_kernel, questions_of
+from .judging.trial import judge, trial, unmarked
+from .sandbox.nbval_run import run
 
 STORED_SEED, WALL_S = "0", 600
 

@@ -17,12 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.catalog.errors import WorkbookError
-from helpers.grading.intake.submissions import LearnerNotebook
-from helpers.grading.judging.marking import Marked, failed, mark
-from helpers.grading.judging.reference import Reference
-from helpers.grading.sandbox import levels
-from helpers.grading.sandbox.worker import SandboxError, Worker
+from ..catalog.errors import WorkbookError
+from .intake.submissions import LearnerNotebook
+from .judging.marking import Marked, failed, mark
+from .judging.reference import Reference
+from .sandbox import levels
+from .sandbox.worker import SandboxError, Worker
 
 if TYPE_CHECKING:
     from ipyparallel import AsyncResult

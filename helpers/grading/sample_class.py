@@ -17,12 +17,12 @@ from pathlib import Path
 
 from nbformat import NotebookNode, v4
 
-from helpers.catalog.errors import WorkbookError
-from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.course.lab_cells import Exercise
-from helpers.course.mutants import Mutant, find_mutants, load_mutants
-from helpers.course.release import SOLUTION, released
+from ..catalog.errors import WorkbookError
+from ..course import lab_cells
+from ..course import notebook as nb
+from ..course.lab_cells import Exercise
+from ..course.mutants import Mutant, find_mutants, load_mutants
+from ..course.release import SOLUTION, released
 
 Exercises = tuple[Exercise, ...]
 Files = dict[str, bytes]

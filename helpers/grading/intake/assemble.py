@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from nbformat import NotebookNode, v4
 
-from helpers.course import lab_cells
-from helpers.course.release import stub
-from helpers.grading.intake.reading import Cell, Submitted
+from ...course import lab_cells
+from ...course.release import stub
+from .reading import Cell, Submitted
 
 _ANCHOR = re.compile(r"#\s*answer:\s*(\S+)")
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from helpers.catalog.errors import WorkbookError
-from helpers.grading.intake.reading import MOST_BYTES
+from ...catalog.errors import WorkbookError
+from .reading import MOST_BYTES
 
 MOST_FILES = 1_000  # of one learner
 MOST_ENTRIES = 500_000  # of all

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
-from helpers.grading.intake.files import LINK, SPECIAL, SUBMITTED, Entry
-from helpers.grading.text import one_line
+from ..text import one_line
+from .files import LINK, SPECIAL, SUBMITTED, Entry
 
 MOST_NAME_CHARACTERS = 120
 NOTEBOOK = ".ipynb"

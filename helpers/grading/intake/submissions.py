@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.catalog.errors import WorkbookError
-from helpers.grading.intake.files import MOST_ENTRIES, MOST_FILES, Archive, Entry, Folder, OneFile, Refused
-from helpers.grading.intake.owners import NOTEBOOK, Submission, by_learner, copy_of, is_archive, is_notebook
-from helpers.grading.text import one_line
+from ...catalog.errors import WorkbookError
+from ..text import one_line
+from .files import MOST_ENTRIES, MOST_FILES, Archive, Entry, Folder, OneFile, Refused
+from .owners import NOTEBOOK, Submission, by_learner, copy_of, is_archive, is_notebook
 
 MOST_NOTEBOOKS = 20  # of one learner that are looked into
 MOST_NAMED = 3  # in a sentence

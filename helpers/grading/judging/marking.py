@@ -9,24 +9,16 @@ from dataclasses import dataclass, replace
 
 from nbformat import NotebookNode, v4
 
-from helpers.course import lab_cells
-from helpers.grading.intake.assemble import Assembly, assemble
-from helpers.grading.intake.reading import Unreadable
-from helpers.grading.intake.submissions import LearnerNotebook
-from helpers.grading.judging.reference import Reference, cells_of, private_questions, with_private_checks
-from helpers.grading.judging.results import (
-    ATTENTION,
-    GRADED,
-    UNREADABLE,
-    Question,
-    Result,
-    cells_that_ended_the_kernel,
-    questions_of,
-)
-from helpers.grading.judging.tamper_checks import signs_of_tampering
-from helpers.grading.judging.trial import trial
-from helpers.grading.sandbox.nbval_run import CellResult
-from helpers.grading.sandbox.worker import Worker
+from ...course import lab_cells
+from ..intake.assemble import Assembly, assemble
+from ..intake.reading import Unreadable
+from ..intake.submissions import LearnerNotebook
+from ..sandbox.nbval_run import CellResult
+from ..sandbox.worker import Worker
+from .reference import Reference, cells_of, private_questions, with_private_checks
+from .results import ATTENTION, GRADED, UNREADABLE, Question, Result, cells_that_ended_the_kernel, questions_of
+from .tamper_checks import signs_of_tampering
+from .trial import trial
 
 # Outcomes that may be the grader's limits rather than the answer's fault, and what an instructor should know.
 _LOOK_AT = {

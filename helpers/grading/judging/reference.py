@@ -22,15 +22,16 @@ from pathlib import Path
 from nbformat import NotebookNode, v4
 
 import helpers
-from helpers.catalog.errors import WorkbookError
-from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.course.release import without_hidden
-from helpers.grading.intake.assemble import Assembly
-from helpers.grading.judging.results import Question, questions_of
-from helpers.grading.judging.trial import judge, set_limits, trial, unmarked, untouched
-from helpers.grading.sandbox.nbval_run import CellResult, missing
-from helpers.grading.sandbox.worker import Worker
+
+from ...catalog.errors import WorkbookError
+from ...course import lab_cells
+from ...course import notebook as nb
+from ...course.release import without_hidden
+from ..intake.assemble import Assembly
+from ..sandbox.nbval_run import CellResult, missing
+from ..sandbox.worker import Worker
+from .results import Question, questions_of
+from .trial import judge, set_limits, trial, unmarked, untouched
 
 SPARE_S, WALL_S = 10.0, 120.0
 MOST_IMPORTS = 2000  # they travel on a command line

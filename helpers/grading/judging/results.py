@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 
 from nbformat import NotebookNode
 
-from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.grading.intake.assemble import Assembly
-from helpers.grading.sandbox.nbval_run import CellResult, missing
+from ...course import lab_cells
+from ...course import notebook as nb
+from ..intake.assemble import Assembly
+from ..sandbox.nbval_run import CellResult, missing
 
 GRADED, ATTENTION, UNREADABLE = "graded", "attention", "unreadable"
 TWICE = "Does the notebook work from top to bottom? Kernel > Restart Kernel and Run All Cells."

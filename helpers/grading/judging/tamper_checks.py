@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
-from helpers.course import lab_cells
+from ...course import lab_cells
 
 _REACHES = {
     "get_ipython": "the notebook's own machinery",

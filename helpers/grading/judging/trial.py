@@ -21,11 +21,11 @@ from dataclasses import replace
 
 from nbformat import NotebookNode, v4
 
-from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.course.release import stub
-from helpers.grading.sandbox.nbval_run import CellResult, missing
-from helpers.lesson.judged import MARK, REPLAY
+from ...course import lab_cells
+from ...course import notebook as nb
+from ...course.release import stub
+from ...lesson.judged import MARK, REPLAY
+from ..sandbox.nbval_run import CellResult, missing
 
 Run = Callable[..., dict[str, CellResult]]  # run(notebook, seed=..., wall_s=...)
 STARVED = re.compile(

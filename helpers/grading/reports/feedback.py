@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.grading.judging.results import ATTENTION, UNREADABLE, Question, Result
-from helpers.grading.reports.gradebook import names, store
-from helpers.grading.reports.manual import JUDGED, Mark, marks
-from helpers.grading.text import page, plain, shortened
+from ..judging.results import ATTENTION, UNREADABLE, Question, Result
+from ..text import page, plain, shortened
+from .gradebook import names, store
+from .manual import JUDGED, Mark, marks
 
 MESSAGE_CHARS, MESSAGE_LINES, WARNINGS = 3000, 60, 20
 # A line of a check's message that says what came is set apart from one that says what should have.

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from helpers.grading.judging.results import Result
-from helpers.grading.text import number, one_line
+from ..judging.results import Result
+from ..text import number, one_line
 
 MESSAGE_CHARS = 1000
 NAME_CHARS = 120

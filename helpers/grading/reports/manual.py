@@ -21,10 +21,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NoReturn
 
-from helpers.catalog.errors import WorkbookError
-from helpers.grading.judging.results import ATTENTION, GRADED, OUTCOMES, UNREADABLE, Question, Result
-from helpers.grading.reports.gradebook import guard_formula, names, unguarded, write_table
-from helpers.grading.text import number, one_line, plain, points_text
+from ...catalog.errors import WorkbookError
+from ..judging.results import ATTENTION, GRADED, OUTCOMES, UNREADABLE, Question, Result
+from ..text import number, one_line, plain, points_text
+from .gradebook import guard_formula, names, unguarded, write_table
 
 # These the checks have judged; whatever else became of a question, a person should see it.
 JUDGED = frozenset({"passed", "not started", "wrong", "did not run"})

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-from helpers.grading.judging.results import ATTENTION, OUTCOMES, UNREADABLE, Question, Result
-from helpers.grading.reports.feedback import FULL, SIGNS, STANDINGS, standing
-from helpers.grading.reports.gradebook import names, store
-from helpers.grading.reports.manual import marks
-from helpers.grading.text import one_line, page
+from ..judging.results import ATTENTION, OUTCOMES, UNREADABLE, Question, Result
+from ..text import one_line, page
+from .feedback import FULL, SIGNS, STANDINGS, standing
+from .gradebook import names, store
+from .manual import marks
 
 ERROR_CHARS = 300
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d[\d_,.]*(?:e[-+]?\d+)?")

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psutil
 
-from helpers.grading.sandbox import linux
-from helpers.grading.sandbox.isolation import SOCKETS, Limits, run_isolated
+from . import linux
+from .isolation import SOCKETS, Limits, run_isolated
 
 LOOK_S = 0.25
 _ROUGHLY_BYTES = 2 << 30  # from here on it is worth counting exactly

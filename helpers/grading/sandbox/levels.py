@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.catalog.errors import WorkbookError
-from helpers.grading.sandbox import isolation, linux
+from ...catalog.errors import WorkbookError
+from . import isolation, linux
 
 NOBODY = 61184  # the first of the users without a name that Linux distributions leave to sandboxes
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from helpers.grading.intake.reading import cleaned
-from helpers.grading.sandbox.nbval_run import NO_KERNEL
+from ..intake.reading import cleaned
+from .nbval_run import NO_KERNEL
 
 if TYPE_CHECKING:
     from nbval.plugin import IPyNbCell

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.course import notebook as nb
-from helpers.course.kernel import environment
+from ...course import notebook as nb
+from ...course.kernel import environment
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 NO_KERNEL = "no kernel"  # an outcome that is nobody's but ours

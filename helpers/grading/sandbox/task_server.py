@@ -19,7 +19,7 @@ import signal
 import sys
 from pathlib import Path
 
-from helpers.grading.sandbox import linux
+from . import linux
 
 MEMORY_BYTES, FILE_BYTES = 3 << 30, 200 << 20
 
@@ -29,7 +29,7 @@ def main() -> None:
     import nbval.plugin  # noqa: F401 (and with it jupyter_client, ipykernel, nbformat)
     import pytest  # noqa: F401
 
-    import helpers.grading.sandbox.nbval_plugin  # noqa: F401 (and with it the reader of notebooks)
+    from . import nbval_plugin  # noqa: F401 (and with it the reader of notebooks)
 
     linux.die_with_parent()
     gc.freeze()  # what is imported stays: no fork's garbage collector need copy its pages
@@ -85,7 +85,7 @@ def _nbval(request: dict) -> int:
 
 
 def _read(request: dict) -> int:
-    from helpers.grading.intake import reading
+    from ..intake import reading
 
     found: dict[str, object]
     try:

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.course import notebook as nb
-from helpers.grading.intake import reading
-from helpers.grading.sandbox import isolation, levels
-from helpers.grading.sandbox.isolation import Limits
-from helpers.grading.sandbox.nbval_run import CellResult, arguments, not_run, results
+from ...course import notebook as nb
+from ..intake import reading
+from . import isolation, levels
+from .isolation import Limits
+from .nbval_run import CellResult, arguments, not_run, results
 
 READ_S = 30
 _NO_TRICKS = os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO is empty rather than waited for
