@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,18 +45,15 @@ class _Lab:
     right: dict[str, str]  # each answer by its grade id
     mutants: tuple[Mutant, ...]
 
-    def notebook(self, answers: dict[str, str]) -> NotebookNode:
-        """The released lab with these answers written into it."""
+    def notebook(self, lost: Exercises = (), others: dict[str, str] | None = None) -> NotebookNode:
+        """The released lab with every right answer written into it, but for those of `lost`; then these others."""
+        answers = {key: source for key, source in self.right.items() if key not in _keys(lost)} | (others or {})
         lab = copy.deepcopy(self.twin)
         for cell in lab.cells:
             key = lab_cells.grade_id(cell)
             if lab_cells.is_answer(cell) and key in answers:
                 cell.source = f"{lab_cells.anchor(key)}\n{answers[key]}"
         return lab
-
-    def solved(self) -> NotebookNode:
-        """Everything right."""
-        return self.notebook(self.right)
 
     def named(self, lab: NotebookNode) -> Files:
         """The notebook under the name that it was released as."""
@@ -77,14 +73,18 @@ def sample_class(name: str, root: Path, folder: Path) -> int:
     path = nb.find(name, root, ["solutions"])[0]
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise WorkbookError(f"{folder} holds something", "a new or empty folder", "name another one with --out")
-    found = samples(nb.read(path), load_mutants(find_mutants(path)), path.stem)
+    solution = nb.read(path)
+    found = samples(solution, load_mutants(find_mutants(path)), path.stem)
     for sample in found:
         own = folder / "submissions" / sample.learner
         own.mkdir(parents=True)
         for file, contents in sample.files.items():
             (own / file).write_bytes(contents)
-    points = sum(exercise.points for exercise in lab_cells.exercises(nb.read(path)))
-    (folder / "expected.csv").write_text(_expected(found, points), encoding="utf-8", newline="")
+    points = sum(exercise.points for exercise in lab_cells.exercises(solution))
+    with open(folder / "expected.csv", "w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("learner", "score", "points", "what"))
+        rows.writerows((sample.learner, f"{sample.score:g}", f"{points:g}", sample.what) for sample in found)
     number = path.stem.partition("_")[0]
     print(f"{len(found)} submissions; now: workbook grade {number} {folder / 'submissions'} --out {folder / 'grades'}")
     return 0
@@ -106,38 +106,35 @@ def samples(solution: NotebookNode, mutants: tuple[Mutant, ...], stem: str) -> t
 
 def _left(lab: _Lab, cost: Exercises) -> Files:
     """All but the lost exercises."""
-    lost = {lab_cells.grade_id(cell) for exercise in cost for cell in exercise.answers}
-    return lab.named(lab.notebook({key: source for key, source in lab.right.items() if key not in lost}))
+    return lab.named(lab.notebook(lost=cost))
 
 
 def _wrong(lab: _Lab, cost: Exercises) -> Files:
     """A mutant in each lost exercise."""
-    return lab.named(lab.notebook(lab.right | dict(_mutated(lab, exercise) for exercise in cost)))
+    return lab.named(lab.notebook(others=_mutants(lab, cost)))
 
 
 def _stuck(lines: str) -> Deed:
     """The first lost exercise begins with `lines`, which the kernel does not get past; the rest is unwritten."""
 
     def deed(lab: _Lab, cost: Exercises) -> Files:
-        lost = [lab_cells.grade_id(cell) for exercise in cost for cell in exercise.answers]
-        stuck = [lab_cells.grade_id(cell) for cell in cost[0].answers]
-        answers = {key: source for key, source in lab.right.items() if key not in lost}
-        return lab.named(lab.notebook(answers | {key: f"{lines}\n\n{lab.right[key]}" for key in stuck}))
+        stuck = {key: f"{lines}\n\n{lab.right[key]}" for key in _keys(cost[:1])}
+        return lab.named(lab.notebook(lost=cost, others=stuck))
 
     return deed
 
 
 def _renamed(lab: _Lab, cost: Exercises) -> Files:
-    return {f"Lab {lab.stem.partition('_')[0]} final.ipynb": _bytes(lab.solved())}
+    return {f"Lab {lab.stem.partition('_')[0]} final.ipynb": _bytes(lab.notebook())}
 
 
 def _two_files(lab: _Lab, cost: Exercises) -> Files:
     """The empty lab, and the finished one as a browser names a second download."""
-    return lab.named(lab.twin) | {f"{lab.stem} (1).ipynb": _bytes(lab.solved())}
+    return lab.named(lab.twin) | {f"{lab.stem} (1).ipynb": _bytes(lab.notebook())}
 
 
 def _own_cells(lab: _Lab, cost: Exercises) -> Files:
-    tried = lab.solved()
+    tried = lab.notebook()
     for position in range(len(tried.cells), 0, -4):
         tried.cells.insert(position, v4.new_code_cell(f'print("here", {position})', id=f"try-{position}"))
     return lab.named(tried)
@@ -145,7 +142,7 @@ def _own_cells(lab: _Lab, cost: Exercises) -> Files:
 
 def _split(lab: _Lab, cost: Exercises) -> Files:
     """JupyterLab's "split cell": both halves keep the answer's metadata."""
-    changed = lab.solved()
+    changed = lab.notebook()
     position = next(index for index, cell in enumerate(changed.cells) if lab_cells.is_answer(cell))
     half = copy.deepcopy(changed.cells[position])
     half.id, half.source = "first-half", "first_half = True"
@@ -155,7 +152,7 @@ def _split(lab: _Lab, cost: Exercises) -> Files:
 
 def _without_metadata(lab: _Lab, cost: Exercises) -> Files:
     """Through an editor that keeps sources only."""
-    changed = lab.solved()
+    changed = lab.notebook()
     changed.metadata = NotebookNode()
     for number, cell in enumerate(changed.cells):
         cell.metadata, cell.id = NotebookNode(), f"cell-{number}"
@@ -164,7 +161,7 @@ def _without_metadata(lab: _Lab, cost: Exercises) -> Files:
 
 def _edited_checks(lab: _Lab, cost: Exercises) -> Files:
     """The lost exercises are wrong, and their checks were made to like it, for more points."""
-    changed = lab.notebook(lab.right | dict(_mutated(lab, exercise) for exercise in cost))
+    changed = lab.notebook(others=_mutants(lab, cost))
     theirs = {lab_cells.grade_id(check) for exercise in cost for check in exercise.checks}
     for cell in changed.cells:
         if lab_cells.grade_id(cell) in theirs:
@@ -173,11 +170,11 @@ def _edited_checks(lab: _Lab, cost: Exercises) -> Files:
 
 
 def _byte_order_mark(lab: _Lab, cost: Exercises) -> Files:
-    return {f"{lab.stem}.ipynb": b"\xef\xbb\xbf" + _bytes(lab.solved())}
+    return {f"{lab.stem}.ipynb": b"\xef\xbb\xbf" + _bytes(lab.notebook())}
 
 
 def _cut_off(lab: _Lab, cost: Exercises) -> Files:
-    whole = _bytes(lab.solved())
+    whole = _bytes(lab.notebook())
     return {f"{lab.stem}.ipynb": whole[: len(whole) * 2 // 3]}
 
 
@@ -213,17 +210,22 @@ _CLASS: tuple[tuple[str, str, slice, Deed], ...] = (
 )
 
 
-def _mutated(lab: _Lab, exercise: Exercise) -> tuple[str, str]:
-    """(grade id, source) of the exercise's first mutant."""
-    keys = [lab_cells.grade_id(cell) for cell in exercise.answers]
-    for mutant in lab.mutants:
-        if mutant.grade_id in keys:
-            return mutant.grade_id, mutant.source
-    raise WorkbookError(
-        f"{exercise.title} has no wrong answer",
-        "a mutant for each exercise",
-        f"add one for {keys[0]!r} to solutions/mutants/lab_{lab.stem.partition('_')[0]}.py",
-    )
+def _mutants(lab: _Lab, exercises: Exercises) -> dict[str, str]:
+    """Each exercise's first mutant, by grade id."""
+    first: dict[str, str] = {}
+    for exercise in exercises:
+        keys = _keys((exercise,))
+        mutant = next((one for one in lab.mutants if one.grade_id in keys), None)
+        if mutant is None:
+            do = f"add one for {keys[0]!r} to solutions/mutants/lab_{lab.stem.partition('_')[0]}.py"
+            raise WorkbookError(f"{exercise.title} has no wrong answer", "a mutant for each exercise", do)
+        first[mutant.grade_id] = mutant.source
+    return first
+
+
+def _keys(exercises: Exercises) -> list[str]:
+    """The grade ids of their answers."""
+    return [lab_cells.grade_id(cell) for exercise in exercises for cell in exercise.answers]
 
 
 def _unmarked(answer: str) -> str:
@@ -232,11 +234,3 @@ def _unmarked(answer: str) -> str:
 
 def _bytes(lab: NotebookNode) -> bytes:
     return nb.text(lab).encode()
-
-
-def _expected(found: tuple[Sample, ...], points: float) -> str:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("learner", "score", "points", "what"))
-    rows.writerows((sample.learner, f"{sample.score:g}", f"{points:g}", sample.what) for sample in found)
-    return text.getvalue()
