@@ -30,8 +30,13 @@ def read(path: Path) -> NotebookNode:
         return notebook
     except Exception as error:  # nbformat raises a dozen types on broken files
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        expected, do = "a Jupyter notebook (.ipynb, format 4)", "open it in JupyterLab and save it, or fetch it again"
-        raise WorkbookError(f"cannot read {path}: {reason}", expected, do) from None
+        raise unreadable(path, reason) from None
+
+
+def unreadable(path: Path, reason: str) -> WorkbookError:
+    """The error for a file that is no notebook."""
+    expected, do = "a Jupyter notebook (.ipynb, format 4)", "open it in JupyterLab and save it, or fetch it again"
+    return WorkbookError(f"cannot read {path}: {reason}", expected, do)
 
 
 def text(notebook: NotebookNode) -> str:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import secrets
 import shutil
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +33,6 @@ from .sandbox.worker import Worker
 from .text import one_line
 
 ALL_GRADED, REFERENCE_FAILED, ATTENTION, INTERRUPTED = 0, 2, 3, 130
-
-
-MarkedOnes = Generator[Marked, None, None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options |
             print(f"workbook: {error}\nNobody was graded.", file=sys.stderr)
             return REFERENCE_FAILED
         manifest = _manifest(reference, level, before, options)
-        _write(out / "manifest.json", json.dumps(manifest, indent=1))
+        _store(out / "manifest.json", manifest)
         return _grade(everybody, reference, level, out, options, manifest)
 
 
@@ -93,23 +89,18 @@ def _grade(
     names = slugs([one.learner for one in everybody])
     blanks = [blank(reference, one, names[one.learner]) for one in everybody]
     manual.merged(blanks, out / "manual.csv")  # a row that belongs nowhere is reported now, not after an hour
-    known = {} if options.force and not options.only else _stored(out)
-    selected = _selected(everybody, options.only)
-    work = [
-        (one, names[one.learner])
-        for one in everybody
-        if one.learner in selected
-        and (options.force or known.get(names[one.learner], (None, ""))[1] != fingerprint(reference, one))
-    ]
+    known = {} if options.force else {slug: result.fingerprint for slug, result in _stored(out).items()}
+    selected = [(one, names[one.learner]) for one in _selected(everybody, options.only)]
+    work = [(one, slug) for one, slug in selected if known.get(slug) != fingerprint(reference, one)]
     interrupted = False
     try:
         for marked in _progress(_marked(work, reference, level, options), len(work)):
             _keep(marked, out)
     except KeyboardInterrupt:
         interrupted = True
-    known = _stored(out)
-    results = [known[one.slug][0] for one in blanks if one.slug in known]
-    results = _publish(results, [one for one in blanks if one.slug not in known], reference, out, manifest)
+    stored = _stored(out)
+    results = [stored[one.slug] for one in blanks if one.slug in stored]
+    results = _publish(results, [one for one in blanks if one.slug not in stored], reference, out, manifest)
     if interrupted:
         done = f"{len(results)} of {len(everybody)} learners are graded"
         print(f"\ninterrupted: {done}; the same command goes on from there", file=sys.stderr)
@@ -117,13 +108,10 @@ def _grade(
     return _print_outcome(results, len(work), out)
 
 
-def _marked(work: executors.Work, reference: Reference, level: levels.Level, options: Options) -> MarkedOnes:
-    if not work:
-        return
-    if options.cluster:
-        yield from executors.cluster(work, reference, level, options.cluster, options.strict)
-    else:
-        yield from executors.local(work, reference, level, options.jobs, options.strict)
+def _marked(work: executors.Work, reference: Reference, level: levels.Level, options: Options) -> executors.MarkedOnes:
+    if options.cluster and work:
+        return executors.cluster(work, reference, level, options.cluster, options.strict)
+    return executors.local(work, reference, level, options.jobs, options.strict)
 
 
 def _publish(
@@ -135,7 +123,7 @@ def _publish(
     manual.write(results, out, waiting)
     feedback.write(results, out, lab=reference.lab, title=reference.title)
     manifest = manifest | {"finished": _now(), "learners": len(results)}
-    _write(out / "manifest.json", json.dumps(manifest, indent=1))
+    _store(out / "manifest.json", manifest)
     summary.write(results, out, manifest)
     return results
 
@@ -145,25 +133,25 @@ def _keep(marked: Marked, out: Path) -> None:
     if marked.executed is not None:
         (out / "executed").mkdir(exist_ok=True)
         nb.write(out / "executed" / f"{slug}.ipynb", marked.executed)
-    _write(out / "results" / f"{slug}.json", json.dumps(to_json(marked.result), indent=1))
+    _store(out / "results" / f"{slug}.json", to_json(marked.result))
 
 
-def _stored(out: Path) -> dict[str, tuple[Result, str]]:
-    """By slug, each whole result of earlier runs and its fingerprint."""
+def _stored(out: Path) -> dict[str, Result]:
+    """By slug, each whole result of earlier runs."""
     found = {}
     for path in (out / "results").glob("*.json"):
         with contextlib.suppress(ValueError, KeyError, TypeError):  # of another version: graded again
             result = from_json(json.loads(path.read_text(encoding="utf-8")))
-            found[result.slug] = result, result.fingerprint
+            found[result.slug] = result
     return found
 
 
-def _selected(everybody: list[intake.LearnerNotebook], only: tuple[str, ...]) -> set[str]:
+def _selected(everybody: list[intake.LearnerNotebook], only: tuple[str, ...]) -> list[intake.LearnerNotebook]:
     learners = [one.learner for one in everybody]
     for name in only:
         if name not in learners:
             raise unknown_name("learner", name, learners)
-    return set(only or learners)
+    return [one for one in everybody if not only or one.learner in only]
 
 
 @contextlib.contextmanager
@@ -175,11 +163,9 @@ def _folder(out: Path) -> Iterator[dict]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise WorkbookError(
-                f"{out} is being written by another `workbook grade`",
-                "a folder of this run's own",
-                "wait for it, or name another folder with --out",
-            ) from None
+            what = f"{out} is being written by another `workbook grade`"
+            do = "wait for it, or name another folder with --out"
+            raise WorkbookError(what, "a folder of this run's own", do) from None
         before = {}
         with contextlib.suppress(OSError, ValueError):
             before = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
@@ -202,7 +188,7 @@ def _manifest(reference: Reference, level: levels.Level, before: dict, options: 
     }
 
 
-def _progress(marked: MarkedOnes, total: int) -> Iterator[Marked]:
+def _progress(marked: executors.MarkedOnes, total: int) -> Iterator[Marked]:
     from tqdm import tqdm
 
     with contextlib.closing(marked):
@@ -221,11 +207,8 @@ def _print_outcome(results: list[Result], graded_now: int, out: Path) -> int:
     return ATTENTION if others else ALL_GRADED
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text + "\n", encoding="utf-8")
-    os.replace(beside, path)
+def _store(path: Path, values: dict) -> None:
+    gradebook.store(path, json.dumps(values, indent=1) + "\n")
 
 
 def _now() -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -30,7 +31,8 @@ def check(lab: str, root: Path, learner_path: Path | None = None) -> int:
     `learner_path` says where the notebook is if not in labs/. WORKBOOK_SEED draws other inputs than stored.
     """
     try:
-        questions, warnings = results_of(*locate(lab, root, learner_path), seed=_seed())
+        seed = os.environ.get("WORKBOOK_SEED", STORED_SEED)
+        questions, warnings = results_of(*locate(lab, root, learner_path), seed=seed)
     except WorkbookError as error:
         print(error, file=sys.stderr)
         return 2
@@ -46,11 +48,7 @@ def results_of(
     try:
         assembly = assemble(reference, read(learner_path))
     except Unreadable as error:
-        raise WorkbookError(
-            f"cannot read {learner_path}: {error}",
-            "a Jupyter notebook (.ipynb, format 4)",
-            "open it in JupyterLab and save it again, or fetch it once more",
-        ) from None
+        raise nb.unreadable(learner_path, str(error)) from None
     cells = trial(run, unmarked(assembly.notebook), seed=seed, wall_s=WALL_S)
     cells = judge(run, reference, cells, seed=seed, wall_s=WALL_S)
     return questions_of(reference, assembly, cells), (*assembly.warnings, *cells_that_ended_the_kernel(assembly, cells))
@@ -63,11 +61,8 @@ def reference_lab(path: Path, seed: str = STORED_SEED) -> NotebookNode:
     checks = [cell for exercise in lab_cells.exercises(reference) for cell in exercise.checks]
     if not checks or any(cell.execution_count is None or not cell.outputs for cell in checks):
         # nbval compares nothing in such a cell, so every answer would pass.
-        raise WorkbookError(
-            f"{path.name} has check cells without a stored output",
-            "a worked lab that was built",
-            f"run: workbook build {path.stem}",
-        )
+        what, do = f"{path.name} has check cells without a stored output", f"run: workbook build {path.stem}"
+        raise WorkbookError(what, "a worked lab that was built", do)
     if seed == STORED_SEED:
         return reference
     with tempfile.TemporaryDirectory(prefix="workbook-") as folder:
@@ -82,9 +77,8 @@ def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path
     reference = one_lab(lab, root)
     learner_path = learner_path or root / "labs" / reference.name
     if not learner_path.is_file():
-        raise WorkbookError(
-            f"no notebook at {learner_path}", "the lab you worked on", "pass its path: workbook check PATH.ipynb"
-        )
+        do = "pass its path: workbook check PATH.ipynb"
+        raise WorkbookError(f"no notebook at {learner_path}", "the lab you worked on", do)
     return reference, learner_path
 
 
@@ -100,12 +94,8 @@ def one_lab(lab: str, root: Path) -> Path:
 def format_report(questions: tuple[Question, ...], warnings: tuple[str, ...] = ()) -> str:
     """The report: a row per exercise, the warnings, the total."""
     earned, points = sum(one.earned for one in questions), sum(one.points for one in questions)
-    rows = [
-        *map(_format_question, questions),
-        *(f"! {warning}" for warning in warnings),
-        f"{earned:g} of {points:g} points",
-    ]
-    return "\n".join(rows)
+    rows = [*map(_format_question, questions), *(f"! {warning}" for warning in warnings)]
+    return "\n".join([*rows, f"{earned:g} of {points:g} points"])
 
 
 def _format_question(question: Question) -> str:
@@ -117,12 +107,7 @@ def _format_question(question: Question) -> str:
 
 def _lab_of(learner_path: Path) -> str:
     """The lab that a notebook was released as, whatever its file is called now; else its name's number."""
-    try:
+    source = ""
+    with suppress(Unreadable):
         source = read(learner_path).source_lab
-    except Unreadable:
-        source = ""
     return Path(source or learner_path.name).stem.partition("_")[0]
-
-
-def _seed() -> str:
-    return os.environ.get("WORKBOOK_SEED", STORED_SEED)

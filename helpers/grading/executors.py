@@ -11,11 +11,10 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..catalog.errors import WorkbookError
 from .intake.submissions import LearnerNotebook
@@ -24,13 +23,11 @@ from .judging.reference import Reference
 from .sandbox import levels
 from .sandbox.worker import SandboxError, Worker
 
-if TYPE_CHECKING:
-    from ipyparallel import AsyncResult
-
 Work = list[tuple[LearnerNotebook, str]]  # a submission and its slug
+MarkedOnes = Generator[Marked, None, None]
 
 
-def local(work: Work, reference: Reference, level: levels.Level, jobs: int, strict: bool) -> Iterator[Marked]:
+def local(work: Work, reference: Reference, level: levels.Level, jobs: int, strict: bool) -> MarkedOnes:
     """Mark `work` by `jobs` workers, each with processes of its own. Closing the iterator ends them all."""
     waiting: queue.SimpleQueue[tuple[LearnerNotebook, str]] = queue.SimpleQueue()
     done: queue.SimpleQueue[Marked | BaseException] = queue.SimpleQueue()
@@ -63,7 +60,7 @@ def local(work: Work, reference: Reference, level: levels.Level, jobs: int, stri
             thread.join()
 
 
-def cluster(work: Work, reference: Reference, level: levels.Level, profile: str, strict: bool) -> Iterator[Marked]:
+def cluster(work: Work, reference: Reference, level: levels.Level, profile: str, strict: bool) -> MarkedOnes:
     """Mark `work` on the engines of the running ipyparallel cluster `profile`, load-balanced.
 
     Each engine needs this package and a sandbox of its own at `level`'s strength, found anew where it runs.
@@ -75,31 +72,25 @@ def cluster(work: Work, reference: Reference, level: levels.Level, profile: str,
         client = ipyparallel.Client(profile=profile, timeout=30)
         client.wait_for_engines(1, timeout=30)
     except (OSError, TimeoutError, ipyparallel.error.IPythonError) as error:
-        raise WorkbookError(
-            f"no engine answers in the cluster profile {profile!r} ({str(error).splitlines()[0]})",
-            "a running ipyparallel cluster",
-            f"start one: ipcluster start --profile={profile} -n 4",
-        ) from None
+        what = f"no engine answers in the cluster profile {profile!r} ({str(error).splitlines()[0]})"
+        do = f"start one: ipcluster start --profile={profile} -n 4"
+        raise WorkbookError(what, "a running ipyparallel cluster", do) from None
     view = client.load_balanced_view()
     view.retries = 1  # an engine may be lost
     trusted = not level.is_sandbox
     tasks = [view.apply_async(_on_engine, *_packed(one), slug, reference, trusted, strict) for one, slug in work]
     try:
         for task, (submission, slug) in zip(tasks, work, strict=True):
-            yield _answer(task, reference, submission, slug)
+            try:
+                marked = task.get()
+            except Exception as error:  # the engine was lost: the others go on
+                marked = failed(reference, submission, slug, error)
+            yield marked
     finally:
         for task in tasks:
             if not task.done():
                 task.abort()
         client.close()
-
-
-def _answer(task: AsyncResult, reference: Reference, submission: LearnerNotebook, slug: str) -> Marked:
-    """What an engine found, or the row that says that it was lost: the others go on."""
-    try:
-        return task.get()
-    except Exception as error:
-        return failed(reference, submission, slug, error)
 
 
 def _patiently(worker: Worker, reference: Reference, submission: LearnerNotebook, slug: str, strict: bool) -> Marked:

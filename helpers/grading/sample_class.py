@@ -81,8 +81,8 @@ def sample_class(name: str, root: Path, folder: Path) -> int:
         for file, contents in sample.files.items():
             (own / file).write_bytes(contents)
     points = sum(exercise.points for exercise in lab_cells.exercises(solution))
-    with open(folder / "expected.csv", "w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
+    with open(folder / "expected.csv", "w", encoding="utf-8", newline="") as table:
+        rows = csv.writer(table, lineterminator="\n")
         rows.writerow(("learner", "score", "points", "what"))
         rows.writerows((sample.learner, f"{sample.score:g}", f"{points:g}", sample.what) for sample in found)
     number = path.stem.partition("_")[0]
