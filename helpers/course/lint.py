@@ -179,7 +179,7 @@ def _asserts_nothing(cell: NotebookNode) -> bool:
 
 
 def _only_verdicts(cell: NotebookNode) -> bool:
-    return all(re.fullmatch(VERDICT, line) for line in nb.stream(cell, "stdout").splitlines())
+    return all(re.fullmatch(VERDICT, line) for line in nb.stream(cell.outputs, "stdout").splitlines())
 
 
 def _definitions(cell: NotebookNode) -> int:
@@ -226,7 +226,7 @@ RULES = (
     Rule("tags-not-marks", _is_code, _has(r"^\s*#+ *NBVAL_"), "use cell tags, not NBVAL comments"),
     Rule("no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"),
     Rule("raises", _is_code, lambda c: _may_raise(c) and not _raised(c), "tagged as raising, yet raised nothing"),
-    Rule("no-stderr", _is_code, lambda c: nb.stream(c, "stderr") != "", "a stored warning (stderr)"),
+    Rule("no-stderr", _is_code, lambda c: nb.stream(c.outputs, "stderr") != "", "a stored warning (stderr)"),
     Rule("no-semicolon", _is_code, _has(r";\s*\Z"), "a trailing ';' hides the output, but not from nbval"),
     Rule("shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"),
     Rule("stable-output", _is_compared, _unstable, "the output differs between runs, it holds"),

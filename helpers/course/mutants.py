@@ -101,7 +101,7 @@ def _trial_problems(lab: NotebookNode, mutants: tuple[Mutant, ...], folder: Path
 
 def _of_the_solution(check: NotebookNode, run: CellRun, is_stored_seed: bool) -> Iterator[str]:
     """What is wrong with a check that the solution passed: it prints what is stored, for the stored seed alone."""
-    difference = _failure(run, nb.stream(check, "stdout"))
+    difference = _failure(run, nb.stream(check.outputs, "stdout"))
     if is_stored_seed and difference:
         yield f"the solution fails {lab_cells.grade_id(check)!r}: {difference}"
     if not is_stored_seed and not difference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import nbformat
@@ -105,9 +105,9 @@ def first_line(source: str) -> str:
     return next((line for line in lines if not line.startswith("#")), lines[0])[:80]
 
 
-def stream(cell: NotebookNode, name: str) -> str:
-    """What the code cell wrote to "stdout" or "stderr"."""
-    return "".join(output.text for output in cell.outputs if output.get("name") == name)
+def stream(outputs: Iterable[Mapping], name: str) -> str:
+    """What a code cell with these outputs wrote to "stdout" or "stderr"."""
+    return "".join(output["text"] for output in outputs if output.get("name") == name)
 
 
 def _names(path: Path) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from .check import one_lab
 from .intake import submissions as intake
 from .judging.marking import Marked, blank, fingerprint
 from .judging.reference import SPARE_S, WALL_S, Reference, ReferenceFailedError, find_checks, modules, prepare, versions
-from .judging.results import GRADED, Result, from_json, slugs, to_json
+from .judging.results import GRADED, Result, from_json, slugs
 from .reports import feedback, gradebook, manual, summary
 from .sandbox import levels
 from .sandbox.worker import Worker
@@ -133,7 +133,7 @@ def _keep(marked: Marked, out: Path) -> None:
     if marked.executed is not None:
         (out / "executed").mkdir(exist_ok=True)
         nb.write(out / "executed" / f"{slug}.ipynb", marked.executed)
-    _store(out / "results" / f"{slug}.json", to_json(marked.result))
+    _store(out / "results" / f"{slug}.json", asdict(marked.result))
 
 
 def _stored(out: Path) -> dict[str, Result]:

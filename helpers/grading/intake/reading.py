@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 MOST_BYTES = 20 * 10**6
@@ -77,13 +77,8 @@ def read(path: Path) -> Submitted:
     raise Unreadable(reason)  # out here the failed attempt's memory is free again
 
 
-def to_json(submitted: Submitted) -> dict:
-    """The notebook as plain JSON values."""
-    return asdict(submitted)
-
-
 def from_json(stored: dict) -> Submitted:
-    """The notebook that `to_json` stored. TypeError or KeyError when it is none."""
+    """The notebook of which `asdict` was stored as JSON. TypeError or KeyError when it is none."""
     cells = tuple(Cell(**cell) for cell in stored["cells"])
     return Submitted(**{**stored, "cells": cells, "warnings": tuple(stored["warnings"])})
 

@@ -13,7 +13,7 @@ from ...course import lab_cells
 from ..intake.assemble import Assembly, assemble
 from ..intake.reading import Unreadable
 from ..intake.submissions import LearnerNotebook
-from ..sandbox.nbval_run import CellResult
+from ..sandbox.nbval_run import CellResults
 from ..sandbox.worker import Worker
 from .reference import Reference, cells_of, private_questions, with_private_checks
 from .results import ATTENTION, GRADED, UNREADABLE, Question, Result, cells_that_ended_the_kernel, questions_of
@@ -44,14 +44,8 @@ def mark(worker: Worker, reference: Reference, submission: LearnerNotebook, slug
     With `strict` whatever the learner is warned of (a cell found twice, a file chosen among two) needs attention.
     """
     start = time.monotonic()
-    base = Result(
-        submission.learner,
-        slug,
-        UNREADABLE,
-        (),
-        warnings=submission.warnings,
-        fingerprint=fingerprint(reference, submission),
-    )
+    digest = fingerprint(reference, submission)
+    base = Result(submission.learner, slug, UNREADABLE, (), warnings=submission.warnings, fingerprint=digest)
     if submission.path is None:
         return Marked(_without_answers(base, reference, submission.reason), None)
     try:
@@ -67,14 +61,13 @@ def mark(worker: Worker, reference: Reference, submission: LearnerNotebook, slug
     cells = cells_of(worker, reference, assembly.notebook)
     warnings += cells_that_ended_the_kernel(assembly, cells)
     questions = questions_of(reference.notebook, assembly, cells) + _private(worker, reference, assembly)
-    reasons = [
-        *_reasons(questions),
-        *signs_of_tampering(reference.notebook, assembly.notebook),
-        *(warnings if strict else ()),
-    ]
+    outcomes = {one.outcome for one in questions}
+    reasons = tuple(words for outcome, words in _LOOK_AT.items() if outcome in outcomes)
+    reasons += signs_of_tampering(reference.notebook, assembly.notebook)
+    reasons += warnings if strict else ()
     status = ATTENTION if reasons else GRADED
     seconds = round(time.monotonic() - start, 2)
-    row = replace(base, status=status, questions=questions, reasons=tuple(reasons), warnings=warnings, seconds=seconds)
+    row = replace(base, status=status, questions=questions, reasons=reasons, warnings=warnings, seconds=seconds)
     return Marked(row, executed(assembly.notebook, cells))
 
 
@@ -107,7 +100,7 @@ def _without_answers(row: Result, reference: Reference, reason: str) -> Result:
     return replace(row, questions=questions, reasons=(reason,))
 
 
-def executed(notebook: NotebookNode, cells: dict[str, CellResult]) -> NotebookNode:
+def executed(notebook: NotebookNode, cells: CellResults) -> NotebookNode:
     """The assembled notebook with what its cells showed: text and pictures, no HTML, no scripts."""
     shown = copy.deepcopy(notebook)
     for cell in shown.cells:
@@ -124,8 +117,3 @@ def _private(worker: Worker, reference: Reference, assembly: Assembly) -> tuple[
     notebook = with_private_checks(assembly.notebook, reference.private)
     cells = trial(worker.run, notebook, seed=reference.seed, wall_s=reference.wall_s)
     return private_questions(reference.private, cells)
-
-
-def _reasons(questions: tuple[Question, ...]) -> list[str]:
-    outcomes = [one.outcome for one in questions]
-    return [words for outcome, words in _LOOK_AT.items() if outcome in outcomes]

@@ -28,7 +28,7 @@ from ...course import lab_cells
 from ...course import notebook as nb
 from ...course.release import without_hidden
 from ..intake.assemble import Assembly
-from ..sandbox.nbval_run import CellResult, missing
+from ..sandbox.nbval_run import CellResults, missing
 from ..sandbox.worker import Worker
 from .results import Question, questions_of
 from .trial import judge, set_limits, trial, unmarked, untouched
@@ -93,7 +93,10 @@ def prepare(
     `spare_s` more, a whole submission the same of all of it and `wall_s` more. A lab whose wrong answers take long to
     fail, since they end processes that must be started again, has a longer `workbook.spare_s` in its metadata.
     """
-    worked = _without_hidden_tests(nb.read(path))
+    worked = nb.read(path)
+    for cell in filter(lab_cells.is_check, worked.cells):
+        # A learner's kernel reads whatever it runs, so what is to stay hidden is left out: see `--checks`.
+        cell.source = without_hidden(cell.source)
     lab_cells.require_ids(worked, path.name)
     spare_s = max(spare_s, worked.metadata.get("workbook", {}).get("spare_s", 0))
     notebook, seconds, more = _run_through(worker, worked, seed)
@@ -112,21 +115,13 @@ def prepare(
     return reference
 
 
-def cells_of(worker: Worker, reference: Reference, notebook: NotebookNode) -> dict[str, CellResult]:
+def cells_of(worker: Worker, reference: Reference, notebook: NotebookNode) -> CellResults:
     """How an assembled notebook does: nbval, and the judge where many answers are right."""
     timed = unmarked(notebook)
     for cell in timed.cells:
         cell.metadata.setdefault("workbook", {}).setdefault("limit_s", reference.spare_s)  # the learner's own cells
     found = trial(worker.run, timed, seed=reference.seed, wall_s=reference.wall_s)
     return judge(worker.run, reference.notebook, found, seed=reference.seed, wall_s=reference.wall_s)
-
-
-def _without_hidden_tests(worked: NotebookNode) -> NotebookNode:
-    """A learner's kernel reads whatever it runs, so what is to stay hidden is left out: see `--checks`."""
-    for cell in worked.cells:
-        if lab_cells.is_check(cell):
-            cell.source = without_hidden(cell.source)
-    return worked
 
 
 def _run_through(
@@ -146,9 +141,8 @@ def _run_through(
             raise ReferenceFailedError(f"the worked lab fails at {nb.first_line(cell.source)!r}: {why}")
         if lab_cells.is_check(cell):
             if not result.stdout:
-                raise ReferenceFailedError(
-                    f"check {lab_cells.grade_id(cell)!r} prints nothing: every answer would pass"
-                )
+                key = lab_cells.grade_id(cell)
+                raise ReferenceFailedError(f"check {key!r} prints nothing: every answer would pass")
             cell.outputs = [v4.new_output("stream", name="stdout", text=result.stdout)]
             cell.execution_count = number
     return fresh, {key: result.seconds for key, result in cells.items()}, tuple(imported)
@@ -224,13 +218,13 @@ def only_private(notebook: NotebookNode) -> NotebookNode:
     return own
 
 
-def private_questions(own: NotebookNode, cells: dict[str, CellResult]) -> tuple[Question, ...]:
+def private_questions(own: NotebookNode, cells: CellResults) -> tuple[Question, ...]:
     """A Question per private check. Its message is the instructor's sentence, or that it failed; never an output."""
     checks = [cell for cell in own.cells if lab_cells.is_check(cell)]
     return tuple(_private_question(number, check, cells) for number, check in enumerate(checks, start=1))
 
 
-def _private_question(number: int, check: NotebookNode, cells: dict[str, CellResult]) -> Question:
+def _private_question(number: int, check: NotebookNode, cells: CellResults) -> Question:
     passed = cells.get(check.id, missing()).passed
     sentence = str(check.metadata.get("workbook", {}).get("feedback", "")) or "a check of your instructor's failed"
     return Question(

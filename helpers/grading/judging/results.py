@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import chain, count
 
 from nbformat import NotebookNode
 
 from ...course import lab_cells
 from ...course import notebook as nb
 from ..intake.assemble import Assembly
-from ..sandbox.nbval_run import CellResult, missing
+from ..sandbox.nbval_run import CellResult, CellResults, missing
 
 GRADED, ATTENTION, UNREADABLE = "graded", "attention", "unreadable"
 TWICE = "Does the notebook work from top to bottom? Kernel > Restart Kernel and Run All Cells."
@@ -85,19 +86,15 @@ class Result:
         return sum(question.points for question in self.questions)
 
 
-def to_json(result: Result) -> dict:
-    """The result as plain JSON values."""
-    return asdict(result)
-
-
 def from_json(stored: dict) -> Result:
-    """The result that `to_json` stored. TypeError or KeyError when it is none."""
-    questions = [
-        Question(**{**one, "rubric": tuple(one["rubric"]), "check_ids": tuple(one["check_ids"])})
-        for one in stored["questions"]
-    ]
-    texts = {name: tuple(stored[name]) for name in ("reasons", "warnings")}
-    return Result(**{**stored, "questions": tuple(questions), **texts})
+    """The result of which `asdict` was stored as JSON. TypeError or KeyError when it is none."""
+    questions = [Question(**_tupled(one, "rubric", "check_ids")) for one in stored["questions"]]
+    return Result(**_tupled({**stored, "questions": questions}, "questions", "reasons", "warnings"))
+
+
+def _tupled(values: dict, *names: str) -> dict:
+    """`values`, of which JSON made these lists."""
+    return values | {name: tuple(values[name]) for name in names}
 
 
 def slugs(learners: list[str]) -> dict[str, str]:
@@ -110,21 +107,19 @@ def slugs(learners: list[str]) -> dict[str, str]:
     found = {}
     for learner in learners:
         base = re.sub(r"[^A-Za-z0-9_.@+-]+", "-", learner).strip("-._+@")[:60] or "learner"
-        slug, number = base, 1
-        while slug.lower() in taken:  # on some systems Ada.html and ada.html are one file
-            number += 1
-            slug = f"{base}-{number}"
-        taken.add(slug.lower())
-        found[learner] = slug
+        tried = chain([base], (f"{base}-{number}" for number in count(2)))
+        # On some systems Ada.html and ada.html are one file.
+        found[learner] = next(slug for slug in tried if slug.lower() not in taken)
+        taken.add(found[learner].lower())
     return found
 
 
-def questions_of(reference: NotebookNode, assembly: Assembly, cells: dict[str, CellResult]) -> tuple[Question, ...]:
+def questions_of(reference: NotebookNode, assembly: Assembly, cells: CellResults) -> tuple[Question, ...]:
     """One Question per exercise of `reference`, from its assembly's run. Only explicit passes earn points."""
     return tuple(_question(exercise, assembly, cells) for exercise in lab_cells.exercises(reference))
 
 
-def cells_that_ended_the_kernel(assembly: Assembly, cells: dict[str, CellResult]) -> tuple[str, ...]:
+def cells_that_ended_the_kernel(assembly: Assembly, cells: CellResults) -> tuple[str, ...]:
     """A warning for each cell outside the exercises that hung or ended the kernel: the rest was run without it."""
     return tuple(
         f"the cell {nb.first_line(cell.source)!r} {cells[cell.id].message}: the rest was run without it"
@@ -133,7 +128,7 @@ def cells_that_ended_the_kernel(assembly: Assembly, cells: dict[str, CellResult]
     )
 
 
-def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: dict[str, CellResult]) -> Question:
+def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResults) -> Question:
     checks = {check.id: cells.get(check.id, missing()) for check in exercise.checks}
     outcome, message = _outcome(exercise, assembly, cells, list(checks.values()))
     return Question(
@@ -150,13 +145,14 @@ def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: dict[str,
 
 
 def _outcome(
-    exercise: lab_cells.Exercise, assembly: Assembly, cells: dict[str, CellResult], checks: list[CellResult]
+    exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResults, checks: list[CellResult]
 ) -> tuple[str, str]:
     """The first cause: nothing written, a lost cell, a cell the kernel did not survive, an error, a failed check."""
     failed = [result for result in checks if not result.passed]
     if not failed:
         return "passed", ""
-    states = {lab_cells.grade_id(answer): assembly.answers[lab_cells.grade_id(answer)] for answer in exercise.answers}
+    keys = [lab_cells.grade_id(answer) for answer in exercise.answers]
+    states = {key: assembly.answers[key] for key in keys}
     if all(state in ("untouched", "empty") for state in states.values()):
         return "not started", ""
     lost = [key for key, state in states.items() if state == "missing"]

@@ -25,9 +25,9 @@ from ...course import lab_cells
 from ...course import notebook as nb
 from ...course.release import stub
 from ...lesson.judged import MARK, REPLAY
-from ..sandbox.nbval_run import CellResult, missing
+from ..sandbox.nbval_run import CellResult, CellResults, missing
 
-Run = Callable[..., dict[str, CellResult]]  # run(notebook, seed=..., wall_s=...)
+Run = Callable[..., CellResults]  # run(notebook, seed=..., wall_s=...)
 STARVED = re.compile(
     "MemoryError|allocate memory|can't start new thread|Too many open files|No space left on device"
     "|Resource temporarily unavailable|Unexpected exception formatting exception"
@@ -36,7 +36,7 @@ TOGETHER = 3  # runs of everything; whoever still dies then does it at a distanc
 MOST_ANSWERS, MOST_CHARS = 1000, 500_000
 
 
-def trial(run: Run, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+def trial(run: Run, notebook: NotebookNode, *, seed: str, wall_s: float) -> CellResults:
     """How each cell of `notebook` went, by id; those that are not in it were not reached in `wall_s` seconds.
 
     An exercise in which the kernel ended, or that was never reached because others ended it, or that failed because the
@@ -50,12 +50,10 @@ def trial(run: Run, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict
     return found
 
 
-def together(
-    run: Run, notebook: NotebookNode, *, seed: str, wall_s: float, runs: int = TOGETHER
-) -> dict[str, CellResult]:
+def together(run: Run, notebook: NotebookNode, *, seed: str, wall_s: float, runs: int = TOGETHER) -> CellResults:
     """Everything in one kernel, again without what ended it, `runs` times at most."""
     end = time.monotonic() + wall_s
-    found: dict[str, CellResult] = {}
+    found: CellResults = {}
     for _ in range(runs):
         one = run(notebook, seed=seed, wall_s=max(1.0, end - time.monotonic()))
         found.update(one)
@@ -74,13 +72,13 @@ def _without(notebook: NotebookNode, key: str) -> NotebookNode:
     return changed
 
 
-def _unsettled(exercise: lab_cells.Exercise, found: dict[str, CellResult]) -> bool:
+def _unsettled(exercise: lab_cells.Exercise, found: CellResults) -> bool:
     """True where the exercise has neither passed nor failed by itself: perhaps another one is to blame."""
     results = [found.get(cell.id) for cell in (*exercise.answers, *exercise.checks)]
     return any(result is None or result.fatal or result.outcome == "not reached" for result in results)
 
 
-def _starved(exercise: lab_cells.Exercise, found: dict[str, CellResult]) -> bool:
+def _starved(exercise: lab_cells.Exercise, found: CellResults) -> bool:
     """True where the exercise failed, in a kernel that lived, for want of memory, threads or files."""
     results = {cell.id: found[cell.id] for cell in (*exercise.answers, *exercise.checks) if cell.id in found}
     if any(result.fatal for result in results.values()):
@@ -127,14 +125,7 @@ def unmarked(notebook: NotebookNode) -> NotebookNode:
     return changed
 
 
-def judge(
-    run: Callable[..., dict[str, CellResult]],
-    reference: NotebookNode,
-    cells: dict[str, CellResult],
-    *,
-    seed: str,
-    wall_s: float,
-) -> dict[str, CellResult]:
+def judge(run: Run, reference: NotebookNode, cells: CellResults, *, seed: str, wall_s: float) -> CellResults:
     """`cells` with a judge's word for each judged check that passed in the learner's kernel.
 
     The judge's check must pass on the recorded answers, use all of them, and print what the reference prints.
@@ -145,19 +136,19 @@ def judge(
         return cells
     # A plan may be more than a judge bears: then the others are weighed without it.
     weighed = together(run, _court(reference, lines), seed=seed, wall_s=wall_s, runs=len(lines) + 1)
-    stored = {cell.id: "".join(output.get("text", "") for output in cell.outputs) for cell in judged}
+    stored = {cell.id: nb.stream(cell.outputs, "stdout") for cell in judged}
     return cells | {key: _word(key, weighed, stored[key], cells[key]) for key in lines}
 
 
 def _lines(result: CellResult) -> list[str]:
     """The recorded answers: what follows the mark, line by line."""
     parts = [line.partition(MARK) for line in result.stdout.splitlines() if MARK in line]
+    # One that does not begin with the mark may hold an answer, too: the learner printed with end="" before it.
     found = [answer for before, _, answer in parts if not before or _is_json(answer)]
     return found[:MOST_ANSWERS] if len(result.stdout) < MOST_CHARS else []
 
 
 def _is_json(text: str) -> bool:
-    """Whether a line that does not begin with the mark holds an answer: the learner printed with end="" before it."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -176,16 +167,14 @@ def _court(reference: NotebookNode, lines: dict[str, list[str]]) -> NotebookNode
         if cell.id in lines:
             recorded = json.dumps(json.dumps(lines[cell.id]))
             before = v4.new_code_cell(f"import os\nos.environ[{REPLAY!r}] = {recorded}", id=f"before-{cell.id}")
-            after = v4.new_code_cell(
-                f"import json, os\nprint(len(json.loads(os.environ.pop({REPLAY!r}))))", id=f"after-{cell.id}"
-            )
-            court.cells += [before, cell, after]
+            count_left = f"import json, os\nprint(len(json.loads(os.environ.pop({REPLAY!r}))))"
+            court.cells += [before, cell, v4.new_code_cell(count_left, id=f"after-{cell.id}")]
         else:
             court.cells.append(cell)
     return court
 
 
-def _word(key: str, weighed: dict[str, CellResult], stored: str, found: CellResult) -> CellResult:
+def _word(key: str, weighed: CellResults, stored: str, found: CellResult) -> CellResult:
     verdict, left = weighed.get(key, missing()), weighed.get(f"after-{key}", missing())
     if not verdict.passed:
         return replace(found, outcome=verdict.outcome, message=verdict.message)
@@ -193,18 +182,14 @@ def _word(key: str, weighed: dict[str, CellResult], stored: str, found: CellResu
         return replace(found, outcome="failed", message="the check printed no answer to be weighed")
     if left.stdout.strip() != "0":
         return replace(found, outcome="failed", message="more answers were printed than the check asked for")
-    if _rest(verdict.stdout) != _rest(stored):
-        difference = "the judge found other values than the worked answer has"
-        return replace(found, outcome="failed", message=f"{difference}\n{_first(verdict.stdout, stored)}")
+    yours, expected = _rest(verdict.stdout), _rest(stored)
+    if yours != expected:
+        pairs = zip(yours, expected, strict=False)
+        first = next((f"  expected: {right}\n  yours:    {mine}" for mine, right in pairs if mine != right), "")
+        difference = f"the judge found other values than the worked answer has\n{first}"
+        return replace(found, outcome="failed", message=difference)
     return found
 
 
 def _rest(printed: str) -> list[str]:
     return [line for line in printed.splitlines() if not line.startswith(MARK)]
-
-
-def _first(fresh: str, stored: str) -> str:
-    for mine, right in zip(_rest(fresh), _rest(stored), strict=False):
-        if mine != right:
-            return f"  expected: {right}\n  yours:    {mine}"
-    return ""

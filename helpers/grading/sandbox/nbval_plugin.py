@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from ...course import notebook as nb
 from ..intake.reading import cleaned
 from .nbval_run import NO_KERNEL
 
@@ -34,6 +35,7 @@ MOST_CHARS = 1_000_000  # of one cell's output
 MOST_ERROR_CHARS = 5_000
 MOST_MALFORMED = 100  # messages of one cell
 CELL_LIMIT_S = 60.0  # for a cell that does not say
+DIED = "ended the kernel: it was killed, ran out of memory, or left Python"
 _TEXTS = {
     "stream": ("name", "text"),
     "error": ("ename", "evalue"),
@@ -87,7 +89,7 @@ class Guard:
             if self.poller.poll(wait_ms):  # type: ignore[arg-type]  # its stub knows whole milliseconds alone
                 self._take()
             elif not self.kernel.is_alive():
-                raise Fatal("died", "ended the kernel: it was killed, ran out of memory, or left Python")
+                raise Fatal("died", DIED)
         return self.waiting[stream].popleft()
 
     def _take(self) -> None:
@@ -208,8 +210,7 @@ def _rows(item: IPyNbCell, call: pytest.CallInfo, report: pytest.TestReport) -> 
         row.update(outcome="not reached", message="not reached: the kernel had ended")
         last = getattr(item.parent, "workbook_last", None)
         if last is not None:  # it answered, and the kernel was gone before the next cell
-            words = "ended the kernel: it was killed, ran out of memory, or left Python"
-            rows.append({**last, "outcome": "failed", "message": words, "fatal": "died"})
+            rows.append({**last, "outcome": "failed", "message": DIED, "fatal": "died"})
     if any(one["fatal"] for one in rows):
         item.session.shouldstop = "the kernel cannot go on"
     item.parent.workbook_last = row
@@ -231,16 +232,12 @@ def _message(item: IPyNbCell, call: pytest.CallInfo) -> str:
 
 
 def _difference(stored: list, fresh: list) -> str:
-    expected, found = _stdout(stored).splitlines(), _stdout(fresh).splitlines()
+    expected, found = (nb.stream(outputs, "stdout").splitlines() for outputs in (stored, fresh))
     for number in range(max(len(expected), len(found))):
         pair = [lines[number] if number < len(lines) else "(no such line)" for lines in (expected, found)]
         if pair[0] != pair[1]:
             return f"line {number + 1} of the check's output\n  expected: {pair[0]}\n  yours:    {pair[1]}"
     return "the check's output differs in its blank space"
-
-
-def _stdout(outputs: list) -> str:
-    return "".join(output.text for output in outputs if output.get("name") == "stdout")
 
 
 def _outputs(item: IPyNbCell) -> list[dict]:
@@ -262,11 +259,7 @@ def _plain(output: dict) -> dict:
     if kind == "stream":
         return {"output_type": kind, "name": output["name"], "text": cleaned(output["text"][:OUTPUT_CHARS])}
     if kind == "error":
-        return {
-            "output_type": kind,
-            "ename": cleaned(output["ename"]),
-            "evalue": cleaned(output["evalue"]),
-            "traceback": [],
-        }
+        words = {name: cleaned(output[name]) for name in ("ename", "evalue")}
+        return {"output_type": kind, **words, "traceback": []}
     data = {name: cleaned(value) for name in _KINDS if isinstance(value := output["data"].get(name), str)}
     return {"output_type": "display_data", "data": data, "metadata": {}}

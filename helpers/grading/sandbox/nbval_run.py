@@ -14,9 +14,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from ...course import notebook as nb
-from ...course.kernel import environment
 
-PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+HELPERS_ROOT = Path(__file__).resolve().parents[3]  # what `import helpers` needs on its path
 NO_KERNEL = "no kernel"  # an outcome that is nobody's but ours
 NO_LIMIT_S = 10**6  # nbval's own, for a whole cell: the guard's is lower, and notices a dead kernel
 
@@ -42,7 +41,7 @@ class CellResult:
     @property
     def stdout(self) -> str:
         """What the cell printed."""
-        return "".join(output["text"] for output in self.outputs if output.get("name") == "stdout")
+        return nb.stream(self.outputs, "stdout")
 
     @property
     def words(self) -> str:
@@ -51,7 +50,10 @@ class CellResult:
         return "\n".join([self.message, *shown])
 
 
-def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> dict[str, CellResult]:
+CellResults = dict[str, CellResult]  # by cell id
+
+
+def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> CellResults:
     """The results by cell id, in a kernel of this interpreter. A cell that is not in them was never finished.
 
     The notebook runs in an empty folder of its own, so no conftest, module or data beside it is read. After
@@ -79,7 +81,7 @@ def arguments(folder: Path) -> list[str]:
     ]
 
 
-def results(path: Path) -> dict[str, CellResult]:
+def results(path: Path) -> CellResults:
     """The cells reported in `path` so far, the last word about each; a line cut short is left out."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
@@ -92,7 +94,7 @@ def results(path: Path) -> dict[str, CellResult]:
     return found
 
 
-def not_run(found: dict[str, CellResult]) -> bool:
+def not_run(found: CellResults) -> bool:
     """True when nothing is known about the notebook: no cell was reported, or there was no kernel."""
     return not found or any(result.outcome == NO_KERNEL for result in found.values())
 
@@ -102,14 +104,21 @@ def missing() -> CellResult:
     return CellResult("not reached", "not reached: the time for the whole lab was over", 0.0)
 
 
+def pytest_environment(*dropped: str) -> dict[str, str]:
+    """This process's environment with `helpers`, without pytest's and the course's variables and those `dropped`.
+
+    `dropped` are beginnings of names.
+    """
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "WORKBOOK_", *dropped))}
+    paths = os.pathsep.join(filter(None, [str(HELPERS_ROOT), os.environ.get("PYTHONPATH")]))
+    return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": paths}
+
+
 def _run_pytest(command: list[str], folder: Path, seed: str, wall_s: float) -> str:
     """Run to the end or to the time limit; the log."""
-    env = {name: value for name, value in environment(seed).items() if not name.startswith("PYTEST_")}
-    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), env.get("PYTHONPATH")]))
-    process = subprocess.Popen(
-        command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    env = pytest_environment() | {"WORKBOOK_SEED": seed}
+    pipe, both = subprocess.PIPE, subprocess.STDOUT
+    process = subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=both)
     try:
         return process.communicate(timeout=wall_s)[0]
     except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from . import linux
@@ -89,7 +90,7 @@ def _read(request: dict) -> int:
 
     found: dict[str, object]
     try:
-        found = {"submitted": reading.to_json(reading.read(Path(request["path"])))}
+        found = {"submitted": asdict(reading.read(Path(request["path"])))}
     except reading.Unreadable as error:
         found = {"unreadable": str(error)}
     Path(request["to"]).write_text(json.dumps(found), encoding="utf-8")

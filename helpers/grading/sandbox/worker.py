@@ -26,7 +26,7 @@ from ...course import notebook as nb
 from ..intake import reading
 from . import isolation, levels
 from .isolation import Limits
-from .nbval_run import CellResult, arguments, not_run, results
+from .nbval_run import CellResults, arguments, not_run, pytest_environment, results
 
 READ_S = 30
 _NO_TRICKS = os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO is empty rather than waited for
@@ -85,7 +85,7 @@ class Worker:
             raise reading.Unreadable(found["unreadable"])
         return reading.from_json(found["submitted"])
 
-    def run(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+    def run(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> CellResults:
         """How each cell went, by its id; a cell that is not in it was not reached in `wall_s` seconds.
 
         SandboxError when no cell could be run: then the sandbox failed, not the learner.
@@ -123,12 +123,11 @@ class Worker:
         words += [sockets.name, seed, json.dumps(asdict(self.limits))]
         kernel = {"argv": words, "display_name": "sandbox", "language": "python", "interrupt_mode": "message"}
         (spec / "kernel.json").write_text(json.dumps(kernel))
-        environment = _own_environment() | {"JUPYTER_PATH": str(folder)}
         return {
             "task": "nbval",
             "folder": str(folder),
             "arguments": [*arguments(folder), f"--workbook-sockets={sockets}", "--nbval-kernel-name=sandbox"],
-            "environment": environment,
+            "environment": _own_environment() | {"JUPYTER_PATH": str(folder)},
             "limit_s": wall_s,
         }
 
@@ -145,8 +144,8 @@ class Worker:
         return str(json.loads(answer)["ended"])
 
     def _end_processes(self) -> None:
-        for process in (self.fork_server, self.task_server):
-            _end(process)
+        _end(self.fork_server)
+        _end(self.task_server)
         self.fork_server = self.task_server = None
 
     def _log(self) -> str:
@@ -166,7 +165,7 @@ def _reason(path: Path) -> str:
         return ""
 
 
-def _with_reason(found: dict[str, CellResult], why: str) -> dict[str, CellResult]:
+def _with_reason(found: CellResults, why: str) -> CellResults:
     """A kernel that was ended for its memory died; say so."""
     if not why:
         return found
@@ -174,23 +173,16 @@ def _with_reason(found: dict[str, CellResult], why: str) -> dict[str, CellResult
 
 
 def _own_environment() -> dict[str, str]:
-    """For our own processes: the grader's, without pytest's and the course's variables."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "WORKBOOK_", "JUPYTER_"))}
-    paths = os.pathsep.join(filter(None, [str(isolation.HELPERS_ROOT), os.environ.get("PYTHONPATH")]))
-    return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    """For our own processes: the grader's, without Jupyter's settings."""
+    return pytest_environment("JUPYTER_") | {"OMP_NUM_THREADS": "1"}
 
 
 def _start(command: list[str], environment: dict[str, str], log: Path | None = None) -> subprocess.Popen[str]:
     """The process, once it says that it is ready. SandboxError when it ends before."""
     with open(log or os.devnull, "w") as errors:
+        pipe = subprocess.PIPE
         process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
+            command, env=environment, stdin=pipe, stdout=pipe, stderr=errors, text=True, start_new_session=True
         )
     if process.stdout is None or process.stdout.readline().strip() != "ready":
         words = log.read_text(errors="replace")[-2000:] if log else ""

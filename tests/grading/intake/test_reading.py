@@ -6,13 +6,14 @@ import copy
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.grading.intake import reading
-from helpers.grading.intake.reading import Cell, Submitted, Unreadable, cleaned, from_json, read, to_json
+from helpers.grading.intake.reading import Cell, Submitted, Unreadable, cleaned, from_json, read
 
 CODE = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
 NBGRADER = {"grade_id": "twice", "solution": True, "grade": False, "locked": False, "schema_version": 3}
@@ -54,7 +55,7 @@ def test_a_cell_keeps_its_source_and_its_ids(read_bytes):
 def test_it_crosses_a_process_border_as_json(read_bytes):
     found = read_bytes({**LAB, "nbformat": 6})
     assert found.warnings
-    assert from_json(json.loads(json.dumps(to_json(found)))) == found
+    assert from_json(json.loads(json.dumps(asdict(found)))) == found
 
 
 @pytest.mark.parametrize("stored", [{}, {"cells": [{"kind": "code"}], "warnings": []}, {"cells": [], "warnings": 3}])
@@ -174,7 +175,7 @@ def usable_or_a_reason(path, content: bytes) -> None:
 
 def assert_usable(found: Submitted) -> None:
     assert found.cells or found.warnings
-    json.dumps(to_json(found)).encode()
+    json.dumps(asdict(found)).encode()
     assert all(one.type in ("code", "markdown", "raw") for one in found.cells)
     assert all(cleaned(one.source) == one.source for one in found.cells)
 

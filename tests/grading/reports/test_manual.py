@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from helpers.catalog.errors import WorkbookError
-from helpers.grading.judging.results import ATTENTION, OUTCOMES, from_json, to_json
+from helpers.grading.judging.results import ATTENTION, OUTCOMES, from_json
 from helpers.grading.reports import gradebook, manual
 from helpers.grading.reports.manual import Mark
 from tests.grading.reports.marked_class import NAMES, hostile_class, question, result, small_class, unreadable
@@ -122,7 +122,7 @@ def test_rows_of_who_is_not_graded_yet_are_kept_for_then(tmp_path):
 def test_merged_results_go_through_json(tmp_path):
     path = save(tmp_path, "dan,half,1,,1,fine")
     results = manual.merged(small_class(), path)
-    assert [from_json(to_json(one)) for one in results] == results
+    assert [from_json(asdict(one)) for one in results] == results
 
 
 @pytest.mark.parametrize("status", [ATTENTION, "unreadable"])
