@@ -14,7 +14,7 @@ from nbformat import v4
 from helpers.course import notebook as nb
 from helpers.grading.check import check, results_of
 from helpers.grading.judging.results import Question
-from helpers.grading.sandbox.nbval_run import run
+from helpers.grading.sandbox.nbval_run import pytest_environment, run
 from tests.course.example_lab import RIGHT, code, save, with_sources
 
 NAME = "05_numbers.ipynb"
@@ -172,3 +172,9 @@ def test_a_reference_without_stored_outputs_cannot_grade(course, capsys):
     save(reference, path)
     assert check("05", course) == 2
     assert "workbook build 05_numbers" in capsys.readouterr().err
+
+
+def test_a_process_of_ours_finds_the_package_and_none_of_its_rooms_by_a_short_name():
+    root = Path(pytest_environment()["PYTHONPATH"].split(os.pathsep)[0])
+    assert (root / "helpers/grading/sandbox/nbval_run.py").is_file()
+    assert not (root / "grading").exists()

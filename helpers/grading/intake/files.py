@@ -198,11 +198,8 @@ class Archive:
             self._zip = zipfile.ZipFile(self._file)
         except _BROKEN as error:
             self._file.close()
-            raise WorkbookError(
-                f"{path} cannot be read as a zip: {error}",
-                "the zip as the LMS made it",
-                "download it again, or unpack it and give the folder",
-            ) from None
+            what, do = f"{path} cannot be read as a zip: {error}", "download it again, or unpack it and give the folder"
+            raise WorkbookError(what, "the zip as the LMS made it", do) from None
         self._infos = self._zip.infolist()
         self._unpacked_bytes = 0
         entries = (_archived(info, position) for position, info in enumerate(self._infos))

@@ -70,16 +70,11 @@ def find(submissions: Path, lab: str, into: Path) -> list[LearnerNotebook]:
 
 
 def _taken(own: Submission, choice: Choice, path: Path) -> LearnerNotebook:
-    if not choice.reason:
-        path.write_bytes(choice.contents)
-    return LearnerNotebook(
-        own.learner,
-        None if choice.reason else path,
-        choice.reason,
-        (*own.warnings, *choice.warnings),
-        choice.digest,
-        own.number,
-    )
+    warnings = (*own.warnings, *choice.warnings)
+    if choice.reason:
+        return LearnerNotebook(own.learner, None, choice.reason, warnings, choice.digest, own.number)
+    path.write_bytes(choice.contents)
+    return LearnerNotebook(own.learner, path, "", warnings, choice.digest, own.number)
 
 
 def _opened(submissions: Path) -> Archive | Folder | OneFile:
@@ -99,11 +94,8 @@ def _opened(submissions: Path) -> Archive | Folder | OneFile:
 
 
 def _unusable(submissions: Path, why: str) -> WorkbookError:
-    return WorkbookError(
-        f"{submissions} {why}",
-        "a folder of notebooks, a folder per learner, the LMS's zip of them, or one .ipynb",
-        "give the path of what you downloaded or collected",
-    )
+    expected = "a folder of notebooks, a folder per learner, the LMS's zip of them, or one .ipynb"
+    return WorkbookError(f"{submissions} {why}", expected, "give the path of what you downloaded or collected")
 
 
 @dataclass(frozen=True)

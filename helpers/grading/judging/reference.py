@@ -178,11 +178,9 @@ def find_checks(folder: Path, lab: str) -> Path:
     number = lab.partition("_")[0]
     found = sorted(path for path in folder.glob("*.ipynb") if path.stem.partition("_")[0] == number)
     if len(found) != 1:
-        raise WorkbookError(
-            f"{folder} holds {len(found)} notebooks for lab {number}",
-            f"one, {number}_anything.ipynb, whose check cells have points",
-            "see the instructor's guide, or leave --checks out",
-        )
+        expected = f"one, {number}_anything.ipynb, whose check cells have points"
+        do = "see the instructor's guide, or leave --checks out"
+        raise WorkbookError(f"{folder} holds {len(found)} notebooks for lab {number}", expected, do)
     return found[0]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from nbformat import NotebookNode
 
 from ...course import lab_cells
+from ...course.release import DEFINITION
 
 _REACHES = {
     "get_ipython": "the notebook's own machinery",
@@ -34,7 +35,8 @@ _MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Pyth
 def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tuple[str, ...]:
     """A sentence for each thing that a learner's cell replaces or reaches for and the worked lab does not."""
     given = {cell.source for cell in reference.cells}
-    known = _names("\n".join(cell.source for cell in reference.cells if _is_given(cell)))
+    given_code = (cell for cell in reference.cells if cell.cell_type == "code" and not lab_cells.is_answer(cell))
+    known = _names("\n".join(cell.source for cell in given_code))
     worked = {name for cell in reference.cells for name in _reached(cell.source)}
     imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
     found = []
@@ -52,10 +54,6 @@ def _where(cell: NotebookNode) -> str:
     return f"answer {lab_cells.grade_id(cell)!r}" if lab_cells.is_answer(cell) else "a cell of the learner's own"
 
 
-def _is_given(cell: NotebookNode) -> bool:
-    return cell.cell_type == "code" and not lab_cells.is_answer(cell)
-
-
 def _tree(source: str) -> ast.Module:
     for text in (source, _MAGIC.sub("", source)):
         try:
@@ -67,11 +65,7 @@ def _tree(source: str) -> ast.Module:
 
 def _names(source: str) -> set[str]:
     """Functions and classes of the top level: what others rely on. Variables come and go, and do not count."""
-    found = set()
-    for node in _tree(source).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-    return found
+    return {node.name for node in _tree(source).body if isinstance(node, DEFINITION)}
 
 
 def _reached(source: str) -> set[str]:

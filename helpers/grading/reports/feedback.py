@@ -99,20 +99,14 @@ def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object
 
 def _card(at: int, question: Question, mark: Mark | None) -> Card:
     outcome, advice = OUTCOME_WORDS.get(question.outcome, (question.outcome, ""))
-    where = standing(question)
     by_hand = mark is not None and mark.points is not None
+    if by_hand:
+        outcome, advice = "Points given by your instructor", ""
     # What a person has judged needs no word on why no check could.
     silent = question.outcome in ("passed", "not started") or (by_hand and question.outcome not in JUDGED)
-    return Card(
-        at,
-        question,
-        where,
-        SIGNS[where],
-        "Points given by your instructor" if by_hand else outcome,
-        "" if by_hand else advice,
-        () if silent else message_lines(question.message),
-        mark,
-    )
+    message = () if silent else message_lines(question.message)
+    where = standing(question)
+    return Card(at, question, where, SIGNS[where], outcome, advice, message, mark)
 
 
 def message_lines(message: str) -> tuple[tuple[str, str], ...]:

@@ -20,7 +20,7 @@ MESSAGE_CHARS = 1000
 NAME_CHARS = 120
 # What begins a formula; the wide ones count where an input method writes them. Where the list separator of Excel is
 # a semicolon, a text's own semicolon begins a cell, quoted or not.
-_FORMULA = re.compile(r"(^|;\s*)(?=[=+\-@\t\r\n＝＋－＠])")
+_START, _SIGN = r"(^|;\s*)", r"(?=[=+\-@\t\r\n＝＋－＠])"
 
 
 def write(results: Sequence[Result], out: Path) -> None:
@@ -45,14 +45,11 @@ def _row(result: Result, learner: str, keys: Sequence[str]) -> list[str]:
 
 
 def _rows(result: Result, learner: str) -> list[list[str]]:
-    return [
-        [
-            *(learner, question.key, one_line(question.title, MESSAGE_CHARS)),
-            *(number(question.earned), number(question.points)),
-            *(question.outcome, one_line(question.message, MESSAGE_CHARS)),
-        ]
-        for question in result.questions
-    ]
+    rows = []
+    for one in result.questions:
+        title, message = one_line(one.title, MESSAGE_CHARS), one_line(one.message, MESSAGE_CHARS)
+        rows.append([learner, one.key, title, number(one.earned), number(one.points), one.outcome, message])
+    return rows
 
 
 def guard_formula(text: str) -> str:
@@ -61,7 +58,7 @@ def guard_formula(text: str) -> str:
     >>> guard_formula("=SUM(A1)"), guard_formula("a = b"), guard_formula("a;=b")
     ("'=SUM(A1)", 'a = b', "a;'=b")
     """
-    return _FORMULA.sub(r"\1'", text)
+    return re.sub(_START + _SIGN, r"\1'", text)
 
 
 def unguarded(text: str) -> str:
@@ -70,7 +67,7 @@ def unguarded(text: str) -> str:
     >>> unguarded("'-1 for style"), unguarded("'tis")
     ('-1 for style', "'tis")
     """
-    return re.sub(r"(^|;\s*)'(?=[=+\-@\t\r\n＝＋－＠])", r"\1", text)
+    return re.sub(f"{_START}'{_SIGN}", r"\1", text)
 
 
 def names(results: Sequence[Result]) -> dict[str, str]:
@@ -83,10 +80,11 @@ def names(results: Sequence[Result]) -> dict[str, str]:
     taken: set[str] = set()
     shown = {}
     for slug in sorted(plain_names, key=lambda slug: slug not in itself):
-        shown[slug] = name = plain_names[slug]
-        while guard_formula(shown[slug]) in taken:
-            shown[slug] = name = f"{name} ({slug})"
+        name = plain_names[slug]
+        while guard_formula(name) in taken:
+            name = f"{name} ({slug})"
         taken.add(guard_formula(name))
+        shown[slug] = name
     return shown
 
 

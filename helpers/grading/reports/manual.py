@@ -132,7 +132,7 @@ def _by_spelling(results: Sequence[Result]) -> dict[str, str]:
     shown = {name: slug for slug, name in names(results).items()}
     count = Counter(name.lstrip("0") for name in shown)
     bare = {name.lstrip("0"): slug for name, slug in shown.items() if count[name.lstrip("0")] == 1}
-    return {**bare, **{guard_formula(name): slug for name, slug in shown.items()}, **shown}
+    return bare | {guard_formula(name): slug for name, slug in shown.items()} | shown
 
 
 def _problem(row: ManualRow, question: Question | None, placed: Mapping[str, ManualRow]) -> tuple[str, str, str] | None:
@@ -189,16 +189,13 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     # strict: a quote that is never closed would take every row below it for one comment.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     line = 1
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            _refuse(path, line, f"not a row of cells: {error}", "every quote closed")
-        if row is None:
-            return
-        if cells := _cells(row):
-            yield line, cells
-        line = reader.line_num + 1
+    try:
+        for row in reader:
+            if cells := _cells(row):
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        _refuse(path, line, f"not a row of cells: {error}", "every quote closed")
 
 
 def _cells(row: list[str]) -> list[str]:

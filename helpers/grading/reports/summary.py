@@ -52,19 +52,20 @@ def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object]) 
     `finished`: what it lacks is left out. Means, the histogram and pass rates are of those who could be read.
     """
     readable = [result for result in results if result.status != UNREADABLE]
-    shown = names(results)
+    scores = [result.score for result in readable]
+    points = max((result.points for result in results), default=0)
     values = {
         "title": str(manifest.get("title") or manifest.get("lab", "")),
         "results": results,
-        "names": shown,
+        "names": names(results),
         "readable": readable,
         "attention": [result for result in results if result.status == ATTENTION],
         "unreadable": [result for result in results if result.status == UNREADABLE],
         "by_hand": [(result, key, mark) for result in results for key, mark in marks(result).items()],
-        "points": max((result.points for result in results), default=0),
-        "mean": mean(scores) if (scores := [result.score for result in readable]) else None,
+        "points": points,
+        "mean": mean(scores) if scores else None,
         "median": median(scores) if scores else None,
-        "histogram": histogram(scores, max((result.points for result in results), default=0)),
+        "histogram": histogram(scores, points),
         "questions": question_summaries(readable),
         "standing": standing,
         "standings": STANDINGS,
@@ -97,12 +98,9 @@ def _summary(questions: Sequence[Question]) -> QuestionSummary:
     failed = [one for one in questions if one.outcome not in ("passed", "not started")]
     messages = [one.message or OUTCOMES.get(one.outcome, one.outcome) for one in failed]
     [(commonest, count)] = Counter(map(alike, messages)).most_common(1) or [("", 0)]
-    example = next((message for message in messages if alike(message) == commonest), "")
-    first = questions[0]
-    where = {name: counted[name] for name in STANDINGS}
-    return QuestionSummary(
-        first.key, first.title, first.points, where, one_line(example, ERROR_CHARS), count, len(failed)
-    )
+    error = one_line(next((message for message in messages if alike(message) == commonest), ""), ERROR_CHARS)
+    first, where = questions[0], {name: counted[name] for name in STANDINGS}
+    return QuestionSummary(first.key, first.title, first.points, where, error, count, len(failed))
 
 
 def _facts(manifest: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -157,19 +155,12 @@ def histogram(scores: Sequence[float], points: float) -> Histogram:
     for score in scores:
         counts[min(last, max(0, math.floor(score / step)))] += 1
     across, highest = (WIDTH - 2 * LEFT) / len(counts), max(1, *counts)
-    return Histogram(
-        tuple(
-            _bar(_label(at, step, points), count, LEFT + at * across, across, count / highest)
-            for at, count in enumerate(counts)
-        )
-    )
-
-
-def _bar(label: str, count: int, x: float, across: float, share: float) -> Bar:
-    tall = HEIGHT - TOP - FOOT
-    return Bar(
-        label, count, round(x + 2, 1), round(TOP + tall * (1 - share), 1), round(across - 4, 1), round(tall * share, 1)
-    )
+    bars = []
+    for at, count in enumerate(counts):
+        tall = (HEIGHT - TOP - FOOT) * count / highest
+        place = (LEFT + at * across + 2, HEIGHT - FOOT - tall, across - 4, tall)
+        bars.append(Bar(_label(at, step, points), count, *(round(pixels, 1) for pixels in place)))
+    return Histogram(tuple(bars))
 
 
 def _label(at: int, step: int, points: float) -> str:

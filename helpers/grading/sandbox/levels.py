@@ -52,11 +52,9 @@ def best(trust_learners: bool = False) -> Level:
         return BUBBLEWRAP
     if trust_learners:
         return Level("limits", f"bubblewrap: {reason}")
-    raise WorkbookError(
-        f"nothing on this machine can shut in learners' code\n  bubblewrap: {reason}",
-        "bubblewrap, and user namespaces within it",
-        "apt install bubblewrap, or run with --trust-learners if you would run this code yourself",
-    )
+    what = f"nothing on this machine can shut in learners' code\n  bubblewrap: {reason}"
+    do = "apt install bubblewrap, or run with --trust-learners if you would run this code yourself"
+    raise WorkbookError(what, "bubblewrap, and user namespaces within it", do)
 
 
 def command(level: Level, control: Path, module: str, options: Mapping[str, object]) -> list[str]:

@@ -193,9 +193,3 @@ def system_python(folder: Path) -> str:
         (packages / "these.pth").write_text(sysconfig.get_path("purelib"))
     folder.chmod(0o755)
     return str(folder / "bin/python")
-
-
-def test_a_process_of_ours_finds_the_package_and_none_of_its_rooms_by_a_short_name() -> None:
-    root = Path(pytest_environment()["PYTHONPATH"].split(os.pathsep)[0])
-    assert (root / "helpers/grading/sandbox/nbval_run.py").is_file()
-    assert not (root / "grading").exists()
