@@ -110,7 +110,9 @@ def _parsed(text: str) -> dict:
     try:
         # Not strict: a raw newline or NUL inside a string is no reason to refuse the rest. Of the numbers only the
         # format's is read; int() alone would refuse one of 4,301 digits, and with it the whole file.
-        found = json.loads(text, strict=False, parse_int=_small, parse_float=_no_number, parse_constant=_no_number)
+        found = json.loads(
+            text, strict=False, parse_int=_small, parse_float=lambda _: None, parse_constant=lambda _: None
+        )
     except json.JSONDecodeError as error:
         raise Unreadable(_why_not_json(text, error)) from None
     if not isinstance(found, dict):
@@ -120,10 +122,6 @@ def _parsed(text: str) -> dict:
 
 def _small(digits: str) -> int | None:
     return int(digits) if len(digits) < 10 else None
-
-
-def _no_number(digits: str) -> None:
-    return None
 
 
 def _why_not_json(text: str, error: json.JSONDecodeError) -> str:

@@ -28,7 +28,7 @@ from ...course import lab_cells
 from ...course import notebook as nb
 from ...course.release import without_hidden
 from ..intake.assemble import Assembly
-from ..sandbox.nbval_run import CellResults, missing
+from ..sandbox.nbval_run import UNFINISHED, CellResults
 from ..sandbox.worker import Worker
 from .results import Question, questions_of
 from .trial import judge, set_limits, trial, unmarked, untouched
@@ -133,7 +133,7 @@ def _run_through(
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None  # nothing to compare with yet
     cells = worker.run(_listing_imports(fresh), seed=seed, wall_s=1800)
-    imported = cells.pop("imported", missing()).stdout.split()[:MOST_IMPORTS]
+    imported = cells.pop("imported", UNFINISHED).stdout.split()[:MOST_IMPORTS]
     for number, cell in nb.code_cells(fresh):
         result = cells.get(cell.id)
         if result is None or not result.passed:
@@ -191,11 +191,9 @@ def load_checks(path: Path, worked: NotebookNode) -> NotebookNode:
     checks = [cell for cell in own.cells if lab_cells.is_check(cell)]
     taken = {lab_cells.grade_id(cell) for cell in worked.cells} & {lab_cells.grade_id(cell) for cell in checks}
     if not checks or taken or any(lab_cells.is_answer(cell) for cell in own.cells):
-        raise WorkbookError(
-            f"{path.name} holds {len(checks)} check cells" + (f", {min(taken)!r} is the lab's own" if taken else ""),
-            "code cells with metadata.nbgrader: grade true, solution false, points, a grade_id of their own",
-            "copy a check cell of the lab and change its grade_id and its source",
-        )
+        what = f"{path.name} holds {len(checks)} check cells" + (f", {min(taken)!r} is the lab's own" if taken else "")
+        expected = "code cells with metadata.nbgrader: grade true, solution false, points, a grade_id of their own"
+        raise WorkbookError(what, expected, "copy a check cell of the lab and change its grade_id and its source")
     own.cells = [cell for cell in own.cells if cell.cell_type == "code"]
     for number, cell in enumerate(own.cells):
         cell.id = f"{OWN}{number}"
@@ -223,7 +221,7 @@ def private_questions(own: NotebookNode, cells: CellResults) -> tuple[Question, 
 
 
 def _private_question(number: int, check: NotebookNode, cells: CellResults) -> Question:
-    passed = cells.get(check.id, missing()).passed
+    passed = cells.get(check.id, UNFINISHED).passed
     sentence = str(check.metadata.get("workbook", {}).get("feedback", "")) or "a check of your instructor's failed"
     return Question(
         key=lab_cells.grade_id(check),

@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from ...course import lab_cells
 from ...course import notebook as nb
 from ..intake.assemble import Assembly
-from ..sandbox.nbval_run import CellResult, CellResults, missing
+from ..sandbox.nbval_run import UNFINISHED, CellResult, CellResults
 
 GRADED, ATTENTION, UNREADABLE = "graded", "attention", "unreadable"
 TWICE = "Does the notebook work from top to bottom? Kernel > Restart Kernel and Run All Cells."
@@ -129,7 +129,7 @@ def cells_that_ended_the_kernel(assembly: Assembly, cells: CellResults) -> tuple
 
 
 def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResults) -> Question:
-    checks = {check.id: cells.get(check.id, missing()) for check in exercise.checks}
+    checks = {check.id: cells.get(check.id, UNFINISHED) for check in exercise.checks}
     outcome, message = _outcome(exercise, assembly, cells, list(checks.values()))
     return Question(
         key=lab_cells.grade_id(exercise.answers[0]),
@@ -158,7 +158,7 @@ def _outcome(
     lost = [key for key, state in states.items() if state == "missing"]
     if lost:
         return "missing", f"the answer cell {lost[0]!r} is missing: copy it, with its metadata, from a fresh lab"
-    answers = [cells.get(answer.id, missing()) for answer in exercise.answers]
+    answers = [cells.get(answer.id, UNFINISHED) for answer in exercise.answers]
     fatal = next((result for result in (*answers, *checks) if result.fatal), None)
     if fatal is not None:
         return fatal.fatal, f"your code {fatal.message}"

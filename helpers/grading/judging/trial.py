@@ -25,7 +25,7 @@ from ...course import lab_cells
 from ...course import notebook as nb
 from ...course.release import stub
 from ...lesson.judged import MARK, REPLAY
-from ..sandbox.nbval_run import CellResult, CellResults, missing
+from ..sandbox.nbval_run import UNFINISHED, CellResult, CellResults
 
 Run = Callable[..., CellResults]  # run(notebook, seed=..., wall_s=...)
 STARVED = re.compile(
@@ -175,7 +175,7 @@ def _court(reference: NotebookNode, lines: dict[str, list[str]]) -> NotebookNode
 
 
 def _word(key: str, weighed: CellResults, stored: str, found: CellResult) -> CellResult:
-    verdict, left = weighed.get(key, missing()), weighed.get(f"after-{key}", missing())
+    verdict, left = weighed.get(key, UNFINISHED), weighed.get(f"after-{key}", UNFINISHED)
     if not verdict.passed:
         return replace(found, outcome=verdict.outcome, message=verdict.message)
     if MARK not in verdict.stdout:  # a function of the lab's own that is called `judged`, say

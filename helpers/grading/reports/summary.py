@@ -19,7 +19,7 @@ from .manual import marks
 ERROR_CHARS = 300
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d[\d_,.]*(?:e[-+]?\d+)?")
 _NUMBERS = re.compile(r"#(?:[\s,]+#)+")
-WIDTH, HEIGHT, LEFT, TOP, FOOT = 720, 190, 8, 24, 44
+WIDTH, HEIGHT, LEFT, TOP, BASE = 720, 190, 8, 24, 146  # of the histogram (px); its bars stand on BASE
 MOST_BARS = 21
 
 
@@ -65,7 +65,10 @@ def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object]) 
         "points": points,
         "mean": mean(scores) if scores else None,
         "median": median(scores) if scores else None,
-        "histogram": histogram(scores, points),
+        "bars": histogram(scores, points),
+        "width": WIDTH,
+        "height": HEIGHT,
+        "base": BASE,
         "questions": question_summaries(readable),
         "standing": standing,
         "standings": STANDINGS,
@@ -131,22 +134,12 @@ class Bar:
         return self.x + self.width / 2
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """The bars from score 0 to the lab's points, and the size of the picture (px)."""
-
-    bars: tuple[Bar, ...]
-    width: int = WIDTH
-    height: int = HEIGHT
-    base: int = HEIGHT - FOOT
-
-
-def histogram(scores: Sequence[float], points: float) -> Histogram:
+def histogram(scores: Sequence[float], points: float) -> list[Bar]:
     """A bar for each whole score where they fit, else for equal steps of whole points; the last holds full marks.
 
-    >>> [(bar.label, bar.count) for bar in histogram([0, 1, 1.5, 2], 2).bars]
+    >>> [(bar.label, bar.count) for bar in histogram([0, 1, 1.5, 2], 2)]
     [('0', 1), ('1', 2), ('2', 1)]
-    >>> [bar.label for bar in histogram([], 40).bars][:3]
+    >>> [bar.label for bar in histogram([], 40)][:3]
     ['0–1', '2–3', '4–5']
     """
     step = max(1, math.ceil((points + 1) / MOST_BARS))
@@ -157,10 +150,10 @@ def histogram(scores: Sequence[float], points: float) -> Histogram:
     across, highest = (WIDTH - 2 * LEFT) / len(counts), max(1, *counts)
     bars = []
     for at, count in enumerate(counts):
-        tall = (HEIGHT - TOP - FOOT) * count / highest
-        place = (LEFT + at * across + 2, HEIGHT - FOOT - tall, across - 4, tall)
+        tall = (BASE - TOP) * count / highest
+        place = (LEFT + at * across + 2, BASE - tall, across - 4, tall)
         bars.append(Bar(_label(at, step, points), count, *(round(pixels, 1) for pixels in place)))
-    return Histogram(tuple(bars))
+    return bars
 
 
 def _label(at: int, step: int, points: float) -> str:

@@ -26,19 +26,8 @@ USER = 1000  # inside; outside it is whoever runs the fork server
 SOCKETS = "/run/kernel"
 HELPERS_ROOT = Path(__file__).resolve().parents[3]
 CONTROL = "/run/workbook"  # where the fork server and its kernels have their sockets, inside
-_SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/alternatives",
-    "/etc/localtime",
-)
+_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", *(f"/etc/{name}" for name in _ETC))
 
 
 @dataclass(frozen=True)
@@ -61,9 +50,9 @@ def readable() -> list[str]:
     return [path for path in dict.fromkeys(paths) if not _inside_another(path, paths)]
 
 
-def environment(preload_threads: int = 1) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The whole environment of the fork server and its kernels: nothing of the grader's own goes in."""
-    threads = {f"{name}_NUM_THREADS": str(preload_threads) for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
     return threads | {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": "/tmp",

@@ -51,6 +51,7 @@ class CellResult:
 
 
 CellResults = dict[str, CellResult]  # by cell id
+UNFINISHED = CellResult("not reached", "not reached: the time for the whole lab was over", 0.0)
 
 
 def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> CellResults:
@@ -97,11 +98,6 @@ def results(path: Path) -> CellResults:
 def not_run(found: CellResults) -> bool:
     """True when nothing is known about the notebook: no cell was reported, or there was no kernel."""
     return not found or any(result.outcome == NO_KERNEL for result in found.values())
-
-
-def missing() -> CellResult:
-    """The result of a cell that never finished."""
-    return CellResult("not reached", "not reached: the time for the whole lab was over", 0.0)
 
 
 def pytest_environment(*dropped: str) -> dict[str, str]:

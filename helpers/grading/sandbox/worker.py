@@ -103,7 +103,9 @@ class Worker:
             found = results(folder / "results.jsonl")
             if not_run(found) and ended != "time":
                 raise SandboxError(f"nbval could not run a cell ({ended or 'no kernel'})\n{self._log()}")
-            return _with_reason(found, _reason(self.control / f"{name}.why"))
+            why = _reason(self.control / f"{name}.why")
+            died = [key for key, one in found.items() if why and one.fatal == "died"]  # for its memory
+            return found | {key: replace(found[key], message=why) for key in died}
         finally:
             for path in (sockets, folder):
                 shutil.rmtree(path, ignore_errors=True)
@@ -163,13 +165,6 @@ def _reason(path: Path) -> str:
             return file.read(200)
     except OSError:
         return ""
-
-
-def _with_reason(found: CellResults, why: str) -> CellResults:
-    """A kernel that was ended for its memory died; say so."""
-    if not why:
-        return found
-    return {key: replace(one, message=why) if one.fatal == "died" else one for key, one in found.items()}
 
 
 def _own_environment() -> dict[str, str]:

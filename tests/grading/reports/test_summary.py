@@ -131,13 +131,13 @@ def test_the_same_class_gives_the_same_page(tmp_path):
     ("points", "labels"), [(5, ["0", "1", "2", "3", "4", "5"]), (0, ["0"]), (2.5, ["0", "1", "2"])]
 )
 def test_a_bar_for_each_whole_score(points, labels):
-    assert [bar.label for bar in summary.histogram([], points).bars] == labels
+    assert [bar.label for bar in summary.histogram([], points)] == labels
 
 
 @pytest.mark.parametrize("points", [1, 5, 20, 21, 40, 100, 1000])
 def test_every_score_is_in_one_bar(points):
     scores = [0, points / 3, points - 0.5, points]
-    bars = summary.histogram(scores, points).bars
+    bars = summary.histogram(scores, points)
     assert len(bars) <= summary.MOST_BARS
     assert sum(bar.count for bar in bars) == len(scores)
     assert bars[-1].count >= 1
