@@ -6,8 +6,12 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from helpers.lesson.ranks import Ranks, kept
+
+settings.register_profile("workbook", deadline=None)  # no test asserts a wall-clock time
+settings.load_profile("workbook")
 
 
 def pytest_collection_finish() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from helpers.catalog.models import model
 
-QUICK = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SMALL = st.integers(1, 40)
 
 

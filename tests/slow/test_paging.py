@@ -24,9 +24,9 @@ class LongColliding(CollidingOperations):
 
 
 TestLongOperations = pytest.mark.all(LongOperations.TestCase)
-TestLongOperations.settings = settings(max_examples=300, stateful_step_count=100, deadline=None)
+TestLongOperations.settings = settings(max_examples=300, stateful_step_count=100)
 TestLongColliding = pytest.mark.all(LongColliding.TestCase)
-TestLongColliding.settings = settings(max_examples=150, stateful_step_count=100, deadline=None)
+TestLongColliding.settings = settings(max_examples=150, stateful_step_count=100)
 
 
 def mixed(count=16):

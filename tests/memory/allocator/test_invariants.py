@@ -61,7 +61,7 @@ def _why(allocator, error):
 
 @pytest.mark.parametrize("conf", CONFS)
 @given(events=EVENTS, capacity_mib=st.sampled_from([None, 64, 256]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_is_asked(conf, events, capacity_mib):
     capacity = None if capacity_mib is None else capacity_mib * MIB
     allocator = Allocator(Settings.parse(conf), capacity)
@@ -77,7 +77,7 @@ def test_whatever_is_asked(conf, events, capacity_mib):
 
 @pytest.mark.parametrize("conf", CONFS)
 @given(events=EVENTS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_same_trace_gives_the_same_answer(conf, events):
     def calls():
         allocator = Allocator(Settings.parse(conf), 128 * MIB)

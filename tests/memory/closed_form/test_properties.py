@@ -36,7 +36,7 @@ serve_setups = st.builds(
     users=st.integers(1, 100),
     context=st.integers(1, 900),
 )
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 
 
 @quick

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -34,7 +34,6 @@ def test_work_by_hand(counted, flops, read_bytes, written_bytes):
     assert counted == Work(flops, read_bytes, written_bytes)
 
 
-@settings(deadline=None)
 @given(m=SIZES, n=SIZES, k=SIZES)
 def test_flops_of_a_product_are_those_of_flop_counter(m, n, k):
     with FlopCounterMode(display=False) as counter:

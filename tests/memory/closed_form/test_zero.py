@@ -35,7 +35,7 @@ setups = st.builds(
     zero=st.integers(0, 3),
     ranks=st.integers(1, 4096),
 )
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 
 
 def uneven(**choices):

@@ -49,7 +49,7 @@ def every_plan(layers):
             yield tuple(Segment(a, b, how) for (a, b), how in zip(pieces, hows, strict=True))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(CHAINS, st.integers(0, 40), st.data())
 def test_no_plan_is_better(layers, head_bytes, data):
     prices = [price(layers, plan, head_bytes) for plan in every_plan(layers)]
@@ -64,7 +64,7 @@ def test_no_plan_is_better(layers, head_bytes, data):
         solve(layers, least - 1, head_bytes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(layer_costs(), min_size=3, max_size=14), st.integers(0, 40))
 def test_never_worse_than_the_policies_of_the_field(layers, head_bytes):
     for policy in FIELD:

@@ -256,6 +256,6 @@ class CollidingOperations(Operations):
 
 
 TestOperations = Operations.TestCase
-TestOperations.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOperations.settings = settings(max_examples=40, stateful_step_count=40)
 TestCollidingOperations = CollidingOperations.TestCase
-TestCollidingOperations.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestCollidingOperations.settings = settings(max_examples=25, stateful_step_count=40)

@@ -35,7 +35,7 @@ def weights(draw):
     return weight
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(grid=grids, weight=weights())
 def test_the_nearest_level_within_half_a_step(grid, weight):
     scales = grid.scales(weight)
@@ -55,7 +55,7 @@ def test_the_nearest_level_within_half_a_step(grid, weight):
         assert (other >= error - slack)[grid.blocks(fits)].all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grid=grids, weight=weights())
 def test_zero_stays_zero_and_rounding_twice_changes_nothing(grid, weight):
     weight[0, 5] = 0

@@ -103,7 +103,7 @@ def test_double_quantization(functional, name, dtype):
     assert torch.equal(without_denormals(theirs.dequantize()), without_denormals(decoded))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**31), rows=st.integers(1, 9), columns=st.integers(1, 70), exponent=st.integers(-9, 4))
 def test_random_shapes_equal_bitsandbytes(functional, seed, rows, columns, exponent):
     weight = normal(rows, columns, seed=seed) * 10.0**exponent

@@ -17,7 +17,7 @@ def codes_of(*values):
     return torch.tensor(values, dtype=torch.uint8)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(bits=st.sampled_from([2, 4, 8]), count=st.integers(0, 33), seed=st.integers(0, 2**31))
 def test_codes_come_back(bits, count, seed):
     codes = torch.randint(2**bits, (count,), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)

@@ -59,7 +59,7 @@ def test_a_unit_has_no_bytes_between_release_and_gather():
         assert unit.whole
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(4, 300))
 def test_buckets_hold_every_parameter_once_from_the_last_on(sizes, bucket_bytes):
     given_ones = parameters(*sizes)
@@ -71,7 +71,7 @@ def test_buckets_hold_every_parameter_once_from_the_last_on(sizes, bucket_bytes)
         assert sum(p.nbytes for p in group[:-1]) < bucket_bytes  # and not before
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 7))
 def test_the_shards_of_all_ranks_are_the_buffer(sizes, ranks):
     shards = []
