@@ -105,10 +105,11 @@ def prepare(
     if own is not None:
         own, own_seconds, _ = _run_through(worker, with_private_checks(notebook, own), seed)
         own = only_private(own)
+    parts = [nb.text(worked), nb.text(own) if own else "", seed, spare_s, wall_s, worker.limits, versions()]
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()  # before limits, which are timings, are in
+    if own is not None:
         set_limits(own, own_seconds, spare_s)
     title = next((cell.source.splitlines()[0].lstrip("# ") for cell in worked.cells if cell.source), path.stem)
-    parts = [nb.text(worked), nb.text(own) if own else "", seed, spare_s, wall_s, worker.limits, versions()]
-    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
     wall_s += 10 * sum(seconds.values())
     reference = Reference(path.stem, title, seed, notebook, own, spare_s, wall_s, digest, tuple(modules(worked)), more)
     _grade_itself(worker, reference)

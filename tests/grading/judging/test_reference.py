@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nbformat import v4
+from nbformat import NotebookNode, v4
 
 from helpers.course import notebook as nb
 from helpers.grading.judging import reference as module
 from helpers.grading.judging.reference import Reference, modules, prepare
 from helpers.grading.sandbox import levels
 from helpers.grading.sandbox.worker import Worker
-from tests.course.example_lab import code
+from tests.course.example_lab import check, code, save
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,11 @@ def test_what_the_worked_lab_imported_is_there_in_every_kernel(worker, lab, tmp_
 
 
 def limits(made: Reference) -> list[float]:
-    return [cell.metadata["workbook"]["limit_s"] for _, cell in nb.code_cells(made.notebook)]
+    return limits_of(made.notebook)
+
+
+def limits_of(notebook: NotebookNode) -> list[float]:
+    return [cell.metadata["workbook"]["limit_s"] for _, cell in nb.code_cells(notebook)]
 
 
 def test_the_digest_is_another_where_a_grade_could_be(worker, lab, monkeypatch):
@@ -65,3 +69,20 @@ def test_the_digest_is_another_where_a_grade_could_be(worker, lab, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(module, "versions", lambda: {"torch": "3.0"})
     assert prepare(worker, lab, "3").digest != first
+
+
+def test_how_long_private_checks_took_is_no_part_of_the_digest(worker, lab, tmp_path, monkeypatch):
+    """The class would be graded again whenever the machine was busier."""
+    own = check("my-twice", "print(twice(3))\nassert twice(3) == 6, 'twice 3 is 6'", 2)
+    checks = save(v4.new_notebook(cells=[own]), tmp_path / lab.name)
+    run_through, made = module._run_through, []
+    for slower in (1, 100):
+
+        def timed(*arguments, slower=slower):
+            notebook, seconds, more = run_through(*arguments)
+            return notebook, {key: slower * taken for key, taken in seconds.items()}, more
+
+        monkeypatch.setattr(module, "_run_through", timed)
+        made.append(prepare(worker, lab, "3", checks))
+    assert made[0].digest == made[1].digest
+    assert limits_of(made[0].private) != limits_of(made[1].private)
