@@ -10,6 +10,7 @@ from torch import nn
 from helpers.catalog.errors import WorkbookError
 from helpers.techniques.quantization import engines
 from helpers.techniques.quantization.linears import Int8Linear, NF4Linear, model_bytes, replace_linears
+from tests.techniques.quantization.overflow import exact_integers
 from tests.techniques.quantization.test_linears import llama, logits
 
 LAYERS = 14
@@ -41,6 +42,7 @@ def test_four_bits(model, double_quant):
     assert type(model.model.layers[0].mlp.up_proj) is nn.Linear
 
 
+@exact_integers
 def test_eight_bits(model):
     theirs = engines.bitsandbytes_8bit(model)
     ours = replace_linears(model, lambda linear: Int8Linear.of(linear, mode="llm.int8"))

@@ -15,10 +15,10 @@ from helpers.memory import trace
 from helpers.memory.meter import Meter
 from helpers.techniques.quantization import int8
 from helpers.techniques.quantization.int8 import Int8Tensor, int8_matmul, llm_int8, to_int8, w8a8
+from tests.techniques.quantization.overflow import exact_integers
 
 # bitsandbytes writes 1 / 127**2 as 6.200124e-05 on CPU, where it is 6.2000124e-05: all it computes is 1.8e-5 too large.
 THEIR_STEP = 6.200124e-05 * 127**2
-OVERFLOWS = torch.backends.cpu.get_cpu_capability() == "AVX512" and not int8.cpu_kernel_is_exact()
 
 
 def half(*shape, seed=0):
@@ -125,7 +125,7 @@ def bitsandbytes_linear(weight, bias, threshold):
     return linear.to("cpu").eval()
 
 
-@pytest.mark.skipif(OVERFLOWS, reason="integers overflow in oneDNN here, and bitsandbytes takes its products for exact")
+@exact_integers
 @pytest.mark.parametrize("shape", [(1, 192), (33, 192), (2, 9, 192)])
 @pytest.mark.parametrize("mode", ["w8a8", "llm.int8", "llm.int8 with outliers"])
 @pytest.mark.parametrize("biased", [False, True])
