@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional
 from ...catalog.errors import WorkbookError, require_name
 from ..closed_form import work
 from ..closed_form.work import Roof, Work
-from .clock import Run, in_turns, usable
+from .clock import Run, in_turns, settle, usable
 
 _aten = torch.ops.aten
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -78,7 +79,12 @@ def matrix_format(device: str | None = None) -> str:
     if usable(device).type == "cuda":
         return default_format(device)
     units = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return "bf16" if any(getattr(torch.cpu, name, lambda: False)() for name in units) else "fp32"
+    if not any(getattr(torch.cpu, name, lambda: False)() for name in units):
+        return "fp32"
+    squares = {name: torch.ones(512, 512, dtype=DTYPES[name]) for name in ("fp32", "bf16")}
+    products = {name: partial(torch.mm, square, square) for name, square in squares.items()}
+    seconds = settle(products, "cpu", against="fp32")  # timed, for oneDNN may be kept from using what is there
+    return min(seconds, key=lambda name: seconds[name])
 
 
 def roofline(names: Iterable[str] | None = None, device: str | None = None, format_name: str | None = None) -> Roofline:

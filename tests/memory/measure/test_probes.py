@@ -1,5 +1,8 @@
 """The measured roofline and the copies: what is measured, on what, and what is refused. No speeds are asserted."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -85,6 +88,14 @@ def test_bad_input_is_refused_before_anything_is_timed(arguments, phrase):
 def test_formats_that_a_cpu_is_measured_in():
     assert measure.default_format("cpu") == "fp32"
     assert measure.matrix_format("cpu") in ("fp32", "bf16")
+
+
+def test_units_that_may_not_be_used_are_none():
+    """A processor with AVX-512 for BF16, of which oneDNN may use AVX2 alone: a hundred times as long as FP32."""
+    asked = "from helpers.memory import measure; print(measure.matrix_format('cpu'))"
+    env = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == "fp32"
 
 
 def test_without_a_gpu_a_copy_stays_in_host_memory():
