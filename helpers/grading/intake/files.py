@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
@@ -75,6 +76,10 @@ class OneFile:
         """The file's bytes. Refused with the reason when it is no regular file, too large or unreadable."""
         return _contents(lambda: os.open(self._path, _read_only()))
 
+    def modified(self, entry: Entry) -> str:
+        """When the file was last written, as `moment` says it."""
+        return _modified(lambda: os.open(self._path, _read_only()))
+
     def close(self) -> None:
         """Nothing is held open."""
 
@@ -89,6 +94,10 @@ class Folder:
     def contents(self, entry: Entry) -> bytes:
         """The file's bytes. Refused with the reason when it is no regular file, too large or unreadable."""
         return _contents(lambda: self._open(entry.parts, _read_only()))
+
+    def modified(self, entry: Entry) -> str:
+        """When the file was last written, as `moment` says it; '' when that cannot be told."""
+        return _modified(lambda: self._open(entry.parts, _read_only()))
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -177,6 +186,23 @@ def _contents(opened: Callable[[], int]) -> bytes:
     return found
 
 
+def _modified(opened: Callable[[], int]) -> str:
+    try:
+        with os.fdopen(opened(), "rb") as file:
+            return moment(datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC))
+    except (OSError, OverflowError, ValueError):  # gone since, or a time before the calendar
+        return ""
+
+
+def moment(time: datetime) -> str:
+    """A time as it is stored: UTC, ISO 8601, to the second. One without a zone is taken in this machine's zone.
+
+    >>> moment(datetime(2026, 10, 1, 12, tzinfo=UTC))
+    '2026-10-01T12:00:00+00:00'
+    """
+    return time.astimezone(UTC).isoformat(timespec="seconds")
+
+
 def _cannot(error: OSError) -> str:
     return f"cannot be read ({(error.strerror or type(error).__name__).lower()})"
 
@@ -221,6 +247,18 @@ class Archive:
         finally:
             self._unpacked_bytes += len(unpacked)
         return bytes(unpacked)
+
+    def modified(self, entry: Entry) -> str:
+        """The time that the archive gives the file, as `moment` says it; '' when it gives none.
+
+        A zip's times have no zone. They are taken in this machine's, as they are when the zip is unpacked here.
+        """
+        stated = self._infos[entry.position].date_time
+        try:
+            # Midnight of 1 January 1980 is what a program writes that has no time to tell.
+            return moment(datetime(*stated)) if stated > (1980, 1, 1, 0, 0, 0) else ""
+        except (ValueError, OverflowError):  # month 13, second 62
+            return ""
 
     def close(self) -> None:
         """Let go of the archive."""

@@ -37,11 +37,13 @@ _ENDING = re.compile(rf"(\.ipynb.*|{_ARCHIVE.pattern})$", re.IGNORECASE | re.DOT
 class Submission:
     """What one learner handed in, the files not yet looked into. `number` is the LMS's own for the learner, or ''.
 
-    `depth` is how many leading parts of an entry's path are not the learner's.
+    `depth` is how many leading parts of an entry's path are not the learner's; `above` how many of them are not even
+    the learner's folder.
     """
 
     learner: str
     number: str
+    above: int
     depth: int
     entries: list[Entry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -53,6 +55,10 @@ class Submission:
     def folders(self) -> set[str]:
         """The names of the learner's own folders."""
         return _folders(self.entries, self.depth)
+
+    def top(self, chosen: Entry | None) -> str:
+        """What the LMS called the learner's folder, or the chosen file where there is no folder of theirs."""
+        return (chosen or self.entries[0]).parts[self.above]
 
     def shown(self, entry: Entry) -> str:
         """The entry's path for a person to read."""
@@ -75,7 +81,7 @@ def by_learner(entries: Sequence[Entry], lab: str) -> list[Submission]:
         if number or top in folders or _looks_handed_in(entry):
             # The LMS's number is one learner, whatever comes after it; without one, a folder or a file is.
             key = (name, number) if number else (top, top in folders)
-            own = Submission(_readable(name), number, depth + (top in folders))
+            own = Submission(_readable(name), number, depth, depth + (top in folders))
             found.setdefault(key, own).entries.append(entry)
     return _told_apart(found.values())
 

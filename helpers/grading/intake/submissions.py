@@ -23,6 +23,7 @@ MOST_NAMED = 3  # in a sentence
 _SOURCE = re.compile(rb'"source"\s*:\s*"solutions/([^"/\\]{1,200})\.ipynb"')
 THIS_LAB, NAMED_SO, SAYS_NOTHING, ANOTHER_LAB = range(4)
 UNLIKE = 2
+Listing = Archive | Folder | OneFile
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class LearnerNotebook:
     """One learner's notebook, taken in; or the reason why there is none.
 
     `path` is our copy of the notebook, or None; then `reason` says why, in a sentence for a person. `digest` is
-    the SHA-256 of its bytes, '' if none. `number` is what the LMS calls the learner, where it says.
+    the SHA-256 of its bytes, '' if none. `number` is the LMS's own for the learner and `email` their address, each ''
+    where nothing says. `handed_in` is the chosen file's time (UTC, ISO 8601; '' unknown). `folder` is what the LMS
+    called the learner's folder, or file, as it came: what feedback is sent back under.
     """
 
     learner: str
@@ -39,6 +42,9 @@ class LearnerNotebook:
     warnings: tuple[str, ...] = ()
     digest: str = ""
     number: str = ""
+    email: str = ""
+    handed_in: str = ""
+    folder: str = ""
 
 
 def find(submissions: Path, lab: str, into: Path) -> list[LearnerNotebook]:
@@ -62,22 +68,29 @@ def find(submissions: Path, lab: str, into: Path) -> list[LearnerNotebook]:
             raise _unusable(submissions, "holds no submissions")
         into.mkdir(parents=True, exist_ok=True)
         return [
-            _taken(own, choose(own, lab, listing.contents), into / f"{position:04d}{NOTEBOOK}")
+            _taken(own, choose(own, lab, listing.contents), listing, into / f"{position:04d}{NOTEBOOK}")
             for position, own in enumerate(everybody, start=1)
         ]
     finally:
         listing.close()
 
 
-def _taken(own: Submission, choice: Choice, path: Path) -> LearnerNotebook:
-    warnings = (*own.warnings, *choice.warnings)
-    if choice.reason:
-        return LearnerNotebook(own.learner, None, choice.reason, warnings, choice.digest, own.number)
-    path.write_bytes(choice.contents)
-    return LearnerNotebook(own.learner, path, "", warnings, choice.digest, own.number)
+def _taken(own: Submission, choice: Choice, listing: Listing, path: Path) -> LearnerNotebook:
+    if choice.entry is not None:
+        path.write_bytes(choice.contents)
+    return LearnerNotebook(
+        learner=own.learner,
+        path=path if choice.entry else None,
+        reason=choice.reason,
+        warnings=(*own.warnings, *choice.warnings),
+        digest=choice.digest,
+        number=own.number,
+        handed_in=listing.modified(choice.entry) if choice.entry else "",
+        folder=own.top(choice.entry),
+    )
 
 
-def _opened(submissions: Path) -> Archive | Folder | OneFile:
+def _opened(submissions: Path) -> Listing:
     """The listing of a folder, a zip or one notebook; the path itself may be a link."""
     try:
         if submissions.is_dir():
@@ -100,8 +113,9 @@ def _unusable(submissions: Path, why: str) -> WorkbookError:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen notebook's bytes and digest; or the reason why there is nothing to grade. Warnings either way."""
+    """The chosen notebook, its bytes and digest; or the reason why there is nothing to grade. Warnings either way."""
 
+    entry: Entry | None = None
     contents: bytes = b""
     digest: str = ""
     reason: str = ""
@@ -147,7 +161,7 @@ def choose(own: Submission, lab: str, contents: Callable[[Entry], bytes]) -> Cho
         doubts.append(f"only {MOST_NOTEBOOKS} of {len(notebooks)} notebooks were looked into")
     if len(own.entries) > MOST_FILES:
         doubts.append(f"only {MOST_FILES:,} of the files were looked at")
-    return Choice(best_contents, best.digest, warnings=tuple(doubts))
+    return Choice(best.entry, best_contents, best.digest, warnings=tuple(doubts))
 
 
 def _for_lab(own: Submission, lab: str) -> list[Entry]:

@@ -45,7 +45,7 @@ def mark(worker: Worker, reference: Reference, submission: LearnerNotebook, slug
     """
     start = time.monotonic()
     digest = fingerprint(reference, submission)
-    base = Result(submission.learner, slug, UNREADABLE, (), warnings=submission.warnings, fingerprint=digest)
+    base = replace(_row(submission, slug, UNREADABLE), fingerprint=digest)
     if submission.path is None:
         return Marked(_without_answers(base, reference, submission.reason), None)
     try:
@@ -75,19 +75,25 @@ def failed(reference: Reference, submission: LearnerNotebook, slug: str, error: 
     """The row of a submission that the grader could not grade, through no fault of the learner's."""
     words = (str(error).splitlines() or [""])[0]
     reason = f"the grader failed here, grade it again: {type(error).__name__}: {words}"
-    row = Result(submission.learner, slug, ATTENTION, (), warnings=submission.warnings)
-    return Marked(_without_answers(row, reference, reason), None)
+    return Marked(_without_answers(_row(submission, slug, ATTENTION), reference, reason), None)
 
 
 def blank(reference: Reference, submission: LearnerNotebook, slug: str) -> Result:
     """The row of a submission that nobody has looked at: every question, and no points."""
-    return _without_answers(Result(submission.learner, slug, ATTENTION, ()), reference, "not graded yet")
+    row = replace(_row(submission, slug, ATTENTION), warnings=())
+    return _without_answers(row, reference, "not graded yet")
 
 
 def fingerprint(reference: Reference, submission: LearnerNotebook) -> str:
     """Equal when grading again would give the same: the file, its reason, and all that is in the reference's digest."""
     parts = [reference.digest, submission.learner, submission.digest, submission.reason, *submission.warnings]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _row(submission: LearnerNotebook, slug: str, status: str) -> Result:
+    """Whose row it is, and nothing graded."""
+    who = {"number": submission.number, "email": submission.email}
+    return Result(submission.learner, slug, status, (), warnings=submission.warnings, **who)
 
 
 def _without_answers(row: Result, reference: Reference, reason: str) -> Result:

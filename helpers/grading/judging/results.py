@@ -62,7 +62,8 @@ class Result:
 
     `status` is 'graded', 'unreadable' (no notebook in it: 0 points, the reason says why) or 'attention' (there
     are points, but a person should look: `reasons`). `warnings` are for the learner. `fingerprint` says of what this
-    is the result; `extra` holds what a person decided (see `manual`).
+    is the result; `extra` holds what a person decided (see `manual`). `number` is the LMS's own for the learner and
+    `email` their address, each '' where nothing says.
     """
 
     learner: str
@@ -74,6 +75,8 @@ class Result:
     seconds: float = 0.0
     fingerprint: str = ""
     extra: dict = field(default_factory=dict)
+    number: str = ""
+    email: str = ""
 
     @property
     def score(self) -> float:

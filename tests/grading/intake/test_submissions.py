@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import re
+import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.grading.intake.reading import Submitted, Unreadable, read
 from helpers.grading.intake.submissions import Submission, find
-from tests.grading.broken_archives import HOSTILE, LMS, of
+from tests.grading.broken_archives import HOSTILE, LMS, of, zipped
 from tests.grading.broken_files import BROKEN, put, write_class
 from tests.grading.intake.test_reading import LAB
 
@@ -262,3 +264,28 @@ def test_the_copies_may_not_lie_among_the_submissions(tmp_path):
         with pytest.raises(WorkbookError) as caught:
             find(tmp_path / "class", NAME, tmp_path / into)
         assert "where the results are to go" in caught.value.what
+
+
+@pytest.fixture
+def east_of_greenwich(monkeypatch):
+    """This machine's clock is two hours ahead: where a zip's times count."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Etc/GMT-2")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_the_time_and_the_folder_that_the_lms_gave_are_kept(tmp_path, east_of_greenwich):
+    info = zipfile.ZipInfo(
+        "class/Ada Lovelace_1234_assignsubmission_file/work/05_numbers.ipynb", (2026, 10, 1, 12, 0, 2)
+    )
+    zipped((info, None), ("class/bob.ipynb", None))(tmp_path / "class.zip", b"{}")
+    notebook = put(tmp_path / "class/cleo.ipynb", LAB)
+    os.utime(notebook, (0, 1_000_000_000))
+    ada, bob = find(tmp_path / "class.zip", NAME, tmp_path / "into")
+    assert (ada.folder, ada.handed_in) == ("Ada Lovelace_1234_assignsubmission_file", "2026-10-01T10:00:02+00:00")
+    assert bob.folder == "bob.ipynb"
+    for root in (tmp_path / "class", notebook):
+        (cleo,) = find(root, NAME, tmp_path / "into")
+        assert (cleo.folder, cleo.handed_in, cleo.email) == ("cleo.ipynb", "2001-09-09T01:46:40+00:00", "")
