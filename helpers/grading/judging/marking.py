@@ -92,8 +92,15 @@ def fingerprint(reference: Reference, submission: LearnerNotebook) -> str:
 
 def _row(submission: LearnerNotebook, slug: str, status: str) -> Result:
     """Whose row it is, and nothing graded."""
-    who = {"number": submission.number, "email": submission.email}
-    return Result(submission.learner, slug, status, (), warnings=submission.warnings, **who)
+    return Result(
+        submission.learner,
+        slug,
+        status,
+        questions=(),
+        warnings=submission.warnings,
+        number=submission.number,
+        email=submission.email,
+    )
 
 
 def _without_answers(row: Result, reference: Reference, reason: str) -> Result:
