@@ -26,7 +26,7 @@ from .check import one_lab
 from .intake import submissions as intake
 from .judging.marking import Marked, blank, fingerprint
 from .judging.reference import SPARE_S, WALL_S, Reference, ReferenceFailedError, find_checks, modules, prepare, versions
-from .judging.results import GRADED, Result, from_json, slugs
+from .judging.results import GRADED, Result, from_json
 from .reports import feedback, gradebook, manual, summary
 from .sandbox import levels
 from .sandbox.worker import Worker
@@ -86,12 +86,11 @@ def _grade(
     options: Options,
     manifest: dict,
 ) -> int:
-    names = slugs([one.learner for one in everybody])
-    blanks = [blank(reference, one, names[one.learner]) for one in everybody]
+    blanks = [blank(reference, one, one.slug) for one in everybody]
     manual.merged(blanks, out / "manual.csv")  # a row that belongs nowhere is reported now, not after an hour
     known = {} if options.force else {slug: result.fingerprint for slug, result in _stored(out).items()}
-    selected = [(one, names[one.learner]) for one in _selected(everybody, options.only)]
-    work = [(one, slug) for one, slug in selected if known.get(slug) != fingerprint(reference, one)]
+    selected = _selected(everybody, options.only)
+    work = [(one, one.slug) for one in selected if known.get(one.slug) != fingerprint(reference, one)]
     interrupted = False
     try:
         for marked in _progress(_marked(work, reference, level, options), len(work)):

@@ -103,10 +103,16 @@ def unseparated(old: str, new: str) -> Callable[[bytearray], None]:
     return patch
 
 
-def nested(path: Path, notebook: bytes) -> None:
-    """A learner's zip in the class's zip."""
-    of("lab.ipynb")(path, notebook)
-    zipped(("ada/lab.zip", path.read_bytes()), ("bob/lab.ipynb", notebook))(path, notebook)
+def packed(build: Callable[[Path, bytes], object], levels: int = 1) -> Callable[[Path, bytes], None]:
+    """A builder of a class in which ada handed in what `build` builds, in so many zips; bob handed in the notebook."""
+
+    def nested(path: Path, notebook: bytes) -> None:
+        build(path, notebook)
+        for _ in range(levels - 1):
+            zipped(("lab.zip", path.read_bytes()))(path, notebook)
+        zipped(("ada/lab.zip", path.read_bytes()), ("bob/lab.ipynb", notebook))(path, notebook)
+
+    return nested
 
 
 def same_name_twice(path: Path, notebook: bytes) -> None:
@@ -124,9 +130,30 @@ def moodle(name: str, kind: str = "file") -> str:
 
 
 NFD = unicodedata.normalize("NFD", "José")
+HUGE = zipped(("lab.ipynb", bytes(25 * MEGABYTE)))
+TIGHT = zipped(("lab.ipynb", b" " * 5 * MEGABYTE))
 BOMB = zipped(("ada/lab.ipynb", bytes(25 * MEGABYTE)), ("bob/lab.ipynb", NOTEBOOK))
 DENSE = zipped(("ada/lab.ipynb", b" " * 5 * MEGABYTE), ("bob/lab.ipynb", NOTEBOOK))
 ADA_BOB = {"ada": "", "bob": ""}
+GRADESCOPE = b"""---
+submission_11:
+  :submitters:
+  - :name: Ada
+    :sid: '007'
+    :email: ada@x.org
+  - :name: Bob
+    :sid: 8
+    :email:
+  :created_at: 2026-10-01 12:00:00.5 Z
+  :results: !ruby/object:Results
+    x: 1
+submission_12:
+  :submitters:
+  - :email: cleo@x.org
+    :name:
+    - &a [x, x]
+    - *a
+"""
 
 LMS: Sequence[Packed] = (
     Packed("stems", "zip", of("ada.ipynb", "bob.ipynb", "README.md"), ADA_BOB),
@@ -211,6 +238,82 @@ LMS: Sequence[Packed] = (
         of("anon_aB3xY_456_05_numbers.ipynb", "LATE_anon_Qq12z_457_05_numbers.ipynb"),
         {"anon_aB3xY": "", "anon_Qq12z": ""},
     ),
+    Packed(
+        "blackboard",
+        "zip",
+        zipped(
+            *((f"Lab 02_{name}_attempt_2026-10-01-12-00-00_05_numbers.ipynb", NOTEBOOK) for name in ("ada", "j_doe")),
+            *((f"Lab 02_{name}_attempt_2026-10-01-12-00-00.txt", b"Name: x") for name in ("ada", "j_doe", "m_doe")),
+        ),
+        {"ada": "", "j_doe": "", "m_doe": "no notebook"},
+    ),
+    Packed(
+        "blackboard-impostor",
+        "zip",
+        of(
+            "Lab_eve_attempt_2026-10-01-12-00-00_x_ada_attempt_2027-10-01-12-00-00_lab.ipynb",
+            "Lab_ada_attempt_2026-10-01-12-00-00_lab.ipynb",
+        ),
+        {"ada": "", "eve": ""},
+    ),
+    Packed(
+        "brightspace",
+        "zip",
+        zipped(
+            ("12-99 - Ada Lovelace - Oct 1, 2026 1200 PM/lab.ipynb", NOTEBOOK),
+            ("13-99 - Bob van Dyke - 05 March 2026 612 PM/lab.ipynb", NOTEBOOK),
+            ("14-99 - Cleo - X - 1 octobre 2026 1412/essay.pdf", b""),
+            ("index.html", b""),
+        ),
+        {"Ada Lovelace": "", "Bob van Dyke": "", "Cleo - X": "no notebook"},
+    ),
+    Packed(
+        "brightspace-flat",
+        "zip",
+        of("12-99 - Ada - Oct 1, 2026 1200 PM - lab.ipynb", "13-99 - Ada - Oct 1, 2026 100 AM - my - lab.ipynb"),
+        {"Ada (12)": "", "Ada (13)": ""},
+        warning="2 submissions came under the name 'Ada'",
+    ),
+    Packed(
+        "gradescope",
+        "zip",
+        zipped(
+            ("assignment_1_export/submission_metadata.yml", GRADESCOPE),
+            ("assignment_1_export/submission_11/lab.ipynb", NOTEBOOK),
+            ("assignment_1_export/submission_12/lab.ipynb", NOTEBOOK),
+            ("assignment_1_export/submission_13/lab.ipynb", NOTEBOOK),
+        ),
+        {"Ada": "", "Bob": "", "cleo@x.org": "", "submission_13": ""},
+        warning="a group of 2",
+    ),
+    Packed(
+        "gradescope-lost",
+        "zip",
+        zipped(
+            ("submission_metadata.yml", b"{"), ("submission_1/a.ipynb", NOTEBOOK), ("submission_2/b.ipynb", NOTEBOOK)
+        ),
+        {"submission_1": "", "submission_2": ""},
+        warning="submission_metadata.yml cannot be read",
+    ),
+    Packed(
+        "classroom",
+        "zip",
+        of("Ada Lovelace - 05_numbers.ipynb", "Copy of Bob - 05_numbers.ipynb", "x - y.ipynb"),
+        {"Ada Lovelace": "", "Bob": "", "x - y": ""},
+    ),
+    Packed(
+        "classroom-nameless",
+        "zip",
+        of("Copy of 05_numbers.ipynb", "05_numbers (1).ipynb"),
+        {"Copy of 05_numbers": "", "05_numbers (1)": ""},
+        warning="says whose it is",
+    ),
+    Packed(
+        "spelt-two-ways",
+        "zip",
+        of(f"{NFD}/05_numbers.ipynb", "José/05_numbers.ipynb", "bob/l.ipynb"),
+        {"José": "", "bob": ""},
+    ),
     Packed("nor-are-sections", "zip", of("ada_5_1_a.ipynb", "bob_5_2_a.ipynb"), {"ada_5_1_a": "", "bob_5_2_a": ""}),
     Packed(
         "dates-are-not-canvas",
@@ -244,7 +347,32 @@ HOSTILE: Sequence[Packed] = (
         "encrypted", "zip bomb", patched(of("ada/lab.ipynb", "bob/lab.ipynb"), encrypt), {"ada": "encrypted", "bob": ""}
     ),
     Packed("lzma", "zip bomb", zipped(("ada.ipynb", NOTEBOOK), method=zipfile.ZIP_LZMA), {"ada": "unusual way"}),
-    Packed("nested", "zip bomb", nested, {"ada": "lab.zip is an archive", "bob": ""}),
+    Packed("nested", "zip bomb", packed(of("work/lab.ipynb")), ADA_BOB),
+    Packed("nested-twice", "zip bomb", packed(of("l.ipynb"), 2), {"ada": "lab.zip/lab.zip is an archive", "bob": ""}),
+    Packed(
+        "nested-no-zip",
+        "zip bomb",
+        zipped(("ada/lab.zip", b"PK\3\4"), ("bob/lab.ipynb", NOTEBOOK)),
+        {"ada": "lab.zip cannot be read as a zip", "bob": ""},
+    ),
+    Packed("nested-empty", "zip bomb", packed(zipped()), {"ada": "lab.zip is an archive", "bob": ""}),
+    Packed("nested-large", "zip bomb", packed(HUGE), {"ada": "25 MB", "bob": ""}),
+    Packed("nested-dense", "zip bomb", packed(TIGHT), {"ada": "times its size", "bob": ""}),
+    Packed("nested-link", "zip-slip", packed(of(typed("lab.ipynb", stat.S_IFLNK))), {"ada": "is a link", "bob": ""}),
+    Packed("nested-upwards", "zip-slip", packed(of("../../lab.ipynb")), {"ada": "leads out", "bob": ""}),
+    Packed("nested-lying", "zip bomb", packed(patched(of("lab.ipynb"), shrink)), {"ada": "damaged", "bob": ""}),
+    Packed(
+        "nested-many",
+        "zip bomb",
+        packed(zipped(*((f"{number}.txt", b"") for number in range(1001)))),
+        {"ada": "more than 1,000 files", "bob": ""},
+    ),
+    Packed(
+        "nested-huge-directory",
+        "zip bomb",
+        packed(zipped(*(("".join(map(str, range(number, number + 8_000))), b"") for number in range(40)))),
+        {"ada": "cannot be read as a zip", "bob": ""},
+    ),
     Packed("deep", "zip bomb", of("ada/" + "a/" * 99 + "lab.ipynb", "bob/lab.ipynb"), {"ada": "deep", "bob": ""}),
     Packed("twice", "zip bomb", same_name_twice, ADA_BOB, warning="could be the lab too"),
     Packed("long-name", "zip bomb", of("a" * 60_000 + ".ipynb", "b.ipynb"), {one_line("a" * 249, 120): "", "b": ""}),

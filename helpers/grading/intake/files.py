@@ -34,6 +34,8 @@ _SKIPPED = frozenset({".ipynb_checkpoints", "__MACOSX", "__pycache__", ".git", "
 MOST_UNPACKED_BYTES = 4 * 10**9  # of all files together
 MOST_RATIO = 250  # unpacked to packed, of a file over a megabyte: prose has 5, a flood of numbered lines 20
 MOST_DIRECTORY_BYTES = 8 * 10**6
+MOST_LEARNER_BYTES = 5 * MOST_BYTES  # unpacked of a zip that one learner handed in
+MOST_LEARNER_DIRECTORY_BYTES = 10**6
 STRAYS = "has a path that leads out of the archive"
 DAMAGED = "is damaged in the archive"
 _CHUNK_BYTES = 2**16
@@ -216,16 +218,11 @@ def _entry(item: os.DirEntry, parts: tuple[str, ...]) -> Entry:
 
 
 class Archive:
-    """A zip, opened. WorkbookError when it cannot be read at all."""
+    """A zip, opened. One of zipfile's errors (`_BROKEN`) when it cannot be read at all."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = _Bounded(path)
-        try:
-            self._zip = zipfile.ZipFile(self._file)
-        except _BROKEN as error:
-            self._file.close()
-            what, do = f"{path} cannot be read as a zip: {error}", "download it again, or unpack it and give the folder"
-            raise WorkbookError(what, "the zip as the LMS made it", do) from None
+    def __init__(self, file: io.FileIO | io.BytesIO, most_unpacked_bytes: int) -> None:
+        self._file, self._most_unpacked_bytes = file, most_unpacked_bytes
+        self._zip = zipfile.ZipFile(file)
         self._infos = self._zip.infolist()
         self._unpacked_bytes = 0
         entries = (_archived(info, position) for position, info in enumerate(self._infos))
@@ -233,8 +230,8 @@ class Archive:
 
     def contents(self, entry: Entry) -> bytes:
         """The file's bytes, unpacked in memory. Refused with the reason when it is too large or damaged."""
-        if self._unpacked_bytes > MOST_UNPACKED_BYTES:
-            raise Refused(f"comes after {MOST_UNPACKED_BYTES / 10**9:g} GB of this archive: unpack it yourself")
+        if self._unpacked_bytes > self._most_unpacked_bytes:
+            raise Refused(f"comes after {self._most_unpacked_bytes / 10**9:g} GB of this archive: unpack it yourself")
         unpacked = bytearray()
         try:
             with self._zip.open(self._infos[entry.position]) as file:
@@ -266,14 +263,48 @@ class Archive:
         self._file.close()  # which zipfile did not open, and leaves open
 
 
-class _Bounded(io.FileIO):
+def class_archive(path: Path) -> Archive:
+    """The zip of a class. WorkbookError when it cannot be read."""
+    file = _BoundedFile(path)
+    try:
+        return Archive(file, MOST_UNPACKED_BYTES)
+    except _BROKEN as error:
+        file.close()
+        what, do = f"{path} cannot be read as a zip: {error}", "download it again, or unpack it and give the folder"
+        raise WorkbookError(what, "the zip as the LMS made it", do) from None
+
+
+def learners_archive(packed: bytes) -> Archive:
+    """The zip that one learner handed in. Refused when it cannot be read, or lists thousands of files."""
+    try:
+        archive = Archive(_BoundedBytes(packed), MOST_LEARNER_BYTES)
+    except _BROKEN:
+        raise Refused("cannot be read as a zip: pack it again, or hand in the notebook itself") from None
+    if len(archive.entries) > MOST_FILES:
+        raise Refused(f"holds more than {MOST_FILES:,} files: hand in the notebook itself")
+    return archive
+
+
+class _BoundedFile(io.FileIO):
     """A file that refuses to be read in one large piece: zipfile reads an archive's table of contents at once."""
 
     def read(self, size: int | None = -1) -> bytes:
         asked = size if size is not None and size >= 0 else os.fstat(self.fileno()).st_size - self.tell()
-        if asked > MOST_DIRECTORY_BYTES:
-            raise zipfile.BadZipFile(f"its table of contents is larger than {MOST_DIRECTORY_BYTES / 10**6:g} MB")
-        return super().read(size)
+        return super().read(_within(MOST_DIRECTORY_BYTES, asked))
+
+
+class _BoundedBytes(io.BytesIO):
+    """The same of a zip in memory, whose table of contents is shorter."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        asked = size if size is not None and size >= 0 else self.getbuffer().nbytes - self.tell()
+        return super().read(_within(MOST_LEARNER_DIRECTORY_BYTES, asked))
+
+
+def _within(most: int, asked: int) -> int:
+    if asked > most:
+        raise zipfile.BadZipFile(f"its table of contents is larger than {most / 10**6:g} MB")
+    return asked
 
 
 def _archived(info: zipfile.ZipInfo, position: int) -> Entry | None:

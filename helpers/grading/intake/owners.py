@@ -1,52 +1,56 @@
-"""Whose is which file: what folders and LMSs call them, and the learner's name that it gives.
-
-Moodle names Name_123_assignsubmission_file/... (or one file Name_123_assignsubmission_file_lab.ipynb), where 123
-is the participant's number in this assignment. Canvas names lovelaceada_123_456_lab.ipynb, or
-lovelaceada_LATE_123_456_lab.ipynb, or anon_Ab12C_456_lab.ipynb: the user's number, then the upload's.
-"""
+"""Whose is which file: what folders and LMSs call them, and the learner's name that it gives."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
 from ..text import one_line
-from .files import LINK, SPECIAL, SUBMITTED, Entry
+from . import lms
+from .files import LINK, SPECIAL, SUBMITTED, Entry, Refused
 
 MOST_NAME_CHARACTERS = 120
 NOTEBOOK = ".ipynb"
 _BESIDE_SUBMITTED = frozenset({"source", "release", "nbgrader_config.py", "gradebook.db"})
 
-_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(_.*)?", re.DOTALL)
-_CANVAS = re.compile(
-    r"(?:(?:late_)?(?P<anonymous>anon_[^\W_]+)|(?P<name>[^\W\d]\w*?)_(?:late_)?(?P<number>\d+))_(?P<upload>\d+)_.+",
-    re.IGNORECASE | re.DOTALL,
-)
 # Before the name: Colab. After it: browsers (1), Canvas -1, Jupyter -Copy1, desktops copy 2.
 _COPY_OF = re.compile(r"^copy of ", re.IGNORECASE)
 _COPY = re.compile(r"(?: ?\((\d{1,4})\)|-(\d{1,4})|[ _-]{1,3}copy[ _-]?\(?(\d{0,4})\)?)$", re.IGNORECASE)
 _ARCHIVE = re.compile(r"\.(zip|7z|rar|tar|tgz|gz|bz2|xz)$", re.IGNORECASE)
 _ENDING = re.compile(rf"(\.ipynb.*|{_ARCHIVE.pattern})$", re.IGNORECASE | re.DOTALL)
+# Such a name is a slug already: in lower case, since Ada.html and ada.html are one file on some systems.
+_PLAIN = re.compile(r"[a-z0-9]+(?:[._@+-][a-z0-9]+)*", re.ASCII)
+_HASHED = re.compile(r"-[a-z2-7]{8}$")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.ASCII)  # no file's name on Windows
+MOST_SLUG_CHARACTERS = 60
 
 
 @dataclass
 class Submission:
-    """What one learner handed in, the files not yet looked into. `number` is the LMS's own for the learner, or ''.
+    """What one learner handed in at one time, the files not yet looked into.
 
-    `depth` is how many leading parts of an entry's path are not the learner's; `above` how many of them are not even
-    the learner's folder.
+    `number` and `email` are as the LMS says, or ''. `handed_in` is the time that it says (UTC), '' where it says none,
+    and None where the file's own time is the best that there is. `depth` is how many leading parts of an entry's path
+    are not the learner's; `above` how many of them are not even the learner's folder. `earlier` are the attempts
+    before this one, oldest first.
     """
 
     learner: str
     number: str
     above: int
     depth: int
+    email: str = ""
+    handed_in: str | None = None
+    slug: str = ""
     entries: list[Entry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    earlier: list[Submission] = field(default_factory=list)
 
     def within(self, entry: Entry) -> tuple[str, ...]:
         """The entry's path as the learner made it; empty for the learner's folder itself."""
@@ -65,25 +69,48 @@ class Submission:
         return one_line("/".join(self.within(entry)) or entry.name, MOST_NAME_CHARACTERS)
 
 
-def by_learner(entries: Sequence[Entry], lab: str) -> list[Submission]:
-    """Each learner's, by name. No two have the same: namesakes carry the LMS's number or a count, and a warning.
+def by_learner(entries: Sequence[Entry], lab: str, contents: Callable[[Entry], bytes]) -> list[Submission]:
+    """Each learner's latest attempt, by name. No two have the same: namesakes carry the LMS's number or a count.
 
     A class wrapped in one folder more, or in nbgrader's `submitted/`, is unwrapped. Loose files that look like
-    nobody's submission (a README, a conftest.py) are left out.
+    nobody's submission (a README, a conftest.py) are left out. `contents` gives a file's bytes or raises Refused: only
+    the list of submitters that Gradescope adds is opened.
     """
     entries, depth = _unwrapped(entries, lab)
     folders = _folders(entries, depth)
-    canvas = _canvas_names({entry.parts[depth] for entry in entries} - folders)
-    found: dict[tuple, Submission] = {}
+    submitters = _submitters(entries, depth, contents)
+    owners = lms.owners({entry.parts[depth] for entry in entries}, folders, submitters or {})
+    found: dict[tuple, dict[str, Submission]] = {}
     for entry in entries:
         top = entry.parts[depth]
-        name, number = _moodle_name(top) or canvas.get(top) or (_ENDING.sub("", top), "")
-        if number or top in folders or _looks_handed_in(entry):
-            # The LMS's number is one learner, whatever comes after it; without one, a folder or a file is.
-            key = (name, number) if number else (top, top in folders)
-            own = Submission(_readable(name), number, depth, depth + (top in folders))
-            found.setdefault(key, own).entries.append(entry)
-    return _told_apart(found.values())
+        for own in owners.get(top) or _by_its_name(entry, top, top in folders, lab):
+            # One name is one learner, whichever way its accents are spelt; the LMS's number, where there is one, too.
+            key = (own.name, own.number) if top in owners else (_composed(own.name), top in folders)
+            attempts = found.setdefault(key, {})
+            new = _submission(own, depth, top in folders, dated=top in owners)
+            attempts.setdefault(own.handed_in, new).entries.append(entry)
+    everybody = _told_apart(map(_latest, found.values()))
+    _warn(everybody, lab, submitters is None)
+    return everybody
+
+
+def slug(name: str, number: str = "") -> str:
+    """A file's name for a learner: the same whoever else is in the class, and no two learners' the same.
+
+    A name in lower-case ASCII is its own. Any other keeps what is readable of it, and a hash of the whole (40 bits)
+    tells it from others that look so.
+
+    >>> slug("ada.lovelace"), slug("Ada Lovelace"), slug("李雷", "17")
+    ('ada.lovelace', 'Ada-Lovelace-q3brfo56', 'learner-qoy76dq4')
+    """
+    name = _composed(name)
+    is_plain = _PLAIN.fullmatch(name) and not _HASHED.search(name) and not _RESERVED.fullmatch(name)
+    if is_plain and not number and len(name) <= MOST_SLUG_CHARACTERS:
+        return name
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    readable = re.sub(r"[^A-Za-z0-9.@+_]+", "-", letters)[: MOST_SLUG_CHARACTERS - 9].strip("-._+@") or "learner"
+    whole = hashlib.sha256(f"{name}\0{number}".encode("utf-8", "surrogatepass")).digest()
+    return f"{readable}-{base64.b32encode(whole[:5]).decode().lower()}"
 
 
 def is_notebook(entry: Entry) -> bool:
@@ -128,7 +155,7 @@ def _is_somebodys(folder: str, entries: Sequence[Entry], depth: int, lab: str) -
     """True when a lone folder is a learner's, not one around the class."""
     notebooks = [entry for entry in entries if is_notebook(entry)]
     copies = (entry for entry in notebooks if len(entry.parts) == depth + 1 and copy_of(entry.name)[0] == lab)
-    return bool(_moodle_name(folder)) or len(notebooks) < 2 or lab in _folders(entries, depth) or any(copies)
+    return lms.is_one_learners(folder) or len(notebooks) < 2 or lab in _folders(entries, depth) or any(copies)
 
 
 def _folders(entries: Iterable[Entry], depth: int) -> set[str]:
@@ -144,36 +171,58 @@ def _looks_handed_in(entry: Entry) -> bool:
     return bool(_ENDING.search(entry.name)) or entry.problem in (LINK, SPECIAL)
 
 
-def _moodle_name(top: str) -> tuple[str, str] | None:
-    match = _MOODLE.fullmatch(top)
-    if match is None:
-        return None
-    name, number = match["name"], match["number"]
-    return (f"{name} {number}" if name == "Participant" else name), number  # as its grading worksheet says
+def _submitters(entries: Sequence[Entry], depth: int, contents: Callable[[Entry], bytes]) -> lms.Submitters | None:
+    """By folder, the submitters that Gradescope's file names; {} without such a file, None for an unusable one."""
+    for entry in entries:
+        if entry.parts[depth:] == (lms.GRADESCOPE,) and not entry.is_folder:
+            try:
+                return None if entry.problem else lms.gradescope(contents(entry)) or None
+            except Refused:
+                return None
+    return {}
 
 
-def _canvas_names(files: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Name and number for the files that Canvas named; none unless all of them agree with how it numbers.
+def _warn(everybody: Sequence[Submission], lab: str, is_nobody_named: bool) -> None:
+    """Add what may be wrong about whose is which."""
+    for own in everybody:
+        if is_nobody_named:
+            own.warnings.append(f"{lms.GRADESCOPE} cannot be read: it names the learners")
+        if len(everybody) > 1 and not own.number and copy_of(own.learner)[0].lower() == lab.lower():
+            own.warnings.append("nothing in the file's name says whose it is")
 
-    Uploads have numbers of their own, and a user's number has one name: smith_2024_10_lab and jones_2024_10_lab
-    are dates.
-    """
-    matches = {file: match for file in files if (match := _CANVAS.fullmatch(file))}
-    users = {
-        file: (match["name"] or match["anonymous"], match["number"] or match["anonymous"])
-        for file, match in matches.items()
-    }
-    uploads = {match["upload"] for match in matches.values()}
-    numbers = {number for _, number in users.values()}
-    return users if len(uploads) == len(matches) and len(numbers) == len(set(users.values())) else {}
+
+def _by_its_name(entry: Entry, top: str, is_folder: bool, lab: str) -> Iterator[lms.Owner]:
+    """The owner of what no LMS has named: who the folder or the file is called after, if it looks handed in."""
+    if is_folder or _looks_handed_in(entry):
+        yield (not is_folder and lms.classroom(top, lab)) or lms.Owner(_ENDING.sub("", top))
+
+
+def _submission(own: lms.Owner, depth: int, in_folder: bool, dated: bool) -> Submission:
+    """What one owner handed in, without its entries; `dated`: the file's own time says nothing."""
+    new = Submission(_readable(own.name), own.number, depth, depth + in_folder, own.email)
+    new.slug, new.handed_in = slug(own.name, own.number), own.handed_in if dated else None
+    if own.group > 1:
+        new.warnings.append(f"a group of {own.group} handed this in together")
+    return new
+
+
+def _latest(attempts: dict[str, Submission]) -> Submission:
+    """The last of one learner's attempts, with the others in it."""
+    *earlier, last = (attempts[time] for time in sorted(attempts))
+    last.earlier = earlier
+    return last
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def _readable(name: str) -> str:
-    return one_line(unicodedata.normalize("NFC", name), MOST_NAME_CHARACTERS) or "(no name)"
+    return one_line(_composed(name), MOST_NAME_CHARACTERS) or "(no name)"
 
 
 def _told_apart(found: Iterable[Submission]) -> list[Submission]:
-    """Sorted by name, each name once."""
+    """Sorted by name, each name and each slug once."""
     everybody = sorted(found, key=_by_name)
     times = Counter(own.learner for own in everybody)
     taken = {name for name in times if times[name] == 1}
@@ -184,9 +233,15 @@ def _told_apart(found: Iterable[Submission]) -> list[Submission]:
             first = f"{name} ({own.number})" if own.number else name
             own.learner = next(one for one in chain([first], counted) if one not in taken)
             taken.add(own.learner)
+            own.slug = own.slug if own.number else slug(own.learner)
             own.warnings.append(f"{times[name]} submissions came under the name {name!r}; this is {own.learner!r}")
         elif (original := copy_of(name)[0]) != name and original in times:
             own.warnings.append(f"it may be a second copy of the submission of {original!r}")
+    slugs: set[str] = set()
+    for own in everybody:
+        while own.slug.lower() in slugs:  # a name that was made to have another's hash
+            own.slug += "x"
+        slugs.add(own.slug.lower())
     return sorted(everybody, key=_by_name)
 
 

@@ -1,7 +1,8 @@
 """Take the submissions in: a private copy of each learner's notebook, or the reason why there is none.
 
 Accepted: a folder of notebooks, a folder per learner, nbgrader's `submitted/` or the course around it, one notebook,
-and a zip of any of them, as Moodle and Canvas make it too. Only the notebook is taken, never what lies beside it.
+and a zip of any of them, as an LMS makes it too (see `lms`). Only the notebook is taken, never what lies beside it.
+Where a learner handed in a zip and no notebook, the notebook in it is taken; a zip in that zip is not opened.
 """
 
 from __future__ import annotations
@@ -9,21 +10,24 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError
 from ..text import one_line
-from .files import MOST_ENTRIES, MOST_FILES, Archive, Entry, Folder, OneFile, Refused
+from .files import MOST_ENTRIES, MOST_FILES, Archive, Entry, Folder, OneFile, Refused, class_archive, learners_archive
 from .owners import NOTEBOOK, Submission, by_learner, copy_of, is_archive, is_notebook
 
 MOST_NOTEBOOKS = 20  # of one learner that are looked into
+MOST_ARCHIVES = 3  # of one learner that are opened
+MOST_ATTEMPTS = 100  # of one learner
 MOST_NAMED = 3  # in a sentence
 
 _SOURCE = re.compile(rb'"source"\s*:\s*"solutions/([^"/\\]{1,200})\.ipynb"')
 THIS_LAB, NAMED_SO, SAYS_NOTHING, ANOTHER_LAB = range(4)
 UNLIKE = 2
 Listing = Archive | Folder | OneFile
+Contents = Callable[[Entry], bytes]
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,9 @@ class LearnerNotebook:
     `path` is our copy of the notebook, or None; then `reason` says why, in a sentence for a person. `digest` is
     the SHA-256 of its bytes, '' if none. `number` is the LMS's own for the learner and `email` their address, each ''
     where nothing says. `handed_in` is the chosen file's time (UTC, ISO 8601; '' unknown). `folder` is what the LMS
-    called the learner's folder, or file, as it came: what feedback is sent back under.
+    called the learner's folder, or file, as it came: what feedback is sent back under. `slug` is safe as a file's
+    name and depends on nobody else. `attempts` are all of them, oldest first, where the LMS gave several: this one is
+    the latest that holds a notebook. `notes` are for the instructor, who should look.
     """
 
     learner: str
@@ -45,6 +51,9 @@ class LearnerNotebook:
     email: str = ""
     handed_in: str = ""
     folder: str = ""
+    slug: str = ""
+    attempts: tuple[LearnerNotebook, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def find(submissions: Path, lab: str, into: Path) -> list[LearnerNotebook]:
@@ -63,21 +72,35 @@ def find(submissions: Path, lab: str, into: Path) -> list[LearnerNotebook]:
     try:
         if len(listing.entries) > MOST_ENTRIES:
             raise _unusable(submissions, f"holds more than {MOST_ENTRIES:,} files")
-        everybody = by_learner(listing.entries, lab)
+        everybody = by_learner(listing.entries, lab, listing.contents)
         if not everybody:
             raise _unusable(submissions, "holds no submissions")
         into.mkdir(parents=True, exist_ok=True)
-        return [
-            _taken(own, choose(own, lab, listing.contents), listing, into / f"{position:04d}{NOTEBOOK}")
-            for position, own in enumerate(everybody, start=1)
-        ]
+        return [_learner(own, lab, listing, into, f"{position:04d}") for position, own in enumerate(everybody, start=1)]
     finally:
         listing.close()
 
 
-def _taken(own: Submission, choice: Choice, listing: Listing, path: Path) -> LearnerNotebook:
+def _learner(own: Submission, lab: str, listing: Listing, into: Path, name: str) -> LearnerNotebook:
+    """The latest attempt that holds a notebook, else the latest, with all of them in it."""
+    if not own.earlier:
+        return _taken(own, own, choose(own, lab, listing.contents), listing, into / f"{name}{NOTEBOOK}")
+    tries = [*own.earlier, own][-MOST_ATTEMPTS:]
+    attempts = tuple(
+        _taken(own, one, choose(one, lab, listing.contents), listing, into / f"{name}-{number}{NOTEBOOK}")
+        for number, one in enumerate(tries, start=1)
+    )
+    latest = next((one for one in reversed(attempts) if one.path), attempts[-1])
+    which = "the last" if latest is attempts[-1] else f"number {attempts.index(latest) + 1}, the last with a notebook,"
+    warning = f"it was handed in {len(own.earlier) + 1} times; {which} is graded"
+    return replace(latest, warnings=(*latest.warnings, warning), attempts=attempts)
+
+
+def _taken(own: Submission, attempt: Submission, choice: Choice, listing: Listing, path: Path) -> LearnerNotebook:
+    """One attempt of the learner whom `own` names."""
     if choice.entry is not None:
         path.write_bytes(choice.contents)
+    time = attempt.handed_in
     return LearnerNotebook(
         learner=own.learner,
         path=path if choice.entry else None,
@@ -85,8 +108,10 @@ def _taken(own: Submission, choice: Choice, listing: Listing, path: Path) -> Lea
         warnings=(*own.warnings, *choice.warnings),
         digest=choice.digest,
         number=own.number,
-        handed_in=listing.modified(choice.entry) if choice.entry else "",
-        folder=own.top(choice.entry),
+        email=own.email,
+        handed_in=time if time is not None else listing.modified(choice.entry) if choice.entry else "",
+        folder=attempt.top(choice.entry),
+        slug=own.slug,
     )
 
 
@@ -96,7 +121,7 @@ def _opened(submissions: Path) -> Listing:
         if submissions.is_dir():
             return Folder(submissions)
         if submissions.is_file() and submissions.suffix.lower() == ".zip":
-            return Archive(submissions)
+            return class_archive(submissions)
     except OSError as error:
         raise _unusable(submissions, f"cannot be read ({error.strerror})") from None
     if not submissions.exists():
@@ -113,7 +138,10 @@ def _unusable(submissions: Path, why: str) -> WorkbookError:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen notebook, its bytes and digest; or the reason why there is nothing to grade. Warnings either way."""
+    """The chosen notebook, its bytes and digest; or the reason why there is nothing to grade. Warnings either way.
+
+    `entry` is the file that was handed in: the notebook, or the zip that it is in.
+    """
 
     entry: Entry | None = None
     contents: bytes = b""
@@ -141,7 +169,7 @@ class _Candidate:
         return self.kind == ANOTHER_LAB and self.order[1] == UNLIKE
 
 
-def choose(own: Submission, lab: str, contents: Callable[[Entry], bytes]) -> Choice:
+def choose(own: Submission, lab: str, contents: Contents) -> Choice:
     """The learner's notebook for `lab`, a file's stem such as '02_where_training_memory_goes'.
 
     `contents` gives an entry's bytes or raises Refused. A folder called like the lab (nbgrader's layout) is the only
@@ -149,6 +177,9 @@ def choose(own: Submission, lab: str, contents: Callable[[Entry], bytes]) -> Cho
     with a warning that names them; one that says it is another lab is not taken.
     """
     entries = _for_lab(own, lab)
+    packed_in: dict[Entry, Entry] = {}
+    if not any(is_notebook(entry) for entry in entries):
+        entries, contents, packed_in = _unpacked(own, entries, contents)
     notebooks = sorted(filter(is_notebook, entries), key=lambda entry: (_unlikeness(entry, lab), entry.parts))
     candidates, best_contents, refused = _looked_into(own, notebooks[:MOST_NOTEBOOKS], lab, contents)
     if not candidates:
@@ -161,7 +192,8 @@ def choose(own: Submission, lab: str, contents: Callable[[Entry], bytes]) -> Cho
         doubts.append(f"only {MOST_NOTEBOOKS} of {len(notebooks)} notebooks were looked into")
     if len(own.entries) > MOST_FILES:
         doubts.append(f"only {MOST_FILES:,} of the files were looked at")
-    return Choice(best.entry, best_contents, best.digest, warnings=tuple(doubts))
+    handed_in = packed_in.get(best.entry, best.entry)
+    return Choice(handed_in, best_contents, best.digest, warnings=tuple(doubts))
 
 
 def _for_lab(own: Submission, lab: str) -> list[Entry]:
@@ -169,8 +201,38 @@ def _for_lab(own: Submission, lab: str) -> list[Entry]:
     return [entry for entry in entries if own.within(entry)[:1] == (lab,)] if lab in own.folders() else entries
 
 
+def _unpacked(
+    own: Submission, entries: Sequence[Entry], contents: Contents
+) -> tuple[list[Entry], Contents, dict[Entry, Entry]]:
+    """`entries` with what is in the learner's zips, what gives their contents, and the zip that each of them is in.
+
+    A zip that cannot be opened stays, with what is wrong with it.
+    """
+    shown = list(entries)
+    archives: dict[Entry, tuple[Archive, Entry, Entry]] = {}
+    for packed in [one for one in entries if one.name.lower().endswith(".zip") and is_archive(one)][:MOST_ARCHIVES]:
+        try:
+            if packed.problem:
+                raise Refused(packed.problem)
+            archive = learners_archive(contents(packed))
+        except Refused as problem:
+            shown[shown.index(packed)] = replace(packed, problem=str(problem))
+            continue
+        inside = {replace(one, parts=(*packed.parts, *one.parts)): one for one in archive.entries}
+        archives |= {shown_as: (archive, one, packed) for shown_as, one in inside.items()}
+        shown[shown.index(packed) : shown.index(packed) + 1] = inside or [packed]
+
+    def unpacked(entry: Entry) -> bytes:
+        if entry not in archives:
+            return contents(entry)
+        archive, one, _ = archives[entry]
+        return archive.contents(one)
+
+    return shown, unpacked, {entry: packed for entry, (_, _, packed) in archives.items()}
+
+
 def _looked_into(
-    own: Submission, notebooks: Sequence[Entry], lab: str, contents: Callable[[Entry], bytes]
+    own: Submission, notebooks: Sequence[Entry], lab: str, contents: Contents
 ) -> tuple[list[_Candidate], bytes, list[str]]:
     """The notebooks that can be read, the contents of the best of them alone (each may have 20 MB), the refusals."""
     candidates: list[_Candidate] = []
@@ -234,7 +296,7 @@ def _nothing(own: Submission, entries: Sequence[Entry]) -> str:
     for entry in entries:
         name = own.shown(entry)
         if is_archive(entry):
-            return f"{name} is an archive: unpack it and hand in the {NOTEBOOK}"
+            return f"{name} is an archive: unpack it and hand in the {NOTEBOOK}"  # no zip, or in one
         if NOTEBOOK in entry.name.lower():
             return f"{name} is a folder, not a notebook" if entry.is_folder else f"{name} must be named {NOTEBOOK}"
     names = [own.shown(entry) for entry in entries if not entry.is_folder]

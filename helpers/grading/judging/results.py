@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from itertools import chain, count
 
 from nbformat import NotebookNode
 
@@ -98,23 +96,6 @@ def from_json(stored: dict) -> Result:
 def _tupled(values: dict, *names: str) -> dict:
     """`values`, of which JSON made these lists."""
     return values | {name: tuple(values[name]) for name in names}
-
-
-def slugs(learners: list[str]) -> dict[str, str]:
-    """A file name for each learner, safe everywhere and unique, close to the original.
-
-    >>> slugs(["ada", "../Ada", "=SUM(A1)"])
-    {'ada': 'ada', '../Ada': 'Ada-2', '=SUM(A1)': 'SUM-A1'}
-    """
-    taken: set[str] = set()
-    found = {}
-    for learner in learners:
-        base = re.sub(r"[^A-Za-z0-9_.@+-]+", "-", learner).strip("-._+@")[:60] or "learner"
-        tried = chain([base], (f"{base}-{number}" for number in count(2)))
-        # On some systems Ada.html and ada.html are one file.
-        found[learner] = next(slug for slug in tried if slug.lower() not in taken)
-        taken.add(found[learner].lower())
-    return found
 
 
 def questions_of(reference: NotebookNode, assembly: Assembly, cells: CellResults) -> tuple[Question, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from helpers.grading.judging.results import ATTENTION, UNREADABLE, Question, Result, slugs
+from helpers.grading.intake.owners import slug
+from helpers.grading.judging.results import ATTENTION, UNREADABLE, Question, Result
 
 SCRIPT = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'><svg onload='window.ran = 1'>"
 BREAKOUT = "\"'></style></title></pre><script>window.ran = 1</script>{{ 7 * 7 }}{% raise %}&lt;b&gt;"
@@ -39,7 +40,7 @@ def questions(*changed: Question) -> tuple[Question, ...]:
 
 def result(learner: str, *changed: Question, status: str = "graded", **more: object) -> Result:
     """A learner's result, everything passed but for the questions given."""
-    return Result(learner, slugs([learner])[learner], status, questions(*changed), **more)
+    return Result(learner, slug(learner), status, questions(*changed), **more)
 
 
 def unreadable(learner: str, reason: str = "this is no notebook: invalid JSON in line 1") -> Result:
@@ -64,9 +65,8 @@ def small_class() -> list[Result]:
 def hostile_class() -> list[Result]:
     """A learner for each hostile name, with hostile texts wherever a learner's text can come to."""
     text = "\n".join(HOSTILE)
-    by_name = slugs(list(NAMES))
     return [
-        Result(name, by_name[name], status, tuple(_hostile_question(key, text) for key in TITLES), (text,), (text,))
+        Result(name, slug(name), status, tuple(_hostile_question(key, text) for key in TITLES), (text,), (text,))
         for name, status in zip(NAMES, [ATTENTION, UNREADABLE] * len(NAMES), strict=False)
     ]
 
