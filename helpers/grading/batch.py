@@ -3,7 +3,8 @@
 OUT/results/<slug>.json     one learner, written whole or not at all: what a second run does not do again
 OUT/executed/<slug>.ipynb   the notebook as it ran
 OUT/feedback/<slug>.html    for the learner
-OUT/gradebook.csv, gradebook_long.csv, manual.csv, summary.html, manifest.json
+OUT/gradebook.csv, gradebook_long.csv, manual.csv, summary.html, manifest.json, ...: see `publish`
+OUT/reference.json          the worked lab, run: see `stored_reference`
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from pathlib import Path
 
 from ..catalog.errors import WorkbookError, unknown_name
 from ..course import notebook as nb
-from . import executors
+from . import executors, stored_reference
+from . import publish as publishing
 from .check import one_lab
 from .intake import submissions as intake
 from .judging.marking import Marked, blank, fingerprint
 from .judging.reference import SPARE_S, WALL_S, Reference, ReferenceFailedError, find_checks, modules, prepare, versions
 from .judging.results import GRADED, Result, from_json
-from .reports import feedback, gradebook, manual, summary
+from .reports import gradebook, manual
 from .sandbox import levels
+from .sandbox.isolation import Limits
 from .sandbox.worker import Worker
 from .text import one_line
 
@@ -37,7 +40,10 @@ ALL_GRADED, REFERENCE_FAILED, ATTENTION, INTERRUPTED = 0, 2, 3, 130
 
 @dataclass(frozen=True)
 class Options:
-    """How to grade; see `workbook grade --help`. `spare_s` and `wall_s` are the time limits (`reference.prepare`)."""
+    """How to grade; see `workbook grade --help`. `spare_s` and `wall_s` are the time limits (`reference.prepare`).
+
+    `due` is a policy's file, `format` an LMS (canvas, moodle), `gradebook` its export, `assignment` the column there.
+    """
 
     seed: str | None = None
     jobs: int = 2
@@ -47,6 +53,10 @@ class Options:
     trust_learners: bool = False
     checks: Path | None = None
     cluster: str | None = None
+    due: Path | None = None
+    format: str | None = None
+    gradebook: Path | None = None
+    assignment: str | None = None
     spare_s: float = SPARE_S
     wall_s: float = WALL_S
 
@@ -59,6 +69,7 @@ def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options |
     options = options or Options()
     path = one_lab(lab, root)
     checks = find_checks(options.checks, path.stem) if options.checks else None
+    wanted = publishing.wanted(path.stem, options.due, options.format, options.gradebook, options.assignment)
     with _folder(out) as before, contextlib.ExitStack() as cleanup:
         taken_in = out / ".submissions"
         cleanup.callback(shutil.rmtree, taken_in, ignore_errors=True)
@@ -68,14 +79,30 @@ def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options |
         manual.filled_rows(out / "manual.csv")  # a slip in it is reported now
         seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
         try:
-            with Worker(level, modules(nb.read(path))) as worker:
-                reference = prepare(worker, path, seed, checks, options.spare_s, options.wall_s)
+            reference = _reference(path, seed, checks, level, out, options)
         except ReferenceFailedError as error:
             print(f"workbook: {error}\nNobody was graded.", file=sys.stderr)
             return REFERENCE_FAILED
         manifest = _manifest(reference, level, before, options)
         _store(out / "manifest.json", manifest)
-        return _grade(everybody, reference, level, out, options, manifest)
+        return _grade(everybody, reference, level, out, options, manifest, wanted)
+
+
+def _reference(
+    path: Path, seed: str, checks: Path | None, level: levels.Level, out: Path, options: Options
+) -> Reference:
+    """The worked lab with this seed: what `out` holds of an earlier run, as long as nothing has changed."""
+    stored, limits = out / "reference.json", (options.spare_s, options.wall_s)
+
+    def run() -> Reference:
+        print("the worked lab is run with the inputs of this class; the learners come after it", file=sys.stderr)
+        with Worker(level, modules(nb.read(path))) as worker:
+            return prepare(worker, path, seed, checks, *limits)
+
+    if options.force:
+        stored.unlink(missing_ok=True)
+    fingerprint = stored_reference.fingerprint(path, checks, seed, *limits, Limits(), level)
+    return stored_reference.load_or_prepare(stored, fingerprint, run)
 
 
 def _grade(
@@ -85,46 +112,41 @@ def _grade(
     out: Path,
     options: Options,
     manifest: dict,
+    wanted: publishing.Wanted,
 ) -> int:
     blanks = [blank(reference, one, one.slug) for one in everybody]
     manual.merged(blanks, out / "manual.csv")  # a row that belongs nowhere is reported now, not after an hour
+    wanted.require(blanks)
     known = {} if options.force else {slug: result.fingerprint for slug, result in _stored(out).items()}
     selected = _selected(everybody, options.only)
     work = [(one, one.slug) for one in selected if known.get(one.slug) != fingerprint(reference, one)]
     interrupted = False
     try:
-        for marked in _progress(_marked(work, reference, level, options), len(work)):
-            _keep(marked, out)
+        with _Progress(len(work)) as progress:
+            for marked in progress.until_done(_marked(work, reference, level, options, progress)):
+                _keep(marked, out)
     except KeyboardInterrupt:
         interrupted = True
     stored = _stored(out)
     results = [stored[one.slug] for one in blanks if one.slug in stored]
-    results = _publish(results, [one for one in blanks if one.slug not in stored], reference, out, manifest)
+    waiting = [one for one in blanks if one.slug not in stored]
+    manifest |= {"finished": _now(), "learners": len(results)}
+    _store(out / "manifest.json", manifest)
+    handed_in = {one.slug: one for one in everybody}
+    results, said = publishing.publish(results, waiting, handed_in, reference, out, wanted, manifest)
     if interrupted:
         done = f"{len(results)} of {len(everybody)} learners are graded"
         print(f"\ninterrupted: {done}; the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
-    return _print_outcome(results, len(work), out)
+    return _print_outcome(results, len(work), said, out)
 
 
-def _marked(work: executors.Work, reference: Reference, level: levels.Level, options: Options) -> executors.MarkedOnes:
+def _marked(
+    work: executors.Work, reference: Reference, level: levels.Level, options: Options, progress: _Progress
+) -> executors.MarkedOnes:
     if options.cluster and work:
         return executors.cluster(work, reference, level, options.cluster, options.strict)
-    return executors.local(work, reference, level, options.jobs, options.strict)
-
-
-def _publish(
-    results: list[Result], waiting: list[Result], reference: Reference, out: Path, manifest: dict
-) -> list[Result]:
-    """Everything a person reads, from the results that there are; with the points that a person gave."""
-    results = manual.merged(results, out / "manual.csv", waiting)
-    gradebook.write(results, out)
-    manual.write(results, out, waiting)
-    feedback.write(results, out, lab=reference.lab, title=reference.title)
-    manifest = manifest | {"finished": _now(), "learners": len(results)}
-    _store(out / "manifest.json", manifest)
-    summary.write(results, out, manifest)
-    return results
+    return executors.local(work, reference, level, options.jobs, options.strict, progress.started)
 
 
 def _keep(marked: Marked, out: Path) -> None:
@@ -187,14 +209,39 @@ def _manifest(reference: Reference, level: levels.Level, before: dict, options: 
     }
 
 
-def _progress(marked: executors.MarkedOnes, total: int) -> Iterator[Marked]:
-    from tqdm import tqdm
+class _Progress:
+    """A bar with the time that is left, and whose notebook is being graded; nothing where no person looks on."""
 
-    with contextlib.closing(marked):
-        yield from tqdm(marked, total=total, unit="lab", disable=None if total else True)
+    def __init__(self, total: int) -> None:
+        from tqdm import tqdm
+
+        self.bar = tqdm(total=total, unit="lab", disable=None if total else True)
+        self.now: list[str] = []
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def started(self, learner: str) -> None:
+        """A worker begins with this learner's notebook."""
+        self.now.append(one_line(learner, 24))
+        self.bar.set_postfix_str(", ".join(self.now))
+
+    def until_done(self, marked: executors.MarkedOnes) -> Iterator[Marked]:
+        """Each as it comes, counted."""
+        with contextlib.closing(marked):
+            for one in marked:
+                name = one_line(one.result.learner, 24)
+                if name in self.now:
+                    self.now.remove(name)
+                self.bar.set_postfix_str(", ".join(self.now), refresh=False)
+                self.bar.update()
+                yield one
 
 
-def _print_outcome(results: list[Result], graded_now: int, out: Path) -> int:
+def _print_outcome(results: list[Result], graded_now: int, said: list[str], out: Path) -> int:
     others = [result for result in results if result.status != GRADED]
     before = len(results) - graded_now
     print(f"{len(results)} learners" + (f", {before} of them graded before" if before > 0 else ""))
@@ -202,6 +249,8 @@ def _print_outcome(results: list[Result], graded_now: int, out: Path) -> int:
         print(f"  {result.status}: {one_line(result.learner, 60)}: {one_line('; '.join(result.reasons), 200)}")
     if len(others) > 20:
         print(f"  and {len(others) - 20} more: see manual.csv")
+    for line in said:
+        print(one_line(line, 300) if not line.startswith("  ") else f"  {one_line(line, 300)}")
     print(f"{out / 'gradebook.csv'}\n{out / 'summary.html'}")
     return ATTENTION if others else ALL_GRADED
 

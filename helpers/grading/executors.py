@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,8 +27,18 @@ Work = list[tuple[LearnerNotebook, str]]  # a submission and its slug
 MarkedOnes = Generator[Marked, None, None]
 
 
-def local(work: Work, reference: Reference, level: levels.Level, jobs: int, strict: bool) -> MarkedOnes:
-    """Mark `work` by `jobs` workers, each with processes of its own. Closing the iterator ends them all."""
+def local(
+    work: Work,
+    reference: Reference,
+    level: levels.Level,
+    jobs: int,
+    strict: bool,
+    started: Callable[[str], None] = lambda learner: None,
+) -> MarkedOnes:
+    """Mark `work` by `jobs` workers, each with processes of its own. Closing the iterator ends them all.
+
+    `started` hears of each learner whose notebook a worker begins with.
+    """
     waiting: queue.SimpleQueue[tuple[LearnerNotebook, str]] = queue.SimpleQueue()
     done: queue.SimpleQueue[Marked | BaseException] = queue.SimpleQueue()
     for item in work:
@@ -39,7 +49,9 @@ def local(work: Work, reference: Reference, level: levels.Level, jobs: int, stri
         try:
             with Worker(level, reference.modules, reference.more) as worker:
                 while not stop.is_set():
-                    done.put(_patiently(worker, reference, *waiting.get_nowait(), strict))
+                    submission, slug = waiting.get_nowait()
+                    started(submission.learner)
+                    done.put(_patiently(worker, reference, submission, slug, strict))
         except queue.Empty:
             pass
         except BaseException as error:  # a fault of ours: the batch must hear of it, not wait

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..judging.results import ATTENTION, UNREADABLE, Question, Result
 from ..text import page, plain, shortened
 from .gradebook import names, store
+from .late import final_score, lateness
 from .manual import JUDGED, Mark, marks
 
 MESSAGE_CHARS, MESSAGE_LINES, WARNINGS = 3000, 60, 20
@@ -80,12 +81,14 @@ def write(results: Sequence[Result], out: Path, *, lab: str, title: str) -> None
 
 
 def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object]:
-    found, unreadable = marks(result), result.status == UNREADABLE
+    found, unreadable, late = marks(result), result.status == UNREADABLE, lateness(result)
     cards = [_card(at, one, found.get(one.key)) for at, one in enumerate(result.questions, start=1)]
     return {
         "title": title,
         "name": name,
         "result": result,
+        "score": final_score(result),
+        "late": late.note if late else "",
         # Of a notebook that nobody could read, a list of its questions says nothing.
         "cards": [card for card in cards if card.mark or not unreadable],
         "passed": sum(card.standing == FULL for card in cards),

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from ..judging.results import Result
 from ..text import number, one_line
+from .late import final_score, lateness
 
 MESSAGE_CHARS = 1000
 NAME_CHARS = 120
+WIDE = ("learner", "number", "email", "score", "max", "status")
 # What begins a formula; the wide ones count where an input method writes them. Where the list separator of Excel is
 # a semicolon, a text's own semicolon begins a cell, quoted or not.
 _START, _SIGN = r"(^|;\s*)", r"(?=[=+\-@\t\r\n＝＋－＠])"
@@ -26,22 +28,26 @@ _START, _SIGN = r"(^|;\s*)", r"(?=[=+\-@\t\r\n＝＋－＠])"
 def write(results: Sequence[Result], out: Path) -> None:
     """Write gradebook.csv (wide) and gradebook_long.csv into the folder `out`, rows in the order given.
 
-    The wide one is what an LMS imports: one header line of plain names, the learner first, then `score`, `max`,
-    `status` and a column of points for each question, named by its key. What a question is worth is in the long
+    The wide one has one header line of plain names: the learner, their number and e-mail, then `score` (what counts),
+    `max`, `status` and a column of points for each question, named by its key. Where there is a due date, `earned`
+    (before the deduction) and `late` (the reason) come before the questions. What a question is worth is in the long
     one. A cell stays empty where a learner's result lacks the question. The same results give the same bytes.
     """
+    due = ["earned", "late"] if any(lateness(one) for one in results) else []
     keys = list(dict.fromkeys(question.key for result in results for question in result.questions))
     shown = names(results)
-    wide = [_row(result, shown[result.slug], keys) for result in results]
-    write_table(out / "gradebook.csv", ["learner", "score", "max", "status", *keys], wide)
+    wide = [_row(result, shown[result.slug], bool(due), keys) for result in results]
+    write_table(out / "gradebook.csv", [*WIDE, *due, *keys], wide)
     header = ["learner", "question", "title", "earned", "points", "outcome", "message"]
     write_table(out / "gradebook_long.csv", header, [row for one in results for row in _rows(one, shown[one.slug])])
 
 
-def _row(result: Result, learner: str, keys: Sequence[str]) -> list[str]:
+def _row(result: Result, learner: str, due: bool, keys: Sequence[str]) -> list[str]:
     earned = {question.key: number(question.earned) for question in result.questions}
-    totals = [number(result.score), number(result.points), result.status]
-    return [learner, *totals, *(earned.get(key, "") for key in keys)]
+    row = [learner, result.number, result.email, number(final_score(result)), number(result.points), result.status]
+    late = lateness(result)
+    row += [number(result.score), late.note if late else ""] if due else []
+    return row + [earned.get(key, "") for key in keys]
 
 
 def _rows(result: Result, learner: str) -> list[list[str]]:
@@ -101,7 +107,11 @@ def store(path: Path, text: str, encoding: str = "utf-8") -> None:
 
     The new file's rights are those of any file that the user makes.
     """
-    data = text.encode(encoding)
+    store_bytes(path, text.encode(encoding))
+
+
+def store_bytes(path: Path, data: bytes) -> None:
+    """`store`, for what is no text."""
     if path.is_file() and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

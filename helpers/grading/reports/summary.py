@@ -14,13 +14,16 @@ from ..judging.results import ATTENTION, OUTCOMES, UNREADABLE, Question, Result
 from ..text import one_line, page
 from .feedback import FULL, SIGNS, STANDINGS, standing
 from .gradebook import names, store
+from .late import final_score, lateness
 from .manual import marks
+from .similar import Alike
 
 ERROR_CHARS = 300
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d[\d_,.]*(?:e[-+]?\d+)?")
 _NUMBERS = re.compile(r"#(?:[\s,]+#)+")
 WIDTH, HEIGHT, LEFT, TOP, BASE = 720, 190, 8, 24, 146  # of the histogram (px); its bars stand on BASE
 MOST_BARS = 21
+MOST_ALIKE = 30
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,14 @@ class QuestionSummary:
         return 100 * self.standings[FULL] / self.learners if self.learners else 0.0
 
 
-def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object]) -> None:
+def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object], alike: Alike | None = None) -> None:
     """Write summary.html into the folder `out`; it links to the pages in feedback/.
 
     `manifest` tells `title` and `lab`, and of the run `seed`, `sandbox`, `versions`, `reference`, `started` and
     `finished`: what it lacks is left out. Means, the histogram and pass rates are of those who could be read.
     """
     readable = [result for result in results if result.status != UNREADABLE]
-    scores = [result.score for result in readable]
+    scores = [final_score(result) for result in readable]
     points = max((result.points for result in results), default=0)
     values = {
         "title": str(manifest.get("title") or manifest.get("lab", "")),
@@ -61,6 +64,10 @@ def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object]) 
         "readable": readable,
         "attention": [result for result in results if result.status == ATTENTION],
         "unreadable": [result for result in results if result.status == UNREADABLE],
+        "final": {result.slug: final_score(result) for result in results},
+        "late": [(result, found) for result in results if (found := lateness(result)) and found.note],
+        "alike": alike or Alike(),
+        "most_alike": MOST_ALIKE,
         "by_hand": [(result, key, mark) for result in results for key, mark in marks(result).items()],
         "points": points,
         "mean": mean(scores) if scores else None,
