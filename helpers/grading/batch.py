@@ -119,7 +119,7 @@ def _grade(
     wanted.require(blanks)
     known = {} if options.force else {slug: result.fingerprint for slug, result in _stored(out).items()}
     selected = _selected(everybody, options.only)
-    work = [(one, one.slug) for one in selected if known.get(one.slug) != fingerprint(reference, one)]
+    work = [(one, one.slug) for one in wanted.graded(selected) if known.get(one.slug) != fingerprint(reference, one)]
     interrupted = False
     try:
         with _Progress(len(work)) as progress:
@@ -127,13 +127,11 @@ def _grade(
                 _keep(marked, out)
     except KeyboardInterrupt:
         interrupted = True
-    stored = _stored(out)
-    results = [stored[one.slug] for one in blanks if one.slug in stored]
-    waiting = [one for one in blanks if one.slug not in stored]
-    manifest |= {"finished": _now(), "learners": len(results)}
-    _store(out / "manifest.json", manifest)
-    handed_in = {one.slug: one for one in everybody}
-    results, said = publishing.publish(results, waiting, handed_in, reference, out, wanted, manifest)
+    stored, handed_in = _stored(out), {one.slug: one for one in wanted.graded(everybody)}
+    results = [stored[slug] for slug in handed_in if slug in stored]
+    manifest["finished"] = _now()
+    results, said = publishing.publish(results, blanks, handed_in, reference, out, wanted, manifest)
+    _store(out / "manifest.json", manifest | {"learners": len(results)})
     if interrupted:
         done = f"{len(results)} of {len(everybody)} learners are graded"
         print(f"\ninterrupted: {done}; the same command goes on from there", file=sys.stderr)

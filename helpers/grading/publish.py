@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError
+from . import attempts
 from .intake.submissions import LearnerNotebook
 from .judging.reference import Reference
 from .judging.results import Result
-from .lms import feedback_zip, gradebooks
-from .lms.export import Export
-from .reports import changes, feedback, gradebook, handed_in, late, manual, similar, summary
+from .reports import changes, feedback, gradebook, late, manual, similar, summary
+from .reports import handed_in as handing_in
+from .upload import feedback_zip, gradebooks
+from .upload.export import Export
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class Wanted:
     export: Export | None = None
     kind: str | None = None
     assignment: str | None = None
+
+    def graded(self, everybody: Sequence[LearnerNotebook]) -> Sequence[LearnerNotebook]:
+        """What is graded for these learners: the last attempt of each, or with the policy's `best` every one."""
+        return attempts.every_attempt(everybody) if self.policy and self.policy.attempts == late.BEST else everybody
 
     def require(self, blanks: Sequence[Result]) -> None:
         """WorkbookError for what does not fit this class, before anybody is graded: the LMS's points, a name of two."""
@@ -54,53 +60,54 @@ def wanted(
 
 def publish(
     results: Sequence[Result],
-    waiting: Sequence[Result],
-    everybody: Mapping[str, LearnerNotebook],
+    blanks: Sequence[Result],
+    handed_in: Mapping[str, LearnerNotebook],
     reference: Reference,
     out: Path,
     wanted: Wanted,
     facts: Mapping[str, object],
 ) -> tuple[list[Result], list[str]]:
-    """Write it all into `out`: the results with what a person and the due date changed, and the lines to print.
+    """Write it all into `out`: each learner's result that counts, and the lines to print.
 
-    `waiting` are the learners who are not graded yet; `everybody` has, by slug, what each handed in; `facts` are the
-    manifest's, for the summary.
+    `results` are of the notebooks in `handed_in` (by slug; several of a learner where every attempt was graded);
+    `blanks` are the whole class, in order; `facts` are the manifest's, for the summary.
     """
-    results = [_known(one, everybody.get(one.slug)) for one in results]
-    results = manual.merged(results, out / "manual.csv", waiting)
-    said = []
-    if wanted.policy:
-        results, strangers = _judged(results, waiting, everybody, wanted.policy, wanted.export)
-        said += [f"the due policy names {name!r}, and nobody here is called so" for name in strangers]
+    results = [_known(one, handed_in[one.slug]) for one in results]
+    times = _times(results, blanks, handed_in, wanted)
+    which = attempts.best(_judged(results, times, wanted))
+    times = {slug: times[attempt] for slug, attempt in which.items() if attempt in times}
+    results, everybody = attempts.chosen(results, handed_in, which)
+    waiting = [one for one in blanks if one.slug not in everybody]
+    results = _judged(manual.merged(results, out / "manual.csv", waiting), times, wanted)
+    said = late.unplaced(wanted.policy, blanks) if wanted.policy else []
     gradebook.write(results, out)
     manual.write(results, out, waiting)
     feedback.write(results, out, lab=reference.lab, title=reference.title)
-    feedback_zip.write({one.slug: everybody[one.slug].folder for one in results if one.slug in everybody}, out)
+    feedback_zip.write({slug: one.folder for slug, one in everybody.items()}, out)
     if wanted.kind:
         title = wanted.assignment or reference.title
         said += gradebooks.write(results, out, wanted.kind, wanted.export, title)
-    summary.write(results, out, facts, similar.write(results, out, reference.notebook))
+    summary.write(results, out, facts, similar.write(results, out, reference.notebook, which))
     digests = {slug: one.digest for slug, one in everybody.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     said += changes.told(changes.record(results, waiting, digests, reference.digest, out, now))
     return results, said
 
 
-def _known(result: Result, notebook: LearnerNotebook | None) -> Result:
+def _known(result: Result, notebook: LearnerNotebook) -> Result:
     """The result with the number and e-mail that are known today; they are no part of what was graded."""
-    return replace(result, number=notebook.number, email=notebook.email) if notebook else result
+    return replace(result, number=notebook.number, email=notebook.email)
 
 
-def _judged(
-    results: Sequence[Result],
-    waiting: Sequence[Result],
-    everybody: Mapping[str, LearnerNotebook],
-    policy: late.Policy,
-    export: Export | None,
-) -> tuple[list[Result], list[str]]:
-    """Each result with its lateness, and whom the policy names although nobody is called so."""
-    stated = gradebooks.stated_times(export, results, policy.zone) if export else {}
-    times = handed_in.times(
-        {one.slug: everybody[one.slug] for one in results if one.slug in everybody}, stated, policy.due
-    )
-    return late.with_lateness(results, times, policy), late.unplaced(policy, [*results, *waiting])
+def _times(
+    results: Sequence[Result], blanks: Sequence[Result], handed_in: Mapping[str, LearnerNotebook], wanted: Wanted
+) -> dict[str, datetime | str]:
+    """By slug, when each was handed in, as far as it is known; nothing without a due policy."""
+    if not wanted.policy:
+        return {}
+    stated = gradebooks.stated_times(wanted.export, blanks, wanted.policy.zone) if wanted.export else {}
+    return handing_in.times({one.slug: handed_in[one.slug] for one in results}, stated, wanted.policy.due)
+
+
+def _judged(results: Sequence[Result], times: Mapping[str, datetime | str], wanted: Wanted) -> list[Result]:
+    return late.with_lateness(results, times, wanted.policy) if wanted.policy else list(results)

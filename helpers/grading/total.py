@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError
-from .judging.results import ATTENTION, GRADED, UNREADABLE, Question, Result, slugs
-from .lms import csv_cells, gradebooks
-from .lms.export import header
+from .judging.results import ATTENTION, GRADED, UNREADABLE, Question, Result
 from .people import Person, matched
 from .reports.gradebook import names, unguarded, write_table
 from .text import number
+from .upload import csv_cells, gradebooks
+from .upload.export import header
 
 COLUMNS = ("learner", "number", "email", "total", "max", "missing", "not_final")
 NOT_SUBMITTED = "not submitted"
@@ -137,13 +137,12 @@ def _results(labs: Sequence[Lab], counted: Sequence[float]) -> list[Result]:
             having[found[at]][lab.name] = row
             people[found[at]] = _merged(people[found[at]], row.person)
     learners = _told_apart(people)
-    by_slug = slugs(learners)
     rows = []
-    for learner, person, there in zip(learners, people, having, strict=True):
+    for at, (learner, person, there) in enumerate(zip(learners, people, having, strict=True), start=1):
         questions = tuple(_question(lab, most, there.get(lab.name)) for lab, most in zip(labs, counted, strict=True))
         status = GRADED if all(row.is_final for row in there.values()) else ATTENTION
         one = next(filter(None, person.numbers), "")
-        rows.append(Result(learner, by_slug[learner], status, questions, number=one, email=person.email))
+        rows.append(Result(learner, f"row-{at}", status, questions, number=one, email=person.email))
     return sorted(rows, key=lambda one: (one.learner.casefold(), one.slug))
 
 

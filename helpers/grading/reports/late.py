@@ -114,9 +114,10 @@ def with_lateness(results: Sequence[Result], times: Mapping[str, datetime | str]
 
 
 def unplaced(policy: Policy, results: Sequence[Result]) -> list[str]:
-    """Whom the policy names and nobody here is: a slip, or somebody who has not handed in."""
+    """A line for each name in the policy that nobody here has: a slip, or somebody who has not handed in."""
     people = [person(one) for one in results]
-    return [name for name in {**policy.extensions, **policy.handed_in} if not called(name, people)]
+    strangers = [name for name in {**policy.extensions, **policy.handed_in} if not called(name, people)]
+    return [f"the due policy names {name!r}, and nobody here is called so" for name in strangers]
 
 
 def person(result: Result) -> Person:
@@ -144,8 +145,9 @@ def _by_slug(named: Mapping[str, datetime], results: Sequence[Result]) -> dict[s
     people, found = [person(one) for one in results], {}
     for name, value in named.items():
         places = called(name, people)
-        if len(places) > 1:
-            what = f"{name!r} in the due policy can be {' or '.join(results[at].learner for at in places[:3])}"
+        learners = sorted({results[at].learner for at in places})  # of one learner there may be several attempts
+        if len(learners) > 1:
+            what = f"{name!r} in the due policy can be {' or '.join(learners[:3])}"
             raise WorkbookError(what, "one learner", "write their number or e-mail instead")
         found.update({results[at].slug: value for at in places})
     return found

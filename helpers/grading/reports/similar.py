@@ -75,13 +75,13 @@ class Alike:
     titles: Mapping[str, str] = field(default_factory=dict)
 
 
-def write(results: Sequence[Result], out: Path, worked: NotebookNode) -> Alike:
+def write(results: Sequence[Result], out: Path, worked: NotebookNode, executed: Mapping[str, str]) -> Alike:
     """Write similar.csv into the folder `out`, from the notebooks in executed/; what the summary shows of it.
 
-    `worked` is the worked lab. Who has no notebook there is left out.
+    `worked` is the worked lab. `executed` has, by slug, what the notebook is called there; who has none is left out.
     """
     right = _answers(worked)
-    answers = {one.slug: _executed(out / "executed" / f"{one.slug}.ipynb") for one in results}
+    answers = {one.slug: _executed(out / "executed" / f"{executed[one.slug]}.ipynb") for one in results}
     classes = {slug: written for slug, written in answers.items() if written}
     found = groups(classes, right, {key: stub(source) for key, source in right.items()})
     exercises = lab_cells.exercises(worked)

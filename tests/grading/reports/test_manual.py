@@ -95,7 +95,7 @@ def test_filled_rows_replace_points_survive_and_settle(tmp_path):
 def test_the_merged_points_are_the_gradebooks(tmp_path):
     path = save(tmp_path, "ben,pages,2,,1.5,")
     gradebook.write(manual.merged(small_class(), path), tmp_path)
-    assert "ben,4.5,5,graded,2,1.5,1\n" in (tmp_path / "gradebook.csv").read_text(encoding="utf-8")
+    assert "ben,,,4.5,5,graded,2,1.5,1\n" in (tmp_path / "gradebook.csv").read_text(encoding="utf-8")
 
 
 def test_a_row_that_the_instructor_added_is_kept(tmp_path):

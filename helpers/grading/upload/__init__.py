@@ -1,4 +1,4 @@
-"""Back into the LMS: `gradebooks` writes what Canvas and Moodle import, `feedback_zip` what hands the pages out.
+"""What is uploaded to an LMS: `gradebooks` writes what Canvas and Moodle import, `feedback_zip` hands the pages out.
 
 canvas, moodle   the two tables: their columns, whose each row is, what their imports do
 export           what was exported, however it came
