@@ -131,7 +131,7 @@ def _grade(
     results = [stored[slug] for slug in handed_in if slug in stored]
     manifest["finished"] = _now()
     results, said = publishing.publish(results, blanks, handed_in, reference, out, wanted, manifest)
-    _store(out / "manifest.json", manifest | {"learners": len(results)})
+    _store(out / "manifest.json", manifest | {"learners": len(results), "due": bool(wanted.policy)})
     if interrupted:
         done = f"{len(results)} of {len(everybody)} learners are graded"
         print(f"\ninterrupted: {done}; the same command goes on from there", file=sys.stderr)
@@ -201,6 +201,7 @@ def _manifest(reference: Reference, level: levels.Level, before: dict, options: 
         "strict": options.strict,
         "private_checks": options.checks is not None,
         "reference": reference.digest,
+        "due": before.get("due", False),  # whether what was published last had deductions
         "versions": versions(),
         "started": before.get("started") if same else _now(),
         "finished": None,

@@ -79,7 +79,7 @@ def publish(
     results, everybody = attempts.chosen(results, handed_in, which)
     waiting = [one for one in blanks if one.slug not in everybody]
     results = _judged(manual.merged(results, out / "manual.csv", waiting), times, wanted)
-    said = late.unplaced(wanted.policy, blanks) if wanted.policy else []
+    said = _about_time(results, blanks, wanted, facts)
     gradebook.write(results, out)
     manual.write(results, out, waiting)
     feedback.write(results, out, lab=reference.lab, title=reference.title)
@@ -107,6 +107,16 @@ def _times(
         return {}
     stated = gradebooks.stated_times(wanted.export, blanks, wanted.policy.zone) if wanted.export else {}
     return handing_in.times({one.slug: handed_in[one.slug] for one in results}, stated, wanted.policy.due)
+
+
+def _about_time(
+    results: Sequence[Result], blanks: Sequence[Result], wanted: Wanted, facts: Mapping[str, object]
+) -> list[str]:
+    """What the instructor should hear of the due date: names of nobody, times that nobody knows, a policy left out."""
+    if wanted.policy:
+        unknown = [f"{count} learners: {words}" for words, count in late.unknown(results).items()]
+        return [*late.unplaced(wanted.policy, blanks), *unknown]
+    return ["the run before deducted for being late, and this one has no --due"] if facts.get("due") else []
 
 
 def _judged(results: Sequence[Result], times: Mapping[str, datetime | str], wanted: Wanted) -> list[Result]:

@@ -1,8 +1,9 @@
 """The prepared reference, kept in the results folder: the worked lab is run again only where something has changed.
 
-What could change its output is all in the fingerprint: the lab and the private checks, seed and limits, the sandbox,
-this machine, every installed package and every file of `helpers`, which a `git pull` can change without a version. A
-file that is damaged, of another version, or not ours is no error: the reference is made anew.
+What could change its output is all in the fingerprint: the lab, seed and limits, the sandbox, this machine, every
+installed package and every file of `helpers`, which a `git pull` can change without a version. A file that is damaged,
+of another version, or not ours is no error: the reference is made anew. One with private checks is never stored: what
+they ask must not lie in a folder that is shown to others.
 """
 
 from __future__ import annotations
@@ -33,15 +34,21 @@ def load_or_prepare(path: Path, fingerprint: str, prepare: Callable[[], Referenc
         if stored["fingerprint"] == fingerprint and stored["sha256"] == _sha256(stored["reference"]):
             return _from_json(stored["reference"])
     reference = prepare()
+    if reference.private is not None:
+        path.unlink(missing_ok=True)
+        return reference
     values = json.loads(json.dumps({one.name: getattr(reference, one.name) for one in fields(Reference)}))
     stored = {"fingerprint": fingerprint, "sha256": _sha256(values), "reference": values}
     store(path, json.dumps(stored) + "\n")
     return reference
 
 
-def fingerprint(lab: Path, checks: Path | None, *settings: object) -> str:
-    """Equal where `prepare` would give the same reference on this machine. `settings` are seed, limits, sandbox."""
-    told = [lab.stem, lab.read_text("utf-8"), checks.read_text("utf-8") if checks else "", *map(str, settings)]
+def fingerprint(lab: Path, *settings: object) -> str:
+    """Equal where `prepare` would give the same reference on this machine.
+
+    `settings` are the seed, the limits, the sandbox, and the file of the private checks.
+    """
+    told = [lab.stem, lab.read_text("utf-8"), *map(str, settings)]
     packages = sorted(f"{one.name} {one.version}" for one in importlib.metadata.distributions())
     machine = [platform.node(), platform.platform(), platform.processor()]
     return _sha256([told, machine, versions(), packages, _files(PACKAGE)])

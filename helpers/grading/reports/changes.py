@@ -22,7 +22,7 @@ TOTAL = "total"
 COLUMNS = ("when", "learner", "question", "before", "after", "why")
 BY_HAND, TAKEN_BACK = "points were given by hand", "points given by hand were taken back"
 NOTEBOOK, REFERENCE = "another notebook was handed in", "the worked lab, its seed or a version is another"
-AGAIN, GONE, LATE = "graded again", "no longer in the class", "the deduction for being late is another"
+AGAIN, GONE, IN_TIME = "graded again", "no longer in the class", "nothing is deducted for being late any more"
 MOST_PRINTED = 20
 
 
@@ -102,7 +102,7 @@ def _changes(before: Mapping[str, dict], after: Mapping[str, dict], later: set[s
                 reasons.append(_why(key, old, new))
                 yield Change(now, new["learner"], key, *points, reasons[-1])
         if old["late"] != new["late"]:
-            reasons.append(new["late"] or LATE)
+            reasons.append(new["late"] or IN_TIME)
         if old[TOTAL] != new[TOTAL]:
             yield Change(now, new["learner"], TOTAL, old[TOTAL], new[TOTAL], "; ".join(dict.fromkeys(reasons)) or AGAIN)
 

@@ -88,7 +88,7 @@ def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object
         "name": name,
         "result": result,
         "score": final_score(result),
-        "late": late.note if late else "",
+        "late": late.note if late and late.is_known else "",
         # Of a notebook that nobody could read, a list of its questions says nothing.
         "cards": [card for card in cards if card.mark or not unreadable],
         "passed": sum(card.standing == FULL for card in cards),

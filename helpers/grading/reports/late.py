@@ -25,6 +25,7 @@ import math
 import re
 import tomllib
 import zoneinfo
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -74,13 +75,15 @@ class Policy:
 class Lateness:
     """How late a learner was: days begun after the due date (0: in time), per cent and points taken off, in words.
 
-    `note` is a sentence for learner and instructor, '' where there is nothing to say.
+    `note` is a sentence for learner and instructor, '' where there is nothing to say. Where it is not known when the
+    notebook was handed in, the note is for the instructor alone.
     """
 
     days: int = 0
     percent: float = 0.0
     taken: float = 0.0
     note: str = ""
+    is_known: bool = True
 
 
 def lateness(result: Result) -> Lateness | None:
@@ -120,6 +123,12 @@ def unplaced(policy: Policy, results: Sequence[Result]) -> list[str]:
     return [f"the due policy names {name!r}, and nobody here is called so" for name in strangers]
 
 
+def unknown(results: Sequence[Result]) -> dict[str, int]:
+    """By the words why it is not known when they handed in, how many learners."""
+    found = [lateness(one) for one in results]
+    return dict(Counter(one.note for one in found if one and not one.is_known))
+
+
 def person(result: Result) -> Person:
     """Whose result it is, to be found in other lists."""
     return Person(result.learner, (result.number,), result.email)
@@ -127,7 +136,7 @@ def person(result: Result) -> Person:
 
 def _late(score: float, at: datetime | str, due: datetime, policy: Policy) -> Lateness:
     if isinstance(at, str):
-        return Lateness(note=f"{at}: nothing is deducted")
+        return Lateness(note=f"{at}: nothing is deducted", is_known=False)
     extension = f", with an extension to {due.astimezone(policy.zone):%d %B %H:%M}" if due != policy.due else ""
     after = at.astimezone(UTC) - due.astimezone(UTC)  # two times of one zone are subtracted as if clocks never change
     if after <= timedelta():

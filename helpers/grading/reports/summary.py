@@ -14,7 +14,7 @@ from ..judging.results import ATTENTION, OUTCOMES, UNREADABLE, Question, Result
 from ..text import one_line, page
 from .feedback import FULL, SIGNS, STANDINGS, standing
 from .gradebook import names, store
-from .late import final_score, lateness
+from .late import final_score, lateness, unknown
 from .manual import marks
 from .similar import Alike
 
@@ -65,7 +65,10 @@ def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object], 
         "attention": [result for result in results if result.status == ATTENTION],
         "unreadable": [result for result in results if result.status == UNREADABLE],
         "final": {result.slug: final_score(result) for result in results},
-        "late": [(result, found) for result in results if (found := lateness(result)) and found.note],
+        "late": [
+            (result, found) for result in results if (found := lateness(result)) and found.is_known and found.note
+        ],
+        "unknown": unknown(results),
         "alike": alike or Alike(),
         "most_alike": MOST_ALIKE,
         "by_hand": [(result, key, mark) for result in results for key, mark in marks(result).items()],
