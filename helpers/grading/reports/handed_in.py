@@ -20,7 +20,7 @@ COPIED = "the files of this class have the time at which they were copied, not a
 MOODLE = "Moodle's zip does not say when this was handed in; its grading worksheet does (--gradebook)"
 CANVAS_LATE = "Canvas marks this as late and does not say by how much"
 APART = timedelta(minutes=10)  # a class that hands in within it was copied
-_CANVAS = re.compile(r"[^_]+_(?P<late>late_)?(\d+|anon_[^_]+)_\d+_", re.IGNORECASE)
+_CANVAS = re.compile(r"(?:(?P<late>late_)?anon_[^_]+|\w+?_(?P<named_late>late_)?\d+)_\d+_", re.IGNORECASE)
 
 
 def times(
@@ -47,7 +47,7 @@ def _time(one: LearnerNotebook, due: datetime) -> datetime | str:
     if "_assignsubmission_" in one.folder:
         return MOODLE
     if one.number and (canvas := _CANVAS.match(one.folder)):
-        return CANVAS_LATE if canvas["late"] else due
+        return CANVAS_LATE if canvas["late"] or canvas["named_late"] else due
     try:
         return datetime.fromisoformat(one.handed_in)
     except ValueError:

@@ -164,6 +164,7 @@ def _by_slug(named: Mapping[str, datetime], results: Sequence[Result]) -> dict[s
 
 def read(path: Path) -> Policy:
     """The policy at `path`. WorkbookError names the line and what is expected there."""
+    text = ""
     try:
         text = path.read_text(encoding="utf-8-sig")
         found = tomllib.loads(text)
@@ -171,7 +172,8 @@ def read(path: Path) -> Policy:
         do = "give the path of the TOML file with the due date"
         raise WorkbookError(f"{path} cannot be read ({error.strerror})", "a due policy", do) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise WorkbookError(f"{path}: {error}", "TOML, UTF-8", "correct the line: docs/grading.md has one") from None
+        why = str(error).replace("end of document", f"line {len(text.splitlines())}, the end")
+        raise WorkbookError(f"{path}: {why}", "TOML, UTF-8", "correct the line: docs/grading.md has one") from None
     return _Reader(path, text, found).policy()
 
 

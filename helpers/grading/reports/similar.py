@@ -31,9 +31,9 @@ from ..judging.results import Result
 from ..text import number, one_line
 from .gradebook import names, write_table
 
-RUN = 5  # tokens in a run
+RUN = 4  # tokens in a run
 LEAST_RUNS = 40  # of an answer beyond its stub: about six lines
-NEARLY = 0.8
+NEARLY = 0.75
 MOST_CHARACTERS = 100_000
 COLUMNS = ("question", "title", "likeness", "worked_lab", "learners", "names")
 PAIRS_UP_TO = 8  # learners of a group: in a larger one, no two have more to do with each other
@@ -173,13 +173,15 @@ class _Normal(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         return ast.Constant("s") if isinstance(node.value, str) else node
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        plain = ast.Assign([node.target], node.value, lineno=0) if node.value else ast.Pass()
-        return self.generic_visit(plain)
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Constant:
+        return ast.Constant("s")
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return self.generic_visit(ast.Assign([node.target], node.value, lineno=0)) if node.value else None
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return ast.Pass() if text else self.generic_visit(node)
+        return None if text else self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None

@@ -55,7 +55,7 @@ def rows(results: Sequence[Result]) -> list[list[str]]:
     shown, found = names(results), [list(COLUMNS)]
     for one in (result for result in results if result.number):
         who = [f"Participant {one.number}", shown[one.slug], one.email, ""]
-        found.append([*who, number(final_score(one)), number(one.points), "Yes", "-", "-"])
+        found.append([*who, number(final_score(one)), number(one.points), "Yes", "", ""])
     return found
 
 
