@@ -114,7 +114,7 @@ def _about_time(
 ) -> list[str]:
     """What the instructor should hear of the due date: names of nobody, times that nobody knows, a policy left out."""
     if wanted.policy:
-        unknown = [f"{count} learners: {words}" for words, count in late.unknown(results).items()]
+        unknown = [f"{count} learner{'s' * (count > 1)}: {words}" for words, count in late.unknown(results).items()]
         return [*late.unplaced(wanted.policy, blanks), *unknown]
     return ["the run before deducted for being late, and this one has no --due"] if facts.get("due") else []
 
