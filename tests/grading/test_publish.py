@@ -165,6 +165,7 @@ def attempt(path: Path | None, days_late: int, *earlier: submissions.LearnerNote
     [
         ((5, 4), "best", "5 in time"),
         ((4, 5), "best", "4.5 a day late"),
+        ((4.8, 5), "best", "4.8 in time"),
         ((4.5, 5), "best", "4.5 a day late"),  # of equal ones the last
         ((5, 4), "latest", "3.6 a day late"),
     ],

@@ -79,6 +79,12 @@ def test_a_row_of_a_roster_is_missing_too(tmp_path):
     assert table(tmp_path / "total")[0]["missing"] == "02"
 
 
+def test_moodle_numbers_its_participants_anew_in_each_lab(tmp_path):
+    folders = [graded(tmp_path, lab, learner("Ada", number=number)) for lab, number in (("02", "7"), ("05", "91"))]
+    total(folders, tmp_path / "total")
+    assert [row["total"] for row in table(tmp_path / "total")] == ["10"]
+
+
 def test_namesakes_are_two(tmp_path):
     class_ = [learner("Wei Li", number="1", email="a@x"), learner("Wei Li (2)", LOST, number="2", email="b@x")]
     first = graded(tmp_path, "02", *class_)

@@ -83,6 +83,12 @@ def test_what_was_given_and_what_is_short_does_not_count():
     assert of(ada=short, ben=short) == []
 
 
+def test_a_long_stub_is_nobodys_answer():
+    given = OTHER.replace("return best", "return NotImplemented")
+    found = {name: {"peak": given.replace("NotImplemented", f"best + {name}")} for name in ("ada", "ben")}
+    assert groups(found, {"peak": WORKED}, {"peak": given}) == []
+
+
 def test_chains_are_one_group():
     """Two who are each near a third are named together, with the least likeness that joins them."""
     second = OTHER.replace("best = timeline[0]", "best = timeline[0] + 0 * 1")

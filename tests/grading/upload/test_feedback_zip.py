@@ -51,6 +51,8 @@ def test_the_same_pages_are_the_same_bytes(tmp_path):
     before = (tmp_path / "feedback.zip").read_bytes()
     write(tmp_path, ben="ben", ada="ada")
     assert (tmp_path / "feedback.zip").read_bytes() == before
+    with zipfile.ZipFile(tmp_path / "feedback.zip") as archive:
+        assert {info.date_time[0] for info in archive.infolist()} == {1980}
 
 
 def test_a_page_that_is_not_there_is_left_out(tmp_path):
