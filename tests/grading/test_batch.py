@@ -12,10 +12,11 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course import notebook as nb
-from helpers.grading import executors
+from helpers.grading import batch, executors
 from helpers.grading.batch import Options, grade
 from helpers.grading.judging import marking
 from tests.course.example_lab import RIGHT, cell_of, check, code, save, with_sources
+from tests.grading.reports.marked_class import result
 
 NAME = "05_numbers.ipynb"
 CLASS = {"ada": RIGHT, "ben": RIGHT | {"twice": "def twice(x):\n    return x + 2"}, "cleo": {}}
@@ -58,14 +59,19 @@ def test_a_class_is_graded_once_and_published(built_root, handed_in, tmp_path, c
 
 @pytest.mark.slow
 def test_what_was_graded_is_not_graded_again_unless_something_changed(built_root, handed_in, tmp_path, monkeypatch):
-    out, marked = tmp_path / "out", []
-    original = marking.mark
+    out, marked, prepared = tmp_path / "out", [], []
+    original, original_prepare = marking.mark, batch.prepare
 
     def noted(worker, reference, submission, *more):
         marked.append(submission.learner)
         return original(worker, reference, submission, *more)
 
+    def noted_prepare(*arguments):
+        prepared.append("the worked lab")
+        return original_prepare(*arguments)
+
     monkeypatch.setattr("helpers.grading.executors.mark", noted)
+    monkeypatch.setattr("helpers.grading.batch.prepare", noted_prepare)
 
     def graded_by(**options) -> list[str]:
         marked.clear()
@@ -75,13 +81,20 @@ def test_what_was_graded_is_not_graded_again_unless_something_changed(built_root
     assert graded_by(jobs=1) == sorted(CLASS)
     first = (out / "gradebook.csv").read_bytes()
     assert graded_by() == [], "the seed is that of the run before"
+    assert prepared == ["the worked lab"], "it is kept, too"
     save(with_sources(nb.read(built_root / "labs" / NAME), RIGHT | {"half": "half = 1"}), handed_in / "cleo.ipynb")
     assert graded_by() == ["cleo"]
     assert scores(out)["cleo"] == 4
+    table = (out / "changes.csv").read_text(encoding="utf-8-sig")
+    assert "cleo,total,0,4,another notebook was handed in" in table
+    assert "ben" not in table
+    assert len(prepared) == 1
     assert graded_by(force=True, only=("ben",)) == ["ben"]
     assert len(rows(out)) == 3
     assert graded_by(force=True) == sorted(CLASS)
+    assert len(prepared) == 3, "what is forced is done from the start"
     assert graded_by(seed="another") == sorted(CLASS)
+    assert len(prepared) == 4
     assert first != (out / "gradebook.csv").read_bytes()
 
 
@@ -181,6 +194,16 @@ def test_two_graders_do_not_share_a_folder(built_root, handed_in, tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(WorkbookError, match="another `workbook grade`"):
             grade("05", handed_in, out, built_root)
+
+
+def test_the_bar_says_who_is_being_graded():
+    with batch._Progress(2) as progress:
+        for name in ("ada", "ben\x1b[31m"):
+            progress.started(name)
+        assert progress.now == ["ada", "ben"]
+        done = (marking.Marked(result(name), None) for name in ("ben", "ada"))
+        left = [list(progress.now) for _ in progress.until_done(done)]
+    assert left == [["ada"], []]
 
 
 @pytest.mark.slow

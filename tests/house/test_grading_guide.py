@@ -10,6 +10,7 @@ import pytest
 
 from helpers.cli import _parser
 from helpers.grading.judging.results import ATTENTION, GRADED, UNREADABLE
+from helpers.grading.reports import late
 from helpers.grading.sample_class import _CLASS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,16 @@ def test_what_it_names_is_there() -> None:
     paths = {path for path in INLINE if re.match(r"(helpers|labs|solutions|requirements)\S*$", path)}
     assert len(paths) > 4
     assert not [path for path in paths if not list(ROOT.glob(path))]
+
+
+def test_its_due_policy_can_be_read(tmp_path) -> None:
+    [policy] = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+    (tmp_path / "due.toml").write_text(policy, encoding="utf-8")
+    found = late.read(tmp_path / "due.toml")
+    assert (found.percent(9), found.attempts, len(found.extensions), len(found.handed_in)) == (50, "best", 2, 1)
+    assert all(
+        f"`{key}`" in GUIDE or re.search(rf"^\[?{key}\b", policy, re.MULTILINE) for key in late.KEYS if key != "zone"
+    )
 
 
 def test_the_sample_class_is_as_told() -> None:

@@ -15,7 +15,7 @@ import ast
 import builtins
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -193,25 +193,31 @@ def _groups(question: str, by_slug: Mapping[str, Runs], worked: Runs) -> list[Gr
     for slug, own in by_slug.items():
         by_runs.setdefault(own, []).append(slug)
     different = sorted(by_runs, key=lambda own: (len(own), by_runs[own]))
-    root = list(range(len(different)))
-    least = [1.0] * len(different)
-    for at, other, likeness in _alike(different):
-        one, two = _root(root, at), _root(root, other)
-        if one != two:
-            root[two] = one
-            least[one] = min(least[one], least[two], likeness)
-    members: dict[int, list[int]] = {}
-    for at in range(len(different)):
-        members.setdefault(_root(root, at), []).append(at)
     found = []
-    for first, those in members.items():
-        slugs = tuple(sorted(slug for at in those for slug in by_runs[different[at]]))
-        near = max((_likeness(different[at], worked) for at in those), default=0.0)
+    for members, least in _joined(len(different), _alike(different)):
+        slugs = tuple(sorted(slug for at in members for slug in by_runs[different[at]]))
+        near = max(_likeness(different[at], worked) for at in members)
         is_worked = len(worked) >= LEAST_RUNS and near >= NEARLY
         if len(slugs) > 1 or is_worked:
-            likeness = least[first] if len(slugs) > 1 else near
-            found.append(Group(question, slugs, likeness, len(different[those[0]]), is_worked))
+            likeness = least if len(slugs) > 1 else near
+            found.append(Group(question, slugs, likeness, len(different[members[0]]), is_worked))
     return found
+
+
+def _joined(count: int, links: Iterable[tuple[int, int, float]]) -> Iterator[tuple[list[int], float]]:
+    """The groups that the links make of 0 … count - 1, each with its least likeness (1.0 where there is no link)."""
+    of = {at: [at] for at in range(count)}  # the group of each, one list for all who are in it
+    least = dict.fromkeys(range(count), 1.0)  # by the first of a group
+    for at, other, likeness in links:
+        one, two = of[at], of[other]
+        lowest = min(least[one[0]], least[two[0]], likeness)
+        if one is not two:
+            one += two
+            of |= dict.fromkeys(two, one)
+        least[one[0]] = lowest
+    for at, members in of.items():
+        if members[0] == at:
+            yield members, least[at]
 
 
 def _alike(different: Sequence[Runs]) -> Iterable[tuple[int, int, float]]:
@@ -227,10 +233,3 @@ def _alike(different: Sequence[Runs]) -> Iterable[tuple[int, int, float]]:
 def _likeness(one: Runs, other: Runs) -> float:
     shared = len(one & other)
     return shared / (len(one) + len(other) - shared) if shared else 0.0
-
-
-def _root(root: list[int], at: int) -> int:
-    while root[at] != at:
-        root[at] = root[root[at]]
-        at = root[at]
-    return at
