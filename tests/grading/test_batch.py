@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fcntl
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from helpers.course import notebook as nb
 from helpers.grading import batch, executors
 from helpers.grading.batch import Options, grade
 from helpers.grading.judging import marking
+from helpers.grading.judging.reference import Reference
+from helpers.grading.sandbox import levels
 from tests.course.example_lab import RIGHT, cell_of, check, code, save, with_sources
 from tests.grading.reports.marked_class import result
 
@@ -194,6 +198,42 @@ def test_two_graders_do_not_share_a_folder(built_root, handed_in, tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(WorkbookError, match="another `workbook grade`"):
             grade("05", handed_in, out, built_root)
+
+
+@pytest.mark.slow
+def test_from_moodle_and_back(built_root, tmp_path, capsys):
+    lab = nb.read(built_root / "labs" / NAME)
+    with zipfile.ZipFile(tmp_path / "moodle.zip", "w") as archive:
+        for folder, answers in (("Ada Lovelace_7", RIGHT), ("Alan Turing_8", CLASS["ben"])):
+            archive.writestr(f"{folder}_assignsubmission_file/{NAME}", nb.text(with_sources(lab, answers)))
+    columns = "Identifier,Full name,Grade,Maximum Grade,Last modified (submission),Last modified (grade)\n"
+    rows = 'Participant 7,Ada,,5,"Friday, 2 October 2026, 2:14 PM",-\nParticipant 8,Alan,,5,-,-\n'
+    (tmp_path / "worksheet.csv").write_text(columns + rows)
+    (tmp_path / "due.toml").write_text("due = 2026-10-01T23:59:00Z\npercent_per_day = 10\n")
+    out, options = tmp_path / "out", Options(seed="3", due=tmp_path / "due.toml", gradebook=tmp_path / "worksheet.csv")
+    assert grade("05", tmp_path / "moodle.zip", out, built_root, options) == 0
+    filled = columns + rows.replace("Ada,,", "Ada,4.5,").replace("Alan,,", "Alan,3,")
+    assert (out / "gradebook_moodle.csv").read_text() == filled
+    with zipfile.ZipFile(out / "feedback.zip") as archive:
+        assert b"1 day late: 10 % less" in archive.read("Ada Lovelace_7_assignsubmission_file/feedback.html")
+    assert "1 learner: Moodle's zip does not say when this was handed in" in capsys.readouterr().out
+    assert grade("05", tmp_path / "moodle.zip", out, built_root, Options()) == 0
+    told = capsys.readouterr()
+    assert "the run before deducted for being late, and this one has no --due" in told.out
+    assert "Ada Lovelace: 4.5 → 5: nothing is deducted for being late any more" in told.out
+    assert "the worked lab is run" not in told.err
+
+
+@pytest.mark.parametrize(("level", "stored"), [("bubblewrap", True), ("limits", False)])
+def test_without_a_sandbox_nothing_of_the_worked_lab_is_stored(built_root, tmp_path, monkeypatch, level, stored):
+    """There a learner's code can read what we can."""
+    made = Reference("05", "Numbers", "3", nb.read(built_root / "solutions" / NAME), None, 1, 1, "digest", (), ())
+    monkeypatch.setattr(batch, "Worker", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(batch, "prepare", lambda *_: made)
+    arguments = (built_root / "solutions" / NAME, "3", None)
+    for one in ("bubblewrap", level):
+        assert batch._reference(*arguments, levels.Level(one), tmp_path, Options()) == made
+    assert (tmp_path / "reference.json").exists() == stored
 
 
 def test_the_bar_says_who_is_being_graded():

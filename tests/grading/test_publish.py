@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from helpers.catalog.errors import WorkbookError
+from helpers.cli import main
 from helpers.course import notebook as nb
 from helpers.grading import publish
 from helpers.grading.attempts import best, every_attempt
@@ -152,6 +153,18 @@ def test_a_policy_that_names_nobody_and_one_that_was_left_out(tmp_path):
         "the run before deducted for being late, and this one has no --due"
     ]
     assert publish._about_time([], [], wanted, {}) == []
+
+
+def test_the_command_hands_on_what_is_published(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("helpers.cli.grade.workbook_root", lambda: tmp_path)
+    monkeypatch.setattr("helpers.grading.batch.grade", lambda *arguments: seen.append(arguments[-1]) or 0)
+    flags = ["--due", "d.toml", "--format", "moodle", "--gradebook", "g.csv", "--assignment", "Bewertung"]
+    assert main(["grade", "02", "class.zip", "--out", "out", *flags]) == 0
+    [options] = seen
+    assert (options.due, options.format) == (Path("d.toml"), "moodle")
+    assert (options.gradebook, options.assignment) == (Path("g.csv"), "Bewertung")
+    assert main(["grade", "02", "class.zip", "--out", "out", "--format", "blackboard"]) == 1
 
 
 def attempt(path: Path | None, days_late: int, *earlier: submissions.LearnerNotebook) -> submissions.LearnerNotebook:
