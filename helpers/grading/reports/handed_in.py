@@ -3,23 +3,24 @@
 The times in a zip are no help where an LMS made it. Moodle's zips and Canvas's carry the time of the *download*
 (moodle/files/classes/local/archive_writer/zip_writer.php and canvas-lms/lib/content_zipper.rb set none, so their
 libraries write the present). What is known instead: Moodle's grading worksheet has a column with the time, and Canvas
-writes LATE into the name of a file that came after its own due date. Copied files have the time of the copying: where
-all of a class have one time, it is nobody's.
+writes LATE into the name of a file that came after its own due date. Copied files have the time of the copying: a time
+that more than half of a class share is nobody's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from ..intake.submissions import LearnerNotebook
 
 UNKNOWN = "it is not known when this was handed in"
-COPIED = "the files of this class have the time at which they were copied, not at which they were handed in"
+COPIED = "this file has a time that most of the class share, which is when they were copied"
 MOODLE = "Moodle's zip does not say when this was handed in; its grading worksheet does (--gradebook)"
 CANVAS_LATE = "Canvas marks this as late and does not say by how much"
-APART = timedelta(minutes=10)  # a class that hands in within it was copied
+TOGETHER = timedelta(minutes=2)  # copying a class takes less, and handing in more
 _CANVAS = re.compile(r"(?:(?P<late>late_)?anon_[^_]+|\w+?_(?P<named_late>late_)?\d+)_\d+_", re.IGNORECASE)
 
 
@@ -33,10 +34,17 @@ def times(
     handed_in = {slug: one for slug, one in everybody.items() if one.folder}
     found = {slug: stated.get(slug) or _time(one, due) for slug, one in handed_in.items()}
     of_files = [found[slug] for slug, one in handed_in.items() if slug not in stated and not _by_lms(one)]
-    known = [time for time in of_files if isinstance(time, datetime)]
-    if len(known) > 1 and max(known) - min(known) < APART:
-        found |= {slug: COPIED for slug, time in found.items() if time in known and slug not in stated}
-    return found
+    copied = _shared([time for time in of_files if isinstance(time, datetime)])
+    return found | {slug: COPIED for slug, time in found.items() if time in copied and slug not in stated}
+
+
+def _shared(times: Sequence[datetime]) -> set[datetime]:
+    """Those that lie together with more than half of all."""
+    ordered = sorted(times)
+    near = {
+        time: bisect_right(ordered, time + TOGETHER) - bisect_left(ordered, time - TOGETHER) for time in set(ordered)
+    }
+    return {time for time, count in near.items() if 1 < count > len(ordered) / 2}
 
 
 def _by_lms(one: LearnerNotebook) -> bool:

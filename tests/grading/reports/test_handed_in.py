@@ -23,9 +23,29 @@ def test_files_that_were_saved_at_different_times_are_believed():
 
 
 def test_a_class_of_one_time_was_copied():
-    class_ = {"a": notebook("a.ipynb", DUE), "b": notebook("b.ipynb", DUE + timedelta(minutes=9))}
+    second = DUE + timedelta(minutes=2)
+    class_ = {"a": notebook("a.ipynb", DUE), "b": notebook("b.ipynb", second)}
     assert times(class_, {}, DUE) == {"a": COPIED, "b": COPIED}
-    assert times(class_, {"a": DUE + HOUR}, DUE) == {"a": DUE + HOUR, "b": DUE + timedelta(minutes=9)}
+    assert times(class_, {"a": DUE + HOUR}, DUE) == {"a": DUE + HOUR, "b": second}
+
+
+def test_who_was_copied_later_does_not_make_the_others_late():
+    """A class of twenty that was unpacked, and one notebook that came by mail the day after."""
+    copied = DUE + HOUR
+    class_ = {f"s{n}": notebook(f"s{n}.ipynb", copied + timedelta(seconds=n)) for n in range(20)}
+    found = times(class_ | {"late": notebook("late.ipynb", copied + 24 * HOUR)}, {}, DUE)
+    assert found.pop("late") == copied + 24 * HOUR
+    assert set(found.values()) == {COPIED}
+
+
+def test_half_a_class_may_hand_in_together():
+    class_ = {
+        "a": notebook("a", DUE),
+        "b": notebook("b", DUE),
+        "c": notebook("c", DUE - HOUR),
+        "d": notebook("d", DUE + HOUR),
+    }
+    assert COPIED not in times(class_, {}, DUE).values()
 
 
 def test_a_lone_file_has_its_own_time():
