@@ -137,12 +137,14 @@ def person(result: Result) -> Person:
 def _late(score: float, at: datetime | str, due: datetime, policy: Policy) -> Lateness:
     if isinstance(at, str):
         return Lateness(note=f"{at}: nothing is deducted", is_known=False)
-    extension = f", with an extension to {due.astimezone(policy.zone):%d %B %H:%M}" if due != policy.due else ""
+    local = due.astimezone(policy.zone)
+    extension = f", with an extension to {local.day} {local:%B %H:%M}" if due != policy.due else ""
     after = at.astimezone(UTC) - due.astimezone(UTC)  # two times of one zone are subtracted as if clocks never change
     if after <= timedelta():
         return Lateness()
     if after <= policy.grace:
-        return Lateness(note=f"late by {math.ceil(after / timedelta(minutes=1))} minutes, which is let pass{extension}")
+        late, grace = (math.ceil(one / timedelta(minutes=1)) for one in (after, policy.grace))
+        return Lateness(note=f"{late} minute{'s' * (late > 1)} late, within the {grace} that are free{extension}")
     days = math.ceil(after / timedelta(days=1))
     percent = policy.percent(days)
     less = f"{percent:g} % less" if percent else "nothing is deducted"

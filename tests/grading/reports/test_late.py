@@ -37,8 +37,8 @@ def judged(after: timedelta, policy: Policy = POLICY, **more: object) -> late.La
     [
         (timedelta(0), 0, ""),
         (timedelta(days=-3), 0, ""),
-        (timedelta(minutes=14, seconds=1), 0, "late by 15 minutes, which is let pass"),
-        (timedelta(minutes=15), 0, "late by 15 minutes, which is let pass"),
+        (timedelta(minutes=14, seconds=1), 0, "15 minutes late, within the 15 that are free"),
+        (timedelta(minutes=15), 0, "15 minutes late, within the 15 that are free"),
         (timedelta(minutes=16), 0.5, "1 day late: 10 % less"),
         (timedelta(days=1), 0.5, "1 day late: 10 % less"),
         (timedelta(days=1, seconds=1), 1, "2 days late: 20 % less"),
@@ -62,7 +62,7 @@ def test_an_extension_moves_the_due_date_of_one_alone():
     after = {one.slug: DUE + timedelta(days=4) for one in class_}
     ada, ben = with_lateness(class_, after, policy)
     assert final_score(ada) == 4.5
-    assert lateness(ada).note == "1 day late, with an extension to 04 October 21:59: 10 % less"
+    assert lateness(ada).note == "1 day late, with an extension to 4 October 21:59: 10 % less"
     assert final_score(ben) == 3
 
 
