@@ -51,5 +51,12 @@ def chosen(
 ) -> tuple[list[Result], dict[str, LearnerNotebook]]:
     """One result and one notebook for each learner, those of the attempt that counts, under the learner's slug."""
     of_attempt = {attempt: slug for slug, attempt in which.items()}
-    rows = [replace(one, slug=of_attempt[one.slug]) for one in results if one.slug in of_attempt]
+    rows = [_named(one, of_attempt[one.slug]) for one in results if one.slug in of_attempt]
     return rows, {slug: replace(notebooks[attempt], slug=slug) for slug, attempt in which.items()}
+
+
+def _named(result: Result, slug: str) -> Result:
+    """The result under the learner's slug; of an attempt before the last the learner reads which one counts."""
+    number = result.slug.partition("~")[2]
+    told = (f"attempt {number} counts: no later one has more points",) if number else ()
+    return replace(result, slug=slug, warnings=(*result.warnings, *told))

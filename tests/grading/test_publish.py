@@ -199,6 +199,8 @@ def test_of_several_attempts_the_best_or_the_last_counts(tmp_path, points, attem
     [one], _ = publish.publish(results, blanks, notebooks, reference(), tmp_path / "out", wanted, {})
     table = csv.DictReader((tmp_path / "out/gradebook.csv").read_text(encoding="utf-8-sig").splitlines())
     assert one.slug == "ada"
+    told = "attempt 1 counts: no later one has more points" in (tmp_path / "out/feedback/ada.html").read_text()
+    assert told == counts.endswith("in time")
     late = {"": "in time", "1 day late: 10 % less": "a day late"}
     assert [f"{row['score']} {late[row['late']]}" for row in table] == [counts]
     assert [page.name for page in (tmp_path / "out/feedback").iterdir()] == ["ada.html"]
