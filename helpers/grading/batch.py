@@ -228,9 +228,9 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         self.bar.close()
 
-    def started(self, learner: str) -> None:
-        """A worker begins with this learner's notebook."""
-        self.now.append(one_line(learner, 24))
+    def started(self, notebook: intake.LearnerNotebook) -> None:
+        """A worker begins with it."""
+        self.now.append(one_line(notebook.learner, 24))
         self.bar.set_postfix_str(", ".join(self.now))
 
     def until_done(self, marked: executors.MarkedOnes) -> Iterator[Marked]:

@@ -33,11 +33,11 @@ def local(
     level: levels.Level,
     jobs: int,
     strict: bool,
-    started: Callable[[str], None] = lambda learner: None,
+    started: Callable[[LearnerNotebook], None] = lambda notebook: None,
 ) -> MarkedOnes:
     """Mark `work` by `jobs` workers, each with processes of its own. Closing the iterator ends them all.
 
-    `started` hears of each learner whose notebook a worker begins with.
+    `started` hears of each notebook that a worker begins with.
     """
     waiting: queue.SimpleQueue[tuple[LearnerNotebook, str]] = queue.SimpleQueue()
     done: queue.SimpleQueue[Marked | BaseException] = queue.SimpleQueue()
@@ -50,7 +50,7 @@ def local(
             with Worker(level, reference.modules, reference.more) as worker:
                 while not stop.is_set():
                     submission, slug = waiting.get_nowait()
-                    started(submission.learner)
+                    started(submission)
                     done.put(_patiently(worker, reference, submission, slug, strict))
         except queue.Empty:
             pass

@@ -16,6 +16,7 @@ from helpers.cli import main
 from helpers.course import notebook as nb
 from helpers.grading import batch, executors
 from helpers.grading.batch import Options, grade
+from helpers.grading.intake.submissions import LearnerNotebook
 from helpers.grading.judging import marking
 from helpers.grading.judging.reference import Reference
 from helpers.grading.sandbox import levels
@@ -239,7 +240,7 @@ def test_without_a_sandbox_nothing_of_the_worked_lab_is_stored(built_root, tmp_p
 def test_the_bar_says_who_is_being_graded():
     with batch._Progress(2) as progress:
         for name in ("ada", "ben\x1b[31m"):
-            progress.started(name)
+            progress.started(LearnerNotebook(name, None))
         assert progress.now == ["ada", "ben"]
         done = (marking.Marked(result(name), None) for name in ("ben", "ada"))
         left = [list(progress.now) for _ in progress.until_done(done)]
