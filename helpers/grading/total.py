@@ -7,6 +7,7 @@ count 0. With `weights` each lab counts as much as its weight says, whatever its
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from .upload import csv_cells, gradebooks
 from .upload.export import header
 
 COLUMNS = ("learner", "number", "email", "total", "max", "missing", "not_final")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)  # float() takes "nan" and "1e9" as well
 NOT_SUBMITTED = "not submitted"
 MISSING, FINAL, OPEN = "missing", "passed", "not reached"  # of a lab, as of a question
 NEEDED = ("learner", "score", "max", "status")
@@ -94,7 +96,7 @@ def read(folder: Path) -> Lab:
     missing = [name for name in NEEDED if header(table, name) < 0]
     if missing:
         raise WorkbookError(f"{path} has no column {missing[0]}", ", ".join(NEEDED), "grade again: it is written anew")
-    rows = [_row(table, line, path) for line in range(1, len(table.rows))]
+    rows = [_row(table, line, path) for line, cells in enumerate(table.rows) if line and any(map(str.strip, cells))]
     most = max((one[1] for one in rows), default=0.0)
     return Lab(stem.partition("_")[0] or folder.name, most, tuple(row for row, _ in rows))
 
@@ -103,11 +105,11 @@ def _row(table: csv_cells.Table, line: int, path: Path) -> tuple[Row, float]:
     def cell(name: str) -> str:
         return unguarded(table.cell(line, header(table, name)).strip())
 
-    try:
-        score, most = (float(cell(name).replace(",", ".")) for name in ("score", "max"))
-    except ValueError:
+    texts = [cell(name).replace(",", ".") for name in ("score", "max")]
+    if not all(map(_NUMBER.fullmatch, texts)):
         what = f"{path}, line {line + 1}: score and max are {cell('score')!r} and {cell('max')!r}"
-        raise WorkbookError(what, "numbers", "grade again: the table is written anew") from None
+        raise WorkbookError(what, "numbers", "grade again: the table is written anew")
+    score, most = map(float, texts)
     person = Person(cell("learner"), (cell("number"),), cell("email"))
     return Row(person, score, cell("status")), most
 
