@@ -16,7 +16,7 @@ USAGE_ERROR = 1  # 2 says that the worked lab fails
 def add(commands: Commands) -> None:
     text = "grade a class: gradebook, feedback for each learner, a summary; see docs/grading.md"
     command = add_command(commands, "grade", text, _grade)
-    command.add_argument("lab", nargs="?", help="a number like 02, or the whole name")
+    command.add_argument("lab", nargs="?", help="a number like 02, the whole name, or the lab's file")
     submissions = "a folder of notebooks or of folders, a zip, or one notebook"
     command.add_argument("submissions", nargs="?", type=Path, help=submissions)
     command.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything is written")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import textwrap
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from ..catalog.errors import WorkbookError
+from ..catalog.errors import WorkbookError, unknown_name
 from ..course import lab_cells
 from ..course import notebook as nb
 from ..course.build import execute
@@ -22,6 +23,7 @@ from .judging.trial import judge, trial, unmarked
 from .sandbox.nbval_run import run
 
 STORED_SEED, WALL_S = "0", 600
+_SPOKEN = re.compile(r"(?:lab)?[ _-]*(\d{1,2})", re.IGNORECASE | re.ASCII)
 
 
 def check(lab: str, root: Path, learner_path: Path | None = None) -> int:
@@ -83,12 +85,31 @@ def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path
 
 
 def one_lab(lab: str, root: Path) -> Path:
-    """The worked lab called `lab`. WorkbookError for an unknown name, and for one that names several."""
-    paths = nb.find(lab, root, ["solutions"])
+    """The worked lab called `lab`: by its number ('02', '2', 'lab 2'), its name, or the file of either twin.
+
+    A file that was renamed is known by the lab that it says it is. WorkbookError for an unknown name, and for one that
+    names several.
+    """
+    known = nb.find_all(root, ["solutions"])
+    if not known:
+        raise nb.none_there(root, ["solutions"])
+    name = _name_of(lab.strip(), {path.stem for path in known})
+    paths = [path for path in known if name in (path.stem, path.stem.partition("_")[0])]
+    if not paths:
+        raise unknown_name("lab", lab, [path.stem for path in known])
     if len(paths) > 1:
         names = ", ".join(path.stem for path in paths)
         raise WorkbookError(f"{lab!r} names {len(paths)} labs", names, "use the whole name")
     return paths[0]
+
+
+def _name_of(lab: str, stems: set[str]) -> str:
+    """The stem or the two-digit number that is meant by `lab`; itself where it is neither a number nor a file."""
+    if lab.lower().endswith(".ipynb"):
+        path = Path(lab)
+        return path.stem if path.stem in stems or not path.is_file() else _lab_of(path)
+    spoken = _SPOKEN.fullmatch(lab)
+    return f"{int(spoken[1]):02d}" if spoken else lab
 
 
 def format_report(questions: tuple[Question, ...], warnings: tuple[str, ...] = ()) -> str:

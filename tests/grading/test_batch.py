@@ -176,7 +176,7 @@ def test_a_reference_that_fails_grades_nobody(course, handed_in, tmp_path, capsy
 
 def test_unusable_input_is_told_before_anything_runs(built_root, handed_in, tmp_path):
     for lab, submissions, options, words in [
-        ("5", handed_in, Options(), "unknown notebook"),
+        ("6", handed_in, Options(), "unknown lab '6'"),
         ("05", tmp_path / "nowhere", Options(), "nowhere"),
         ("05", handed_in, Options(checks=tmp_path), "0 notebooks"),
     ]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import psutil
 import pytest
 from nbformat import v4
 
+from helpers.catalog.errors import WorkbookError
 from helpers.course import notebook as nb
-from helpers.grading.check import check, results_of
+from helpers.grading.check import check, one_lab, results_of
 from helpers.grading.judging.results import Question
 from helpers.grading.sandbox.nbval_run import pytest_environment, run
 from tests.course.example_lab import RIGHT, code, save, with_sources
@@ -156,13 +158,42 @@ def test_a_process_that_runs_on_is_not_gone():
 
 
 @pytest.mark.parametrize(
-    ("lab", "words"), [("5", "'05'"), ("labs/none.ipynb", "unknown notebook"), ("05_broken.ipynb", "cannot read")]
+    ("lab", "words"), [("6", "05_numbers"), ("labs/none.ipynb", "unknown lab"), ("05_broken.ipynb", "cannot read")]
 )
 def test_input_that_cannot_be_graded_is_told_with_exit_code_2(lab, words, course, capsys, monkeypatch):
     monkeypatch.chdir(course)
     Path("05_broken.ipynb").write_text("{")
     assert check(lab, course) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "lab",
+    [
+        *("05", "5", "lab 05", "Lab-5", "lab05", " 05 ", "05_numbers", "05_numbers.ipynb", "labs/05_numbers.ipynb"),
+        *("solutions/05_numbers.ipynb", "labs/mine (1).ipynb"),
+    ],
+)
+def test_a_lab_is_known_by_its_number_its_name_and_its_files(lab, course, monkeypatch):
+    monkeypatch.chdir(course)
+    shutil.copy(course / "labs" / NAME, course / "labs/mine (1).ipynb")
+    assert one_lab(lab, course) == course / "solutions" / NAME
+
+
+@pytest.mark.parametrize(
+    "lab", ["", "lab", "50", "005", "numbers", "05_number", "5.0", "٥", "labs/06.ipynb", "lab 05 06"]
+)
+def test_what_is_no_lab_is_told_with_the_labs_that_there_are(lab, course):
+    with pytest.raises(WorkbookError) as told:
+        one_lab(lab, course)
+    assert told.value.what == f"unknown lab {lab!r}"
+    assert told.value.expected == "05_numbers"
+
+
+def test_a_number_of_two_labs_is_told(course):
+    shutil.copy(course / "solutions" / NAME, course / "solutions/05_other.ipynb")
+    with pytest.raises(WorkbookError, match="names 2 labs"):
+        one_lab("5", course)
 
 
 def test_a_reference_without_stored_outputs_cannot_grade(course, capsys):
