@@ -29,6 +29,8 @@ def add(commands: Commands) -> None:
     command.add_argument("--trust-learners", action="store_true", help=without)
     command.add_argument("--checks", type=Path, metavar="DIR", help="folder with your own private checks")
     command.add_argument("--cluster", metavar="PROFILE", help="an ipyparallel cluster's profile, instead of --jobs")
+    listed = "the class as CSV, an LMS's export or your own: who handed in nothing gets a row"
+    command.add_argument("--roster", type=Path, metavar="CSV", help=listed)
     _add_publishing(command)
 
 
@@ -65,6 +67,7 @@ def _grade(arguments: argparse.Namespace) -> int:
         trust_learners=arguments.trust_learners,
         checks=arguments.checks,
         cluster=arguments.cluster,
+        roster=arguments.roster,
         due=arguments.due,
         format=arguments.format,
         gradebook=arguments.gradebook,

@@ -22,13 +22,13 @@ from pathlib import Path
 
 from ..catalog.errors import WorkbookError, unknown_name
 from ..course import notebook as nb
-from . import executors, stored_reference
+from . import executors, roster, stored_reference
 from . import publish as publishing
 from .check import one_lab
 from .intake import submissions as intake
-from .judging.marking import Marked, blank, fingerprint
+from .judging.marking import Marked, blank, fingerprint, not_submitted
 from .judging.reference import SPARE_S, WALL_S, Reference, ReferenceFailedError, find_checks, modules, prepare, versions
-from .judging.results import GRADED, Result, from_json
+from .judging.results import GRADED, NOT_SUBMITTED, Result, from_json
 from .reports import gradebook, manual
 from .sandbox import levels
 from .sandbox.isolation import Limits
@@ -42,7 +42,8 @@ ALL_GRADED, REFERENCE_FAILED, ATTENTION, INTERRUPTED = 0, 2, 3, 130
 class Options:
     """How to grade; see `workbook grade --help`. `spare_s` and `wall_s` are the time limits (`reference.prepare`).
 
-    `due` is a policy's file, `format` an LMS (canvas, moodle), `gradebook` its export, `assignment` the column there.
+    `roster` is the table of the class, `due` a policy's file, `format` an LMS (canvas, moodle), `gradebook` its export,
+    `assignment` the column there.
     """
 
     seed: str | None = None
@@ -53,6 +54,7 @@ class Options:
     trust_learners: bool = False
     checks: Path | None = None
     cluster: str | None = None
+    roster: Path | None = None
     due: Path | None = None
     format: str | None = None
     gradebook: Path | None = None
@@ -70,12 +72,15 @@ def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options |
     path = one_lab(lab, root)
     checks = find_checks(options.checks, path.stem) if options.checks else None
     wanted = publishing.wanted(path.stem, options.due, options.format, options.gradebook, options.assignment)
+    members = roster.read(options.roster) if options.roster else []
     with _folder(out) as before, contextlib.ExitStack() as cleanup:
         taken_in = out / ".submissions"
         cleanup.callback(shutil.rmtree, taken_in, ignore_errors=True)
         level = levels.best(options.trust_learners)
         print(f"sandbox: {level}", file=sys.stderr)
         everybody = intake.find(submissions, path.stem, taken_in)
+        if options.roster:
+            everybody = roster.placed(everybody, members, options.roster.name)
         manual.filled_rows(out / "manual.csv")  # a slip in it is reported now
         seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
         try:
@@ -123,7 +128,8 @@ def _grade(
     manual.merged(blanks, out / "manual.csv")  # a row that belongs nowhere is reported now, not after an hour
     wanted.require(blanks)
     known = {} if options.force else {slug: result.fingerprint for slug, result in _stored(out).items()}
-    selected = _selected(everybody, options.only)
+    absent = {one.slug: not_submitted(reference, one) for one in everybody if one.is_absent}
+    selected = [one for one in _selected(everybody, options.only) if not one.is_absent]
     work = [(one, one.slug) for one in wanted.graded(selected) if known.get(one.slug) != fingerprint(reference, one)]
     interrupted = False
     try:
@@ -132,7 +138,7 @@ def _grade(
                 _keep(marked, out)
     except KeyboardInterrupt:
         interrupted = True
-    stored, handed_in = _stored(out), {one.slug: one for one in wanted.graded(everybody)}
+    stored, handed_in = _stored(out) | absent, {one.slug: one for one in wanted.graded(everybody)}
     results = [stored[slug] for slug in handed_in if slug in stored]
     manifest["finished"] = _now()
     results, said = publishing.publish(results, blanks, handed_in, reference, out, wanted, manifest)
@@ -141,7 +147,7 @@ def _grade(
         done = f"{len(results)} of {len(everybody)} learners are graded"
         print(f"\ninterrupted: {done}; the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
-    return _print_outcome(results, len(work), said, out)
+    return _print_outcome(results, len(work) + len(absent), said, out)
 
 
 def _marked(
@@ -246,9 +252,13 @@ class _Progress:
 
 
 def _print_outcome(results: list[Result], graded_now: int, said: list[str], out: Path) -> int:
-    others = [result for result in results if result.status != GRADED]
+    others = [result for result in results if result.status not in (GRADED, NOT_SUBMITTED)]
+    absent = [one_line(result.learner, 60) for result in results if result.status == NOT_SUBMITTED]
     before = len(results) - graded_now
     print(f"{len(results)} learners" + (f", {before} of them graded before" if before > 0 else ""))
+    if absent:
+        more = f" and {len(absent) - 20} more" if len(absent) > 20 else ""
+        print(f"  {len(absent)} handed in nothing: {', '.join(absent[:20])}{more}")
     for result in others[:20]:
         print(f"  {result.status}: {one_line(result.learner, 60)}: {one_line('; '.join(result.reasons), 200)}")
     if len(others) > 20:

@@ -14,7 +14,7 @@ from ..catalog.errors import WorkbookError
 from . import attempts
 from .intake.submissions import LearnerNotebook
 from .judging.reference import Reference
-from .judging.results import Result
+from .judging.results import ATTENTION, GRADED, Result
 from .reports import changes, feedback, gradebook, late, manual, similar, summary
 from .reports import handed_in as handing_in
 from .upload import feedback_zip, gradebooks
@@ -95,8 +95,12 @@ def publish(
 
 
 def _known(result: Result, notebook: LearnerNotebook) -> Result:
-    """The result with the number and e-mail that are known today; they are no part of what was graded."""
-    return replace(result, number=notebook.number, email=notebook.email)
+    """The result with what is known of the learner today, which is no part of what was graded."""
+    result = replace(result, number=notebook.number, email=notebook.email)
+    if not notebook.notes:
+        return result
+    status = ATTENTION if result.status == GRADED else result.status
+    return replace(result, status=status, reasons=(*result.reasons, *notebook.notes))
 
 
 def _times(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError
-from .judging.results import ATTENTION, GRADED, UNREADABLE, Question, Result
+from .judging.results import ATTENTION, GRADED, NOT_SUBMITTED, UNREADABLE, Question, Result
 from .people import Person, matched
 from .reports.gradebook import names, unguarded, write_table
 from .text import number
@@ -23,7 +23,6 @@ from .upload.export import header
 
 COLUMNS = ("learner", "number", "email", "total", "max", "missing", "not_final")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)  # float() takes "nan" and "1e9" as well
-NOT_SUBMITTED = "not submitted"
 MISSING, FINAL, OPEN = "missing", "passed", "not reached"  # of a lab, as of a question
 NEEDED = ("learner", "score", "max", "status")
 

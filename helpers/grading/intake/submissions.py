@@ -39,7 +39,8 @@ class LearnerNotebook:
     where nothing says. `handed_in` is the chosen file's time (UTC, ISO 8601; '' unknown). `folder` is what the LMS
     called the learner's folder, or file, as it came: what feedback is sent back under. `slug` is safe as a file's
     name and depends on nobody else. `attempts` are all of them, oldest first, where the LMS gave several: this one is
-    the latest that holds a notebook. `notes` are for the instructor, who should look.
+    the latest that holds a notebook. `notes` are for the instructor, who should look. `is_absent`: nothing was handed
+    in, and the learner is known from the roster alone.
     """
 
     learner: str
@@ -54,6 +55,7 @@ class LearnerNotebook:
     slug: str = ""
     attempts: tuple[LearnerNotebook, ...] = ()
     notes: tuple[str, ...] = ()
+    is_absent: bool = False
 
 
 def find(submissions: Path, lab: str, into: Path) -> list[LearnerNotebook]:

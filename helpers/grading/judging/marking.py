@@ -16,7 +16,16 @@ from ..intake.submissions import LearnerNotebook
 from ..sandbox.nbval_run import CellResults
 from ..sandbox.worker import Worker
 from .reference import Reference, cells_of, private_questions, with_private_checks
-from .results import ATTENTION, GRADED, UNREADABLE, Question, Result, cells_that_ended_the_kernel, questions_of
+from .results import (
+    ATTENTION,
+    GRADED,
+    NOT_SUBMITTED,
+    UNREADABLE,
+    Question,
+    Result,
+    cells_that_ended_the_kernel,
+    questions_of,
+)
 from .tamper_checks import signs_of_tampering
 from .trial import trial
 
@@ -82,6 +91,15 @@ def blank(reference: Reference, submission: LearnerNotebook, slug: str) -> Resul
     """The row of a submission that nobody has looked at: every question, and no points."""
     row = replace(_row(submission, slug, ATTENTION), warnings=())
     return _without_answers(row, reference, "not graded yet")
+
+
+def not_submitted(reference: Reference, submission: LearnerNotebook) -> Result:
+    """The row of a learner of the roster who handed in nothing: every question, no points, nothing to look at."""
+    row = _row(submission, submission.slug, NOT_SUBMITTED)
+    questions = tuple(
+        replace(one, outcome=NOT_SUBMITTED, message="") for one in blank(reference, submission, row.slug).questions
+    )
+    return replace(row, questions=questions, reasons=(submission.reason,))
 
 
 def fingerprint(reference: Reference, submission: LearnerNotebook) -> str:

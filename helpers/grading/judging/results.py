@@ -11,7 +11,7 @@ from ...course import notebook as nb
 from ..intake.assemble import Assembly
 from ..sandbox.nbval_run import UNFINISHED, CellResult, CellResults
 
-GRADED, ATTENTION, UNREADABLE = "graded", "attention", "unreadable"
+GRADED, ATTENTION, UNREADABLE, NOT_SUBMITTED = "graded", "attention", "unreadable", "not submitted"
 TWICE = "Does the notebook work from top to bottom? Kernel > Restart Kernel and Run All Cells."
 
 
@@ -51,6 +51,7 @@ OUTCOMES = {
     "died": "ended the kernel",
     "flooded": "printed too much",
     "not reached": "was not reached",
+    NOT_SUBMITTED: "nothing was handed in",
 }
 
 
@@ -58,10 +59,10 @@ OUTCOMES = {
 class Result:
     """One learner's row. `learner` is as found (any characters); `slug` is safe as a file's name, and unique.
 
-    `status` is 'graded', 'unreadable' (no notebook in it: 0 points, the reason says why) or 'attention' (there
-    are points, but a person should look: `reasons`). `warnings` are for the learner. `fingerprint` says of what this
-    is the result; `extra` holds what a person decided (see `manual`). `number` is the LMS's own for the learner and
-    `email` their address, each '' where nothing says.
+    `status` is 'graded', 'unreadable' (no notebook in it: 0 points, the reason says why), 'attention' (there are
+    points, but a person should look: `reasons`) or 'not submitted' (on the roster, and handed in nothing). `warnings`
+    are for the learner. `fingerprint` says of what this is the result; `extra` holds what a person decided (see
+    `manual`). `number` is the LMS's own for the learner and `email` their address, each '' where nothing says.
     """
 
     learner: str

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..judging.results import ATTENTION, UNREADABLE, Question, Result
+from ..judging.results import ATTENTION, NOT_SUBMITTED, UNREADABLE, Question, Result
 from ..text import page, plain, shortened
 from .gradebook import names, store
 from .late import final_score, lateness
@@ -47,6 +47,7 @@ OUTCOME_WORDS = {
         "Was not reached",
         "Something before it stopped the run, so nothing is known about this answer yet. Mend that first.",
     ),
+    NOT_SUBMITTED: ("Nothing was handed in", ""),
 }
 
 
@@ -81,7 +82,8 @@ def write(results: Sequence[Result], out: Path, *, lab: str, title: str) -> None
 
 
 def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object]:
-    found, unreadable, late = marks(result), result.status == UNREADABLE, lateness(result)
+    found, late = marks(result), lateness(result)
+    is_closed = result.status in (UNREADABLE, NOT_SUBMITTED)
     cards = [_card(at, one, found.get(one.key)) for at, one in enumerate(result.questions, start=1)]
     return {
         "title": title,
@@ -89,11 +91,13 @@ def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object
         "result": result,
         "score": final_score(result),
         "late": late.note if late and late.is_known else "",
-        # Of a notebook that nobody could read, a list of its questions says nothing.
-        "cards": [card for card in cards if card.mark or not unreadable],
+        # Of a notebook that nobody could read, or that is not there, a list of its questions says nothing.
+        "cards": [card for card in cards if card.mark or not is_closed],
         "passed": sum(card.standing == FULL for card in cards),
         "unfinished": [card for card in cards if card.standing != FULL],
-        "unreadable": unreadable,
+        "is_closed": is_closed,
+        "unreadable": result.status == UNREADABLE,
+        "absent": result.status == NOT_SUBMITTED,
         "attention": result.status == ATTENTION,
         "warnings": [shortened(plain(one), 500) for one in result.warnings[:WARNINGS]],
         "lab_number": lab.partition("_")[0],
@@ -136,4 +140,4 @@ def standing(question: Question) -> str:
         return FULL
     if question.earned > 0:
         return PART
-    return OPEN if question.outcome in ("not started", "missing") else NONE
+    return OPEN if question.outcome in ("not started", "missing", NOT_SUBMITTED) else NONE

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...catalog.errors import WorkbookError
-from ..judging.results import ATTENTION, GRADED, OUTCOMES, UNREADABLE, Question, Result
+from ..judging.results import ATTENTION, GRADED, NOT_SUBMITTED, OUTCOMES, UNREADABLE, Question, Result
 from ..text import number, one_line, plain, points_text
 from .gradebook import guard_formula, names, unguarded, write_table
 
 # These the checks have judged; whatever else became of a question, a person should see it.
-JUDGED = frozenset({"passed", "not started", "wrong", "did not run"})
+JUDGED = frozenset({"passed", "not started", "wrong", "did not run", NOT_SUBMITTED})
 REASON_CHARS = 300
 COLUMNS = ("learner", "question", "max", "reason", "points", "comment")
 # float() takes "nan", "1_0" and "1e3" as well, which are slips here.
@@ -90,11 +90,12 @@ def _marked(result: Result, filled: dict[str, ManualRow]) -> Result:
     if not filled:
         return result
     given = {key: row.points for key, row in filled.items() if row.points is not None}
+    is_judged = _unjudged(result) <= set(given) and (given or result.status != NOT_SUBMITTED)
     before = {question.key: question.earned for question in result.questions}
     kept = {key: asdict(Mark(before[key], row.points, row.comment)) for key, row in filled.items()}
     return replace(
         result,
-        status=GRADED if _unjudged(result) <= set(given) else result.status,
+        status=GRADED if is_judged else result.status,
         questions=tuple(replace(one, earned=given.get(one.key, one.earned)) for one in result.questions),
         extra={**result.extra, "manual": kept},
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-from ..judging.results import ATTENTION, OUTCOMES, UNREADABLE, Question, Result
+from ..judging.results import ATTENTION, NOT_SUBMITTED, OUTCOMES, UNREADABLE, Question, Result
 from ..text import one_line, page
 from .feedback import FULL, SIGNS, STANDINGS, standing
 from .gradebook import names, store
@@ -54,7 +54,7 @@ def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object], 
     `manifest` tells `title` and `lab`, and of the run `seed`, `sandbox`, `versions`, `reference`, `started` and
     `finished`: what it lacks is left out. Means, the histogram and pass rates are of those who could be read.
     """
-    readable = [result for result in results if result.status != UNREADABLE]
+    readable = [result for result in results if result.status not in (UNREADABLE, NOT_SUBMITTED)]
     scores = [final_score(result) for result in readable]
     points = max((result.points for result in results), default=0)
     values = {
@@ -64,6 +64,7 @@ def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object], 
         "readable": readable,
         "attention": [result for result in results if result.status == ATTENTION],
         "unreadable": [result for result in results if result.status == UNREADABLE],
+        "absent": [result for result in results if result.status == NOT_SUBMITTED],
         "final": {result.slug: final_score(result) for result in results},
         "late": [
             (result, found) for result in results if (found := lateness(result)) and found.is_known and found.note
