@@ -10,6 +10,7 @@ OUT/reference.json          the worked lab, run: see `stored_reference`
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import secrets
@@ -32,10 +33,13 @@ from .judging.results import GRADED, NOT_SUBMITTED, Result, from_json
 from .reports import gradebook, manual
 from .sandbox import levels
 from .sandbox.isolation import Limits
+from .sandbox.scratch import sweep
 from .sandbox.worker import Worker
 from .text import one_line
 
-ALL_GRADED, REFERENCE_FAILED, ATTENTION, INTERRUPTED = 0, 2, 3, 130
+ALL_GRADED, REFERENCE_FAILED, ATTENTION, NOT_WRITTEN, INTERRUPTED = 0, 2, 3, 4, 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,27 @@ class Options:
 def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options | None = None) -> int:
     """Grade every submission, write everything below `out`: 0 all graded, 2 the reference fails, 3 some need attention.
 
-    130 after Ctrl-C: what was done is there, and the same command goes on. WorkbookError for unusable input.
+    130 after Ctrl-C, and 4 when `out` cannot be written: what was done is there, and the same command goes on.
+    WorkbookError for unusable input.
     """
-    options = options or Options()
+    try:
+        return _graded(lab, submissions, out, root, options or Options())
+    except OSError as error:
+        if not _is_unwritable(error, out):
+            raise
+        why = error.strerror or type(error).__name__
+        rest = "what is there is whole: make room or allow writing, and the same command goes on"
+        print(f"workbook: {out} cannot be written ({why.lower()}); {rest}", file=sys.stderr)
+        return NOT_WRITTEN
+
+
+def _is_unwritable(error: OSError, out: Path) -> bool:
+    """Whether the results could not be written, as against a file that could not be read or is not there."""
+    inside = isinstance(error.filename, str) and Path(error.filename).absolute().is_relative_to(out.absolute())
+    return error.errno in _NO_ROOM or (error.errno in _FORBIDDEN and inside)
+
+
+def _graded(lab: str, submissions: Path, out: Path, root: Path, options: Options) -> int:
     path = one_lab(lab, root)
     checks = find_checks(options.checks, path.stem) if options.checks else None
     wanted = publishing.wanted(path.stem, options.due, options.format, options.gradebook, options.assignment)
@@ -76,6 +98,7 @@ def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options |
     with _folder(out) as before, contextlib.ExitStack() as cleanup:
         taken_in = out / ".submissions"
         cleanup.callback(shutil.rmtree, taken_in, ignore_errors=True)
+        sweep()
         level = levels.best(options.trust_learners)
         print(f"sandbox: {level}", file=sys.stderr)
         everybody = intake.find(submissions, path.stem, taken_in)
@@ -188,7 +211,11 @@ def _selected(everybody: list[intake.LearnerNotebook], only: tuple[str, ...]) ->
 def _folder(out: Path) -> Iterator[dict]:
     """`out`, made if need be and ours alone while we grade; the manifest of the run before, or {}."""
     for folder in (out / "results", out / "feedback"):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            what, do = f"{out} is a file, or holds one called {folder.name}", "name another folder with --out"
+            raise WorkbookError(what, "a folder for the results", do) from None
     with open(out / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,6 +223,8 @@ def _folder(out: Path) -> Iterator[dict]:
             what = f"{out} is being written by another `workbook grade`"
             do = "wait for it, or name another folder with --out"
             raise WorkbookError(what, "a folder of this run's own", do) from None
+        for leftover in [*out.glob(".*.tmp"), *out.glob("*/.*.tmp")]:  # of a run that was killed while it wrote
+            leftover.unlink(missing_ok=True)
         before = {}
         with contextlib.suppress(OSError, ValueError):
             before = json.loads((out / "manifest.json").read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@
     task_server  the warm process beside it, ours: reads notebooks, runs nbval
     nbval_run    what nbval is told, and how each cell went; alone, it runs a notebook without a sandbox
     nbval_plugin beside nbval: weighs a hostile kernel's messages, reports every cell
+    scratch      folders in /tmp, gone with their owner, and swept where it was killed
     linux        the system calls that Python has no name for
 
 The fork server never runs a learner's code; each submission gets a fork of its own, in process, file-system, network

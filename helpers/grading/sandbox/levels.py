@@ -11,13 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError
 from . import isolation, linux
+from .scratch import scratch
 
 NOBODY = 61184  # the first of the users without a name that Linux distributions leave to sandboxes
 
@@ -78,8 +78,8 @@ def _fails(level: Level) -> str:
         return "it needs Linux"
     if not shutil.which("bwrap"):
         return "bwrap is not installed"
-    with tempfile.TemporaryDirectory(prefix="wb-", dir="/tmp") as folder:
-        control = Path(folder) / "control"
+    with scratch() as folder:
+        control = folder / "control"
         for path in (control, control / "k"):
             path.mkdir()
             hand_over(path)

@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from ..intake import reading
 from . import isolation, levels
 from .isolation import Limits
 from .nbval_run import CellResults, arguments, not_run, pytest_environment, results
+from .scratch import scratch
 
 READ_S = 30
 _NO_TRICKS = os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO is empty rather than waited for
@@ -54,8 +54,8 @@ class Worker:
         self.task_server: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Worker:
-        # /tmp, because the path of a socket may have 107 characters; mkdtemp, because nobody else may look in.
-        self.folder = Path(tempfile.mkdtemp(prefix="wb-", dir="/tmp"))
+        self._scratch = scratch()
+        self.folder = self._scratch.__enter__()
         self.control = self.folder / "control"
         self.control.mkdir(mode=0o755)
         levels.hand_over(self.control)
@@ -66,7 +66,7 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self._end_processes()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.__exit__(None, None, None)
 
     def restart(self) -> None:
         """New processes for the next submission, after ours have failed."""

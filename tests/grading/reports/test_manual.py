@@ -55,7 +55,7 @@ def test_rows_for_what_no_check_has_judged(tmp_path):
 
 @pytest.mark.parametrize("outcome", [*OUTCOMES, "some new outcome"])
 def test_each_outcome_is_judged_or_asked_about(outcome):
-    judged = {"passed", "not started", "wrong", "did not run"}
+    judged = {"passed", "not started", "wrong", "did not run", "not submitted"}
     one = question("twice", outcome)
     assert manual.needs_a_person(result("ada", one), one) is (outcome not in judged)
 
