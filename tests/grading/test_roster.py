@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from helpers.grading.intake.owners import slug
 from helpers.grading.intake.submissions import LearnerNotebook
 from helpers.grading.judging.marking import blank, not_submitted
 from helpers.grading.judging.results import GRADED, NOT_SUBMITTED
+from helpers.grading.reports import manual
 from tests.grading.test_publish import marked, reference
 
 
@@ -145,6 +147,12 @@ def test_whom_the_roster_does_not_have_is_named_for_attention():
     assert len({one.slug.lower() for one in placed.values()}) == 7
 
 
+def test_a_page_of_one_who_is_absent_is_nobody_elses():
+    stranger = replace(handed_in("Zoe"), slug=slug("Ada", "7").upper())
+    placed = roster.placed([stranger], [member("Ada", "7")], "class.csv")
+    assert len({one.slug.lower() for one in placed}) == 2
+
+
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
@@ -185,3 +193,13 @@ def test_who_handed_in_nothing_has_a_row_of_no_points_that_nobody_need_look_at(t
     summary = (out / "summary.html").read_text()
     assert "<h2>Not submitted</h2>" in summary
     assert "Bob &lt;b&gt;" in summary
+    assert "<dt>mean of 5</dt><dd>4</dd>" in summary
+
+
+@pytest.mark.parametrize(("points", "status"), [("", NOT_SUBMITTED), ("1", GRADED)])
+def test_a_comment_alone_hands_nothing_in(tmp_path, points, status):
+    (bob,) = roster.placed([], [member("Bob", "8")], "class.csv")
+    row = not_submitted(reference(), bob)
+    key = row.questions[0].key
+    path = written(tmp_path, f"learner,question,max,reason,points,comment\nBob,{key},2,,{points},he was ill\n")
+    assert [one.status for one in manual.merged([row], path)] == [status]
