@@ -13,6 +13,7 @@
     reports     what people read: gradebook, manual.csv, feedback, summary; who is late, what is alike, what changed
     upload      what an LMS imports: its gradebook, and feedback.zip
     people      one learner in two lists
+    roster      who is in the class, and who of them handed in nothing
     text        what learners wrote, made harmless wherever a person sees it
 
 docs/grading.md is the guide. This room imports every other but cli, which alone imports it.

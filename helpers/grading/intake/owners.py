@@ -7,13 +7,13 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
 from ..text import one_line
 from . import lms
-from .files import LINK, SPECIAL, SUBMITTED, Entry, Refused
+from .files import LINK, SPECIAL, SUBMITTED, Contents, Entry, Refused
 
 MOST_NAME_CHARACTERS = 120
 NOTEBOOK = ".ipynb"
@@ -69,7 +69,7 @@ class Submission:
         return one_line("/".join(self.within(entry)) or entry.name, MOST_NAME_CHARACTERS)
 
 
-def by_learner(entries: Sequence[Entry], lab: str, contents: Callable[[Entry], bytes]) -> list[Submission]:
+def by_learner(entries: Sequence[Entry], lab: str, contents: Contents) -> list[Submission]:
     """Each learner's latest attempt, by name. No two have the same: namesakes carry the LMS's number or a count.
 
     A class wrapped in one folder more, or in nbgrader's `submitted/`, is unwrapped. Loose files that look like
@@ -171,7 +171,7 @@ def _looks_handed_in(entry: Entry) -> bool:
     return bool(_ENDING.search(entry.name)) or entry.problem in (LINK, SPECIAL)
 
 
-def _submitters(entries: Sequence[Entry], depth: int, contents: Callable[[Entry], bytes]) -> lms.Submitters | None:
+def _submitters(entries: Sequence[Entry], depth: int, contents: Contents) -> lms.Submitters | None:
     """By folder, the submitters that Gradescope's file names; {} without such a file, None for an unusable one."""
     for entry in entries:
         if entry.parts[depth:] == (lms.GRADESCOPE,) and not entry.is_folder:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError
 from ..text import one_line
-from .files import MOST_ENTRIES, MOST_FILES, Archive, Entry, Folder, OneFile, Refused, class_archive, learners_archive
+from .archives import Archive, class_archive, with_zips_opened
+from .files import MOST_ENTRIES, MOST_FILES, Contents, Entry, Folder, OneFile, Refused
 from .owners import NOTEBOOK, Submission, by_learner, copy_of, is_archive, is_notebook
 
 MOST_NOTEBOOKS = 20  # of one learner that are looked into
-MOST_ARCHIVES = 3  # of one learner that are opened
 MOST_ATTEMPTS = 100  # of one learner
 MOST_NAMED = 3  # in a sentence
 
@@ -27,7 +27,6 @@ _SOURCE = re.compile(rb'"source"\s*:\s*"solutions/([^"/\\]{1,200})\.ipynb"')
 THIS_LAB, NAMED_SO, SAYS_NOTHING, ANOTHER_LAB = range(4)
 UNLIKE = 2
 Listing = Archive | Folder | OneFile
-Contents = Callable[[Entry], bytes]
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def choose(own: Submission, lab: str, contents: Contents) -> Choice:
     entries = _for_lab(own, lab)
     packed_in: dict[Entry, Entry] = {}
     if not any(is_notebook(entry) for entry in entries):
-        entries, contents, packed_in = _unpacked(own, entries, contents)
+        entries, contents, packed_in = with_zips_opened(entries, contents)
     notebooks = sorted(filter(is_notebook, entries), key=lambda entry: (_unlikeness(entry, lab), entry.parts))
     candidates, best_contents, refused = _looked_into(own, notebooks[:MOST_NOTEBOOKS], lab, contents)
     if not candidates:
@@ -201,36 +200,6 @@ def choose(own: Submission, lab: str, contents: Contents) -> Choice:
 def _for_lab(own: Submission, lab: str) -> list[Entry]:
     entries = own.entries[:MOST_FILES]
     return [entry for entry in entries if own.within(entry)[:1] == (lab,)] if lab in own.folders() else entries
-
-
-def _unpacked(
-    own: Submission, entries: Sequence[Entry], contents: Contents
-) -> tuple[list[Entry], Contents, dict[Entry, Entry]]:
-    """`entries` with what is in the learner's zips, what gives their contents, and the zip that each of them is in.
-
-    A zip that cannot be opened stays, with what is wrong with it.
-    """
-    shown = list(entries)
-    archives: dict[Entry, tuple[Archive, Entry, Entry]] = {}
-    for packed in [one for one in entries if one.name.lower().endswith(".zip") and is_archive(one)][:MOST_ARCHIVES]:
-        try:
-            if packed.problem:
-                raise Refused(packed.problem)
-            archive = learners_archive(contents(packed))
-        except Refused as problem:
-            shown[shown.index(packed)] = replace(packed, problem=str(problem))
-            continue
-        inside = {replace(one, parts=(*packed.parts, *one.parts)): one for one in archive.entries}
-        archives |= {shown_as: (archive, one, packed) for shown_as, one in inside.items()}
-        shown[shown.index(packed) : shown.index(packed) + 1] = inside or [packed]
-
-    def unpacked(entry: Entry) -> bytes:
-        if entry not in archives:
-            return contents(entry)
-        archive, one, _ = archives[entry]
-        return archive.contents(one)
-
-    return shown, unpacked, {entry: packed for entry, (_, _, packed) in archives.items()}
 
 
 def _looked_into(

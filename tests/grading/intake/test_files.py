@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog.errors import WorkbookError
-from helpers.grading.intake import files
-from helpers.grading.intake.files import Entry, Folder, Refused, class_archive
+from helpers.grading.intake import archives, files
+from helpers.grading.intake.archives import class_archive
+from helpers.grading.intake.files import Entry, Folder, Refused
 from helpers.grading.intake.submissions import find
 from tests.grading.broken_archives import of, zipped
 from tests.grading.broken_files import put
@@ -164,7 +165,7 @@ def test_a_folder_below_very_many_is_not_entered(root):
 
 
 def test_all_that_an_archive_unpacks_to_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_UNPACKED_BYTES", 1500)
+    monkeypatch.setattr(archives, "MOST_UNPACKED_BYTES", 1500)
     of("a.ipynb", "b.ipynb", "c.ipynb")(tmp_path / "class.zip", bytes(1000))
     reasons = [one.reason for one in find(tmp_path / "class.zip", "05_numbers", tmp_path / "into")]
     assert reasons[:2] == ["", ""]
@@ -174,14 +175,14 @@ def test_all_that_an_archive_unpacks_to_is_bounded(tmp_path, monkeypatch):
 def test_a_file_that_unpacks_to_more_than_it_says_is_refused(tmp_path, monkeypatch):
     of("a.ipynb")(tmp_path / "class.zip", bytes(1000))
     opened = class_archive(tmp_path / "class.zip")
-    monkeypatch.setattr(files, "MOST_BYTES", 999)
+    monkeypatch.setattr(archives, "MOST_BYTES", 999)
     with pytest.raises(Refused, match="more than"):
         opened.contents(opened.entries[0])
 
 
 def test_a_huge_table_of_contents_is_not_read(tmp_path, monkeypatch):
     zipped(*((f"{number}.ipynb", b"") for number in range(50)))(tmp_path / "class.zip", b"")
-    monkeypatch.setattr(files, "MOST_DIRECTORY_BYTES", 2000)
+    monkeypatch.setattr(archives, "MOST_DIRECTORY_BYTES", 2000)
     with pytest.raises(WorkbookError, match="table of contents"):
         class_archive(tmp_path / "class.zip")
 
