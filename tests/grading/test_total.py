@@ -116,6 +116,9 @@ def test_what_is_no_results_folder(tmp_path, folders):
     (folders[0] / "gradebook.csv").write_text("learner,score,max,status\nada,five,5,graded\n")
     with pytest.raises(WorkbookError, match="line 2: score and max are 'five' and '5'"):
         total(folders, tmp_path / "total")
+    (folders[0] / "gradebook.csv").write_text("learner,score,max,status\nada,nan,5,graded\n")
+    with pytest.raises(WorkbookError, match="score and max are 'nan' and '5'"):
+        total(folders, tmp_path / "total")
     (folders[0] / "gradebook.csv").write_text("learner\nada\n")
     with pytest.raises(WorkbookError, match="has no column score"):
         total(folders, tmp_path / "total")
@@ -124,7 +127,7 @@ def test_what_is_no_results_folder(tmp_path, folders):
 def test_a_table_that_excel_saved_is_read(tmp_path, folders):
     path = folders[0] / "gradebook.csv"
     path.write_bytes(
-        path.read_text(encoding="utf-8-sig").replace(",", ";").replace(";5;5;", ";4,5;5;").encode("cp1252")
+        path.read_text(encoding="utf-8-sig").replace(",", ";").replace(";5;5;", ";4,5;5;").encode("cp1252") + b";;;\r\n"
     )
     total(folders, tmp_path / "total")
     assert {row["learner"]: row["02"] for row in table(tmp_path / "total")}["Ada Lovelace"] == "4.5"
