@@ -1,8 +1,13 @@
 """What a lab's cells are: nbgrader's metadata (schema 3), read in one place, and the exercises they make.
 
-An *answer cell* is the learner's (`solution: true`); a *check cell* is ours (`grade: true`, points, locked).
-Reading down the notebook, one or more answers and the checks that follow them are an *exercise*; the nearest
-heading above is its title. A lab is `heading, text, answer, check` again and again, with no other links.
+An *answer cell* is the learner's (`solution: true`). What tries it has two halves, both ours and locked: *asking cells*
+(`metadata.workbook.role` is "ask") draw inputs and call the answer, and *check cells* (`grade: true`, points) weigh
+what came back, one for each part of the question. Reading down the notebook, answers, what asks and the checks that
+follow them are an *exercise*; the nearest heading above is its title.
+
+Every other code cell is given, and answers may use it, but for those of three roles. An "apparatus" is what asking cells
+and checks use, and a graded answer cannot see. A "reference" is what checks compare with: it is not there when answers
+run. A "demonstration" shows something, and nothing needs its names.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import ast
 import re
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,19 +25,22 @@ from nbformat import NotebookNode
 from ..catalog.errors import WorkbookError
 
 _ONE_PARSER_AT_A_TIME = threading.Lock()
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+ASK, APPARATUS, REFERENCE, DEMONSTRATION = ROLES = "ask", "apparatus", "reference", "demonstration"
 SCHEMA_KEYS = frozenset({"cell_type", "grade", "grade_id", "locked", "points", "schema_version", "solution", "task"})
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise of a lab: its title, its answer cells and the check cells that grade them, in order.
+    """One exercise of a lab: its title, its answer cells, the cells that ask, the check cells that grade, in order.
 
     `hint` is the first folded hint of its text, '' where there is none.
     """
 
     title: str
-    answers: tuple[NotebookNode, ...]
-    checks: tuple[NotebookNode, ...]
+    answers: tuple[NotebookNode, ...] = ()
+    asks: tuple[NotebookNode, ...] = ()
+    checks: tuple[NotebookNode, ...] = ()
     hint: str = ""
 
     @property
@@ -53,6 +62,26 @@ def is_answer(cell: NotebookNode) -> bool:
 def is_check(cell: NotebookNode) -> bool:
     """True for a code cell that grades an answer."""
     return cell.cell_type == "code" and bool(_metadata(cell).get("grade")) and not is_answer(cell)
+
+
+def role(cell: NotebookNode) -> str:
+    """What a cell of ours is for: one of ROLES, or '' for any other."""
+    return str(cell.metadata.get("workbook", {}).get("role", "")) if cell.cell_type == "code" else ""
+
+
+def is_ask(cell: NotebookNode) -> bool:
+    """True for a code cell that draws inputs and calls the answers above it."""
+    return role(cell) == ASK
+
+
+def is_given(cell: NotebookNode) -> bool:
+    """True for any other code cell of the lab: imports, functions, pictures."""
+    return cell.cell_type == "code" and not (is_answer(cell) or is_ask(cell) or is_check(cell))
+
+
+def names_of(answers: Iterable[NotebookNode]) -> list[str]:
+    """What the worked answers define: a question asks for these names and no others."""
+    return [node.name for cell in answers for node in parse(cell.source).body if isinstance(node, DEFINITION)]
 
 
 def anchor(key: str) -> str:
@@ -83,9 +112,13 @@ def exercises(lab: NotebookNode) -> tuple[Exercise, ...]:
         if cell.cell_type == "markdown":
             heading, text = _heading(cell.source) or heading, cell.source
         elif is_answer(cell):
-            if not found or found[-1].checks:
-                found.append(Exercise(heading or grade_id(cell), (), (), _hint(text)))
+            if not found or found[-1].checks or found[-1].asks:
+                found.append(Exercise(heading or grade_id(cell), hint=_hint(text)))
             found[-1] = replace(found[-1], answers=(*found[-1].answers, cell))
+        elif is_ask(cell):
+            if not found:
+                raise _alone(cell, "an answer cell before it")
+            found[-1] = replace(found[-1], asks=(*found[-1].asks, cell))
         elif is_check(cell):
             if not found:
                 raise _alone(cell, "an answer cell before it")

@@ -18,8 +18,9 @@ from ..course import notebook as nb
 from ..course.build import execute
 from .intake.assemble import assemble
 from .intake.reading import Unreadable, read
+from .judging.court import weigh
 from .judging.results import Question, cells_that_ended_the_kernel, questions_of
-from .judging.trial import judge, trial, unmarked
+from .judging.trial import trial
 from .sandbox.nbval_run import run
 
 STORED_SEED, WALL_S = "0", 600
@@ -51,8 +52,8 @@ def results_of(
         assembly = assemble(reference, read(learner_path))
     except Unreadable as error:
         raise nb.unreadable(learner_path, str(error)) from None
-    cells = trial(run, unmarked(assembly.notebook), seed=seed, wall_s=WALL_S)
-    cells = judge(run, reference, cells, seed=seed, wall_s=WALL_S)
+    cells = trial(run, reference, assembly.notebook, seed=seed, wall_s=WALL_S)
+    cells = weigh(run, reference, cells, seed=seed, wall_s=WALL_S)
     return questions_of(reference, assembly, cells), (*assembly.warnings, *cells_that_ended_the_kernel(assembly, cells))
 
 

@@ -10,6 +10,6 @@ matplotlib and ipywidgets are imported when something is drawn, not before.
 from . import claims
 from .draw import draw
 from .drawing import pareto, plots, rooflines, speeds
-from .judged import judged
+from .asking import asked, reference
 from .predict import Prediction, check, check_speed, compare, predict
 from .recorded import recorded, recorded_table

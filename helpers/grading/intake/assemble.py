@@ -103,8 +103,7 @@ def _is_extra(cell: Cell, mine: NotebookNode | None) -> bool:
     """True for the learner's own cell, and for a given one they changed (an import added, say)."""
     if mine is None:
         return not cell.is_check
-    given = not lab_cells.is_answer(mine) and not lab_cells.is_check(mine)
-    return given and mine.cell_type == "code" and mine.source.strip() != cell.source.strip()
+    return lab_cells.is_given(mine) and not lab_cells.role(mine) and mine.source.strip() != cell.source.strip()
 
 
 def _fill(cell: NotebookNode, found: list[Cell]) -> str:

@@ -15,7 +15,8 @@ from ..intake.reading import Unreadable
 from ..intake.submissions import LearnerNotebook
 from ..sandbox.nbval_run import CellResults
 from ..sandbox.worker import Worker
-from .reference import Reference, cells_of, private_questions, with_private_checks
+from .court import replaced_in
+from .reference import Reference, cells_of, private_questions
 from .results import (
     ATTENTION,
     GRADED,
@@ -27,7 +28,6 @@ from .results import (
     questions_of,
 )
 from .tamper_checks import signs_of_tampering
-from .trial import trial
 
 # Outcomes that may be the grader's limits rather than the answer's fault, and what an instructor should know.
 _LOOK_AT = {
@@ -72,12 +72,17 @@ def mark(worker: Worker, reference: Reference, submission: LearnerNotebook, slug
     questions = questions_of(reference.notebook, assembly, cells) + _private(worker, reference, assembly)
     outcomes = {one.outcome for one in questions}
     reasons = tuple(words for outcome, words in _LOOK_AT.items() if outcome in outcomes)
-    reasons += signs_of_tampering(reference.notebook, assembly.notebook)
+    reasons += signs_of_tampering(reference.notebook, assembly.notebook) + _replaced(cells)
     reasons += warnings if strict else ()
     status = ATTENTION if reasons else GRADED
     seconds = round(time.monotonic() - start, 2)
     row = replace(base, status=status, questions=questions, reasons=reasons, warnings=warnings, seconds=seconds)
     return Marked(row, executed(assembly.notebook, cells))
+
+
+def _replaced(cells: CellResults) -> tuple[str, ...]:
+    names = sorted({name for result in cells.values() for name in replaced_in(result)})
+    return tuple(f"an answer replaced {name}, which is given: it was put back" for name in names)
 
 
 def failed(reference: Reference, submission: LearnerNotebook, slug: str, error: Exception) -> Marked:
@@ -145,6 +150,4 @@ def _private(worker: Worker, reference: Reference, assembly: Assembly) -> tuple[
     """The private checks' questions, from a second kernel whose output goes no further than here."""
     if reference.private is None:
         return ()
-    notebook = with_private_checks(assembly.notebook, reference.private)
-    cells = trial(worker.run, notebook, seed=reference.seed, wall_s=reference.wall_s)
-    return private_questions(reference.private, cells)
+    return private_questions(reference.private, cells_of(worker, reference, assembly.notebook, private=True))

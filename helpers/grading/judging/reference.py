@@ -4,9 +4,10 @@ So machine and library versions cancel, and who copied the published outputs has
 graded the reference grades itself: the solution must earn all points, the untouched lab none.
 
 An instructor's own checks are a notebook outside the repository, run in a kernel of its own, whose output nobody sees.
-`--checks DIR` holds one per lab, named after it (02_anything.ipynb). Its check cells carry nbgrader metadata as the
-labs' do (grade, points, a grade_id); its other code cells prepare them. They run after the given cells and the
-learner's answers. `metadata.workbook.feedback` of a check is the one sentence that its learner may read.
+`--checks DIR` holds one per lab, named after it (02_anything.ipynb). It is made as the labs are: asking cells, whose
+`metadata.workbook.role` is "ask", call the answers; check cells carry nbgrader metadata (grade, points, a grade_id) and
+weigh what came back; its other code cells prepare them. `metadata.workbook.feedback` of a check is the one sentence that
+its learner may read.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from ...course.release import without_hidden
 from ..intake.assemble import Assembly
 from ..sandbox.nbval_run import UNFINISHED, CellResults
 from ..sandbox.worker import Worker
+from .court import References, notebook_of, rows_of, weigh
 from .results import Question, questions_of
-from .trial import judge, set_limits, trial, unmarked, untouched
+from .trial import answering, set_limits, trial, untouched
 
 SPARE_S, WALL_S = 10.0, 120.0
 MOST_IMPORTS = 2000  # they travel on a command line
@@ -48,6 +50,7 @@ class Reference:
 
     `wall_s` is the time for a whole submission; `digest` changes with anything that could change a grade. `more` is
     what the worked lab imported while it ran, beyond what it names: a worker that has it saves each kernel a second.
+    `references` is what the checks have measured to compare with, by check.
     """
 
     lab: str
@@ -60,6 +63,7 @@ class Reference:
     digest: str
     modules: tuple[str, ...]
     more: tuple[str, ...]
+    references: References
 
 
 def versions() -> dict[str, str]:
@@ -99,54 +103,85 @@ def prepare(
         cell.source = without_hidden(cell.source)
     lab_cells.require_ids(worked, path.name)
     spare_s = max(spare_s, worked.metadata.get("workbook", {}).get("spare_s", 0))
-    notebook, seconds, more = _run_through(worker, worked, seed)
-    set_limits(notebook, seconds, spare_s)
     own = load_checks(checks, worked) if checks else None
-    if own is not None:
-        own, own_seconds, _ = _run_through(worker, with_private_checks(notebook, own), seed)
-        own = only_private(own)
     parts = [nb.text(worked), nb.text(own) if own else "", seed, spare_s, wall_s, worker.limits, versions()]
-    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()  # before limits, which are timings, are in
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+    public = _run_through(worker, worked, seed, spare_s)
+    seconds, references, private = public.seconds, public.references, None
     if own is not None:
-        set_limits(own, own_seconds, spare_s)
+        ran = _run_through(worker, with_private_checks(worked, own), seed, spare_s)
+        private, references = only_private(ran.notebook), references | ran.references
     title = next((cell.source.splitlines()[0].lstrip("# ") for cell in worked.cells if cell.source), path.stem)
     wall_s += 10 * sum(seconds.values())
-    reference = Reference(path.stem, title, seed, notebook, own, spare_s, wall_s, digest, tuple(modules(worked)), more)
+    names = tuple(modules(worked))
+    reference = Reference(
+        path.stem, title, seed, public.notebook, private, spare_s, wall_s, digest, names, public.imported, references
+    )
     _grade_itself(worker, reference)
     return reference
 
 
-def cells_of(worker: Worker, reference: Reference, notebook: NotebookNode) -> CellResults:
-    """How an assembled notebook does: nbval, and the judge where many answers are right."""
-    timed = unmarked(notebook)
+def cells_of(worker: Worker, reference: Reference, notebook: NotebookNode, private: bool = False) -> CellResults:
+    """How an assembled notebook does: its answers asked, and what they gave weighed; or by the private checks."""
+    lab = reference.notebook
+    if private and reference.private is not None:
+        lab, notebook = (with_private_checks(one, reference.private) for one in (lab, notebook))
+    timed = copy.deepcopy(notebook)
     for cell in timed.cells:
         cell.metadata.setdefault("workbook", {}).setdefault("limit_s", reference.spare_s)  # the learner's own cells
-    found = trial(worker.run, timed, seed=reference.seed, wall_s=reference.wall_s)
-    return judge(worker.run, reference.notebook, found, seed=reference.seed, wall_s=reference.wall_s)
+    how = {"seed": reference.seed, "wall_s": reference.wall_s}
+    found = trial(worker.run, lab, timed, **how)
+    return weigh(worker.run, lab, found, **how, references=reference.references)
 
 
-def _run_through(
-    worker: Worker, notebook: NotebookNode, seed: str
-) -> tuple[NotebookNode, dict[str, float], tuple[str, ...]]:
-    """`notebook` with the stdout that it has with `seed`, the seconds of each cell, and what was imported meanwhile."""
+@dataclass(frozen=True)
+class _Ran:
+    """The worked lab as it ran: checks with their outputs, cells with their limits; what else it told."""
+
+    notebook: NotebookNode
+    seconds: dict[str, float]
+    imported: tuple[str, ...]
+    references: References
+
+
+def _run_through(worker: Worker, notebook: NotebookNode, seed: str, spare_s: float) -> _Ran:
+    """The worked lab, asked and weighed with `seed`."""
     fresh = copy.deepcopy(notebook)
     for cell in fresh.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None  # nothing to compare with yet
-    cells = worker.run(_listing_imports(fresh), seed=seed, wall_s=1800)
+    asked = _listing_imports(answering(fresh, fresh))
+    cells = worker.run(asked, seed=seed, wall_s=1800)
     imported = cells.pop("imported", UNFINISHED).stdout.split()[:MOST_IMPORTS]
+    _require_passed(asked, cells)
+    asks = [ask for exercise in lab_cells.exercises(fresh) for ask in exercise.asks]
+    court = notebook_of(fresh, {ask.id: rows_of(cells[ask.id]) for ask in asks}, {}, publish=True)
+    set_limits(court, {}, 300.0)
+    weighed = worker.run(court, seed=seed, wall_s=1800)
+    _require_passed(court, weighed)
     for number, cell in nb.code_cells(fresh):
-        result = cells.get(cell.id)
-        if result is None or not result.passed:
-            why = result.message if result else "it was not reached"
-            raise ReferenceFailedError(f"the worked lab fails at {nb.first_line(cell.source)!r}: {why}")
         if lab_cells.is_check(cell):
-            if not result.stdout:
-                key = lab_cells.grade_id(cell)
-                raise ReferenceFailedError(f"check {key!r} prints nothing: every answer would pass")
-            cell.outputs = [v4.new_output("stream", name="stdout", text=result.stdout)]
-            cell.execution_count = number
-    return fresh, {key: result.seconds for key, result in cells.items()}, tuple(imported)
+            printed = weighed[cell.id].stdout
+            if not printed:
+                raise ReferenceFailedError(
+                    f"check {lab_cells.grade_id(cell)!r} prints nothing: every answer would pass"
+                )
+            cell.outputs, cell.execution_count = [v4.new_output("stream", name="stdout", text=printed)], number
+    checks = [cell.id for cell in fresh.cells if lab_cells.is_check(cell)]
+    seconds = {key: result.seconds for key, result in (weighed | cells).items()}
+    references = {key: told for key in checks for told in weighed[f"after-{key}"].told[-1:] if told}
+    set_limits(fresh, seconds, spare_s)
+    return _Ran(fresh, seconds, tuple(imported), references)
+
+
+def _require_passed(notebook: NotebookNode, cells: CellResults) -> None:
+    for cell in notebook.cells:
+        result = cells.get(cell.id, UNFINISHED)
+        if cell.cell_type == "code" and not result.passed and cell.id != "imported":
+            raise ReferenceFailedError(f"the worked lab fails at {nb.first_line(cell.source)!r}: {result.message}")
+        failed = next((row["raised"] for row in rows_of(result) if "raised" in row), "")
+        if failed:
+            raise ReferenceFailedError(f"the worked lab fails at {nb.first_line(cell.source)!r}: {failed}")
 
 
 def _listing_imports(notebook: NotebookNode) -> NotebookNode:
@@ -191,10 +226,12 @@ def load_checks(path: Path, worked: NotebookNode) -> NotebookNode:
     lab_cells.require_ids(own, path.name)
     checks = [cell for cell in own.cells if lab_cells.is_check(cell)]
     taken = {lab_cells.grade_id(cell) for cell in worked.cells} & {lab_cells.grade_id(cell) for cell in checks}
-    if not checks or taken or any(lab_cells.is_answer(cell) for cell in own.cells):
-        what = f"{path.name} holds {len(checks)} check cells" + (f", {min(taken)!r} is the lab's own" if taken else "")
-        expected = "code cells with metadata.nbgrader: grade true, solution false, points, a grade_id of their own"
-        raise WorkbookError(what, expected, "copy a check cell of the lab and change its grade_id and its source")
+    asks = [cell for cell in own.cells if lab_cells.is_ask(cell)]
+    if not checks or not asks or taken or any(lab_cells.is_answer(cell) for cell in own.cells):
+        what = f"{path.name} holds {len(asks)} asking and {len(checks)} check cells"
+        what += f", {min(taken)!r} is the lab's own" if taken else ""
+        expected = "cells that ask, with metadata.workbook.role 'ask', and check cells with a grade_id of their own"
+        raise WorkbookError(what, expected, "copy an exercise's cells from the lab, change the grade_id and the source")
     own.cells = [cell for cell in own.cells if cell.cell_type == "code"]
     for number, cell in enumerate(own.cells):
         cell.id = f"{OWN}{number}"
@@ -202,9 +239,10 @@ def load_checks(path: Path, worked: NotebookNode) -> NotebookNode:
 
 
 def with_private_checks(answers: NotebookNode, own: NotebookNode) -> NotebookNode:
-    """`answers` (a reference or a learner's assembly) without the public checks, then the private cells."""
+    """`answers` (a reference or a learner's assembly) without the public questions, then the private cells."""
     notebook = copy.deepcopy(answers)
-    notebook.cells = [cell for cell in notebook.cells if not lab_cells.is_check(cell)] + copy.deepcopy(own.cells)
+    kept = [cell for cell in notebook.cells if not (lab_cells.is_check(cell) or lab_cells.is_ask(cell))]
+    notebook.cells = kept + copy.deepcopy(own.cells)
     return notebook
 
 

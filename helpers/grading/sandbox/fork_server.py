@@ -140,7 +140,9 @@ def _become_kernel(request: dict, sockets: str, namespaces: bool, ready: Callabl
         os.dup2(nothing, stream)
     from ipykernel.kernelapp import IPKernelApp
 
-    app = IPKernelApp.instance()
+    from .asking_kernel import AskingKernel
+
+    app = IPKernelApp.instance(kernel_class=AskingKernel)
     app.initialize(["-f", path, "--HistoryManager.enabled=False"])
     ready()
     app.start()

@@ -25,6 +25,7 @@ import pytest
 import zmq
 
 from ...course import notebook as nb
+from ...lesson import asking
 from ..intake.reading import cleaned
 from .nbval_run import NO_KERNEL
 
@@ -47,7 +48,7 @@ _SHOWN = ("display_data", "execute_result")
 MESSAGE_CHARS, OUTPUT_CHARS = 2000, 1_000_000
 MOST_MESSAGE_BYTES = 32 << 20  # a longer message is never read: ZeroMQ hangs up
 _FILE = re.compile(r"\(\d+\.py, ")  # a SyntaxError names the kernel's temporary file
-_KINDS = ("text/plain", "image/png")
+_KINDS = ("text/plain", "image/png", asking.MIME)
 
 
 class Fatal(Exception):  # noqa: N818 (the outcome of a cell, not an error of ours)

@@ -14,8 +14,10 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from ...course import notebook as nb
+from ...lesson import asking
 
 HELPERS_ROOT = Path(__file__).resolve().parents[3]  # what `import helpers` needs on its path
+KERNEL, ASKING_KERNEL = "asking", "helpers.grading.sandbox.asking_kernel"
 NO_KERNEL = "no kernel"  # an outcome that is nobody's but ours
 NO_LIMIT_S = 10**6  # nbval's own, for a whole cell: the guard's is lower, and notices a dead kernel
 
@@ -44,6 +46,12 @@ class CellResult:
         return nb.stream(self.outputs, "stdout")
 
     @property
+    def told(self) -> list:
+        """What the kernel or a cell of ours reported of the answers (`asking.MIME`), in order."""
+        texts = [output["data"][asking.MIME] for output in self.outputs if asking.MIME in output.get("data", {})]
+        return [json.loads(text) for text in texts]
+
+    @property
     def words(self) -> str:
         """All that is known of why: the message, what was printed, the errors with their tracebacks."""
         shown = [output.get("text") or "\n".join(output.get("traceback", ())) for output in self.outputs]
@@ -63,7 +71,8 @@ def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> Cell
     with tempfile.TemporaryDirectory(prefix="workbook-") as name:
         folder = Path(name)
         nb.write(folder / "lab.ipynb", notebook)
-        command = [sys.executable, "-m", "pytest", *arguments(folder), "--nbval-current-env"]
+        write_kernelspec(folder, [sys.executable, "-m", ASKING_KERNEL, "-f", "{connection_file}"])
+        command = [sys.executable, "-m", "pytest", *arguments(folder)]
         log = _run_pytest(command, folder, seed, wall_s)
         found = results(folder / "results.jsonl")
         if not_run(found):
@@ -71,13 +80,22 @@ def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> Cell
     return found
 
 
+def write_kernelspec(folder: Path, command: list[str]) -> None:
+    """The kernel that `arguments(folder)` names: it is found where JUPYTER_PATH is `folder`."""
+    spec = folder / "kernels" / KERNEL
+    spec.mkdir(parents=True)
+    kernel = {"argv": command, "display_name": KERNEL, "language": "python", "interrupt_mode": "message"}
+    (spec / "kernel.json").write_text(json.dumps(kernel))
+
+
 def arguments(folder: Path) -> list[str]:
-    """pytest's arguments that run lab.ipynb in `folder` and report to results.jsonl there; which kernel is not said."""
+    """pytest's arguments that run lab.ipynb in `folder` and report to results.jsonl there."""
     plugins = ["-p", "nbval.plugin", "-p", "helpers.grading.sandbox.nbval_plugin", "-p", "no:cacheprovider"]
     plugins += ["-p", "no:unraisableexception", "-p", "no:threadexception"]  # which collect garbage ten times over
     return [
         *("-q", "--color=no", "--noconftest", "-c", os.devnull, "--rootdir", str(folder), *plugins),
         *(f"--workbook-results={folder / 'results.jsonl'}", "--nbval", f"--nbval-cell-timeout={NO_LIMIT_S}"),
+        f"--nbval-kernel-name={KERNEL}",
         str(folder / "lab.ipynb"),
     ]
 
@@ -112,7 +130,7 @@ def pytest_environment(*dropped: str) -> dict[str, str]:
 
 def _run_pytest(command: list[str], folder: Path, seed: str, wall_s: float) -> str:
     """Run to the end or to the time limit; the log."""
-    env = pytest_environment() | {"WORKBOOK_SEED": seed}
+    env = pytest_environment() | {"WORKBOOK_SEED": seed, "JUPYTER_PATH": str(folder)}
     pipe, both = subprocess.PIPE, subprocess.STDOUT
     process = subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=both)
     try:

@@ -25,7 +25,7 @@ from ...course import notebook as nb
 from ..intake import reading
 from . import isolation, levels
 from .isolation import Limits
-from .nbval_run import CellResults, arguments, not_run, pytest_environment, results
+from .nbval_run import ASKING_KERNEL, CellResults, arguments, not_run, pytest_environment, results, write_kernelspec
 from .scratch import scratch
 
 READ_S = 30
@@ -113,22 +113,19 @@ class Worker:
     def _ready(self) -> None:
         if self.fork_server is None or self.fork_server.poll() is not None:
             (self.control / SOCKET).unlink(missing_ok=True)
-            options = {"modules": ["ipykernel.kernelapp", *self.modules], "more": list(self.more)}
+            options = {"modules": [ASKING_KERNEL, *self.modules], "more": list(self.more)}
             started = levels.command(self.level, self.control, FORK_SERVER, options)
             self.fork_server = _start(started, isolation.environment(), self.folder / "fork_server.log")
 
     def _nbval(self, folder: Path, sockets: Path, seed: str, wall_s: float) -> dict:
         """The request that runs lab.ipynb in `folder` with a kernel from the fork server."""
-        spec = folder / "kernels" / "sandbox"
-        spec.mkdir(parents=True)
         words = [sys.executable, "-I", "-S", SHIM, "{connection_file}", str(self.control / SOCKET)]
         words += [sockets.name, seed, json.dumps(asdict(self.limits))]
-        kernel = {"argv": words, "display_name": "sandbox", "language": "python", "interrupt_mode": "message"}
-        (spec / "kernel.json").write_text(json.dumps(kernel))
+        write_kernelspec(folder, words)
         return {
             "task": "nbval",
             "folder": str(folder),
-            "arguments": [*arguments(folder), f"--workbook-sockets={sockets}", "--nbval-kernel-name=sandbox"],
+            "arguments": [*arguments(folder), f"--workbook-sockets={sockets}"],
             "environment": _own_environment() | {"JUPYTER_PATH": str(folder)},
             "limit_s": wall_s,
         }

@@ -1,0 +1,106 @@
+"""What was answered, weighed: the checks run on the recorded answers, in a kernel without anything of the learner's.
+
+Cell by cell the court is the worked lab: what is given, the asking cells (which draw the same inputs, and get the
+recorded answers), then the checks, under nbval against the outputs of the worked answers.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+from nbformat import NotebookNode, v4
+
+from ...course import lab_cells
+from ...lesson.asking import Row
+from ..sandbox.nbval_run import UNFINISHED, CellResult, CellResults
+from .trial import Run, together
+
+MOST_ROWS = 2000  # of one asking cell
+References = dict[str, list[Row]]  # by check cell
+
+
+def weigh(
+    run: Run, lab: NotebookNode, found: CellResults, *, seed: str, wall_s: float, references: References | None = None
+) -> CellResults:
+    """`found`, with how each check of `lab` went on what its asking cells brought.
+
+    A check of which nothing was asked, since the kernel had ended or the time was over, went as its asking cell did.
+    """
+    asks = {ask.id for exercise in lab_cells.exercises(lab) for ask in exercise.asks if ask.id in found}
+    rows = {key: rows_of(found[key]) for key in asks if found[key].told}
+    weighed: CellResults = {}
+    if rows:
+        court = notebook_of(lab, rows, references or {})
+        checks = sum(lab_cells.is_check(cell) for cell in court.cells)
+        weighed = together(run, court, seed=seed, wall_s=wall_s, runs=checks + 1)
+    words = {}
+    for exercise in lab_cells.exercises(lab):
+        asked = [found.get(ask.id, UNFINISHED) for ask in exercise.asks]
+        words |= {check.id: _word(asked, weighed.get(check.id)) for check in exercise.checks}
+    return found | words
+
+
+def rows_of(asked: CellResult) -> list[Row]:
+    """What an asking cell wrote down. It comes last, so that nothing an answer sent before is taken for it."""
+    last = asked.told[-1] if asked.told else {}
+    rows = last.get("rows") if isinstance(last, dict) else None
+    return [row for row in rows[:MOST_ROWS] if _is_row(row)] if isinstance(rows, list) else []
+
+
+def replaced_in(asked: CellResult) -> list[str]:
+    """The given names that answers had replaced before the asking cell ran."""
+    last = asked.told[-1] if asked.told else {}
+    names = last.get("replaced") if isinstance(last, dict) else None
+    return [str(name)[:80] for name in names[:20]] if isinstance(names, list) else []
+
+
+def notebook_of(
+    lab: NotebookNode, rows: dict[str, list[Row]], references: References, publish: bool = False
+) -> NotebookNode:
+    """The worked lab without answers, its asking cells on `rows`; with `publish` checks show their references.
+
+    An exercise of which an asking cell brought nothing is left out.
+    """
+    court = copy.deepcopy(lab)
+    court.cells = [cell for cell in court.cells if _is_ground(cell)]
+    for exercise in lab_cells.exercises(lab):
+        if all(ask.id in rows for ask in exercise.asks):
+            stand_ins = [f"{name} = asking.absent({name!r})" for name in lab_cells.names_of(exercise.answers)]
+            for ask in exercise.asks:
+                lines = [*stand_ins, f"asking.give_back({rows[ask.id]!r})"]
+                court.cells += [_code("\n".join(lines), f"before-{ask.id}"), _quiet(ask)]
+            for check in exercise.checks:
+                court.cells.append(_code(f"asking.refer({references.get(check.id, [])!r})", f"before-{check.id}"))
+                court.cells.append(copy.deepcopy(check))
+                if publish:
+                    court.cells.append(_code("asking.publish_references()", f"after-{check.id}"))
+    return court
+
+
+def _is_ground(cell: NotebookNode) -> bool:
+    return lab_cells.is_given(cell) and lab_cells.role(cell) != lab_cells.DEMONSTRATION
+
+
+def _quiet(ask: NotebookNode) -> NotebookNode:
+    cell = copy.deepcopy(ask)
+    cell.outputs, cell.execution_count = [], None
+    return cell
+
+
+def _code(lines: str, key: str) -> NotebookNode:
+    return v4.new_code_cell(f"from helpers.lesson import asking\n{lines}", id=key)
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, dict) and all(isinstance(part, str) for pair in row.items() for part in pair)
+
+
+def _word(asked: list[CellResult], weighed: CellResult | None) -> CellResult:
+    """How a check went: as in court, and where its asking cell failed, for the reason why it did."""
+    failed = next((one for one in asked if not one.passed), None)
+    if weighed is None:
+        return replace(failed or UNFINISHED, outputs=())
+    if failed is not None and not weighed.passed:
+        return replace(weighed, message=failed.message)
+    return weighed

@@ -1,0 +1,100 @@
+"""The kernel in which a learner's answers run: what is given stays apart from what the learner writes.
+
+Cells come as a notebook's do, and three kinds more, marked by their first line:
+
+    #: apparatus                   what asking cells use, and answers cannot see
+    #: answers begin               what ran until now is given: answers get a namespace of their own
+    #: ask count_parameters        the asking cell below it, with that name of the learner's and no other
+
+So there are three namespaces: the given names, and two that begin as copies of them, one for what asks and one for what
+answers. Before an asking cell runs, whatever was replaced in what they share is put back; it runs beside IPython's
+machinery, which answers may have changed. What `asked` wrote down goes to the grader in one message.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import sys
+from types import ModuleType
+from typing import Any
+
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelapp import IPKernelApp
+
+from ...lesson import asking
+from .pristine import Pristine, copies
+
+APPARATUS, BEGIN, ASK = "#: apparatus", "#: answers begin", "#: ask"
+
+
+class AskingKernel(IPythonKernel):
+    """An IPython kernel that knows the three kinds of cells."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._asking: dict[str, Any] | None = None
+        self._pristine: Pristine | None = None
+
+    async def do_execute(self, code: str, *args: Any, **kwargs: Any) -> dict:
+        """Run a cell; a marked one in its own way."""
+        first, _, rest = code.partition("\n")
+        if first == APPARATUS:
+            return self._replied(_error_of(rest, self._asking_names()))
+        if first == BEGIN:
+            return self._begin()
+        if first.startswith(ASK):
+            return self._ask(first.removeprefix(ASK).split(), rest)
+        return await super().do_execute(code, *args, **kwargs)
+
+    def _asking_names(self) -> dict[str, Any]:
+        if self._asking is None:
+            self._asking = dict(self.shell.user_ns)
+        return self._asking
+
+    def _begin(self) -> dict:
+        """From here on cells run in a copy of what is given."""
+        self._pristine = Pristine(self._asking_names())
+        answers = ModuleType("__main__")
+        vars(answers).update(copies(self.shell.user_ns))
+        self.shell.user_module, self.shell.user_ns = answers, vars(answers)
+        sys.modules["__main__"] = answers  # where pickle looks for a learner's classes
+        return self._replied()
+
+    def _ask(self, names: list[str], source: str) -> dict:
+        if self._pristine is None:
+            return self._replied(RuntimeError("the answers have not begun"))
+        answers, replaced, asking_names = self.shell.user_ns, self._pristine.restore(), self._asking_names()
+        asking_names.update({name: answers[name] for name in names if name in answers})
+        with asking.writing(blames=answers) as rows:
+            error = _error_of(source, asking_names)
+        data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced})}
+        self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
+        return self._replied(error)
+
+    def _replied(self, error: BaseException | None = None) -> dict:
+        sys.stdout.flush()
+        reply: dict[str, Any] = {"execution_count": 0, "payload": [], "user_expressions": {}}
+        if error is None:
+            return {"status": "ok", **reply}
+        words = {"ename": type(error).__name__, "evalue": str(error), "traceback": []}
+        self._send("error", words)
+        return {"status": "error", **reply, **words}
+
+    def _send(self, kind: str, content: dict) -> None:
+        self.session.send(self.iopub_socket, kind, content, parent=self.get_parent("shell"), ident=self._topic(kind))
+
+
+def _error_of(source: str, names: dict[str, Any]) -> BaseException | None:
+    """Run a cell of ours; what it raised."""
+    file = f"<cell of the lab {hash(source):x}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    try:
+        exec(compile(source, file, "exec"), names)
+    except BaseException as error:
+        return error
+    return None
+
+
+if __name__ == "__main__":
+    IPKernelApp.launch_instance(kernel_class=AskingKernel)

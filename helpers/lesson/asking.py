@@ -1,0 +1,194 @@
+"""Questions put to a learner's answer, apart from what is made of it: the two halves of every check.
+
+    # The asking cell draws inputs, and calls.
+    cases = [(rng.randint(1, 99), 16) for _ in range(4)]
+    found = [asked(blocks_needed, *case) for case in cases]      # prints: blocks_needed(17, 16) -> 2
+
+    # The check cells weigh what came back; nothing of the learner's is called there.
+    for (tokens, size), blocks in zip(cases, found):
+        assert blocks == -(-tokens // size), f"{tokens} tokens: {blocks} blocks are not enough"
+
+In a notebook both halves run one after the other. The grader runs the first in the learner's kernel, where no check
+and no right answer ever is, and writes down what was answered; the second runs where nothing of the learner's is, and
+there `asked` calls nothing and gives what was written down. `reference` is for what a check measures itself to compare
+with: it is done once for a whole class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from ..catalog.errors import WorkbookError
+from .plain import from_json, shown, to_json
+
+MIME = "application/vnd.workbook.rows+json"  # what the grader takes out of a kernel
+MOST_RAISED = 2  # of one asking cell: ranks that failed take seconds to come back
+Row = dict[str, str]  # {"answer": JSON} or {"raised": why}
+
+
+class _Desk:
+    """What `asked` and `reference` write down, or give back, in this process."""
+
+    def __init__(self) -> None:
+        self.writes: list[Row] | None = None
+        self.blames: dict[str, Any] | None = None
+        self.answers: deque[Row] | None = None
+        self.references: deque[Row] | None = None
+        self.referred: list[Row] = []
+
+
+_desk = _Desk()
+
+
+def asked(answer: Callable, *arguments: Any, case: str = "", tensors: bool = False) -> Any:
+    """What `answer(*arguments)` returned, as plain data: tuples and arrays are lists, numbers are Python's own.
+
+    With `tensors` what is a tensor stays one. One line says what was asked, in the words of `case` where the arguments
+    say too much. WorkbookError where it returned something that is no plain data; an error of the answer's own is
+    raised as it is.
+
+    >>> asked(divmod, 17, 16)
+    divmod(17, 16) -> [1, 1]
+    [1, 1]
+    """
+    question = case or f"{_name(answer)}({', '.join(shown(one, 60) for one in arguments)})"
+    if _desk.answers is not None:
+        return _given_back(_desk.answers, question)
+    if _desk.writes is not None:
+        return _written_down(_desk.writes, question, partial(_answered, answer, arguments, tensors), _name(answer))
+    found = from_json(_answered(answer, arguments, tensors))
+    print(f"{question} -> {shown(found)}")
+    return found
+
+
+def reference(worked: Callable, *arguments: Any) -> Any:
+    """What `worked(*arguments)` returned, as plain data: our own measurement, to compare an answer with.
+
+    It is done once for a class: the same inputs give the same, as far as the check can tell.
+    """
+    if _desk.references:
+        return from_json(_desk.references.popleft()["answer"])
+    text = to_json(worked(*arguments), tensors=True)
+    _desk.referred.append({"answer": text})
+    return from_json(text)
+
+
+class Unanswered:
+    """In the place of an answer that never came: whoever compares it, counts with it or shows it learns why."""
+
+    def __init__(self, why: str) -> None:
+        object.__setattr__(self, "_why", why)
+
+    def _tell(self, *_: object, **__: object) -> Any:
+        raise AssertionError(object.__getattribute__(self, "_why"))
+
+    __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = __bool__ = __eq__ = __ne__ = _tell
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _tell
+    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __neg__ = __abs__ = __round__ = __int__ = __float__ = _tell
+    __index__ = __format__ = __repr__ = __str__ = __call__ = _tell
+    __hash__ = None  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def writing(blames: dict[str, Any]) -> Iterator[list[Row]]:
+    """While it lasts `asked` writes down: the rows. An error is blamed on the last line of the namespace `blames`."""
+    rows: list[Row] = []
+    _desk.writes, _desk.blames = rows, blames
+    try:
+        yield rows
+    finally:
+        _desk.writes = _desk.blames = None
+
+
+def give_back(rows: list[Row]) -> None:
+    """From now on `asked` calls nothing, and gives these answers in order."""
+    _desk.answers = deque(rows)
+
+
+def absent(name: str) -> Callable:
+    """In the place of an answer, where only what it said is known."""
+
+    def answer(*_: object, **__: object) -> None:
+        raise AssertionError(f"{name} was called outside of `asked`")
+
+    answer.__name__ = name
+    return answer
+
+
+def refer(rows: list[Row]) -> None:
+    """The next calls of `reference` give these; when they are used up it measures again."""
+    _desk.references, _desk.referred = deque(rows), []
+
+
+def left() -> int:
+    """How many answers nobody has asked for."""
+    return len(_desk.answers or ())
+
+
+def publish_references() -> None:
+    """Show the grader what `reference` has measured since `refer`."""
+    from IPython.display import display
+
+    display({MIME: json.dumps(_desk.referred)}, raw=True)
+    _desk.referred = []
+
+
+def _answered(answer: Callable, arguments: tuple, tensors: bool) -> str:
+    found = answer(*arguments)
+    try:
+        return to_json(found, tensors)
+    except (TypeError, ValueError) as error:
+        what = f"{_name(answer)} returned {type(found).__name__} that is no plain data ({error})"
+        raise WorkbookError(what, "numbers, texts, lists, dicts, sets, tensors", "return what was asked for") from None
+
+
+def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: str) -> Any:
+    if sum("raised" in row for row in rows) >= MOST_RAISED:
+        return Unanswered(f"{question}: not asked, after {MOST_RAISED} errors")
+    try:
+        text = ask()
+    except Exception as error:
+        why = f"{name} raised {_words(error)}{_line(error.__traceback__)}"
+        rows.append({"raised": why[:2000]})
+        return Unanswered(why)
+    rows.append({"answer": text})
+    return from_json(text)
+
+
+def _given_back(rows: deque[Row], question: str) -> Any:
+    if not rows:
+        return Unanswered(f"{question}: there is no answer")
+    row = rows.popleft()
+    if "raised" in row:
+        return Unanswered(f"{question}: {row['raised']}")
+    try:
+        return from_json(row["answer"])
+    except ValueError as error:
+        return Unanswered(f"{question}: {error}")
+
+
+def _words(error: Exception) -> str:
+    words = str(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _line(trace: TracebackType | None) -> str:
+    """Where the learner's own code was last, as far as the traceback says."""
+    found = ""
+    while trace is not None:
+        if trace.tb_frame.f_globals is _desk.blames:
+            source = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
+            found = f"\n  at line {trace.tb_lineno}: {source}" if source else ""
+        trace = trace.tb_next
+    return found
+
+
+def _name(answer: Callable) -> str:
+    return getattr(answer, "__name__", type(answer).__name__)
