@@ -118,11 +118,12 @@ class _Attempt:
     trial: Trial
 
     def problems(self, runs: tuple[CellRun, ...], printed: dict[str, str]) -> Iterator[str]:
-        """What is wrong with how the answer and its checks ran; `printed` is what the solution's checks print."""
-        answer, *checks = runs
-        failures = [_failure(run, printed[check.id]) for check, run in zip(self.exercise.checks, checks, strict=False)]
-        if answer.error:
-            failures = [answer.error]
+        """What is wrong with how the answer, its asking cells and its checks ran; `printed` is by the solution."""
+        asked = 1 + len(self.exercise.asks)
+        failures = [run.error for run in runs[:asked] if run.error][:1]
+        if not failures:
+            pairs = zip(self.exercise.checks, runs[asked:], strict=False)
+            failures = [_failure(run, printed[check.id]) for check, run in pairs]
         failed = [failure for failure in failures if failure]
         if self.mutant is None:
             if len(failed) < len(failures):
@@ -134,9 +135,9 @@ class _Attempt:
 
 
 def _attempts(exercise: lab_cells.Exercise, mutants: tuple[Mutant, ...]) -> Iterator[_Attempt]:
-    """Every stub of the exercise, and every mutant: the answer replaced, then its checks."""
+    """Every stub of the exercise, and every mutant: the answer replaced, then what asks it and what checks."""
     answers = {lab_cells.grade_id(cell): cell.source for cell in exercise.answers}
-    checks = tuple(check.source for check in exercise.checks)
+    checks = tuple(cell.source for cell in (*exercise.asks, *exercise.checks))
     for key, source in answers.items():
         yield _Attempt(exercise, key, None, Trial((stub(source), *checks)))
     for one in mutants:
