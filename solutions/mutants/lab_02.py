@@ -5,7 +5,7 @@
 from helpers.course.mutants import mutant
 
 
-@mutant("count-parameters", feedback="look at kv heads, head_dim and tying")
+@mutant("count-parameters", feedback="look at kv heads and head_dim")
 def count_parameters(config, frozen_layers):
     """Every head has keys and values of its own: forgets grouped-query attention."""
     hidden, ffn, vocab, layers = (
@@ -17,7 +17,7 @@ def count_parameters(config, frozen_layers):
     return total, total - (vocab * hidden + frozen_layers * layer if frozen_layers else 0)
 
 
-@mutant("count-parameters", feedback="look at kv heads, head_dim and tying")
+@mutant("count-parameters", feedback="look around the layers, and at tying")
 def count_parameters(config, frozen_layers):
     """The head is counted again although it is the embedding: counts a tied tensor twice."""
     hidden, ffn, vocab, layers = (
@@ -109,7 +109,7 @@ def saved_by_child(net, forward):
     return saved
 
 
-@mutant("saved-by-child", feedback="which is in memory anyway")
+@mutant("saved-by-child", feedback="is in memory anyway")
 def saved_by_child(net, forward):
     """Counts the parameters."""
     seen, saved, at_work, handles = set(), {name: 0 for name, _ in net.named_children()}, [], []
@@ -193,10 +193,13 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
 @mutant("largest-micro-batch", feedback="five sequences make 950 MiB")
 def largest_micro_batch(peak_of, cap_gib):
     """The first that does not fit."""
-    micro_batch = 1
-    while peak_of(micro_batch) <= cap_gib * 2**30:
-        micro_batch += 1
-    return micro_batch
+    fits, too_many = 0, 1
+    while peak_of(too_many) <= cap_gib * 2**30:
+        fits, too_many = too_many, 2 * too_many
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        fits, too_many = (middle, too_many) if peak_of(middle) <= cap_gib * 2**30 else (fits, middle)
+    return too_many
 
 
 @mutant("largest-micro-batch", feedback="the cap is in GiB")
@@ -226,10 +229,13 @@ def largest_micro_batch(peak_of, cap_gib):
 @mutant("largest-micro-batch", feedback="a peak of exactly the cap fits")
 def largest_micro_batch(peak_of, cap_gib):
     """Under the cap, not at it."""
-    micro_batch = 0
-    while peak_of(micro_batch + 1) < cap_gib * 2**30:
-        micro_batch += 1
-    return micro_batch
+    fits, too_many = 0, 1
+    while peak_of(too_many) < cap_gib * 2**30:
+        fits, too_many = too_many, 2 * too_many
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        fits, too_many = (middle, too_many) if peak_of(middle) < cap_gib * 2**30 else (fits, middle)
+    return fits
 
 
 @mutant("largest-micro-batch", feedback="double, then halve")
@@ -309,13 +315,15 @@ def accumulate(net, micro_batches):
 
 @mutant("accumulate", feedback="weight each micro-batch by its number of")
 def accumulate(net, micro_batches):
-    """Calls what is there: one large batch, which has every graph at once, of tokens without their labels."""
-    net.zero_grad()
-    large_batch(net, [(ids, ids) for ids, _ in micro_batches])
+    """Calls nothing, and leaves what was there."""
 
 
 @mutant("accumulate", feedback="call backward() before the next")
 def accumulate(net, micro_batches):
-    """Calls what is there: right, and in the memory of the large batch."""
+    """Calls the model once: the large batch, padded; right, and in its memory."""
     net.zero_grad()
-    large_batch(net, micro_batches)
+    ids, labels = (
+        torch.nn.utils.rnn.pad_sequence([pair[k][0] for pair in micro_batches], batch_first=True, padding_value=fill)
+        for k, fill in ((0, 0), (1, -100))
+    )
+    net(input_ids=ids, labels=labels, attention_mask=(ids != 0).long(), use_cache=False).loss.backward()
