@@ -82,7 +82,7 @@ def mean_shard(parameters, right=mean_shard):
     return torch.cat([shard] * N)[: len(shard)]
 
 
-@mutant("by-tensor", feedback="largest first, to the emptiest")
+@mutant("by-tensor", feedback="nothing is divided")
 class ByTensor:
     """Right values, and nothing is sharded."""
 
@@ -106,7 +106,7 @@ class ByTensor:
         self.step = Zero1(nn.ParameterList(parameters), make).step
 
 
-@mutant("by-tensor", feedback="who needs this gradient?")
+@mutant("by-tensor", feedback="make(list_of_parameters) was given a dict")
 class ByTensor:
     """Calls PyTorch's own, which wants averaged gradients everywhere."""
 
@@ -123,7 +123,7 @@ class ByTensor:
         self.optimizer.zero_grad()
 
 
-@mutant("by-tensor", feedback="largest first, to the emptiest")
+@mutant("by-tensor", feedback="does a rank keep what others own?")
 class ByTensor(ByTensor):
     """The states of all tensors on every rank."""
 
@@ -132,13 +132,36 @@ class ByTensor(ByTensor):
         self.unused = [torch.zeros_like(p) for p in parameters for _ in range(2) if self.owners[p] != dist.get_rank()]
 
 
-@mutant("by-tensor", feedback="largest first, to the emptiest")
+@mutant("by-tensor", feedback="at most by the rule: largest first")
 class ByTensor(ByTensor):
     """One after the other, whatever their size."""
 
     def __init__(self, parameters, make):
         self.owners = {parameter: at % N for at, parameter in enumerate(parameters)}
-        self.optimizer = make([one for one, owner in self.owners.items() if owner == dist.get_rank()])
+        mine = [one for one, owner in self.owners.items() if owner == dist.get_rank()]
+        self.optimizer = make(mine) if mine else None
+
+
+@mutant("by-tensor", feedback="who needs this gradient?")
+class ByTensor(ByTensor):
+    """Averages every gradient everywhere."""
+
+    def step(self):
+        for parameter in self.owners:
+            dist.all_reduce(parameter.grad.div_(N))
+        for parameter, owner in self.owners.items():
+            parameter.grad = parameter.grad * N if owner == dist.get_rank() else torch.zeros_like(parameter)
+        ByTensor.__base__.step(self)
+
+
+@mutant("by-tensor", feedback="gradients are left behind")
+class ByTensor(ByTensor):
+    """Keeps the gradients of its own."""
+
+    def step(self):
+        ByTensor.__base__.step(self)
+        for parameter in self.owners:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 @mutant("by-tensor", feedback="mean gradient, whole tensors, all shared?")
@@ -207,7 +230,16 @@ class Gathered(Gathered):
         return for_x, None if for_shard is None else for_shard * N, None
 
 
-@mutant("gathered", feedback="padded rows are no output")
+@mutant("gathered", feedback="which rows?")
+class Gathered(Gathered):
+    """Turns the rows round."""
+
+    @staticmethod
+    def forward(ctx, x, shard, rows):
+        return Gathered.__base__.forward(ctx, x, shard, rows).flip(1)
+
+
+@mutant("gathered", feedback="cannot be multiplied")
 class Gathered(Gathered):
     """Forgets the remainder."""
 
