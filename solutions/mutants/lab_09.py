@@ -106,7 +106,7 @@ class ByTensor:
         self.step = Zero1(nn.ParameterList(parameters), make).step
 
 
-@mutant("by-tensor", feedback="make(list_of_parameters) was given a dict")
+@mutant("by-tensor", feedback="divide the list yourself")
 class ByTensor:
     """Calls PyTorch's own, which wants averaged gradients everywhere."""
 
@@ -114,7 +114,7 @@ class ByTensor:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         self.parameters = parameters
-        self.optimizer = ZeroRedundancyOptimizer(parameters, lambda groups, **_: make(groups))
+        self.optimizer = ZeroRedundancyOptimizer(parameters, lambda groups, **_: make(groups[0]["params"]))
 
     def step(self):
         for parameter in self.parameters:

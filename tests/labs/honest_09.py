@@ -40,7 +40,7 @@ def fsdp2_by_generators(root, layers, ranks):
     shapes = [shape for layer in layers for shape in layer] + list(root)
     held = (sum(8 * prod(rest) * (-(-rows // ranks) + len(range(rows)[(part := -(-rows // ranks)) * r : part * (r + 1)]))
                 for rows, *rest in shapes) for r in range(ranks))  # fmt: skip
-    sent = [sum(-(-rows // ranks) * prod(rest) for rows, *rest in some) for some in (root, sum(layers, []))]
+    sent = [sum(-(-rows // ranks) * prod(rest) for rows, *rest in some) for some in (root, shapes[: -len(root) or None])]
     return held, torch.tensor(4 * (ranks - 1) * (2 * sent[0] + 3 * sent[1]))
 
 
