@@ -37,10 +37,10 @@ def fsdp2_in_numpy(root, layers, ranks):
 
 def fsdp2_by_generators(root, layers, ranks):
     """What is held comes from a generator, what is sent as a tensor of one value."""
-    shapes = [shape for layer in layers for shape in layer] + list(root)
-    held = (sum(8 * prod(rest) * (-(-rows // ranks) + len(range(rows)[(part := -(-rows // ranks)) * r : part * (r + 1)]))
-                for rows, *rest in shapes) for r in range(ranks))  # fmt: skip
-    sent = [sum(-(-rows // ranks) * prod(rest) for rows, *rest in some) for some in (root, shapes[: -len(root) or None])]
+    inner = [shape for layer in layers for shape in layer]
+    held = (sum(8 * prod(rest) * ((part := -(-rows // ranks)) + len(range(rows)[part * rank : part * (rank + 1)]))
+                for rows, *rest in [*inner, *root]) for rank in range(ranks))  # fmt: skip
+    sent = [sum(-(-rows // ranks) * prod(rest) for rows, *rest in some) for some in (root, inner)]
     return held, torch.tensor(4 * (ranks - 1) * (2 * sent[0] + 3 * sent[1]))
 
 
