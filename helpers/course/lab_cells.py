@@ -5,9 +5,9 @@ An *answer cell* is the learner's (`solution: true`). What tries it has two halv
 what came back, one for each part of the question. Reading down the notebook, answers, what asks and the checks that
 follow them are an *exercise*; the nearest heading above is its title.
 
-Every other code cell is given, and answers may use it, but for those of three roles. An "apparatus" is what asking cells
-and checks use, and a graded answer cannot see. A "reference" is what checks compare with: it is not there when answers
-run. A "demonstration" shows something, and nothing needs its names.
+Every other code cell is given, and answers may use it, but for those of three roles. An "apparatus" is what asking
+cells and checks use, and a graded answer cannot see. A "reference" is what checks compare with: it is not there when
+answers run. A "demonstration" shows something, and nothing needs its names.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ matplotlib and ipywidgets are imported when something is drawn, not before.
 """
 
 from . import claims
+from .asking import asked, reference
 from .draw import draw
 from .drawing import pareto, plots, rooflines, speeds
-from .asking import asked, reference
 from .predict import Prediction, check, check_speed, compare, predict
 from .recorded import recorded, recorded_table

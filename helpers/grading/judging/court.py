@@ -60,15 +60,15 @@ def notebook_of(
 ) -> NotebookNode:
     """The worked lab without answers, its asking cells on `rows`; with `publish` checks show their references.
 
-    An exercise of which an asking cell brought nothing is left out.
+    An exercise of which no asking cell brought anything is left out.
     """
     court = copy.deepcopy(lab)
     court.cells = [cell for cell in court.cells if _is_ground(cell)]
     for exercise in lab_cells.exercises(lab):
-        if all(ask.id in rows for ask in exercise.asks):
+        if any(ask.id in rows for ask in exercise.asks):
             stand_ins = [f"{name} = asking.absent({name!r})" for name in lab_cells.names_of(exercise.answers)]
             for ask in exercise.asks:
-                lines = [*stand_ins, f"asking.give_back({rows[ask.id]!r})"]
+                lines = [*stand_ins, f"asking.give_back({rows.get(ask.id, [])!r})"]
                 court.cells += [_code("\n".join(lines), f"before-{ask.id}"), _quiet(ask)]
             for check in exercise.checks:
                 court.cells.append(_code(f"asking.refer({references.get(check.id, [])!r})", f"before-{check.id}"))

@@ -6,8 +6,8 @@ graded the reference grades itself: the solution must earn all points, the untou
 An instructor's own checks are a notebook outside the repository, run in a kernel of its own, whose output nobody sees.
 `--checks DIR` holds one per lab, named after it (02_anything.ipynb). It is made as the labs are: asking cells, whose
 `metadata.workbook.role` is "ask", call the answers; check cells carry nbgrader metadata (grade, points, a grade_id) and
-weigh what came back; its other code cells prepare them. `metadata.workbook.feedback` of a check is the one sentence that
-its learner may read.
+weigh what came back; its other code cells prepare them. `metadata.workbook.feedback` of a check is the one sentence
+that its learner may read.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Question:
 
     `key` is the grade id of the exercise's first answer, a column of the gradebook. `outcome` is one of OUTCOMES;
     `message` says to the learner what went wrong (plain text, '' when all passed), `hint` where to look,
-    `rubric` what the points are for. `check_ids` are the cells that graded it.
+    `rubric` what the points are for, `fulfilled` which of it is. `check_ids` are the cells that graded it.
     """
 
     key: str
@@ -32,6 +32,7 @@ class Question:
     message: str = ""
     hint: str = ""
     rubric: tuple[str, ...] = ()
+    fulfilled: tuple[bool, ...] = ()
     check_ids: tuple[str, ...] = ()
 
     @property
@@ -90,7 +91,7 @@ class Result:
 
 def from_json(stored: dict) -> Result:
     """The result of which `asdict` was stored as JSON. TypeError or KeyError when it is none."""
-    questions = [Question(**_tupled(one, "rubric", "check_ids")) for one in stored["questions"]]
+    questions = [Question(**_tupled(one, "rubric", "fulfilled", "check_ids")) for one in stored["questions"]]
     return Result(**_tupled({**stored, "questions": questions}, "questions", "reasons", "warnings"))
 
 
@@ -115,7 +116,7 @@ def cells_that_ended_the_kernel(assembly: Assembly, cells: CellResults) -> tuple
 
 def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResults) -> Question:
     checks = {check.id: cells.get(check.id, UNFINISHED) for check in exercise.checks}
-    outcome, message = _outcome(exercise, assembly, cells, list(checks.values()))
+    outcome, message = _outcome(exercise, assembly, cells, checks)
     return Question(
         key=lab_cells.grade_id(exercise.answers[0]),
         title=exercise.title,
@@ -125,15 +126,16 @@ def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResul
         message=message,
         hint=exercise.hint if outcome in ("wrong", "did not run") else "",
         rubric=tuple(line for check in exercise.checks for line in lab_cells.rubric(check)),
+        fulfilled=tuple(checks[check.id].passed for check in exercise.checks for _ in lab_cells.rubric(check)),
         check_ids=tuple(checks),
     )
 
 
 def _outcome(
-    exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResults, checks: list[CellResult]
+    exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResults, checks: CellResults
 ) -> tuple[str, str]:
     """The first cause: nothing written, a lost cell, a cell the kernel did not survive, an error, a failed check."""
-    failed = [result for result in checks if not result.passed]
+    failed = [result for result in checks.values() if not result.passed]
     if not failed:
         return "passed", ""
     keys = [lab_cells.grade_id(answer) for answer in exercise.answers]
@@ -144,7 +146,7 @@ def _outcome(
     if lost:
         return "missing", f"the answer cell {lost[0]!r} is missing: copy it, with its metadata, from a fresh lab"
     answers = [cells.get(answer.id, UNFINISHED) for answer in exercise.answers]
-    fatal = next((result for result in (*answers, *checks) if result.fatal), None)
+    fatal = next((result for result in (*answers, *checks.values()) if result.fatal), None)
     if fatal is not None:
         return fatal.fatal, f"your code {fatal.message}"
     broken = next((result for result in answers if result.outcome == "failed"), None)
@@ -152,5 +154,17 @@ def _outcome(
         return "did not run", f"your answer cell did not run: {broken.message}"
     if all(result.outcome == "not reached" for result in failed):
         return "not reached", failed[0].message
-    messages = list(dict.fromkeys(result.message for result in failed if result.outcome == "failed"))
-    return "wrong", "\n".join(messages + [TWICE] * any("NameError" in message for message in messages))
+    message = _part_by_part(exercise, checks)
+    return "wrong", "\n".join([message] + [TWICE] * ("NameError" in message))
+
+
+def _part_by_part(exercise: lab_cells.Exercise, checks: CellResults) -> str:
+    """What failed and why, each part by its name; once where one cause has failed them all."""
+    causes: dict[str, list[str]] = {}
+    for check in exercise.checks:
+        if checks[check.id].outcome == "failed":
+            names = [line.partition(": ")[2] for line in lab_cells.rubric(check)]
+            causes.setdefault(checks[check.id].message, []).extend(names)
+    if len(exercise.checks) == 1 or (len(causes) == 1 and len(exercise.checks) == len(*causes.values())):
+        return "\n".join(causes)
+    return "\n".join(f"{', '.join(names)}: {message}" for message, names in causes.items())
