@@ -15,9 +15,9 @@ def lab(request):
 
 @pytest.fixture(scope="module")
 def names(lab):
-    """What the lab's cells define, checks left out."""
+    """What the lab's cells define: what is given, the worked answers, the checks' own instruments."""
     defined: dict = {}
     for cell in lab.cells:
-        if cell.cell_type == "code" and not lab_cells.is_check(cell) and cell.id != "find-helpers":
+        if (lab_cells.is_given(cell) or lab_cells.is_answer(cell)) and cell.id != "find-helpers":
             exec(cell.source, defined)
     return defined

@@ -13,6 +13,7 @@ from helpers.course.lint import lint
 from helpers.course.mutants import find_mutants, lacking, load_mutants, problems
 from helpers.course.release import has_answers, release, released
 from helpers.grading.check import results_of
+from tests.labs.honest import answer_of, faults, honest
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = nb.find_all(ROOT, ["solutions"])
@@ -56,6 +57,22 @@ def test_one_wrong_answer_to_each_exercise_calls_what_helpers_have(path):
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
 def test_the_checks_know_right_from_wrong_with_inputs_that_are_not_stored(path):
     assert problems(path, seed="7") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["0", pytest.param("7", marks=pytest.mark.all)])
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_an_honest_answer_gets_every_point(path, seed):
+    assert faults(path.stem[:2], seed) == {}
+
+
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_there_are_eight_honest_answers_and_one_to_each_question(path):
+    lab = nb.read(path)
+    variants = [answer_of(lab, name) for name in honest(path.stem[:2])]
+    asked = {name for exercise in lab_cells.exercises(lab) for name in lab_cells.names_of(exercise.answers)}
+    assert len(variants) >= 8
+    assert set(variants) == asked
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""Right answers to lab 02, written otherwise than the worked ones: its checks must take them too."""
+"""Right answers to lab 02, as honest people write them: each is named after the answer that it replaces.
+
+All must get full points. They are put into the answer's cell, where the lab's names are defined.
+"""
 
 # ruff: noqa: F821  (they run where the lab's names are defined)
 
@@ -97,3 +100,33 @@ def accumulate_sums_first(net, micro_batches):
         del logits
     for parameter in net.parameters():
         parameter.grad /= total
+
+
+def count_parameters_in_numpy(config, frozen_layers):
+    """NumPy's own whole numbers, and a print that was left over."""
+    import numpy as np
+
+    counts = np.array(count_parameters_shape_by_shape(config, frozen_layers), dtype=np.int64)
+    print("counted", counts, {"answer": "[1, 2]"})
+    return counts
+
+
+def count_parameters_as_tensors(config, frozen_layers):
+    """Tensors of one value, by a generator."""
+    return (torch.tensor(count) for count in count_parameters_shape_by_shape(config, frozen_layers))
+
+
+def state_bytes_in_a_counter(total, trainable, frozen_bits, group, block):
+    """Another dict, whose order is its own."""
+    from collections import Counter
+
+    return Counter(state_bytes_in_fractions(total, trainable, frozen_bits, group, block))
+
+
+class largest_micro_batch_as_a_class:  # noqa: N801 (it stands for a function)
+    """A class in the place of a function, that is an int of NumPy's in the end."""
+
+    def __new__(cls, peak_of, cap_gib):
+        import numpy as np
+
+        return np.int32(largest_micro_batch_bit_by_bit(peak_of, cap_gib))
