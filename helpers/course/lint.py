@@ -7,6 +7,7 @@ cell without the tag `nbval-ignore-output`: nbval compares its output.
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from ..catalog.errors import WorkbookError
-from . import address, guesses, lab_cells
+from . import address, guesses, lab_cells, lab_rules
 from . import notebook as nb
 from .doctor import needs
 
@@ -70,6 +71,7 @@ def lint(paths: Iterable[Path]) -> list[Finding]:
 def findings(notebook: NotebookNode, path: Path) -> list[Finding]:
     """Every broken rule in one notebook; a chapter is one in a folder called notebooks."""
     found = [Finding(path, "-", name, message) for name, message in _whole(notebook, path)]
+    found += [Finding(path, *one) for one in _of_questions(notebook)]
     for cell in notebook.cells:
         for rule in RULES:
             if rule.applies(cell) and (detail := rule.broken(cell)):
@@ -100,6 +102,11 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
         lab_cells.exercises(notebook)
     except WorkbookError as error:
         yield "exercises", f"{error.what}; expected: {error.expected}"
+
+
+def _of_questions(notebook: NotebookNode) -> Iterator[tuple[str, str, str]]:
+    with contextlib.suppress(WorkbookError, SyntaxError):  # which other rules report
+        yield from lab_rules.broken(notebook)
 
 
 def _needs(notebook: NotebookNode) -> Iterator[str]:

@@ -1,0 +1,239 @@
+"""A generic attacker: for every question of a lab it writes answers out of what the notebook offers. None may be paid.
+
+It knows nothing of a lab but its cells. Each attack is a source for the answer's cell; it is asked and weighed as the
+grader does it, the three namespaces apart, in a fork that has run what is given:
+
+    calls         a given function or class, with the arguments, fewer of them, or in the other order
+    returns       a given value, an argument, a constant, the answer that is published for the stored seed
+    reads         a name that an asking cell or a check assigns, by globals()
+    replaces      every given function, and what helpers count with, by something that says yes
+    strips        asserts, by IPython's transformers; lies, by an object that is equal to everything
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from helpers.course import lab_cells
+from helpers.course import notebook as nb
+from helpers.course.forked_cells import Trial, run_in_forks
+
+CONSTANTS = ("None", "0", "1", "True", "[]", "{}", "()", "''", "float('nan')", "float('inf')", "10**9", "(0, 0)")
+ARGUMENTS = ("arguments[0]", "arguments[-1]", "list(arguments)", "arguments", "len(arguments)")
+WAYS = ("*arguments", "*arguments[:1]", "*arguments[:2]", "*arguments[::-1]", "*arguments[1:]", "")
+LIAR = """class Liar(float):
+    def yes(self, *others):
+        return True
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __bool__ = yes
+    __add__ = __sub__ = __mul__ = __truediv__ = __getitem__ = __call__ = lambda self, *others: self
+    __getattr__ = lambda self, name: self
+    __iter__ = lambda self: iter([self, self])
+    __len__ = lambda self: 2
+    __hash__ = float.__hash__
+    __format__ = lambda self, how: "0"
+"""
+STRIPS = """import ast
+from IPython.core.interactiveshell import InteractiveShell
+
+class Stripped(ast.NodeTransformer):
+    def visit_Assert(self, node):
+        return ast.Pass()
+
+InteractiveShell.instance().ast_transformers.append(Stripped())
+"""
+REPLACES = """import sys
+
+class Yes:
+    def __init__(self, *a, **k): pass
+    def __call__(self, *a, **k): return self
+    def __enter__(self): return self
+    def __exit__(self, *a): return False
+    def __getattr__(self, name): return 0 if name.endswith(("bytes", "s", "peak", "live")) else self
+    def __iter__(self): return iter(())
+for key, one in list(globals().items()):
+    if callable(one) and not key.startswith("_") and getattr(one, "__module__", "").split(".")[0] in ("helpers", "__main__"):
+        globals()[key] = Yes()
+for name, module in list(sys.modules.items()):
+    if name.startswith(("helpers.memory.meter", "helpers.memory.measure", "helpers.lesson.ranks")):
+        for key, one in list(vars(module).items()):
+            if isinstance(one, type):
+                for method in [m for m, v in vars(one).items() if callable(v) and not m.startswith("__")]:
+                    setattr(one, method, lambda self, *a, **k: None)
+"""
+# In the fork: the grader's own steps, without a kernel. `LAB` has what is needed of the notebook.
+MACHINERY = '''
+import builtins, contextlib, io, json
+from helpers.grading.sandbox.pristine import Pristine, copies
+from helpers.lesson import asking
+
+
+def paid(source, names, asks, checks, stored):
+    """The checks that pay for an answer, with what they print."""
+    answers = copies(GIVEN)
+    answers["__name__"] = "__main__"
+    ask_names, court = ASKING, COURT
+    pristine = Pristine(ask_names)
+    rows = []
+    with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.suppress(Exception):
+            exec(compile(source, "<answer>", "exec"), answers)
+        pristine.restore()
+        ask_names.update({name: answers[name] for name in names if name in answers})
+        for ask in asks:
+            with asking.writing(answers) as written, contextlib.suppress(Exception):
+                exec(ask, ask_names)
+            rows.append(json.loads(json.dumps(written)))
+    pristine.restore()
+    found = []
+    for ask, written in zip(asks, rows):
+        asking.give_back(written)
+        court.update({name: asking.absent(name) for name in names})
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+            exec(ask, court)
+    for key, check in checks.items():
+        out = io.StringIO()
+        asking.refer([])
+        try:
+            with contextlib.redirect_stdout(out):
+                exec(check, court)
+        except BaseException:
+            continue
+        if out.getvalue() == stored[key]:
+            found.append(key)
+    print(json.dumps(found))
+'''
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An answer to the exercise at `at`, out of what the notebook offers; `words` say what it does."""
+
+    at: int
+    words: str
+    source: str
+
+
+def attacks(lab: NotebookNode) -> list[Attack]:
+    """Every attack on every question of a worked lab."""
+    return [
+        Attack(at, words, source)
+        for at, one in enumerate(lab_cells.exercises(lab))
+        for words, source in _answers(lab, one)
+    ]
+
+
+def drawn(found: list[Attack], seed: str, of_each: int) -> list[Attack]:
+    """A few attacks on each question, others with every seed."""
+    rng = random.Random(seed)
+    by_question: dict[int, list[Attack]] = {}
+    for one in found:
+        by_question.setdefault(one.at, []).append(one)
+    return [one for some in by_question.values() for one in rng.sample(some, min(of_each, len(some)))]
+
+
+def paid(path: Path, tried: list[Attack], seed: str) -> list[str]:
+    """The attacks that some check pays, with the checks."""
+    lab = nb.read(path)
+    exercises = lab_cells.exercises(lab)
+    given, apparatus, reference = (_sources(lab, role) for role in ("", lab_cells.APPARATUS, lab_cells.REFERENCE))
+    before = [*given, "GIVEN = dict(globals())\nASKING, COURT = dict(GIVEN), dict(GIVEN)"]
+    before += [f"exec({source!r}, ASKING)\nexec({source!r}, COURT)" for source in apparatus]
+    before += [*(f"exec({source!r}, COURT)" for source in reference), MACHINERY]
+    printed = _printed(path, lab, seed)
+    trials = []
+    for one in tried:
+        exercise = exercises[one.at]
+        checks = {check.id: check.source for check in exercise.checks}
+        stored = {key: printed[key] for key in checks}
+        asks = [ask.source for ask in exercise.asks]
+        names = lab_cells.names_of(exercise.answers)
+        trials.append(Trial((f"paid({one.source!r}, {names!r}, {asks!r}, {checks!r}, {stored!r})",)))
+    ran = run_in_forks(path.parent, before, trials, seed=seed)
+    assert [run.error for run in ran.before if run.error] == []
+    return [
+        f"{lab_cells.names_of(exercises[one.at].answers)[0]}: {one.words} is paid by {runs[0].printed.strip()}"
+        for one, runs in zip(tried, ran.trials, strict=True)
+        if not runs[0].error and json.loads(runs[0].printed or "[]")
+    ]
+
+
+def _printed(path: Path, lab: NotebookNode, seed: str) -> dict[str, str]:
+    """What the worked answers' checks print, by check."""
+    cells = [cell for _, cell in nb.code_cells(lab)]
+    ran = run_in_forks(path.parent, [cell.source for cell in cells], seed=seed)
+    assert [run.error for run in ran.before if run.error] == []
+    return {cell.id: run.printed for cell, run in zip(cells, ran.before, strict=True)}
+
+
+def _sources(lab: NotebookNode, role: str) -> list[str]:
+    return [cell.source for cell in lab.cells if lab_cells.is_given(cell) and lab_cells.role(cell) == role]
+
+
+def _answers(lab: NotebookNode, exercise: lab_cells.Exercise) -> Iterator[tuple[str, str]]:
+    names = lab_cells.names_of(exercise.answers)
+    functions, values = _offered(lab)
+    for expression in (*CONSTANTS, *ARGUMENTS):
+        yield f"returns {expression}", _answer(names, exercise, f"return {expression}")
+    for value in values:
+        yield f"returns {value}", _answer(names, exercise, f"return {value}")
+    for function in functions:
+        for way in WAYS:
+            yield f"calls {function}({way})", _answer(names, exercise, f"return {function}({way})")
+    for name in _left_behind(exercise):
+        yield f"reads {name}", _answer(names, exercise, f"return globals()[{name!r}]")
+    for function in functions:
+        yield f"is {function}", "\n".join(f"{name} = {function}" for name in names)
+    yield "lies", LIAR + _answer(names, exercise, "return Liar(1)")
+    for expression in ("None", "0", "arguments[0]"):
+        yield f"strips asserts, returns {expression}", STRIPS + _answer(names, exercise, f"return {expression}")
+        yield f"replaces everything, returns {expression}", REPLACES + _answer(names, exercise, f"return {expression}")
+
+
+def _offered(lab: NotebookNode) -> tuple[list[str], list[str]]:
+    """(functions and classes, values) that the given cells name."""
+    functions: list[str] = []
+    values: list[str] = []
+    for source in _sources(lab, ""):
+        for node in ast.parse(source).body:
+            if isinstance(node, lab_cells.DEFINITION):
+                functions.append(node.name)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("helpers"):
+                functions += [alias.asname or alias.name for alias in node.names]
+            elif isinstance(node, ast.Assign):
+                values += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return sorted(set(functions)), sorted(set(values))
+
+
+def _left_behind(exercise: lab_cells.Exercise) -> list[str]:
+    """What its asking cells and checks assign."""
+    nodes = [node for cell in (*exercise.asks, *exercise.checks) for node in ast.walk(ast.parse(cell.source))]
+    return sorted({node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)})
+
+
+def _answer(names: list[str], exercise: lab_cells.Exercise, body: str) -> str:
+    """Functions, and classes with the worked ones' methods, that all have this body."""
+    written = []
+    for cell in exercise.answers:
+        for node in ast.parse(cell.source).body:
+            if isinstance(node, ast.ClassDef):
+                written.append(_class(node, body))
+            elif isinstance(node, lab_cells.DEFINITION):
+                written.append(f"def {node.name}(*arguments, **named):\n    {body}\n")
+    return "\n".join(written)
+
+
+def _class(node: ast.ClassDef, body: str) -> str:
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    lines = [f"class {node.name}({bases}):"]
+    for method in (one for one in node.body if isinstance(one, ast.FunctionDef)):
+        lines += [f"    {'@' + ast.unparse(decorator)}" for decorator in method.decorator_list]
+        inner = "pass" if method.name == "__init__" else body
+        lines += [f"    def {method.name}(*arguments, **named):", f"        {inner}"]
+    return "\n".join(lines) + "\n"
