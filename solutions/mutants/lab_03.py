@@ -5,14 +5,14 @@
 from helpers.course.mutants import mutant
 
 
-@mutant("first-fit", feedback="the second request fits beside the first")
+@mutant("first-fit", feedback="4,097 bytes are rounded up to 8,192")
 def first_fit(steps):
     """Calls helpers: PyTorch's allocator has two pools, other segments, best fit, and keeps what is freed."""
     ran = replay(steps)
     return list(zip(ran.allocated, ran.reserved, strict=True))
 
 
-@mutant("first-fit", feedback="not the one that fits best")
+@mutant("first-fit", feedback="large enough, not the best")
 def first_fit(steps):
     """Best fit."""
     segments, record = [], []
