@@ -142,7 +142,7 @@ def store4(weight, levels, block):
     """Calls helpers, whatever the levels."""
     from helpers.techniques.quantization import NF4Tensor
 
-    stored = NF4Tensor.of(weight, double_quant=False, block=block)
+    stored = NF4Tensor.of(weight, double_quant=False, block=64)
     return stored.packed, stored.absmax
 
 
@@ -266,7 +266,7 @@ def round_columns(weight, factor, levels, scale, block):
     return codes
 
 
-@mutant("fold-salience", feedback="the same output to the last bit")
+@mutant("fold-salience", feedback="the scales are no powers of two")
 def fold_salience(up, down, x, grid):
     """Calls helpers, whose scales are no powers of two."""
     from helpers.techniques.quantization.awq import search_scale
@@ -278,7 +278,7 @@ def fold_salience(up, down, x, grid):
     return 0.5, up / scale[:, None], down * scale
 
 
-@mutant("fold-salience", feedback="salience is the mean of the activations")
+@mutant("fold-salience", feedback="nothing is scaled, and on the error of the output that is not best")
 def fold_salience(up, down, x, grid):
     """Salience by weight."""
     exact, best = forward(up, down, x), None
@@ -398,10 +398,14 @@ def quantized_bytes(shape, formats):
 @mutant("place", feedback="what is free on one card is of no use on the other")
 def place(layers, budgets):
     """Calls helpers, which knows one card, with the memory of both."""
+    from helpers.catalog.errors import WorkbookError
     from helpers.techniques.quantization.sensitivity import Option, choose_bits
 
     options = {str(i): [Option(bits, *one) for bits, one in layer.items()] for i, layer in enumerate(layers)}
-    bits = list(choose_bits(options, sum(budgets)).bits.values())
+    try:
+        bits = list(choose_bits(options, sum(budgets)).bits.values())
+    except WorkbookError:
+        return None
     sizes = [layer[width][0] for layer, width in zip(layers, bits, strict=True)]
     fits = [split for split in range(len(layers) + 1) if sum(sizes[:split]) <= budgets[0]]
     return (0, [min(layer) for layer in layers]) if sum(sizes[fits[-1] :]) > budgets[1] else (fits[-1], bits)
@@ -410,12 +414,14 @@ def place(layers, budgets):
 @mutant("place", feedback="your layers take")
 def place(layers, budgets):
     """The memory of both cards in one sum."""
-    best = min(
+    from itertools import product
+
+    plans = [
         (sum(layer[width][1] for layer, width in zip(layers, bits, strict=True)), bits)
-        for bits in product(*layers)
+        for bits in (product(*layers) if len(layers) < 6 else [[2] * len(layers)])
         if sum(layer[width][0] for layer, width in zip(layers, bits, strict=True)) <= sum(budgets)
-    )
-    return len(layers) // 2, list(best[1])
+    ]
+    return (len(layers) // 2, list(min(plans)[1])) if plans else None
 
 
 @mutant("place", feedback="cheapest step first is not best")
@@ -453,6 +459,8 @@ def place(layers, budgets):
 @mutant("place", feedback="a split keeps to budgets of")
 def place(layers, budgets):
     """Half of the layers on each card."""
+    from itertools import product
+
     split, best = len(layers) // 2, None
     for bits in product(*layers) if len(layers) < 6 else ():
         sizes = [layer[width][0] for layer, width in zip(layers, bits, strict=True)]
