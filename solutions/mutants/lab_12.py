@@ -53,7 +53,7 @@ def kv_bytes(config, contexts, ranks, right=kv_bytes):
     return right(config, contexts, ranks) * (2 if config.get("kv_lora_rank") else 1)
 
 
-@mutant("slots", feedback="next are [[1, 2], [0, 1], [3, 4]]")
+@mutant("slots", feedback="the same rows each time")
 class Slots(Slots):
     """Calls helpers, whose rows have one length."""
 
@@ -67,8 +67,11 @@ class Slots(Slots):
         seen = torch.arange(self.layer.seen + keys.shape[2]) <= self.positions(rows, keys.shape[2])[..., None]
         return *self.layer.update(keys, values), seen[:, None]
 
+    def release(self, slot):
+        self.layer.seen = 0
 
-@mutant("slots", feedback="next are [[1, 2], [0, 1], [3, 4]]")
+
+@mutant("slots", feedback="at non-singleton dimension")
 class Slots(Slots):
     """Padding is taken in: every row grows by as much as the longest."""
 
@@ -76,7 +79,7 @@ class Slots(Slots):
         return super().append(rows, keys, values, [keys.shape[2]] * len(rows))
 
 
-@mutant("slots", feedback="next are [[1, 2], [0, 1], [3, 4]]")
+@mutant("slots", feedback="next are [[1, 2], [0, 1], [3, 4]] in slots 0, 1, 2")
 class Slots(Slots):
     """Positions begin at 1."""
 
@@ -84,7 +87,7 @@ class Slots(Slots):
         return super().positions(rows, new) + 1
 
 
-@mutant("slots", feedback="release(2): slots 2, 1, 0 go on")
+@mutant("slots", feedback="at non-singleton dimension")
 class Slots(Slots):
     """A slot that is released keeps its length."""
 
@@ -259,7 +262,7 @@ class Thrifty(Thrifty):
         return found
 
 
-@mutant("thrifty", feedback="`kept` says")
+@mutant("thrifty", feedback="must match the size of tensor b")
 class Thrifty(Thrifty):
     """Says that all are returned."""
 
