@@ -1,6 +1,6 @@
 """Right answers to lab 12, written otherwise than the worked ones: the checks must give each all of its points."""
 
-# ruff: noqa: F821  (they run where the lab's names are defined)
+# ruff: noqa: F821, N801  (they run where the lab's names are defined)
 
 from __future__ import annotations
 
@@ -83,8 +83,10 @@ class Lean_piece_by_piece(KVLayer):
             self.parts = [[], [], [], [], []]
             self.keys, self.values = keys[:, :, :0].clone(), values[:, :, :0].clone()
         self.keys, self.values = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
-        results = [one for one in zip(*(self.read(part) for part in zip(*self.parts))) if one]
-        results = [torch.cat([*old, tail], 2) for old, tail in zip(results or [(), ()], (self.keys, self.values))]
+        results = [one for one in zip(*(self.read(part) for part in zip(*self.parts, strict=True)), strict=True) if one]
+        results = [
+            torch.cat([*old, tail], 2) for old, tail in zip(results or [(), ()], (self.keys, self.values), strict=True)
+        ]
         while self.keys.shape[2] >= 96:
             for kept, one in zip(self.parts, self.pack(self.keys[:, :, :64], self.values[:, :, :64]), strict=True):
                 kept.append(one)
@@ -118,7 +120,7 @@ class Thrifty_one_choice_for_all_heads(KVLayer):
     def append(self, keys, values):
         given = keys, values
         if self.count:
-            given = tuple(torch.cat(pair, 2) for pair in zip((self.keys, self.values), given))
+            given = tuple(torch.cat(pair, 2) for pair in zip((self.keys, self.values), given, strict=True))
         older = given[0].shape[2] - 32
         best = slice(None)
         if older > self.room - 32:  # one choice for all heads
@@ -186,7 +188,7 @@ class Slots_with_lists_of_lengths:
     """Positions come back as whole numbers of 32 bits; a slot is wiped when it is released."""
 
     def __init__(self, slots, room, heads, width):
-        self.store, self.of = torch.zeros(slots, heads, room, 2 * width), {slot: 0 for slot in range(slots)}
+        self.store, self.of = torch.zeros(slots, heads, room, 2 * width), dict.fromkeys(range(slots), 0)
 
     def positions(self, rows, new):
         return torch.tensor([[*range(self.of[row], self.of[row] + new)] for row in rows], dtype=torch.int32)
@@ -255,7 +257,9 @@ class Thrifty_by_norms_of_all_channels(KVLayer):
             index = torch.linalg.vector_norm(keys[:, :, :-32], dim=-1).argsort(dim=2, descending=True)
             index = index[:, :, : self.room - 32].sort(dim=2).values[..., None]
             picked = [torch.take_along_dim(one[:, :, :-32], index, 2) for one in (keys, values)]
-            self.keys, self.values = (torch.cat([a, b[:, :, -32:]], 2) for a, b in zip(picked, (keys, values)))
+            self.keys, self.values = (
+                torch.cat([old, new[:, :, -32:]], 2) for old, new in zip(picked, (keys, values), strict=True)
+            )
         return [keys, values]
 
 
