@@ -38,7 +38,7 @@ def _of_an_ask(ask: NotebookNode, theirs: set[str]) -> Iterator[tuple[str, str, 
         yield ask.id, "ask-asserts", "an asking cell asserts nothing: what is right stands in the checks"
     if "reference" in _names(ast.walk(tree)):
         yield ask.id, "ask-refers", "an asking cell measures no reference: it would be there for answers"
-    loose = _names(_outside(tree)) & theirs
+    loose = _names(_called(tree)) & theirs
     if loose:
         yield ask.id, "ask-through", f"{min(loose)} is called through `asked` only, or by a function that is asked"
 
@@ -51,15 +51,15 @@ def _of_a_check(check: NotebookNode, theirs: set[str]) -> Iterator[tuple[str, st
         yield check.id, "check-part", "a check is for one part of the question: one text in its rubric"
 
 
-def _outside(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below that are neither in a function of the cell's own nor among what `asked` is given."""
+def _called(node: ast.AST) -> Iterator[ast.AST]:
+    """What is called or looked into below, but for the bodies of the cell's own functions."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, _INSIDE):
-            continue
-        yield child
-        if isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id == "asked":
-            continue
-        yield from _outside(child)
+        if not isinstance(child, _INSIDE):
+            if isinstance(child, ast.Call):
+                yield child.func
+            elif isinstance(child, ast.Attribute | ast.Subscript):
+                yield child.value
+            yield from _called(child)
 
 
 def _names(nodes: Iterable[ast.AST]) -> set[str]:
