@@ -58,7 +58,8 @@ class Yes:
     def __getattr__(self, name): return 0 if name.endswith(("bytes", "s", "peak", "live")) else self
     def __iter__(self): return iter(())
 for key, one in list(globals().items()):
-    if callable(one) and not key.startswith("_") and getattr(one, "__module__", "").split(".")[0] in ("helpers", "__main__"):
+    where = str(getattr(one, "__module__", "")).split(".")[0]
+    if callable(one) and not key.startswith("_") and where in ("helpers", "__main__"):
         globals()[key] = Yes()
 for name, module in list(sys.modules.items()):
     if name.startswith(("helpers.memory.meter", "helpers.memory.measure", "helpers.lesson.ranks")):
@@ -69,13 +70,13 @@ for name, module in list(sys.modules.items()):
 """
 # In the fork: the grader's own steps, without a kernel. `LAB` has what is needed of the notebook.
 MACHINERY = '''
-import builtins, contextlib, io, json
+import contextlib, io, json
 from helpers.grading.sandbox.pristine import Pristine, copies
 from helpers.lesson import asking
 
 
-def paid(source, names, asks, checks, stored):
-    """The checks that pay for an answer, with what they print."""
+def tried(source, names, asks, checks):
+    """Prints what each check prints that passes."""
     answers = copies(GIVEN)
     answers["__name__"] = "__main__"
     ask_names, court = ASKING, COURT
@@ -91,7 +92,7 @@ def paid(source, names, asks, checks, stored):
                 exec(ask, ask_names)
             rows.append(json.loads(json.dumps(written)))
     pristine.restore()
-    found = []
+    found = {}
     for ask, written in zip(asks, rows):
         asking.give_back(written)
         court.update({name: asking.absent(name) for name in names})
@@ -105,8 +106,7 @@ def paid(source, names, asks, checks, stored):
                 exec(check, court)
         except BaseException:
             continue
-        if out.getvalue() == stored[key]:
-            found.append(key)
+        found[key] = out.getvalue()
     print(json.dumps(found))
 '''
 
@@ -138,38 +138,41 @@ def drawn(found: list[Attack], seed: str, of_each: int) -> list[Attack]:
     return [one for some in by_question.values() for one in rng.sample(some, min(of_each, len(some)))]
 
 
-def paid(path: Path, tried: list[Attack], seed: str) -> list[str]:
-    """The attacks that some check pays, with the checks."""
+def paid(path: Path, chosen: list[Attack], seed: str) -> list[str]:
+    """The attacks that some check pays, with the checks. AssertionError where the worked answers are not all paid."""
     lab = nb.read(path)
     exercises = lab_cells.exercises(lab)
-    given, apparatus, reference = (_sources(lab, role) for role in ("", lab_cells.APPARATUS, lab_cells.REFERENCE))
-    before = [*given, "GIVEN = dict(globals())\nASKING, COURT = dict(GIVEN), dict(GIVEN)"]
-    before += [f"exec({source!r}, ASKING)\nexec({source!r}, COURT)" for source in apparatus]
-    before += [*(f"exec({source!r}, COURT)" for source in reference), MACHINERY]
-    printed = _printed(path, lab, seed)
-    trials = []
-    for one in tried:
-        exercise = exercises[one.at]
-        checks = {check.id: check.source for check in exercise.checks}
-        stored = {key: printed[key] for key in checks}
-        asks = [ask.source for ask in exercise.asks]
-        names = lab_cells.names_of(exercise.answers)
-        trials.append(Trial((f"paid({one.source!r}, {names!r}, {asks!r}, {checks!r}, {stored!r})",)))
-    ran = run_in_forks(path.parent, before, trials, seed=seed)
+    worked = [Attack(at, "worked", _joined(one.answers)) for at, one in enumerate(exercises)]
+    trials = [_trial(exercises[one.at], one) for one in (*worked, *chosen)]
+    ran = run_in_forks(path.parent, _before(lab), trials, seed=seed)
     assert [run.error for run in ran.before if run.error] == []
+    printed = [json.loads(runs[0].printed or "{}") for runs in ran.trials]
+    right, found = printed[: len(worked)], zip(chosen, printed[len(worked) :], strict=True)
+    assert [list(one) for one in right] == [[check.id for check in one.checks] for one in exercises], "worked answers"
+    kept = [(one, [key for key in told if told[key] == right[one.at][key]]) for one, told in found]
+    return [f"{one.words} is paid by {', '.join(keys)}" for one, keys in kept if keys]
+
+
+def _before(lab: NotebookNode) -> list[str]:
+    """The three namespaces: what is given, what asks, what weighs."""
+    given, apparatus, reference = (_sources(lab, role) for role in ("", lab_cells.APPARATUS, lab_cells.REFERENCE))
     return [
-        f"{lab_cells.names_of(exercises[one.at].answers)[0]}: {one.words} is paid by {runs[0].printed.strip()}"
-        for one, runs in zip(tried, ran.trials, strict=True)
-        if not runs[0].error and json.loads(runs[0].printed or "[]")
+        *given,
+        "GIVEN = dict(globals())\nASKING, COURT = dict(GIVEN), dict(GIVEN)",
+        *(f"exec({source!r}, ASKING)\nexec({source!r}, COURT)" for source in apparatus),
+        *(f"exec({source!r}, COURT)" for source in reference),
+        MACHINERY,
     ]
 
 
-def _printed(path: Path, lab: NotebookNode, seed: str) -> dict[str, str]:
-    """What the worked answers' checks print, by check."""
-    cells = [cell for _, cell in nb.code_cells(lab)]
-    ran = run_in_forks(path.parent, [cell.source for cell in cells], seed=seed)
-    assert [run.error for run in ran.before if run.error] == []
-    return {cell.id: run.printed for cell, run in zip(cells, ran.before, strict=True)}
+def _trial(exercise: lab_cells.Exercise, attack: Attack) -> Trial:
+    checks = {check.id: check.source for check in exercise.checks}
+    names, asks = lab_cells.names_of(exercise.answers), [ask.source for ask in exercise.asks]
+    return Trial((f"tried({attack.source!r}, {names!r}, {asks!r}, {checks!r})",))
+
+
+def _joined(answers: tuple[NotebookNode, ...]) -> str:
+    return "\n\n".join(answer.source for answer in answers)
 
 
 def _sources(lab: NotebookNode, role: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from helpers.course.lint import lint
 from helpers.course.mutants import find_mutants, lacking, load_mutants, problems
 from helpers.course.release import has_answers, release, released
 from helpers.grading.check import results_of
+from tests.labs.attacker import attacks, drawn, paid
 from tests.labs.honest import answer_of, faults, honest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +75,20 @@ def test_there_are_eight_honest_answers_and_one_to_each_question(path):
     asked = {name for exercise in lab_cells.exercises(lab) for name in lab_cells.names_of(exercise.answers)}
     assert len(variants) >= 8
     assert set(variants) == asked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_no_attack_is_paid(path):
+    """A few of some hundred on each question, other ones every day."""
+    today = date.today().isoformat()
+    assert paid(path, drawn(attacks(nb.read(path)), today, of_each=6), seed=today) == []
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_no_attack_at_all_is_paid(path):
+    assert paid(path, attacks(nb.read(path)), seed="7") == []
 
 
 @pytest.mark.slow
