@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
+import reprlib
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...catalog.errors import WorkbookError, require_whole
 from ..closed_form.breakdown import BLOCK_BYTES
+from . import plain_pickle
 from .blocks import Segment, SegmentBlock, State
 
 STATES = {
@@ -34,6 +35,8 @@ LETTERS = {  # PyTorch's names of what a history holds; a packed one has those w
     "segment_map": "M",
     "segment_unmap": "U",
 }
+ENTRIES = ("segments", "device_traces")
+LEAST_ENTRY_BYTES = 8  # of a file, for one event or block; PyTorch writes some eighty
 ACTIONS = (*LETTERS, "free_requested", "snapshot", "oom")
 MAKE_ONE = "make one with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
 T = TypeVar("T")
@@ -69,29 +72,25 @@ class Snapshot:
         return self.traces[device] if 0 <= device < len(self.traces) else ()
 
 
-class _BuiltinsOnly(pickle.Unpickler):
-    """A snapshot holds dicts, lists, text and numbers. A pickle that names anything else could run code."""
-
-    def find_class(self, module: str, name: str) -> object:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a snapshot names nothing")
-
-
 def read_snapshot(source: str | Path | Mapping) -> Snapshot:
     """The snapshot in a file of `_dump_snapshot`, or in the dict that `_snapshot()` returned.
 
-    WorkbookError for a file that is none, or that holds anything but plain data: nothing in it is executed.
+    WorkbookError for a file that is none, or that holds anything but plain data: nothing in it is executed, and a
+    small file cannot take much memory or time.
     """
     data = source if isinstance(source, Mapping) else _loaded(Path(source))
+    places = _Places()
     if not isinstance(data, Mapping) or not isinstance(data.get("segments"), list):
         name = "this dict" if isinstance(source, Mapping) else Path(source).name
         raise WorkbookError(f"{name} holds no segments", "a dict with the list 'segments'", MAKE_ONE)
-    segments = tuple(_segment(number, raw) for number, raw in enumerate(data["segments"]))
+    segments = tuple(_segment(number, raw, places) for number, raw in enumerate(data["segments"]))
     traces = _typed(data.get("device_traces") or [], list, "device_traces")
     settings = data.get("allocator_settings")
     settings = settings if isinstance(settings, Mapping) else {}
-    conf = settings.get("PYTORCH_CUDA_ALLOC_CONF") or settings.get("PYTORCH_ALLOC_CONF") or ""
+    conf = settings.get("PYTORCH_CUDA_ALLOC_CONF") or settings.get("PYTORCH_ALLOC_CONF")
     ordered = tuple(sorted(segments, key=lambda segment: (segment.device, segment.address)))
-    return Snapshot(ordered, tuple(tuple(_trace(device, raw)) for device, raw in enumerate(traces)), str(conf))
+    events = tuple(tuple(_trace(device, raw, places)) for device, raw in enumerate(traces))
+    return Snapshot(ordered, events, conf if isinstance(conf, str) else "")
 
 
 def live_snapshot() -> Snapshot:
@@ -107,7 +106,9 @@ def live_snapshot() -> Snapshot:
 def _loaded(path: Path) -> object:
     try:
         with path.open("rb") as file:
-            return _BuiltinsOnly(file).load()
+            data = plain_pickle.load(file)
+            _require_own_entries(data, file.tell())
+            return data
     except OSError as error:
         raise WorkbookError(f"cannot read {path}: {error.strerror}", "a snapshot file", MAKE_ONE) from None
     except Exception as error:  # a broken pickle raises whatever its bytes stumble over
@@ -115,11 +116,25 @@ def _loaded(path: Path) -> object:
         raise WorkbookError(f"{path.name} is no snapshot: {reason}", "a pickle of plain data", MAKE_ONE) from None
 
 
-def _segment(number: int, raw: object) -> Segment:
+def _require_own_entries(data: object, size: int) -> None:
+    """ValueError for more events and blocks than `size` bytes of file can hold.
+
+    A pickle may name one object many times: a hundred thousand devices with the same hundred thousand events take
+    300 KB, and reading them would take for ever.
+    """
+    parts = data if isinstance(data, Mapping) else {}
+    segments, traces = ([*value] if isinstance(value := parts.get(key), list) else [] for key in ENTRIES)
+    lists = [*traces, *(raw.get("blocks") for raw in segments if isinstance(raw, Mapping))]
+    entries = len(segments) + sum(len(each) for each in lists if isinstance(each, list))
+    if entries > size // LEAST_ENTRY_BYTES:
+        raise ValueError(f"{entries:,} entries do not come from {size:,} bytes")
+
+
+def _segment(number: int, raw: object, places: _Places) -> Segment:
     where = f"segment {number}"
     raw = _typed(raw, dict, where)
     address, size = _int(raw, "address", where), _int(raw, "total_size", where)
-    blocks = tuple(_blocks(address, raw, where))
+    blocks = tuple(_blocks(address, raw, where, places))
     if sum(block.size_bytes for block in blocks) != size:
         raise WorkbookError(f"the blocks of {where} do not add up to its {size} bytes", "a whole snapshot", MAKE_ONE)
     pool = _choice(raw, "segment_type", where, ("small", "large"), "large")
@@ -128,7 +143,7 @@ def _segment(number: int, raw: object) -> Segment:
     return Segment(address, size, stream, pool, bool(raw.get("is_expandable")), blocks, device, private)
 
 
-def _blocks(address: int, raw: Mapping, where: str) -> Iterator[SegmentBlock]:
+def _blocks(address: int, raw: Mapping, where: str, places: _Places) -> Iterator[SegmentBlock]:
     """Blocks in order; their own addresses came with torch 2.0, before that they follow from the sizes."""
     for number, block in enumerate(_typed(raw.get("blocks"), list, f"blocks of {where}")):
         inside = f"block {number} of {where}"
@@ -137,37 +152,60 @@ def _blocks(address: int, raw: Mapping, where: str) -> Iterator[SegmentBlock]:
         if _int(block, "address", inside, address) != address:
             raise WorkbookError(f"{inside} does not begin where the one before ends", "a whole snapshot", MAKE_ONE)
         requested = 0 if state is State.FREE else _int(block, "requested_size", inside, size)
-        yield SegmentBlock(address, size, requested, state, _place(block) if state is not State.FREE else "")
+        yield SegmentBlock(address, size, requested, state, places.of(block) if state is not State.FREE else "")
         address += size
 
 
-def _trace(device: int, raw: object) -> Iterator[TraceEvent]:
+def _trace(device: int, raw: object, places: _Places) -> Iterator[TraceEvent]:
     for number, event in enumerate(_typed(raw, list, f"device_traces[{device}]")):
         where = f"event {number} of device {device}"
         action = _choice(_typed(event, dict, where), "action", where, ACTIONS)
         address = _int(event, "device_free" if action == "oom" else "addr", where, 0)
-        yield TraceEvent(action, address, _int(event, "size", where), _int(event, "stream", where, 0), _place(event))
+        size, stream = _int(event, "size", where), _int(event, "stream", where, 0)
+        yield TraceEvent(action, address, size, stream, places.of(event))
 
 
-def _place(raw: Mapping) -> str:
-    """The innermost line of the user's own Python in a stack, as file:line function; "" where none was recorded."""
-    frames = raw.get("frames")
-    for frame in frames if isinstance(frames, list) else ():
-        name = str(frame.get("filename", "")) if isinstance(frame, Mapping) else ""
+class _Places:
+    """The innermost line of the user's own Python in each stack; many entries share one, which is looked at once."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, str] = {}  # by identity: the stacks live as long as the data that is being read
+
+    def of(self, raw: Mapping) -> str:
+        """As file:line function; "" where none was recorded."""
+        frames = raw.get("frames")
+        if not isinstance(frames, list):
+            return ""
+        if id(frames) not in self.known:
+            self.known[id(frames)] = _own_line(frames)
+        return self.known[id(frames)]
+
+
+def _own_line(frames: list) -> str:
+    for frame in frames:
+        name = _text(frame.get("filename")) if isinstance(frame, Mapping) else ""
         if name.endswith(".py") and "/torch/" not in name.replace("\\", "/"):
             short = name.replace("\\", "/").rsplit("/", 1)[-1]
-            return f"{short}:{frame.get('line', '?')} {frame.get('name', '')}".rstrip()
+            line = frame.get("line")
+            return f"{short}:{line if isinstance(line, int) else '?'} {_text(frame.get('name'))}".rstrip()
     return ""
 
 
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def _int(raw: Mapping, key: str, where: str, default: int | None = None) -> int:
-    return require_whole(f"{key} of {where}", raw.get(key, default), 0, do=MAKE_ONE)
+    value = raw.get(key, default)
+    if isinstance(value, list | tuple | dict):  # whose text may be endless
+        value = _typed(value, int, f"{key} of {where}")
+    return require_whole(f"{key} of {where}", value, 0, do=MAKE_ONE)
 
 
 def _choice(raw: Mapping, key: str, where: str, allowed: Collection[str], default: str | None = None) -> str:
     value = raw.get(key, default)
     if not isinstance(value, str) or value not in allowed:
-        raise WorkbookError(f"{key} of {where} is {value!r}", ", ".join(allowed), MAKE_ONE)
+        raise WorkbookError(f"{key} of {where} is {reprlib.repr(value)}", ", ".join(allowed), MAKE_ONE)
     return value
 
 

@@ -80,7 +80,7 @@ def _read(path: str | Path) -> bytes:
             if head != PICKLE and size > MAX_LOG_BYTES:
                 what, expected = f"{path} has {format_bytes(size)}", f"a log of up to {format_bytes(MAX_LOG_BYTES)}"
                 raise WorkbookError(what, expected, "cut out the failure: grep -B 60 'out of memory' FILE | head -200")
-            return head if head == PICKLE else head + file.read()
+            return head if head == PICKLE else head + file.read(MAX_LOG_BYTES)  # a device may never end
     except OSError as error:
         what, expected = f"cannot read {path}: {error.strerror}", "a log with a traceback, or a snapshot"
         raise WorkbookError(what, expected, "give the path of a file, or - to read from a pipe") from None
