@@ -1,16 +1,52 @@
-"""Families without a closed form: build the Transformers model on meta (no memory) and count it."""
+"""Families without a closed form: build the Transformers model on meta (no memory) and count it.
+
+Here, and nowhere else, a config becomes Transformers' own, without what it would have run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from .config import without_code
 from .errors import WorkbookError
 from .families import FAMILIES
 from .layers import Attention, Layer, Linear, LinearGroup, Mlp
 from .shape import Counted, ModelShape
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
 _CONTEXT = 2  # tokens of the probe that shows what the model caches
+
+
+def transformers_config(config: Mapping[str, object], **changed: object) -> PreTrainedConfig:
+    """The config as Transformers' object, with those settings `changed`. It raises what Transformers raises."""
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**dict[str, Any]({**without_code(config), **changed}))
+
+
+def saved_config(where: str | Path, local: bool = True) -> PreTrainedConfig:
+    """The config in a folder, or of a hub model as owner/name; for `from_pretrained(where, config=...)`.
+
+    WorkbookError for a model that consists of its own code. Pass `trust_remote_code=False` there, too: a tokenizer
+    and a generation config may bring code as well, and Transformers asks on the terminal unless it is told.
+    """
+    from transformers import AutoConfig
+
+    try:
+        found = AutoConfig.from_pretrained(where, local_files_only=local, trust_remote_code=False)
+    except ValueError as problem:
+        if "trust_remote_code" not in str(problem):
+            raise
+        expected, do = (
+            "a model that Transformers itself can build",
+            "choose a model of a family that Transformers knows",
+        )
+        raise WorkbookError(f"{str(where)!r} brings code of its own, which is never run", expected, do) from None
+    return type(found).from_dict(without_code(found.to_dict()))
 
 
 def count_on_meta(config: Mapping[str, object], name: str, source: str) -> ModelShape:
@@ -47,17 +83,15 @@ def count_on_meta(config: Mapping[str, object], name: str, source: str) -> Model
 def _build(config: Mapping[str, object], name: str):
     try:
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
     except ImportError:
         what = f"{name}: {config['model_type']!r} has no closed form here, and Transformers is not installed"
         do = "install transformers and torch, and the model will be counted without memory"
         raise WorkbookError(what, ", ".join(FAMILIES), do) from None
-    kept: dict[str, Any] = {
-        key: value for key, value in config.items() if key not in ("quantization_config", "model_type")
-    }
+    kept = {key: value for key, value in config.items() if key != "quantization_config"}
     try:
         with torch.device("meta"):
-            settings = AutoConfig.for_model(str(config["model_type"]), **kept)
+            settings = transformers_config(kept)
             # The experts' grouped product takes BF16 only; counts do not depend on it.
             return AutoModelForCausalLM.from_config(settings, dtype=torch.bfloat16).eval()
     except Exception as problem:  # Transformers raises whatever it likes on a config it cannot use

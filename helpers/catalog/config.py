@@ -11,7 +11,39 @@ from .errors import WorkbookError
 MOST_LAYERS = 4096
 MOST_UNITS = 2**26  # widths, vocabularies, positions: an order of magnitude above any model
 
+MOST_LEVELS = 16  # of dicts within dicts; the deepest config in use has four
+_ASKS_FOR_CODE = ("auto_map", "attn_implementation", "experts_implementation")
+
 T = TypeVar("T")
+
+
+def without_code(config: Mapping[str, object]) -> dict[str, object]:
+    """The config without the keys by which it would choose the code that runs; the one door to Transformers.
+
+    `auto_map` names Python files of a repository, `attn_implementation` may name one with a compiled kernel, or a
+    kernel that is fetched where its package is missing. What a model computes is for whoever runs it to choose, so
+    these keys are dropped at every level and in every spelling. WorkbookError for one nested too deeply to look at.
+
+    >>> without_code({"model_type": "llama", "auto_map": {"AutoModel": "code.Model"}})
+    {'model_type': 'llama'}
+    """
+    return {key: _cleaned(value, MOST_LEVELS) for key, value in config.items() if not _asks_for_code(key)}
+
+
+def _cleaned(value: object, levels: int) -> object:
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if levels == 0:
+        what, expected = "a config is nested too deeply", f"at most {MOST_LEVELS} levels"
+        raise WorkbookError(what, expected, "pass a model's config.json")
+    if isinstance(value, Mapping):
+        return {key: _cleaned(each, levels - 1) for key, each in value.items() if not _asks_for_code(key)}
+    cleaned = [_cleaned(each, levels - 1) for each in value]
+    return tuple(cleaned) if isinstance(value, tuple) else cleaned
+
+
+def _asks_for_code(key: object) -> bool:
+    return isinstance(key, str) and any(name in key for name in _ASKS_FOR_CODE)
 
 
 @dataclass(frozen=True)

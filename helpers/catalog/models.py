@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from .config import ConfigKeys
+from .config import ConfigKeys, without_code
 from .errors import WorkbookError, unknown_name
 from .families import FAMILIES
 from .shape import ModelShape
@@ -53,7 +53,11 @@ def model(spec: object) -> ModelShape:
 
 
 def from_config(config: Mapping[str, object], name: str | None = None, source: str = "config") -> ModelShape:
-    """The shape that a Transformers config describes; `name` is what messages and tables call it."""
+    """The shape that a Transformers config describes; `name` is what messages and tables call it.
+
+    What the config would have Transformers run is no part of it: see `without_code`.
+    """
+    config = without_code(config)
     family = config.get("model_type")
     label = name or str(config.get("_name_or_path") or "") or f"{family} config"
     if "text_config" in config:

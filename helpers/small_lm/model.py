@@ -6,8 +6,9 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..catalog.by_transformers import saved_config
 from ..catalog.errors import WorkbookError
 from .language import TOKEN_ID
 from .words import BEGIN, END, PAD, UNKNOWN, VOCABULARY
@@ -46,11 +47,14 @@ def load(name: str | Path | None = None) -> Loaded:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where, how = (folder if local else chosen), {"dtype": torch.float32, "attn_implementation": "sdpa"}
+    where: str | Path = folder if local else str(chosen)
+    how: dict[str, Any] = {"local_files_only": local, "trust_remote_code": False}
     try:
         with without_progress_bar():
-            model = AutoModelForCausalLM.from_pretrained(where, **how, local_files_only=local)
-            tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=local)
+            how["config"] = saved_config(where, local)
+            attention = {"dtype": torch.float32, "attn_implementation": "sdpa"}
+            model = AutoModelForCausalLM.from_pretrained(where, **how, **attention)
+            tokenizer = AutoTokenizer.from_pretrained(where, **how)
     except (OSError, ValueError, KeyError) as error:
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
         expected = "a causal language model in Transformers' format, and a network for one from the hub"

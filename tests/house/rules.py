@@ -75,6 +75,18 @@ def no_machine_path(path: Path, text: str) -> Iterator[str]:
         yield from MACHINE_PATH.findall(text)
 
 
+def no_code_from_a_model(path: Path, text: str) -> Iterator[str]:
+    """A config becomes Transformers' own in one place, where what it would have run is dropped."""
+    if path.suffix != ".py" or path.parts[0] != "helpers":
+        return
+    if path.name != "by_transformers.py":
+        yield from re.findall(r"AutoConfig\b|\bfor_model\(", text)
+    yield from re.findall(r"trust_remote_code['\"]?\s*[=:]\s*(?!False)\w+", text)
+    for call in re.findall(r"\.from_pretrained\(.*", text):
+        if not re.search(r"trust_remote_code=False|\*\*how\b", call):
+            yield f"{call} without trust_remote_code=False"
+
+
 def no_clutter(path: Path, text: str) -> Iterator[str]:
     """Plans, backups and legacy copies live in git's history, not in the tree."""
     if re.search(r"(^legacy_|_old\.|\.bak$|\.orig$|^(PLAN|TODO)\b)", path.name):
@@ -91,5 +103,8 @@ RULES = (
     Guarded(no_star_import, "helpers/memory/x.py", "from math import *\n"),
     Guarded(no_package_index, "README.md", "pip install torch --index" + "-url https://example.org/torch"),
     Guarded(no_machine_path, "NOTES.md", "see /home" + "/someone/notes"),
+    Guarded(no_code_from_a_model, "helpers/memory/x.py", "from transformers import AutoConfig\n"),
+    Guarded(no_code_from_a_model, "helpers/memory/x.py", "model.from_pretrained(folder)\n"),
+    Guarded(no_code_from_a_model, "helpers/memory/x.py", "how = {'trust_remote_code': True}\n"),
     Guarded(no_clutter, "helpers/memory/budget_old.py", ""),
 )

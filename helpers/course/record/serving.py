@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedConfig
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
+from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import require_package
 from ...catalog.models import model
 from ...catalog.setup import ServeSetup
@@ -155,8 +156,7 @@ def decoding(target: Target) -> Iterator[Figure]:
 
 
 def model_config(target: Target) -> PreTrainedConfig:
-    fields: dict[str, Any] = dict(model(target.sizes.serve).config)
-    return AutoConfig.for_model(**fields)
+    return transformers_config(model(target.sizes.serve).config)
 
 
 def _forward(network: nn.Module, target: Target, tokens: int, cache: DynamicCache | None = None) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import require_package
 from .. import trace
 from ..closed_form.breakdown import Phase
@@ -58,9 +59,9 @@ def predict(case: Case) -> dict[str, int]:
 
 
 def _base(case: Case) -> nn.Module:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**{**dict[str, Any](model_config(case.setup["model"])), "use_cache": False})
+    config = transformers_config(model_config(case.setup["model"]), use_cache=False)
     attention, dtype = case.setup["attention"], DTYPES[_dtype(case)]
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import WorkbookError, require_package
 from ...catalog.setup import TrainSetup
 from ..closed_form import activations, budget
@@ -73,10 +73,10 @@ def run_of(
 
 def build_model(setup: TrainSetup, device: str) -> nn.Module:
     """The Transformers model of `setup`, in training mode, in the dtype that its recipe keeps weights in."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     activations.require_kernel(setup)
-    config = AutoConfig.for_model(**dict[str, Any](setup.model.config))
+    config = transformers_config(setup.model.config)
     for name in NO_DROPOUT:
         if hasattr(config, name):
             setattr(config, name, 0.0)

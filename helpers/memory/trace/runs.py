@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...catalog.by_transformers import transformers_config
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.setup import ServeSetup, TrainSetup
@@ -117,10 +118,10 @@ def _served(setup: ServeSetup) -> tuple[Any, QuantizedBase | None]:
             "bitsandbytes skips",
             "use helpers.memory.budget.serve for the others",
         )
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        config = AutoConfig.for_model(**dict[str, Any](setup.model.config))
+        config = transformers_config(setup.model.config)
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[setup.kv])
     base = QuantizedBase(setup.weights, setup.kv, prepared=False) if quantized else None
     model = (in_4_bits(model, base) if base else model).eval()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...catalog.by_transformers import saved_config
 from ...catalog.errors import WorkbookError, require_name, require_package
 from .int8 import THRESHOLD
 from .linears import OUTPUT_HEAD, dense_linears, replace_linears
@@ -70,7 +71,8 @@ def from_folder(folder: str | Path, bits: int = 4, double_quant: bool = True, **
     four = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": double_quant}
     chosen = transformers.BitsAndBytesConfig(**((four if bits == 4 else {"load_in_8bit": True}) | config))
     where = {"": "cuda" if torch.cuda.is_available() else "cpu"}
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=chosen, device_map=where)
+    how = {"quantization_config": chosen, "device_map": where, "trust_remote_code": False}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, config=saved_config(folder), **how)
     for module in model.modules():
         if type(module).__name__ == "Linear4bit":
             _require_whole_blocks(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from math import prod
 
+from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form.zero import BUCKET_BYTES, units
@@ -154,11 +155,9 @@ def _offload(setup: TrainSetup, nvme_path: str) -> Section:
 
 def _layer_classes(setup: TrainSetup) -> list[str]:
     """The decoder layer's class, as Transformers names it for the model; its import brings torch."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    settings = {name: value for name, value in setup.model.config.items() if name != "model_type"}
-    config = AutoConfig.for_model(str(setup.model.config["model_type"]), **settings)
-    model_class = AutoModelForCausalLM._model_mapping[type(config)]
+    model_class = AutoModelForCausalLM._model_mapping[type(transformers_config(setup.model.config))]
     return sorted(getattr(model_class, "_no_split_modules"))  # noqa: B009 - no attribute that a type checker knows
 
 
