@@ -41,10 +41,7 @@ def saved_config(where: str | Path, local: bool = True) -> PreTrainedConfig:
     except ValueError as problem:
         if "trust_remote_code" not in str(problem):
             raise
-        expected, do = (
-            "a model that Transformers itself can build",
-            "choose a model of a family that Transformers knows",
-        )
+        expected, do = ("a model that Transformers itself can build", "choose a model of a family that it knows")
         raise WorkbookError(f"{str(where)!r} brings code of its own, which is never run", expected, do) from None
     return type(found).from_dict(without_code(found.to_dict()))
 
