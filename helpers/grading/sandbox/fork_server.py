@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,7 @@ from . import linux
 from .isolation import SOCKETS, Limits, run_isolated
 
 LOOK_S = 0.25
+_OUT_OF_TIME = -signal.SIGXCPU & 0xFF  # the exit status of a keeper whose kernel that signal ended
 _ROUGHLY_BYTES = 2 << 30  # from here on it is worth counting exactly
 
 
@@ -41,10 +43,9 @@ def main(control: Path, options: dict) -> None:
     gc.freeze()  # what is imported stays: no fork's garbage collector need copy its pages
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(control / "server.sock"))
-    os.chmod(control / "server.sock", 0o666)
     server.listen(8)
     print("ready", flush=True)
-    _serve(server, control, options["namespaces"])
+    _serve(server, control, options)
 
 
 def _import(modules: list[str]) -> None:
@@ -67,7 +68,7 @@ def _harmless(modules: list[str]) -> bool:
     return status == 0
 
 
-def _serve(server: socket.socket, control: Path, namespaces: bool) -> None:
+def _serve(server: socket.socket, control: Path, options: dict) -> None:
     callers: dict[socket.socket, _Kernel] = {}
     while True:
         readable, _, _ = select.select([server, sys.stdin, *callers], [], [], LOOK_S)
@@ -76,7 +77,7 @@ def _serve(server: socket.socket, control: Path, namespaces: bool) -> None:
         if server in readable:
             caller = server.accept()[0]
             with contextlib.suppress(ValueError, KeyError, OSError):
-                callers[caller] = _Kernel(caller, control, server, namespaces)
+                callers[caller] = _Kernel(caller, control, server, options)
         for caller, kernel in list(callers.items()):
             if caller in readable or kernel.over():
                 kernel.end()
@@ -86,7 +87,7 @@ def _serve(server: socket.socket, control: Path, namespaces: bool) -> None:
 class _Kernel:
     """One kernel and the caller that asked for it."""
 
-    def __init__(self, caller: socket.socket, control: Path, server: socket.socket, namespaces: bool) -> None:
+    def __init__(self, caller: socket.socket, control: Path, server: socket.socket, options: dict) -> None:
         request = json.loads(caller.makefile("rb").readline(100_000))
         self.caller, self.limits, self.why = caller, Limits(**request.get("limits", {})), ""
         sockets = str(control / request["folder"])
@@ -97,14 +98,17 @@ class _Kernel:
             server.close()
             caller.close()
             os.closerange(3, 1024)
-            run_isolated(
-                lambda ready: _become_kernel(request, sockets, namespaces, ready), sockets, self.limits, namespaces
-            )
+            namespaces, filtered = options["namespaces"], options["filtered"]
+            become = partial(_become_kernel, request, sockets, namespaces)
+            run_isolated(become, sockets, self.limits, namespaces, filtered)
 
     def over(self) -> bool:
         """True when the kernel has ended, or had to be ended for its memory."""
-        if os.waitpid(self.pid, os.WNOHANG)[0]:
+        ended, status = os.waitpid(self.pid, os.WNOHANG)
+        if ended:
             self.pid = 0
+            if os.waitstatus_to_exitcode(status) == _OUT_OF_TIME:
+                self.why = f"took more than {self.limits.cpu_s} seconds of processor time"
             return True
         used = _bytes_of(self.pid)
         if used > self.limits.total_bytes:
@@ -119,8 +123,9 @@ class _Kernel:
                 process.kill()
         if self.pid:
             os.waitpid(self.pid, 0)
-        if self.why:
-            self.notes.write_text(self.why)
+        with contextlib.suppress(OSError):  # a full disk: then it ended, and nobody hears why
+            if self.why:
+                self.notes.write_text(self.why)
         self.caller.close()
 
 

@@ -7,7 +7,7 @@ in it each fork is three processes:
 
 When the kernel ends, init ends, and with the first process every other of the namespace: no daemon survives. init
 keeps its rights until the kernel's sockets are there, then makes their folder read-only; the kernel has none from
-the start.
+the start, and a filter before its system calls (`seccomp`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from . import linux
+from . import linux, seccomp
 
+NICENESS = 10  # a kernel that spins waits for whoever has work to do
 USER = 1000  # inside; outside it is whoever runs the fork server
 SOCKETS = "/run/kernel"
 HELPERS_ROOT = Path(__file__).resolve().parents[3]
@@ -32,7 +34,10 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", *(f"/etc/{name}"
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may take: bytes of private memory per process and of all together, of its files; counts."""
+    """What one submission may take: bytes of private memory per process and of all together, of its files; counts.
+
+    `cpu_s` is processor time of each process, in seconds: `Worker` lowers it to what the run's time allows.
+    """
 
     data_bytes: int = 3 << 30
     total_bytes: int = 4 << 30
@@ -40,6 +45,7 @@ class Limits:
     folder_bytes: int = 256 << 20
     processes: int = 512
     open_files: int = 512
+    cpu_s: int = 3600
 
 
 def readable() -> list[str]:
@@ -91,27 +97,30 @@ def bubblewrap(control: Path) -> list[str]:
     ]
 
 
-def run_isolated(kernel: Callable[[Callable[[], None]], None], sockets: str, limits: Limits, namespaces: bool) -> None:
+def run_isolated(
+    kernel: Callable[[Callable[[], None]], None], sockets: str, limits: Limits, namespaces: bool, filtered: bool
+) -> None:
     """In a fresh fork: run `kernel(ready)` with nothing but `sockets` to write to; never returns.
 
     `kernel` makes its sockets, calls `ready()`, and serves. The exit status is the kernel's. Without
-    `namespaces` only the resource limits hold.
+    `namespaces` only the resource limits hold, without `filtered` every system call is there.
     """
-    _exit_with(lambda: _keep(kernel, sockets, limits, namespaces))
+    start = partial(_kernel, kernel, limits, filtered)
+    _exit_with(lambda: _keep(start, sockets, limits, namespaces))
 
 
-def _keep(kernel: Callable, sockets: str, limits: Limits, namespaces: bool) -> int:
+def _keep(start: Callable, sockets: str, limits: Limits, namespaces: bool) -> int:
     """The keeper: makes the namespaces, whose first process is its child, and waits."""
     linux.keep_orphans()
     if namespaces:
         linux.unshare_all(inside=USER)
     linux.die_with_parent()
     if namespaces:
-        return _in_child(lambda: _init(kernel, sockets, limits))
-    return _in_child(lambda: _kernel(kernel, limits, lambda: None))
+        return _in_child(lambda: _init(start, sockets, limits))
+    return _in_child(lambda: start(lambda: None))
 
 
-def _init(kernel: Callable, sockets: str, limits: Limits) -> int:
+def _init(start: Callable, sockets: str, limits: Limits) -> int:
     """PID 1: mounts, starts the kernel, waits until its sockets are there, takes its rights, reaps."""
     linux.die_with_parent()
     _mounts(sockets, limits)
@@ -125,7 +134,7 @@ def _init(kernel: Callable, sockets: str, limits: Limits) -> int:
 
     child = os.fork()
     if child == 0:
-        _exit_with(lambda: _kernel(kernel, limits, ready))
+        _exit_with(lambda: start(ready))
     os.close(ready_write)
     os.read(ready_read, 1)  # or the kernel's end
     linux.mount("none", SOCKETS, None, linux.REMOUNT | linux.BIND | linux.READ_ONLY | linux.NO_SUID | linux.NO_DEV)
@@ -135,11 +144,14 @@ def _init(kernel: Callable, sockets: str, limits: Limits) -> int:
     return _reap(child)
 
 
-def _kernel(kernel: Callable, limits: Limits, ready: Callable[[], None]) -> int:
+def _kernel(kernel: Callable, limits: Limits, filtered: bool, ready: Callable[[], None]) -> int:
     linux.drop_privileges()
+    if filtered:
+        seccomp.install()
     linux.limit(data=limits.data_bytes, fsize=limits.file_bytes, nproc=limits.processes, nofile=limits.open_files)
     linux.limit(core=0)
-    os.nice(5)
+    linux.limit_cpu(limits.cpu_s)
+    os.nice(NICENESS)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # when the machine runs out of memory, this is what has to go
     kernel(ready)

@@ -1,7 +1,10 @@
 """How well learners' code can be shut in on this machine: tried, not guessed.
 
-bubblewrap   a private file system, no network, processes of its own; each kernel a fork of the warm fork server
-limits       resource limits alone: learners' code can read and write what you can; only where they are trusted
+bubblewrap                  a private file system, no network, processes of its own, and a filter of system calls;
+                            each kernel a fork of the warm fork server
+bubblewrap without seccomp  the same without the filter, which this Linux or processor does not have
+limits                      resource limits alone: learners' code can read and write what you can; only where they
+                            are trusted
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from pathlib import Path
 
 from ...catalog.errors import WorkbookError
 from . import isolation, linux
-from .scratch import scratch
+from .run_folder import run_folder
 
 NOBODY = 61184  # the first of the users without a name that Linux distributions leave to sandboxes
 
 
 @dataclass(frozen=True)
 class Level:
-    """'bubblewrap' or 'limits', and of the latter why bubblewrap does not work here."""
+    """'bubblewrap', or a weaker one and why no stronger one works here."""
 
     name: str
     why: str = ""
@@ -32,6 +35,11 @@ class Level:
     @property
     def is_sandbox(self) -> bool:
         """True when each kernel is shut in, in namespaces of its own."""
+        return self.name != "limits"
+
+    @property
+    def is_filtered(self) -> bool:
+        """True when system calls that no lab needs are refused."""
         return self.name == "bubblewrap"
 
     def __str__(self) -> str:
@@ -50,6 +58,9 @@ def best(trust_learners: bool = False) -> Level:
     reason = _fails(BUBBLEWRAP)
     if not reason:
         return BUBBLEWRAP
+    unfiltered = Level("bubblewrap without seccomp", reason)
+    if not _fails(unfiltered):
+        return unfiltered
     if trust_learners:
         return Level("limits", f"bubblewrap: {reason}")
     what = f"nothing on this machine can shut in learners' code\n  bubblewrap: {reason}"
@@ -62,7 +73,8 @@ def command(level: Level, control: Path, module: str, options: Mapping[str, obje
     outer = isolation.bubblewrap(control) if level.is_sandbox else []
     inside = isolation.CONTROL if level.is_sandbox else str(control)
     as_nobody = NOBODY if os.geteuid() == 0 and level.is_sandbox else 0
-    options = {**options, "namespaces": level.is_sandbox, "become": as_nobody}
+    options = {**options, "namespaces": level.is_sandbox, "filtered": level.is_filtered}
+    options["become"] = as_nobody
     return [*outer, sys.executable, "-m", module, inside, json.dumps(options)]
 
 
@@ -78,10 +90,10 @@ def _fails(level: Level) -> str:
         return "it needs Linux"
     if not shutil.which("bwrap"):
         return "bwrap is not installed"
-    with scratch() as folder:
+    with run_folder() as folder:
         control = folder / "control"
         for path in (control, control / "k"):
-            path.mkdir()
+            path.mkdir(mode=0o700)
             hand_over(path)
         words = command(level, control, __name__, {})
         try:
@@ -96,4 +108,5 @@ if __name__ == "__main__":
     given = json.loads(sys.argv[2])
     if given["become"]:
         linux.become(given["become"])
-    isolation.run_isolated(lambda ready: ready(), f"{sys.argv[1]}/k", isolation.Limits(), given["namespaces"])
+    kinds = given["namespaces"], given["filtered"]
+    isolation.run_isolated(lambda ready: ready(), f"{sys.argv[1]}/k", isolation.Limits(), *kinds)

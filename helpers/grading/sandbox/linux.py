@@ -14,6 +14,7 @@ import struct
 _EVERY_NAMESPACE = 0x20000 | 0x4000000 | 0x8000000 | 0x10000000 | 0x20000000 | 0x40000000
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _DEATH_SIGNAL, _DUMPABLE, _DROP_FROM_BOUNDING_SET, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
+_SECCOMP, _SECCOMP_FILTER = 22, 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _SET_FLAGS, _UP = 0x8914, 1  # SIOCSIFFLAGS, IFF_UP
 
@@ -60,6 +61,13 @@ def drop_privileges() -> None:
     _call("capset", header, bytes(24))
 
 
+def filter_calls(program: bytes) -> None:
+    """Seccomp: Linux runs `program` before each system call of ours and our children's. First `drop_privileges`."""
+    steps = ctypes.create_string_buffer(program, len(program))
+    whole = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(steps))  # struct sock_fprog
+    _call("prctl", _SECCOMP, _SECCOMP_FILTER, ctypes.c_char_p(whole), 0, 0)
+
+
 def become(user: int) -> None:
     """From root to an ordinary user without a name, for good; /proc/self stays ours."""
     os.setgroups([])
@@ -76,6 +84,11 @@ def die_with_parent() -> None:
 def keep_orphans() -> None:
     """Descendants whose parent ends become our children, so that none gets away."""
     _call("prctl", _SUBREAPER, 1, 0, 0, 0)
+
+
+def limit_cpu(seconds: int) -> None:
+    """SIGXCPU when this process or one of its children has run for `seconds`, and SIGKILL five later."""
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
 
 
 def limit(**bytes_or_counts: int) -> None:

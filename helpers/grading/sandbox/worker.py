@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from math import ceil
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -26,7 +27,7 @@ from ..intake import reading
 from . import isolation, levels
 from .isolation import Limits
 from .nbval_run import ASKING_KERNEL, CellResults, arguments, not_run, pytest_environment, results, write_kernelspec
-from .scratch import scratch
+from .run_folder import FREE_SOME, lacks_room, run_folder
 
 READ_S = 30
 _NO_TRICKS = os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO is empty rather than waited for
@@ -54,19 +55,18 @@ class Worker:
         self.task_server: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Worker:
-        self._scratch = scratch()
-        self.folder = self._scratch.__enter__()
-        self.control = self.folder / "control"
-        self.control.mkdir(mode=0o755)
-        levels.hand_over(self.control)
-        if os.geteuid() == 0:
-            self.folder.chmod(0o711)
-        self.restart()
+        with contextlib.ExitStack() as opened:
+            self.folder = opened.enter_context(run_folder())
+            self.control = self.folder / "control"
+            self.control.mkdir(mode=0o700)
+            levels.hand_over(self.control)
+            self.restart()
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end_processes()
-        self._scratch.__exit__(None, None, None)
+        self._opened.close()
 
     def restart(self) -> None:
         """New processes for the next submission, after ours have failed."""
@@ -78,6 +78,7 @@ class Worker:
         answer = self.folder / "read.json"
         answer.unlink(missing_ok=True)
         ended = self._ask({"task": "read", "path": str(path), "to": str(answer), "limit_s": READ_S})
+        self._require_room()
         if not answer.exists():
             raise reading.Unreadable("it takes too long to read" if ended == "time" else "reading it takes too much")
         found = json.loads(answer.read_text(encoding="utf-8"))
@@ -88,8 +89,15 @@ class Worker:
     def run(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> CellResults:
         """How each cell went, by its id; a cell that is not in it was not reached in `wall_s` seconds.
 
-        SandboxError when no cell could be run: then the sandbox failed, not the learner.
+        SandboxError when no cell could be run, or nothing could be written: the sandbox failed, not the learner.
         """
+        try:
+            return self._run(notebook, seed, wall_s)
+        except OSError as error:
+            self._require_room()
+            raise SandboxError(f"the sandbox failed: {error}") from None
+
+    def _run(self, notebook: NotebookNode, seed: str, wall_s: float) -> CellResults:
         self._ready()
         self.runs += 1
         name = f"k{self.runs}"
@@ -100,6 +108,7 @@ class Worker:
         try:
             nb.write(folder / "lab.ipynb", notebook)
             ended = self._ask(self._nbval(folder, sockets, seed, wall_s))
+            self._require_room()
             found = results(folder / "results.jsonl")
             if not_run(found) and ended != "time":
                 raise SandboxError(f"nbval could not run a cell ({ended or 'no kernel'})\n{self._log()}")
@@ -119,8 +128,9 @@ class Worker:
 
     def _nbval(self, folder: Path, sockets: Path, seed: str, wall_s: float) -> dict:
         """The request that runs lab.ipynb in `folder` with a kernel from the fork server."""
+        limits = replace(self.limits, cpu_s=min(self.limits.cpu_s, ceil(wall_s)))
         words = [sys.executable, "-I", "-S", SHIM, "{connection_file}", str(self.control / SOCKET)]
-        words += [sockets.name, seed, json.dumps(asdict(self.limits))]
+        words += [sockets.name, seed, json.dumps(asdict(limits))]
         write_kernelspec(folder, words)
         return {
             "task": "nbval",
@@ -129,6 +139,11 @@ class Worker:
             "environment": _own_environment() | {"JUPYTER_PATH": str(folder)},
             "limit_s": wall_s,
         }
+
+    def _require_room(self) -> None:
+        """SandboxError on a full disk: what could not be written would count as an answer that is not there."""
+        if problem := lacks_room(self.folder):
+            raise SandboxError(f"{problem}: {FREE_SOME}")
 
     def _ask(self, request: dict) -> str:
         """Have the task server do it; '' when the task ended by itself, else what was done to it."""
