@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from nbformat import v4
 
-from helpers.grading.sandbox import levels
+from helpers.grading.sandbox import levels, seccomp
 from helpers.grading.sandbox.isolation import Limits
 from helpers.grading.sandbox.worker import Worker
 from tests.course.example_lab import code
@@ -85,6 +86,14 @@ def called(name, *arguments):
         os._exit(0 if getattr(libc, name)(*arguments) == 0 else ctypes.get_errno())
     number = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return "done" if number == 0 else errno.errorcode.get(number, number)
+def numbered(number, *arguments):
+    # A call by its number on this processor.
+    tried = libc.syscall(number, *arguments)
+    return "done" if tried >= 0 else errno.errorcode.get(ctypes.get_errno(), "?")
+def thrown_out():
+    # AF_VSOCK's stream is how a virtual machine calls its host.
+    with socket.socket(40, socket.SOCK_STREAM):
+        return "made"
 status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
 facts = {
     "uid": [os.getuid(), os.geteuid(), os.getgid()],
@@ -107,6 +116,12 @@ facts = {
     "unshare user": called("unshare", 0x10000000),
     "unshare mount": called("unshare", 0x20000),
     "mount": called("mount", b"none", b"/tmp", b"tmpfs", 0, None),
+    "vsock": tried(thrown_out),
+    "families": [tried(lambda: socket.socket(f, socket.SOCK_DGRAM).close() or f) for f in (1, 2, 10, 3, 17, 38, 40)],
+    "calls": {name: numbered(number, 0, 0, 0, 0, 0) for name, number in CALLS.items()},
+    "seccomp": status["Seccomp"].strip(),
+    "nice": os.nice(0),
+    "processor time": resource.getrlimit(resource.RLIMIT_CPU),
     "core": resource.getrlimit(resource.RLIMIT_CORE),
 }
 print(json.dumps(facts))
@@ -172,6 +187,7 @@ def printed(worker: Worker, source: str) -> str:
 
 def facts(worker: Worker, secret: Path, port: int) -> dict:
     """FACTS in the worker; `secret` is a file and `port` a port of the grader's that no kernel may reach."""
+    machine = [*seccomp.ARCHITECTURES].index(platform.machine()) if platform.machine() in seccomp.ARCHITECTURES else -1
     hidden = [str(secret), str(worker.folder), *(str(ROOT / name) for name in ("solutions", "labs", "tests", ".git"))]
     kept = [ROOT / "helpers", Path(os.__file__).parent, Path(json.__file__).parent, Path("/usr/bin")]
     kept += [Path("/"), Path("/etc"), Path("/dev"), Path("/run"), ROOT]
@@ -179,6 +195,7 @@ def facts(worker: Worker, secret: Path, port: int) -> dict:
         "HIDDEN": hidden,
         "HOME": str(Path.home()),
         "PORT": port,
+        "CALLS": {name: numbers[machine] for name, numbers in seccomp.REFUSED.items()} if machine >= 0 else {},
         "KEPT": [f"{folder}/{SURVIVOR}" for folder in kept] + [str(ROOT / "helpers/__init__.py")],
     }
     return json.loads(printed(worker, "".join(f"{name} = {value!r}\n" for name, value in names.items()) + FACTS))

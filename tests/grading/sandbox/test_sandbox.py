@@ -76,6 +76,12 @@ FACTS: dict[str, Callable] = {
     "unshare user": lambda fact: fact in ("ENOSPC", "EPERM"),
     "unshare mount": lambda fact: fact == "EPERM",
     "mount": lambda fact: fact == "EPERM",
+    "vsock": lambda fact: fact == "EAFNOSUPPORT",
+    "families": lambda fact: fact == [1, 2, 10, *["EAFNOSUPPORT"] * 4],
+    "calls": lambda fact: set(fact.values()) == {"EPERM"} and len(fact) > 20,
+    "seccomp": lambda fact: fact == "2",
+    "nice": lambda fact: fact == isolation.NICENESS,
+    "processor time": lambda fact: fact == [60, 65],  # the wall clock of the probe, and what SIGXCPU gets
     "core": lambda fact: fact == [0, 0],
 }
 
