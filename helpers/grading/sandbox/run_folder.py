@@ -17,7 +17,7 @@ PLACE = Path("/tmp")  # whatever TMPDIR says: the path of a socket may have 107 
 PREFIX = "wb-run-"
 YOUNG_S = 10  # it may not be locked yet
 LEAST_BYTES, LEAST_FILES = 16 << 20, 100  # of room, for one run's notebook, results and logs
-FREE_SOME = f"free some space there (df -h {PLACE}; df -i {PLACE}), and run the same command again"
+FREE_SOME = "free some space there, and run the same command again"
 
 
 @contextlib.contextmanager
@@ -61,8 +61,12 @@ def lacks_room(folder: Path) -> str:
     except OSError as error:
         return f"{PLACE}: {error.strerror}"
     if found.f_bavail * found.f_frsize < LEAST_BYTES:
-        return f"there is no room left in {PLACE}"
-    return f"there is no room for more files in {PLACE}" if found.f_files and found.f_favail < LEAST_FILES else ""
+        return f"there is no room left in {PLACE}: see df -h {PLACE}"
+    return (
+        f"there is no room for more files in {PLACE}: see df -i {PLACE}"
+        if found.f_files and found.f_favail < LEAST_FILES
+        else ""
+    )
 
 
 def _lock(folder: Path) -> int:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
+from ...catalog.errors import WorkbookError
 from ...course import notebook as nb
 from ..intake import reading
 from . import isolation, levels
@@ -36,8 +37,13 @@ FORK_SERVER, TASK_SERVER = "helpers.grading.sandbox.fork_server", "helpers.gradi
 SOCKET = "server.sock"  # the fork server's, in the control folder
 
 
-class SandboxError(Exception):
+class SandboxError(WorkbookError):
     """The grader's own machinery failed: nothing is known about the submission."""
+
+    def __init__(
+        self, what: str, do: str = "run the same command again; if it fails again, report these lines"
+    ) -> None:
+        super().__init__(what, "a sandbox that works", do)
 
 
 class Worker:
@@ -143,7 +149,7 @@ class Worker:
     def _require_room(self) -> None:
         """SandboxError on a full disk: what could not be written would count as an answer that is not there."""
         if problem := lacks_room(self.folder):
-            raise SandboxError(f"{problem}: {FREE_SOME}")
+            raise SandboxError(problem, FREE_SOME)
 
     def _ask(self, request: dict) -> str:
         """Have the task server do it; '' when the task ended by itself, else what was done to it."""

@@ -179,12 +179,30 @@ def test_nothing_outlives_a_grader_that_is_killed(place):
         assert not left.exists()
 
 
+@pytest.mark.slow
+@needs_root
+def test_a_place_that_is_read_only_is_told_by_the_command(place, tmp_path):
+    """Whatever the user, and before anybody is graded."""
+    sandbox()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ada.ipynb").write_text(json.dumps(cells("x = 1")))
+    mounted = 'mount -t tmpfs -o ro none /tmp && exec "$@"'
+    command = [sys.executable, "-m", "helpers.cli", "grade", "02", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mounted, "sh", *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("workbook: no folder can be made in /tmp: Read-only file system\n  expected:")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_place_where_no_folder_can_be_made(monkeypatch, place):
     monkeypatch.setattr(run_folder, "PLACE", place / "nowhere")
     with pytest.raises(WorkbookError) as caught, Worker(levels.BUBBLEWRAP, []):
         pass
     assert "no folder can be made" in caught.value.what
-    assert "df -h" in caught.value.do
+    assert "free some space" in caught.value.do
 
 
 IN_A_SMALL_TMP = """
@@ -208,7 +226,7 @@ with Worker(levels.BUBBLEWRAP, ["json"]) as worker:
         try:
             print(work())
         except SandboxError as error:
-            print(error)
+            print(error.what, error.do, sep="; ")
 """
 
 
@@ -225,7 +243,7 @@ def test_a_full_disk_is_told_and_grades_nobody(place, tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stderr == ""
-    told = f"there is no room left in {place}: {run_folder.FREE_SOME}"
+    told = f"there is no room left in {place}: see df -h {place}; {run_folder.FREE_SOME}"
     assert done.stdout.splitlines() == ["passed", told, told]
 
 

@@ -145,6 +145,31 @@ def test_a_level_that_is_refused_says_why(monkeypatch):
     assert levels.best(trust_learners=True).why == "bubblewrap: exit status 3"
 
 
+UNKNOWN_PROCESSOR = """
+import platform, runpy
+platform.machine = lambda: "riscv64"
+runpy.run_module("helpers.grading.sandbox.levels", run_name="__main__")
+"""
+
+
+def test_without_a_filter_of_system_calls_the_level_says_so(seen, monkeypatch):
+    whole = levels.command
+
+    def elsewhere(*arguments):
+        words = whole(*arguments)
+        at = words.index("-m")
+        return [*words[:at], "-c", UNKNOWN_PROCESSOR, *words[at + 2 :]]
+
+    monkeypatch.setattr(levels, "command", elsewhere)
+    found = levels.best()
+    assert (found.name, found.is_sandbox, found.is_filtered) == ("bubblewrap without seccomp", True, False)
+    assert "no filter of system calls is known for riscv64" in str(found)
+    with probes.worker_at(found) as worker:  # the wrapped command is of no matter here: this processor is known
+        monkeypatch.undo()
+        told = "print(open('/proc/self/status').read().split('Seccomp:')[1].split()[0])"
+        assert probes.printed(worker, told) == "0\n"
+
+
 @pytest.mark.parametrize("error", [PermissionError("no"), subprocess.TimeoutExpired("bwrap", 60)], ids=str)
 def test_a_level_that_cannot_be_tried_is_one_that_fails(monkeypatch, error):
     def run(*_, **__):
