@@ -35,7 +35,11 @@ def class_of_three(monkeypatch):
     def graded(mark) -> set[str]:
         monkeypatch.setattr(executors, "Worker", NoWorker)
         monkeypatch.setattr(executors, "mark", mark)
-        monkeypatch.setattr(executors, "failed", lambda reference, submission, slug, error: f"{slug} failed: {error}")
+        monkeypatch.setattr(
+            executors,
+            "failed",
+            lambda reference, submission, slug, error: f"{slug} failed: {str(error).splitlines()[0]}",
+        )
         NoWorker.restarts = 0
         work = [(None, slug) for slug in ("ada", "bob", "cleo")]
         return set(executors.local(work, SimpleNamespace(modules=(), more=()), None, jobs=2, strict=False))

@@ -62,11 +62,9 @@ def lacks_room(folder: Path) -> str:
         return f"{PLACE}: {error.strerror}"
     if found.f_bavail * found.f_frsize < LEAST_BYTES:
         return f"there is no room left in {PLACE}: see df -h {PLACE}"
-    return (
-        f"there is no room for more files in {PLACE}: see df -i {PLACE}"
-        if found.f_files and found.f_favail < LEAST_FILES
-        else ""
-    )
+    if found.f_files and found.f_favail < LEAST_FILES:
+        return f"there is no room for more files in {PLACE}: see df -i {PLACE}"
+    return ""
 
 
 def _lock(folder: Path) -> int:
