@@ -80,7 +80,7 @@ FACTS: dict[str, Callable] = {
     "families": lambda fact: fact == [1, 2, 10, *["EAFNOSUPPORT"] * 4],
     "calls": lambda fact: set(fact.values()) == {"EPERM"} and len(fact) > 20,
     "seccomp": lambda fact: fact == "2",
-    "nice": lambda fact: fact == isolation.NICENESS,
+    "nice": lambda fact: fact >= isolation.NICENESS,  # more where the tests are nice themselves
     "processor time": lambda fact: fact == [60, 65],  # the wall clock of the probe, and what SIGXCPU gets
     "core": lambda fact: fact == [0, 0],
 }
