@@ -33,7 +33,6 @@ from .judging.results import GRADED, NOT_SUBMITTED, Result, from_json
 from .reports import gradebook, manual
 from .sandbox import levels
 from .sandbox.isolation import Limits
-from .sandbox.scratch import sweep
 from .sandbox.worker import Worker
 from .text import one_line
 
@@ -98,7 +97,6 @@ def _graded(lab: str, submissions: Path, out: Path, root: Path, options: Options
     with _folder(out) as before, contextlib.ExitStack() as cleanup:
         taken_in = out / ".submissions"
         cleanup.callback(shutil.rmtree, taken_in, ignore_errors=True)
-        sweep()
         level = levels.best(options.trust_learners)
         print(f"sandbox: {level}", file=sys.stderr)
         everybody = intake.find(submissions, path.stem, taken_in)

@@ -34,7 +34,7 @@ def weigh(
         court = notebook_of(lab, rows, references or {})
         checks = sum(lab_cells.is_check(cell) for cell in court.cells)
         weighed = together(run, court, seed=seed, wall_s=wall_s, runs=checks + 1)
-    words = {}
+    words: CellResults = {}
     for exercise in lab_cells.exercises(lab):
         asked = [found.get(ask.id, UNFINISHED) for ask in exercise.asks]
         words |= {check.id: _word(asked, weighed.get(check.id)) for check in exercise.checks}

@@ -129,9 +129,9 @@ def cells_of(worker: Worker, reference: Reference, notebook: NotebookNode, priva
     timed = copy.deepcopy(notebook)
     for cell in timed.cells:
         cell.metadata.setdefault("workbook", {}).setdefault("limit_s", reference.spare_s)  # the learner's own cells
-    how = {"seed": reference.seed, "wall_s": reference.wall_s}
-    found = trial(worker.run, lab, timed, **how)
-    return weigh(worker.run, lab, found, **how, references=reference.references)
+    seed, wall_s = reference.seed, reference.wall_s
+    found = trial(worker.run, lab, timed, seed=seed, wall_s=wall_s)
+    return weigh(worker.run, lab, found, seed=seed, wall_s=wall_s, references=reference.references)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 from ...course import lab_cells
 from ...course import notebook as nb
 from ..intake.assemble import Assembly
-from ..sandbox.nbval_run import UNFINISHED, CellResult, CellResults
+from ..sandbox.nbval_run import UNFINISHED, CellResults
 
 GRADED, ATTENTION, UNREADABLE, NOT_SUBMITTED = "graded", "attention", "unreadable", "not submitted"
 TWICE = "Does the notebook work from top to bottom? Kernel > Restart Kernel and Run All Cells."

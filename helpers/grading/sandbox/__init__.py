@@ -5,9 +5,12 @@
     fork_server  the warm process: it has imported torch, and becomes a kernel by forking
     shim         the process that stands for the kernel where Jupyter wants one
     task_server  the warm process beside it, ours: reads notebooks, runs nbval
+    asking_kernel  what the fork becomes: given names, what asks and what answers, apart
+    pristine     what was replaced is put back before every question
     nbval_run    what nbval is told, and how each cell went; alone, it runs a notebook without a sandbox
     nbval_plugin beside nbval: weighs a hostile kernel's messages, reports every cell
-    scratch      folders in /tmp, gone with their owner, and swept where it was killed
+    run_folder   the folder of one run, private, gone with its owner, swept where that was killed
+    seccomp      the system calls that a learner's kernel has
     linux        the system calls that Python has no name for
 
 The fork server never runs a learner's code; each submission gets a fork of its own, in process, file-system, network

@@ -47,24 +47,29 @@ class AskingKernel(IPythonKernel):
             return self._ask(first.removeprefix(ASK).split(), rest)
         return await super().do_execute(code, *args, **kwargs)
 
+    @property
+    def _notebook(self) -> Any:
+        """IPython's shell, whose namespace cells run in."""
+        return self.shell
+
     def _asking_names(self) -> dict[str, Any]:
         if self._asking is None:
-            self._asking = dict(self.shell.user_ns)
+            self._asking = dict(self._notebook.user_ns)
         return self._asking
 
     def _begin(self) -> dict:
         """From here on cells run in a copy of what is given."""
         self._pristine = Pristine(self._asking_names())
-        answers = ModuleType("__main__")
-        vars(answers).update(copies(self.shell.user_ns))
-        self.shell.user_module, self.shell.user_ns = answers, vars(answers)
+        shell, answers = self._notebook, ModuleType("__main__")
+        vars(answers).update(copies(shell.user_ns))
+        shell.user_module, shell.user_ns = answers, vars(answers)
         sys.modules["__main__"] = answers  # where pickle looks for a learner's classes
         return self._replied()
 
     def _ask(self, names: list[str], source: str) -> dict:
         if self._pristine is None:
             return self._replied(RuntimeError("the answers have not begun"))
-        answers, replaced, asking_names = self.shell.user_ns, self._pristine.restore(), self._asking_names()
+        answers, replaced, asking_names = self._notebook.user_ns, self._pristine.restore(), self._asking_names()
         asking_names.update({name: answers[name] for name in names if name in answers})
         with asking.writing(blames=answers) as rows:
             error = _error_of(source, asking_names)
@@ -82,7 +87,8 @@ class AskingKernel(IPythonKernel):
         return {"status": "error", **reply, **words}
 
     def _send(self, kind: str, content: dict) -> None:
-        self.session.send(self.iopub_socket, kind, content, parent=self.get_parent("shell"), ident=self._topic(kind))
+        session: Any = self.session
+        session.send(self.iopub_socket, kind, content, parent=self.get_parent("shell"), ident=self._topic(kind))
 
 
 def _error_of(source: str, names: dict[str, Any]) -> BaseException | None:
