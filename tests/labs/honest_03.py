@@ -161,7 +161,8 @@ def first_fit_in_numpy(steps):
         else:
             size = np.ceil(step.size_bytes / 4096).astype(int) * 4096
             places = [(key, at, left[1]) for key, blocks in segments.items()
-                      for at, (left, right) in enumerate(pairwise(blocks), 1) if right[0] - left[1] >= size]  # fmt: skip
+                      for at, (left, right) in enumerate(pairwise(blocks), 1)
+                      if right[0] - left[1] >= size]  # fmt: skip
             if not places:
                 new, end = max(segments, default=0) + 1, -(-size // 2**24) * 2**24
                 segments[new] = [(0, 0, None), (end, end, None)]
@@ -211,7 +212,7 @@ class GrowingCacheInAList:
     def _room(self, number, tokens):
         old = self.rows[number]
         if old.size(1) < tokens:
-            self.rows[number] = old.new_zeros(old.size(0), max(tokens, int(old.size(1) * 1.8)), old.size(2))
+            self.rows[number] = old.new_empty(old.size(0), max(tokens, int(old.size(1) * 1.8)), old.size(2))
             self.rows[number].narrow(1, 0, self.begin).copy_(old.narrow(1, 0, self.begin))
 
     def append(self, k, v):

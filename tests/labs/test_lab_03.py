@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from helpers.course import lab_cells
 from helpers.course.release import stub
 from helpers.lesson import draw
 from helpers.memory.allocator import MIB
@@ -15,6 +16,15 @@ from tests.labs.common import lab_path, printed, source
 from tests.labs.honest import table
 
 LAB = lab_path("03")
+
+
+@pytest.fixture(scope="module")
+def observed(lab, names):
+    """What the lab's cells define, and what the asking cells bring."""
+    found = dict(names)
+    for cell in filter(lab_cells.is_ask, lab.cells):
+        exec(cell.source, found)
+    return found
 
 
 def with_honest(names):
@@ -122,12 +132,12 @@ def test_the_stub_of_the_budget_leaves_no_mode_behind(lab, names):
         ("budget-raises", "budgets", (0, "said", 1), "peak", "is within it"),
     ],
 )
-def test_a_check_refuses_an_observation_that_is_wrong(lab, names, check, answers, path, value, words):
-    changed = copy.deepcopy(names[answers])
+def test_a_check_refuses_an_observation_that_is_wrong(lab, observed, check, answers, path, value, words):
+    changed = copy.deepcopy(observed[answers])
     *parents, last = path
     inner = changed
     for key in parents:
         inner = inner[key]
     inner[last] = value
     with pytest.raises(AssertionError, match=words):
-        exec(source(lab, check), names | {answers: changed})
+        exec(source(lab, check), observed | {answers: changed})
