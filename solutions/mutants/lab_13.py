@@ -9,7 +9,7 @@ worked answer, which the kernel holds at that moment.
 from helpers.course.mutants import mutant
 
 
-@mutant("slot-steps", feedback="the drafted one fills nothing")
+@mutant("slot-steps", feedback="4 tokens and 1 drafted take two blocks")
 def slot_steps(requests, block_size, lookahead=0):
     """Calls helpers, whose requests draft nothing."""
     made = tuple(paging.Request((0,) * prompt, (0,) * answer) for prompt, answer in requests)
@@ -34,7 +34,7 @@ def largest_block_size(requests, most, percent, lookahead=0):
     return most
 
 
-@mutant("window-manager", feedback="hold a token that is seen")
+@mutant("window-manager", feedback="no block is free")
 class WindowManager(WindowManager):
     """Never frees behind the window."""
 
@@ -42,7 +42,7 @@ class WindowManager(WindowManager):
         super().__init__(pool, 10**6, sinks)
 
 
-@mutant("window-manager", feedback="is seen, and its block was given back")
+@mutant("window-manager", feedback="hold a token that is seen")
 class WindowManager(WindowManager):
     """Frees a block that is still half inside the window."""
 
@@ -53,7 +53,7 @@ class WindowManager(WindowManager):
         self.window = own
 
 
-@mutant("window-manager", feedback="is seen, and its block was given back")
+@mutant("window-manager", feedback="hold a token that is seen")
 class WindowManager(WindowManager):
     """Forgets the sinks."""
 
@@ -135,7 +135,7 @@ def next_beams(pool, tables, length, parents, tokens, right=next_beams):
     return right(pool, [list(tables[parent]) for parent in parents], length, [*range(len(parents))], tokens)
 
 
-@mutant("next-beams", feedback="are enough: who still holds one?")
+@mutant("next-beams", feedback="are enough")
 def next_beams(pool, tables, length, parents, tokens):
     """Copies everything at the fork."""
     new = []
@@ -161,12 +161,12 @@ def next_beams(pool, tables, length, parents, tokens):
     return [manager.tables[name] for name, _ in enumerate(tokens)]
 
 
-@mutant("radix-cache", feedback="you find (2, 0)")
+@mutant("radix-cache", feedback="evict finds nothing")
 class RadixCache:
     """Calls helpers, whose chain of hashes finds whole blocks only."""
 
     def __init__(self, pool):
-        self.pool, pool.let_go, pool.tables = pool, pool.drop, {}
+        self.pool, self.root, pool.let_go, pool.tables = pool, Node(), pool.drop, {}
         self.cache = paging.PrefixCache(pool)
 
     def match(self, tokens):
@@ -179,7 +179,7 @@ class RadixCache:
         self.cache.insert("text", tokens)
 
 
-@mutant("radix-cache", feedback="it begins otherwise")
+@mutant("radix-cache", feedback="begins with 0 blocks, not 2")
 class RadixCache(RadixCache):
     """A block is known by its own tokens, without its parent."""
 
@@ -212,7 +212,7 @@ class RadixCache(RadixCache):
         return found
 
 
-@mutant("evict", feedback="a leaf goes, and what is above it when it is a leaf itself")
+@mutant("evict", feedback="evict finds nothing")
 def evict(cache):
     """Never evicts."""
     return False
@@ -228,7 +228,7 @@ def evict(cache):
     return bool(leaves)
 
 
-@mutant("evict", feedback="a leaf goes, and what is above it when it is a leaf itself")
+@mutant("evict", feedback="evict finds nothing")
 def evict(cache, right=evict):
     """Inner nodes first: what was not used for longest, its children left in the air."""
     node, alone = cache.root, lambda node: cache.pool.references[node.block] == 1
@@ -268,10 +268,15 @@ def cascade(queries, store, tables, lengths, scale, right=cascade):
 
 @mutant("cascade", feedback="a slot was used that nobody filled")
 def cascade(queries, store, tables, lengths, scale):
-    """Calls helpers, whose mask leaves NaN times zero, and who reads nothing by way of the chip."""
+    """Calls helpers, whose mask leaves NaN times zero, with a copy of each block."""
+    from helpers.techniques.paging.attention import gathered
+
+    keys, values = torch.zeros(2, *store.keys.shape)
+    for block in {block for table in tables for block in table}:
+        keys[block], values[block] = store.read(block)
     padded = torch.tensor([table + [0] * (max(map(len, tables)) - len(table)) for table in tables])
     where = paging.BlockTables(padded, torch.tensor(lengths), store.keys.shape[1])
-    return gathered(queries[:, :, None], store.keys, store.values, where, scale)[:, :, 0]
+    return gathered(queries[:, :, None], keys, values, where, scale)[:, :, 0]
 
 
 @mutant("users-that-fit", feedback="the watermark")
@@ -290,6 +295,8 @@ def users_that_fit(log, percent, block_bytes, shared, own, block_size=16, right=
 @mutant("users-that-fit", feedback="1 of them the watermark")
 def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
     """Calls helpers, which share nothing and leave nothing free."""
+    if log.total_bytes * percent // 100 <= sum(vars(log).values()) - log.total_bytes:
+        return 0
     pool = paging.VllmPool(**vars(log), gpu_memory_utilization=percent / 100, block_size=block_size)
     return pool.kv_cache_bytes // block_bytes // -(-(shared + own) // block_size)
 
