@@ -12,29 +12,35 @@ TWICE = """def twice(x):
     ### BEGIN SOLUTION
     return 2 * x
     ### END SOLUTION"""
+ASK_TWICE = "doubled = {x: asked(twice, x) for x in (1, 5, 100)}"
 CHECK_TWICE = """for x in (1, 5):
-    got = twice(x)
+    got = doubled[x]
     assert got == 2 * x, f"twice({x}) is {2 * x}: did you add two?"
     print(f"{x} -> {got}")
 ### BEGIN HIDDEN TESTS
-assert twice(100) == 200, "twice(100) is 200"
+assert doubled[100] == 200, "twice(100) is 200"
 ### END HIDDEN TESTS"""
 PAGES = """class Pages:
     def count(self, tokens):
         ### BEGIN SOLUTION
         return math.ceil(tokens / 4)
         ### END SOLUTION"""
-CHECK_PAGES = """for tokens in (4, 5):
-    pages = Pages().count(tokens)
+ASK_PAGES = """def count_pages(tokens):
+    return Pages().count(tokens)
+
+
+counted = {tokens: asked(count_pages, tokens) for tokens in (4, 5)}"""
+CHECK_PAGES = """for tokens, pages in counted.items():
     assert pages > 0, "a started page is a page"
     print(f"{tokens} -> {pages}")"""
 HALF = """def half(x):
     ### BEGIN SOLUTION
     return x / 2
     ### END SOLUTION"""
-CHECK_HALF = """drawn = random.Random(os.environ["WORKBOOK_SEED"]).randrange(10**6)
-assert half(4) == 2, "half of 4 is 2"
-print(f"{drawn} -> {half(drawn):.1f}")"""
+ASK_HALF = """drawn = random.Random(os.environ["WORKBOOK_SEED"]).randrange(10**6)
+halves = asked(half, 4), asked(half, drawn)"""
+CHECK_HALF = """assert halves[0] == 2, "half of 4 is 2"
+print(f"{drawn} -> {halves[1]:.1f}")"""
 RIGHT = {
     "twice": "def twice(x):\n    return x + x",
     "pages": "class Pages:\n    def count(self, tokens):\n        return -(-tokens // 4)",
@@ -63,6 +69,13 @@ def answer(key: str, source: str) -> NotebookNode:
     return code(source, key, solution=True)
 
 
+def ask(key: str, source: str) -> NotebookNode:
+    """A cell that draws inputs and calls the answers above it."""
+    cell = code(source, key, "nbval-ignore-output", locked=True)
+    cell.metadata["workbook"] = {"role": "ask"}
+    return cell
+
+
 def check(key: str, source: str, points: int = 1) -> NotebookNode:
     """A check cell."""
     cell = code(source, key, grade=True, locked=True, points=points)
@@ -75,15 +88,18 @@ def example_lab() -> NotebookNode:
     return v4.new_notebook(
         cells=[
             markdown("# Lab 05: numbers", "title"),
-            code("import math\nimport os\nimport random", "setup"),
+            code("import math\nimport os\nimport random\n\nfrom helpers.lesson import asked", "setup"),
             markdown("## 1 Twice\n\nDouble it: `twice(5)` is 10.", "twice-text"),
             answer("twice", TWICE),
+            ask("ask-twice", ASK_TWICE),
             check("check-twice", CHECK_TWICE, 2),
             markdown("## 2 Pages", "pages-text"),
             answer("pages", PAGES),
+            ask("ask-pages", ASK_PAGES),
             check("check-pages", CHECK_PAGES, 2),
             markdown("## 3 Half", "half-text"),
             answer("half", HALF),
+            ask("ask-half", ASK_HALF),
             check("check-half", CHECK_HALF, 1),
         ]
     )

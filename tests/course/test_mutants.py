@@ -9,7 +9,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.course import notebook as nb
 from helpers.course.mutants import find_mutants, load_mutants, problems
-from tests.course.example_lab import CHECK_PAGES, cell_of, save, with_sources
+from tests.course.example_lab import ASK_HALF, ASK_PAGES, CHECK_PAGES, save, with_sources
 
 KILLED = '''
 from helpers.course.mutants import mutant
@@ -91,8 +91,9 @@ def test_a_mutant_that_only_prints_otherwise_fails_but_without_a_sentence(course
 
 
 def test_the_right_answer_is_put_back_after_each_mutant(course):
-    builds_on_twice = CHECK_PAGES + "\nassert twice(1) == 2, 'twice was left wrong'"
-    assert tried(course, **{"check-pages": builds_on_twice}) == []
+    builds_on_twice = CHECK_PAGES + "\nassert again == 2, 'twice was left wrong'"
+    changed = {"ask-pages": f"{ASK_PAGES}\nagain = asked(twice, 1)", "check-pages": builds_on_twice}
+    assert tried(course, **changed) == []
 
 
 def test_a_check_that_fails_its_own_solution_is_named(course):
@@ -100,8 +101,8 @@ def test_a_check_that_fails_its_own_solution_is_named(course):
 
 
 def test_a_check_that_never_asks_is_named_and_its_mutants_survive(course):
-    stored = cell_of(nb.read(course / LAB), "check-half").outputs[0].text
-    found = tried(course, **{"check-half": f"print({stored!r}, end='')"})
+    own = ASK_HALF.replace("asked(half, 4), asked(half, drawn)", "2, drawn / 2")
+    found = tried(course, **{"ask-half": own})
     assert found[0] == "3 Half: a check passes although 'half' is untouched"
     assert sum("survives" in problem for problem in found) == 2
 
