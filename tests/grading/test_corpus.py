@@ -28,17 +28,17 @@ from tests.grading import corpus
 from tests.grading.corpus import CASES, LAB, Case, evidence, hand_in, problems
 from tests.grading.corpus.case import DYING, FORGING, HONEST, WRONG
 from tests.grading.corpus.edits import RIGHT, WRONG_ANSWERS
-from tests.grading.corpus.lab import CHECKS, HIDDEN_MARK, POINTS, SOLUTION_MARK, WORKED
+from tests.grading.corpus.lab import ASKS, CHECKS, HIDDEN_MARK, POINTS, SOLUTION_MARK, WORKED
 
 # What a grader must survive, by group: each has a case, and a case has one of them.
 ITEMS = {
     HONEST: {
         *("perfect", "untouched", "one question only", "extra cells and prints", "a warning on stderr but right"),
+        "right in another type",
         *("cells reordered, split, merged", "older revision of the lab", "works only after running twice"),
     },
     WRONG: {
-        *("floor for ceil", "float for int", "numpy scalar for int", "syntax error", "exception"),
-        "right value for public inputs only",
+        *("floor for ceil", "float for int", "syntax error", "exception", "right value for public inputs only"),
     },
     DYING: {
         *("infinite loop", "loop that swallows every exception", "C-level hang or SIGSTOP", "os._exit", "kill -9"),
@@ -92,21 +92,21 @@ def sources(released: NotebookNode) -> list[tuple[Case, str]]:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str, str], str]]:
-    """asked(key, answer, seed): what the exercise's check prints about an answer, or the error that it raises."""
+    """asked(key, answer, seed): what the exercise's check prints about an answer, or the first error on the way."""
     with kernel(tmp_path_factory.mktemp("kernel"), cell_timeout_s=30) as run:
         run(cell_of(corpus.lab(), "setup").source + "\nimport os\n%xmode Minimal")
         run(cell_of(corpus.lab(), "ledger").source)
-        yield lambda key, answer, seed: printed(run, f'os.environ["WORKBOOK_SEED"] = {seed!r}\n{answer}', CHECKS[key])
+        seeded = 'os.environ["WORKBOOK_SEED"] = {!r}\n{}'
+        yield lambda key, answer, seed: printed(run, seeded.format(seed, answer), ASKS[key], CHECKS[key])
 
 
 def printed(run: RunCell, *cells: str) -> str:
-    """What the cells print, but for the plans that a judge would weigh, or the first error."""
+    """What the last of the cells prints, or the first error."""
     for cell in cells:
         outputs = run(cell)
         if error := error_in(outputs):
             return f"{error.ename}: {error.evalue}"
-    lines = "".join(output.get("text", "<display>\n") for output in outputs).splitlines()
-    return "\n".join(line for line in lines if not line.startswith("judged: "))
+    return "".join(output.get("text", "<display>\n") for output in outputs)
 
 
 @pytest.mark.parametrize("key", POINTS)

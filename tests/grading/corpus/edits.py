@@ -104,9 +104,9 @@ def before_right(attack: str, key: str = "transfer") -> Build:
 
 
 def while_checked(attack: str) -> Build:
-    """Right answers everywhere, and an attack that runs when `transfer_ms` is first called by its check."""
+    """Right answers everywhere, and an attack that runs when `transfer_ms` is first asked."""
     body = "\n".join(f"        {line}" if line else "" for line in attack.splitlines())
-    first = f"    if size_bytes == 0:\n{body}\n"  # the check's first call, and the only one of no bytes
+    first = f"    if size_bytes == 0:\n{body}\n"  # the first question, and the only one of no bytes
     return answered(transfer=RIGHT["transfer"].replace("    return", f"{first}    return"))
 
 
@@ -152,5 +152,5 @@ def with_metadata(change: Callable[[NotebookNode], object]) -> Build:
 
 
 def is_graded_id(key: str) -> bool:
-    """Whether a cell's id is that of an answer or a check of the lab."""
-    return key.removesuffix("-check") in POINTS
+    """Whether a cell's id is that of an answer of the lab, or of a cell that asks or checks it."""
+    return key.removesuffix("-check").removesuffix("-ask") in POINTS

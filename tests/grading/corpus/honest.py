@@ -45,6 +45,31 @@ SHOWS = """from IPython.display import HTML, display
 def transfer_ms(size_bytes, link_bytes_per_s):
     display(HTML("<script>fetch('/')</script>"))
     return 1000 * size_bytes / link_bytes_per_s"""
+PRINTS = """def transfer_ms(size_bytes, link_bytes_per_s):
+    print("size", size_bytes)
+    return 1000 * size_bytes / link_bytes_per_s"""
+NUMPY = """import numpy as np
+
+
+def pages(tokens, page_tokens):
+    return np.int64(-(-tokens // page_tokens))"""
+ARRAYS = """import numpy as np
+
+
+def pack(sizes, capacity):
+    bins = []
+    for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
+        one = next((one for one in bins if sum(sizes[other] for other in one) + sizes[item] <= capacity), None)
+        bins.append([item]) if one is None else one.append(item)
+    return tuple(np.array(one) for one in bins)"""
+# A number that shows itself otherwise is that number.
+SHOWS_MARKUP = """class Marked(float):
+    def __format__(self, form):
+        return "</pre><script>alert(1)</script>\\x1b[2J\\x00"
+
+
+def transfer_ms(size_bytes, link_bytes_per_s):
+    return Marked(1000 * size_bytes / link_bytes_per_s)"""
 CEIL = "def up(value, step):\n    return -(-value // step)"
 USES_CEIL = "def pages(tokens, page_tokens):\n    return up(tokens, page_tokens)"
 # `rate` is first set at the end of the answer: the second run of the cell works, the first one raises.
@@ -148,6 +173,10 @@ CASES = tuple(
         ("a warning on stderr", "a warning on stderr but right", answered(transfer=WARNS), row(), set()),
         ("a log line on stderr", "a warning on stderr but right", answered(transfer=LOGS), row(), set()),
         ("a display left in", "extra cells and prints", answered(transfer=SHOWS), row(), set()),
+        ("a print left in", "extra cells and prints", answered(transfer=PRINTS), row(), set()),
+        ("a numpy scalar", "right in another type", answered(pages=NUMPY), row(), set()),
+        ("a tuple of arrays", "right in another type", answered(pack=ARRAYS), row(), set()),
+        ("a float that shows markup", "right in another type", answered(transfer=SHOWS_MARKUP), row(), set()),
         ("reordered", "cells reordered, split, merged", then(answered(), _reordered), row(), set()),
         (
             "split, the metadata twice",

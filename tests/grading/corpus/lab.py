@@ -1,15 +1,14 @@
 """The lab that the corpus attacks: five exercises, ten points, no torch, so that its kernel starts in a second.
 
 It has one of each kind: values that only the seed decides (pages, transfer), a class (window), many right answers
-(pack, which a judge weighs), and bytes that given code counts in the learner's own kernel (chain). What an assert
-weighs is printed, too: code in the same kernel can drop every assert, but does not know the values.
+(pack), and bytes that given code counts in the learner's own kernel (chain). What an assert weighs is printed, too.
 """
 
 from __future__ import annotations
 
 from nbformat import NotebookNode, v4
 
-from tests.course.example_lab import answer, check, code, markdown
+from tests.course.example_lab import answer, ask, check, code, markdown
 
 LAB = "07_pages"
 # Written in the worked answers and in a hidden test, and nowhere else: who shows them has read what nobody may.
@@ -21,20 +20,19 @@ PAGES = f'''def pages(tokens, page_tokens):
     ### BEGIN SOLUTION
     return -(-tokens // page_tokens)  # {SOLUTION_MARK}
     ### END SOLUTION'''
-CHECK_PAGES = f"""rng = draw("lab-07/pages")
-KNOWN = [(0, 16, 0), (1, 16, 1), (16, 16, 1), (17, 16, 2), (4096, 256, 16)]
-for tokens, size, right in KNOWN:
-    found = pages(tokens, size)
-    assert found == right, f"{{tokens}} tokens, pages of {{size}}: {{right}}, you have {{found}}; a started page counts"
-    print(f"{{tokens}} tokens, pages of {{size}}: {{found}} {{type(found).__name__}}")
+ASK_PAGES = """rng = draw("lab-07/pages")
+cases = [(0, 16), (1, 16), (16, 16), (17, 16), (4096, 256), (33, 32)]
 for _ in range(8):
     size = rng.randint(3, 40)
-    tokens = size * rng.randint(1, 50) + rng.choice([0, 1, size - 1])
-    found = pages(tokens, size)
-    print(f"{{tokens}} tokens, pages of {{size}}: {{found}} {{type(found).__name__}}")
+    cases.append((size * rng.randint(1, 50) + rng.choice([0, 1, size - 1]), size))
+counted = [(*case, asked(pages, *case)) for case in cases]"""
+CHECK_PAGES = f"""for tokens, size, found in counted:
+    right = -(-tokens // size)
+    assert found == right, f"{{tokens}} tokens, pages of {{size}}: {{right}}, you have {{found}}; a started page counts"
+    assert type(found) is int, f"pages are whole numbers, and {{found}} is none"
+    print(f"{{tokens}} tokens, pages of {{size}}: {{found:,}}")
 ### BEGIN HIDDEN TESTS
-assert pages(33, 32) == 2, "33 tokens need a second page of 32"  # {HIDDEN_MARK}
-print(f"33 tokens, pages of 32: {{pages(33, 32)}}")
+assert counted[5] == (33, 32, 2), "33 tokens need a second page of 32"  # {HIDDEN_MARK}
 ### END HIDDEN TESTS"""
 WINDOW = f'''class Window:
     """The last `size` keys that were added."""
@@ -51,30 +49,34 @@ WINDOW = f'''class Window:
         ### BEGIN SOLUTION
         return sum(self.keys)
         ### END SOLUTION'''
-CHECK_WINDOW = """rng = draw("lab-07/window")
-runs = [(1, [5, 7]), (3, [1, 2]), (3, [1, 2, 4, 8])]
-runs += [(rng.randint(2, 6), [rng.randint(1, 99) for _ in range(rng.randint(5, 12))]) for _ in range(4)]
-for size, keys in runs:
+ASK_WINDOW = """def total_of(size, keys):
     window = Window(size)
     for key in keys:
         window.add(key)
-    found = window.total()
-    assert found > 0, f"after {keys} a window of {size} holds positive keys, and its total is {found}"
-    print(f"the last {size} of {keys}: {found:d}")"""
+    return window.total()
+
+
+rng = draw("lab-07/window")
+runs = [(1, [5, 7]), (3, [1, 2]), (3, [1, 2, 4, 8])]
+runs += [(rng.randint(2, 6), [rng.randint(1, 99) for _ in range(rng.randint(5, 12))]) for _ in range(4)]
+totals = [(*one, asked(total_of, *one, case=f"the last {one[0]} of {one[1]}")) for one in runs]"""
+CHECK_WINDOW = """for size, keys, found in totals:
+    right = sum(keys[-size:])
+    assert found == right, f"after {keys} a window of {size} holds {right} in all, and yours {found}"
+    print(f"the last {size} of {keys}: {found:,}")"""
 TRANSFER = f'''def transfer_ms(size_bytes, link_bytes_per_s):
     """Milliseconds that `size_bytes` take over the link."""
     ### BEGIN SOLUTION
     return 1000 * size_bytes / link_bytes_per_s  # {SOLUTION_MARK}
     ### END SOLUTION'''
-CHECK_TRANSFER = """rng = draw("lab-07/transfer")
-found = transfer_ms(0, 10)
-assert found == 0, f"nothing to send takes no time, you have {found}"
-print(f"0 bytes at 10 bytes/s: {found:.6g} ms")
-pairs = [(64 * 10**9, 64 * 10**9), (1, 10**6)]
+ASK_TRANSFER = """rng = draw("lab-07/transfer")
+pairs = [(0, 10), (64 * 10**9, 64 * 10**9), (1, 10**6)]
 pairs += [(rng.randint(1, 10**10), rng.randint(10**8, 10**12)) for _ in range(6)]
-for size, speed in pairs:
-    found = transfer_ms(size, speed)
-    assert found > 0, f"{size} bytes at {speed} bytes/s take time, you have {found}"
+times = [(*pair, asked(transfer_ms, *pair)) for pair in pairs]"""
+CHECK_TRANSFER = """for size, speed, found in times:
+    right = 1000 * size / speed
+    assert math.isclose(found, right, rel_tol=1e-6), (
+        f"{size} bytes at {speed} bytes/s take {right:.6g} ms, you have {found:.6g}")
     print(f"{size} bytes at {speed} bytes/s: {found:.6g} ms")"""
 PACK = f'''def pack(sizes, capacity):
     """Bins, each a list of positions in `sizes`; no bin's sizes add up to more than `capacity`."""
@@ -90,12 +92,12 @@ PACK = f'''def pack(sizes, capacity):
         free[place] -= sizes[item]
     return bins
     ### END SOLUTION'''
-# What it prints says nothing about the sizes: a learner's code that changes them in place is for the judge to find.
-CHECK_PACK = """rng = draw("lab-07/pack")
+# An answer gets the very list that was drawn, and may change it: what it is weighed against is drawn again.
+ASK_PACK = """rng = draw("lab-07/pack")
 loads = [([4, 3, 2, 1], 5), ([5], 5), ([], 3)]
 loads += [([rng.randint(1, 25) for _ in range(rng.randint(12, 20))], 50) for _ in range(3)]
-for sizes, capacity in loads:
-    plan = judged(pack, sizes, capacity)
+plans = [(*load, asked(pack, *load)) for load in loads]"""
+CHECK_PACK = """for sizes, capacity, plan in plans:
     assert isinstance(plan, list) and all(isinstance(one, list) for one in plan), "return a list of lists"
     placed = sorted(item for one in plan for item in one)
     assert placed == list(range(len(sizes))), f"each of {len(sizes)} items once: you placed {placed}"
@@ -103,7 +105,7 @@ for sizes, capacity in loads:
     assert fullest <= capacity, f"{sizes}: a bin of {capacity} holds {fullest}"
     most = 2 * math.ceil(sum(sizes) / capacity)
     assert len(plan) <= most, f"{sizes} fit into {most} bins of {capacity}, you use {len(plan)}"
-    print(f"{len(sizes)} items, bins of {capacity}: each item once, no bin too full")"""
+    print(f"{len(sizes)} items of {sum(sizes)} in all: each once, in at most {most} bins of {capacity}")"""
 LEDGER = '''class Ledger:
     """Counts the bytes that are held, and the most that were."""
 
@@ -126,14 +128,21 @@ CHAIN = f'''def chain(ledger, sizes):
         before = size
     ledger.drop(before)
     ### END SOLUTION'''
-CHECK_CHAIN = """rng = draw("lab-07/chain")
-runs = [[8], [8, 8, 8], [1, 2, 4, 2, 1]]
-runs += [[rng.randint(1, 999) for _ in range(rng.randint(4, 9))] for _ in range(5)]
-for sizes in runs:
+ASK_CHAIN = """def bytes_of(sizes):
     ledger = Ledger()
     chain(ledger, sizes)
-    assert ledger.live_bytes == 0, f"after {sizes}, {ledger.live_bytes} bytes are still held"
-    print(f"layers of {sizes}: {ledger.peak_bytes:d} bytes at the peak, {ledger.live_bytes:d} left")"""
+    return ledger.peak_bytes, ledger.live_bytes
+
+
+rng = draw("lab-07/chain")
+runs = [[8], [8, 8, 8], [1, 2, 4, 2, 1]]
+runs += [[rng.randint(1, 999) for _ in range(rng.randint(4, 9))] for _ in range(5)]
+held = [(sizes, asked(bytes_of, sizes, case=f"layers of {sizes}")) for sizes in runs]"""
+CHECK_CHAIN = """for sizes, (peak, live) in held:
+    assert live == 0, f"after {sizes}, {live} bytes are still held"
+    right = max(map(sum, zip([0, *sizes], sizes)))
+    assert peak == right, f"layers of {sizes}: {right} bytes at the peak will do, you hold {peak}"
+    print(f"layers of {sizes}: {peak:,} bytes at the peak, {live} left")"""
 TEXTS = {
     "pages": "## 1 · Pages\n\nWrite `pages(tokens, page_tokens)`, an int.\n\n"
     "<details><summary>Hint</summary>\n\n17 tokens need 2 pages of 16.\n</details>",
@@ -154,6 +163,7 @@ CHECKS = {
     "pack": CHECK_PACK,
     "chain": CHECK_CHAIN,
 }
+ASKS = {"pages": ASK_PAGES, "window": ASK_WINDOW, "transfer": ASK_TRANSFER, "pack": ASK_PACK, "chain": ASK_CHAIN}
 RUBRIC = {
     "pages": ["1 point: a started page counts", "1 point: the count is an int"],
     "window": ["2 points: old keys leave, the newest stay"],
@@ -168,13 +178,13 @@ def lab() -> NotebookNode:
     """The worked lab, not yet executed: save it as solutions/07_pages.ipynb, build, release."""
     cells = [
         markdown("# Lab 07: pages", "title"),
-        code("import math\n\nfrom helpers.lesson import draw, judged", "setup", "nbval-ignore-output"),
+        code("import math\n\nfrom helpers.lesson import asked, draw", "setup", "nbval-ignore-output"),
     ]
     for key, text in TEXTS.items():
         cells.append(markdown(text, f"{key}-text"))
         if key == "chain":
             cells.append(code(LEDGER, "ledger", "nbval-ignore-output"))
-        cells += [answer(key, WORKED[key]), _check(key)]
+        cells += [answer(key, WORKED[key]), ask(f"{key}-ask", ASKS[key]), _check(key)]
     return v4.new_notebook(cells=cells)
 
 

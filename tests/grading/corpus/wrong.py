@@ -12,7 +12,6 @@ from tests.grading.corpus.edits import RIGHT, WRONG_ANSWERS, answered, wrong_but
 DID_NOT_RUN: Outcomes = frozenset({"did not run"})
 
 CEIL_AS = "import math\n\n\ndef pages(tokens, page_tokens):\n    return {}"
-NUMPY = "import numpy as np\n\n\ndef pages(tokens, page_tokens):\n    return np.int64(-(-tokens // page_tokens))"
 RAISES_MARKUP = """def transfer_ms(size_bytes, link_bytes_per_s):
     raise ValueError("<script>alert(1)</script>\\x1b[2J\\x1b]0;title\\x07\\u202e =1+1")"""
 RAISES_AT_LENGTH = "def transfer_ms(size_bytes, link_bytes_per_s):\n    raise ValueError('x' * 100_000)"
@@ -23,18 +22,8 @@ RAISES_UNPRINTABLE = """class Unprintable(Exception):
 
 def transfer_ms(size_bytes, link_bytes_per_s):
     raise Unprintable"""
-PRINTS = """def transfer_ms(size_bytes, link_bytes_per_s):
-    print("size", size_bytes)
-    return 1000 * size_bytes / link_bytes_per_s"""
 RAISES_UNENCODABLE = """def transfer_ms(size_bytes, link_bytes_per_s):
     raise ValueError("\\ud800\\udcff\\x00")"""
-SHOWS_MARKUP = """class Marked(float):
-    def __format__(self, form):
-        return "</pre><script>alert(1)</script>\\x1b[2J\\x00"
-
-
-def transfer_ms(size_bytes, link_bytes_per_s):
-    return Marked(1000 * size_bytes / link_bytes_per_s)"""
 RECURSES = "def pages(tokens, page_tokens):\n    return pages(tokens, page_tokens)"
 PLANS = {
     "every item in a bin of its own": "[[item] for item in range(len(sizes))]",
@@ -59,13 +48,13 @@ def hard_coded(key: str, signature: str) -> str:
     def seen(*arguments: object) -> object:
         return known.setdefault(repr(arguments), answer(*arguments))
 
-    _run(lab.CHECKS[key], {"draw": lambda name: random.Random(f"0/{name}"), answer.__name__: seen})
-    names = signature[signature.index("(") :]
-    return f"def {signature}:\n    return {known!r}.get(repr({names}), 1)"
+    names = {"draw": lambda name: random.Random(f"0/{name}"), "asked": lambda one, *arguments: one(*arguments)}
+    _run(lab.ASKS[key], names | {answer.__name__: seen})
+    given = signature[signature.index("(") :]
+    return f"def {signature}:\n    return {known!r}.get(repr({given}), 1)"
 
 
 def _run(source: str, names: dict) -> dict:
-    names |= {"print": lambda *words: None}
     exec(source, names)
     return names
 
@@ -90,7 +79,6 @@ def _rows() -> list[tuple]:
         ("rounded", "floor for ceil", _ceil_as("round(tokens / page_tokens)")),
         ("a float", "float for int", _ceil_as("float(-(-tokens // page_tokens))")),
         ("a bool", "float for int", _ceil_as("bool(tokens) if tokens <= page_tokens else -(-tokens // page_tokens)")),
-        ("a numpy scalar", "numpy scalar for int", {"pages": NUMPY}),
         ("a syntax error", "syntax error", {"window": "def total(self) return 1"}, DID_NOT_RUN),
         ("an unclosed text", "syntax error", {"window": '"""never closed'}, DID_NOT_RUN),
         ("raises when defined", "exception", {"window": "class Window(Nothing):\n    pass"}, DID_NOT_RUN),
@@ -99,9 +87,7 @@ def _rows() -> list[tuple]:
         ("raises at length", "exception", {"transfer": RAISES_AT_LENGTH}),
         ("raises the unprintable", "exception", {"transfer": RAISES_UNPRINTABLE}),
         ("raises the unencodable", "exception", {"transfer": RAISES_UNENCODABLE}),
-        ("prints markup", "exception", {"transfer": SHOWS_MARKUP}),
         ("recurses for ever", "exception", {"pages": RECURSES}),
-        ("a print left in", "exception", {"transfer": PRINTS}),
         (
             "hard-coded",
             "right value for public inputs only",
