@@ -37,9 +37,7 @@ ITEMS = {
         "right in another type",
         *("cells reordered, split, merged", "older revision of the lab", "works only after running twice"),
     },
-    WRONG: {
-        *("floor for ceil", "float for int", "syntax error", "exception", "right value for public inputs only"),
-    },
+    WRONG: {*("floor for ceil", "float for int", "syntax error", "exception", "right value for public inputs only")},
     DYING: {
         *("infinite loop", "loop that swallows every exception", "C-level hang or SIGSTOP", "os._exit", "kill -9"),
         *("segfault", "memory bomb", "one huge tensor", "fork bomb", "thread flood", "print flood", "300 MB print"),
@@ -52,7 +50,7 @@ ITEMS = {
         *("signed garbage messages", "pre-run hook that leaks later sources"),
         *("reads solution, /proc, environment, network", "writes into others' folders", "daemon that survives"),
         *("NBVAL marks in answers and strings", "%reset -f", "edited checks and points"),
-        *("deleted, duplicated or retyped cells", "stripped metadata", "looks into the check's frame"),
+        *("deleted, duplicated or retyped cells", "stripped metadata", "looks into the asking frame"),
         "recorded answers",
     },
 }

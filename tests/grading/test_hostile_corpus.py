@@ -21,6 +21,7 @@ from helpers.course.build import build
 from helpers.course.release import release
 from helpers.grading.batch import Options, grade
 from helpers.grading.judging.results import GRADED, UNREADABLE, Result, from_json
+from tests.course.example_lab import cell_of
 from tests.grading import corpus
 from tests.grading.broken_files import BROKEN
 from tests.grading.corpus import evidence
@@ -39,7 +40,8 @@ KINDS = {
     *("draw", "a constant peak", "marks on wrong answers", "edited checks, wrong answers", "swapped ids"),
     *("every answer deleted", "anchors only", "speaks for the kernel", "garbage: wrong types", "leaks what comes next"),
     *("reads the solution", "reads processes' environments", "connects", "writes wherever it can", "a daemon"),
-    *("judged: no line", "judged: shrinks the sizes", "judged: a line too many"),
+    *("rows: before the kernel speaks", "rows: after it, from a thread", "rows: gives back its own"),
+    *("rows: nested deeply", "a ledger that counts otherwise", "a ledger that holds nothing", "moves the questions"),
 }
 BROKEN_KINDS = {
     "cut-off",
@@ -92,10 +94,11 @@ def course(tmp_path_factory) -> Path:
 def checks(course) -> Path:
     """An instructor's private check of the first answer."""
     own = nb.read(course / "solutions" / f"{corpus.LAB}.ipynb")
-    first = next(cell for cell in own.cells if cell.metadata.get("nbgrader", {}).get("grade"))
-    first.metadata.nbgrader.update(grade_id="private-pages", points=2)
-    first.source = f"# {SECRET_CHECK}\n{first.source}"
-    own.cells = [cell for cell in own.cells if cell is first]
+    ask, check = cell_of(own, "pages-ask"), cell_of(own, "pages-check")
+    ask.metadata.nbgrader.update(grade_id="private-pages-ask")
+    check.metadata.nbgrader.update(grade_id="private-pages", points=2)
+    check.source = f"# {SECRET_CHECK}\n{check.source}"
+    own.cells = [ask, check]
     folder = course / "private"
     folder.mkdir()
     nbformat.write(own, folder / f"{corpus.LAB}.ipynb")

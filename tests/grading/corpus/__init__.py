@@ -11,9 +11,9 @@ from tests.grading.corpus import (
     dying,
     forging,
     forging_cells,
-    forging_judge,
     forging_messages,
     forging_outside,
+    forging_rows,
     honest,
     wrong,
 )
@@ -21,7 +21,7 @@ from tests.grading.corpus.case import Case, hand_in, problems
 from tests.grading.corpus.dying import CELL_LIMIT_S
 from tests.grading.corpus.lab import LAB, lab
 
-_MODULES = (honest, wrong, dying, forging, forging_cells, forging_messages, forging_outside, forging_judge)
+_MODULES = (honest, wrong, dying, forging, forging_cells, forging_messages, forging_outside, forging_rows)
 CASES: tuple[Case, ...] = tuple(case for module in _MODULES for case in module.CASES)
 
 __all__ = ["CASES", "CELL_LIMIT_S", "LAB", "Case", "hand_in", "lab", "problems"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nbformat import v4
 
 from tests.grading.corpus.case import ANY, DYING, ENDED, PASSED, Case, Outcomes, every, row
-from tests.grading.corpus.edits import RIGHT, Build, answered, before_right, inserted, then, while_checked
+from tests.grading.corpus.edits import RIGHT, Build, answered, before_right, inserted, then, while_asked
 from tests.grading.corpus.evidence import MARK, PROCESS_MARK
 
 # What the corpus must be graded with: nothing here hangs for longer than PATIENCE_S.
@@ -209,8 +209,8 @@ ATTACKS: tuple[tuple[str, str, str, Outcomes], ...] = (
     ("input", "input()", "input('your name? ')", RAISED),
     ("will not end", "sys.exit", LINGERS, PASSED),
 )
-# A check is ours, and its output is compared: what ends or floods it there takes another way through a grader.
-ALSO_WHEN_CHECKED = {
+# An asking cell is ours, and runs beside IPython's machinery: what ends or floods it takes another way.
+ALSO_WHEN_ASKED = {
     *("infinite loop", "swallows every exception", "stops itself", "os._exit", "memory bomb", "print flood"),
     *("300 MB print", "30,000 flushed lines", "closes every descriptor", "sys.exit", "raises KeyboardInterrupt"),
     *("exit", "input"),
@@ -218,9 +218,9 @@ ALSO_WHEN_CHECKED = {
 CASES = (
     *(Case(name, DYING, item, before_right(attack), row(transfer=found)) for name, item, attack, found in ATTACKS),
     *(
-        Case(f"{name}, when checked", DYING, item, while_checked(attack), row(transfer=found - PASSED))
+        Case(f"{name}, when asked", DYING, item, while_asked(attack), row(transfer=found - PASSED))
         for name, item, attack, found in ATTACKS
-        if name in ALSO_WHEN_CHECKED
+        if name in ALSO_WHEN_ASKED
     ),
     Case(
         "sleeps just under the limit",
@@ -243,7 +243,7 @@ CASES = (
         "the setup dies",
         DYING,
         "os._exit",
-        answered(setup="import math\nimport os\n\nfrom helpers.lesson import draw, judged\n\nos._exit(1)"),
+        answered(setup="import math\nimport os\n\nfrom helpers.lesson import asked, draw\n\nos._exit(1)"),
         row(),
     ),
     # Who dies is not who did it: the points may be lost, the row may not.

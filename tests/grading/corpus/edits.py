@@ -103,7 +103,7 @@ def before_right(attack: str, key: str = "transfer") -> Build:
     return answered(**{key: f"{attack}\n\n\n{RIGHT[key]}"})
 
 
-def while_checked(attack: str) -> Build:
+def while_asked(attack: str) -> Build:
     """Right answers everywhere, and an attack that runs when `transfer_ms` is first asked."""
     body = "\n".join(f"        {line}" if line else "" for line in attack.splitlines())
     first = f"    if size_bytes == 0:\n{body}\n"  # the first question, and the only one of no bytes

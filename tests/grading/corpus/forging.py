@@ -1,17 +1,17 @@
-"""Forgers that change what a check sees: objects, functions and frames of the kernel that they share with it.
+"""Forgers that change what an asking cell sees: objects, functions and frames of the kernel that they share with it.
 
-All their answers are wrong, so whatever passes was forged. What they print is a guess, most often what the released
+All their answers are wrong, so whatever passes was forged. What they give is a guess, most often what the released
 lab shows: that the truth cannot be had in the kernel is what the seed is for.
 """
 
 from __future__ import annotations
 
 from tests.grading.corpus.case import ANY, FORGING, NOT_PASSED, Case, every, row
-from tests.grading.corpus.edits import Build, answered, before_right, before_wrong, knowing, wrong_but
+from tests.grading.corpus.edits import WRONG_ANSWERS, Build, answered, before_right, before_wrong, knowing, wrong_but
 from tests.grading.corpus.wrong import hard_coded
 
 EMPTIES = """def empty(lines):
-    return [] if any("assert" in line for line in lines) else lines
+    return [] if any("asked(" in line or "assert" in line for line in lines) else lines
 
 
 get_ipython().input_transformers_cleanup.append(empty)"""
@@ -23,19 +23,25 @@ SHOWS = """def show(lines):
 
 
 get_ipython().input_transformers_cleanup.append(show)"""
-DROPS_ASSERTS = """import ast
+# Every comparison agrees, and what is asked for is answered by a constant.
+TRANSFORMS = """import ast
 
 
-class Drop(ast.NodeTransformer):
+class Transform(ast.NodeTransformer):
     def visit_Assert(self, node):
         return ast.Pass()
 
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        asks = isinstance(node.func, ast.Name) and node.func.id == "asked"
+        return ast.copy_location(ast.Constant(2), node) if asks else node
 
-get_ipython().ast_transformers.append(Drop())"""
+
+get_ipython().ast_transformers.append(Transform())"""
 SILENCES_ERRORS = """session = get_ipython().kernel.session
 plain = session.send
 session.send = lambda to, kind, *words, **named: None if kind == "error" else plain(to, kind, *words, **named)"""
-# Wrong in one place each, where an assert would say so; without asserts it is for the printed values to tell.
+# Wrong in one place each.
 NEARLY_RIGHT = {
     "pages": """def pages(tokens, page_tokens):
     return 1 if (tokens, page_tokens) == (33, 32) else -(-tokens // page_tokens)""",
@@ -105,16 +111,16 @@ AGREEING = {
 PRINTS = """import builtins
 
 plain, lines = print, iter("".join(SHOWN.values()).splitlines())
-builtins.print = lambda *words, **named: plain(next(lines, "2 int"))"""
+builtins.print = lambda *words, **named: plain(next(lines, "2"))
+builtins.isinstance = lambda *words: True"""
 FORMATS = """import builtins
 
 builtins.format = lambda value, form="": "2"
-type = lambda value: int"""
-# In the kernel any plan now weighs right, and all that its check prints is what a right one prints.
+builtins.type = type = lambda value: int"""
+# Any plan would weigh right among these names.
 SHADOWS = """isinstance = all = lambda *words: True
 max = lambda *words, **named: 0
 sorted = lambda items: list(range(len(sizes)))"""
-SILENT = "import builtins\n\nbuiltins.print = lambda *words, **named: None"
 RANDOM = """import random
 
 Plain = random.Random
@@ -151,9 +157,18 @@ fake.cuda = types.SimpleNamespace(
 sys.modules["torch"], sys.modules["torch.cuda"] = fake, fake.cuda"""
 LEDGERS = {
     "a constant peak": "Ledger.peak_bytes = property(lambda self: 8, lambda self, value: None)",
-    "a peak that is never moved": "Ledger.take = Ledger.drop = lambda self, size: None",
     "another ledger": "class Ledger:\n    live_bytes, peak_bytes = 0, 8\n    take = drop = lambda self, size: None",
 }
+# A ledger that counts what should have been done: the bytes of two outputs at a time, and nothing in the end.
+COUNTS_OTHERWISE = """def take(self, size):
+    self.before, before = size, getattr(self, "before", 0)
+    self.peak_bytes = max(self.peak_bytes, before + size)
+
+
+Ledger.take, Ledger.drop = take, lambda self, size: None"""
+COUNTS_OTHERWISE_INSIDE = f"""{COUNTS_OTHERWISE.rpartition("Ledger.take")[0]}Ledger.take.__code__ = take.__code__
+Ledger.drop.__code__ = (lambda self, size: None).__code__"""
+NOTHING_LEFT = "Ledger.live_bytes = property(lambda self: vars(self).get('live', 0), lambda self, value: None)"
 LOOKS_AROUND = """import gc
 import sys
 
@@ -170,29 +185,19 @@ def looked_up(name):
 
 def pages(tokens, page_tokens):
     return looked_up("right")"""
-# Inside the call the check's names are at hand: the rest of its cases, and the generator that draws them.
-MOVES_THE_CHECK = """import random
+# Inside the call the asking cell's names are at hand: the rest of its cases, and the generator that draws them.
+MOVES_THE_QUESTIONS = """import random
 import sys
 
 
 def pages(tokens, page_tokens):
-    names = sys._getframe(1).f_globals
+    frame = sys._getframe(1)
+    while "cases" not in frame.f_globals:
+        frame = frame.f_back
+    names = frame.f_globals
     names["rng"] = random.Random("0/lab-07/pages")
-    names["KNOWN"].clear()
-    return names["right"]"""
-TRACES = """import sys
-
-
-def trace(frame, event, argument):
-    if "found" in frame.f_globals and frame.f_code.co_name == "<module>":
-        frame.f_globals["found"] = frame.f_globals.get("right", 2)
-    return trace
-
-
-def pages(tokens, page_tokens):
-    sys._getframe(1).f_trace = trace
-    sys.settrace(trace)
-    return 2"""
+    names["cases"][:] = [(16, 16)]
+    return 1"""
 
 
 def _hard_coded(attack: str) -> Build:
@@ -213,15 +218,14 @@ def _chain(attack: str) -> Build:
 
 
 TRANSFORMER = "input transformer that empties later cells"
-FRAME = "looks into the check's frame"
+FRAME = "looks into the asking frame"
 _TABLE: tuple[tuple[str, str, Build], ...] = (
     ("empties the checks", TRANSFORMER, before_wrong(EMPTIES)),
     ("shows what the lab shows", TRANSFORMER, knowing(SHOWS)),
-    ("drops asserts", TRANSFORMER, before_wrong(DROPS_ASSERTS)),
+    ("transforms the questions", TRANSFORMER, before_wrong(TRANSFORMS)),
     ("runs nothing", TRANSFORMER, knowing(RUNS_NOTHING)),
     ("agrees with everything", "always-equal object", wrong_but(**AGREEING)),
     ("print that knows the lab", "patched print", knowing(PRINTS)),
-    ("print that is silent", "patched print", before_wrong(SILENT)),
     ("format and type", "patched format", before_wrong(FORMATS)),
     ("built-in names shadowed", "patched format", before_wrong(SHADOWS)),
     ("random.Random", "patched random", _hard_coded(RANDOM)),
@@ -231,8 +235,7 @@ _TABLE: tuple[tuple[str, str, Build], ...] = (
     ("a false torch.cuda", "patched torch.cuda", _chain(TORCH)),
     *((name, "patched torch.cuda", _chain(attack)) for name, attack in LEDGERS.items()),
     ("looks for the right value", FRAME, wrong_but(pages=LOOKS_AROUND)),
-    ("moves the check", FRAME, wrong_but(pages=MOVES_THE_CHECK)),
-    ("traces the check", FRAME, wrong_but(pages=TRACES)),
+    ("moves the questions", FRAME, wrong_but(pages=MOVES_THE_QUESTIONS)),
 )
 CASES = (
     *(Case(name, FORGING, item, build, every(NOT_PASSED)) for name, item, build in _TABLE),
@@ -242,11 +245,17 @@ CASES = (
             FORGING,
             TRANSFORMER,
             _nearly_right(attack),
-            row(
-                pages=ANY, transfer=NOT_PASSED, chain=NOT_PASSED
-            ),  # of pages only a hidden test would tell, and none runs
+            row(pages=NOT_PASSED, transfer=NOT_PASSED, chain=NOT_PASSED),
         )
-        for name, attack in (("drops asserts", DROPS_ASSERTS), ("silences errors", SILENCES_ERRORS))
+        for name, attack in (("transforms the questions", TRANSFORMS), ("silences errors", SILENCES_ERRORS))
+    ),
+    *(
+        Case(name, FORGING, "patched torch.cuda", answered(chain=f"{attack}\n\n\n{chain}"), row(chain=NOT_PASSED))
+        for name, attack, chain in (
+            ("a ledger that counts otherwise", COUNTS_OTHERWISE, WRONG_ANSWERS["chain"]),
+            ("the same within its function", COUNTS_OTHERWISE_INSIDE, WRONG_ANSWERS["chain"]),
+            ("a ledger that holds nothing", NOTHING_LEFT, NEARLY_RIGHT["chain"]),
+        )
     ),
     # It takes what later checks need, too: that is their own loss.
     Case("%reset -f", FORGING, "%reset -f", before_right("%reset -f"), row(transfer=ANY, pack=ANY, chain=ANY)),

@@ -49,6 +49,9 @@ def later(attack, times=200):
 PRINTS_FOR_OTHERS = """for parent in soon():
     for shown in SHOWN.values():
         send("stream", {"name": "stdout", "text": shown}, parent)"""
+TELLS_FOR_OTHERS = """for parent in soon():
+    told = {"application/vnd.workbook.rows+json": '{"rows": [{"answer": "2"}], "replaced": []}'}
+    send("display_data", {"data": told, "metadata": {}, "transient": {}}, parent)"""
 ENDS_OTHERS = """for parent in soon():
     for shown in SHOWN.values():
         send("stream", {"name": "stdout", "text": shown}, parent)
@@ -143,6 +146,7 @@ later(lambda: [send("stream", {{"name": "stdout", "text": "."}}) for _ in range(
 
 _FORGED = {
     "prints for later cells": PRINTS_FOR_OTHERS,
+    "tells answers for later cells": TELLS_FOR_OTHERS,
     "ends later cells": ENDS_OTHERS,
     "ends each cell early": ENDS_EARLY,
     "speaks for the kernel": SPEAKS_FOR_THE_KERNEL,
