@@ -168,7 +168,15 @@ COUNTS_OTHERWISE = """def take(self, size):
 Ledger.take, Ledger.drop = take, lambda self, size: None"""
 COUNTS_OTHERWISE_INSIDE = f"""{COUNTS_OTHERWISE.rpartition("Ledger.take")[0]}Ledger.take.__code__ = take.__code__
 Ledger.drop.__code__ = (lambda self, size: None).__code__"""
-NOTHING_LEFT = "Ledger.live_bytes = property(lambda self: vars(self).get('live', 0), lambda self, value: None)"
+NOTHING_LEFT = """import sys
+
+
+def live(self):
+    counts = sys._getframe(1).f_code.co_name in ("take", "drop")
+    return vars(self).get("held", 0) if counts else 0
+
+
+Ledger.live_bytes = property(live, lambda self, value: vars(self).update(held=value))"""
 LOOKS_AROUND = """import gc
 import sys
 

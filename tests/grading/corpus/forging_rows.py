@@ -125,7 +125,6 @@ pack = Lies()"""
 
 _WRONG_PLANS = {
     "before the kernel speaks": BEFORE_THE_KERNEL,
-    "after it, from a thread": AFTER_THE_KERNEL,
     "in its answer": IN_ITS_ANSWER,
     "into the desk": INTO_THE_DESK,
     "gives back its own": GIVES_BACK,
@@ -135,6 +134,13 @@ _WRONG_PLANS = {
     **{name: f"TEXT = {text}\n{SHAPED}" for name, text in SHAPES.items()},
 }
 CASES = (
+    Case(
+        "rows: after it, from a thread",
+        FORGING,
+        ITEM,
+        answered(pack=AFTER_THE_KERNEL),
+        row(pack=NOT_PASSED, chain=ANY),  # it speaks on while the next question is asked
+    ),
     *(
         Case(f"rows: {name}", FORGING, ITEM, answered(pack=attack), row(pack=NOT_PASSED))
         for name, attack in _WRONG_PLANS.items()
