@@ -6,6 +6,7 @@ the same module, class or function serves both sides, is looked at before every 
 
 from __future__ import annotations
 
+import builtins
 import copy
 import sys
 from types import FunctionType, ModuleType
@@ -27,7 +28,8 @@ class Pristine:
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace, self._names = namespace, dict(namespace)
         self._kept: list[tuple[str, Any, str, Any]] = []  # (in words, what has it, its attribute, the value)
-        self._objects: list[tuple[str, Any, dict[str, Any]]] = []  # (in words, an object, its own functions)
+        self._objects: list[tuple[str, Any, dict[str, Any]]] = []  # (in words, an object, what it had of its own)
+        self._holders: list[tuple[str, Any, set[str]]] = []  # (in words, a module or class, the names it had)
         self._seen: set[int] = set()
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and (name in _ALONE or name.partition(".")[0] == OURS):
@@ -46,10 +48,11 @@ class Pristine:
             if _now(holder, attribute) is not value:
                 replaced.append(words)
                 setattr(holder, attribute, value)
-        for words, one, own in self._objects:
-            for attribute in [key for key in vars(one) if key not in own and hasattr(type(one), key)]:
-                replaced.append(f"{words}.{attribute}")
-                del vars(one)[attribute]
+        for words, holder, had in self._holders:
+            for name in [name for name in vars(holder) if name not in had and _shadows(holder, name)]:
+                replaced.append(f"{words}.{name}")
+                delattr(holder, name)
+        replaced += [name for words, one, own in self._objects for name in _put_back(words, one, own)]
         self.namespace.clear()
         self.namespace.update(self._names)
         sys.settrace(None)
@@ -61,6 +64,7 @@ class Pristine:
         if id(holder) in self._seen:
             return
         self._seen.add(id(holder))
+        self._holders.append((words, holder, set(vars(holder))))
         for attribute, value in list(vars(holder).items()):
             if attribute not in _CHANGING and (callable(value) or isinstance(value, _KINDS)):
                 self._kept.append((f"{words}.{attribute}", holder, attribute, value))
@@ -68,16 +72,16 @@ class Pristine:
 
     def _keep_inside(self, words: str, value: Any) -> None:
         """What can be replaced within a function, a class or an object, where it is ours."""
-        inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if not _is_ours(inner if isinstance(inner, FunctionType | type) else type(inner)):
-            return
-        if isinstance(inner, FunctionType):
-            self._kept += [(words, inner, part, getattr(inner, part)) for part in _CODE]
-        elif isinstance(inner, type):
-            self._keep(words, inner)
-        elif hasattr(inner, "__dict__"):
-            self._keep(words, type(inner))
-            self._objects.append((words, inner, dict(vars(inner))))
+        for inner in _layers(value):
+            if not _is_ours(inner if isinstance(inner, FunctionType | type) else type(inner)):
+                continue
+            if isinstance(inner, FunctionType):
+                self._kept += [(words, inner, part, getattr(inner, part)) for part in _CODE]
+            elif isinstance(inner, type):
+                self._keep(words, inner)
+            elif hasattr(inner, "__dict__"):
+                self._keep(words, type(inner))
+                self._objects.append((words, inner, dict(vars(inner))))
 
 
 def copies(namespace: dict[str, Any]) -> dict[str, Any]:
@@ -85,9 +89,38 @@ def copies(namespace: dict[str, Any]) -> dict[str, Any]:
     return {name: _copied(value) for name, value in namespace.items()}
 
 
+def _layers(value: Any) -> list[Any]:
+    """A value, or the functions that a method, a property or a decorated function is made of."""
+    found = [value.fget, value.fset, value.fdel] if isinstance(value, property) else [getattr(value, "__func__", value)]
+    for one in found:
+        found += [vars(one)["__wrapped__"]] if "__wrapped__" in getattr(one, "__dict__", ()) else []
+    return found
+
+
 def _is_ours(value: Any) -> bool:
     """Made by helpers, or by the lab itself."""
     return str(getattr(value, "__module__", "")).partition(".")[0] in (OURS, "__main__")
+
+
+def _put_back(words: str, one: Any, own: dict[str, Any]) -> list[str]:
+    """The functions of its own that an object had, and none in the place of its class's; their names."""
+    now = vars(one)
+    new = [name for name in now if name not in own and hasattr(type(one), name)]
+    changed = [name for name, value in own.items() if callable(value) and now.get(name) is not value]
+    for name in new:
+        del now[name]
+    now.update({name: own[name] for name in changed})
+    return [f"{words}.{name}" for name in new + changed]
+
+
+def _shadows(holder: Any, name: str) -> bool:
+    """A new name that changes what old code does: a built-in function's in a module; in a class, one it inherits, or
+    what stands between an object and its own values."""
+    if isinstance(holder, ModuleType):
+        return holder is not builtins and hasattr(builtins, name)
+    value = vars(holder)[name]
+    inherited = any(name in vars(base) for base in holder.__mro__[1:])
+    return inherited or hasattr(type(value), "__set__") or (name.startswith("__") and callable(value))
 
 
 def _now(holder: Any, attribute: str) -> Any:
