@@ -92,15 +92,16 @@ class Unanswered:
     __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = __bool__ = __eq__ = __ne__ = _tell
     __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _tell
     __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __neg__ = __abs__ = __round__ = __int__ = __float__ = _tell
-    __index__ = __format__ = __repr__ = __str__ = __call__ = _tell
-    __hash__ = None  # type: ignore[assignment]
+    __rfloordiv__ = __rmod__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = __pos__ = __and__ = __rand__ = _tell
+    __or__ = __ror__ = __xor__ = __rxor__ = __index__ = __format__ = __repr__ = __str__ = __call__ = __hash__ = _tell
+    __class__ = property(_tell)  # type: ignore[assignment]  # for isinstance
 
 
 @contextlib.contextmanager
 def writing(blames: dict[str, Any]) -> Iterator[list[Row]]:
     """While it lasts `asked` writes down: the rows. An error is blamed on the last line of the namespace `blames`."""
     rows: list[Row] = []
-    _desk.writes, _desk.blames = rows, blames
+    _desk.writes, _desk.blames, _desk.answers = rows, blames, None
     try:
         yield rows
     finally:
@@ -174,8 +175,16 @@ def _given_back(rows: deque[Row], question: str) -> Any:
         return Unanswered(f"{question}: {error}")
 
 
+def words_of(error: BaseException) -> str:
+    """What an error says, '' where asking it raises another."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def _words(error: Exception) -> str:
-    words = str(error)
+    words = words_of(error)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 

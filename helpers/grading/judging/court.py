@@ -42,17 +42,21 @@ def weigh(
 
 
 def rows_of(asked: CellResult) -> list[Row]:
-    """What an asking cell wrote down. It comes last, so that nothing an answer sent before is taken for it."""
-    last = asked.told[-1] if asked.told else {}
-    rows = last.get("rows") if isinstance(last, dict) else None
+    """What an asking cell wrote down."""
+    rows = _told(asked).get("rows")
     return [row for row in rows[:MOST_ROWS] if _is_row(row)] if isinstance(rows, list) else []
 
 
 def replaced_in(asked: CellResult) -> list[str]:
     """The given names that answers had replaced before the asking cell ran."""
-    last = asked.told[-1] if asked.told else {}
-    names = last.get("replaced") if isinstance(last, dict) else None
+    names = _told(asked).get("replaced")
     return [str(name)[:80] for name in names[:20]] if isinstance(names, list) else []
+
+
+def spoken_for(lab: NotebookNode, found: CellResults) -> bool:
+    """True where something else than the kernel told what answers gave: asking cells tell it once, others never."""
+    asks = {ask.id for exercise in lab_cells.exercises(lab) for ask in exercise.asks}
+    return any(len(result.told) > (key in asks) for key, result in found.items())
 
 
 def notebook_of(
@@ -76,6 +80,12 @@ def notebook_of(
                 if publish:
                     court.cells.append(_code("asking.publish_references()", f"after-{check.id}"))
     return court
+
+
+def _told(asked: CellResult) -> dict:
+    """What the kernel told of an asking cell: once. Whatever was told twice, an answer has told, perhaps last."""
+    only = asked.told[0] if len(asked.told) == 1 else None
+    return only if isinstance(only, dict) else {}
 
 
 def _is_ground(cell: NotebookNode) -> bool:

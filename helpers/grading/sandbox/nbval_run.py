@@ -47,9 +47,9 @@ class CellResult:
 
     @property
     def told(self) -> list:
-        """What the kernel or a cell of ours reported of the answers (`asking.MIME`), in order."""
+        """What the kernel or a cell of ours reported of the answers (`asking.MIME`), in order; None for no JSON."""
         texts = [output["data"][asking.MIME] for output in self.outputs if asking.MIME in output.get("data", {})]
-        return [json.loads(text) for text in texts]
+        return [_parsed(text) for text in texts]
 
     @property
     def words(self) -> str:
@@ -126,6 +126,13 @@ def pytest_environment(*dropped: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "WORKBOOK_", *dropped))}
     paths = os.pathsep.join(filter(None, [str(HELPERS_ROOT), os.environ.get("PYTHONPATH")]))
     return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": paths}
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # a learner's code may send it, too
+        return None
 
 
 def _run_pytest(command: list[str], folder: Path, seed: str, wall_s: float) -> str:
