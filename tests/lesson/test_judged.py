@@ -7,10 +7,10 @@ import os
 
 import pytest
 import torch
+from helpers.lesson.judged import MARK, MOST_CHARS, REPLAY
 
 from helpers.catalog.errors import WorkbookError
 from helpers.lesson import judged
-from helpers.lesson.judged import MARK, MOST_CHARS, REPLAY
 
 DEEP: list = []
 for _ in range(100_000):  # Python 3.13 writes 5,000 levels

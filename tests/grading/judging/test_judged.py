@@ -10,12 +10,12 @@ import os
 from unittest import mock
 
 import pytest
+from helpers.lesson.judged import REPLAY
 from nbformat import NotebookNode, v4
 
 from helpers.course import notebook as nb
 from helpers.grading.judging.trial import MOST_ANSWERS, judge, unmarked
 from helpers.grading.sandbox.nbval_run import CellResult
-from helpers.lesson.judged import REPLAY
 from tests.course.example_lab import answer, cell_of, check, code
 
 CHECK_SPLIT = """for whole in (4, 7):
