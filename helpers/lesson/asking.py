@@ -170,7 +170,7 @@ def _given_back(rows: deque[Row], question: str) -> Any:
     if "raised" in row:
         return Unanswered(f"{question}: {row['raised']}")
     try:
-        return from_json(row["answer"])
+        return from_json(row.get("answer", ""))
     except ValueError as error:
         return Unanswered(f"{question}: {error}")
 

@@ -18,6 +18,9 @@ from numbers import Integral, Real
 from typing import Any
 
 MOST_ITEMS, MOST_CHARS = 100_000, 400_000
+# Of tensors: torch has others, and ends Python where some of them are read from bytes.
+_DTYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
+_DTYPES |= {"complex64", "complex128", "float8_e4m3fn", "float8_e5m2"}
 
 
 def to_json(value: Any, tensors: bool = False) -> str:
@@ -54,11 +57,13 @@ def encode(value: Any, tensors: bool = False) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Integral):
-        return operator.index(value) + 0
+        return int.__index__(operator.index(value))  # of a class of its own, too, and whatever that says of itself
     if isinstance(value, Real):
         return _encode_float(float(value))
     if _is_array(value):
         return _encode_array(value) if tensors and value.ndim else encode(value.tolist())
+    if _is_numpys_bool(value):
+        return bool(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {"dict": [[one.name, encode(getattr(value, one.name), tensors)] for one in fields(value)]}
     if isinstance(value, Mapping):
@@ -131,23 +136,32 @@ def _is_array(value: Any) -> bool:
     return bool(torch and isinstance(value, torch.Tensor)) or bool(numpy and isinstance(value, numpy.ndarray))
 
 
+def _is_numpys_bool(value: Any) -> bool:
+    """`np.bool_`, the one scalar that is neither Python's own nor among `numbers`."""
+    numpy = sys.modules.get("numpy")
+    return bool(numpy and isinstance(value, numpy.bool_))
+
+
 def _encode_array(value: Any) -> Any:
     import torch
 
     tensor = torch.as_tensor(value).detach().cpu()
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in _DTYPES:
+        raise TypeError(f"a tensor of {kind} is not among {', '.join(sorted(_DTYPES))}")
     flat = tensor.contiguous().flatten()
     if flat.numel() * flat.element_size() > MOST_CHARS:
         raise ValueError(f"a tensor of {flat.numel():,} values is too large to be written down")
     data = base64.b64encode(bytes(flat.view(torch.uint8).tolist() if flat.numel() else b"")).decode()
-    return {str(tensor.dtype).removeprefix("torch."): data, "shape": list(tensor.shape)}
+    return {kind: data, "shape": list(tensor.shape)}
 
 
 def _decode_tensor(kind: str, data: str, shape: list[int]) -> Any:
+    if kind not in _DTYPES:
+        raise ValueError(f"{kind!r} is no kind of recorded answer")
     import torch
 
-    dtype = getattr(torch, kind, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{kind!r} is no kind of recorded answer")
+    dtype = getattr(torch, kind)
     raw = bytearray(base64.b64decode(data))
     flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
     return flat.reshape(shape)

@@ -47,29 +47,24 @@ class AskingKernel(IPythonKernel):
             return self._ask(first.removeprefix(ASK).split(), rest)
         return await super().do_execute(code, *args, **kwargs)
 
-    @property
-    def _notebook(self) -> Any:
-        """IPython's shell, whose namespace cells run in."""
-        return self.shell
-
     def _asking_names(self) -> dict[str, Any]:
         if self._asking is None:
-            self._asking = dict(self._notebook.user_ns)
+            self._asking = dict(self._names)
         return self._asking
 
     def _begin(self) -> dict:
         """From here on cells run in a copy of what is given."""
         self._pristine = Pristine(self._asking_names())
-        shell, answers = self._notebook, ModuleType("__main__")
-        vars(answers).update(copies(shell.user_ns))
-        shell.user_module, shell.user_ns = answers, vars(answers)
+        answers = ModuleType("__main__")
+        vars(answers).update(copies(self._names))
+        self.shell.user_module, self.shell.user_ns = answers, vars(answers)  # type: ignore[union-attr]
         sys.modules["__main__"] = answers  # where pickle looks for a learner's classes
         return self._replied()
 
     def _ask(self, names: list[str], source: str) -> dict:
         if self._pristine is None:
             return self._replied(RuntimeError("the answers have not begun"))
-        answers, replaced, asking_names = self._notebook.user_ns, self._pristine.restore(), self._asking_names()
+        answers, replaced, asking_names = self._names, self._pristine.restore(), self._asking_names()
         asking_names.update({name: answers[name] for name in names if name in answers})
         with asking.writing(blames=answers) as rows:
             error = _error_of(source, asking_names)
@@ -77,18 +72,23 @@ class AskingKernel(IPythonKernel):
         self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
         return self._replied(error)
 
+    @property
+    def _names(self) -> dict[str, Any]:
+        """Where cells without a mark run."""
+        return self.shell.user_ns  # type: ignore[union-attr]
+
     def _replied(self, error: BaseException | None = None) -> dict:
         sys.stdout.flush()
         reply: dict[str, Any] = {"execution_count": 0, "payload": [], "user_expressions": {}}
         if error is None:
             return {"status": "ok", **reply}
-        words = {"ename": type(error).__name__, "evalue": str(error), "traceback": []}
+        words = {"ename": type(error).__name__, "evalue": asking.words_of(error), "traceback": []}
         self._send("error", words)
         return {"status": "error", **reply, **words}
 
     def _send(self, kind: str, content: dict) -> None:
-        session: Any = self.session
-        session.send(self.iopub_socket, kind, content, parent=self.get_parent("shell"), ident=self._topic(kind))
+        parent, topic = self.get_parent("shell"), self._topic(kind)
+        self.session.send(self.iopub_socket, kind, content, parent=parent, ident=topic)  # type: ignore[union-attr]
 
 
 def _error_of(source: str, names: dict[str, Any]) -> BaseException | None:
