@@ -4,139 +4,21 @@ from __future__ import annotations
 
 import random
 import re
-from pathlib import Path
+from itertools import product
 
 import pytest
 import torch
 
 from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.course.forked_cells import Trial, run_in_forks
-from tests.labs.common import answers, printed, weighed, without_answers
+from tests.labs.common import lab_path, printed
+from tests.labs.honest import answer_of, faults, honest
 
-LAB = Path(__file__).resolve().parents[2] / "solutions" / "06_activation_checkpointing.ipynb"
+LAB = lab_path("06")
 SHOWN = {  # where the figures of each question are printed
-    "q1": ["recompute-check"],
-    "q3": ["others-shown", "policy-check"],
-    "q5": ["mover-check"],
-    "q6": ["accumulate-check"],
-}
-OTHER_RIGHT_ANSWERS = {
-    "recompute": """
-class Recompute(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, module, options, count, *tensors):
-        ctx.module, ctx.options, ctx.count, ctx.state = module, options, count, torch.get_rng_state()
-        ctx.save_for_backward(*tensors)
-        return module(*tensors[:count], **options)
-
-    @staticmethod
-    def backward(ctx, grad):
-        twins = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in ctx.saved_tensors]
-        names = [name for name, _ in ctx.module.named_parameters()]
-        now = torch.get_rng_state()
-        torch.set_rng_state(ctx.state)
-        with torch.enable_grad():
-            inputs, parameters = tuple(twins[: ctx.count]), dict(zip(names, twins[ctx.count :]))
-            output = torch.func.functional_call(ctx.module, parameters, inputs, ctx.options)
-        torch.set_rng_state(now)
-        output.backward(grad)
-        return None, None, None, *(twin.grad for twin in twins)
-""",
-    "predict": """
-def predict(layers, segments):
-    size = len(layers) // segments
-    last = sum(saved for _, saved in layers[size * (segments - 1) :])
-    before = sum(layers[size * number][0] for number in range(segments - 1))
-    kept = peak = before + last
-    for number in reversed(range(segments - 1)):
-        before -= layers[size * number][0]
-        peak = max(peak, before + sum(saved for _, saved in layers[size * number : size * (number + 1)]))
-    return [kept, peak]
-""",
-    "best-segments": """
-def best_segments(layers, budget_bytes):
-    def cost(segments):
-        return len(layers) - len(layers[len(layers) // segments * (segments - 1) :]), predict(layers, segments)[1]
-
-    fits = [segments for segments in range(1, len(layers) + 1) if cost(segments)[1] <= budget_bytes]
-    return min(fits, key=cost, default=None)
-""",
-    "policy": """
-def policy(context, operator, *args, **kwargs):
-    if "attention" in str(operator):
-        return engine.CheckpointPolicy.MUST_SAVE
-    if str(operator) == "aten.mm.default" and not args[0].shape[-1] > args[1].shape[-1]:
-        return engine.CheckpointPolicy.PREFER_SAVE
-    return engine.CheckpointPolicy.MUST_RECOMPUTE
-""",
-    "stage-plan": """
-def stage_plan(layers, in_flight, budget_bytes):
-    best = None
-    for again in {0} | {saved - kept for kept, saved, _ in layers}:
-        over = in_flight * sum(saved for _, saved, _ in layers) + again - budget_bytes
-        free = max(0, -(-over // in_flight))
-        table = {0: (0, [])}  # by bytes freed, no more than are asked for
-        for number, (kept, saved, flops) in enumerate(layers):
-            for freed, (cost, plan) in list(table.items()) if saved - kept <= again else ():
-                total = min(free, freed + saved - kept)
-                if total not in table or cost + flops < table[total][0]:
-                    table[total] = cost + flops, [*plan, number]
-        if free in table and (best is None or table[free][0] < best[0]):
-            best = table[free]
-    return best and best[1]
-""",
-    "mover": """
-class Mover:
-    def __init__(self, host, keep=()):
-        self.host, self.known = host, []
-        self.keep = [tensor.untyped_storage().data_ptr() for tensor in keep]
-
-    def pack(self, tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in self.keep or storage.nbytes() < 1024:
-            return tensor
-        self.known = [pair for pair in self.known if pair[0]() is not None and pair[1]() is not None]
-        ticket = next((ticket() for seen, ticket in self.known if seen() is storage), None)
-        if ticket is None:
-            try:
-                ticket = self.host.put(tensor)
-            except MemoryError:
-                return tensor
-            self.known.append((weakref.ref(storage), weakref.ref(ticket)))
-        return ticket, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
-
-    def unpack(self, packed):
-        if not isinstance(packed, tuple):
-            return packed
-        ticket, dtype, *view = packed
-        return torch.empty(0, dtype=dtype).set_(self.host.get(ticket).untyped_storage(), *view)
-""",
-    "accumulate": """
-def accumulate(net, xs, ys, rows, recompute):
-    total = (ys != -100).sum()
-    for at in range(0, len(xs), rows):
-        hidden, y = xs[at : at + rows], ys[at : at + rows]
-        for number, block in enumerate(net.blocks):
-            again = number < recompute
-            hidden = Recompute.apply(block, {}, 1, hidden, *block.parameters()) if again else block(hidden)
-        (functional.cross_entropy(net.head(hidden), y) * ((y != -100).sum() / total)).backward()
-""",
-    "fitted": """
-def fitted(net, xs, ys, rows):
-    recompute, failed = 0, True
-    while failed:
-        for parameter in net.parameters():
-            parameter.grad = None
-        try:
-            accumulate(net, xs, ys, rows, recompute)
-            failed = False
-        except RuntimeError:
-            if recompute == len(net.blocks):
-                raise
-            recompute += 1
-    return recompute
-""",
+    "q1": ["recompute-kept"],
+    "q3": ["others-shown", "policy-bytes"],
+    "q5": ["mover-once"],
+    "q6": ["accumulate-memory", "accumulate-cap"],
 }
 
 
@@ -150,47 +32,45 @@ def test_every_number_of_a_target_is_printed(lab, question, shown):
 
 
 @pytest.mark.slow
-def test_other_right_answers_pass(lab):
-    """One more for each answer, written differently: another loop, another engine, another list of what is known."""
-    cells = [cell for _, cell in nb.code_cells(lab)]
-    pairs = [(exercise, answer) for exercise in lab_cells.exercises(lab) for answer in exercise.answers]
-    trials = [
-        Trial((OTHER_RIGHT_ANSWERS[lab_cells.grade_id(answer)], *(check.source for check in exercise.checks)))
-        for exercise, answer in pairs
-    ]
-    ran = run_in_forks(LAB.parent, [cell.source for cell in cells], trials, seed="7")
-    right = {cell.id: without_answers(run.printed) for cell, run in zip(cells, ran.before, strict=True)}
-    for (exercise, _), (_, *checks) in zip(pairs, ran.trials, strict=True):
-        found = {
-            check.id: (without_answers(run.printed), run.error)
-            for check, run in zip(exercise.checks, checks, strict=True)
-        }
-        assert found == {key: (right[key], "") for key in found}
+@pytest.mark.parametrize("seed", ["0", "7"])
+def test_an_honest_answer_gets_all_points(seed):
+    assert faults("06", seed) == {}
 
 
-def test_a_plan_is_weighed_without_its_function(lab, names):
-    output = printed(lab, "stage-plan-check")
-    assert weighed(lab, names, "stage-plan-check", answers(output)) == output
+def test_every_answer_has_an_honest_variant(lab):
+    asked = {name for one in lab_cells.exercises(lab) for name in lab_cells.names_of(one.answers)}
+    assert {answer_of(lab, name) for name in honest("06")} == asked
 
 
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ("null", "you return None"),
-        ("0", "a list of layers' numbers"),
-        ('{"0": 1}', "a list of layers' numbers"),
-        ("[true]", "layers have whole numbers"),
-        ("[0, 0]", "each layer once"),
-        ("[2]", "numbers from 0 to 1"),
-        ("[]", "your plan [] takes 40: in_flight times"),
-        ("[0, 1]", "5 FLOPs, you have 10"),
+        (None, "you return None"),
+        (0, "a list of layers' numbers"),
+        ({"0": 1}, "a list of layers' numbers"),
+        ([True], "layers have whole numbers"),
+        ([0, 0], "each layer once"),
+        ([2], "numbers from 0 to 1"),
+        ([], "your plan [] takes 40: in_flight times"),
     ],
 )
-def test_a_plan_that_is_none_says_why(lab, names, plan, words):
-    first, second, *rest = answers(printed(lab, "stage-plan-check"))
-    assert (first, second) == ("[]", "[0]")
+def test_a_plan_that_is_none_says_why(names, plan, words):
     with pytest.raises(AssertionError, match=re.escape(words)):
-        weighed(lab, names, "stage-plan-check", [first, plan, *rest])
+        names["flops_again"]("two layers", plan, *names["STAGES"][1])
+
+
+def test_the_fewest_flops_are_those_of_trying_everything(names):
+    rng, found = random.Random(5), set()
+    for _ in range(20):
+        layers, in_flight = names["draw_stage"](rng, 6), rng.randint(1, 5)
+        budget = rng.randint(40, 300) * in_flight
+        plans = [[i for i, chosen in enumerate(bits) if chosen] for bits in product([0, 1], repeat=6)]
+        costs = [names["needed"](layers, in_flight, plan) for plan in plans]
+        least = names["fewest"](layers, in_flight, budget)
+        assert least == min((flops for size, flops in costs if size <= budget), default=None)
+        found.add(least)
+    assert None in found
+    assert len(found) > 5
 
 
 def test_the_greedy_plan_of_the_target(names):
@@ -204,7 +84,7 @@ def test_the_greedy_plan_of_the_target(names):
 @pytest.mark.parametrize(("depth", "width", "rows"), [(6, 32, 256), (3, 24, 192), (6, 40, 320)])
 def test_the_caps_lie_between_two_numbers_of_blocks(names, depth, width, rows):
     """A cap has at least a third of a block to spare on both sides, so that no engine's temporaries decide."""
-    net, xs, ys = names["draw_batch"](random.Random(1), depth, width, 4 * rows - 50)
+    net, xs, ys = names["batch_of"](1, depth, width, 4 * rows - 50)
     peaks = []
     for recompute in range(depth + 1):
         net.zero_grad()
@@ -218,7 +98,7 @@ def test_the_caps_lie_between_two_numbers_of_blocks(names, depth, width, rows):
 
 
 def test_the_last_block_recomputed_frees_nothing(names):
-    net, xs, ys = names["draw_batch"](random.Random(1), 4, 32, 512)
+    net, xs, ys = names["batch_of"](1, 4, 32, 512)
     peaks = []
     for recompute in (3, 4):
         net.zero_grad()
