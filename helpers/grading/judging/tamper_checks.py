@@ -1,14 +1,17 @@
 """Answers that reach for what measures them: no proof of anything, and worth an instructor's look.
 
-In the learner's own kernel nothing can be hidden from the learner's code, so an answer could replace the function that
-counts its bytes. What it prints must still be right for the secret seed; here it is seen to have tried.
+No check runs in the learner's kernel, and what is given is put back there before each question. But the questions are
+asked there, and a determined answer could reach what asks: here it is seen to have tried.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
-from collections.abc import Iterator
+import symtable
+from collections.abc import Collection, Iterator
 
 from nbformat import NotebookNode
 
@@ -22,32 +25,68 @@ _REACHES = {
     "f_back": "its caller's variables",
     "currentframe": "its caller's variables",
     "get_objects": "every object there is",
+    "get_referrers": "every object there is",
     "sys.modules": "loaded modules",
+    "__import__": "loaded modules",
     "ctypes": "memory itself",
     "builtins": "Python's own functions",
     "__builtins__": "Python's own functions",
     "settrace": "running code",
     "setprofile": "running code",
+    "__code__": "running code",
+    "globals": "all names at once",
+    "__globals__": "all names at once",
+    "__closure__": "another function's variables",
+    "exec": "code made of text",
+    "eval": "code made of text",
+    "mock": "a tool that replaces functions",
 }
 _MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
 
 
 def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tuple[str, ...]:
-    """A sentence for each thing that a learner's cell replaces or reaches for and the worked lab does not."""
+    """A sentence for each thing that a learner's cell replaces or reaches for and the worked lab does not.
+
+    A copy of what is given replaces nothing.
+    """
     given = {cell.source for cell in reference.cells}
-    given_code = (cell for cell in reference.cells if cell.cell_type == "code" and not lab_cells.is_answer(cell))
-    known = _names("\n".join(cell.source for cell in given_code))
+    lab = _Given(reference)
     worked = {name for cell in reference.cells for name in _reached(cell.source)}
-    imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
     found = []
     for cell in assembled.cells:
         if cell.cell_type == "code" and cell.source not in given:
             where = _where(cell)
-            found += [f"{where} replaces {name}, which is given" for name in sorted(_names(cell.source) & known)]
-            found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, imported))]
+            found += [f"{where} replaces {name}, which is given" for name in sorted(lab.replaced_by(cell.source))]
+            found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, lab.imported))]
             reached = sorted({_REACHES[name] for name in _reached(cell.source) - worked})
             found += [f"{where} reaches for {what}" for what in reached]
     return tuple(dict.fromkeys(found))
+
+
+class _Given:
+    """What a lab defines and imports. Its variables come and go, and do not count."""
+
+    def __init__(self, reference: NotebookNode) -> None:
+        cells = [cell for cell in reference.cells if cell.cell_type == "code"]
+        self.imported = {name: where for cell in cells for name, where in _imported(cell.source).items()}
+        given = [cell.source for cell in cells if not lab_cells.is_answer(cell)]
+        self.defined = {name: node for source in given for name, node in _definitions(source).items()}
+
+    def replaced_by(self, source: str) -> set[str]:
+        """The names that a cell gives another meaning, other than by a copy of what they are."""
+        mine = {name: _code(node) for name, node in _definitions(source).items()}
+        clashes = _assigned(source) & (self.defined.keys() | self.imported.keys())
+        return {name for name in clashes if name not in mine or mine[name] != self._code_of(name)}
+
+    def _code_of(self, name: str) -> str | None:
+        if name in self.defined:
+            return _code(self.defined[name])
+        module, _, attribute = self.imported[name].rpartition(".")
+        try:
+            value = getattr(importlib.import_module(module), attribute)
+            return _code(_definitions(inspect.getsource(value))[name])
+        except (ImportError, AttributeError, TypeError, OSError, ValueError, KeyError):
+            return None  # of no function or class in Python
 
 
 def _where(cell: NotebookNode) -> str:
@@ -63,9 +102,37 @@ def _tree(source: str) -> ast.Module:
     return ast.Module([], [])
 
 
-def _names(source: str) -> set[str]:
-    """Functions and classes of the top level: what others rely on. Variables come and go, and do not count."""
-    return {node.name for node in _tree(source).body if isinstance(node, DEFINITION)}
+def _definitions(source: str) -> dict[str, ast.stmt]:
+    """The functions and classes of the top level: what others rely on."""
+    return {node.name: node for node in _tree(source).body if isinstance(node, DEFINITION)}
+
+
+def _code(node: ast.stmt) -> str:
+    """What a definition does, whatever its comments and docstrings say."""
+    body = list(getattr(node, "body", []))
+    words = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    try:
+        return ast.dump(type(node)(**{**dict(ast.iter_fields(node)), "body": body[1:] if words else body}))
+    except RecursionError:
+        return "nested too deeply to be told from others"
+
+
+def _assigned(source: str) -> set[str]:
+    """The names of the top level that a cell assigns, defines or deletes, also from within its functions."""
+    for text in (source, _MAGIC.sub("", source)):
+        try:
+            top = symtable.symtable(text, "cell", "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        inner = [symbol for table in _tables(top) for symbol in table.get_symbols() if symbol.is_declared_global()]
+        return {symbol.get_name() for symbol in [*top.get_symbols(), *inner] if symbol.is_assigned()}
+    return set()
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for child in table.get_children():
+        yield child
+        yield from _tables(child)
 
 
 def _reached(source: str) -> set[str]:
@@ -74,23 +141,43 @@ def _reached(source: str) -> set[str]:
         if isinstance(node, ast.Name):
             words.add(node.id)
         elif isinstance(node, ast.Attribute):
-            words |= {node.attr, _dotted(node)}
+            words |= {_dotted(node)} | ({node.attr} - {"eval", "exec"})  # model.eval() is honest
         elif isinstance(node, ast.Import):
-            words |= {alias.name.partition(".")[0] for alias in node.names}
+            words |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.ImportFrom) and node.module:
             words |= {node.module.partition(".")[0]}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
     return words & _REACHES.keys()
 
 
-def _attributes_set(source: str, imported: set[str]) -> Iterator[str]:
-    """`module.name = ...` for a module or class that the lab or the cell imports, and `del module.name`."""
-    imported = imported | _imported(source)
+def _attributes_set(source: str, imported: Collection[str]) -> Iterator[str]:
+    """What a cell sets or deletes within a module or class that the lab or the cell imports.
+
+    `module.name = ...`, `del module.name`, `setattr(module, "name", ...)`, `vars(module)["name"] = ...`.
+    """
+    imported = {*imported, *_imported(source)}
     for node in ast.walk(_tree(source)):
+        name = ""
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
             name = _dotted(node)
-            if name.partition(".")[0] in imported:
-                yield name[:80]
+        elif isinstance(node, ast.Call) and _dotted(node.func) in ("setattr", "delattr") and len(node.args) > 1:
+            name = _within(node.args[0], node.args[1])
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            name = _within(_holder(node.value), node.slice)
+        if name.partition(".")[0] in imported:
+            yield name[:80]
+
+
+def _holder(node: ast.expr) -> ast.expr | None:
+    """The `a` of `vars(a)` and `a.__dict__`."""
+    if isinstance(node, ast.Call) and _dotted(node.func) == "vars" and node.args:
+        return node.args[0]
+    return node.value if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
+
+
+def _within(holder: ast.expr | None, attribute: ast.expr) -> str:
+    name = _dotted(holder) if holder else ""
+    return f"{name}.{attribute.value}" if name and isinstance(attribute, ast.Constant) else name
 
 
 def _dotted(node: ast.expr) -> str:
@@ -102,6 +189,12 @@ def _dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def _imported(source: str) -> set[str]:
-    nodes = [node for node in ast.walk(_tree(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    return {(alias.asname or alias.name).partition(".")[0] for node in nodes for alias in node.names}
+def _imported(source: str) -> dict[str, str]:
+    """The names that a cell imports, each with what it is in full: "torch.nn" for nn."""
+    found = {}
+    for node in ast.walk(_tree(source)):
+        if isinstance(node, ast.Import):
+            found |= {(one.asname or one.name).partition(".")[0]: one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    return found
