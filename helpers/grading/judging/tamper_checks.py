@@ -177,7 +177,8 @@ def _holder(node: ast.expr) -> ast.expr | None:
 
 def _within(holder: ast.expr | None, attribute: ast.expr) -> str:
     name = _dotted(holder) if holder else ""
-    return f"{name}.{attribute.value}" if name and isinstance(attribute, ast.Constant) else name
+    what = attribute.value if isinstance(attribute, ast.Constant) else None
+    return f"{name}.{what}" if name and isinstance(what, str) else name
 
 
 def _dotted(node: ast.expr) -> str:
@@ -191,7 +192,7 @@ def _dotted(node: ast.expr) -> str:
 
 def _imported(source: str) -> dict[str, str]:
     """The names that a cell imports, each with what it is in full: "torch.nn" for nn."""
-    found = {}
+    found: dict[str, str] = {}
     for node in ast.walk(_tree(source)):
         if isinstance(node, ast.Import):
             found |= {(one.asname or one.name).partition(".")[0]: one.name for one in node.names}
