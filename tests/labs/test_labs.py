@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -80,9 +79,8 @@ def test_there_are_eight_honest_answers_and_one_to_each_question(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
 def test_no_attack_is_paid(path):
-    """A few of some hundred on each question, other ones every day."""
-    today = date.today().isoformat()
-    assert paid(path, drawn(attacks(nb.read(path)), today, of_each=6), seed=today) == []
+    """A few of some hundred on each question: all of them take an hour."""
+    assert paid(path, drawn(attacks(nb.read(path)), "7", of_each=6), seed="7") == []
 
 
 @pytest.mark.all
