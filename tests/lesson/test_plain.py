@@ -43,15 +43,14 @@ class Lies(int):
     __eq__ = __lt__ = __gt__ = __le__ = __ge__ = lambda self, other: True
     __hash__ = int.__hash__
     __index__ = __int__ = __neg__ = __add__ = __radd__ = lambda self, *_: 7
-    __repr__ = __str__ = lambda self: "42"
-    __format__ = lambda self, form: "42"
+    __repr__ = __str__ = __format__ = lambda self, *_: "42"
 
 
 class LiesInWords(str):
     """A text that shows another."""
 
     __str__ = __repr__ = lambda self: "42"
-    __eq__ = lambda self, other: True
+    __eq__ = __ne__ = lambda self, other: True
     __hash__ = str.__hash__
 
 
@@ -68,7 +67,7 @@ def test_plain_data_comes_back_as_it_was(value):
 
 @given(st.sampled_from(["float32", "float16", "bfloat16", "int64", "uint8", "bool"]), st.lists(st.integers(0, 4)))
 def test_a_tensor_comes_back_bit_by_bit(dtype, shape):
-    shape = (shape + [3])[:3]
+    shape = [*shape, 3][:3]
     tensor = torch.randint(0, 2, shape).to(getattr(torch, dtype))
     back = there_and_back({"of": [tensor]}, tensors=True)["of"][0]
     assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
@@ -144,7 +143,7 @@ def test_an_object_that_lies_is_what_it_holds(lie):
 @pytest.mark.parametrize(
     "value",
     [
-        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        torch.ones(2, dtype=torch.uint16),  # of a type that is not read again
         object(),
         print,
         Split,
@@ -158,7 +157,7 @@ def test_an_object_that_lies_is_what_it_holds(lie):
     ],
 )
 def test_what_is_no_plain_data_is_told(value):
-    with pytest.raises(TypeError, match="is no number, text, list, dict, set or tensor|a tensor of qint8"):
+    with pytest.raises(TypeError, match=r"is no number, text, list, dict, set or tensor|a tensor of uint16"):
         to_json(value, tensors=True)
 
 
