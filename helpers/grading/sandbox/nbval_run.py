@@ -48,14 +48,17 @@ class CellResult:
     @property
     def told(self) -> list:
         """What the kernel or a cell of ours reported of the answers (`asking.MIME`), in order; None for no JSON."""
-        texts = [output["data"][asking.MIME] for output in self.outputs if asking.MIME in output.get("data", {})]
-        return [_parsed(text) for text in texts]
+        return [_parsed(text) for text in self._told]
 
     @property
     def words(self) -> str:
-        """All that is known of why: the message, what was printed, the errors with their tracebacks."""
+        """All that is known of why: the message, what was printed or told, the errors with their tracebacks."""
         shown = [output.get("text") or "\n".join(output.get("traceback", ())) for output in self.outputs]
-        return "\n".join([self.message, *shown])
+        return "\n".join([self.message, *shown, *self._told])
+
+    @property
+    def _told(self) -> list[str]:
+        return [output["data"][asking.MIME] for output in self.outputs if asking.MIME in output.get("data", {})]
 
 
 CellResults = dict[str, CellResult]  # by cell id

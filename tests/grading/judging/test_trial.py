@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 from nbformat import NotebookNode
 
+from helpers.course.lab_cells import APPARATUS, DEMONSTRATION, REFERENCE
 from helpers.grading.judging import trial as module
-from helpers.grading.judging.trial import set_limits, trial, untouched
+from helpers.grading.judging.trial import answering, set_limits, trial, untouched
 from helpers.grading.sandbox.nbval_run import CellResult
+from helpers.lesson.asking import MIME
 from tests.course.example_lab import RIGHT, cell_of, code, example_lab, with_sources
 
-ANSWERS_AND_CHECKS = {key for name in RIGHT for key in (name, f"check-{name}")}
+ANSWERS_AND_ASKS = {key for name in RIGHT for key in (name, f"ask-{name}")}
 Ends = Callable[[NotebookNode, list[str]], bool]  # does this cell end the kernel, after cells with these ids?
 
 
@@ -25,7 +28,7 @@ def lab() -> NotebookNode:
 
 
 class Runs:
-    """In the place of nbval: cells pass in order until one ends the kernel; a check needs its answer before it.
+    """In the place of nbval: cells pass in order until one ends the kernel; an asking cell needs its answer before it.
 
     Keeps what it was asked to run.
     """
@@ -40,7 +43,7 @@ class Runs:
         for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
             if cell.source != "pass" and self.ends(cell, list(found)):
                 return found | {cell.id: CellResult("failed", f"{cell.id} hung", 1.0, fatal="hung")}
-            answered = cell.id.removeprefix("check-") in [*found, cell.id]
+            answered = cell.id.removeprefix("ask-") in [*found, cell.id]
             words = f"run {len(self.notebooks)}"
             found[cell.id] = CellResult("passed" if answered else "failed", words if answered else "NameError", 0.0)
         return found
@@ -57,11 +60,11 @@ def by_name(*keys: str) -> Ends:
 
 def tried(ends: Ends) -> tuple[dict[str, CellResult], Runs]:
     runs = Runs(ends)
-    return trial(runs, lab(), seed="7", wall_s=100), runs
+    return trial(runs, example_lab(), lab(), seed="7", wall_s=100), runs
 
 
 def passed(found: dict[str, CellResult]) -> set[str]:
-    return {key for key, result in found.items() if result.passed} & ANSWERS_AND_CHECKS
+    return {key for key, result in found.items() if result.passed} & ANSWERS_AND_ASKS
 
 
 @pytest.mark.parametrize(
@@ -69,33 +72,71 @@ def passed(found: dict[str, CellResult]) -> set[str]:
     [
         ((), 1, []),
         (("twice",), 2, ["twice"]),
-        (("check-half",), 2, ["half"]),
+        (("ask-half",), 2, ["half"]),
         (("learner-0",), 2, []),
         (("setup",), 2, []),
-        (("twice", "check-pages"), 3, ["twice", "pages"]),
+        (("twice", "ask-pages"), 3, ["twice", "pages"]),
     ],
     ids=str,
 )
 def test_a_culprit_is_taken_out_and_keeps_its_result(culprits, runs, alone):
     found, asked = tried(by_name(*culprits))
-    assert [asked.ids(number)[1] for number in range(runs, len(asked.notebooks))] == alone
-    assert passed(found) == ANSWERS_AND_CHECKS - {*culprits, *(f"check-{key}" for key in culprits)}
+    assert [asked.ids(number)[2] for number in range(runs, len(asked.notebooks))] == alone
+    assert passed(found) == ANSWERS_AND_ASKS - {*culprits, *(f"ask-{key}" for key in culprits)}
     for key in culprits:
         assert (found[key].fatal, found[key].message) == ("hung", f"{key} hung")
         assert key not in asked.ids(runs - 1)
         assert cell_of(asked.notebooks[runs - 1], f"{key}-taken-out").source == "pass"
 
 
-def test_what_is_taken_out_has_nothing_left_to_be_compared_with():
+def with_roles() -> NotebookNode:
+    """`lab`, with a cell of each role at its end."""
     learner = lab()
-    cell_of(learner, "check-twice").outputs = [{"output_type": "stream", "name": "stdout", "text": "1 -> 2"}]
-    cell_of(learner, "check-twice").execution_count = 3
+    for role in ("", APPARATUS, REFERENCE, DEMONSTRATION):
+        learner.cells.append(code(f"{role or 'given'} = 1", f"a-{role or 'given'}"))
+        learner.cells[-1].metadata["workbook"] = {"role": role}
+    return learner
+
+
+def test_what_is_given_comes_first_then_what_asks_alone_uses_then_the_learners():
+    found = answering(example_lab(), with_roles())
+    ids = ["setup", "a-given", "a-apparatus", "answers-begin", "learner-0"]
+    assert [cell.id for cell in found.cells] == ids + [key for name in RIGHT for key in (name, f"ask-{name}")]
+    marks = {cell.id: first for cell in found.cells if (first := cell.source.splitlines()[0]).startswith("#:")}
+    assert marks == {
+        "a-apparatus": "#: apparatus",
+        "answers-begin": "#: answers begin",
+        "ask-twice": "#: ask twice",
+        "ask-pages": "#: ask Pages",
+        "ask-half": "#: ask half",
+    }
+    assert cell_of(found, "ask-half").source.endswith(cell_of(lab(), "ask-half").source)
+
+
+def test_an_asking_cell_gets_the_names_of_the_worked_answers_whatever_a_learner_calls_theirs():
+    learner = with_sources(lab(), {"half": "def halve(x): ...\ndef draw(): ..."})
+    assert cell_of(answering(example_lab(), learner), "ask-half").source.startswith("#: ask half\n")
+
+
+def test_alone_there_is_no_cell_of_the_learners_own():
+    runs = Runs(by_name("half"))
+    trial(runs, example_lab(), with_roles(), seed="7", wall_s=100)
+    assert runs.ids(2) == ["setup", "a-given", "a-apparatus", "answers-begin", "half", "ask-half"]
+
+
+def test_what_is_asked_is_compared_with_nothing():
+    learner = lab()
+    cell_of(learner, "ask-twice").outputs = [{"output_type": "stream", "name": "stdout", "text": "twice(1) -> 2"}]
+    cell_of(learner, "ask-twice").execution_count = 3
+    asking = cell_of(answering(example_lab(), learner), "ask-twice")
+    assert (asking.outputs, asking.execution_count) == ([], None)
+
+
+def test_the_notebook_that_was_handed_in_is_not_changed():
+    learner = lab()
     before = learner.copy()
-    runs = Runs(by_name("check-twice"))
-    trial(runs, learner, seed="7", wall_s=100)
-    changed = cell_of(runs.notebooks[1], "check-twice-taken-out")
-    assert (changed.outputs, changed.execution_count) == ([], None)
-    assert learner == before, "the notebook that was handed in is not changed"
+    trial(Runs(by_name("ask-twice")), example_lab(), learner, seed="7", wall_s=100)
+    assert learner == before
 
 
 def test_the_last_word_about_a_cell_counts():
@@ -107,23 +148,23 @@ def test_after_three_runs_each_exercise_is_run_alone():
     found, runs = tried(by_name("twice", "pages", "half"))
     assert passed(found) == set()
     assert [runs.ids(number) for number in range(3, len(runs.notebooks))] == [
-        ["setup", "twice", "check-twice"],
-        ["setup", "pages", "check-pages"],
-        ["setup", "half", "check-half"],
+        ["setup", "answers-begin", "twice", "ask-twice"],
+        ["setup", "answers-begin", "pages", "ask-pages"],
+        ["setup", "answers-begin", "half", "ask-half"],
     ]
     assert {key for key in RIGHT if found[key].fatal} == set(RIGHT)
 
 
 def test_an_exercise_that_failed_by_itself_is_not_run_again():
-    runs = Runs(by_name("pages", "half", "check-half"))
+    runs = Runs(by_name("pages", "half", "ask-half"))
 
     def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
         found = runs(notebook, seed=seed, wall_s=wall_s)
-        return found | {"check-twice": CellResult("failed", "no", 0.0)} if "twice" in found else found
+        return found | {"ask-twice": CellResult("failed", "no", 0.0)} if "twice" in found else found
 
-    found = trial(run, lab(), seed="7", wall_s=100)
-    assert found["check-twice"].message == "no"
-    assert [runs.ids(number)[1] for number in range(3, len(runs.notebooks))] == ["pages", "half"]
+    found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    assert found["ask-twice"].message == "no"
+    assert [runs.ids(number)[2] for number in range(3, len(runs.notebooks))] == ["pages", "half"]
 
 
 @pytest.mark.parametrize(
@@ -133,34 +174,25 @@ def test_an_exercise_that_failed_by_itself_is_not_run_again():
         ({"traceback": ["RuntimeError: can't start new thread"]}, True),
         ({"name": "stdout", "text": "Unexpected exception formatting exception. Falling back"}, True),
         ({"traceback": ["RuntimeError: DefaultCPUAllocator: can't allocate memory"]}, True),
+        ({"data": {MIME: json.dumps({"rows": [{"raised": "half raised MemoryError"}]})}}, True),
+        ({"data": {MIME: json.dumps({"rows": [{"raised": "half raised ValueError: no"}]})}}, False),
         ({"traceback": ["ValueError: no"]}, False),
     ],
     ids=str,
 )
-def test_who_failed_for_want_of_what_another_took_is_run_alone(output, alone):
+@pytest.mark.parametrize("outcome", ["failed", "passed"])  # what an answer raises is written down, and its cell passes
+def test_who_failed_for_want_of_what_another_took_is_run_alone(output, alone, outcome):
     runs = Runs(lambda cell, before: False)
 
     def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
         found = runs(notebook, seed=seed, wall_s=wall_s)
-        starved = {"check-half": CellResult("failed", "no", 0.0, (output,))} if "twice" in found else {}
-        return found | starved
+        starved = CellResult(outcome, "no", 0.0, (output,))
+        return found | ({"ask-half": starved} if "twice" in found else {})
 
-    found = trial(run, lab(), seed="7", wall_s=100)
-    assert [runs.ids(number) for number in range(1, len(runs.notebooks))] == [["setup", "half", "check-half"]] * alone
-    assert passed(found) == ANSWERS_AND_CHECKS - ({"check-half"} if not alone else set())
-
-
-@pytest.mark.parametrize(("source", "alone"), [("print(judged(half, 2))", True), ("print(half(2))", False)], ids=str)
-def test_a_judged_check_may_have_passed_on_an_error_since_nobody_compared_it(source, alone):
-    runs, starved = Runs(lambda cell, before: False), CellResult("passed", "", 0.0, ({"text": "MemoryError"},))
-    learner = with_sources(lab(), {"check-half": source})
-
-    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
-        found = runs(notebook, seed=seed, wall_s=wall_s)
-        return found | ({"check-half": starved} if "twice" in found else {})
-
-    found = trial(run, learner, seed="7", wall_s=100)
-    assert (found["check-half"] != starved) is alone
+    found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    again = [runs.ids(number) for number in range(1, len(runs.notebooks))]
+    assert again == [["setup", "answers-begin", "half", "ask-half"]] * alone
+    assert (found["ask-half"].message == "no") is not alone
 
 
 @pytest.mark.parametrize("how", ["died", "hung", "flooded"])
@@ -172,14 +204,14 @@ def test_where_the_kernel_ended_is_tried_alone_before_it_is_to_blame(guilty, how
     def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
         found = runs(notebook, seed=seed, wall_s=wall_s)
         if guilty in found and "half" in found and cell_of(notebook, "half").source != "pass":
-            kept = {key: one for key, one in found.items() if key not in ("half", "check-half")}
+            kept = {key: one for key, one in found.items() if key not in ("half", "ask-half")}
             return kept | {"half": CellResult("failed", "ended", 0.0, fatal=how)}
         return found
 
-    found = trial(run, lab(), seed="7", wall_s=100)
-    assert runs.ids(len(runs.notebooks) - 1) == ["setup", "half", "check-half"]
+    found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    assert runs.ids(len(runs.notebooks) - 1) == ["setup", "answers-begin", "half", "ask-half"]
     assert (found["half"].fatal == how) is (guilty == "half")
-    assert ("check-half" in passed(found)) is (guilty == "twice")
+    assert ("ask-half" in passed(found)) is (guilty == "twice")
 
 
 @pytest.mark.parametrize(("starts", "steps"), [("learner-0", 2), ("learner-0", 3), ("twice", 2), ("pages", 2)], ids=str)
@@ -197,9 +229,9 @@ def test_who_was_only_near_when_a_timer_went_off_gets_the_points_back(starts, st
                 return kept | {key: CellResult("failed", "killed", 0.0, fatal="died")}
         return found
 
-    found = trial(run, lab(), seed="7", wall_s=100)
+    found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
     assert len(runs.notebooks) > 3
-    assert passed(found) == ANSWERS_AND_CHECKS
+    assert passed(found) == ANSWERS_AND_ASKS
 
 
 @pytest.mark.parametrize(
@@ -221,14 +253,14 @@ def test_the_time_for_everything_ends_it(monkeypatch, each_s, asked_s):
         clock.now += each_s
         return runs(notebook, seed=seed, wall_s=wall_s)
 
-    found = trial(run, lab(), seed="7", wall_s=25)
+    found = trial(run, example_lab(), lab(), seed="7", wall_s=25)
     assert [seed for seed, _ in runs.asked] == ["7"] * len(asked_s)
     assert [wall_s for _, wall_s in runs.asked] == pytest.approx(asked_s)
     assert found["twice"].fatal == "hung"
 
 
 def test_cells_that_were_not_reached_are_not_in_it():
-    assert trial(lambda notebook, **_: {}, lab(), seed="7", wall_s=100) == {}
+    assert trial(lambda notebook, **_: {}, example_lab(), lab(), seed="7", wall_s=100) == {}
 
 
 def test_the_untouched_lab_has_stubs_for_answers_and_the_references_checks():
