@@ -6,8 +6,8 @@ graded the reference grades itself: the solution must earn all points, the untou
 An instructor's own checks are a notebook outside the repository, run in a kernel of its own, whose output nobody sees.
 `--checks DIR` holds one per lab, named after it (02_anything.ipynb). It is made as the labs are: asking cells, whose
 `metadata.workbook.role` is "ask", call the answers; check cells carry nbgrader metadata (grade, points, a grade_id) and
-weigh what came back; its other code cells prepare them. `metadata.workbook.feedback` of a check is the one sentence
-that its learner may read.
+weigh what came back; its other code cells prepare them, and answers see nothing of those. `metadata.workbook.feedback`
+of a check is the one sentence that its learner may read.
 """
 
 from __future__ import annotations
@@ -235,6 +235,8 @@ def load_checks(path: Path, worked: NotebookNode) -> NotebookNode:
     own.cells = [cell for cell in own.cells if cell.cell_type == "code"]
     for number, cell in enumerate(own.cells):
         cell.id = f"{OWN}{number}"
+        if lab_cells.is_given(cell) and not lab_cells.role(cell):
+            cell.metadata["workbook"] = cell.metadata.get("workbook", {}) | {"role": lab_cells.APPARATUS}
     return own
 
 

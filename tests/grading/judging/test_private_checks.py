@@ -11,18 +11,24 @@ from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.grading.judging import reference
 from helpers.grading.sandbox.nbval_run import CellResult
-from tests.course.example_lab import RIGHT, answer, cell_of, check, code, example_lab, markdown, save, with_sources
+from tests.course.example_lab import RIGHT, answer, ask, cell_of, check, code, example_lab, markdown, save, with_sources
 
 LAB = "05_numbers"
 FEEDBACK = "think of zero"
 
 
 def checks(*extra):
-    """A preparation, two checks with points, and what else is given."""
-    first, second = check("my-twice", "print('HIDDEN', twice(0))", 2), check("my-half", "print('HIDDEN')", 1)
+    """A preparation, a cell that asks, two checks with points, and what else is given."""
+    first, second = check("my-twice", "print('HIDDEN', found[0])", 2), check("my-half", "print('HIDDEN')", 1)
     first.metadata["workbook"] = {"feedback": FEEDBACK}
-    cells = [markdown("# Not for learners", "text"), code("n = 3", "prepare"), first, second, *extra]
-    return nb.nbformat.v4.new_notebook(cells=cells)
+    asks = ask("my-ask", "found = asked(twice, n), asked(half, n)")
+    cells = [markdown("# Not for learners", "text"), code("n = 3", "prepare"), asks, first, second, *extra]
+    return only(*cells)
+
+
+def only(*cells):
+    """A notebook of these."""
+    return nb.nbformat.v4.new_notebook(cells=list(cells))
 
 
 def repeated():
@@ -68,21 +74,35 @@ def test_a_folder_that_is_not_there_holds_none(tmp_path):
 
 
 def test_what_is_loaded_is_code_with_ids_that_no_lab_has(loaded):
-    assert [(cell.id, cell.cell_type) for cell in loaded.cells] == [(f"private-{n}", "code") for n in range(3)]
-    assert [lab_cells.grade_id(cell) for cell in loaded.cells] == ["", "my-twice", "my-half"]
+    assert [(cell.id, cell.cell_type) for cell in loaded.cells] == [(f"private-{n}", "code") for n in range(4)]
+    assert [lab_cells.grade_id(cell) for cell in loaded.cells] == ["", "my-ask", "my-twice", "my-half"]
+
+
+def test_what_prepares_them_no_answer_sees(loaded):
+    """It runs in the learner's kernel, where what is plainly given is there for answers."""
+    assert [lab_cells.role(cell) for cell in loaded.cells] == ["apparatus", "ask", "", ""]
+
+
+@pytest.mark.parametrize("role", ["reference", "demonstration"])
+def test_a_cell_that_says_what_it_is_for_keeps_it(tmp_path, role):
+    cell = code("right = 6", "right")
+    cell.metadata["workbook"] = {"role": role}
+    found = reference.load_checks(save(checks(cell), tmp_path / f"{LAB}.ipynb"), example_lab())
+    assert lab_cells.role(found.cells[-1]) == role
 
 
 @pytest.mark.parametrize(
     ("notebook", "words"),
     [
-        (nb.nbformat.v4.new_notebook(cells=[code("n = 3", "prepare")]), "holds 0 check cells"),
+        (only(code("n = 3", "prepare"), ask("my-ask", "found = 1")), "holds 1 asking and 0 check cells"),
+        (only(check("my-half", "print(half(3))")), "holds 0 asking and 1 check cells"),
         (checks(check("check-twice", "print(1)")), "'check-twice' is the lab's own"),
         (checks(check("half", "print(1)")), "'half' is the lab's own"),
-        (checks(answer("mine", "def mine(): ...")), "holds 2 check cells"),
+        (checks(answer("mine", "def mine(): ...")), "holds 1 asking and 2 check cells"),
         (checks(repeated()), "grade_id 'my-half' is used 2 times"),
         (checks(check("", "print(1)")), "has no grade_id"),
     ],
-    ids=["no check", "the lab's check", "the lab's answer", "an answer", "repeated", "nameless"],
+    ids=["no check", "nothing is asked", "the lab's check", "the lab's answer", "an answer", "repeated", "nameless"],
 )
 def test_what_is_no_set_of_checks_is_refused(tmp_path, notebook, words):
     with pytest.raises(WorkbookError, match=words):
@@ -95,13 +115,13 @@ def test_a_file_that_is_no_notebook_is_refused(tmp_path):
         reference.load_checks(tmp_path / "05_x.ipynb", example_lab())
 
 
-def test_private_checks_run_after_the_answers_and_without_the_public_checks(loaded):
+def test_private_checks_run_after_the_answers_and_without_the_public_questions(loaded):
     learner = with_sources(example_lab(), RIGHT)
     learner.cells.insert(3, code("mine = 1", "learner-0"))
     before = copy.deepcopy(learner)
     found = reference.with_private_checks(learner, loaded)
     ids = [cell.id for cell in found.cells if cell.cell_type == "code"]
-    assert ids == ["setup", "learner-0", *RIGHT, "private-0", "private-1", "private-2"]
+    assert ids == ["setup", "learner-0", *RIGHT, "private-0", "private-1", "private-2", "private-3"]
     assert cell_of(found, "twice").source == RIGHT["twice"]
     found.cells[-1].source = "changed"
     assert learner == before
@@ -110,11 +130,12 @@ def test_private_checks_run_after_the_answers_and_without_the_public_checks(load
 
 def test_only_takes_the_private_cells_back(loaded):
     found = reference.with_private_checks(example_lab(), loaded)
-    cell_of(found, "private-1").execution_count = 9
+    cell_of(found, "private-2").execution_count = 9
     assert [(cell.id, cell.execution_count) for cell in reference.only_private(found).cells] == [
         ("private-0", None),
-        ("private-1", 9),
-        ("private-2", None),
+        ("private-1", None),
+        ("private-2", 9),
+        ("private-3", None),
     ]
 
 
@@ -133,7 +154,7 @@ def test_a_learner_reads_the_instructors_sentence_and_no_output(loaded, outcomes
     shown = ({"output_type": "stream", "name": "stdout", "text": "HIDDEN 0"},)
     cells = {
         f"private-{number}": CellResult(outcome, "HIDDEN 0", 1.0, shown, "died" if outcome == "not reached" else "")
-        for number, outcome in enumerate(outcomes, start=1)
+        for number, outcome in enumerate(outcomes, start=2)
         if outcome
     }
     found = reference.private_questions(loaded, cells)
@@ -143,5 +164,5 @@ def test_a_learner_reads_the_instructors_sentence_and_no_output(loaded, outcomes
     assert [one.points for one in found] == [2, 1]
     assert [one.message for one in found] == messages
     assert [one.outcome for one in found] == ["passed" if points else "wrong" for points in earned]
-    assert [one.check_ids for one in found] == [("private-1",), ("private-2",)]
+    assert [one.check_ids for one in found] == [("private-2",), ("private-3",)]
     assert "HIDDEN" not in repr(found)
