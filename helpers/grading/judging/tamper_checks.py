@@ -11,7 +11,7 @@ import importlib
 import inspect
 import re
 import symtable
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
@@ -52,25 +52,25 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     given = {cell.source for cell in reference.cells}
     lab = _Given(reference)
     worked = {name for cell in reference.cells for name in _reached(cell.source)}
+    imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
     found = []
     for cell in assembled.cells:
         if cell.cell_type == "code" and cell.source not in given:
             where = _where(cell)
             found += [f"{where} replaces {name}, which is given" for name in sorted(lab.replaced_by(cell.source))]
-            found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, lab.imported))]
+            found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, imported))]
             reached = sorted({_REACHES[name] for name in _reached(cell.source) - worked})
             found += [f"{where} reaches for {what}" for what in reached]
     return tuple(dict.fromkeys(found))
 
 
 class _Given:
-    """What a lab defines and imports. Its variables come and go, and do not count."""
+    """What a lab defines and imports where answers can see it. Its variables come and go, and do not count."""
 
     def __init__(self, reference: NotebookNode) -> None:
-        cells = [cell for cell in reference.cells if cell.cell_type == "code"]
+        cells = [cell for cell in reference.cells if lab_cells.is_given(cell) and not lab_cells.role(cell)]
         self.imported = {name: where for cell in cells for name, where in _imported(cell.source).items()}
-        given = [cell.source for cell in cells if not lab_cells.is_answer(cell)]
-        self.defined = {name: node for source in given for name, node in _definitions(source).items()}
+        self.defined = {name: node for cell in cells for name, node in _definitions(cell.source).items()}
 
     def replaced_by(self, source: str) -> set[str]:
         """The names that a cell gives another meaning, other than by a copy of what they are."""
@@ -150,12 +150,12 @@ def _reached(source: str) -> set[str]:
     return words & _REACHES.keys()
 
 
-def _attributes_set(source: str, imported: Collection[str]) -> Iterator[str]:
+def _attributes_set(source: str, imported: set[str]) -> Iterator[str]:
     """What a cell sets or deletes within a module or class that the lab or the cell imports.
 
     `module.name = ...`, `del module.name`, `setattr(module, "name", ...)`, `vars(module)["name"] = ...`.
     """
-    imported = {*imported, *_imported(source)}
+    imported = imported | _imported(source).keys()
     for node in ast.walk(_tree(source)):
         name = ""
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):

@@ -18,7 +18,7 @@ from tests.course.example_lab import RIGHT, cell_of, code, example_lab, with_sou
 
 ROOT = Path(__file__).resolve().parents[3]
 LABS = nb.find_all(ROOT, ["solutions"])
-OTHERS = sorted((ROOT / "tests/labs").glob("other_answers_*.py"))
+HONEST = sorted((ROOT / "tests/labs").glob("honest_*.py"))
 SETUP = "import random\nimport torch\nfrom torch import nn\nfrom helpers.memory import budget"
 
 
@@ -118,6 +118,14 @@ def test_given_cells_and_prose_are_not_the_learners():
     assert signs_of_tampering(lab, lab) == ()
 
 
+@pytest.mark.parametrize("role", ["ask", "apparatus", "reference", "demonstration"])
+def test_a_name_that_no_answer_can_see_is_free(role):
+    """A learner may copy what measures, or happen upon its name: what asks has its own."""
+    lab = reference()
+    cell_of(lab, "ledger").metadata["workbook"] = {"role": role}
+    assert signs_of_tampering(lab, with_own(lab, "def peak_bytes(calls):\n    return 0")) == ()
+
+
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
 def test_worked_untouched_and_wrong_answers_of_the_labs_are_not_accused(path):
     lab = nb.read(path)
@@ -128,7 +136,7 @@ def test_worked_untouched_and_wrong_answers_of_the_labs_are_not_accused(path):
     )
 
 
-@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", HONEST, ids=lambda path: path.stem)
 def test_right_answers_written_otherwise_are_not_accused(path):
     number = path.stem.rpartition("_")[2]
     lab = nb.read(nb.find(number, ROOT, ["solutions"])[0])
