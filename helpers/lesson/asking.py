@@ -30,6 +30,7 @@ from .plain import from_json, shown, to_json
 
 MIME = "application/vnd.workbook.rows+json"  # what the grader takes out of a kernel
 MOST_RAISED = 2  # of one asking cell: ranks that failed take seconds to come back
+NO_ANSWER = "there is no answer"  # where fewer were written down than are asked for
 Row = dict[str, str]  # {"answer": JSON} or {"raised": why}
 
 
@@ -165,7 +166,7 @@ def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: 
 
 def _given_back(rows: deque[Row], question: str) -> Any:
     if not rows:
-        return Unanswered(f"{question}: there is no answer")
+        return Unanswered(f"{question}: {NO_ANSWER}")
     row = rows.popleft()
     if "raised" in row:
         return Unanswered(f"{question}: {row['raised']}")

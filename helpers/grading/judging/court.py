@@ -7,16 +7,18 @@ recorded answers), then the checks, under nbval against the outputs of the worke
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 
 from nbformat import NotebookNode, v4
 
 from ...course import lab_cells
-from ...lesson.asking import Row
+from ...lesson.asking import NO_ANSWER, Row
 from ..sandbox.nbval_run import UNFINISHED, CellResult, CellResults
 from .trial import Run, together
 
 MOST_ROWS = 2000  # of one asking cell
+_LACKS = re.compile(f"{NO_ANSWER}|^NameError: ")  # said by a check whose asking cell was cut short
 References = dict[str, list[Row]]  # by check cell
 
 
@@ -26,6 +28,7 @@ def weigh(
     """`found`, with how each check of `lab` went on what its asking cells brought.
 
     A check of which nothing was asked, since the kernel had ended or the time was over, went as its asking cell did.
+    Where an exercise has two asking cells and one brought nothing, checks of the other's answers may still pass.
     """
     asks = {ask.id for exercise in lab_cells.exercises(lab) for ask in exercise.asks if ask.id in found}
     rows = {key: rows_of(found[key]) for key in asks if found[key].told}
@@ -107,10 +110,12 @@ def _is_row(row: object) -> bool:
 
 
 def _word(asked: list[CellResult], weighed: CellResult | None) -> CellResult:
-    """How a check went: as in court, and where its asking cell failed, for the reason why it did."""
+    """How a check went: as in court, and where what it lacks was not brought, for the reason why it was not."""
     failed = next((one for one in asked if not one.passed), None)
     if weighed is None:
         return replace(failed or UNFINISHED, outputs=())
-    if failed is not None and not weighed.passed:
-        return replace(weighed, message=failed.message)
-    return weighed
+    if failed is None or weighed.passed:
+        return weighed
+    if any(one.passed for one in asked) and not _LACKS.search(weighed.message):
+        return weighed  # for an answer that did come
+    return replace(weighed, message=failed.message)
