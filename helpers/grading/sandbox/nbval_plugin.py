@@ -242,15 +242,16 @@ def _difference(stored: list, fresh: list) -> str:
 
 
 def _outputs(item: IPyNbCell) -> list[dict]:
-    """What the cell showed, text and pictures, for a person to look at; no more than can be looked at."""
+    """What the cell showed, text and pictures, no more than a person can look at; and all that was answered."""
     guard = getattr(getattr(item.parent, "kernel", None), "get_message", None)
     apart = guard.apart if isinstance(guard, Guard) else []
     shown, left = [], OUTPUT_CHARS
     for output in [*(item.test_outputs or []), *apart]:
         plain = _plain(output)
-        left -= len(json.dumps(plain))
-        if left < 0:
-            break
+        if asking.MIME not in plain.get("data", {}):
+            left -= len(json.dumps(plain))
+            if left < 0:  # whoever prints too much is still answered for
+                continue
         shown.append(plain)
     return shown
 

@@ -12,6 +12,7 @@ import pytest
 
 from helpers.grading.sandbox import nbval_plugin
 from helpers.grading.sandbox.nbval_plugin import MOST_CHARS, MOST_ERROR_CHARS, MOST_MALFORMED, Fatal, Guard
+from helpers.lesson import asking
 
 
 class Channel:
@@ -296,3 +297,43 @@ def test_exit_is_seen_in_the_reply(kernel, guard, payload, dies):
     with pytest.raises(Fatal, match=r"it called exit\(\) or quit\(\)") as stopped:
         guard("shell")
     assert stopped.value.kind == "died"
+
+
+# What is reported of a cell
+
+
+def reported(*outputs: dict) -> list[dict]:
+    """The outputs that are written down of a cell that showed these; pictures and the like are kept apart."""
+    guard = Guard.__new__(Guard)
+    guard.apart = [one for one in outputs if one["output_type"] != "stream"]
+    item = SimpleNamespace(parent=SimpleNamespace(kernel=SimpleNamespace(get_message=guard)))
+    item.test_outputs = [one for one in outputs if one["output_type"] == "stream"]
+    return nbval_plugin._outputs(item)
+
+
+def shown(**data: object) -> dict:
+    return {"output_type": "display_data", "data": {name.replace("_", "/"): one for name, one in data.items()}}
+
+
+def printed(text: str) -> dict:
+    return {"output_type": "stream", "name": "stdout", "text": text}
+
+
+def answers(text: str) -> dict:
+    return {"output_type": "display_data", "data": {asking.MIME: text}, "metadata": {}}
+
+
+def test_text_pictures_and_answers_are_written_down_and_no_other_kind():
+    found = reported(printed("a"), shown(text_plain="b", text_html="<b>"), answers("[]"), shown(text_plain=["c"]))
+    assert [one.get("data", one.get("text")) for one in found] == ["a", {"text/plain": "b"}, {asking.MIME: "[]"}, {}]
+
+
+@pytest.mark.parametrize("text", ["x" * 999_000, "\N{FULL BLOCK}" * 200_000], ids=["letters", "a progress bar"])
+def test_whoever_prints_too_much_is_still_answered_for(text):
+    """A character that is not ASCII takes six where it is written down."""
+    rows = '{"rows": ' + "[]" * 1000 + "}"
+    found = reported(printed(text), shown(text_plain="y" * 2000), answers(rows), shown(text_plain="z"))
+    assert answers(rows) in found
+    assert shown(text_plain="y" * 2000) | {"metadata": {}} not in found
+    long = '"' * 450_000
+    assert reported(answers(long)) == [answers(long)], "up to what a cell may show"
