@@ -39,7 +39,6 @@ _REACHES = {
     "__closure__": "another function's variables",
     "exec": "code made of text",
     "eval": "code made of text",
-    "mock": "a tool that replaces functions",
 }
 _MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
 

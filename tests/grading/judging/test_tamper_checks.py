@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 from pathlib import Path
 
 import pytest
 from nbformat import NotebookNode
 
-from helpers.course import lab_cells
+from helpers.course import lab_cells, release
 from helpers.course import notebook as nb
 from helpers.course.mutants import find_mutants, load_mutants
 from helpers.grading.judging.tamper_checks import signs_of_tampering
@@ -65,6 +66,15 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("import threading\nthreading.settrace(f)", "reaches for running code"),
         ("import sys\nsys.setprofile(f)", "reaches for running code"),
         ("%matplotlib inline\n!ls\nimport ctypes", "reaches for memory itself"),
+        ("peak_bytes = lambda calls: 0", "replaces peak_bytes, which is given"),
+        ("torch = 3", "replaces torch, which is given"),
+        ("def patch():\n    global Ledger\n    Ledger = int", "replaces Ledger, which is given"),
+        ("globals()['peak_bytes'] = abs", "reaches for all names at once"),
+        ("peak_bytes.__globals__['Ledger'] = int", "reaches for all names at once"),
+        ("setattr(torch.cuda, 'memory_allocated', abs)", "replaces torch.cuda.memory_allocated"),
+        ("vars(nn)['Linear'] = int", "replaces nn.Linear"),
+        ("nn.__dict__['Linear'] = int", "replaces nn.Linear"),
+        ("exec('peak_bytes = abs')", "reaches for code made of text"),
     ],
     ids=lambda text: text[:30],
 )
@@ -74,6 +84,29 @@ def test_each_kind_is_found_in_an_answer_and_in_a_cell_of_the_learners_own(sourc
     learner = with_own(lab, source) if own else with_sources(lab, {"half": source})
     where = "a cell of the learner's own" if own else "answer 'half'"
     assert signs_of_tampering(lab, learner) == (f"{where} {found}",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'def peak_bytes(calls):\n    """The peak, copied."""\n    # with a word of mine\n    return max(calls)',
+        "class Ledger:\n    pass",
+        "import torch.nn as nn\nfrom helpers.memory import budget",
+        "def mine(torch):\n    random = torch\n    return random",
+        "class Mine(nn.Module):\n    random = 3",
+        "model = nn.Linear(1, 1).eval()\nsetattr(model, 'weight', None)\nmodel.bias = None",
+    ],
+    ids=lambda text: text[:30],
+)
+def test_a_copy_of_what_is_given_replaces_nothing_nor_do_names_of_ones_own(source):
+    assert signs_of_tampering(reference(), with_own(reference(), source)) == ()
+
+
+def test_a_copy_of_an_imported_function_replaces_nothing_another_of_its_name_does():
+    lab = with_sources(reference(), {"setup": "from helpers.course.release import stub"})
+    assert signs_of_tampering(lab, with_own(lab, inspect.getsource(release.stub))) == ()
+    found = signs_of_tampering(lab, with_own(lab, "def stub(answer):\n    return answer"))
+    assert found == ("a cell of the learner's own replaces stub, which is given",)
 
 
 def test_a_thing_is_said_once():
