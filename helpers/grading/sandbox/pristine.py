@@ -66,7 +66,7 @@ class Pristine:
         self._seen.add(id(holder))
         self._holders.append((words, holder, set(vars(holder))))
         for attribute, value in list(vars(holder).items()):
-            if attribute not in _CHANGING and (callable(value) or isinstance(value, _KINDS)):
+            if attribute not in _CHANGING and (callable(value) or issubclass(type(value), _KINDS)):
                 self._kept.append((f"{words}.{attribute}", holder, attribute, value))
                 self._keep_inside(f"{words}.{attribute}", value)
 
@@ -105,7 +105,7 @@ def _is_ours(value: Any) -> bool:
 def _put_back(words: str, one: Any, own: dict[str, Any]) -> list[str]:
     """The functions of its own that an object had, and none in the place of its class's; their names."""
     now = vars(one)
-    new = [name for name in now if name not in own and hasattr(type(one), name)]
+    new = [name for name, value in now.items() if name not in own and callable(value) and hasattr(type(one), name)]
     changed = [name for name, value in own.items() if callable(value) and now.get(name) is not value]
     for name in new:
         del now[name]
