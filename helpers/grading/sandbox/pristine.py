@@ -9,14 +9,14 @@ from __future__ import annotations
 import builtins
 import copy
 import sys
-from types import FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 OURS = "helpers"
 _ALONE = {"builtins", "random", "gc", "json", "math", "time", "functools", "torch", "torch.nn.functional"}
 _ALONE |= {"torch.autograd", "torch.autograd.graph", "torch.cuda", "torch.distributed", "torch.utils.checkpoint"}
 _CLASSES = (("torch", "Tensor"), ("torch.nn", "Module"), ("torch.autograd", "Function"))
-_CODE = ("__code__", "__defaults__", "__kwdefaults__")
+_CODE, _CELL = ("__code__", "__defaults__", "__kwdefaults__"), "cell_contents"
 _KINDS = (ModuleType, property, classmethod, staticmethod)
 _CHANGING = ("__builtins__", "__loader__", "__spec__", "__doc__")
 _PLAIN = (list, dict, set)
@@ -47,7 +47,7 @@ class Pristine:
         for words, holder, attribute, value in self._kept:
             if _now(holder, attribute) is not value:
                 replaced.append(words)
-                setattr(holder, attribute, value)
+                _put(holder, attribute, value)
         for words, holder, had in self._holders:
             for name in [name for name in vars(holder) if name not in had and _shadows(holder, name)]:
                 replaced.append(f"{words}.{name}")
@@ -77,6 +77,9 @@ class Pristine:
                 continue
             if isinstance(inner, FunctionType):
                 self._kept += [(words, inner, part, getattr(inner, part)) for part in _CODE]
+                self._kept += [(words, inner.__kwdefaults__, *one) for one in (inner.__kwdefaults__ or {}).items()]
+                cells = inner.__closure__ or ()
+                self._kept += [(words, cell, _CELL, value) for cell in cells if callable(value := _in(cell))]
             elif isinstance(inner, type):
                 self._keep(words, inner)
             elif hasattr(inner, "__dict__"):
@@ -124,7 +127,25 @@ def _shadows(holder: Any, name: str) -> bool:
 
 
 def _now(holder: Any, attribute: str) -> Any:
-    return getattr(holder, attribute) if attribute in _CODE else vars(holder).get(attribute)
+    if isinstance(holder, CellType):
+        return _in(holder)
+    found = holder if isinstance(holder, dict) else vars(holder)
+    return getattr(holder, attribute) if attribute in _CODE else found.get(attribute)
+
+
+def _put(holder: Any, attribute: str, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[attribute] = value
+    else:
+        setattr(holder, attribute, value)
+
+
+def _in(cell: CellType) -> Any:
+    """What a function has of the one that it was made in; None where that never came."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _copied(value: Any) -> Any:

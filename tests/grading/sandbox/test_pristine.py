@@ -142,6 +142,7 @@ REPLACES = {
     "size_of.__kwdefaults__['more'] = 7": "size_of",
     "size_of.__kwdefaults__ = {'more': 7}": "size_of",
     "wrapped.__wrapped__.__code__ = (lambda count, each=4, *, more=0: 0).__code__": "size_of",
+    f"wrapped.__closure__[0].cell_contents = {NOTHING}": "wrapped",
     f"ledger.take = {NOTHING}": "ledger.take",
     f"vars(ledger)['made'] = {NOTHING}": "ledger.made",
     f"HELPERS.to_json = {NOTHING}": "helpers.lesson.plain.to_json",
