@@ -78,9 +78,9 @@ def command(level: Level, control: Path, module: str, options: Mapping[str, obje
     return [*outer, sys.executable, "-m", module, inside, json.dumps(options)]
 
 
-def hand_over(folder: Path) -> None:
-    """As root, the folder becomes that of the user that the fork server runs as."""
-    if os.geteuid() == 0:
+def hand_over(folder: Path, level: Level) -> None:
+    """As root, the folder becomes that of the user that the fork server runs as: in a sandbox another one."""
+    if os.geteuid() == 0 and level.is_sandbox:
         os.chown(folder, NOBODY, NOBODY)
 
 
@@ -94,7 +94,7 @@ def _fails(level: Level) -> str:
         control = folder / "control"
         for path in (control, control / "k"):
             path.mkdir(mode=0o700)
-            hand_over(path)
+            hand_over(path, level)
         words = command(level, control, __name__, {})
         try:
             done = subprocess.run(words, env=isolation.environment(), capture_output=True, text=True, timeout=60)

@@ -65,7 +65,7 @@ class Worker:
             self.folder = opened.enter_context(run_folder())
             self.control = self.folder / "control"
             self.control.mkdir(mode=0o700)
-            levels.hand_over(self.control)
+            levels.hand_over(self.control, self.level)
             self.restart()
             self._opened = opened.pop_all()
         return self
@@ -110,7 +110,7 @@ class Worker:
         sockets, folder = self.control / name, self.folder / name
         for path in (sockets, folder):
             path.mkdir(mode=0o700)
-        levels.hand_over(sockets)
+        levels.hand_over(sockets, self.level)
         try:
             nb.write(folder / "lab.ipynb", notebook)
             ended = self._ask(self._nbval(folder, sockets, seed, wall_s))

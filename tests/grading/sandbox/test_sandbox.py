@@ -138,6 +138,12 @@ def test_without_bubblewrap_learners_must_be_trusted(monkeypatch):
     assert str(found) == "limits (bubblewrap: bwrap is not installed)"
 
 
+def test_trusted_learners_are_graded_where_nothing_can_shut_them_in():
+    """As root, too, whose kernels have lost the right to read what is another's."""
+    with probes.worker_at(levels.Level("limits")) as worker:
+        assert probes.printed(worker, "print(6 * 7)") == "42\n"
+
+
 def test_a_level_that_is_refused_says_why(monkeypatch):
     monkeypatch.setattr(levels, "command", lambda *_: [sys.executable, "-c", "raise OSError('not permitted')"])
     assert str(levels.best(trust_learners=True)) == "limits (bubblewrap: OSError: not permitted)"
