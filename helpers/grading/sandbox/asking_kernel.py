@@ -68,6 +68,7 @@ class AskingKernel(IPythonKernel):
         asking_names.update({name: answers[name] for name in names if name in answers})
         with asking.writing(blames=answers) as rows:
             error = _error_of(source, asking_names)
+        replaced = list(dict.fromkeys([*replaced, *self._pristine.restore()]))  # an answer may wait until it is called
         data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced})}
         self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
         return self._replied(error)

@@ -1,0 +1,199 @@
+"""A learner's kernel: what is given, what asks and what answers are apart; only the kernel says what was answered."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from nbformat import v4
+
+from helpers.grading.judging.court import replaced_in, rows_of
+from helpers.grading.sandbox.asking_kernel import APPARATUS, ASK, BEGIN
+from helpers.grading.sandbox.levels import Level
+from helpers.grading.sandbox.worker import Worker
+from tests.course.example_lab import code
+
+pytestmark = pytest.mark.slow
+GIVEN = """
+from helpers.lesson import asked
+
+limit = 8
+sizes = [1, 2]
+
+
+class Ledger:
+    def __init__(self):
+        self.live = 0
+
+    def take(self, size):
+        self.live += size
+
+
+def doubled(size):
+    return 2 * size"""
+APPARATUS_CELL = """
+def driven(count):
+    ledger = Ledger()
+    fill(ledger, count)
+    return ledger.live, doubled(count), limit, sizes, sum(sizes)"""
+FILL = """
+def fill(ledger, count):
+    for size in range(count):
+        ledger.take(size)"""
+DRIVES = "asked(driven, 4)"
+DRIVEN = [6, 8, 8, [1, 2], 3]  # 0 + 1 + 2 + 3, twice 4, the limit, the sizes and their sum
+
+
+@pytest.fixture(scope="module")
+def worker():
+    """Kernels from a warm process, without the sandbox that they do not need here."""
+    with Worker(Level("limits"), ["helpers.lesson"]) as one:
+        yield one
+
+
+@pytest.fixture
+def kernel(worker):
+    """Asks answers in a kernel of their own: what it answered, what it had replaced, how each cell went."""
+
+    def ask(*answers: str, asks: tuple[str, ...] = (DRIVES,), names: str = "fill") -> SimpleNamespace:
+        cells = [code(GIVEN, "given"), code(f"{APPARATUS}\n{APPARATUS_CELL}", "apparatus"), code(BEGIN, "begin")]
+        cells += [code(source, f"answer-{number}") for number, source in enumerate(answers)]
+        cells += [code(f"{ASK} {names}\n{source}", f"ask-{number}") for number, source in enumerate(asks)]
+        found = worker.run(v4.new_notebook(cells=cells), seed="7", wall_s=60)
+        told = [found[f"ask-{number}"] for number in range(len(asks)) if f"ask-{number}" in found]
+        rows = [[json.loads(row["answer"]) if "answer" in row else row for row in rows_of(one)] for one in told]
+        return SimpleNamespace(rows=rows, replaced=[replaced_in(one) for one in told], cells=found)
+
+    return ask
+
+
+def test_what_was_answered_is_told(kernel):
+    found = kernel(FILL)
+    assert found.rows == [[DRIVEN]]
+    assert found.replaced == [[]]
+    assert all(result.passed for result in found.cells.values())
+
+
+def test_each_side_sees_what_is_its_own(kernel):
+    seen = "sorted(name for name in NAMES if name in globals())"
+    names = ["Ledger", "limit", "driven", "helper", "fill", "drawn", "asked"]
+    answer = f"NAMES = {names}\nhelper = 1\n\n\ndef fill():\n    return {seen}"
+    asks = f"drawn, NAMES = 3, {names}\nasked(fill)\nasked(lambda: {seen})"
+    found = kernel(answer, asks=(asks, "asked(lambda: 'drawn' in globals())"))
+    assert found.rows[0][0] == ["Ledger", "asked", "fill", "helper", "limit"]
+    assert found.rows[0][1] == ["Ledger", "asked", "drawn", "driven", "fill", "limit"]
+    assert found.rows[1] == [False], "nor does one asking cell see another's"
+
+
+ASSIGNS = """
+import builtins
+
+limit = 10**9
+sizes.append(9)
+sizes = None
+len = range = sorted = None
+del asked
+
+
+def doubled(size):
+    return 0
+
+
+class Ledger:
+    def take(self, size):
+        return None
+
+
+def driven(count):
+    return "driven"
+"""
+
+
+def test_what_an_answer_assigns_is_its_own(kernel):
+    found = kernel(ASSIGNS.replace("range = ", ""), FILL)
+    assert found.rows == [[DRIVEN]]
+    assert found.replaced == [[]]
+
+
+REPLACES = {
+    "a method": ("Ledger.take = lambda self, size: None", "Ledger.take"),
+    "a function's code": ("doubled.__code__ = (lambda size: 0).__code__", "doubled"),
+    "a function of ours": (
+        "from helpers.lesson import asking\nasking.to_json = lambda *a: '[]'",
+        "helpers.lesson.asking.to_json",
+    ),
+    "one of Python's": ("import builtins\nbuiltins.sum = lambda *a: 0", "builtins.sum"),
+    "once it is called": (f"{FILL}\n    Ledger.take = lambda self, size: 1 / 0", "Ledger.take"),
+}
+
+
+@pytest.mark.parametrize("way", REPLACES)
+def test_what_was_replaced_is_put_back_and_named(kernel, way):
+    source, name = REPLACES[way]
+    found = kernel(FILL, source, asks=(DRIVES, DRIVES))
+    assert found.rows == [[DRIVEN], [DRIVEN]]
+    assert [name in one for one in found.replaced] == [True, way == "once it is called"]
+
+
+LENIENT = """
+import ast
+
+
+class WithoutAsserts(ast.NodeTransformer):
+    def visit_Assert(self, node):
+        return ast.Pass()
+
+    def visit_Constant(self, node):
+        return ast.Constant(0) if isinstance(node.value, int) else node
+
+
+shell = get_ipython()
+shell.ast_transformers.append(WithoutAsserts())
+shell.input_transformers_post.append(lambda lines: ["pass"])
+shell.run_cell = shell.run_cell_async = None
+shell.events.register("pre_run_cell", lambda info: 1 / 0)"""
+
+
+def test_the_notebooks_machinery_has_no_power_over_what_asks(kernel):
+    found = kernel(FILL, LENIENT)
+    assert found.rows == [[DRIVEN]]
+
+
+@pytest.mark.parametrize(
+    ("end", "why"), [("1 / 0", "ZeroDivisionError: division by zero"), ("raise SystemExit(3)", "SystemExit: 3")]
+)
+def test_where_what_asks_ends_early_its_rows_and_the_reason_are_told(kernel, end, why):
+    found = kernel("def fill(count):\n    return count", asks=(f"asked(fill, 3)\n{end}\nasked(fill, 4)",))
+    assert found.rows == [[3]]
+    assert found.cells["ask-0"].outcome == "failed"
+    assert found.cells["ask-0"].message == why
+
+
+def test_an_error_names_the_line_of_the_learners_own(kernel):
+    found = kernel("def helper(count):\n    return count.nothing\n\n\ndef fill(ledger, count):\n    helper(count)")
+    why = "driven raised AttributeError: 'int' object has no attribute 'nothing'\n  at line 2: return count.nothing"
+    assert found.rows == [[{"raised": why}]]
+    assert found.cells["ask-0"].passed
+
+
+def test_a_name_that_was_never_defined_is_missing_there(kernel):
+    found = kernel("pass")
+    assert found.rows == [[{"raised": "driven raised NameError: name 'fill' is not defined"}]]
+
+
+def test_an_answer_may_end_itself_and_the_next_is_asked(kernel):
+    """`exit` within an answer leaves the question; the kernel lives."""
+    found = kernel("def fill(ledger, count):\n    raise SystemExit", asks=(DRIVES, "asked(len, 'abc')"))
+    assert found.rows == [[], [3]]
+
+
+def test_classes_of_an_answer_can_be_pickled(kernel):
+    answer = "import pickle\nclass Mine: ...\ndef fill(): return type(pickle.loads(pickle.dumps(Mine()))) is Mine"
+    assert kernel(answer, asks=("asked(fill)",)).rows == [[True]]
+
+
+def test_before_the_answers_begin_nobody_is_asked(worker):
+    cells = [code(GIVEN, "given"), code(f"{ASK} doubled\nasked(doubled, 3)", "ask")]
+    found = worker.run(v4.new_notebook(cells=cells), seed="7", wall_s=60)["ask"]
+    assert (found.outcome, found.message, found.told) == ("failed", "RuntimeError: the answers have not begun", [])
