@@ -12,7 +12,8 @@ TWICE = """def twice(x):
     ### BEGIN SOLUTION
     return 2 * x
     ### END SOLUTION"""
-ASK_TWICE = "doubled = {x: asked(twice, x) for x in (1, 5, 100)}"
+ASK_TWICE = """rng = draw("lab-05/twice")
+doubled = {x: asked(twice, x) for x in (1, 5, 100, rng.randint(6, 99))}"""
 CHECK_TWICE = """for x in (1, 5):
     got = doubled[x]
     assert got == 2 * x, f"twice({x}) is {2 * x}: did you add two?"
@@ -29,7 +30,8 @@ ASK_PAGES = """def count_pages(tokens):
     return Pages().count(tokens)
 
 
-counted = {tokens: asked(count_pages, tokens) for tokens in (4, 5)}"""
+rng = draw("lab-05/pages")
+counted = {tokens: asked(count_pages, tokens) for tokens in (4, 5, rng.randint(6, 99))}"""
 CHECK_PAGES = """for tokens, pages in counted.items():
     assert pages > 0, "a started page is a page"
     print(f"{tokens} -> {pages}")"""
@@ -37,7 +39,7 @@ HALF = """def half(x):
     ### BEGIN SOLUTION
     return x / 2
     ### END SOLUTION"""
-ASK_HALF = """drawn = random.Random(os.environ["WORKBOOK_SEED"]).randrange(10**6)
+ASK_HALF = """drawn = draw("lab-05/half").randrange(10**6)
 halves = asked(half, 4), asked(half, drawn)"""
 CHECK_HALF = """assert halves[0] == 2, "half of 4 is 2"
 print(f"{drawn} -> {halves[1]:.1f}")"""
@@ -88,7 +90,7 @@ def example_lab() -> NotebookNode:
     return v4.new_notebook(
         cells=[
             markdown("# Lab 05: numbers", "title"),
-            code("import math\nimport os\nimport random\n\nfrom helpers.lesson import asked", "setup"),
+            code("import math\n\nfrom helpers.lesson import asked, draw", "setup"),
             markdown("## 1 Twice\n\nDouble it: `twice(5)` is 10.", "twice-text"),
             answer("twice", TWICE),
             ask("ask-twice", ASK_TWICE),

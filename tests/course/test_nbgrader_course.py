@@ -130,6 +130,6 @@ def nbgrader(*arguments: str, folder: Path) -> None:
     """Run one command of nbgrader's in `folder`, as its README says."""
     command = [sys.executable, "-m", "nbgrader", *arguments]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it looks there for alembic
-    environment = os.environ | {"PATH": path, "WORKBOOK_SEED": "0"}  # the example lab has no default seed
+    environment = os.environ | {"PATH": path}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

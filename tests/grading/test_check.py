@@ -104,7 +104,7 @@ def test_a_cell_of_the_learners_own_that_ends_the_kernel_is_told(course, tmp_pat
 
 @pytest.mark.slow
 def test_another_seed_draws_other_inputs_for_solution_and_learner_alike(course):
-    stored = random.Random("0").randrange(10**6)
+    stored = random.Random("0/lab-05/half").randrange(10**6)
     copied = f"def half(x):\n    return {{4: 2}}.get(x, {stored / 2})"  # right for the public outputs alone
     assert "line 1" in graded(course, RIGHT | {"half": copied}, seed="7")["3 Half"].message
     assert graded(course, RIGHT, seed="7")["3 Half"].passed
@@ -123,7 +123,7 @@ def test_only_explicit_passes_count():
     outcomes = {key: result.outcome for key, result in results.items()}
     assert outcomes == {"fine": "passed", "skipped": "not reached", "hangs": "failed"}
     assert results["hangs"].fatal == "hung"
-    assert "ran longer than 1 seconds" in results["hangs"].message
+    assert "ran far longer than" in results["hangs"].message
     assert [key for key, result in results.items() if result.passed] == ["fine"]
 
 
