@@ -108,9 +108,7 @@ def test_a_check_that_never_asks_is_named_and_its_mutants_survive(course):
 
 
 def test_with_another_seed_a_check_prints_something_else(course):
-    assert tried(course, seed="7") == [
-        f"'check-{name}' draws nothing: it prints the same with another seed" for name in ("twice", "pages")
-    ]
+    assert tried(course, seed="7") == ["'check-twice' draws nothing: it prints the same with another seed"]
 
 
 def test_every_exercise_needs_two_mutants_and_every_mutant_an_exercise(course):
