@@ -21,8 +21,7 @@ def broken(lab: NotebookNode) -> Iterator[tuple[str, str, str]]:
     exercises = lab_cells.exercises(lab)
     theirs = {name for exercise in exercises for name in lab_cells.names_of(exercise.answers)}
     for cell in lab.cells:
-        if lab_cells.role(cell) and lab_cells.role(cell) not in lab_cells.ROLES:
-            yield cell.id, "role", f"metadata.workbook.role is one of {', '.join(lab_cells.ROLES)}"
+        yield from _of_a_role(cell, lab_cells.role(cell))
     for exercise in exercises:
         if not any("draw(" in ask.source for ask in exercise.asks):
             yield exercise.answers[0].id, "asks", "no cell after the answer draws inputs and asks it: role 'ask'"
@@ -30,6 +29,13 @@ def broken(lab: NotebookNode) -> Iterator[tuple[str, str, str]]:
             yield from _of_an_ask(ask, theirs)
         for check in exercise.checks:
             yield from _of_a_check(check, theirs)
+
+
+def _of_a_role(cell: NotebookNode, role: str) -> Iterator[tuple[str, str, str]]:
+    if role and role not in lab_cells.ROLES:
+        yield cell.id, "role", f"metadata.workbook.role is one of {', '.join(lab_cells.ROLES)}"
+    elif role not in ("", lab_cells.ASK) and not cell.source.startswith(f"# {role}: "):
+        yield cell.id, "role-said", f"begins with '# {role}: ' and what it is for: learners see no metadata"
 
 
 def _of_an_ask(ask: NotebookNode, theirs: set[str]) -> Iterator[tuple[str, str, str]]:

@@ -44,6 +44,12 @@ def test_each_rule_is_broken_by(changed, rule):
     assert rule in rules(**changed)
 
 
+@pytest.mark.parametrize("role", ["apparatus", "reference", "demonstration"])
+def test_a_cell_of_a_role_says_so_where_learners_read_it(role):
+    cells = [v4.new_code_cell(source, metadata={"workbook": {"role": role}}) for source in (f"# {role}: it", "x = 1")]
+    assert [rule for _, rule, _ in broken(v4.new_notebook(cells=cells))] == ["role-said"]
+
+
 @pytest.mark.parametrize("driven", ["def run(x):\n    return twice(x)\n", "run = lambda x: twice(x)\n"])
 def test_a_function_of_the_asking_cell_may_call_the_answer(driven):
     assert rules(ask=driven + ASK.replace("asked(twice", "asked(run")) == []

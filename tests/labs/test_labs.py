@@ -41,6 +41,19 @@ def test_the_notebook_keeps_every_rule(path):
     assert "\n".join(map(str, lint([path]))) == ""
 
 
+def test_every_lab_says_the_same_of_its_checks():
+    titles = {path.stem[:2]: nb.read(path).cells[0].source for path in LABS}
+    begin = "Write your answers where"
+    told = {
+        line.replace(f"check {number}`", "check NN`")
+        for number, title in titles.items()
+        for line in title.splitlines()
+        if line.startswith(begin)
+    }
+    assert len(told) == 1
+    assert all(begin in title for title in titles.values())
+
+
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
 def test_each_exercise_has_wrong_answers(path):
     assert lacking(path) == []
