@@ -84,14 +84,18 @@ def names_of(answers: Iterable[NotebookNode]) -> list[str]:
     return [node.name for cell in answers for node in parse(cell.source).body if isinstance(node, DEFINITION)]
 
 
+def bound_names(cell: NotebookNode) -> set[str]:
+    """Every name that a cell of the lab defines, assigns or imports, inside its functions too."""
+    nodes = list(ast.walk(parse(cell.source)))
+    imports = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    found = {(alias.asname or alias.name).partition(".")[0] for alias in imports}
+    found |= {node.name for node in nodes if isinstance(node, DEFINITION)}
+    return found | {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
 def anchor(key: str) -> str:
     """The comment that a released answer begins with: by it the answer is found where an editor lost all metadata."""
     return f"# answer: {key}"
-
-
-def is_judged(check: NotebookNode) -> bool:
-    """True for a check whose answers are recorded by `judged` and weighed again in a clean kernel."""
-    return re.search(r"\bjudged\(", check.source) is not None
 
 
 def rubric(check: NotebookNode) -> tuple[str, ...]:
@@ -152,7 +156,7 @@ def parse(source: str) -> ast.Module:
 
 def _alone(cell: NotebookNode, missing: str) -> WorkbookError:
     what, do = f"cell {grade_id(cell)!r} stands alone", "add the missing cell, or remove the nbgrader metadata"
-    return WorkbookError(what, f"{missing}: an exercise is answer cells, then check cells", do)
+    return WorkbookError(what, f"{missing}: an exercise is answer cells, then cells that ask, then check cells", do)
 
 
 def _metadata(cell: NotebookNode) -> dict[str, Any]:

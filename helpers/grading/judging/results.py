@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
@@ -13,6 +14,7 @@ from ..sandbox.nbval_run import UNFINISHED, CellResults
 
 GRADED, ATTENTION, UNREADABLE, NOT_SUBMITTED = "graded", "attention", "unreadable", "not submitted"
 TWICE = "Does the notebook work from top to bottom? Kernel > Restart Kernel and Run All Cells."
+_UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,23 @@ def _outcome(
         return fatal.fatal, f"your code {fatal.message}"
     broken = next((result for result in answers if result.outcome == "failed"), None)
     if broken is not None:
-        return "did not run", f"your answer cell did not run: {broken.message}"
+        message = f"your answer cell did not run: {broken.message}"
+        return "did not run", "\n".join([message, *_about_a_name(message, assembly.notebook)])
     if all(result.outcome == "not reached" for result in failed):
         return "not reached", failed[0].message
     message = _part_by_part(exercise, checks)
-    return "wrong", "\n".join([message] + [TWICE] * ("NameError" in message))
+    return "wrong", "\n".join([message, *_about_a_name(message, assembly.notebook)])
+
+
+def _about_a_name(message: str, notebook: NotebookNode) -> list[str]:
+    """What may help where a name was not there: the lab has it for its checks alone, or a cell was run twice."""
+    unknown = _UNKNOWN_NAME.search(message)
+    if unknown is None:
+        return []
+    ours = [cell for cell in notebook.cells if lab_cells.role(cell) or lab_cells.is_check(cell)]
+    if any(unknown[1] in lab_cells.bound_names(cell) for cell in ours):
+        return [f"The lab has {unknown[1]} for its own checks: when it is graded, answers run without it."]
+    return [TWICE]
 
 
 def _part_by_part(exercise: lab_cells.Exercise, checks: CellResults) -> str:
