@@ -1,4 +1,4 @@
-"""Seeded inputs for check cells: the same everywhere, until somebody who grades chooses another seed."""
+"""Seeded inputs for the cells that ask: the same everywhere, until somebody who grades chooses another seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 
 
 def draw(name: str) -> random.Random:
-    """A random generator for the check called `name`, seeded by that name and by WORKBOOK_SEED ("0" unless set).
+    """A random generator for the question called `name`, seeded by that name and by WORKBOOK_SEED ("0" unless set).
 
-    Each check has its own, so that solving one exercise does not move the inputs of the next.
+    Each question has its own, so that solving one exercise does not move the inputs of the next.
 
     >>> draw("lab-02/example").randint(1, 100) == draw("lab-02/example").randint(1, 100)
     True
