@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat import v4
 
 from helpers.cli import _parser
+from helpers.course import lab_cells
+from helpers.course import notebook as nb
+from helpers.grading.judging.reference import find_checks, load_checks
 from helpers.grading.judging.results import ATTENTION, GRADED, UNREADABLE
 from helpers.grading.reports import late
 from helpers.grading.sample_class import _CLASS
+from helpers.lesson import asked, draw
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs/grading.md").read_text(encoding="utf-8")
@@ -51,6 +58,27 @@ def test_its_due_policy_can_be_read(tmp_path) -> None:
     found = late.read(tmp_path / "due.toml")
     assert (found.percent(9), found.attempts, len(found.extensions), len(found.handed_in)) == (50, "best", 2, 1)
     assert not [key for key in late.KEYS if key not in GUIDE]
+
+
+def test_its_private_check_is_one(tmp_path, capsys):
+    told = re.findall(r"```json\n(.*?)```\n+```python\n(.*?)```", GUIDE, re.DOTALL)
+    cells = [v4.new_code_cell(source, metadata=json.loads(metadata)) for metadata, source in told]
+    nbformat.write(v4.new_notebook(cells=cells), tmp_path / "02_exam.ipynb")
+    [path] = (ROOT / "solutions").glob("02_*.ipynb")
+    worked = nb.read(path)
+    asking, check = load_checks(find_checks(tmp_path, path.stem), worked).cells
+    assert (lab_cells.is_ask(asking), lab_cells.points(check)) == (True, 2)
+    [right] = [cell.source for cell in worked.cells if lab_cells.grade_id(cell) == "state-bytes"]
+    _asked_and_checked(right, asking.source, check.source)
+    assert len(re.findall(r"frozen parameters: [\d,]+ bytes", capsys.readouterr().out)) == 3
+    with pytest.raises(AssertionError, match="nothing trains here"):
+        _asked_and_checked(right.replace('"gradients": 2', '"gradients": 1 + 2'), asking.source, check.source)
+
+
+def _asked_and_checked(answer: str, asking: str, check: str) -> None:
+    names = {"asked": asked, "draw": draw}
+    for source in (answer, asking, check):
+        exec(source, names)
 
 
 def test_the_sample_class_is_as_told() -> None:
