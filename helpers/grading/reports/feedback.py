@@ -24,7 +24,7 @@ SIGNS = {FULL: "✓", PART: "◐", NONE: "✗", OPEN: "○"}
 # For the learner: the outcome, and the next thing to do about it.
 OUTCOME_WORDS = {
     "passed": ("All checks passed", ""),
-    "not started": ("Not started", "Write your answer into its cell, then run the check below it."),
+    "not started": ("Not started", "Write your answer into its cell, then run the cells below it."),
     "missing": (
         "The answer cell is missing",
         "The notebook that arrived did not have this cell. Copy it from a fresh lab, put your answer in, submit again.",
