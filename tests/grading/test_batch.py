@@ -228,7 +228,7 @@ def test_from_moodle_and_back(built_root, tmp_path, capsys):
 @pytest.mark.parametrize(("level", "stored"), [("bubblewrap", True), ("limits", False)])
 def test_without_a_sandbox_nothing_of_the_worked_lab_is_stored(built_root, tmp_path, monkeypatch, level, stored):
     """There a learner's code can read what we can."""
-    made = Reference("05", "Numbers", "3", nb.read(built_root / "solutions" / NAME), None, 1, 1, "digest", (), ())
+    made = Reference("05", "Numbers", "3", nb.read(built_root / "solutions" / NAME), None, 1, 1, "digest", (), (), {})
     monkeypatch.setattr(batch, "Worker", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(batch, "prepare", lambda *_: made)
     arguments = (built_root / "solutions" / NAME, "3", None)

@@ -41,7 +41,7 @@ CANVAS = (
 
 def reference(**more: object) -> Reference:
     lab = example_lab()
-    made = Reference(NAME, "Lab 05: numbers", "3", lab, None, 10.0, 120.0, "digest", ("math",), ())
+    made = Reference(NAME, "Lab 05: numbers", "3", lab, None, 10.0, 120.0, "digest", ("math",), (), {})
     return replace(made, **more)
 
 

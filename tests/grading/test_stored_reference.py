@@ -16,7 +16,8 @@ from tests.course.example_lab import example_lab, save
 
 LAB = example_lab()
 LAB.cells[3].outputs = [v4.new_output("stream", name="stdout", text="é\n")]
-REFERENCE = Reference("05_numbers", "Numbers", "3", LAB, None, 10.0, 120.5, "digest", ("math", "os"), ())
+REFERRED = {"check-twice": [{"answer": "[1, 2.5]"}]}
+REFERENCE = Reference("05_numbers", "Numbers", "3", LAB, None, 10.0, 120.5, "digest", ("math", "os"), (), REFERRED)
 
 
 class Run:

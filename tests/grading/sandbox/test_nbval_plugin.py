@@ -207,11 +207,11 @@ def test_death_is_noticed_within_a_second_and_after_the_last_words(kernel, guard
     assert kernel.clock - started <= 1.01
 
 
-@pytest.mark.parametrize(("limit_s", "spoken"), [(10, "10 seconds"), (0.5, "0 seconds"), (61.2, "61 seconds")])
-def test_a_cell_has_its_time_and_no_more(kernel, guard, limit_s, spoken):
+@pytest.mark.parametrize("limit_s", [10, 0.5, 61.2])
+def test_a_cell_has_its_time_and_no_more_and_is_told_the_same_on_any_machine(kernel, guard, limit_s):
     guard.begin(limit_s)
     started = kernel.clock
-    with pytest.raises(Fatal, match=f"ran longer than {spoken} and was stopped") as stopped:
+    with pytest.raises(Fatal, match="^ran far longer than the worked answer takes and was stopped$") as stopped:
         guard("shell", timeout=10**6)
     assert stopped.value.kind == "hung"
     assert kernel.clock - started == pytest.approx(limit_s)
@@ -221,7 +221,7 @@ def test_a_kernel_that_only_keeps_talking_runs_out_of_time_as_well(kernel, guard
     monkeypatch.setattr(nbval_plugin, "MOST_CHARS", 10**9)
     kernel.floods(BUSY)
     guard.begin(0.5)
-    with pytest.raises(Fatal, match="ran longer"):
+    with pytest.raises(Fatal, match="ran far longer"):
         guard("shell")
 
 
