@@ -165,10 +165,10 @@ CHECKS = {
 }
 ASKS = {"pages": ASK_PAGES, "window": ASK_WINDOW, "transfer": ASK_TRANSFER, "pack": ASK_PACK, "chain": ASK_CHAIN}
 RUBRIC = {
-    "pages": ["1 point: a started page counts", "1 point: the count is an int"],
+    "pages": ["2 points: a started page counts, and the count is an int"],
     "window": ["2 points: old keys leave, the newest stay"],
     "transfer": ["1 point: milliseconds"],
-    "pack": ["1 point: each item once, no bin too full", "2 points: few bins"],
+    "pack": ["3 points: each item once, no bin too full, few bins"],
     "chain": ["2 points: an input is dropped as soon as its output is there"],
 }
 POINTS = {"pages": 2, "window": 2, "transfer": 1, "pack": 3, "chain": 2}
