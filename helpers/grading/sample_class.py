@@ -3,13 +3,15 @@
     submissions/LEARNER/...   what each handed in: right, wrong, half done, and what goes wrong with files
     expected.csv              learner, score, points, what happened
 
-Nothing is drawn: the same lab gives the same bytes. The wrong answers are the lab's mutants.
+Nothing is drawn: the same lab gives the same bytes. A wrong answer returns nothing: each part of a question has a check
+of its own, so a likelier one might be right in some part, and the score would not be known.
 """
 
 from __future__ import annotations
 
 import copy
 import csv
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +22,7 @@ from ..catalog.errors import WorkbookError
 from ..course import lab_cells
 from ..course import notebook as nb
 from ..course.lab_cells import Exercise
-from ..course.mutants import Mutant, find_mutants, load_mutants
-from ..course.release import SOLUTION, released
+from ..course.release import SOLUTION, released, stub
 
 Exercises = tuple[Exercise, ...]
 Files = dict[str, bytes]
@@ -43,7 +44,6 @@ class _Lab:
     twin: NotebookNode
     exercises: Exercises
     right: dict[str, str]  # each answer by its grade id
-    mutants: tuple[Mutant, ...]
 
     def notebook(self, lost: Exercises = (), others: dict[str, str] | None = None) -> NotebookNode:
         """The released lab with every right answer written into it, but for those of `lost`; then these others."""
@@ -67,14 +67,13 @@ Deed = Callable[[_Lab, Exercises], Files]
 def sample_class(name: str, root: Path, folder: Path) -> int:
     """Write the class for the lab called `name` into `folder`, which is new or empty; 0 when done.
 
-    `name` is a chapter's number or a lab's stem. WorkbookError for an unknown lab, for one with an exercise that has
-    no mutant, and for a folder that holds something.
+    `name` is a chapter's number or a lab's stem. WorkbookError for an unknown lab or a folder that holds something.
     """
     path = nb.find(name, root, ["solutions"])[0]
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise WorkbookError(f"{folder} holds something", "a new or empty folder", "name another one with --out")
     solution = nb.read(path)
-    found = samples(solution, load_mutants(find_mutants(path)), path.stem)
+    found = samples(solution, path.stem)
     for sample in found:
         own = folder / "submissions" / sample.learner
         own.mkdir(parents=True)
@@ -90,12 +89,12 @@ def sample_class(name: str, root: Path, folder: Path) -> int:
     return 0
 
 
-def samples(solution: NotebookNode, mutants: tuple[Mutant, ...], stem: str) -> tuple[Sample, ...]:
+def samples(solution: NotebookNode, stem: str) -> tuple[Sample, ...]:
     """The twenty submissions for a worked lab, whose file is called `stem`, by learner."""
     twin = released(solution, f"solutions/{stem}.ipynb")
     exercises = lab_cells.exercises(solution)
     right = {lab_cells.grade_id(cell): _unmarked(cell.source) for one in exercises for cell in one.answers}
-    lab = _Lab(stem, twin, exercises, right, mutants)
+    lab = _Lab(stem, twin, exercises, right)
     total = sum(exercise.points for exercise in exercises)
     found = [
         Sample(learner, what, deed(lab, exercises[cost]), total - sum(one.points for one in exercises[cost]))
@@ -110,8 +109,8 @@ def _left(lab: _Lab, cost: Exercises) -> Files:
 
 
 def _wrong(lab: _Lab, cost: Exercises) -> Files:
-    """A mutant in each lost exercise."""
-    return lab.named(lab.notebook(others=_mutants(lab, cost)))
+    """The lost exercises are answered with nothing."""
+    return lab.named(lab.notebook(others=_nothing(cost)))
 
 
 def _stuck(lines: str) -> Deed:
@@ -161,7 +160,7 @@ def _without_metadata(lab: _Lab, cost: Exercises) -> Files:
 
 def _edited_checks(lab: _Lab, cost: Exercises) -> Files:
     """The lost exercises are wrong, and their checks were made to like it, for more points."""
-    changed = lab.notebook(others=_mutants(lab, cost))
+    changed = lab.notebook(others=_nothing(cost))
     theirs = {lab_cells.grade_id(check) for exercise in cost for check in exercise.checks}
     for cell in changed.cells:
         if lab_cells.grade_id(cell) in theirs:
@@ -185,6 +184,7 @@ def _no_notebook(lab: _Lab, cost: Exercises) -> Files:
 # The exercises that a deed costs. Always the last ones, since an answer may build on the exercises before it.
 ALL, BUT_FIRST, LAST_THREE, LAST_TWO, LAST = (slice(begin, None) for begin in (0, 1, -3, -2, -1))
 NONE = slice(0)
+_UNWRITTEN = re.compile(r"raise NotImplementedError\(.*\)")
 LOOP = "count = 0\nwhile count < 10:\n    count =+ 1"
 _CLASS: tuple[tuple[str, str, slice, Deed], ...] = (
     ("amara.okafor", "everything right", NONE, _left),
@@ -210,17 +210,10 @@ _CLASS: tuple[tuple[str, str, slice, Deed], ...] = (
 )
 
 
-def _mutants(lab: _Lab, exercises: Exercises) -> dict[str, str]:
-    """Each exercise's first mutant, by grade id."""
-    first: dict[str, str] = {}
-    for exercise in exercises:
-        keys = _keys((exercise,))
-        mutant = next((one for one in lab.mutants if one.grade_id in keys), None)
-        if mutant is None:
-            do = f"add one for {keys[0]!r} to solutions/mutants/lab_{lab.stem.partition('_')[0]}.py"
-            raise WorkbookError(f"{exercise.title} has no wrong answer", "a mutant for each exercise", do)
-        first[mutant.grade_id] = mutant.source
-    return first
+def _nothing(exercises: Exercises) -> dict[str, str]:
+    """Answers whose functions return None, by grade id."""
+    cells = [cell for exercise in exercises for cell in exercise.answers]
+    return {lab_cells.grade_id(cell): _UNWRITTEN.sub("return None", stub(cell.source)) for cell in cells}
 
 
 def _keys(exercises: Exercises) -> list[str]:

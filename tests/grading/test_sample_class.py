@@ -10,27 +10,12 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.course import lab_cells
 from helpers.course import notebook as nb
-from helpers.course.mutants import find_mutants
-from helpers.grading.sample_class import sample_class
+from helpers.grading.sample_class import _nothing, sample_class
 from tests.course.example_lab import cell_of
+from tests.labs.attacker import Attack, paid
 
 LAB = "05_numbers"
-MUTANTS = """
-from helpers.course.mutants import mutant
-
-@mutant("twice", feedback="did you add two?")
-def twice(x):
-    return x + 2
-
-@mutant("pages", feedback="a started page is a page")
-class Pages:
-    def count(self, tokens):
-        return 0
-
-@mutant("half", feedback="half of 4 is 2")
-def half(x):
-    return x
-"""
+LABS = nb.find_all(Path(__file__).resolve().parents[2], ["solutions"])
 # twice 2 points, pages 2, half 1
 SCORES = {
     "amara.okafor": 5,
@@ -57,18 +42,9 @@ SCORES = {
 
 
 @pytest.fixture
-def school(course: Path) -> Path:
-    """The example course, with mutants."""
-    path = find_mutants(course / f"solutions/{LAB}.ipynb")
-    path.parent.mkdir()
-    path.write_text(MUTANTS)
-    return course
-
-
-@pytest.fixture
-def folder(school: Path, tmp_path: Path) -> Path:
+def folder(course: Path, tmp_path: Path) -> Path:
     """Where the class was written."""
-    assert sample_class("05", school, tmp_path / "class") == 0
+    assert sample_class("05", course, tmp_path / "class") == 0
     return tmp_path / "class"
 
 
@@ -93,8 +69,8 @@ def test_the_scores_are_known(folder):
     assert sorted(path.name for path in (folder / "submissions").iterdir()) == [row["learner"] for row in rows]
 
 
-def test_the_same_lab_gives_the_same_bytes(folder, school, tmp_path):
-    sample_class(LAB, school, tmp_path / "again")
+def test_the_same_lab_gives_the_same_bytes(folder, course, tmp_path):
+    sample_class(LAB, course, tmp_path / "again")
     assert contents(tmp_path / "again") == contents(folder)
 
 
@@ -106,8 +82,9 @@ def test_answers_are_right_wrong_or_missing_as_told(folder, built_root):
     assert answers(handed_in(folder, "anders.lindqvist")) == twin
     assert answers(handed_in(folder, "beatriz.costa")) == twin | {"twice": right["twice"]}
     assert answers(handed_in(folder, "chen.wei")) == right | {"half": twin["half"]}
-    assert answers(handed_in(folder, "dana.horvath")) == right | {"half": "# answer: half\ndef half(x):\n    return x"}
-    assert answers(handed_in(folder, "elif.yilmaz"))["pages"].endswith("return 0")
+    nothing = "# answer: half\ndef half(x):\n    return None"
+    assert answers(handed_in(folder, "dana.horvath")) == right | {"half": nothing}
+    assert answers(handed_in(folder, "elif.yilmaz"))["pages"].endswith("return None")
     stuck = answers(handed_in(folder, "ines.moreau"))
     assert stuck["twice"] == right["twice"]
     assert stuck["pages"].startswith('# answer: pages\ncount = int(input("How many? "))\n\nclass Pages')
@@ -133,6 +110,16 @@ def test_the_stuck_are_stuck_before_the_answer(learner, folder):
     # OSError: pytest gives nothing to type, as the grader does.
     with pytest.raises((SyntaxError, ImportError, OSError)):
         exec(source.partition("\n\n")[0], {}, Impatient())
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem[:2])
+def test_no_check_of_a_lab_pays_the_answer_that_is_called_wrong(path):
+    exercises = lab_cells.exercises(nb.read(path))
+    wrong = [_nothing((one,)) for one in exercises]
+    assert all("return None" in source for answers in wrong for source in answers.values())
+    answered = [Attack(at, one.title, "\n\n".join(wrong[at].values())) for at, one in enumerate(exercises)]
+    assert paid(path, answered, seed="7") == []
 
 
 def test_files_are_broken_as_told(folder):
@@ -162,18 +149,10 @@ def test_cells_are_changed_as_told(folder):
     assert len(extra) == len(set(extra)) > 1
 
 
-def test_a_folder_with_something_in_it_is_refused(folder, school):
+def test_a_folder_with_something_in_it_is_refused(folder, course):
     before = contents(folder)
     with pytest.raises(WorkbookError, match="holds something"):
-        sample_class("05", school, folder)
+        sample_class("05", course, folder)
     with pytest.raises(WorkbookError, match="holds something"):
-        sample_class("05", school, folder / "expected.csv")
+        sample_class("05", course, folder / "expected.csv")
     assert contents(folder) == before
-
-
-def test_an_exercise_without_a_mutant_is_an_error_and_nothing_is_written(school, tmp_path):
-    path = find_mutants(school / f"solutions/{LAB}.ipynb")
-    path.write_text(MUTANTS.replace('"half"', '"twice"'))
-    with pytest.raises(WorkbookError, match="3 Half has no wrong answer"):
-        sample_class("05", school, tmp_path / "class")
-    assert not (tmp_path / "class").exists()

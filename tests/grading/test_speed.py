@@ -20,7 +20,6 @@ import pytest
 from nbformat import v4
 
 from helpers.course import notebook as nb
-from helpers.course.mutants import find_mutants, load_mutants
 from helpers.course.nbgrader_course import write_course
 from helpers.grading.sample_class import samples
 
@@ -46,7 +45,7 @@ pytestmark = [pytest.mark.all, pytest.mark.alone]
 def hand_in(submitted: Path) -> dict[str, float]:
     """Write the submissions, no two the same, as nbgrader wants them; the score that each should get."""
     path = ROOT / "solutions" / f"{LAB}.ipynb"
-    found = samples(nb.read(path), load_mutants(find_mutants(path)), LAB)
+    found = samples(nb.read(path), LAB)
     scores = {}
     for number, sample in enumerate(islice(cycle(one for one in found if one.learner in HONEST), COUNT)):
         lab = nbformat.reads(sample.files[path.name].decode(), as_version=4)
