@@ -40,7 +40,12 @@ KINDS = {
     *("draw", "a constant peak", "marks on wrong answers", "edited checks, wrong answers", "swapped ids"),
     *("every answer deleted", "anchors only", "speaks for the kernel", "garbage: wrong types", "leaks what comes next"),
     *("reads the solution", "reads processes' environments", "connects", "writes wherever it can", "a daemon"),
-    *("rows: before the kernel speaks", "rows: after it, from a thread", "rows: gives back its own"),
+    *(
+        "rows: rewrites its session",
+        "rows: before the kernel speaks",
+        "rows: after it, from a thread",
+        "rows: gives back its own",
+    ),
     *("rows: nested deeply", "a ledger that counts otherwise", "a ledger that holds nothing", "moves the questions"),
 }
 BROKEN_KINDS = {

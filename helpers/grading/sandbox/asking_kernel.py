@@ -24,6 +24,7 @@ from ipykernel.kernelapp import IPKernelApp
 
 from ...lesson import asking
 from .pristine import Pristine, copies
+from .voice import Voice
 
 APPARATUS, BEGIN, ASK = "#: apparatus", "#: answers begin", "#: ask"
 
@@ -35,6 +36,7 @@ class AskingKernel(IPythonKernel):
         super().__init__(**kwargs)
         self._asking: dict[str, Any] | None = None
         self._pristine: Pristine | None = None
+        self._voice: Voice | None = None
 
     async def do_execute(self, code: str, *args: Any, **kwargs: Any) -> dict:
         """Run a cell; a marked one in its own way."""
@@ -54,7 +56,7 @@ class AskingKernel(IPythonKernel):
 
     def _begin(self) -> dict:
         """From here on cells run in a copy of what is given."""
-        self._pristine = Pristine(self._asking_names())
+        self._pristine, self._voice = Pristine(self._asking_names()), Voice(self)
         answers = ModuleType("__main__")
         vars(answers).update(copies(self._names))
         self.shell.user_module, self.shell.user_ns = answers, vars(answers)  # type: ignore[union-attr]
@@ -62,13 +64,14 @@ class AskingKernel(IPythonKernel):
         return self._replied()
 
     def _ask(self, names: list[str], source: str) -> dict:
-        if self._pristine is None:
+        if self._pristine is None or self._voice is None:
             return self._replied(RuntimeError("the answers have not begun"))
         answers, replaced, asking_names = self._names, self._pristine.restore(), self._asking_names()
         asking_names.update({name: answers[name] for name in names if name in answers})
         with asking.writing(blames=answers) as rows:
             error = _error_of(source, asking_names)
-        replaced = list(dict.fromkeys([*replaced, *self._pristine.restore()]))  # an answer may wait until it is called
+        behind = [*self._pristine.restore(), *self._voice.restore()]  # an answer may wait until it is called
+        replaced = list(dict.fromkeys([*replaced, *behind]))
         data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced})}
         self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
         return self._replied(error)

@@ -71,6 +71,41 @@ SHAPED = f"""{TELLS}
 
 def pack(sizes, capacity):
     tell(TEXT)"""
+# The kernel's own message, on its way: what it says of the bytes is what they should have been.
+REWRITES = f"""import json
+
+
+def rewritten(content):
+    told = json.loads(content["data"].get({MIME!r}, "{{}}"))
+    sizes = [[8], [8, 8, 8], [1, 2, 4, 2, 1]] + DRAWN
+    peaks = [[max(map(sum, zip([0, *one], one))), 0] for one in sizes]
+    told = {{"rows": [{{"answer": json.dumps(one)}} for one in peaks], "replaced": []}}
+    return {{**content, "data": {{{MIME!r}: json.dumps(told)}}}}
+
+
+def instead(stream, kind, content=None, *words, **named):
+    if kind == "display_data" and DRAWN:
+        content = rewritten(content)
+    return plain(stream, kind, content, *words, **named)
+
+
+kernel, DRAWN = get_ipython().kernel, []
+plain = kernel.session.send
+ATTACK
+
+
+def chain(ledger, sizes):
+    if sizes not in ([8], [8, 8, 8], [1, 2, 4, 2, 1]):
+        DRAWN.append(list(sizes))"""
+REWRITING = {
+    "its session": REWRITES.replace("ATTACK", "kernel.session.send = instead"),
+    "its session's class": REWRITES.replace(
+        "ATTACK", "type(kernel.session).send = lambda self, *words, **named: instead(*words, **named)"
+    ),
+    "itself": REWRITES.replace(
+        "ATTACK", "tell = kernel._send\nkernel._send = lambda kind, one: tell(kind, rewritten(one) if DRAWN else one)"
+    ),
+}
 # The list that it was given is the one that was drawn.
 SHRINKS = """def pack(sizes, capacity):
     sizes[:] = [1] * len(sizes)
@@ -144,6 +179,16 @@ CASES = (
     *(
         Case(f"rows: {name}", FORGING, ITEM, answered(pack=attack), row(pack=NOT_PASSED))
         for name, attack in _WRONG_PLANS.items()
+    ),
+    *(
+        Case(
+            f"rows: rewrites {name}",
+            FORGING,
+            ITEM,
+            answered(chain=REWRITES.replace("ATTACK", attack)),
+            row(chain=NOT_PASSED),
+        )
+        for name, attack in REWRITING.items()
     ),
     Case(
         "rows: right ones, too",
