@@ -53,7 +53,7 @@ class Voice:
         for words, cls, name, value, code in self._methods:
             if vars(cls).get(name) is not value or getattr(value, "__code__", None) is not code:
                 setattr(cls, name, value)
-                if isinstance(value, FunctionType):
+                if isinstance(value, FunctionType) and code is not None:
                     value.__code__ = code
                 yield words
 
