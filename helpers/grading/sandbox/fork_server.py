@@ -103,16 +103,19 @@ class _Kernel:
             run_isolated(become, sockets, self.limits, namespaces, filtered)
 
     def over(self) -> bool:
-        """True when the kernel has ended, or had to be ended for its memory."""
+        """True when the kernel has ended, or had to be ended for its memory.
+
+        What is said of it is the same however busy the machine is: two gradings of one class are compared.
+        """
         ended, status = os.waitpid(self.pid, os.WNOHANG)
         if ended:
             self.pid = 0
             if os.waitstatus_to_exitcode(status) == _OUT_OF_TIME:
-                self.why = f"took more than {self.limits.cpu_s} seconds of processor time"
+                self.why = "took far more processor time than the worked lab does"
             return True
         used = _bytes_of(self.pid)
         if used > self.limits.total_bytes:
-            self.why = f"took {used / 2**30:.1f} GiB of memory, {self.limits.total_bytes / 2**30:g} GiB are allowed"
+            self.why = f"took more memory than the {self.limits.total_bytes / 2**30:g} GiB that are allowed"
             return True
         return False
 
