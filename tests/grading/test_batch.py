@@ -20,7 +20,7 @@ from helpers.grading.intake.submissions import LearnerNotebook
 from helpers.grading.judging import marking
 from helpers.grading.judging.reference import Reference
 from helpers.grading.sandbox import levels
-from tests.course.example_lab import RIGHT, cell_of, check, code, save, with_sources
+from tests.course.example_lab import RIGHT, ask, cell_of, check, code, save, with_sources
 from tests.grading.reports.marked_class import result
 
 NAME = "05_numbers.ipynb"
@@ -108,9 +108,10 @@ def test_private_checks_have_points_and_no_words(built_root, handed_in, tmp_path
     checks, out = tmp_path / "private", tmp_path / "out"
     own = nb.read(built_root / "solutions" / NAME)
     sentence = "the last bit of a large number counts, too"
-    secret = check("private-twice", "secret = 2**60 + 1\nassert twice(secret) == 2 * secret\nprint(twice(secret))", 2)
+    asking = ask("private-ask", "doubled = asked(twice, secret)")
+    secret = check("private-twice", "assert doubled == 2 * secret\nprint(doubled)", 2)
     secret.metadata["workbook"] = {"feedback": sentence}
-    own.cells = [code("prepared = 1", "prepare"), secret]
+    own.cells = [code("secret = 2**60 + 1", "prepare"), asking, secret]
     save(own, checks / "05_own.ipynb")
     lab = nb.read(built_root / "labs" / NAME)
     save(with_sources(lab, RIGHT | {"twice": "def twice(x):\n    return int(2.0 * x)"}), handed_in / "dora.ipynb")
@@ -160,7 +161,7 @@ def test_points_given_by_hand_stay(built_root, handed_in, tmp_path):
     ("cell", "source", "words"),
     [
         ("twice", "def twice(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION", "twice(1) is 2"),
-        ("check-half", "x = half(4)", "prints nothing"),
+        ("check-half", "x = halves[0]", "prints nothing"),
         ("check-half", "print(1)", "the untouched lab earns"),
     ],
 )
