@@ -43,8 +43,9 @@ c.Execute.timeout = 60
 '''
 README = """# The labs, for nbgrader
 
-nbgrader runs what learners wrote with your rights: your files, your network, no limit on memory. `workbook grade` does
-not. Use nbgrader for the work of people you trust, or in a container.
+nbgrader runs what learners wrote with your rights: your files, your network, no limit on memory. It runs the checks in
+the kernel of the answers, which can see and replace them, and an answer that raises an error on one input loses all
+parts of its question. `workbook grade` does none of this. Use nbgrader for people you trust, or in a container.
 
 In this folder, with the workbook's environment active and `requirements-nbgrader.txt` installed in it:
 
