@@ -113,6 +113,22 @@ class Recompute(Recompute):
         return grads
 
 
+@mutant("recompute", feedback="all gradients are zeros or None")
+class Recompute(Recompute):
+    """Runs again, and gives zeros."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        return tuple(one if one is None else one * 0 for one in Recompute.__base__.backward(ctx, grad))
+
+
+@mutant("predict", feedback="return (kept, peak), not")
+def predict(layers, segments):
+    """Every segment's end, too."""
+    size = len(layers) // segments
+    return sum(saved for _, saved in layers), sum(saved for _, saved in layers), size
+
+
 @mutant("predict", feedback="the last segment keeps all that it saves")
 def predict(layers, segments):
     """Calls helpers, whose segments are all checkpointed."""
@@ -339,7 +355,7 @@ class Mover(Mover):
         return super().pack(tensor)
 
 
-@mutant("mover", feedback="in yours")
+@mutant("mover", feedback="an address is a name while its storage lives")
 class Mover(Mover):
     """An address for a name: a new storage is taken for the old one that had its address."""
 
@@ -354,6 +370,24 @@ class Mover(Mover):
             return torch.zeros(packed[2], dtype=packed[1])
 
 
+@mutant("mover", feedback="bytes are on the host after forward")
+class Mover:
+    """Has copies of its own, and what goes to the host is gone at once."""
+
+    def __init__(self, host, keep=()):
+        self.host, self.keep = host, {tensor.untyped_storage()._cdata for tensor in keep}
+
+    def pack(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata in self.keep or storage.nbytes() > self.host.free_bytes:
+            return tensor
+        self.host.put(tensor)
+        return tensor.detach().contiguous().view(torch.uint8).numpy().copy(), tensor.dtype
+
+    def unpack(self, packed):
+        return packed if isinstance(packed, torch.Tensor) else torch.from_numpy(packed[0]).view(packed[1])
+
+
 @mutant("accumulate", feedback="what outlives its micro-batch?")
 def accumulate(net, xs, ys, rows, recompute):
     """Calls helpers for the checkpoints, and backward once for the whole batch."""
@@ -364,6 +398,14 @@ def accumulate(net, xs, ys, rows, recompute):
         for x, y in zip(xs.split(rows), ys.split(rows), strict=True):
             total = total + functional.cross_entropy(net.head(chain(x)), y, reduction="sum")
         (total / (ys != -100).sum()).backward()
+
+
+@mutant("accumulate", feedback="call `block(x)` for all of them")
+def accumulate(net, xs, ys, rows, recompute):
+    """The large batch, beside the blocks."""
+    for block in net.blocks:
+        xs = xs + block.down(functional.gelu(block.up(xs)))
+    functional.cross_entropy(net.head(xs), ys).backward()
 
 
 @mutant("accumulate", feedback="divide by the number of targets that count")
