@@ -262,6 +262,25 @@ def stage_plan(layers, in_flight, budget_bytes):
     return min(fits)[1] if fits else None
 
 
+@mutant("stage-plan", feedback="FLOPs are enough, you have")
+def stage_plan(layers, in_flight, budget_bytes):
+    """Calls helpers, with bytes of all in flight, and room for the largest that may be made again."""
+    from helpers.techniques.checkpointing import Choice, LayerCost, solve
+
+    costs = []
+    for kept, saved, flops in layers:
+        sizes = kept * in_flight, saved * in_flight
+        choices = {"none": Choice(sizes[1], sizes[1]), "full": Choice(sizes[0], sizes[0], flops)}
+        costs.append(LayerCost(sizes[0], 10**9, True, flops, choices))
+    if in_flight * sum(saved for _, saved, _ in layers) <= budget_bytes:
+        return []
+    try:
+        plan = solve(costs, budget_bytes, head_bytes=max(saved - kept for kept, saved, _ in layers))
+    except ValueError:
+        return None
+    return [at for one in plan.segments if one.how == "full" for at in range(one.start, one.stop)]
+
+
 @mutant("stage-plan", feedback="the best bargain first is not best")
 def stage_plan(layers, in_flight, budget_bytes):
     """Takes the layers that free most bytes for their FLOPs, one after the other."""
