@@ -66,11 +66,12 @@ class WindowManager(WindowManager):
     """Drops a reference twice: at the window, and again at the release."""
 
     def append(self, name, value):
+        before = len(self.tables.get(name, []))
         super().append(name, value)
-        self.ever = getattr(self, "ever", set()) | {self.tables[name][-1]}
+        self.ever = [*getattr(self, "ever", []), *self.tables[name][before:]]
 
     def release(self, name):
-        self.tables[name] = [*self.ever]
+        self.tables[name] = self.ever
         super().release(name)
 
 
@@ -266,14 +267,14 @@ def cascade(queries, store, tables, lengths, scale, right=cascade):
     return right(queries, store, [sorted(table) for table in tables], lengths, scale)
 
 
-@mutant("cascade", feedback="a slot was used that nobody filled")
+@mutant("cascade", feedback="the chip has room for one block")
 def cascade(queries, store, tables, lengths, scale):
-    """Calls helpers, whose mask leaves NaN times zero, with a copy of each block."""
+    """Calls helpers, with a copy of each block."""
     from helpers.techniques.paging.attention import gathered
 
     keys, values = torch.zeros(2, *store.keys.shape)
     for block in {block for table in tables for block in table}:
-        keys[block], values[block] = store.read(block)
+        keys[block], values[block] = (states.nan_to_num() for states in store.read(block))
     padded = torch.tensor([table + [0] * (max(map(len, tables)) - len(table)) for table in tables])
     where = paging.BlockTables(padded, torch.tensor(lengths), store.keys.shape[1])
     return gathered(queries[:, :, None], keys, values, where, scale)[:, :, 0]
