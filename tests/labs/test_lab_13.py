@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from tests.labs.honest import faults, honest
 
 from helpers.course import notebook as nb
 from helpers.course.kernel import RunCell, error_in, kernel
 from tests.labs.common import lab_path, printed, source
+from tests.labs.honest import faults, honest
 
 LAB = lab_path("13")
 
