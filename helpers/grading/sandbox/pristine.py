@@ -20,6 +20,7 @@ _CODE, _CELL = ("__code__", "__defaults__", "__kwdefaults__"), "cell_contents"
 _KINDS = (ModuleType, property, classmethod, staticmethod)
 _CHANGING = ("__builtins__", "__loader__", "__spec__", "__doc__")
 _PLAIN = (list, dict, set)
+_LATE = {"torch.manual_seed"}  # replaced by PyTorch itself, when torch._dynamo is first imported
 
 
 class Pristine:
@@ -57,7 +58,7 @@ class Pristine:
         self.namespace.update(self._names)
         sys.settrace(None)
         sys.setprofile(None)
-        return list(dict.fromkeys(replaced))
+        return [name for name in dict.fromkeys(replaced) if name not in _LATE]
 
     def _keep(self, words: str, holder: Any) -> None:
         """The functions, classes and modules that a module or class has; and of what is ours, its code."""

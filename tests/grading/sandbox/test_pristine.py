@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 from helpers.grading.sandbox.pristine import Pristine, copies
 
+ROOT = Path(__file__).resolve().parents[3]
 GIVEN = """
 import functools
 import random
@@ -181,6 +184,21 @@ HONEST = {
     "net = nn.Linear(2, 2)\nnet.forward = lambda x: x": "an object of its own",
     "random.seed(3)\nrandom.random()\ndraw('lab')": "drawn numbers",
 }
+
+
+def test_what_pytorch_replaces_itself_is_nobodys_doing():
+    """In a process of its own: elsewhere torch._dynamo may have been imported before."""
+    source = """
+import sys, torch
+from helpers.grading.sandbox.pristine import Pristine
+assert "torch._dynamo" not in sys.modules
+pristine, before = Pristine({}), torch.manual_seed
+import torch._dynamo
+assert torch.manual_seed is not before
+assert pristine.restore() == []
+torch.manual_seed(3)"""
+    done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("source", HONEST, ids=HONEST.values())
