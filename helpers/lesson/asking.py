@@ -41,6 +41,7 @@ class _Desk:
         self.writes: list[Row] | None = None
         self.blames: dict[str, Any] | None = None
         self.answers: deque[Row] | None = None
+        self.failed: list[str] = []
         self.references: deque[Row] | None = None
         self.referred: list[Row] = []
 
@@ -111,7 +112,7 @@ def writing(blames: dict[str, Any]) -> Iterator[list[Row]]:
 
 def give_back(rows: list[Row]) -> None:
     """From now on `asked` calls nothing, and gives these answers in order."""
-    _desk.answers = deque(rows)
+    _desk.answers, _desk.failed = deque(rows), [row["raised"] for row in rows if "raised" in row]
 
 
 def absent(name: str) -> Callable:
@@ -152,8 +153,9 @@ def _answered(answer: Callable, arguments: tuple, tensors: bool) -> str:
 
 
 def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: str) -> Any:
-    if sum("raised" in row for row in rows) >= MOST_RAISED:
-        return Unanswered(f"{question}: not asked, after {MOST_RAISED} errors")
+    failed = [row["raised"] for row in rows if "raised" in row]
+    if len(failed) >= MOST_RAISED:
+        return Unanswered(_not_asked(question, failed))
     try:
         text = ask()
     except Exception as error:
@@ -165,6 +167,8 @@ def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: 
 
 
 def _given_back(rows: deque[Row], question: str) -> Any:
+    if not rows and len(_desk.failed) >= MOST_RAISED:
+        return Unanswered(_not_asked(question, _desk.failed))
     if not rows:
         return Unanswered(f"{question}: {NO_ANSWER}")
     row = rows.popleft()
@@ -174,6 +178,10 @@ def _given_back(rows: deque[Row], question: str) -> Any:
         return from_json(row.get("answer", ""))
     except ValueError as error:
         return Unanswered(f"{question}: {error}")
+
+
+def _not_asked(question: str, failed: list[str]) -> str:
+    return f"{question}: not asked, after {len(failed)} errors; the last: {failed[-1]}"
 
 
 def words_of(error: BaseException) -> str:

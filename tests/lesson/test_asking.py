@@ -92,8 +92,12 @@ def test_after_two_errors_nothing_more_is_asked():
     with writing({}) as rows:
         found = [asked(counted, x) for x in range(5)]
     assert (calls, len(rows)) == ([0, 1], MOST_RAISED)
-    with pytest.raises(AssertionError, match=r"counted\(4\): not asked, after 2 errors"):
+    with pytest.raises(AssertionError, match=r"counted\(4\): not asked, after 2 errors; the last: counted raised V"):
         str(found[4])
+    give_back(rows)
+    given = [asked(absent("counted"), x) for x in range(5)]
+    with pytest.raises(AssertionError, match=r"counted\(4\): not asked, after 2 errors; the last: counted raised V"):
+        str(given[4])
 
 
 def test_a_learner_is_told_the_line_of_their_own(tmp_path):
