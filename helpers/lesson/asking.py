@@ -40,6 +40,7 @@ class _Desk:
     def __init__(self) -> None:
         self.writes: list[Row] | None = None
         self.blames: dict[str, Any] | None = None
+        self.before_each: Callable[[], object] = list
         self.answers: deque[Row] | None = None
         self.failed: list[str] = []
         self.references: deque[Row] | None = None
@@ -100,10 +101,13 @@ class Unanswered:
 
 
 @contextlib.contextmanager
-def writing(blames: dict[str, Any]) -> Iterator[list[Row]]:
-    """While it lasts `asked` writes down: the rows. An error is blamed on the last line of the namespace `blames`."""
+def writing(blames: dict[str, Any], before_each: Callable[[], object] = list) -> Iterator[list[Row]]:
+    """While it lasts `asked` writes down: the rows. An error is blamed on the last line of the namespace `blames`.
+
+    Before each question `before_each` is called.
+    """
     rows: list[Row] = []
-    _desk.writes, _desk.blames, _desk.answers = rows, blames, None
+    _desk.writes, _desk.blames, _desk.before_each, _desk.answers = rows, blames, before_each, None
     try:
         yield rows
     finally:
@@ -156,6 +160,7 @@ def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: 
     failed = [row["raised"] for row in rows if "raised" in row]
     if len(failed) >= MOST_RAISED:
         return Unanswered(_not_asked(question, failed))
+    _desk.before_each()
     try:
         text = ask()
     except Exception as error:

@@ -70,11 +70,21 @@ class AskingKernel(IPythonKernel):
         asking_names.update({name: answers[name] for name in names if name in answers})
         with asking.writing(blames=answers) as rows:
             error = _error_of(source, asking_names)
-        behind = [*self._pristine.restore(), *self._voice.restore()]  # an answer may wait until it is called
+        behind = self._put_back()
+        if behind:  # an answer waited until it was called: it is asked again, and what it replaces put back each time
+            asking_names.update({name: answers[name] for name in names if name in answers})
+            with asking.writing(blames=answers, before_each=self._pristine.put_back) as rows:
+                error = _error_of(source, asking_names)
+            self._put_back()
         replaced = list(dict.fromkeys([*replaced, *behind]))
         data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced})}
         self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
         return self._replied(error)
+
+    def _put_back(self) -> list[str]:
+        """Everything that was replaced; its names, in words."""
+        assert self._pristine and self._voice
+        return [*self._pristine.restore(), *self._voice.restore()]
 
     @property
     def _names(self) -> dict[str, Any]:

@@ -43,7 +43,16 @@ class Pristine:
                 self._keep_inside(name, value)
 
     def restore(self) -> list[str]:
-        """Put back what was replaced; its names, in words."""
+        """The namespace as it was, and what was replaced put back; its names, in words."""
+        replaced = self.put_back()
+        self.namespace.clear()
+        self.namespace.update(self._names)
+        sys.settrace(None)
+        sys.setprofile(None)
+        return replaced
+
+    def put_back(self) -> list[str]:
+        """What was replaced in modules, classes, functions and objects, as it was; its names, in words."""
         replaced = []
         for words, holder, attribute, value in self._kept:
             if _now(holder, attribute) is not value:
@@ -54,10 +63,6 @@ class Pristine:
                 replaced.append(f"{words}.{name}")
                 delattr(holder, name)
         replaced += [name for words, one, own in self._objects for name in _put_back(words, one, own)]
-        self.namespace.clear()
-        self.namespace.update(self._names)
-        sys.settrace(None)
-        sys.setprofile(None)
         return [name for name in dict.fromkeys(replaced) if name not in _LATE]
 
     def _keep(self, words: str, holder: Any) -> None:

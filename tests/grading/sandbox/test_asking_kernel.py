@@ -136,6 +136,13 @@ def test_what_was_replaced_is_put_back_and_named(kernel, way):
     assert [name in one for one in found.replaced] == [True, way == "once it is called"]
 
 
+def test_what_is_replaced_while_one_question_is_asked_is_put_back_before_the_next(kernel):
+    waits = f"{FILL}\n    Ledger.take = lambda self, size: setattr(self, 'live', 10**6)"
+    found = kernel(waits, asks=(f"{DRIVES}\n{DRIVES}\nasked(driven, 2)",))
+    assert found.rows == [[DRIVEN, DRIVEN, [1, 4, 8, [1, 2], 3]]]
+    assert found.replaced == [["Ledger.take"]]
+
+
 LENIENT = """
 import ast
 
