@@ -83,7 +83,8 @@ class AskingKernel(IPythonKernel):
 
     def _put_back(self) -> list[str]:
         """Everything that was replaced; its names, in words."""
-        assert self._pristine and self._voice
+        assert self._pristine is not None
+        assert self._voice is not None
         return [*self._pristine.restore(), *self._voice.restore()]
 
     @property
