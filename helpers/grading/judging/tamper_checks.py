@@ -37,6 +37,7 @@ _REACHES = {
     "globals": "all names at once",
     "__globals__": "all names at once",
     "__closure__": "another function's variables",
+    "cell_contents": "another function's variables",
     "exec": "code made of text",
     "eval": "code made of text",
 }
