@@ -21,21 +21,28 @@ class Ranks:
 
     NCCL with a GPU for each where there are that many, else gloo on the CPU; `backend` decides it otherwise. `profile`
     is an IPython profile whose configuration starts the engines, over several machines if it says so. `timeout_s` holds
-    for each call that names none. Raises WorkbookError.
+    for each call that names none. Without `start` the first call starts them. Raises WorkbookError.
 
         with Ranks(2) as ranks:
             ranks.run(dist.get_rank)        # [0, 1]
     """
 
     def __init__(
-        self, count: int, *, backend: str | None = None, profile: str | None = None, timeout_s: float = 60
+        self,
+        count: int,
+        *,
+        backend: str | None = None,
+        profile: str | None = None,
+        timeout_s: float = 60,
+        start: bool = True,
     ) -> None:
         _require_valid(count, backend, profile, timeout_s)
         self.count, self.timeout_s = count, timeout_s
         self._backend, self._profile = backend, profile
         self._group: Group | None = None
         self.printed: tuple[str, ...] = ("",) * count
-        self.restart()
+        if start:
+            self.restart()
 
     def run(self, function: Callable, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> list[Any]:
         """`function(*args, **kwargs)` on every rank, called together; the results by rank, tensors as tensors.

@@ -177,6 +177,13 @@ def test_importing_ranks_loads_neither_torch_nor_ipyparallel():
     assert done.stdout == "set()\n"
 
 
+def test_ranks_that_wait_are_started_by_the_first_call():
+    with Ranks(1, start=False) as ranks:
+        assert repr(ranks) == "<1 rank, stopped>"
+        assert ranks.run(dist.get_world_size) == [1]
+        assert repr(ranks) == "<1 rank on gloo, ready>"
+
+
 def test_stop_leaves_nothing():
     with Ranks(1) as ranks:
         assert ranks.run(dist.get_world_size) == [1]
