@@ -32,14 +32,26 @@ def count_parameters(config, frozen_layers):
 @mutant("count-parameters", feedback="what freezes with them?")
 def count_parameters(config, frozen_layers):
     """Only the layers freeze: the embedding goes on training."""
-    shape = model(config)
-    return shape.parameters, shape.parameters - sum(layer.parameters for layer in shape.layers[:frozen_layers])
+    hidden, ffn, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    heads = config["num_attention_heads"] + config["num_key_value_heads"]
+    layer = 2 * hidden * heads * config["head_dim"] + 3 * hidden * ffn + 2 * hidden
+    tables = vocab * hidden * (1 if config["tie_word_embeddings"] else 2)
+    total = tables + config["num_hidden_layers"] * layer + hidden
+    return total, total - frozen_layers * layer
 
 
-@mutant("count-parameters", feedback="what freezes with them?")
+@mutant("count-parameters", feedback="the config alone says it")
 def count_parameters(config, frozen_layers):
-    """Calls helpers, which know no frozen layers."""
+    """Calls helpers, which know the model and no frozen layers."""
     return model(config).parameters, model(config).parameters
+
+
+@mutant("count-parameters", feedback="the config alone says it")
+def count_parameters(config, frozen_layers):
+    """Builds the model, and counts what is there."""
+    built = freeze(llama(config), frozen_layers)
+    counts = [(one.numel(), one.numel() * one.requires_grad) for one in built.parameters()]
+    return sum(total for total, _ in counts), sum(trains for _, trains in counts)
 
 
 @mutant("state-bytes", feedback="a scale for every group begun")
