@@ -23,12 +23,23 @@ _REACHES = {
     "__subclasses__": "every class there is",
     "_getframe": "its caller's variables",
     "f_back": "its caller's variables",
+    "f_locals": "its caller's variables",
+    "f_globals": "its caller's variables",
+    "tb_frame": "its caller's variables",
     "currentframe": "its caller's variables",
     "get_objects": "every object there is",
     "get_referrers": "every object there is",
+    "get_referents": "another function's variables",
+    "getclosurevars": "another function's variables",
     "sys.modules": "loaded modules",
     "__import__": "loaded modules",
     "ctypes": "memory itself",
+    "_disable_current_modes": "what no meter sees",
+    "no_dispatch": "what no meter sees",
+    "_C": "what no meter sees",
+    "threading": "what no meter sees",
+    "_thread": "what no meter sees",
+    "concurrent": "what no meter sees",
     "builtins": "Python's own functions",
     "__builtins__": "Python's own functions",
     "settrace": "running code",
@@ -51,7 +62,8 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     """
     given = {cell.source for cell in reference.cells}
     lab = _Given(reference)
-    worked = {name for cell in reference.cells for name in _reached(cell.source)}
+    visible = [cell for cell in reference.cells if not lab_cells.role(cell)]  # what a learner has reason to copy
+    worked = {name for cell in visible for name in _reached(cell.source)}
     imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
     found = []
     for cell in assembled.cells:

@@ -56,6 +56,14 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("import sys\nsys._getframe(1)", "reaches for its caller's variables"),
         ("frame.f_back", "reaches for its caller's variables"),
         ("from inspect import currentframe", "reaches for its caller's variables"),
+        ("from traceback import walk_stack\nnext(walk_stack(None))[0].f_locals", "reaches for its caller's variables"),
+        ("import inspect\ninspect.stack()[1].frame.f_globals", "reaches for its caller's variables"),
+        ("import inspect\ninspect.getclosurevars(f)", "reaches for another function's variables"),
+        ("import gc\ngc.get_referents(f)", "reaches for another function's variables"),
+        ("from torch.utils._python_dispatch import _disable_current_modes", "reaches for what no meter sees"),
+        ("torch._C._DisableTorchDispatch()", "reaches for what no meter sees"),
+        ("from threading import Thread", "reaches for what no meter sees"),
+        ("from concurrent.futures import ThreadPoolExecutor", "reaches for what no meter sees"),
         ("import gc\ngc.get_objects()", "reaches for every object there is"),
         ("import sys\nsys.modules['torch']", "reaches for loaded modules"),
         ("from sys import modules", "reaches for loaded modules"),
@@ -63,7 +71,7 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("from ctypes import CDLL", "reaches for memory itself"),
         ("import builtins as b", "reaches for Python's own functions"),
         ("__builtins__", "reaches for Python's own functions"),
-        ("import threading\nthreading.settrace(f)", "reaches for running code"),
+        ("import sys\nsys.settrace(f)", "reaches for running code"),
         ("import sys\nsys.setprofile(f)", "reaches for running code"),
         ("%matplotlib inline\n!ls\nimport ctypes", "reaches for memory itself"),
         ("peak_bytes = lambda calls: 0", "replaces peak_bytes, which is given"),
@@ -119,6 +127,14 @@ def test_what_the_worked_lab_reaches_for_is_no_tampering():
     assert signs_of_tampering(lab, with_sources(lab, {"half": "import ctypes\nhalf = ctypes.c_int"})) == ()
 
 
+def test_what_measures_reaches_for_is_free_for_no_answer():
+    lab = reference()
+    cell_of(lab, "ledger").source += "\nimport sys\nframe = sys._getframe(1)"
+    cell_of(lab, "ledger").metadata["workbook"] = {"role": "apparatus"}
+    found = signs_of_tampering(lab, with_sources(lab, {"half": "import sys\nframe = sys._getframe(1)"}))
+    assert found == ("answer 'half' reaches for its caller's variables",)
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -163,10 +179,9 @@ def test_a_name_that_no_answer_can_see_is_free(role):
 def test_worked_untouched_and_wrong_answers_of_the_labs_are_not_accused(path):
     lab = nb.read(path)
     assert signs_of_tampering(lab, lab) == ()
-    assert (
-        signs_of_tampering(lab, with_own(untouched(lab), *(one.source for one in load_mutants(find_mutants(path)))))
-        == ()
-    )
+    wrong = [one.source for one in load_mutants(find_mutants(path))]
+    honest = [source for source in wrong if "_disable_current_modes" not in source]  # which is seen to be none
+    assert signs_of_tampering(lab, with_own(untouched(lab), *honest)) == ()
 
 
 @pytest.mark.parametrize("path", HONEST, ids=lambda path: path.stem)
