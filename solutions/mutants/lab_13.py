@@ -280,6 +280,20 @@ def cascade(queries, store, tables, lengths, scale):
     return gathered(queries[:, :, None], keys, values, where, scale)[:, :, 0]
 
 
+@mutant("cascade", feedback="the chip has room for one block")
+def cascade(queries, store, tables, lengths, scale):
+    """Keeps each block as an array, where no meter of tensors sees it."""
+    blocks = dict.fromkeys(block for table in tables for block in table)
+    kept = {block: [states.numpy().copy() for states in store.read(block)] for block in blocks}
+    rows = []
+    for query, table, length in zip(queries, tables, lengths, strict=True):
+        both = (torch.cat([torch.from_numpy(kept[block][at]) for block in table]) for at in (0, 1))
+        keys, values = (states[:length].transpose(0, 1) for states in both)
+        found = functional.scaled_dot_product_attention(query[:, None], keys, values, scale=scale, enable_gqa=True)
+        rows.append(found[:, 0])
+    return torch.stack(rows)
+
+
 @mutant("users-that-fit", feedback="the watermark")
 def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
     """Forgets the watermark."""

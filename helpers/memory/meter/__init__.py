@@ -5,8 +5,9 @@
         train_step()
     meter.peak_bytes
 
-`meter` counts; `watch` names phases and modules, `timeline` turns events into a Measurement; `memory_budget` holds a
-block of code to a limit, and `pytest_plugin` makes a fixture of that. Imports catalog and closed_form.
+`meter` counts, and `beside` what no operator makes: arrays. `watch` names phases and modules, `timeline` turns events
+into a Measurement; `memory_budget` holds a block of code to a limit, and `pytest_plugin` makes a fixture of that.
+Imports catalog and closed_form.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
+    from .beside import Beside
     from .memory_budget import Report
     from .meter import FreshMeter, Meter
     from .timeline import Block, Event, Measurement, Timeline
