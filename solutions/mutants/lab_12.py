@@ -321,3 +321,36 @@ def serve(network, requests, free_bytes, new_tokens):
     served = zip(requests[:users], caches, strict=True)
     answers = [kv.greedy(network, one.ids, new_tokens, cache).tokens[0].tolist() for one, cache in served]
     return answers, "out of memory" if users < len(requests) else None
+
+
+@mutant("ring", feedback="of which the last 1 at once")
+class Ring:
+    """A ring for show: all tokens are in arrays, where no meter of tensors sees them, and copied for each token."""
+
+    def __init__(self, window, sinks, rows, heads, width):
+        self.show = torch.zeros(2, rows, heads, sinks + window, width)
+        self.window, self.sinks, self.count = window, sinks, 0
+        self.both = [torch.zeros(rows, heads, 0, width).numpy()] * 2
+
+    def append(self, keys, values):
+        pairs = zip(self.both, (keys, values), strict=True)
+        self.both = [torch.cat([torch.from_numpy(old), new], 2).numpy().copy() for old, new in pairs]
+        new, self.count = keys.shape[2], self.count + keys.shape[2]
+        first = self.count - self.window - (new - 1 if new > 1 else 0)
+        places = [at for at in range(self.count) if at < self.sinks or at >= first]
+        return *(torch.from_numpy(one[:, :, places]) for one in self.both), torch.tensor(places)
+
+
+@mutant("lean", feedback="codes, scales, or a view?")
+class Lean(Lean):
+    """The right codes, a byte for each, in an array."""
+
+    def pack(self, keys, values):
+        shape, codes, low, step, signs, size = super().pack(keys, values)
+        codes = unpacked(codes, 3, shape.numel()).numpy().copy()
+        return shape, codes, low, step, unpacked(signs, 1, shape.numel()).numpy().copy(), size
+
+    def read(self, piece):
+        shape, codes, low, step, signs, size = piece
+        codes, signs = packed(torch.from_numpy(codes), 3), packed(torch.from_numpy(signs), 1)
+        return super().read((shape, codes, low, step, signs, size))
