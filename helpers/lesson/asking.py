@@ -161,12 +161,15 @@ def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: 
     if len(failed) >= MOST_RAISED:
         return Unanswered(_not_asked(question, failed))
     _desk.before_each()
+    _desk.writes = None  # an answer that asks something itself writes nothing down
     try:
         text = ask()
     except Exception as error:
         why = f"{name} raised {_words(error)}{_line(error.__traceback__)}"
         rows.append({"raised": why[:2000]})
         return Unanswered(why)
+    finally:
+        _desk.writes = rows
     rows.append({"answer": text})
     return from_json(text)
 

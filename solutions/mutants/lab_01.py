@@ -367,6 +367,81 @@ def add_and_norm(x, residual, weight, eps):
 @mutant("add-and-norm", feedback="Traffic sees only PyTorch's kernels")
 def add_and_norm(x, residual, weight, eps):
     """Leaves PyTorch, where nobody counts."""
+    h = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(x.tolist(), residual.tolist(), strict=True)]
+    factors = [(sum(one * one for one in row) / len(row) + eps) ** -0.5 for row in h]
+    y = [
+        [one * factor * by for one, by in zip(row, weight.tolist(), strict=True)]
+        for row, factor in zip(h, factors, strict=True)
+    ]
+    return torch.tensor(h, dtype=torch.bfloat16), torch.tensor(y, dtype=torch.bfloat16)
+
+
+@mutant("add-and-norm", feedback="Where they go")
+def add_and_norm(x, residual, weight, eps):
+    """Right values, naive traffic."""
+    h = x + residual
+    wide = h.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return h, weight * wide.to(h.dtype)
+
+
+@mutant("add-and-norm", feedback="Where they go")
+def add_and_norm(x, residual, weight, eps):
+    """A wide product, rounded afterwards."""
+    h = x + residual
+    norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True, dtype=torch.float32)
+    factor = norm.square_().div_(h.shape[-1]).add_(eps).rsqrt_()
+    return h, (h * factor).to(h.dtype).mul_(weight)
+
+
+@mutant("add-and-norm", feedback="you wrote over residual")
+def add_and_norm(x, residual, weight, eps):
+    """Low traffic, into a tensor that belongs to the caller."""
+    h = residual.add_(x)
+    norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True, dtype=torch.float32)
+    factor = norm.square_().div_(h.shape[-1]).add_(eps).rsqrt_()
+    return h, torch.mul(h, factor, out=torch.empty_like(h)).mul_(weight)
+
+
+@mutant("add-and-norm", feedback="also after y is made")
+def add_and_norm(x, residual, weight, eps):
+    """Makes y in the memory of h, which the next block still needs."""
+    h = x + residual
+    norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True, dtype=torch.float32)
+    factor = norm.square_().div_(h.shape[-1]).add_(eps).rsqrt_()
+    return h, h.mul_(factor).mul_(weight)
+
+
+@mutant("add-and-norm", feedback="eps inside the root")
+def add_and_norm(x, residual, weight, eps):
+    """No eps."""
+    h = x + residual
+    norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True, dtype=torch.float32)
+    factor = norm.square_().div_(h.shape[-1]).rsqrt_()
+    return h, torch.mul(h, factor, out=torch.empty_like(h)).mul_(weight)
+
+
+@mutant("add-and-norm", feedback="keep the mean and the factor in FP32")
+def add_and_norm(x, residual, weight, eps):
+    """The factor rounded to BF16."""
+    h = x + residual
+    norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True, dtype=torch.float32)
+    factor = norm.square_().div_(h.shape[-1]).add_(eps).rsqrt_()
+    return h, (h * factor.to(h.dtype)).mul_(weight)
+
+
+@mutant("add-and-norm", feedback="keep the mean and the factor in FP32")
+def add_and_norm(x, residual, weight, eps):
+    """The norm rounded to BF16: vector_norm gives what it is given, unless told otherwise."""
+    h = x + residual
+    norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True).float()
+    factor = norm.square_().div_(h.shape[-1]).add_(eps).rsqrt_()
+    return h, torch.mul(h, factor, out=torch.empty_like(h)).mul_(weight)
+
+
+@mutant("add-and-norm", feedback="Traffic sees only PyTorch's kernels")
+def add_and_norm(x, residual, weight, eps):
+    """Leaves PyTorch, where nobody counts."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():

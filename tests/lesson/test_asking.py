@@ -141,6 +141,17 @@ def test_what_leaves_the_kernel_leaves_the_question():
     assert rows == []
 
 
+def test_what_an_answer_asks_itself_is_not_written_down(capsys):
+    def asks(x: int) -> int:
+        asked(lambda: "a row of its own")
+        assert asking._desk.writes is None
+        return twice(x)
+
+    with writing({}) as rows:
+        assert [asked(one, 4) for one in (asks, twice)] == [8, 8]
+    assert rows == [{"answer": "8"}, {"answer": "8"}]
+
+
 def test_no_plain_data_is_a_row():
     with writing({}) as rows:
         asked(lambda: object(), case="an object")

@@ -18,6 +18,7 @@ from nbformat import NotebookNode
 from ...course import lab_cells
 from ...course.release import DEFINITION
 
+_MEASURES, _ELSEWHERE = "what measures it", "another thread or process"
 _REACHES = {
     "get_ipython": "the notebook's own machinery",
     "__subclasses__": "every class there is",
@@ -51,6 +52,14 @@ _REACHES = {
     "cell_contents": "another function's variables",
     "exec": "code made of text",
     "eval": "code made of text",
+    **dict.fromkeys(("f_locals", "gi_frame", "tb_frame", "getargvalues"), "its caller's variables"),
+    **dict.fromkeys(("cell_contents", "getclosurevars", "getgeneratorlocals"), "another function's variables"),
+    **dict.fromkeys(("_desk", "asking"), "what asks it"),
+    **dict.fromkeys(("Thread", "threading.Timer", "ThreadPool", "ThreadPoolExecutor", "_thread"), _ELSEWHERE),
+    **dict.fromkeys(("ProcessPoolExecutor", "multiprocessing", "to_thread", "run_in_executor"), _ELSEWHERE),
+    **dict.fromkeys(("_disable_current_modes", "_get_current_dispatch_mode", "_DisableTorchDispatch"), _MEASURES),
+    **dict.fromkeys(("_get_current_dispatch_mode_stack", "_pop_mode", "_pop_mode_temporarily"), _MEASURES),
+    **dict.fromkeys(("custom_op", "torch.library"), "operators of its own, into which no measurement looks"),
 }
 _MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
 
