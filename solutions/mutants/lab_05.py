@@ -468,3 +468,19 @@ def place(layers, budgets):
             loss = sum(layer[width][1] for layer, width in zip(layers, bits, strict=True))
             best = min(best or (loss, bits), (loss, bits))
     return best and (split, list(best[1]))
+
+
+@mutant("quantize", feedback="is padding behind a slice?")
+def quantize(weight, bits, group):
+    """Padding behind a slice, which says of itself that it has none."""
+    rows, columns = weight.shape
+    parts = torch.nn.functional.pad(weight.float(), (0, -columns % group)).reshape(rows, -1, group)
+    low, high, top = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0), 2**bits - 1
+    scale = ((high - low) / top).half()
+    scale[scale == 0] = 1
+    zero = (-low / scale.float()).round().clamp(0, top)
+    codes = ((parts / scale[..., None].float()).round() + zero[..., None]).clamp(0, top).to(torch.uint8)
+    codes = codes.reshape(rows, -1)[:, :columns]
+    small = codes.clone().untyped_storage()
+    codes.untyped_storage = lambda: small
+    return codes, scale, zero.to(torch.uint8)
