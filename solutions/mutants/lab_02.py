@@ -339,3 +339,41 @@ def accumulate(net, micro_batches):
         for k, fill in ((0, 0), (1, -100))
     )
     net(input_ids=ids, labels=labels, attention_mask=(ids != 0).long(), use_cache=False).loss.backward()
+
+
+@mutant("largest-micro-batch", feedback="sequences fit, you find")
+def largest_micro_batch(peak_of, cap_gib):
+    """A line far out, where no floor is."""
+    first, second = peak_of(10**9), peak_of(10**9 + 1)
+    fixed, each = first - (second - first) * 10**9, second - first
+    return 0 if peak_of(1) > cap_gib * 2**30 else max(0, int(cap_gib * 2**30 - fixed) // each)
+
+
+@mutant("accumulate", feedback="each micro-batch has a backward of its own")
+def accumulate(net, micro_batches):
+    """The longest alone."""
+    net.zero_grad()
+    ids, labels = max(micro_batches, key=lambda pair: pair[0].numel())
+    net(input_ids=ids, labels=labels, use_cache=False).loss.backward()
+
+
+@mutant("saved-by-child", feedback="remove the hooks")
+def saved_by_child(net, forward):
+    """Its hooks stay on the net, and what they found first is given again."""
+    if not hasattr(net, "found"):
+        net.found, at_work, alive = {name: 0 for name, _ in net.named_children()}, [], []
+        seen = {t.untyped_storage()._cdata for t in net.parameters()}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            alive.append(tensor.detach())
+            if at_work and storage._cdata not in seen:
+                seen.add(storage._cdata)
+                net.found[at_work[-1]] += storage.nbytes()
+
+        for name, child in net.named_children():
+            child.register_forward_pre_hook(lambda module, given, name=name: at_work.append(name))
+            child.register_forward_hook(lambda module, given, out: at_work.pop() and None)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda nothing: nothing):
+            forward()
+    return dict(net.found) if torch.is_grad_enabled() else dict.fromkeys(net.found, 0)
