@@ -18,49 +18,25 @@ from nbformat import NotebookNode
 from ...course import lab_cells
 from ...course.release import DEFINITION
 
-_MEASURES, _ELSEWHERE = "what measures it", "another thread or process"
-_REACHES = {
-    "get_ipython": "the notebook's own machinery",
-    "__subclasses__": "every class there is",
-    "_getframe": "its caller's variables",
-    "f_back": "its caller's variables",
-    "f_locals": "its caller's variables",
-    "f_globals": "its caller's variables",
-    "tb_frame": "its caller's variables",
-    "currentframe": "its caller's variables",
-    "get_objects": "every object there is",
-    "get_referrers": "every object there is",
-    "get_referents": "another function's variables",
-    "getclosurevars": "another function's variables",
-    "sys.modules": "loaded modules",
-    "__import__": "loaded modules",
-    "ctypes": "memory itself",
-    "_disable_current_modes": "what no meter sees",
-    "no_dispatch": "what no meter sees",
-    "_C": "what no meter sees",
-    "threading": "what no meter sees",
-    "_thread": "what no meter sees",
-    "concurrent": "what no meter sees",
-    "builtins": "Python's own functions",
-    "__builtins__": "Python's own functions",
-    "settrace": "running code",
-    "setprofile": "running code",
-    "__code__": "running code",
-    "globals": "all names at once",
-    "__globals__": "all names at once",
-    "__closure__": "another function's variables",
-    "cell_contents": "another function's variables",
-    "exec": "code made of text",
-    "eval": "code made of text",
-    **dict.fromkeys(("f_locals", "gi_frame", "tb_frame", "getargvalues"), "its caller's variables"),
-    **dict.fromkeys(("cell_contents", "getclosurevars", "getgeneratorlocals"), "another function's variables"),
-    **dict.fromkeys(("_desk", "asking"), "what asks it"),
-    **dict.fromkeys(("Thread", "threading.Timer", "ThreadPool", "ThreadPoolExecutor", "_thread"), _ELSEWHERE),
-    **dict.fromkeys(("ProcessPoolExecutor", "multiprocessing", "to_thread", "run_in_executor"), _ELSEWHERE),
-    **dict.fromkeys(("_disable_current_modes", "_get_current_dispatch_mode", "_DisableTorchDispatch"), _MEASURES),
-    **dict.fromkeys(("_get_current_dispatch_mode_stack", "_pop_mode", "_pop_mode_temporarily"), _MEASURES),
-    **dict.fromkeys(("custom_op", "torch.library"), "operators of its own, into which no measurement looks"),
+_WORDS = {  # what a learner's cell reaches for, and by which names
+    "the notebook's own machinery": "get_ipython",
+    "what asks it": "asking _desk",
+    "what no meter sees": "threading _thread concurrent multiprocessing Thread ThreadPool ThreadPoolExecutor"
+    " ProcessPoolExecutor to_thread run_in_executor no_dispatch _C _disable_current_modes _DisableTorchDispatch"
+    " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
+    " torch.library",
+    "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
+    "another function's variables": "__closure__ cell_contents getclosurevars getgeneratorlocals get_referents",
+    "all names at once": "globals __globals__",
+    "every object there is": "get_objects get_referrers",
+    "every class there is": "__subclasses__",
+    "loaded modules": "sys.modules __import__",
+    "Python's own functions": "builtins __builtins__",
+    "running code": "settrace setprofile __code__",
+    "code made of text": "exec eval",
+    "memory itself": "ctypes",
 }
+_REACHES = {word: what for what, words in _WORDS.items() for word in words.split()}
 _MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
 
 

@@ -89,15 +89,8 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("from inspect import getclosurevars", "reaches for another function's variables"),
         ("from helpers.lesson import asking", "reaches for what asks it"),
         ("import helpers.lesson.asking as a\na._desk.writes", "reaches for what asks it"),
-        ("from threading import Thread", "reaches for another thread or process"),
-        ("from concurrent.futures import ThreadPoolExecutor", "reaches for another thread or process"),
-        ("import torch.multiprocessing as mp", "reaches for another thread or process"),
-        ("from torch.utils._python_dispatch import _disable_current_modes", "reaches for what measures it"),
-        ("torch._C._DisableTorchDispatch()", "reaches for what measures it"),
-        (
-            "@torch.library.custom_op('a::b', mutates_args=())\ndef f(): ...",
-            "reaches for operators of its own, into which no measurement looks",
-        ),
+        ("import torch.multiprocessing as mp", "reaches for what no meter sees"),
+        ("@torch.library.custom_op('a::b', mutates_args=())\ndef f(): ...", "reaches for what no meter sees"),
     ],
     ids=lambda text: text[:30],
 )
