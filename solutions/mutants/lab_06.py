@@ -122,6 +122,16 @@ class Recompute(Recompute):
         return tuple(one if one is None else one * 0 for one in Recompute.__base__.backward(ctx, grad))
 
 
+@mutant("recompute", feedback="off the plain run's")
+class Recompute(Recompute):
+    """Drops what the first run dropped, and forgets that what is kept was made larger."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        grads = Recompute.__base__.backward(ctx, grad)
+        return tuple(one if one is None else one * (1 - ctx.module.dropout.p) for one in grads)
+
+
 @mutant("predict", feedback="return (kept, peak), not")
 def predict(layers, segments):
     """Every segment's end, too."""
