@@ -20,7 +20,7 @@ import contextlib
 import json
 import linecache
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -50,12 +50,15 @@ class _Desk:
 _desk = _Desk()
 
 
-def asked(answer: Callable, *arguments: Any, case: str = "", tensors: bool = False) -> Any:
+def asked(
+    answer: Callable, *arguments: Any, case: str = "", tensors: bool = False, without: Sequence[type] = ()
+) -> Any:
     """What `answer(*arguments)` returned, as plain data: tuples and arrays are lists, numbers are Python's own.
 
     With `tensors` what is a tensor stays one. One line says what was asked, in the words of `case` where the arguments
-    say too much. WorkbookError where it returned something that is no plain data; an error of the answer's own is
-    raised as it is.
+    say too much. While it answers, nobody can make an object of the classes in `without`: what is to be worked out is
+    neither measured nor looked up. WorkbookError where somebody does, and where it returned something that is no plain
+    data; an error of the answer's own is raised as it is.
 
     >>> asked(divmod, 17, 16)
     divmod(17, 16) -> [1, 1]
@@ -65,8 +68,9 @@ def asked(answer: Callable, *arguments: Any, case: str = "", tensors: bool = Fal
     if _desk.answers is not None:
         return _given_back(_desk.answers, question)
     if _desk.writes is not None:
-        return _written_down(_desk.writes, question, partial(_answered, answer, arguments, tensors), _name(answer))
-    found = from_json(_answered(answer, arguments, tensors))
+        ask = partial(_answered, answer, arguments, tensors, without)
+        return _written_down(_desk.writes, question, ask, _name(answer))
+    found = from_json(_answered(answer, arguments, tensors, without))
     print(f"{question} -> {shown(found)}")
     return found
 
@@ -147,13 +151,27 @@ def publish_references() -> None:
     _desk.referred = []
 
 
-def _answered(answer: Callable, arguments: tuple, tensors: bool) -> str:
-    found = answer(*arguments)
+def _answered(answer: Callable, arguments: tuple, tensors: bool, without: Sequence[type]) -> str:
+    with contextlib.ExitStack() as refused:
+        for cls in without:
+            refused.enter_context(_refused(cls, _name(answer)))
+        found = answer(*arguments)
     try:
         return to_json(found, tensors)
     except (TypeError, ValueError) as error:
         what = f"{_name(answer)} returned {type(found).__name__} that is no plain data ({error})"
         raise WorkbookError(what, "numbers, texts, lists, dicts, sets, tensors", "return what was asked for") from None
+
+
+def _refused(cls: type, name: str) -> contextlib.AbstractContextManager:
+    """While it lasts nobody can make an object of `cls`."""
+    from unittest import mock
+
+    def refuse(*_: object, **__: object) -> None:
+        what = f"{name} has an object of {cls.__name__} made, which knows the answer"
+        raise WorkbookError(what, "an answer that is worked out from the arguments alone", "write the formula")
+
+    return mock.patch.object(cls, "__init__", refuse)
 
 
 def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: str) -> Any:

@@ -230,7 +230,7 @@ def adapter_work(users, tokens, inputs, outputs, rank, merged, value_bytes):
     return work.flops, work.bytes
 
 
-@mutant("adapter-work", feedback="twice the tokens add")
+@mutant("adapter-work", feedback="which knows the answer")
 def adapter_work(users, tokens, inputs, outputs, rank, merged, value_bytes):
     """Calls the instrument on one user's layer, whose adapters then seem to be read by all."""
     dtype = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32}[value_bytes]

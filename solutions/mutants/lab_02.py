@@ -40,13 +40,13 @@ def count_parameters(config, frozen_layers):
     return total, total - frozen_layers * layer
 
 
-@mutant("count-parameters", feedback="the config alone says it")
+@mutant("count-parameters", feedback="which knows the answer")
 def count_parameters(config, frozen_layers):
     """Calls helpers, which know the model and no frozen layers."""
     return model(config).parameters, model(config).parameters
 
 
-@mutant("count-parameters", feedback="the config alone says it")
+@mutant("count-parameters", feedback="which knows the answer")
 def count_parameters(config, frozen_layers):
     """Builds the model, and counts what is there."""
     built = freeze(llama(config), frozen_layers)
@@ -195,7 +195,7 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     return max(12 * total + saved + 12 * micro_batch * sequence * config["vocab_size"], 12 * total + 4 * trainable)
 
 
-@mutant("peak-bytes", feedback="too many to run here: predict them")
+@mutant("peak-bytes", feedback="which knows the answer")
 def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Calls what is there: runs the step, and measures."""
     net, optimizer, step = fine_tuning_step(config, frozen_layers, micro_batch, sequence)

@@ -100,6 +100,34 @@ def test_after_two_errors_nothing_more_is_asked():
         str(given[4])
 
 
+class Oracle:
+    """What knows the answer."""
+
+    def __init__(self, x: int) -> None:
+        self.found = 2 * x
+
+
+class Child(Oracle):
+    pass
+
+
+@pytest.mark.parametrize("cls", [Oracle, Child])
+def test_what_is_to_be_worked_out_is_not_looked_up(cls):
+    def looks_up(x: int) -> int:
+        return cls(x).found
+
+    with writing({}) as rows:
+        asked(looks_up, 3, without=[Oracle])
+        asked(twice, 3, without=[Oracle, Child])
+        asked(looks_up, 3)
+    assert "looks_up has an object of Oracle made, which knows the answer" in rows[0]["raised"]
+    assert rows[1:] == [{"answer": "6"}, {"answer": "6"}]
+    with pytest.raises(WorkbookError, match="worked out from the arguments alone"):
+        asked(looks_up, 3, without=[Oracle])
+    assert Child(3).found == 6
+    assert "__init__" not in vars(Child), "an inherited one is inherited again"
+
+
 def test_a_learner_is_told_the_line_of_their_own(tmp_path):
     source = "def layers(x):\n    return x.nothing\n"
     names: dict = {}
