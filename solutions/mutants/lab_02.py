@@ -195,7 +195,7 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     return max(12 * total + saved + 12 * micro_batch * sequence * config["vocab_size"], 12 * total + 4 * trainable)
 
 
-@mutant("peak-bytes", feedback="which knows the answer")
+@mutant("peak-bytes", feedback="too many to run here: predict them")
 def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Calls what is there: runs the step, and measures."""
     net, optimizer, step = fine_tuning_step(config, frozen_layers, micro_batch, sequence)
