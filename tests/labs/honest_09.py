@@ -87,7 +87,7 @@ def mean_shard_with_prints(parameters):
     return nn.Parameter(sum(part.float() for part in came.chunk(count)) / count)
 
 
-class by_tensor_in_flat_messages:  # noqa: N801 - named after the answer
+class ByTensor_in_flat_messages:  # noqa: N801 - named after the answer
     """Each owner's tensors travel together, in one buffer each way."""
 
     def __init__(self, parameters, make):
@@ -117,7 +117,7 @@ class by_tensor_in_flat_messages:  # noqa: N801 - named after the answer
             p.grad = part.view_as(p).clone() if owner == dist.get_rank() else None
 
 
-class by_tensor_with_helper(object):  # noqa: N801, UP004 - named after the answer
+class ByTensor_with_helper(object):  # noqa: N801, UP004 - named after the answer
     """A closure for the owners, an optimizer made of a generator's list, several kept by name."""
 
     def __init__(self, parameters, make):
@@ -148,7 +148,7 @@ class by_tensor_with_helper(object):  # noqa: N801, UP004 - named after the answ
             parameter.grad = None
 
 
-class gathered_by_lists(torch.autograd.Function):  # noqa: N801 - named after the answer
+class Gathered_by_lists(torch.autograd.Function):  # noqa: N801 - named after the answer
     """Lists of tensors, and the gradient of the shard before that of x."""
 
     @staticmethod
@@ -172,7 +172,7 @@ class gathered_by_lists(torch.autograd.Function):  # noqa: N801 - named after th
         return for_x, for_shard, None
 
 
-class gathered_by_matmul(torch.autograd.Function):  # noqa: N801 - named after the answer
+class Gathered_by_matmul(torch.autograd.Function):  # noqa: N801 - named after the answer
     """Numbers on ctx, torch's own collectives by their long names, a mean in steps."""
 
     @staticmethod

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +14,6 @@ from tests.labs.common import lab_path, printed, source
 
 LAB = lab_path("09")
 pytestmark = pytest.mark.slow  # three ranks for every question
-HONEST = Path(__file__).with_name("honest_09.py").read_text("utf-8").replace("from __future__ import annotations", "")
-HONEST_NAMES = [node.name for node in ast.parse(HONEST).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 FIGURES = """
 psi, ten = 4 * sum(map(prod, TEN)), fullest(TEN)
 print(f"{8 * ten:,} {2 * psi:,} {2 * psi * 2 // 3:,}; all-reduced {2 * 2 * 4515 * 2 // 3:,}")
@@ -34,10 +30,9 @@ SLIPS = [
 
 @pytest.fixture(scope="module")
 def trials(lab) -> dict[str, tuple[CellRun, ...]]:
-    """How everything went that is tried on the worked lab: honest answers by name, slips, and figures."""
-    tried = {name: (f"{HONEST}\n{answered(lab, name)[0]} = {name}", answered(lab, name)[1]) for name in HONEST_NAMES}
-    for body, _ in SLIPS:
-        tried[body] = f"def mean_shard(parameters):\n    {body}", answered(lab, "mean_shard_")[1]
+    """How everything went that is tried on the worked lab: slips, and figures."""
+    one = answered(lab, "mean_shard_")[1]
+    tried = {body: (f"def mean_shard(parameters):\n    {body}", one) for body, _ in SLIPS}
     cells = {key: (first, *(cell.source for cell in (*one.asks, *one.checks))) for key, (first, one) in tried.items()}
     cells["figures"] = (FIGURES,)
     ran = run_in_forks(LAB.parent, [cell.source for _, cell in nb.code_cells(lab)], [*map(Trial, cells.values())])
@@ -77,44 +72,16 @@ def test_the_figures_that_no_check_prints(lab, trials):
     assert [figure for figure in figures if figure not in said] == []
 
 
-@pytest.mark.parametrize("honest", HONEST_NAMES)
-def test_an_honest_answer_passes(lab, trials, honest):
-    _, exercise = answered(lab, honest)
-    runs = trials[honest]
-    assert [run.error for run in runs if run.error] == []
-    found = {check.id: run.printed for check, run in zip(exercise.checks, runs[1 + len(exercise.asks) :], strict=True)}
-    assert found == {check.id: printed(lab, check.id) for check in exercise.checks}
-
-
-def test_every_answer_has_an_honest_variant(lab):
-    tried = {answered(lab, honest)[0] for honest in HONEST_NAMES}
-    assert {name for one in lab_cells.exercises(lab) for name in lab_cells.names_of(one.answers)} == tried
-
-
 @pytest.mark.parametrize(("body", "told"), SLIPS)
 def test_a_slip_is_told(trials, body, told):
     assert any(told in run.error for run in trials[body])
 
 
-def test_given_ranks_are_started_by_the_first_call(lab):
+def test_given_ranks_wait_for_the_first_call(lab):
     """Where answers are only weighed there is none, so that none is started."""
-    given: dict = {"Ranks": Ready, "N": 3}
+    given: dict = {"Ranks": lambda count, **options: options, "N": 3}
     exec(source(lab, "ranks"), given)
-    ranks = given["ranks"]
-    assert ranks.started == 0
-    assert (ranks.restart(), ranks.started) == ("a group", 1)
-
-
-class Ready:
-    """In the place of Ranks: how often a group was started."""
-
-    def __init__(self, count: int, **_: object) -> None:
-        self.started = 0
-        self.restart()
-
-    def restart(self) -> str:
-        self.started += 1
-        return "a group"
+    assert given["ranks"]["start"] is False
 
 
 def hybrid() -> list[tuple[str, int, int]]:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -38,6 +39,13 @@ for path in sys.argv[1:]:
             pass
 print(json.dumps(found))
 """
+
+
+@pytest.fixture
+def elsewhere():
+    """A folder that is not in /tmp."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -181,13 +189,14 @@ def test_nothing_outlives_a_grader_that_is_killed(place):
 
 @pytest.mark.slow
 @needs_root
-def test_a_place_that_is_read_only_is_told_by_the_command(place, tmp_path):
+def test_a_place_that_is_read_only_is_told_by_the_command(place, elsewhere):
     """Whatever the user, and before anybody is graded."""
     sandbox()
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "ada.ipynb").write_text(json.dumps(cells("x = 1")))
+    (elsewhere / "in").mkdir()
+    (elsewhere / "in" / "ada.ipynb").write_text(json.dumps(cells("x = 1")))
     mounted = 'mount -t tmpfs -o ro none /tmp && exec "$@"'
-    command = [sys.executable, "-m", "helpers.cli", "grade", "02", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    folders = [str(elsewhere / "in"), "--out", str(elsewhere / "out")]
+    command = [sys.executable, "-m", "helpers.cli", "grade", "02", *folders]
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", mounted, "sh", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, check=False,
