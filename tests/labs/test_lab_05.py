@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from helpers.catalog import model
-from helpers.course import lab_cells
 from helpers.course.mutants import find_mutants, load_mutants
 from helpers.lesson import draw
 from helpers.memory.measure import Traffic
 from tests.labs.common import lab_path, printed, source
-from tests.labs.honest import answer_of, faults, honest, table
+from tests.labs.honest import table
 
 LAB = lab_path("05")
 
@@ -36,17 +35,6 @@ LAB = lab_path("05")
 def test_the_figures_of_a_target_are_printed_by_its_check(lab, question, check, figures):
     target = re.search(r"\*\*Target:\*\*.*", source(lab, question))[0]
     assert [figure for figure in figures if figure not in target or figure not in printed(lab, check)] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", ["0", "7"])
-def test_an_honest_answer_gets_all_points(seed):
-    assert faults("05", seed) == {}
-
-
-def test_every_answer_has_an_honest_variant(lab):
-    asked = {lab_cells.grade_id(cell).replace("-", "_") for cell in lab.cells if lab_cells.is_answer(cell)}
-    assert {answer_of(lab, name) for name in honest("05")} == asked
 
 
 def test_the_worked_store_is_that_of_bitsandbytes(names):
@@ -138,7 +126,7 @@ def test_the_cheapest_step_first_leaves_what_the_target_says(lab, names):
     ],
 )
 def test_a_placement_that_is_none_says_why(names, plan, words):
-    layers, budgets = names["FEW_LAYERS"][0]
+    layers, budgets = [{2: (50, 9), 4: (100, 1)}] * 2, (100, 50)
     with pytest.raises(AssertionError, match=re.escape(words)):
         names["loss_of"]("two layers", plan, layers, budgets)
 

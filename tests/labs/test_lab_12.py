@@ -10,11 +10,9 @@ from transformers import AutoConfig, DynamicCache
 from transformers.cache_utils import Cache
 
 from helpers.catalog import model
-from helpers.course import lab_cells
 from helpers.memory.measure import capped
 from helpers.techniques import kv_cache as kv
 from tests.labs.common import lab_path, printed, source
-from tests.labs.honest import answer_of, faults, honest
 
 LAB = lab_path("12")
 
@@ -37,18 +35,6 @@ LAB = lab_path("12")
 def test_the_figures_of_a_target_are_printed(lab, question, check, figures):
     text = source(lab, question)
     assert [figure for figure in figures if figure not in text or figure not in printed(lab, check)] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", ["0", "7"])
-def test_an_honest_answer_gets_all_points(seed):
-    assert faults("12", seed) == {}
-
-
-def test_every_answer_has_an_honest_variant(lab):
-    assert {answer_of(lab, name) for name in honest("12")} == {
-        name for one in lab_cells.exercises(lab) for name in lab_cells.names_of(one.answers)
-    }
 
 
 def test_the_bytes_of_one_rank_are_those_of_the_catalogue(names):
