@@ -20,6 +20,7 @@ from ..catalog.errors import WorkbookError
 from . import address, guesses, lab_cells, lab_rules
 from . import notebook as nb
 from .doctor import needs
+from .lab_cells import DEFINITION
 
 MOST_LINES = 40
 HEADER = {"one promise": "**The promise:**", "a table of time and needs": "\n| time |"}
@@ -36,7 +37,6 @@ RUBRIC = r"\d+(?:\.\d+)? points?: \S.*"
 MOST_RUBRIC = 4
 RUBRIC_WANTED = "metadata.workbook.rubric is 1 to 4 texts like '1 point: the last page counts', for all its points"
 VERDICT = r"(?i)\W*(true|false|ok|okay|pass|passed|correct|right|done|none|all checks passed)?\W*"
-DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 SILENT = DEFINITION | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
 
 

@@ -26,11 +26,10 @@ from ..catalog.errors import WorkbookError
 from . import lab_cells
 from . import notebook as nb
 from .address import for_lab
-from .lab_cells import parse
+from .lab_cells import DEFINITION, parse
 
 GENERATOR = "workbook release"
 SOLUTION = ("### BEGIN SOLUTION", "### END SOLUTION")
-DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 HIDDEN = ("### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS")
 
 

@@ -156,11 +156,14 @@ def _answered(answer: Callable, arguments: tuple, tensors: bool, without: Sequen
         for cls in without:
             refused.enter_context(_refused(cls, _name(answer)))
         found = answer(*arguments)
-    try:
-        return to_json(found, tensors)
-    except (TypeError, ValueError) as error:
-        what = f"{_name(answer)} returned {type(found).__name__} that is no plain data ({error})"
-        raise WorkbookError(what, "numbers, texts, lists, dicts, sets, tensors", "return what was asked for") from None
+        try:
+            return to_json(found, tensors)  # a generator answers only now
+        except WorkbookError:
+            raise
+        except (TypeError, ValueError) as error:
+            what = f"{_name(answer)} returned {type(found).__name__} that is no plain data ({error})"
+            expected = "numbers, texts, lists, dicts, sets, tensors"
+            raise WorkbookError(what, expected, "return what was asked for") from None
 
 
 def _refused(cls: type, name: str) -> contextlib.AbstractContextManager:

@@ -111,6 +111,15 @@ class Child(Oracle):
     pass
 
 
+def test_nor_later_by_a_generator():
+    def looks_up(x: int):
+        yield Oracle(x).found
+
+    with writing({}) as rows:
+        asked(looks_up, 3, without=[Oracle])
+    assert "looks_up raised WorkbookError: looks_up has an object of Oracle made" in rows[0].get("raised", "")
+
+
 @pytest.mark.parametrize("cls", [Oracle, Child])
 def test_what_is_to_be_worked_out_is_not_looked_up(cls):
     def looks_up(x: int) -> int:

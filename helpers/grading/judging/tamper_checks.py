@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from nbformat import NotebookNode
 
 from ...course import lab_cells
-from ...course.release import DEFINITION
 
 _WORDS = {  # what a learner's cell reaches for, and by which names
     "the notebook's own machinery": "get_ipython",
@@ -101,7 +100,7 @@ def _tree(source: str) -> ast.Module:
 
 def _definitions(source: str) -> dict[str, ast.stmt]:
     """The functions and classes of the top level: what others rely on."""
-    return {node.name: node for node in _tree(source).body if isinstance(node, DEFINITION)}
+    return {node.name: node for node in _tree(source).body if isinstance(node, lab_cells.DEFINITION)}
 
 
 def _code(node: ast.stmt) -> str:
