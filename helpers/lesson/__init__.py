@@ -11,5 +11,7 @@ from . import claims
 from .asking import asked, reference
 from .draw import draw
 from .drawing import pareto, plots, rooflines, speeds
+from .fill_in import fill_in
+from .machine import machine
 from .predict import Prediction, check, check_speed, compare, predict
 from .recorded import recorded, recorded_table

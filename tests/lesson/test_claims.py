@@ -53,11 +53,47 @@ def test_every_claim_of_a_chapter_is_tried_in_it_and_no_other(chapter):
     assert len(tried) == len(set(tried))
 
 
-def test_a_trial_prints_claim_evidence_and_verdict(printed):
-    lines = printed(claims.trial, "adam-3x", "four times").splitlines()
-    assert lines[0].startswith("Said in a cloud's guide to LLM optimization: Gradients double")
-    assert lines[1] == "Computed: four times"
-    assert lines[2].startswith("Verdict: wrong. In one dtype")
+HEAVY = "attn-heavy"
+
+
+def test_evidence_in_one_text_stands_beside_the_ledgers_verdict():
+    lines = claims.answer(claims.ledger()["adam-3x"], "four times").splitlines()
+    assert lines[0].startswith("> Gradients double")
+    assert lines[2] == "> — a cloud's guide to LLM optimization"
+    assert lines[4] == "Computed: four times"
+    assert lines[6].startswith("**Wrong.** In one dtype")
+
+
+def test_a_source_is_named_by_its_title_and_date():
+    assert "a masterclass on production budgeting (*GPU Memory Management For Large Models*, 2025-11-10)" in (
+        claims.ledger()["zero3-all"].quoted
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [((True, True), "holds"), ((False, True), "holds with conditions"), ((False, False), "wrong")],
+)
+def test_the_verdict_follows_from_the_cases(outcomes, verdict):
+    assert claims.verdict_of(outcomes) == verdict
+
+
+def test_a_verdict_that_the_evidence_refutes_is_an_error():
+    with pytest.raises(AssertionError, match="the evidence says 'holds', the ledger 'wrong'"):
+        claims.trial(HEAVY, {"a model made of attention": True})
+
+
+def test_the_readers_verdict_stands_beside_the_computed_one():
+    for guess, said in {"wrong": "wrong, as computed", "holds": "holds, the cases say otherwise"}.items():
+        text = claims.answer(claims.ledger()[HEAVY], {"Llama-2-7B": False}, you=claims.read(HEAVY, guess=guess))
+        assert f"Your verdict: {said}." in text
+        assert "- Llama-2-7B: does not hold" in text
+    assert "Your verdict: none yet." in claims.answer(claims.ledger()[HEAVY], {"x": False}, you=claims.read(HEAVY))
+
+
+def test_a_verdict_on_another_claim_is_refused():
+    with pytest.raises(WorkbookError, match="a verdict on 'adam-3x'"):
+        claims.trial(HEAVY, {"x": False}, you=claims.read("adam-3x"))
 
 
 def test_bad_trials_are_refused():
@@ -65,9 +101,11 @@ def test_bad_trials_are_refused():
         claims.trial("adam-3", "x")
     assert "did you mean 'adam-3x'?" in raised.value.do
     with pytest.raises(WorkbookError, match="without evidence"):
-        claims.trial("adam-3x", "")
+        claims.trial("adam-3x", {})
+    with pytest.raises(WorkbookError, match="unknown verdict 'perhaps'"):
+        claims.read("adam-3x", guess="perhaps")
 
 
 def test_a_verdict_is_one_of_three():
     with pytest.raises(WorkbookError, match="unknown verdict 'maybe'"):
-        claims.Claim("x", "02", "somewhere", "It is so.", "maybe", "nobody knows.")
+        claims.Claim("x", "02", ("cloud",), "It is so.", "maybe", "nobody knows.")

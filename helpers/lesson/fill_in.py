@@ -1,0 +1,44 @@
+"""A gap of a few lines in a chapter, tried at once: nothing is graded, and nothing stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isclose
+
+from ..catalog.errors import WorkbookError
+
+
+def fill_in(function: Callable, cases: Mapping[tuple, float], rel: float = 0.0) -> bool:
+    """Call what the reader wrote with each case's arguments, and print what it gave beside what is right.
+
+    `cases` is arguments to result; `rel` is the distance allowed, as a fraction of the result. Never raises for what
+    the reader wrote: an unwritten gap says so in a line, and so does the first mistake. True where all cases agree.
+
+    >>> fill_in(lambda weights, bits: weights * bits // 8, {(1024, 4): 512})
+    ✓ <lambda>(1,024, 4) = 512
+    True
+    """
+    if not cases:
+        raise WorkbookError("a fill-in without cases", "arguments and their results", "pass {(1024, 4): 512}")
+    return all(_tried(function, arguments, expected, rel) for arguments, expected in cases.items())
+
+
+def _tried(function: Callable, arguments: tuple, expected: float, rel: float) -> bool:
+    call = f"{getattr(function, '__name__', 'your function')}({', '.join(map(_shown, arguments))})"
+    try:
+        given = function(*arguments)
+        right = given is not None and given is not ... and isclose(given, expected, rel_tol=rel, abs_tol=0.0)
+    except NotImplementedError:
+        print(f"○ {call}: nothing is written yet. Fill the gap above, or go on without.")
+        return False
+    except Exception as problem:  # the reader's: of any kind
+        print(f"✗ {call} raises {type(problem).__name__}: {problem}")
+        return False
+    print(f"✓ {call} = {_shown(given)}" if right else f"✗ {call} gives {_shown(given)}, expected {_shown(expected)}")
+    return bool(right)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return repr(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

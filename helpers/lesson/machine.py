@@ -1,0 +1,26 @@
+"""What this notebook runs on, in one line."""
+
+from __future__ import annotations
+
+import sys
+
+
+def machine() -> str:
+    """Print what was found here, and return the device for tensors: "cuda" or "cpu".
+
+    >>> machine()  # doctest: +SKIP
+    This machine: NVIDIA H100 SXM 80 GB, 78.4 GiB of memory free · torch 2.11.0+cu130 · Python 3.12.3
+    'cuda'
+    """
+    import torch
+
+    from ..catalog import detect
+    from ..memory.closed_form.breakdown import format_bytes
+
+    gpu = detect()
+    if gpu:
+        found = f"{gpu.title}, {format_bytes(torch.cuda.mem_get_info()[0])} of memory free"
+    else:
+        found = f"no CUDA GPU, so everything runs on the CPU ({torch.get_num_threads()} threads)"
+    print(f"This machine: {found} · torch {torch.__version__} · Python {sys.version.split()[0]}")
+    return "cuda" if gpu else "cpu"

@@ -1,0 +1,43 @@
+"""A fill-in tells right, wrong, raising and unwritten apart, and never stops a chapter."""
+
+import pytest
+
+from helpers.catalog import WorkbookError
+from helpers.lesson import fill_in
+
+CASES = {(1024, 4): 512, (1024, 8): 1024}
+
+
+def unwritten(weights, bits):
+    raise NotImplementedError("write it here")
+
+
+def broken(weights, bits):
+    return weights / 0
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "right"),
+    [
+        (lambda weights, bits: weights * bits // 8, "✓ <lambda>(1,024, 4) = 512\n✓ <lambda>(1,024, 8) = 1,024\n", True),
+        (lambda weights, bits: weights, "✗ <lambda>(1,024, 4) gives 1,024, expected 512\n", False),
+        (lambda weights, bits: None, "gives None, expected 512", False),
+        (lambda weights, bits: ..., "gives Ellipsis, expected 512", False),
+        (lambda weights: weights, "✗ <lambda>(1,024, 4) raises TypeError", False),
+        (unwritten, "○ unwritten(1,024, 4): nothing is written yet", False),
+        (broken, "raises ZeroDivisionError: division by zero", False),
+    ],
+)
+def test_each_outcome_has_its_sentence(function, said, right, capsys):
+    assert fill_in(function, CASES) is right
+    assert said in capsys.readouterr().out
+
+
+def test_a_distance_is_allowed_where_one_is_given():
+    assert not fill_in(lambda x: 1.01 * x, {(1.0,): 1.0})
+    assert fill_in(lambda x: 1.01 * x, {(1.0,): 1.0}, rel=0.02)
+
+
+def test_a_fill_in_without_cases_is_refused():
+    with pytest.raises(WorkbookError, match="without cases"):
+        fill_in(unwritten, {})
