@@ -24,6 +24,8 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " ProcessPoolExecutor to_thread run_in_executor no_dispatch _C _disable_current_modes _DisableTorchDispatch"
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
     " torch.library",
+    "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store socket mmap"
+    " shared_memory SharedMemory",
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
     "another function's variables": "__closure__ cell_contents getclosurevars getgeneratorlocals get_referents",
     "all names at once": "globals __globals__",
@@ -57,6 +59,7 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
             found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, imported))]
             reached = sorted({_REACHES[name] for name in _reached(cell.source) - worked})
             found += [f"{where} reaches for {what}" for what in reached]
+            found += [f"{where} reaches for {name}, private to what is given" for name in lab.private_in(cell.source)]
     return tuple(dict.fromkeys(found))
 
 
@@ -67,12 +70,18 @@ class _Given:
         cells = [cell for cell in reference.cells if lab_cells.is_given(cell) and not lab_cells.role(cell)]
         self.imported = {name: where for cell in cells for name, where in _imported(cell.source).items()}
         self.defined = {name: node for cell in cells for name, node in _definitions(cell.source).items()}
+        others = [cell for cell in reference.cells if cell.cell_type == "code" and not lab_cells.is_answer(cell)]
+        self.private = {name for cell in others for name in _private(cell.source, (ast.Store,))}
 
     def replaced_by(self, source: str) -> set[str]:
         """The names that a cell gives another meaning, other than by a copy of what they are."""
         mine = {name: _code(node) for name, node in _definitions(source).items()}
         clashes = _assigned(source) & (self.defined.keys() | self.imported.keys())
         return {name for name in clashes if name not in mine or mine[name] != self._code_of(name)}
+
+    def private_in(self, source: str) -> list[str]:
+        """The attributes that a cell reads, that only what is given sets, and that begin with an underscore."""
+        return sorted(self.private & _private(source, (ast.Load, ast.Del)) - _private(source, (ast.Store,)))
 
     def _code_of(self, name: str) -> str | None:
         if name in self.defined:
@@ -144,6 +153,18 @@ def _reached(source: str) -> set[str]:
             words |= {node.module.partition(".")[0]}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
     return words & _REACHES.keys()
+
+
+def _private(source: str, contexts: tuple[type[ast.expr_context], ...]) -> set[str]:
+    """`_x` of each `a._x` in one of these contexts, and of each `getattr(a, "_x")`. What an object reads of its own
+    `self` is its own affair."""
+    words = set()
+    for node in ast.walk(_tree(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, contexts):
+            words |= set() if ast.Load in contexts and _dotted(node.value) == "self" else {node.attr}
+        elif isinstance(node, ast.Call) and _dotted(node.func) == "getattr" and ast.Load in contexts:
+            words |= {one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    return {word for word in words if word.startswith("_") and not word.startswith("__")}
 
 
 def _attributes_set(source: str, imported: set[str]) -> Iterator[str]:

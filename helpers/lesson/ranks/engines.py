@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from ...catalog.errors import WorkbookError, require_package
-from . import reaper
+from . import forked, reaper
 
 START_S = 120
 PREFIX = "workbook-ranks-"
@@ -29,6 +29,7 @@ CONTROLLER = [
     "--HeartMonitor.max_heartmonitor_misses=1000",  # an engine registers after two heartbeats
 ]
 ENGINE = ["--IPEngine.enable_nanny=False", "--IPEngine.timeout=60"]  # the driver itself watches the engines
+QUIET = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1000"}  # before torch is loaded: see Group._prepare
 
 
 class Engines:
@@ -53,6 +54,8 @@ class Engines:
         self.client = cluster.connect_client_sync()
         self._undo.callback(self.client.close)
         self.client.wait_for_engines(count, timeout=START_S, interactive=False)
+        if self.profile is None:
+            self.processes = {pid: psutil.Process(pid) for pid in self.client[:].apply_sync(os.getpid)}
 
     def _start(self, count: int) -> Any:
         cluster, marked = _cluster(self._ipp, self.folder, self.profile), {"environment": {reaper.MARK: self.mark}}
@@ -62,8 +65,8 @@ class Engines:
             cluster.start_engines_sync(count, **marked)
         else:
             cluster.start_controller_sync(controller_args=CONTROLLER, **marked)
-            name = cluster.start_engines_sync(count, engine_args=ENGINE, delay=0, **marked)
-            self.processes = {launcher.pid: launcher.process for launcher in cluster.engines[name].launchers.values()}
+            marked["environment"] |= QUIET
+            cluster.start_engines_sync(count, engine_args=ENGINE, **marked)
         return cluster
 
     def last_log_line(self) -> str:
@@ -102,7 +105,19 @@ def _cluster(ipp: ModuleType, folder: str, profile: str | None) -> Any:
     quiet = {"parent": None, "log": log, "shutdown_atexit": False, "delay": 0}
     if profile is not None:
         return ipp.Cluster(profile_dir=str(Path(folder).parent), **quiet)
-    return ipp.Cluster(profile_dir=folder, cluster_file="", load_profile=False, engines="local", **quiet)
+    engines = _forking(folder) if sys.platform == "linux" else "local"
+    return ipp.Cluster(profile_dir=folder, cluster_file="", load_profile=False, engines=engines, **quiet)
+
+
+def _forking(folder: str) -> type:
+    """ipyparallel's launcher of all engines by one command, which is mpiexec to it, and `forked` here."""
+    from ipyparallel.cluster.launcher import MPIEngineSetLauncher
+
+    class ForkingEngineSetLauncher(MPIEngineSetLauncher):
+        def find_args(self) -> list[str]:
+            return [sys.executable, "-P", forked.__file__, str(self.n), folder, *self.program_args]
+
+    return ForkingEngineSetLauncher
 
 
 def start_reaper(mark: str, folder: str) -> subprocess.Popen:

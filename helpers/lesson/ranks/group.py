@@ -105,7 +105,7 @@ class PendingCall:
         if self.outcome is None and self.result.done():
             self.outcome = self._answer()
         elif self.outcome is None and self.process is not None and _is_gone(self.process):
-            self.outcome = Died(_exit_code(self.process), last_location(self.recording)[0])
+            self.outcome = Died(_exit_code(self.process, Path(self.recording)), last_location(self.recording)[0])
         return self.outcome
 
     def _answer(self) -> Outcome:
@@ -137,14 +137,18 @@ def _is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def _exit_code(process: psutil.Process) -> int | None:
-    """ipyparallel's own thread waits for the process as well; the second waiter gets the code a moment later."""
+def _exit_code(process: psutil.Process, recording: Path) -> int | None:
+    """A forked engine's parent has written it down. ipyparallel's own thread waits for another, and the second waiter
+    gets the code a moment later."""
+    written = recording.with_name(f"exit-{process.pid}")
     for _ in range(20):
-        try:
-            code = process.wait(0)
-        except psutil.TimeoutExpired:
-            code = None
-        if code is not None:
+        if written.exists() and (code := written.read_text()):
             return int(code)
+        try:
+            waited = process.wait(0)
+        except psutil.TimeoutExpired:
+            waited = None
+        if waited is not None:
+            return int(waited)
         time.sleep(POLL_S)
     return None

@@ -26,7 +26,9 @@ SETUP = "import random\nimport torch\nfrom torch import nn\nfrom helpers.memory 
 def reference() -> NotebookNode:
     """The example lab, with imports worth patching and a given function."""
     lab = with_sources(example_lab(), {"setup": SETUP})
-    lab.cells.insert(2, code("def peak_bytes(calls):\n    return max(calls)\n\nclass Ledger:\n    pass", "ledger"))
+    given = "def peak_bytes(calls):\n    return max(calls)\n\n"
+    ledger = "class Ledger:\n    def __init__(self, rows):\n        self._rows = rows"
+    lab.cells.insert(2, code(given + ledger, "ledger"))
     return lab
 
 
@@ -69,6 +71,9 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("from sys import modules", "reaches for loaded modules"),
         ("import ctypes.util", "reaches for memory itself"),
         ("from ctypes import CDLL", "reaches for memory itself"),
+        ("distributed_c10d._get_default_store()", "reaches for a way beside the collectives"),
+        ("ledger._rows", "reaches for _rows, private to what is given"),
+        ("getattr(ledger, '_rows')", "reaches for _rows, private to what is given"),
         ("import builtins as b", "reaches for Python's own functions"),
         ("__builtins__", "reaches for Python's own functions"),
         ("import sys\nsys.settrace(f)", "reaches for running code"),
@@ -106,7 +111,9 @@ def test_each_kind_is_found_in_an_answer_and_in_a_cell_of_the_learners_own(sourc
     "source",
     [
         'def peak_bytes(calls):\n    """The peak, copied."""\n    # with a word of mine\n    return max(calls)',
-        "class Ledger:\n    pass",
+        "class Ledger:\n    def __init__(self, rows):\n        self._rows = rows",
+        "class Mine(Ledger):\n    def count(self):\n        return len(self._rows)",
+        "class Mine:\n    def __init__(self):\n        self._rows = []\n\nlen(Mine()._rows)",
         "import torch.nn as nn\nfrom helpers.memory import budget",
         "def mine(torch):\n    random = torch\n    return random",
         "class Mine(nn.Module):\n    random = 3",
