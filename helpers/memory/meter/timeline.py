@@ -10,6 +10,8 @@ from itertools import pairwise
 from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import PARTS, Breakdown, Moment, Moments, Part, Phase
 
+ZERO_GRAD = "zero_grad"  # gradients are freed outside of a backward pass and of an optimizer's step
+
 
 @dataclass
 class Block:
@@ -58,7 +60,10 @@ def live_at_peak(events: Sequence[Event], first: int = 0) -> list[Block]:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Live bytes by part after each allocation and each free of one step: `parts[name][i]` while `phases[i]` ran."""
+    """Live bytes by part after each allocation and each free of one step: `parts[name][i]` while `phases[i]` ran.
+
+    A phase is a Phase, ZERO_GRAD, or a name of the caller's own.
+    """
 
     parts: dict[str, list[int]]
     phases: list[str]
@@ -152,8 +157,18 @@ def _timeline(events: Sequence[Event], before: int) -> Timeline:
         if number >= before:
             for part in PARTS:
                 series[part].append(now[part])
-    phases = [event.phase for event in events[before:]]
-    return Timeline({part: values for part, values in series.items() if any(values)}, phases)
+    return Timeline({part: values for part, values in series.items() if any(values)}, _phases(events[before:]))
+
+
+def _phases(events: Sequence[Event]) -> list[str]:
+    """What ran at each event. No phase begins with a free: outside of the others it belongs to what ran before."""
+    phases: list[str] = []
+    for event in events:
+        phase = event.phase
+        if event.sign < 0 and phase == Phase.FORWARD:
+            phase = ZERO_GRAD if event.block.category == Part.GRADIENTS else (phases or [phase])[-1]
+        phases.append(phase)
+    return phases
 
 
 def _moments(timeline: Timeline, hidden_bytes: int) -> tuple[Moment, ...]:
@@ -165,6 +180,7 @@ def _moments(timeline: Timeline, hidden_bytes: int) -> tuple[Moment, ...]:
         for point in (at - 1, at) if begins else (at,):
             if phase not in highest or totals[point] > totals[highest[phase]]:
                 highest[phase] = point
+    highest.pop(ZERO_GRAD, None)  # which only frees
     return tuple(Moment(phase, _with_workspace(timeline.breakdown(at), hidden_bytes)) for phase, at in highest.items())
 
 

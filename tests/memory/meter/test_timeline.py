@@ -1,6 +1,6 @@
 """What is live at the peak, and after some events: pure accounting."""
 
-from helpers.memory.meter.timeline import Block, Event, live_after, live_at_peak
+from helpers.memory.meter.timeline import ZERO_GRAD, Block, Event, account, live_after, live_at_peak
 
 
 def story():
@@ -21,3 +21,26 @@ def test_what_is_live_when_most_is():
 def test_a_peak_is_looked_for_from_an_event_on():
     assert owners(live_at_peak(story(), first=2)) == ["c"]
     assert live_at_peak([]) == []
+
+
+def test_what_is_freed_between_two_phases_begins_none():
+    """Once the loss's gradient was freed after backward, and the picture read forward, backward, forward."""
+    kept, loss, gradient = Block(4, "forward", "", ()), Block(1, "forward", "", ()), Block(9, "backward", "", ())
+    gradient.category = "gradients"
+    step = [
+        Event(kept, 1, "forward"),
+        Event(loss, 1, "forward"),
+        Event(gradient, 1, "backward"),
+        Event(loss, -1, "forward"),
+        Event(gradient, -1, "forward"),
+        Event(kept, -1, "forward"),
+    ]
+    measured = account(step, 0, None, 0, "cpu", None)
+    assert measured.timeline.phases == ["forward"] * 2 + ["backward"] * 2 + [ZERO_GRAD] * 2
+    assert [(moment.at, moment.total) for moment in measured.moments] == [("forward", 5), ("backward", 14)]
+
+
+def test_gradients_freed_at_the_beginning_of_a_step_are_no_forward_either():
+    old, new = Block(9, "backward", "", (), "gradients"), Block(2, "forward", "", ())
+    phases = account([Event(old, 1, ""), Event(old, -1, "forward"), Event(new, 1, "forward")], 1, None, 0, "cpu", None)
+    assert phases.timeline.phases == [ZERO_GRAD, "forward"]
