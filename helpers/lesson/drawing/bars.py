@@ -8,6 +8,7 @@ from ...memory.closed_form.breakdown import PARTS, format_bytes
 from ..units import axis_unit
 from .marks import INK, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
 from .pictures import MARGIN, WIDTH, Card
+from .words import listed, of_parts
 
 Parts = Mapping[str, int]  # bytes by part
 TOP, BAR, ROW, THIN = 46, 44, 34, 24  # where bars begin, the only bar, from one of several to the next, one of them
@@ -55,7 +56,15 @@ def stacked_bars(
     below = foot + (46 if lines or alone else 34)
     key = legend(_entries([parts for _, parts in pairs], sized), MARGIN, below, WIDTH - MARGIN)
     last = max((mark.y for mark in key if isinstance(mark, Text)), default=below)
-    return Card(title, last + (32 if last == below and alone else 16), (*body, *numbers, *key))
+    words = _words(pairs, capacities or {})
+    return Card(title, last + (32 if last == below and alone else 16), (*body, *numbers, *key), words)
+
+
+def _words(pairs: Sequence[tuple[str, Parts]], capacities: Mapping[str, int]) -> str:
+    """Each bar with its total and its parts, and the lines."""
+    bars = [f"{name or 'the bar'}: {format_bytes(sum(parts.values()))} ({of_parts(parts)})" for name, parts in pairs]
+    lines = [f"{name} {format_bytes(size)}" for name, size in capacities.items()]
+    return f"Stacked bars of bytes. {'; '.join(bars)}." + f" Dashed lines: {listed(lines)}." * bool(lines)
 
 
 def _blocks(parts: Parts, px: float, left: float, top: float, height: float) -> Iterator[Mark]:

@@ -61,7 +61,18 @@ def block_map(title: str, frame: BlockMapFrame, new: Collection[int] = ()) -> Ca
         Text(TABLES, TOP - 10, f"{beside}, and tokens" if frame.lengths else "nobody runs", colour=FAINT),
     )
     body = (*head, *_grid(frame, new), *_tables(frame), *_bar(frame), *_queue(frame.waiting))
-    return Card(title, HEIGHT, body)
+    return Card(title, HEIGHT, body, _words(frame, size))
+
+
+def _words(frame: BlockMapFrame, pool: str) -> str:
+    """The pool, whose blocks are whose, and where the slots went."""
+    tables = "; ".join(
+        f"request {request}: {_blocks_of(frame, request)}" for request in list(frame.lengths)[:TABLE_ROWS]
+    )
+    parts = ", ".join(f"{PARTS[name][0]} {size:,}" for name, size in slots(frame).items() if size)
+    waiting = listed(frame.waiting, 20) or "nobody"
+    owned = f" Blocks of {tables}." if tables else ""
+    return f"A pool of {pool}. Slots: {parts}; waste {share(frame.waste)}.{owned} Waiting: {waiting}."
 
 
 def _grid(frame: BlockMapFrame, new: Collection[int]) -> Iterator[Mark]:

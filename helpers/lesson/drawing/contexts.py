@@ -10,6 +10,7 @@ from ..units import short_bytes
 from .axes import Axis, Plane
 from .marks import CARD, FAINT, INK, LINES, Dot, Line, Mark, Text
 from .pictures import Card
+from .words import of_curve, over
 
 HEIGHT, LEFT, RIGHT, TOP, FOOT = 276, 84, 568, 58, 232
 NAME_HEIGHT = 14
@@ -38,7 +39,18 @@ def contexts(title: str, curves: Sequence[Curve], here: tuple[int, int], room_by
         body.append(Line(line, colour, 2.5, kind="curve", tooltip=curve.name))
     ends = [(plane.y.at(curve.points[-1][1]), curve.name, colour) for curve, colour in coloured]
     body += [*_names(ends), Dot(*plane.at(*here), CARD, INK, kind="here")]
-    return Card(title, HEIGHT, tuple(body))
+    return Card(title, HEIGHT, tuple(body), _words(curves, here, room_bytes))
+
+
+def _words(curves: Sequence[Curve], here: tuple[int, int], room_bytes: int | None) -> str:
+    lines = []
+    for curve in curves:
+        tokens, sizes = zip(*curve.points, strict=True)
+        lines.append(of_curve(curve.name, tokens, sizes, "tokens", short_bytes))
+    across = over(sorted(at for curve in curves for at, _ in curve.points), "tokens of context")
+    room = f" Beside the weights there is room for {short_bytes(room_bytes)}." if room_bytes else ""
+    ring = f"A ring at {here[0]:,} tokens, {short_bytes(here[1])}."
+    return f"{across}; up, bytes of KV cache: {'; '.join(lines)}. {ring}{room}"
 
 
 def _axes(plane: Plane) -> Iterator[Mark]:

@@ -10,6 +10,7 @@ from .axes import Axis, Plane, Ticks, log_ticks, round_ticks
 from .labels import Bounds, Labels
 from .marks import CARD, INK, LINES, At, Dot, Line, Mark, Text, text_width
 from .pictures import WIDTH, Card
+from .words import listed
 
 LEFT, RIGHT, TOP, FOOT = 74, 736, 58, 44
 MB = 1e6
@@ -106,7 +107,18 @@ def bargain(
     body += _dots(plane, points, labels)
     for point in sorted(points, key=lambda point: not point.important):
         body += labels.place(plane.at(point.x, point.y), point.name, point.colour)
-    return Card(title, height, tuple(body))
+    return Card(title, height, tuple(body), _words(points, x, y, curve, limit))
+
+
+def _words(
+    points: Sequence[Point], x: Measure, y: Measure, curve: Sequence[At], limit: tuple[float, str] | None
+) -> str:
+    """Each point by its two numbers, and where the line of the best begins and ends."""
+    named = (f"{point.name} at {point.x:,.4g} and {point.y:,.4g}" for point in sorted(points, key=lambda one: one.x))
+    ends = [f"({at:,.4g}, {height:,.4g})" for at, height in (curve[0], curve[-1])] if len(curve) > 1 else []
+    front = f" A line through the best choices runs from {' to '.join(ends)}." if ends else ""
+    edge = f" A dashed line at {limit[0]:,.4g}: {limit[1]}." if limit else ""
+    return f"Points by {x.words} and {y.words}, less of both is better: {listed(named, 24)}.{front}{edge}"
 
 
 def _coloured(points: Mapping[str, tuple[float, float]]) -> list[Point]:

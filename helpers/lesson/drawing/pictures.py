@@ -1,7 +1,14 @@
-"""What a notebook shows: a card of marks, or a figure that only matplotlib draws. A title says what to see."""
+"""What a notebook shows: a card of marks, or a figure that only matplotlib draws. A title says what to see.
+
+Each picture has its words, too: what it shows, with its main numbers, for whoever cannot see it. They are stored beside
+the PNG as `metadata["image/png"]["alt"]`, where nbconvert's classic templates and site builders look; the SVG of a
+calculator has them as its label. JupyterLab (4.6) passes no alternative text on: with WORKBOOK_WORDS=1 in the
+environment the words are printed under each picture.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,22 +23,45 @@ WIDTH, MARGIN = 760, 16
 TITLE_SIZE = 15
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A PNG; its text form is its title, which a screen reader reads."""
+class Shown:
+    """A picture in a notebook; its text form is its title."""
 
     title: str
     png: bytes
+    words: str
+
+    @property
+    def alt(self) -> str:
+        """What a screen reader says: the title, and what the picture shows."""
+        return f"{self.title}. {self.words}" if self.words else self.title
 
     def __repr__(self) -> str:
         return f"[picture: {self.title}]"
 
-    def _repr_png_(self) -> bytes:
-        return self.png
+    def _repr_png_(self) -> tuple[bytes, dict[str, str]]:
+        return self.png, {"alt": self.alt}
+
+    def _ipython_display_(self) -> None:
+        """Only where the words are wanted as text; IPython shows the PNG otherwise."""
+        if not os.environ.get("WORKBOOK_WORDS"):
+            raise NotImplementedError
+        from IPython.display import Image, display
+
+        display(Image(self.png, alt=self.alt))
+        print(self.alt)
 
 
-@dataclass(frozen=True)
-class Card:
+@dataclass(frozen=True, repr=False)
+class Picture(Shown):
+    """A figure as PNG."""
+
+    title: str
+    png: bytes
+    words: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Card(Shown):
     """Marks on a card `height` px high, under their title: SVG in a calculator, PNG in a notebook.
 
     A notebook gets no SVG, for JupyterLab hides that of a notebook that it does not trust, such as a fresh clone's.
@@ -40,6 +70,7 @@ class Card:
     title: str
     height: float
     body: tuple[Mark, ...]
+    words: str = ""
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -48,23 +79,17 @@ class Card:
         return (Text(MARGIN, 24, self.title, round(fitting, 1), bold=True), *self.body)
 
     @cached_property
-    def png(self) -> bytes:
+    def png(self) -> bytes:  # type: ignore[override]
         return png_of(self)
-
-    def __repr__(self) -> str:
-        return f"[picture: {self.title}]"
-
-    def _repr_png_(self) -> bytes:
-        return self.png
 
 
 def svg_of(*cards: Card) -> str:
-    """The cards as one SVG, below one another; the first one's title is that of the whole."""
+    """The cards as one SVG, below one another, each with its words for screen readers."""
     if len(cards) == 1:
-        return svg_card(cards[0].title, cards[0].marks, WIDTH, cards[0].height)
+        return svg_card(cards[0].alt, cards[0].marks, WIDTH, cards[0].height)
     parts, top = [], 0.0
     for card in cards:
-        parts.append(svg_card(card.title, card.marks, WIDTH, card.height, top))
+        parts.append(svg_card(card.alt, card.marks, WIDTH, card.height, top))
         top += card.height + GAP
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top - GAP:g}" width="{WIDTH}"'
     return f'{head} style="max-width:100%">{"".join(parts)}</svg>'
@@ -75,6 +100,6 @@ def png_of(*cards: Card) -> bytes:
     return png_bytes(png_figure([(card.marks, card.height) for card in cards], WIDTH))
 
 
-def as_picture(figure: Figure, title: str) -> Picture:
-    """A matplotlib figure as a notebook shows it."""
-    return Picture(title, png_bytes(figure, trim=True))
+def as_picture(figure: Figure, title: str, words: str) -> Picture:
+    """A matplotlib figure as a notebook shows it; `words` say what it shows, with its main numbers."""
+    return Picture(title, png_bytes(figure, trim=True), words)

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from ...memory.closed_form.breakdown import format_bytes
 from ..units import axis_unit
 from .bars import part_order, stacked_bars
+from .hierarchy import hierarchy
 from .marks import COLOURS, FAINT, INK, LINES, label
 from .pictures import Picture, as_picture
 from .render import new_figure, write_on_top
+from .saved import saved_tensors
+from .words import listed, of_curve, of_parts, over
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,9 +23,9 @@ if TYPE_CHECKING:
 
     from ...memory.meter.timeline import Timeline
 
-__all__ = ["bars", "channels", "levels", "lines", "lost", "stacked_bars", "timeline"]
+__all__ = ["bars", "channels", "hierarchy", "levels", "lines", "lost", "saved_tensors", "stacked_bars", "timeline"]
 
-PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer"}
+PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer", "zero_grad": "zero_grad"}
 
 
 def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Picture:
@@ -35,9 +38,9 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     peak = max(range(len(totals)), key=totals.__getitem__)
     unit, name = axis_unit(totals[peak])
     parts = sorted(steps.parts, key=part_order)
-    sizes = [[size / unit for size in steps.parts[part]] for part in parts]
+    sizes = [[size / unit for size in (*steps.parts[part], steps.parts[part][-1])] for part in parts]
     colours, names = [COLOURS[part] for part in parts], [label(part) for part in parts]
-    axes.stackplot(range(len(steps)), sizes, colors=colours, labels=names, linewidth=0, step="post")
+    axes.stackplot(range(len(steps) + 1), sizes, colors=colours, labels=names, linewidth=0, step="post")
     at, text = (peak, totals[peak] / unit), f"peak {format_bytes(totals[peak])}"
     axes.plot(*at, "o", color=INK, markersize=4)
     axes.annotate(text, at, xytext=(6, 6), textcoords="offset points", fontsize=9, color=INK)
@@ -49,7 +52,25 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     axes.set(xlim=(0, len(steps)), ylim=(0, 1.22 * totals[peak] / unit))
     axes.set(xlabel="allocations and frees, in order", ylabel=name)
     _legend(axes, figure)
-    return as_picture(figure, title)
+    return as_picture(figure, title, _story(steps, peak, budget_bytes))
+
+
+def _story(steps: Timeline, peak: int, budget_bytes: int | None) -> str:
+    """The step phase by phase, and what its peak is made of."""
+    start, phases = 0, []
+    for phase, run in groupby(steps.phases):
+        end = start + len(list(run)) - 1
+        phases.append(f"{PHASE_NAMES.get(phase, phase)} from {_total(steps, start)} to {_total(steps, end)}")
+        start = end + 1
+    return (
+        f"Live bytes, stacked by part, over {len(steps):,} allocations and frees: {listed(phases)}. The peak is "
+        f"{_total(steps, peak)}, in the {PHASE_NAMES.get(steps.phases[peak], steps.phases[peak])}: "
+        f"{of_parts(steps.breakdown(peak))}." + f" Predicted: {format_bytes(budget_bytes or 0)}." * bool(budget_bytes)
+    )
+
+
+def _total(steps: Timeline, at: int) -> str:
+    return format_bytes(steps.total(at))
 
 
 def lines(
@@ -74,7 +95,8 @@ def lines(
         axes.minorticks_off()
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.set_ylim(bottom=0)
-    return as_picture(figure, title)
+    curves = "; ".join(of_curve(name, x, values, x_label) for name, values in series.items())
+    return as_picture(figure, title, f"{over(x, x_label)}; up, {y_label}: {curves}.")
 
 
 def bars(title: str, rows: Mapping[str, int]) -> Picture:
@@ -89,7 +111,8 @@ def bars(title: str, rows: Mapping[str, int]) -> Picture:
     axes.invert_yaxis()
     axes.set_xlabel(name)
     axes.margins(x=0.16)
-    return as_picture(figure, title)
+    rows_in_words = listed(f"{name} {format_bytes(size)}" for name, size in ordered)
+    return as_picture(figure, title, f"Bars of bytes, the largest first: {rows_in_words}.")
 
 
 def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bins: int = 120) -> Picture:
@@ -105,7 +128,13 @@ def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bin
     axes.set(xlim=(edges[0], edges[-1]), ylim=(-row * (len(grids) + 0.3), max(counts) * 1.05), yticks=[])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("value", fontsize=9)
-    return as_picture(figure, title)
+    rows = listed(
+        f"{name}, {len(ticks)} levels from {min(ticks):.3g} to {max(ticks):.3g}" for name, ticks in grids.items()
+    )
+    words = (
+        f"A histogram of {values.numel():,} values from {edges[0]:.2g} to {edges[-1]:.2g}, and under it ticks: {rows}."
+    )
+    return as_picture(figure, title, words)
 
 
 def channels(title: str, before: Tensor, after: Tensor, names: tuple[str, str]) -> Picture:
@@ -118,7 +147,12 @@ def channels(title: str, before: Tensor, after: Tensor, names: tuple[str, str]) 
     axes.set_xlabel("input channel", fontsize=9)
     axes.set_ylabel("largest |value|", fontsize=9)
     axes.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
-    return as_picture(figure, title)
+    words = f"The largest absolute value of {len(before)} input channels, on a logarithmic scale. "
+    spread = (
+        f"{name}: median {float(each.median()):.2g}, highest {float(each.max()):.2g}"
+        for name, each in zip(names, (before, after), strict=True)
+    )
+    return as_picture(figure, title, words + "; ".join(spread) + ".")
 
 
 def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]], y_label: str, noise: float) -> Picture:
@@ -136,7 +170,11 @@ def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]],
     axes.set_xlabel("bits", fontsize=9)
     axes.set_ylabel(y_label, fontsize=9)
     axes.legend(loc="upper right", frameon=False, fontsize=9)
-    return as_picture(figure, title)
+    curves = []
+    for name, values in series.items():
+        points = zip(bits, values, strict=True)
+        curves.append(f"{name}, {listed(f'{max(value, noise):.3g} at {width} bits' for width, value in points)}")
+    return as_picture(figure, title, f"{y_label}, on a logarithmic scale: {'; '.join(curves)}.")
 
 
 def _phases(axes: Axes, phases: Sequence[str]) -> None:

@@ -24,14 +24,14 @@ POINTS_PER_PX = 0.72  # a card of 760 px is 7.6 inches wide
 GAP = 6  # px between two cards
 
 
-def svg_card(title: str, marks: Sequence[Mark], width: float, height: float, top: float | None = None) -> str:
-    """The marks on a card; `title` is what screen readers say. `top`: where it stands within another SVG."""
+def svg_card(label: str, marks: Sequence[Mark], width: float, height: float, top: float | None = None) -> str:
+    """The marks on a card; `label` is what screen readers say. `top`: where it stands within another SVG."""
     patterns = sorted({(mark.pattern, mark.fill, mark.ink) for mark in marks if isinstance(mark, Box) and mark.pattern})
     defined = f"<defs>{''.join(_svg_patterns(patterns))}</defs>" if patterns else ""
     place = "" if top is None else f' y="{top:g}" height="{height:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"{place} '
-        f'style="max-width:100%" role="img" aria-label="{escape(title)}" font-family="sans-serif">{defined}'
+        f'style="max-width:100%" role="img" aria-label="{escape(label)}" font-family="sans-serif">{defined}'
         f'<rect width="{width:g}" height="{height:g}" rx="6" fill="{CARD}"/>{"".join(map(_svg_mark, marks))}</svg>'
     )
 

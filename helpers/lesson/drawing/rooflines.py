@@ -18,6 +18,7 @@ from .axes import Axis, Plane, Ticks
 from .labels import Bounds, Labels
 from .marks import CARD, FAINT, INK, LINES, Area, Dot, Line, Mark, Text
 from .pictures import MARGIN, WIDTH, Card
+from .words import listed
 
 Point = tuple[Work, float | None]  # and the seconds that it took, where somebody measured
 LEFT, RIGHT, TOP, FOOT = 96, 732, 44, 44  # the last: under the axes
@@ -49,7 +50,19 @@ def chart(
         *_points(plane, roof, placed, labels),
         *(Text(MARGIN, axes_height + 10 + NOTE * at, note) for at, note in enumerate(notes)),
     ]
-    return Card(title, axes_height + (6 + NOTE * len(notes) if notes else 0), tuple(body))
+    return Card(title, axes_height + (6 + NOTE * len(notes) if notes else 0), tuple(body), _words(roof, placed, notes))
+
+
+def _words(roof: Roof, points: Mapping[str, Point], notes: Sequence[str]) -> str:
+    """The roof by its two rates and its ridge, and each point by its place under it."""
+    slopes = f"a slope at {si(roof.bytes_per_s, 'B/s')} up to {three_digits(roof.ridge)} FLOPs per byte"
+    named = []
+    for name, (work, seconds) in sorted(points.items(), key=lambda point: point[1][0].intensity):
+        share = f", at {percent(_rate((work, seconds), roof) / roof.attainable(work.intensity))} of the roof"
+        bound = f"{three_digits(work.intensity)} FLOPs per byte, {roof.bound(work)}-bound"
+        named.append(f"{name}: {bound}{share if seconds else ''}")
+    dots = f" {listed(named, 24)}." if named else ""
+    return f"A roof: {slopes}, then level at {si(roof.flops_per_s, 'FLOP/s')}.{dots}{''.join(f' {n}.' for n in notes)}"
 
 
 def _checked(roofs: Roof | Sequence[Roof], points: Mapping[str, Point]) -> list[Roof]:

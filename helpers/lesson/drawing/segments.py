@@ -12,11 +12,13 @@ from ..units import axis_unit, short_bytes
 from .axes import Axis, Plane, bottom, round_ticks
 from .marks import CARD, FAINT, INK, LINES, Area, At, Box, Line, Mark, Text, legend, text_width
 from .pictures import Card
+from .words import listed
 
 USED, MARKED, HOLE, WAITING = LINES[0], LINES[4], "#e4e2dc", LINES[5]
 LEFT, RIGHT, TOP, ROW, BAR = 112, 744, 40, 30, 22
 STRIP = 74  # height of allocated and reserved over time, under the segments
 MARKED_STATE, SPARE = "marked", "spare"
+MOST_BLOCKS = 40  # that are told one by one to whoever cannot see them
 STATES = {  # of a block, in the order of the legend: how it is drawn, and what that means
     "allocated": (Box(0, 0, 0, 0, USED), "in use"),
     MARKED_STATE: (Box(0, 0, 0, 0, MARKED), "by this event"),
@@ -67,7 +69,7 @@ def segments(title: str, source: Replay | Snapshot | Sequence[Segment], rows: in
         *bottom(axis, foot, ticks, f"{name} from each segment's beginning{more}"),
         *_legend({block.state for block in blocks} | spare, foot + 60),
     ]
-    return Card(title, foot + 76, tuple(body))
+    return Card(title, foot + 76, tuple(body), f"{_in_words(drawn)}{more}.")
 
 
 def segments_at_event(
@@ -88,7 +90,7 @@ def segments_at_event(
         *_series(plane, full, FAINT),
         *_strip_labels(plane, len(ran), capacity_bytes),
     ]
-    return Card(title, top + STRIP + 30, tuple(body))
+    return Card(title, top + STRIP + 30, tuple(body), _event_in_words(ran))
 
 
 def reserved(title: str, replay: Replay, capacity_bytes: int | None = None) -> Card:
@@ -115,7 +117,46 @@ def reserved(title: str, replay: Replay, capacity_bytes: int | None = None) -> C
         INK: f"reserved, at most {held}, {replay.fragmentation:.0%} of it idle",
     }
     styled = ((Box(0, 0, 0, 0, fill), text) for fill, text in entries.items())
-    return Card(title, 342, (*body, *legend(styled, 74, 326, RIGHT)))
+    card = f" The card ends at {format_bytes(capacity_bytes)}." if capacity_bytes else ""
+    words = f"Bytes over {len(replay):,} events: {entries[USED]}; {entries[INK]} at its peak.{card}"
+    return Card(title, 342, (*body, *legend(styled, 74, 326, RIGHT)), words)
+
+
+def _in_words(every: Sequence[Segment]) -> str:
+    """Each segment with its blocks in order, or with their sums where there are many."""
+    if not every:
+        return "Nothing is reserved"
+    many = sum(len(segment.blocks) for segment in every) > MOST_BLOCKS
+    rows = []
+    for segment in every:
+        name = (
+            f"{short_bytes(segment.size_bytes)} {'expandable' if segment.expandable else f'of the {segment.pool} pool'}"
+        )
+        rows.append(f"{name}: {_sums(segment.blocks) if many else listed(map(_block_in_words, segment.blocks))}")
+    return f"Segments by address, their blocks in order. {'; '.join(rows)}"
+
+
+def _block_in_words(block: SegmentBlock) -> str:
+    name = "free" if block.is_free else block.name or "in use"
+    return f"{name} {short_bytes(block.size_bytes)}"
+
+
+def _sums(blocks: Sequence[SegmentBlock]) -> str:
+    free = [block.size_bytes for block in blocks if block.is_free]
+    used = sum(block.size_bytes for block in blocks) - sum(free)
+    return (
+        f"{short_bytes(used)} in {len(blocks) - len(free)} blocks in use, {short_bytes(sum(free))} free in {len(free)}"
+    )
+
+
+def _event_in_words(ran: Replay) -> str:
+    held = f"After event {len(ran):,}: allocated {_last(ran.allocated)}, reserved {_last(ran.reserved)}"
+    refused = f" Refused: {ran.oom.name} {short_bytes(ran.oom.size_bytes)}, {ran.oom.reason}." if ran.oom else ""
+    return f"{held}. {_in_words(ran.segments)}.{refused}"
+
+
+def _last(series: Sequence[int]) -> str:
+    return format_bytes(series[-1] if series else 0)
 
 
 def _rows(every: Sequence[Segment], grid: SegmentGrid, marked: int = 0) -> Iterator[Mark]:

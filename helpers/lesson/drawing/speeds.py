@@ -11,6 +11,7 @@ from ..units import si
 from .marks import FAINT, INK, LINES
 from .pictures import Picture, as_picture
 from .render import new_figure, write_on_top
+from .words import listed, of_curve, over
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +33,16 @@ def staircase(title: str, sweep: Sweep) -> Picture:
     axes.minorticks_off()
     axes.set_xlabel("working set (dashed: what the system reports of its caches)", fontsize=9)
     axes.set_ylabel("GB/s read", fontsize=9)
-    return as_picture(figure, title)
+    levels = (
+        f"{level.name} {si(level.bytes_per_s, 'B/s')}"
+        + (f" up to {_size(level.size_bytes)}" if level.size_bytes else "")
+        for level in sweep.levels
+    )
+    caches = listed(f"{name} {_size(size)}" for name, size in sweep.reported.items())
+    words = (
+        f"Bytes read per second against the working set: {listed(levels)}. The system reports: {caches or 'nothing'}."
+    )
+    return as_picture(figure, title, words)
 
 
 def _levels(axes: Axes, sweep: Sweep) -> None:
@@ -73,7 +83,11 @@ def staircases(title: str, found: Sequence[Recorded], yours: Sweep | None = None
     axes.minorticks_off()
     axes.set_xlabel("working set, read again and again", fontsize=9)
     figure.text(0.02, 0.02, "\n".join(one.source for one in found), fontsize=8.5, color=INK, va="bottom")
-    return as_picture(figure, title)
+    ends = (
+        f"{name}, {si(rates[0], 'B/s')} at {_size(sizes[0])} and {si(rates[-1], 'B/s')} at {_size(sizes[-1])}"
+        for name, sizes, rates in curves
+    )
+    return as_picture(figure, title, f"Bytes read per second against the working set: {'; '.join(ends)}.")
 
 
 def _curve(axes: Axes, name: str, sizes: Sequence[float], rates: Sequence[float], **style: Any) -> None:
@@ -113,7 +127,9 @@ def bars(
     axes.spines["bottom"].set_visible(False)
     if floors:
         axes.set_xlabel(f"black mark: {floor}", fontsize=9)
-    return as_picture(figure, title)
+    limits = {name: f" ({floor}: {si(limit, 's')})" for name, limit in (floors or {}).items()}
+    words = "; ".join(f"{name} {si(seconds, 's')}{limits.get(name, '')}" for name, seconds in rows.items())
+    return as_picture(figure, title, f"Bars of time: {words}.")
 
 
 def growth(
@@ -137,4 +153,9 @@ def growth(
     axes.set_xticks(x, [f"{value:,}" for value in x])
     axes.minorticks_off()
     axes.set_xlabel(x_label, fontsize=9)
-    return as_picture(figure, title)
+    curves = (
+        of_curve(name, x, values, x_label, lambda value: si(value, "s"))
+        for name, values in (("the floor", floors), ("what was measured", seconds))
+    )
+    bend = f" The floor turns at {turn:,.3g}." if turn else ""
+    return as_picture(figure, title, f"{over(x, x_label)}; up, time: {'; '.join(curves)}.{bend}")

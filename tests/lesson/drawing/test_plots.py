@@ -1,16 +1,19 @@
 """Pictures: PNG bytes with a title that reads, the same every time, no part left out."""
 
+import re
 import struct
 
 import pytest
 import torch
 
+from helpers.catalog import TrainSetup
 from helpers.lesson.drawing import plots
 from helpers.lesson.drawing.marks import COLOURS, LINES, label
 from helpers.memory.closed_form.breakdown import PARTS
 from helpers.memory.meter.timeline import Timeline
 
 GIB = 2**30
+LLAMA = TrainSetup("llama-2-7b", precision="bf16", sequence=2048)
 PART_BYTES = {part: (at + 1) * GIB for at, part in enumerate(PARTS)}
 STEP = Timeline(
     {"parameters": [GIB] * 6, "activations": [0, GIB, 2 * GIB, GIB, 0, 0], "gradients": [0, 0, 0, 0, GIB, 0]},
@@ -27,6 +30,8 @@ FIGURES = {
     "levels": lambda: plots.levels("Levels", torch.linspace(-1, 1, 50), {"a": [-1.0, 0.0, 1.0], "b": [0.5]}),
     "channels": lambda: plots.channels("Channels", torch.tensor([9.0, 1]), torch.tensor([2.0, 1]), ("before", "after")),
     "lost": lambda: plots.lost("Lost", [2, 4], {"groups": [0.5, -0.01]}, "lost", 0.001),
+    "hierarchy": lambda: plots.hierarchy("Levels", "h100"),
+    "saved_tensors": lambda: plots.saved_tensors("Saved", LLAMA, LLAMA.model.layers[0]),
 }
 
 
@@ -39,11 +44,19 @@ def png_size(data):
 @pytest.mark.parametrize("name", FIGURES)
 def test_each_figure_is_a_png_with_its_title_as_text(name):
     picture = FIGURES[name]()
-    width, height = png_size(picture._repr_png_())
+    width, height = png_size(picture.png)
     assert 600 < width < 1200
     assert 100 < height < 800
     assert repr(picture) == f"[picture: {picture.title}]"
     assert not hasattr(picture, "_repr_svg_")  # JupyterLab would hide it, and nbval compare it
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_figure_says_in_words_what_it_shows(name):
+    picture = FIGURES[name]()
+    assert picture.alt.startswith(f"{picture.title}. ")
+    assert re.search(r"\d.*\.$", picture.words), "no number, or no sentence"
+    assert len(picture.words) > 40
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -70,7 +83,7 @@ def test_every_public_figure_is_tested():
 def drawn(monkeypatch):
     """`drawn(picture, *arguments)` gives the axes that became the picture."""
     kept = []
-    monkeypatch.setattr(plots, "as_picture", lambda figure, title: kept.append(figure))
+    monkeypatch.setattr(plots, "as_picture", lambda figure, title, words: kept.append(figure))
 
     def call(function, *arguments):
         function(*arguments)

@@ -44,7 +44,7 @@ def test_each_mark_changes_the_png(mark):
 
 
 def test_a_card_shows_itself_as_png_of_its_own_size_and_reads_as_its_title():
-    width, height = struct.unpack(">II", EVERYTHING._repr_png_()[16:24])
+    width, height = struct.unpack(">II", EVERYTHING.png[16:24])
     assert (width, height) == (round(1.1 * WIDTH), 176)
     assert repr(EVERYTHING) == "[picture: a <title> & more]"
     assert Card(EVERYTHING.title, 160, EVERY).png == EVERYTHING.png  # the same bytes, whenever it is drawn

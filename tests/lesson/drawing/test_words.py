@@ -1,0 +1,109 @@
+"""Alternative text: the words of a picture are stored where readers look for them, and hold the picture's numbers."""
+
+import doctest
+
+import nbformat
+import pytest
+from IPython.core.formatters import DisplayFormatter
+from IPython.core.interactiveshell import InteractiveShell
+from nbconvert import HTMLExporter
+
+from helpers.catalog import TrainSetup
+from helpers.lesson.drawing import bars, plots, saved, words
+from helpers.lesson.drawing.pictures import Card, Picture
+from helpers.memory.closed_form import activations
+from helpers.memory.meter.timeline import Timeline
+
+MIB = 2**20
+PICTURES = {"card": Card("Two <b>", 60, (), "It has 2 bars."), "figure": Picture("Two <b>", b"png", "It has 2 bars.")}
+
+
+@pytest.mark.parametrize("module", [words, saved], ids=lambda module: module.__name__)
+def test_the_examples_in_the_docstrings(module):
+    assert doctest.testmod(module).attempted
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_kernel_sends_the_words_beside_the_png(name):
+    data, metadata = DisplayFormatter().format(PICTURES[name])
+    assert set(data) == {"image/png", "text/plain"}
+    assert metadata == {"image/png": {"alt": "Two <b>. It has 2 bars."}}
+    assert data["text/plain"] == "[picture: Two <b>]"
+
+
+def test_nbconvert_reads_them_there():
+    """Its classic template does; its default one, and JupyterLab 4.6, read no alternative text at all."""
+    data, metadata = DisplayFormatter().format(PICTURES["card"])
+    data["image/png"] = "AAAA"
+    output = nbformat.v4.new_output("display_data", data, metadata=metadata)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("picture", outputs=[output])])
+    page, _ = HTMLExporter(template_name="classic").from_notebook_node(notebook)
+    assert 'alt="Two &lt;b&gt;. It has 2 bars."' in page
+
+
+def test_where_nothing_reads_them_they_can_be_printed(monkeypatch, capsys):
+    shell = InteractiveShell.instance()
+    monkeypatch.setenv("WORKBOOK_WORDS", "1")
+    assert DisplayFormatter(parent=shell).format(PICTURES["card"]) == ({}, {})  # it has shown itself
+    assert capsys.readouterr().out.endswith("Two <b>. It has 2 bars.\n")
+
+
+def test_a_timeline_tells_its_phases_and_its_peak():
+    step = Timeline(
+        {
+            "parameters": [MIB] * 5,
+            "activations": [MIB, 2 * MIB, 2 * MIB, 0, 0],
+            "gradients": [0, 0, 4 * MIB, 4 * MIB, 0],
+        },
+        ["forward", "forward", "backward", "backward", "zero_grad"],
+    )
+    assert plots.timeline("A step", step, 8 * MIB).words == (
+        "Live bytes, stacked by part, over 5 allocations and frees: forward from 2.00 MiB to 3.00 MiB, backward from "
+        "7.00 MiB to 5.00 MiB, zero_grad from 1.00 MiB to 1.00 MiB. The peak is 7.00 MiB, in the backward: parameters "
+        "1.00 MiB, activations 2.00 MiB, gradients 4.00 MiB. Predicted: 8.00 MiB."
+    )
+
+
+def test_bars_tell_every_total_and_part():
+    card = bars.stacked_bars("Bars", {"a": {"parameters": MIB, "logits": MIB}, "b": {"logits": MIB}}, {"card": 3 * MIB})
+    assert card.words == (
+        "Stacked bars of bytes. a: 2.00 MiB (parameters 1.00 MiB, logits and loss 1.00 MiB); b: 1.00 MiB (logits and "
+        "loss 1.00 MiB). Dashed lines: card 3.00 MiB."
+    )
+
+
+def test_a_hierarchy_goes_from_the_registers_to_the_host():
+    told = plots.hierarchy("Levels", "h100").words
+    order = [
+        "registers 33.00 MiB",
+        "33.5 TB/s",
+        "L2 cache 50.00 MiB",
+        "HBM3 79.22 GiB at 3.35 TB/s",
+        "450 GB/s each way",
+    ]
+    places = [told.index(text) for text in order]
+    assert places == sorted(places)
+    assert "PCIe" not in plots.hierarchy("Levels", "m2-ultra").words  # one memory for both
+
+
+SETUPS = [
+    TrainSetup("llama-2-7b", precision="bf16", sequence=256),
+    TrainSetup("llama-2-7b", precision="autocast-bf16", sequence=256),
+    TrainSetup("llama-2-7b", precision="fp32", sequence=256, attention="eager"),
+    TrainSetup("gpt2", precision="bf16", sequence=256),
+    TrainSetup("qwen3-8b", precision="bf16", sequence=256),
+    TrainSetup("gemma-2-9b", precision="bf16", sequence=256, attention="eager"),
+    TrainSetup("opt-13b", precision="bf16", sequence=256),
+]
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: f"{setup.model.name}-{setup.precision}-{setup.attention}")
+def test_every_saved_tensor_is_drawn_once(setup):
+    layer = setup.model.layers[0]
+    operators = saved._operators(activations.layer_tensors(setup, layer), layer)
+    assert sum(operator.total for operator in operators) == activations.saved_by_layer(setup, layer).total
+    drawn = [
+        mark.width for mark in plots.saved_tensors("Saved", setup, layer).body if getattr(mark, "kind", "") == "kept"
+    ]
+    assert len(drawn) == sum(len(operator.kept) for operator in operators)
