@@ -15,7 +15,7 @@ from ...catalog.errors import WorkbookError, require_name
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ..drawing.bars import stacked_bars
 from ..drawing.marks import CARD, INK
-from ..drawing.pictures import Card, png_of, svg_of
+from ..drawing.pictures import Card, Picture, png_of, svg_of
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
@@ -69,6 +69,12 @@ class CalculatorAnswer(ABC):
     def png(self) -> bytes:
         """The picture again: a notebook that nobody has run here is not trusted, and JupyterLab hides its SVG."""
         return png_of(*self.cards)
+
+    @property
+    def picture(self) -> Picture:
+        """All cards as one picture, for a notebook that shows the answer without controls."""
+        words = (card.words if card.title == self.title else card.alt for card in self.cards)
+        return Picture(self.title, self.png, " ".join(words))
 
     def __str__(self) -> str:
         return "\n".join((self.title, "", *self.formula, "", self.sentence))
@@ -211,14 +217,15 @@ class Calculator:
         from IPython.display import display
 
         answer = self.answer()
+        picture = answer.picture
         bundle: dict[str, Any] = {
             "text/plain": str(answer),
             "image/svg+xml": answer.svg,
-            "image/png": b64encode(answer.png).decode(),
+            "image/png": b64encode(picture.png).decode(),
         }
         with suppress(ImportError):
             bundle[WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
-        display(bundle, raw=True)
+        display(bundle, raw=True, metadata={"image/png": {"alt": picture.alt}})
 
     def __repr__(self) -> str:
         return str(self.answer())

@@ -115,7 +115,7 @@ def test_a_redraw_is_quick(calculator):
 
 def displayed(calculator, monkeypatch):
     shown = []
-    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata: shown.append((bundle, metadata)))
     calculator._ipython_display_()
     return shown[0]
 
@@ -123,7 +123,11 @@ def displayed(calculator, monkeypatch):
 @every
 def test_a_stored_notebook_holds_text_and_two_pictures(calculator, monkeypatch):
     """PNG beside SVG: JupyterLab shows no SVG of a notebook that it does not trust, such as a fresh clone's."""
-    bundle, answer = displayed(calculator, monkeypatch), calculator.answer()
+    (bundle, metadata), answer = displayed(calculator, monkeypatch), calculator.answer()
+    alt = metadata["image/png"]["alt"]
+    assert alt.startswith(f"{answer.title}. ")
+    assert len(alt) > len(answer.title) + 40
+    assert alt.count(answer.title) == 1
     assert bundle["text/plain"] == str(answer)
     assert bundle["image/svg+xml"] == answer.svg
     assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
@@ -132,7 +136,7 @@ def test_a_stored_notebook_holds_text_and_two_pictures(calculator, monkeypatch):
 
 def test_without_ipywidgets_text_and_picture_remain(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    assert set(displayed(allocation(), monkeypatch)) == {"text/plain", "image/svg+xml", "image/png"}
+    assert set(displayed(allocation(), monkeypatch)[0]) == {"text/plain", "image/svg+xml", "image/png"}
 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.__name__)
