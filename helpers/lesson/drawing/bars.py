@@ -62,9 +62,12 @@ def stacked_bars(
 
 def _words(pairs: Sequence[tuple[str, Parts]], capacities: Mapping[str, int]) -> str:
     """Each bar with its total and its parts, and the lines."""
-    bars = [f"{name or 'the bar'}: {format_bytes(sum(parts.values()))} ({of_parts(parts)})" for name, parts in pairs]
+    bars = [
+        f"{name}{': ' * bool(name)}{format_bytes(sum(parts.values()))} ({of_parts(parts)})" for name, parts in pairs
+    ]
     lines = [f"{name} {format_bytes(size)}" for name, size in capacities.items()]
-    return f"Stacked bars of bytes. {'; '.join(bars)}." + f" Dashed lines: {listed(lines)}." * bool(lines)
+    head = "Stacked bars" if len(bars) > 1 else "A stacked bar"
+    return f"{head} of bytes. {'; '.join(bars)}." + f" Dashed: {listed(lines)}." * bool(lines)
 
 
 def _blocks(parts: Parts, px: float, left: float, top: float, height: float) -> Iterator[Mark]:

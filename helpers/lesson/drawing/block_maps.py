@@ -65,14 +65,13 @@ def block_map(title: str, frame: BlockMapFrame, new: Collection[int] = ()) -> Ca
 
 
 def _words(frame: BlockMapFrame, pool: str) -> str:
-    """The pool, whose blocks are whose, and where the slots went."""
-    tables = "; ".join(
-        f"request {request}: {_blocks_of(frame, request)}" for request in list(frame.lengths)[:TABLE_ROWS]
-    )
+    """The pool, where its slots went, and whose the first blocks are."""
     parts = ", ".join(f"{PARTS[name][0]} {size:,}" for name, size in slots(frame).items() if size)
+    tables = [f"request {request} has {_blocks_of(frame, request)}" for request in list(frame.lengths)[:4]]
+    more = len(frame.lengths) - len(tables)
+    blocks = f" Blocks: {'; '.join(tables)}{f'; {more} more run' if more else ''}." if tables else ""
     waiting = listed(frame.waiting, 20) or "nobody"
-    owned = f" Blocks of {tables}." if tables else ""
-    return f"A pool of {pool}. Slots: {parts}; waste {share(frame.waste)}.{owned} Waiting: {waiting}."
+    return f"A pool of {pool}. Slots: {parts}; waste {share(frame.waste)}.{blocks} Waiting: {waiting}."
 
 
 def _grid(frame: BlockMapFrame, new: Collection[int]) -> Iterator[Mark]:

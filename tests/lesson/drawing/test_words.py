@@ -69,7 +69,7 @@ def test_bars_tell_every_total_and_part():
     card = bars.stacked_bars("Bars", {"a": {"parameters": MIB, "logits": MIB}, "b": {"logits": MIB}}, {"card": 3 * MIB})
     assert card.words == (
         "Stacked bars of bytes. a: 2.00 MiB (parameters 1.00 MiB, logits and loss 1.00 MiB); b: 1.00 MiB (logits and "
-        "loss 1.00 MiB). Dashed lines: card 3.00 MiB."
+        "loss 1.00 MiB). Dashed: card 3.00 MiB."
     )
 
 
