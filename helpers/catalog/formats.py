@@ -39,6 +39,7 @@ class NumberFormat:
     linears_only: bool = False
     keeps: tuple[str, ...] = CHECKPOINTS_KEEP
     experts_only: bool = False
+    mixed: bool = False
 
     @property
     def bits_per_value(self) -> float:
@@ -180,6 +181,26 @@ _MXFP4 = NumberFormat(
     linears_only=True,
     experts_only=True,
 )
+_NVFP4 = NumberFormat(
+    "nvfp4",
+    4,
+    "one E4M3 per 16 values, one FP32 per weight",
+    "NVIDIA, Introducing NVFP4 for Efficient and Accurate Low-Precision Inference, 2025",
+    block_values=16,
+    scale_bits=8,
+    constant_bytes=4,
+    row_blocks=True,
+    quantized=True,
+    linears_only=True,
+)
+
+
+def _ggml(name: str, bits: int, scale: str, *blocks: int) -> NumberFormat:
+    """A block of llama.cpp. `blocks` is values and scale bits of one, and of its super-block: blocks, scale bits."""
+    sizes = dict(zip(("block_values", "scale_bits", "superblock_blocks", "superscale_bits"), blocks, strict=False))
+    source = f"llama.cpp, ggml/src/ggml-common.h, block_{name.replace('_k', '_K')}"
+    return NumberFormat(name, bits, scale, source, row_blocks=True, quantized=True, mixed=True, **sizes)
+
 
 NUMBER_FORMATS: dict[str, NumberFormat] = {
     number_format.name: number_format
@@ -197,5 +218,13 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
         _bitsandbytes("nf4-dq", 4, _DOUBLE, _QLORA, constant_bytes=_CODES + _NESTED, **_BLOCKS_OF_CODES),
         *(_grouped(bits, group) for bits in (2, 3, 4, 8) for group in (32, 64, 128)),
         _MXFP4,
+        _NVFP4,
+        _ggml("q8_0", 8, "one FP16 per 32 values", 32, 16),
+        _ggml("q6_k", 6, "one int8 per 16 values, one FP16 per 16 of those", 16, 8, 16, 16),
+        _ggml("q5_k", 5, "two of 6 bits (step, low) per 32 values, two FP16 per 8 of those", 32, 12, 8, 32),
+        _ggml("q4_k", 4, "two of 6 bits (step, low) per 32 values, two FP16 per 8 of those", 32, 12, 8, 32),
+        _ggml("q4_0", 4, "one FP16 per 32 values", 32, 16),
+        _ggml("q3_k", 3, "one of 6 bits per 16 values, one FP16 per 16 of those", 16, 6, 16, 16),
+        _ggml("q2_k", 2, "two of 4 bits (step, low) per 16 values, two FP16 per 16 of those", 16, 8, 16, 32),
     )
 }

@@ -15,7 +15,7 @@ from .shape import ModelShape
 
 ATTENTIONS = ("eager", "sdpa")
 OFFLOADS = ("none", "cpu", "nvme")  # DeepSpeed's names of `offload_optimizer` and `offload_param` devices
-WEIGHT_FORMATS = tuple(NUMBER_FORMATS)
+WEIGHT_FORMATS = tuple(name for name, entry in NUMBER_FORMATS.items() if not entry.mixed)
 KV_FORMATS = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
 
 ZERO_STAGES = "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and gradients), 3 (and parameters)"
@@ -125,6 +125,7 @@ class ServeSetup:
     skipped: Iterable[str] | None = None
 
     def __post_init__(self) -> None:
+        _refuse_mixed(self.weights)
         _set(self, "weights", _known("weight format", self.weights, WEIGHT_FORMATS))
         _set(self, "kv", _known("KV cache format", self.kv, KV_FORMATS))
         require_whole("users", self.users, most=MAX_COUNT)
@@ -136,6 +137,13 @@ class ServeSetup:
 def _set(setup: object, name: str, value: object) -> None:
     """Normalise a field of a frozen dataclass while it is being made."""
     object.__setattr__(setup, name, value)
+
+
+def _refuse_mixed(name: object) -> None:
+    """A Q4_K_M file holds Q4_K, Q6_K and FP32, tensor by tensor: no name of a block tells a file's bytes."""
+    if isinstance(name, str) and name.lower() in NUMBER_FORMATS and name.lower() not in WEIGHT_FORMATS:
+        what, expected = f"{name} is a block of GGUF, whose files mix several", "a format of all of a model's layers"
+        raise WorkbookError(what, expected, f"for the bits of a weight, number_format({name!r}).bits_per_value")
 
 
 def _known(kind: str, name: object, allowed: Iterable[str]) -> str:

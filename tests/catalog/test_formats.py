@@ -17,6 +17,14 @@ BITS = {
     "nf4": 4.5,
     "nf4-dq": 4 + 8 / 64 + 32 / (64 * 256),
     "mxfp4": 4.25,
+    "nvfp4": 4.5,
+    "q8_0": 8.5,  # 34 bytes for 32 values; of the others the bytes of a block for 256, as ggml-common.h asserts
+    "q6_k": 210 * 8 / 256,
+    "q5_k": 176 * 8 / 256,
+    "q4_k": 144 * 8 / 256,
+    "q4_0": 4.5,  # 18 bytes for 32 values
+    "q3_k": 110 * 8 / 256,
+    "q2_k": 84 * 8 / 256,
     "int2-g32": 2.5625,
     "int2-g64": 2.28125,
     "int2-g128": 2.140625,
@@ -30,6 +38,7 @@ BITS = {
     "int8-g64": 8.375,
     "int8-g128": 8.1875,
 }
+GGUF = {name for name in BITS if name.startswith("q")}
 
 
 def test_bits_per_value():
@@ -54,6 +63,9 @@ def test_bits_per_value():
         ("mxfp4", 66, 2, 33 + 4),
         ("nf4", 2 * 65, 2, 65 + 3 * 4),  # bitsandbytes' blocks run on over the end of a row
         ("nf4", 0, None, 0),
+        ("nvfp4", 32, 1, 16 + 2),
+        ("q4_k", 512, 2, 2 * 144),
+        ("q3_k", 512, 1, 2 * 110),
     ],
 )
 def test_storage_bytes(name, values, rows, expected):
@@ -95,10 +107,11 @@ def test_constants_are_those_of_a_real_bitsandbytes_tensor():
 def test_which_formats_are_quantized_and_what_they_leave():
     quantized = {name for name, entry in NUMBER_FORMATS.items() if entry.quantized}
     groups = {f"int{bits}-g{group}" for bits in (2, 3, 4, 8) for group in (32, 64, 128)}
-    assert quantized == {"int8", "nf4", "nf4-dq", "mxfp4"} | groups
-    assert {name for name, entry in NUMBER_FORMATS.items() if entry.linears_only} == quantized | {
+    assert quantized == {"int8", "nf4", "nf4-dq", "mxfp4", "nvfp4"} | groups | GGUF
+    assert {name for name, entry in NUMBER_FORMATS.items() if entry.linears_only} == quantized - GGUF | {
         "fp8-e4m3",
         "fp8-e5m2",
     }
+    assert {name for name, entry in NUMBER_FORMATS.items() if entry.mixed} == GGUF
     assert {name for name, entry in NUMBER_FORMATS.items() if "experts" in entry.keeps} == {"int8", "nf4", "nf4-dq"}
     assert all(entry.source and "lm_head" in entry.keeps for entry in NUMBER_FORMATS.values())

@@ -4,7 +4,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from helpers.catalog import OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, model
+from helpers.catalog import OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, WorkbookError, model
+from helpers.memory import budget
 
 ADAM_BYTES = {"fp32": 16, "bf16": 8, "autocast-bf16": 16, "megatron-bf16": 18}
 
@@ -118,3 +119,16 @@ def test_edges_that_are_allowed():
     TrainSetup("gpt2", sequence=1024)
     TrainSetup("llama-2-7b", sequence=2**20, zero=3, ranks=1)  # rotary positions do not end
     ServeSetup("opt-13b", context=2048, weights="NF4", kv="fp8-e4m3")
+
+
+@pytest.mark.parametrize("name", ["q4_k", "Q8_0", "q2_k"])
+def test_no_model_is_in_a_block_of_gguf(name):
+    with pytest.raises(WorkbookError, match=r"(?s)whose files mix several.*bits_per_value"):
+        ServeSetup("llama-3-8b", weights=name)
+
+
+def test_nvfp4_is_counted_to_the_byte():
+    linears, layers = 6_979_321_856, 7 * 32
+    kept = 2 * (8_030_261_248 - linears)
+    expected = linears // 2 + linears // 16 + layers * 4 + kept
+    assert budget.weight_bytes(ServeSetup("llama-3-8b", weights="nvfp4")) == expected

@@ -4,11 +4,11 @@
     small = q.replace_linears(model, functools.partial(q.QuantizedLinear.of, grid=q.Grid(bits=4, group=64)))
     q.model_bytes(small), q.model_bytes(q.engines.bitsandbytes_4bit(model))
 
-`grids` rounds, `packing` stores, `nf4` and `int8` are formats of their own, `linears` puts them in a model,
-`engines` are the field's.
+`grids` rounds, `packing` stores, `nf4` and `int8` are formats of their own, `blocks` has those of chips and of GGUF,
+`linears` puts them in a model, `engines` are the field's.
 """
 
-from . import engines
+from . import blocks, engines
 from .grids import Grid, GridScales, require_finite
 from .int8 import Int8Tensor, llm_int8, w8a8
 from .linears import (
