@@ -20,7 +20,7 @@ from .calculator import Calculator, MemoryAnswer, fits, row
 from .choices import within_positions
 
 GROUPED = ("int8-g128", "int4-g32", "int4-g64", "int4-g128", "int3-g64", "int3-g128", "int2-g64")
-FORMATS = ("bf16", "fp8-e4m3", "int8", "nf4", "nf4-dq", *GROUPED, "mxfp4")
+FORMATS = ("bf16", "fp8-e4m3", "int8", "nf4", "nf4-dq", *GROUPED, "mxfp4", "nvfp4")
 # What the control offers; `quantization_answer` takes any list of parts and names.
 SKIPPED = {
     "as the format's tool does": None,
