@@ -197,7 +197,9 @@ _NVFP4 = NumberFormat(
 
 def _ggml(name: str, bits: int, scale: str, *blocks: int) -> NumberFormat:
     """A block of llama.cpp. `blocks` is values and scale bits of one, and of its super-block: blocks, scale bits."""
-    sizes: dict[str, Any] = dict(zip(("block_values", "scale_bits", "superblock_blocks", "superscale_bits"), blocks, strict=False))
+    sizes: dict[str, Any] = dict(
+        zip(("block_values", "scale_bits", "superblock_blocks", "superscale_bits"), blocks, strict=False)
+    )
     source = f"llama.cpp, ggml/src/ggml-common.h, block_{name.replace('_k', '_K')}"
     return NumberFormat(name, bits, scale, source, row_blocks=True, quantized=True, mixed=True, **sizes)
 
