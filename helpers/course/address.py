@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from nbformat import NotebookNode
 
 from ..catalog.errors import WorkbookError
+from .notebook import home
 
 COLAB = "https://colab.research.google.com/github/"
 TABLE = "[tool.workbook]\n"
@@ -27,6 +28,7 @@ _URL = re.compile(r"[A-Za-z0-9._~%+/:-]+")
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # narrower than git: it stands in addresses, where / divides
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 SETUP = """\
+# @title Setup: finds the workbook's package, and says what this notebook runs on
 import os
 import subprocess
 import sys
@@ -46,6 +48,7 @@ if not find_spec("helpers"):
 from helpers.lesson import machine
 
 DEVICE = machine()"""
+FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # in JupyterLab, in Colab
 IMAGE = "https://colab.research.google.com/assets/colab-badge.svg"
 _CONSTANTS = re.compile(r'(?m)^REPOSITORY, REF = "([^"\n]*)", "([^"\n]*)"')
 _BADGE = re.compile(r"\n\n(\[!\[Open in Colab\]\([^)]*\)\]\([^)]*\))(?=\n|\Z)")
@@ -115,12 +118,18 @@ def setup_source(address: Address) -> str:
 
 def is_setup(source: str) -> bool:
     """Whether it is the setup cell's text, wherever it was stamped for."""
-    return _CONSTANTS.sub('REPOSITORY, REF = "", ""', source) == SETUP
+    return _unstamped(source) == SETUP
+
+
+def stamped_with(notebook: NotebookNode) -> Address:
+    """The address that the notebook's setup cell fetches from; nowhere where it has none."""
+    cell = _setup_cell(notebook)
+    return Address(*_CONSTANTS.findall(cell.source)[0]) if cell else Address()
 
 
 def badge(address: Address, path: str) -> str:
-    """The badge of the notebook at `path`, in Markdown; empty where Colab has no link to it."""
-    link = address.colab(path)
+    """The badge of the notebook at `path`, in Markdown: a chapter's opens the copy for learners; '' without a link."""
+    link = address.colab(home(path))
     return link and f"[![Open in Colab]({IMAGE})]({link})"
 
 
@@ -140,13 +149,18 @@ def for_lab(text: str, name: str) -> str:
 
 
 def stamp(notebook: NotebookNode, path: str, address: Address) -> None:
-    """Stamp the setup cell and the badge, in place. WorkbookError where the first code cell is no setup cell."""
-    cell = _setup_cell(notebook)
+    """Stamp the setup cell and the badge, in place, and fold the cell.
+
+    A cell with lines of the setup cell and no others is an older one, and made new. WorkbookError where the first code
+    cell is neither.
+    """
+    cell = _setup_cell(notebook) or _older_setup_cell(notebook)
     if cell is None:
         expected = "the same text in all notebooks, and nothing else in the cell"
         do = "copy the cell from notebooks/00_start_here.ipynb"
         raise WorkbookError(f"{path}: its first code cell is not the setup cell", expected, do)
     cell.source = setup_source(address)
+    cell.metadata.update(FOLDED)
     notebook.cells[0].source = with_badge(notebook.cells[0].source, badge(address, path))
 
 
@@ -158,9 +172,11 @@ def disagreements(notebook: NotebookNode, path: str, address: Address) -> Iterat
     elif cell.source != setup_source(address):
         repository, ref = _CONSTANTS.findall(cell.source)[0]
         yield f"the setup cell fetches from {f'{repository} at {ref}' if repository else 'nowhere'}, not {address}"
+    elif any(cell.metadata.get(key) != value for key, value in FOLDED.items()):
+        yield "the setup cell is not folded: run workbook publish with the same address"
     head = notebook.cells[0].source if notebook.cells else ""
     if with_badge(head, badge(address, path)) != head:
-        link = address.colab(path)
+        link = address.colab(home(path))
         yield f"no badge under the title that leads to {link}" if link else "a badge, and Colab has no link to it"
     yield from strays("\n".join(cell.source for cell in notebook.cells), address)
 
@@ -198,7 +214,23 @@ def _require_ref(text: str) -> None:
         raise WorkbookError(what, "a tag like v1.0, of letters, digits and . _ + -", "make one: git tag v1.0")
 
 
+def _unstamped(source: str) -> str:
+    return _CONSTANTS.sub('REPOSITORY, REF = "", ""', source)
+
+
+def _first_code(notebook: NotebookNode) -> NotebookNode | None:
+    return next((cell for cell in notebook.cells if cell.cell_type == "code"), None)
+
+
 def _setup_cell(notebook: NotebookNode) -> NotebookNode | None:
     """The first code cell, where it is the setup cell."""
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"][:1]
-    return code[0] if code and is_setup(code[0].source) else None
+    cell = _first_code(notebook)
+    return cell if cell is not None and is_setup(cell.source) else None
+
+
+def _older_setup_cell(notebook: NotebookNode) -> NotebookNode | None:
+    """The first code cell, where it states the address and has lines of the setup cell alone."""
+    cell = _first_code(notebook)
+    lines = set(_unstamped(cell.source).splitlines()) if cell is not None else set()
+    known = set(SETUP.splitlines())
+    return cell if lines <= known and any(line.startswith("REPOSITORY, REF") for line in lines) else None

@@ -24,7 +24,7 @@ from ..catalog.errors import WorkbookError, unknown_name
 from . import lab_cells
 from . import notebook as nb
 from .forked_cells import CellRun, Trial, run_in_forks
-from .release import stub
+from .stubs import stub
 
 STORED_SEED = "0"  # what the stored outputs were drawn with
 Definition = ast.FunctionDef | ast.ClassDef

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,8 +15,10 @@ from nbformat import NotebookNode
 
 from ..catalog.errors import WorkbookError, unknown_name
 
-KEPT_CELL_METADATA = frozenset({"deletable", "editable", "jupyter", "nbgrader", "tags", "workbook"})
+KEPT_CELL_METADATA = frozenset({"cellView", "deletable", "editable", "jupyter", "nbgrader", "tags", "workbook"})
 KEPT_METADATA = frozenset({"kernelspec", "language_info", "workbook"})
+CHAPTERS, CLEARED, LABS = "notebooks", "labs/chapters", "labs"  # a chapter, its copy for learners, a learner's lab
+NUMBERED = re.compile(r"\d\d_[^/]*\.ipynb")
 IGNORE_TAG = "nbval-ignore-output"
 RAISES_TAGS = frozenset({"raises-exception", "nbval-raises-exception"})
 
@@ -80,6 +84,22 @@ def find(name: str, root: Path, folders: Iterable[str]) -> list[Path]:
 def find_all(root: Path, folders: Iterable[str]) -> list[Path]:
     """Every numbered notebook (`NN_*.ipynb`) in `folders` under `root`, sorted within each folder."""
     return [path for folder in folders for path in sorted((root / folder).glob("[0-9][0-9]_*.ipynb"))]
+
+
+def home(path: str, workspace: str = "") -> str:
+    """Where a learner opens the chapter or lab at `path`, of the clone or of `workspace` in it; else `path` itself.
+
+    >>> home("notebooks/02_x.ipynb"), home("labs/02_x.ipynb")
+    ('labs/chapters/02_x.ipynb', 'labs/02_x.ipynb')
+    >>> home("notebooks/02_x.ipynb", "workspace"), home("labs/02_x.ipynb", "workspace")
+    ('workspace/chapters/02_x.ipynb', 'workspace/labs/02_x.ipynb')
+    """
+    folder, name = posixpath.split(path)
+    if not NUMBERED.fullmatch(name) or folder not in (CHAPTERS, CLEARED, LABS):
+        return path
+    if workspace:
+        return f"{workspace}/{'labs' if folder == LABS else 'chapters'}/{name}"
+    return f"{LABS if folder == LABS else CLEARED}/{name}"
 
 
 def none_there(root: Path, folders: Iterable[str]) -> WorkbookError:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from . import notebook as nb
 from .address import Address, badge, disagreements, read_address, stamp, strays, with_badge, write_address
+from .notebook import CLEARED, LABS
 from .release import release
 
 WRITTEN = ("notebooks", "solutions")
-FOLDERS = (*WRITTEN, "labs")
-FIRST = "notebooks/00_start_here.ipynb"  # where the README's badge leads
+FOLDERS = (*WRITTEN, LABS, CLEARED)
+FIRST = f"{CLEARED}/00_start_here.ipynb"  # where the README's badge leads
 
 
 def publish(root: Path, address: Address) -> int:

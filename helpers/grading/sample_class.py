@@ -22,7 +22,8 @@ from ..catalog.errors import WorkbookError
 from ..course import lab_cells
 from ..course import notebook as nb
 from ..course.lab_cells import Exercise
-from ..course.release import SOLUTION, released, stub
+from ..course.release import released
+from ..course.stubs import SOLUTION, stub
 
 Exercises = tuple[Exercise, ...]
 Files = dict[str, bytes]

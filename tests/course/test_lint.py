@@ -8,7 +8,7 @@ import pytest
 from nbformat import NotebookNode, v4
 
 from helpers.course import notebook as nb
-from helpers.course.address import SETUP
+from helpers.course.address import FOLDED, SETUP
 from helpers.course.lint import RULES, findings, lint
 from tests.course.example_lab import answer, cell_of, check, code, markdown
 
@@ -174,6 +174,7 @@ def test_a_chapter_with_its_header_is_clean():
 def test_setup_cell_and_badge_agree_with_where_the_workbook_is_published(tmp_path, setup, title, words):
     (tmp_path / "pyproject.toml").write_text('[tool.workbook]\nrepository = ""\nref = ""\n')
     cells = [markdown(HEADER.replace("# 05 Title", title), "t"), ran(code(setup, "c", IGNORE), "")]
+    cells[1].metadata.update(FOLDED)
     found = findings(v4.new_notebook(cells=cells, metadata=stating()), tmp_path / "notebooks/05_x.ipynb")
     assert [one.rule for one in found] == (["published"] if words else [])
     assert not words or words in found[0].message

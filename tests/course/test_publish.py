@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from nbformat import v4
+from nbformat import NotebookNode, v4
 
 from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course import notebook as nb
-from helpers.course.address import SETUP, Address, for_lab, read_address, setup_source, stamp, with_badge
+from helpers.course.address import FOLDED, SETUP, Address, for_lab, read_address, setup_source, stamp, with_badge
 from helpers.course.publish import advice, check, publish
 from helpers.course.release import release
 from tests.course.example_lab import code, example_lab, markdown, save
@@ -24,6 +24,7 @@ ELSEWHERE = Address("https://gitlab.com/ada/gpu-workbook", "v1")
 PROJECT = '[project]\nname = "x"\n\n[tool.workbook]\nrepository = ""\nref = ""\n\n[tool.ruff]\nline-length = 120\n'
 README = "# The Workbook\n\nA course.\n"
 CHAPTER, SOLUTION, LAB = "notebooks/00_start_here.ipynb", "solutions/05_numbers.ipynb", "labs/05_numbers.ipynb"
+COPY = "labs/chapters/00_start_here.ipynb"  # of the chapter, for learners
 COLAB = "https://colab.research.google.com/github/ada/gpu-workbook/blob/v1/"
 
 
@@ -31,14 +32,19 @@ COLAB = "https://colab.research.google.com/github/ada/gpu-workbook/blob/v1/"
 def root(tmp_path: Path) -> Path:
     """A workbook with one chapter and one lab, released, not published."""
     head = markdown("# 00 · Start here\n\n**The promise:** x", "title")
-    save(v4.new_notebook(cells=[head, code(SETUP, "setup")]), tmp_path / CHAPTER)
+    save(v4.new_notebook(cells=[head, folded(code(SETUP, "setup"))]), tmp_path / CHAPTER)
     lab = example_lab()
-    lab.cells.insert(1, code(SETUP, "find-helpers"))
+    lab.cells.insert(1, folded(code(SETUP, "find-helpers")))
     save(lab, tmp_path / SOLUTION)
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "README.md").write_text(README)
     release(tmp_path)
     return tmp_path
+
+
+def folded(cell: NotebookNode) -> NotebookNode:
+    cell.metadata.update(FOLDED)
+    return cell
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -53,16 +59,16 @@ def test_the_repository_agrees_with_itself(capsys):
     assert check(ROOT) == 0, capsys.readouterr().err
 
 
-def test_every_badge_leads_to_its_own_notebook(root, capsys):
+def test_every_badge_leads_to_what_a_learner_opens(root, capsys):
     assert publish(root, HERE) == 0
-    for name in (CHAPTER, SOLUTION, LAB):
+    for name in (CHAPTER, COPY, SOLUTION, LAB):
         title, blank, badge, *_ = head(root, name).splitlines()
         assert title.startswith("# ")
         assert not blank
-        assert badge.endswith(f"({COLAB}{name})")
+        assert badge.endswith(f"({COLAB}{COPY if name == CHAPTER else name})")
         assert nb.read(root / name).cells[1].source == setup_source(HERE)
     lines = (root / "README.md").read_text().splitlines()
-    assert lines[2].endswith(f"({COLAB}{CHAPTER})")
+    assert lines[2].endswith(f"({COLAB}{COPY})")
     assert lines[3:] == README.splitlines()[1:]
     assert read_address(root) == HERE
     assert check(root) == 0, capsys.readouterr().err
@@ -101,9 +107,12 @@ def test_what_disagrees_is_found_and_named(root, capsys):
     publish(root, HERE)
     good = contents(root)
     vandals = {
-        f"{CHAPTER}: no badge": lambda: edited(root / CHAPTER, "/blob/v1/notebooks/00", "/blob/v1/notebooks/01"),
+        f"{CHAPTER}: no badge": lambda: edited(root / CHAPTER, "/blob/v1/labs/chapters/00", "/blob/v1/notebooks/00"),
         f"{LAB}: no badge": lambda: edited(root / LAB, "/blob/v1/labs", "/blob/v1/solutions"),
         f"{SOLUTION}: the setup cell fetches from": lambda: edited(root / SOLUTION, '\\"v1\\"', '\\"v0\\"'),
+        f"{SOLUTION}: the setup cell is not folded": lambda: edited(
+            root / SOLUTION, '"source_hidden": true', '"source_hidden": false'
+        ),
         f"{LAB}: the first code cell is not": lambda: edited(
             root / LAB, "subprocess.run(fetch.split())", "fetch.run()"
         ),
@@ -128,7 +137,7 @@ def test_what_disagrees_is_found_and_named(root, capsys):
     edited(root / "pyproject.toml", '"v1"', '"v2"')
     assert check(root) == 1
     found = capsys.readouterr().err
-    assert [name for name in (CHAPTER, SOLUTION, LAB, "README.md") if f"✗ {name}" not in found] == []
+    assert [name for name in (CHAPTER, COPY, SOLUTION, LAB, "README.md") if f"✗ {name}" not in found] == []
 
 
 def test_an_unpublished_workbook_has_no_links(root, capsys):

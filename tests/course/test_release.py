@@ -6,7 +6,8 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.course import notebook as nb
-from helpers.course.release import has_answers, release, released, stub, without_hidden
+from helpers.course.release import has_answers, release, released
+from helpers.course.stubs import stub, without_hidden
 from tests.course.example_lab import RIGHT, answer, cell_of, check, example_lab, save, with_sources
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"

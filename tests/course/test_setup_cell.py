@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from nbformat import v4
 
-from helpers.course.address import SETUP, Address, is_setup, setup_source
+from helpers.catalog.errors import WorkbookError
+from helpers.course.address import FOLDED, SETUP, Address, is_setup, setup_source, stamp
 
 SHOW = "\nimport helpers\nprint(helpers.__file__)"
 
@@ -27,6 +29,7 @@ def git(folder: Path, *words: str) -> None:
 def write_helpers(folder: Path, text: str) -> None:
     (folder / "helpers/cli").mkdir(parents=True, exist_ok=True)
     (folder / "helpers/cli/__init__.py").write_text("")
+    (folder / "helpers/lesson.py").write_text("def machine():\n    return 'cpu'")
     (folder / "helpers/__init__.py").write_text(text)
 
 
@@ -100,9 +103,9 @@ def test_installed_helpers_will_do(repository, alone):
     assert list(alone.iterdir()) == []
 
 
-def test_it_prints_nothing_and_fits_a_narrow_page():
+def test_it_prints_nothing_itself_and_fits_a_narrow_page():
     assert max(map(len, SETUP.splitlines())) <= 108
-    assert len(SETUP.splitlines()) <= 15
+    assert len(SETUP.splitlines()) <= 20
     assert "print" not in SETUP
     assert "pip" not in SETUP
 
@@ -112,3 +115,14 @@ def test_it_is_known_wherever_it_was_stamped_for_and_unknown_when_changed(reposi
     assert is_setup(stamped(repository))
     assert not is_setup(SETUP + "\nimport torch")
     assert not is_setup(SETUP.replace("depth 1", "depth 2"))
+
+
+def test_an_older_text_is_made_new_and_folded_and_a_changed_one_is_nobodys(repository):
+    older = "\n".join(line for line in stamped(repository).splitlines() if "machine" not in line)
+    notebook = v4.new_notebook(cells=[v4.new_markdown_cell("# T"), v4.new_code_cell(older)])
+    stamp(notebook, "notebooks/05_x.ipynb", Address(repository.as_uri(), "v2"))
+    assert notebook.cells[1].source == stamped(repository, "v2")
+    assert notebook.cells[1].metadata == FOLDED
+    notebook.cells[1].source = older + "\nimport torch"
+    with pytest.raises(WorkbookError, match="not the setup cell"):
+        stamp(notebook, "notebooks/05_x.ipynb", Address())

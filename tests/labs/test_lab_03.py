@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers.course import lab_cells
-from helpers.course.release import stub
+from helpers.course.stubs import stub
 from helpers.lesson import draw
 from helpers.memory.allocator import MIB
 from tests.labs.common import lab_path, printed, source

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nbformat import NotebookNode, v4
 
 from ...course import lab_cells
-from ...course.release import stub
+from ...course.stubs import stub
 from .reading import Cell, Submitted
 
 _ANCHOR = re.compile(r"#\s*answer:\s*(\S+)")

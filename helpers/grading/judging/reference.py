@@ -27,7 +27,7 @@ import helpers
 from ...catalog.errors import WorkbookError
 from ...course import lab_cells
 from ...course import notebook as nb
-from ...course.release import without_hidden
+from ...course.stubs import without_hidden
 from ..intake.assemble import Assembly
 from ..sandbox.nbval_run import UNFINISHED, CellResults
 from ..sandbox.worker import Worker

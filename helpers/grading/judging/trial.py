@@ -21,7 +21,7 @@ from nbformat import NotebookNode, v4
 
 from ...course import lab_cells
 from ...course import notebook as nb
-from ...course.release import stub
+from ...course.stubs import stub
 from ..sandbox.asking_kernel import APPARATUS, ASK, BEGIN
 from ..sandbox.nbval_run import CellResults
 

@@ -26,7 +26,7 @@ from nbformat import NotebookNode
 
 from ...course import lab_cells
 from ...course.lab_cells import parse
-from ...course.release import stub
+from ...course.stubs import stub
 from ..judging.results import Result
 from ..text import number, one_line
 from .gradebook import names, write_table

@@ -13,6 +13,8 @@ from nbformat import NotebookNode
 from helpers.course import lab_cells, release
 from helpers.course import notebook as nb
 from helpers.course.mutants import find_mutants, load_mutants
+from helpers.grading.intake.assemble import assemble
+from helpers.grading.intake.reading import Cell, Submitted
 from helpers.grading.judging.tamper_checks import signs_of_tampering
 from helpers.grading.judging.trial import untouched
 from tests.course.example_lab import RIGHT, cell_of, code, example_lab, with_sources
@@ -130,6 +132,36 @@ def test_a_copy_of_an_imported_function_replaces_nothing_another_of_its_name_doe
     assert signs_of_tampering(lab, with_own(lab, inspect.getsource(release.stub))) == ()
     found = signs_of_tampering(lab, with_own(lab, "def stub(answer):\n    return answer"))
     assert found == ("a cell of the learner's own replaces stub, which is given",)
+
+
+OLDER_SETUP = """import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch: waiting threads give up their core
+REPOSITORY, REF = "https://github.com/ada/workbook", "v1"  # filled in by `workbook publish`
+clone = Path.cwd() / "gpu-memory-workbook"
+sys.path[:0] = [str(p) for p in (*clone.parents, clone) if (p / "helpers" / "cli").exists()]
+if REPOSITORY and not find_spec("helpers"):  # a notebook on its own, as on Colab: fetch the rest
+    fetch = f"git -c advice.detachedHead=false clone -q --depth 1 -b {REF} {REPOSITORY} {clone.name}"
+    sys.path[:0] = [] if subprocess.run(fetch.split()).returncode else [str(clone)]
+if not find_spec("helpers"):
+    raise ModuleNotFoundError("no helpers: did git fail above? Else open this in a clone of the workbook")"""
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda path: path.stem)
+def test_the_setup_cell_of_an_earlier_release_accuses_nobody(lab):
+    """A lab that was begun before an update is handed in with the setup cell that it had, which counts as changed."""
+    reference = nb.read(lab)
+    mine = with_own(untouched(reference))
+    cell = next(cell for cell in mine.cells if cell.cell_type == "code")
+    cell.source = OLDER_SETUP
+    cells = tuple(Cell(one.cell_type, one.source, one.id, lab_cells.grade_id(one) or None) for one in mine.cells)
+    assembled = assemble(reference, Submitted(cells))
+    assert [one.source for one in assembled.notebook.cells if one.id.startswith("learner-")] == [OLDER_SETUP]
+    assert assembled.warnings == signs_of_tampering(reference, assembled.notebook) == ()
 
 
 def test_a_thing_is_said_once():
