@@ -6,16 +6,23 @@ import subprocess
 import sys
 from typing import Dict, List
 
-from .environment import env, is_current, venv_python
+from .environment import env, is_current, quiet_jupyter, venv_python
 from .machine import ROOT, Stop, require_python, say
 from .pins import environment_yml, read
 
-FIRST_PAGE = "/lab/tree/notebooks/00_start_here.ipynb"
+START = "/lab/tree/workspace/START.md"
+FIRST_CHAPTER = "/lab/tree/notebooks/00_start_here.ipynb"  # where there can be no workspace
 
 
-def lab_arguments(system: str, environ: Dict[str, str], root: bool) -> List[str]:
+def first_page() -> str:
+    """Bring the learner's copies up to date, and say which page to open."""
+    command = [venv_python(), "-m", "helpers.cli", "workspace"]
+    return FIRST_CHAPTER if subprocess.call(command, cwd=ROOT) else START
+
+
+def lab_arguments(system: str, environ: Dict[str, str], root: bool, page: str) -> List[str]:
     """JupyterLab's arguments: no browser where there is no screen, and root allowed where we are root."""
-    arguments = ["--LabApp.default_url=" + FIRST_PAGE, "--ServerApp.log_level=WARN", "--LabApp.log_level=WARN"]
+    arguments = ["--LabApp.default_url=" + page, "--ServerApp.log_level=WARN", "--LabApp.log_level=WARN"]
     if system == "Linux" and not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
         arguments.append("--no-browser")
     return arguments + (["--allow-root"] if root else [])
@@ -23,7 +30,9 @@ def lab_arguments(system: str, environ: Dict[str, str], root: bool) -> List[str]
 
 def lab(extra: List[str]) -> int:
     env()
-    arguments = lab_arguments(platform.system(), dict(os.environ), getattr(os, "geteuid", lambda: 1)() == 0)
+    quiet_jupyter()
+    is_root = getattr(os, "geteuid", lambda: 1)() == 0
+    arguments = lab_arguments(platform.system(), dict(os.environ), is_root, first_page())
     if "--no-browser" in arguments:
         say("No screen here: open the http://localhost address below in a browser.")
         say("From another computer, first run there: ssh -L 8888:localhost:8888 <this machine>")

@@ -88,10 +88,13 @@ def install_deepspeed(python: str, system: str) -> None:
 
 
 def quiet_jupyter() -> None:
-    """No news and no update pop-up over the first page; a setting of the user's own wins."""
+    """No news and no update pop-up over the first page, which is shown as a page; a setting of the user's own wins."""
     folder = os.path.join(VENV, "share", "jupyter", "lab", "settings")
     os.makedirs(folder, exist_ok=True)
-    settings = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+    settings = {
+        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+        "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
+    }
     with open(os.path.join(folder, "overrides.json"), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=1)
 

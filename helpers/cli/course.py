@@ -1,4 +1,4 @@
-"""`workbook build, release, publish, check, doctor, record, train-lm, accuracy`: notebooks and predictions kept true.
+"""Commands that need the course: what builds, releases and publishes it, and what a learner runs in it.
 
 All but `doctor`, `train-lm` and `accuracy` need the course's files, and look for the clone before they import anything.
 """
@@ -33,8 +33,7 @@ def add(commands: Commands) -> None:
     build.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given")
     _add_release(commands)
     _add_publish(commands)
-    check = add_command(commands, "check", "run the checks of your lab and show points", _check)
-    check.add_argument("lab", help="a number like 02, or the path of a notebook")
+    _add_learning(commands)
     text = "write twenty made-up submissions for a lab, and the scores they should get"
     sample_class = add_command(commands, "sample-class", text, _sample_class)
     sample_class.add_argument("lab", help="a number like 02")
@@ -45,6 +44,19 @@ def add(commands: Commands) -> None:
     _add_record(commands)
     _add_train_lm(commands)
     _add_accuracy(commands)
+
+
+def _add_learning(commands: Commands) -> None:
+    """What a learner runs: their copies, their labs, how far they are."""
+    copies = add_command(commands, "workspace", "your own copies of chapters and labs, in workspace/", _workspace)
+    kept = "begin this copy again, as 02 or labs/02; yours is renamed, not deleted"
+    copies.add_argument("--fresh", metavar="NAME", action="append", default=[], help=kept)
+    check = add_command(commands, "check", "run the checks of your lab and show points", _check)
+    check.add_argument("lab", help="a number like 02, or the path of a notebook")
+    answer = "print the worked answer to a question that you tried, by its number like 3 or its name"
+    check.add_argument("--show", metavar="QUESTION", help=answer)
+    far = add_command(commands, "progress", "chapters opened, guesses and how far off, points of labs", _progress)
+    far.add_argument("chapter", nargs="?", default="", help="a number like 02, for each of its guesses")
 
 
 def _build(arguments: argparse.Namespace) -> int:
@@ -98,7 +110,23 @@ def _check(arguments: argparse.Namespace) -> int:
     root = workbook_root()
     from ..grading.check import check
 
-    return check(arguments.lab, root)
+    return check(arguments.lab, root, show=arguments.show)
+
+
+def _workspace(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
+    from ..course.workspace import workspace
+
+    return workspace(root, arguments.fresh)
+
+
+def _progress(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
+    from ..course.progress import progress
+    from ..course.start_page import renew_start_page
+
+    renew_start_page(root)
+    return progress(root, arguments.chapter)
 
 
 def _sample_class(arguments: argparse.Namespace) -> int:

@@ -16,30 +16,41 @@ from ..catalog.errors import WorkbookError, unknown_name
 from ..course import lab_cells
 from ..course import notebook as nb
 from ..course.build import execute
+from ..course.notebook import LABS
+from ..course.start_page import renew_start_page
+from ..course.workspace import own_lab
+from ..lesson import notes
 from .intake.assemble import assemble
 from .intake.reading import Unreadable, read
 from .judging.court import weigh
-from .judging.results import Question, cells_that_ended_the_kernel, questions_of
+from .judging.results import NOT_WRITTEN, TRIED, Question, cells_that_ended_the_kernel, questions_of
 from .judging.trial import trial
 from .sandbox.nbval_run import run
+from .worked_answers import worked_answer
 
 STORED_SEED, WALL_S = "0", 600
 _SPOKEN = re.compile(r"(?:lab)?[ _-]*(\d{1,2})", re.IGNORECASE | re.ASCII)
 
 
-def check(lab: str, root: Path, learner_path: Path | None = None) -> int:
+def check(lab: str, root: Path, learner_path: Path | None = None, show: str | None = None) -> int:
     """Grade a lab, print the report: 0 when every check passed, 1 when one did not, 2 for unusable input.
 
     `lab` is a chapter's number ('02'), a lab's stem, or a path to the learner's notebook; with a number,
-    `learner_path` says where the notebook is if not in labs/. WORKBOOK_SEED draws other inputs than stored.
+    `learner_path` says where the notebook is if neither in workspace/ nor in labs/. WORKBOOK_SEED draws other inputs
+    than stored. With `show` nothing is graded: the worked answer to that question is printed, see `worked_answers`.
     """
     try:
+        reference, learner_path = locate(lab, root, learner_path)
+        if show is not None:
+            print(worked_answer(reference, learner_path, root, show))
+            return 0
         seed = os.environ.get("WORKBOOK_SEED", STORED_SEED)
-        questions, warnings = results_of(*locate(lab, root, learner_path), seed=seed)
+        questions, warnings = results_of(reference, learner_path, seed=seed)
     except WorkbookError as error:
         print(error, file=sys.stderr)
         return 2
     print(format_report(questions, warnings))
+    _note(questions, reference, learner_path, root)
     return 0 if all(question.passed for question in questions) else 1
 
 
@@ -52,6 +63,8 @@ def results_of(
         assembly = assemble(reference, read(learner_path))
     except Unreadable as error:
         raise nb.unreadable(learner_path, str(error)) from None
+    if all(state in NOT_WRITTEN for state in assembly.answers.values()):
+        return questions_of(reference, assembly, {}), assembly.warnings  # at once: there is nothing to run
     cells = trial(run, reference, assembly.notebook, seed=seed, wall_s=WALL_S)
     cells = weigh(run, reference, cells, seed=seed, wall_s=WALL_S)
     return questions_of(reference, assembly, cells), (*assembly.warnings, *cells_that_ended_the_kernel(assembly, cells))
@@ -78,7 +91,7 @@ def locate(lab: str, root: Path, learner_path: Path | None = None) -> tuple[Path
         learner_path = Path(lab)
         lab = _lab_of(learner_path)
     reference = one_lab(lab, root)
-    learner_path = learner_path or root / "labs" / reference.name
+    learner_path = learner_path or own_lab(root, reference.name)
     if not learner_path.is_file():
         do = "pass its path: workbook check PATH.ipynb"
         raise WorkbookError(f"no notebook at {learner_path}", "the lab you worked on", do)
@@ -118,6 +131,17 @@ def format_report(questions: tuple[Question, ...], warnings: tuple[str, ...] = (
     earned, points = sum(one.earned for one in questions), sum(one.points for one in questions)
     rows = [*map(_format_question, questions), *(f"! {warning}" for warning in warnings)]
     return "\n".join([*rows, f"{earned:g} of {points:g} points"])
+
+
+def _note(questions: tuple[Question, ...], reference: Path, learner_path: Path, root: Path) -> None:
+    """Keep in the workspace what was earned by the learner whose workspace it is."""
+    if learner_path.resolve().parent in ((root / notes.FOLDER / LABS).resolve(), (root / LABS).resolve()):
+        rows = {
+            one.key: {"title": one.title, "earned": one.earned, "points": one.points, "tried": one.outcome in TRIED}
+            for one in questions
+        }
+        notes.checked(root / notes.FOLDER, reference.name.partition("_")[0], rows)
+        renew_start_page(root)
 
 
 def _format_question(question: Question) -> str:

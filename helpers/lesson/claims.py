@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError, require_name
+from . import notes
 
 VERDICTS = ("holds", "holds with conditions", "wrong")
 _LEDGER = Path(__file__).parent / "data" / "claims.json"
@@ -105,6 +106,8 @@ def trial(claim_id: str, evidence: Mapping[str, bool] | str, you: Verdict | None
     if you is not None and you.claim.id != claim_id:
         raise WorkbookError(f"a verdict on {you.claim.id!r}", f"one on {claim_id!r}", "pass what its own read returned")
     _show(answer(ledger()[claim_id], evidence, you))
+    if you is not None and you.guess is not None:
+        notes.judged(claim_id, you.guess, you.guess == you.claim.verdict)
 
 
 def answer(claim: Claim, evidence: Mapping[str, bool] | str, you: Verdict | None = None) -> str:

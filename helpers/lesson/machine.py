@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from . import notes
+
 
 def machine() -> str:
     """Print what was found here, and return the device for tensors: "cuda" or "cpu".
@@ -23,4 +25,5 @@ def machine() -> str:
     else:
         found = f"no CUDA GPU, so everything runs on the CPU ({torch.get_num_threads()} threads)"
     print(f"This machine: {found} · torch {torch.__version__} · Python {sys.version.split()[0]}")
+    notes.opened()
     return "cuda" if gpu else "cpu"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..catalog.errors import WorkbookError, require_name
 from ..memory.closed_form.breakdown import format_bytes
+from . import notes
 from .units import signed_percent
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Pre
         raise WorkbookError(f"the guess is {guess!r}", f"a number of {unit}, 0 or more", "write for example guess=512")
     else:
         print(f"Your guess, {question}: {guess:g} {unit}")
+    notes.predicted(question, unit, guess)
     return Prediction(question, unit, guess)
 
 
@@ -82,8 +84,10 @@ def compare(
         if guess is None:
             print(f"{name:{width}}{'–':>11}")
         else:
-            off = signed_percent(guess / _comparable(measured, value) - 1)
-            print(f"{name:{width}}{guess / UNITS[unit]:>11,.{digits}f}  {off}")
+            off = guess / _comparable(measured, value) - 1
+            print(f"{name:{width}}{guess / UNITS[unit]:>11,.{digits}f}  {signed_percent(off)}")
+            if isinstance(value, Prediction):
+                notes.compared(value.question, off)
     print(f"{called:{width}}{size / UNITS[unit]:>11,.{digits}f}")
     libraries = getattr(measured, "unseen_bytes", 0)
     if libraries and any(hasattr(value, "peak_bytes") for value in predicted.values()):

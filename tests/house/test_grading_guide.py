@@ -41,7 +41,7 @@ def test_every_flag_of_grade_is_told_and_no_other() -> None:
     arguments = _parser().parse_args(["grade", "02", "x", "--out", "y"])
     flags = {f"--{name.replace('_', '-')}" for name in vars(arguments)} - {"--run", "--lab", "--submissions"}
     told = set(re.findall(r"--[a-z][a-z-]+", GUIDE))
-    assert told - flags == {"--nbgrader", "--profile", "--daemonize"}
+    assert told - flags == {"--nbgrader", "--profile", "--daemonize", "--show"}
     assert flags <= told
 
 

@@ -208,11 +208,21 @@ def test_a_stamp_is_left_once_and_only_by_success(other_root: Path, monkeypatch:
 
 
 def test_without_a_screen_no_browser_is_opened() -> None:
-    assert "--no-browser" in command.lab_arguments("Linux", {}, root=False)
-    assert "--no-browser" not in command.lab_arguments("Linux", {"WAYLAND_DISPLAY": "wayland-0"}, root=False)
-    assert "--no-browser" not in command.lab_arguments("Darwin", {}, root=False)
-    assert "--allow-root" in command.lab_arguments("Linux", {}, root=True)
-    assert "--allow-root" not in command.lab_arguments("Linux", {}, root=False)
+    page = command.START
+    assert "--no-browser" in command.lab_arguments("Linux", {}, False, page)
+    assert "--no-browser" not in command.lab_arguments("Linux", {"WAYLAND_DISPLAY": "wayland-0"}, False, page)
+    assert "--no-browser" not in command.lab_arguments("Darwin", {}, False, page)
+    assert "--allow-root" in command.lab_arguments("Linux", {}, True, page)
+    assert "--allow-root" not in command.lab_arguments("Linux", {}, False, page)
+
+
+@pytest.mark.parametrize(("failed", "page"), [(0, command.START), (2, command.FIRST_CHAPTER)])
+def test_the_first_page_is_the_learners_own_where_they_can_have_one(failed, page, monkeypatch) -> None:
+    called = []
+    monkeypatch.setattr(command.subprocess, "call", lambda words, cwd: called.append(words) or failed)
+    assert command.first_page() == page
+    assert called[0][1:] == ["-m", "helpers.cli", "workspace"]
+    assert f"--LabApp.default_url={page}" in command.lab_arguments("Linux", {}, False, page)
 
 
 def test_unknown_arguments_are_refused() -> None:

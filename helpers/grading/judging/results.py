@@ -13,6 +13,8 @@ from ..intake.assemble import Assembly
 from ..sandbox.nbval_run import UNFINISHED, CellResults
 
 GRADED, ATTENTION, UNREADABLE, NOT_SUBMITTED = "graded", "attention", "unreadable", "not submitted"
+NOT_WRITTEN = ("untouched", "empty")  # states of an answer cell
+TRIED = ("passed", "wrong", "did not run", "hung", "died", "flooded")  # outcomes of an answer that was written and run
 TWICE = "Does the notebook work from top to bottom? Kernel > Restart Kernel and Run All Cells."
 _UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 
@@ -142,7 +144,7 @@ def _outcome(
         return "passed", ""
     keys = [lab_cells.grade_id(answer) for answer in exercise.answers]
     states = {key: assembly.answers[key] for key in keys}
-    if all(state in ("untouched", "empty") for state in states.values()):
+    if all(state in NOT_WRITTEN for state in states.values()):
         return "not started", ""
     lost = [key for key, state in states.items() if state == "missing"]
     if lost:
