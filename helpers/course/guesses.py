@@ -5,19 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+ASKED = ("predict", "claims.read")  # a number, a verdict on a claim
+MET = ("compare", "claims.trial")
+
 
 def broken(cells: Iterable[tuple[str, list[ast.stmt]]]) -> Iterator[tuple[str, str]]:
     """Each broken rule of a chapter, as (rule, message). `cells` are its code cells, as (id, statements).
 
-    A guess is asked for by `g = predict(...)`, alone, or its answer is on the screen before the reader has thought.
-    It is met where a later cell hands it to `compare(..., you=g)`, before its name is taken again.
+    A guess is asked for by `g = predict(...)` or `v = claims.read(...)`, alone, or its answer is on the screen before
+    the reader has thought. It is met where a later cell hands it to `compare(..., you=g)` or to
+    `claims.trial(..., you=v)`, before its name is taken again.
     """
     waiting: dict[str, str] = {}
     for cell, body in cells:
         for met in _names_compared(body):
             waiting.pop(met, None)
-        asking = [statement for statement in body if "predict" in _called(statement)]
-        if beside := [ast.unparse(one) for one in body if asking and set(_called(one)) != {"predict"}]:
+        asking = [statement for statement in body if _called(statement) & {*ASKED}]
+        if beside := [ast.unparse(one) for one in body if asking and not (_called(one) and _called(one) <= {*ASKED})]:
             yield "predict-alone", f"cell {cell}: a prediction stands alone in its cell, here with {beside[0]!r}"
         for name in map(_kept_as, asking):
             if name in waiting or not name:
@@ -29,11 +33,12 @@ def broken(cells: Iterable[tuple[str, list[ast.stmt]]]) -> Iterator[tuple[str, s
 
 def _unmet(cell: str, name: str) -> tuple[str, str]:
     name = name or "a guess without a name"
-    return "predict-compared", f"cell {cell}: {name} meets no answer: write compare(answer, you=...) in a later cell"
+    do = "write compare(answer, you=...) or claims.trial(..., you=...) in a later cell"
+    return "predict-compared", f"cell {cell}: {name} meets no answer: {do}"
 
 
-def _called(node: ast.AST) -> list[str]:
-    return [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
+def _called(node: ast.AST) -> set[str]:
+    return {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
 
 
 def _kept_as(statement: ast.stmt) -> str:
@@ -45,5 +50,5 @@ def _kept_as(statement: ast.stmt) -> str:
 
 def _names_compared(body: list[ast.stmt]) -> set[str]:
     calls = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    nodes = [node for call in calls if ast.unparse(call.func) == "compare" for node in ast.walk(call)]
+    nodes = [node for call in calls if ast.unparse(call.func) in MET for node in ast.walk(call)]
     return {node.id for node in nodes if isinstance(node, ast.Name)}

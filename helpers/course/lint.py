@@ -17,7 +17,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from ..catalog.errors import WorkbookError
-from . import address, guesses, lab_cells, lab_rules
+from . import address, guesses, lab_cells, lab_rules, references
 from . import notebook as nb
 from .doctor import needs
 from .lab_cells import DEFINITION
@@ -36,6 +36,7 @@ UNSTABLE_CALL = r"(?m)\b(clear_output|display_id|interact|interact_manual|Output
 RUBRIC = r"\d+(?:\.\d+)? points?: \S.*"
 MOST_RUBRIC = 4
 RUBRIC_WANTED = "metadata.workbook.rubric is 1 to 4 texts like '1 point: the last page counts', for all its points"
+NOTHING = r"(?i)\b(nothing|no \w+) has been recorded\b"
 VERDICT = r"(?i)\W*(true|false|ok|okay|pass|passed|correct|right|done|none|all checks passed)?\W*"
 SILENT = DEFINITION | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
 
@@ -72,6 +73,8 @@ def findings(notebook: NotebookNode, path: Path) -> list[Finding]:
     """Every broken rule in one notebook; a chapter is one in a folder called notebooks."""
     found = [Finding(path, "-", name, message) for name, message in _whole(notebook, path)]
     found += [Finding(path, *one) for one in _of_questions(notebook)]
+    if (path.parent.parent / nb.CHAPTERS).is_dir():
+        found += [Finding(path, cell, "dead-reference", what) for cell, what in references.dead(notebook.cells, path)]
     for cell in notebook.cells:
         for rule in RULES:
             if rule.applies(cell) and (detail := rule.broken(cell)):
@@ -166,6 +169,14 @@ def _unstable(cell: NotebookNode) -> str:
     return " and ".join(name for name, pattern in UNSTABLE.items() if re.search(pattern, "\n".join(parts)))
 
 
+def _shown(cell: NotebookNode) -> str:
+    """The text of what the cell stored, Markdown too."""
+    plain = [
+        str(output.get("data", {}).get(kind, "")) for output in cell.outputs for kind in ("text/plain", "text/markdown")
+    ]
+    return "\n".join([*(output.get("text", "") for output in cell.outputs), *plain])
+
+
 def _silent(cell: NotebookNode) -> bool:
     return not cell.outputs and any(not isinstance(node, SILENT) for node in _body(cell))
 
@@ -233,6 +244,8 @@ RULES = (
     Rule("tags-not-marks", _is_code, _has(r"^\s*#+ *NBVAL_"), "use cell tags, not NBVAL comments"),
     Rule("no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"),
     Rule("raises", _is_code, lambda c: _may_raise(c) and not _raised(c), "tagged as raising, yet raised nothing"),
+    Rule("no-empty-recording", _is_code, lambda c: re.search(NOTHING, _shown(c)), "stores that nothing was recorded"),
+    Rule("no-failed-try", _is_code, lambda c: re.search(r"[✗○]", _shown(c)), "stores a ✗ or a ○: build it again"),
     Rule("no-stderr", _is_code, lambda c: nb.stream(c.outputs, "stderr") != "", "a stored warning (stderr)"),
     Rule("no-semicolon", _is_code, _has(r";\s*\Z"), "a trailing ';' hides the output, but not from nbval"),
     Rule("shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"),
@@ -248,6 +261,7 @@ RULES = (
     Rule("schema", lambda c: "nbgrader" in c.metadata, _not_schema_3, "nbgrader metadata is not schema 3"),
     Rule("metadata", lambda c: True, lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA, "metadata that build removes"),
     Rule("no-false-list", _is_markdown, _reads_as_list, "a line that Markdown takes for an item of a list"),
+    Rule("known-policy", _is_markdown, references.unknown_policy, "a policy that the catalogue does not know"),
     Rule("alt-text", _is_markdown, _has(r"!\[\s*\]\(|<img(?![^>]*\balt=)"), "a picture without words for it"),
 )
 

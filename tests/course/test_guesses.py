@@ -28,6 +28,8 @@ def broken(*sources: str) -> list[tuple[str, str]]:
         ["g = predict('x')\nh = predict('y')", "compare(1, you=g)\ncompare(2, you=h)"],
         ["gs = [predict(name) for name in ('a', 'b')]", "compare(1, you=gs[0])"],
         ["x = 1", "print(x)"],
+        ["v = claims.read('adam-12', guess=None)", "claims.trial('adam-12', {'a': True}, you=v)"],
+        ["v = claims.read('adam-12')", GUESS, "claims.trial('adam-12', evidence, you=v)\ncompare(3, you=g)"],
     ],
 )
 def test_a_guess_that_is_met(sources):
@@ -44,6 +46,8 @@ def test_a_guess_that_is_met(sources):
         ([GUESS, GUESS, MEET], "0"),
         ([MEET, GUESS], "1"),
         ([GUESS, MEET, "h = predict('y')"], "2"),
+        (["claims.read('adam-12')", "claims.trial('adam-12', evidence)"], "0"),
+        (["v = claims.read('adam-12')", "claims.trial('adam-12', evidence)"], "0"),
     ],
 )
 def test_a_guess_that_is_not(sources, cells):
@@ -58,6 +62,7 @@ def test_a_guess_that_is_not(sources, cells):
         "import os\n" + GUESS,
         "g = predict('x', guess=measure())",
         "g = [predict(x) for x in names()]",
+        "g = claims.read('adam-12')\nprint(measure())",
     ],
 )
 def test_a_guess_beside_something_else(source):

@@ -28,6 +28,11 @@ def erring(cell: NotebookNode) -> NotebookNode:
     return cell
 
 
+def showing(cell: NotebookNode, text: str) -> NotebookNode:
+    cell.outputs, cell.execution_count = [v4.new_output("display_data", {"text/markdown": text})], 1
+    return cell
+
+
 def with_metadata(cell: NotebookNode, **changes: object) -> NotebookNode:
     cell.metadata["nbgrader"].update(changes)
     return cell
@@ -50,6 +55,14 @@ BROKEN = {
     "no-error": [erring(code("1 / 0", "c"))],
     "raises": [ran(code("print(1)", "c", RAISES))],
     "no-stderr": [ran(code("warn()", "c"), "oh", "stderr")],
+    "no-empty-recording": [
+        ran(code("f()", "c"), text) for text in ("No GPU has been recorded for this yet", "nothing has been recorded")
+    ],
+    "no-failed-try": [
+        ran(code("f()", "c"), "✗ twice(1) gives 3"),
+        ran(code("f()", "c", IGNORE), "○ copy: predicted 2"),
+        showing(code("f()", "c"), "- a case: ✗"),
+    ],
     "no-semicolon": [ran(code("print(1);", "c")), ran(code("print(1);\n", "c"))],
     "shows": [ran(code(source, "c"), "") for source in ("run()", "for i in x:\n    run(i)", "%magic", "assert 1")],
     "stable-output": [
@@ -91,6 +104,10 @@ BROKEN = {
     ],
     "metadata": [markdown("text", "c")],
     "no-false-list": [markdown(text, "c") for text in ("295. Every byte", "It is\n2) two", "1. one\n3. three")],
+    "known-policy": [
+        markdown(f"a policy, `{name}`, does", "c")
+        for name in ("every:x", "selective:mlp", "sqrt", "recursive:2", "first-2")
+    ],
     "alt-text": [markdown("![](x.png)", "c"), markdown('<img src="x.png">', "c")],
 }
 BROKEN["metadata"][0].metadata["collapsed"] = True
@@ -106,6 +123,7 @@ GOOD = [
     ran(with_rubric(check("c", GOOD_CHECK, 3), "0.5 points: the first page", "2.5 points: the last")),
     ran(answer("c", "def f():\n    return 1"), ""),
     markdown('![a bar](x.png) <img src="x.png" alt="a bar">', "c"),
+    markdown("`every:K`, `selective:attention`, `sqrt-n`, `nested:4`, `selective`, `module`, `first_fit(x)`", "c"),
     markdown("1. one\n2. two\n\nIt is 295. Every byte; or\n295.5 of them, 3.", "c"),
     ran(code("print('see notebooks/tmp/x, 12 GiB/s, 1.5 x', 0.1234567)", "c"), "see a/tmp/x, 0.1234567 at 40 %"),
 ]
@@ -203,6 +221,38 @@ def test_needs_that_are_not_well_formed_are_found(folder, changes, words):
     (found,) = findings(v4.new_notebook(cells=cells, metadata=stating(**changes)), ALONE / folder / "05_x.ipynb")
     assert found.rule == "needs"
     assert words in found.message
+
+
+CLONE = ("notebooks/02_there.ipynb", "notebooks/05_x.ipynb", "solutions/02_there.ipynb", "docs/page.md")
+DEAD = (
+    "See [it](03_gone.ipynb).",
+    "See [it](../labs/02_there.ipynb#two).",
+    "![a bar](bar.png)",
+    "Chapter 03 shows it.",
+    "See chapter 02. And chapters 02 and 04 to the end.",
+    "Chapter 04 is to come. Then chapter 07.",
+    "| chapter 02, chapter 03 | to come |",
+    "Do lab 05 first.",
+)
+ALIVE = (
+    "See [it](02_there.ipynb), [a page](../docs/page.md#top), [a site](https://x.org/y), [above](#here).",
+    "![a bar](attachment:bar.png)",
+    "Chapters 02 and 05 show it, chapter 04 (still to come) more; lab 02 too.",
+    "Page 03 of 04.",
+)
+
+
+@pytest.mark.parametrize("text", [*DEAD, *ALIVE])
+@pytest.mark.parametrize("folder", ["notebooks", "solutions"])
+def test_what_a_notebook_points_to_is_there_or_said_to_be_to_come(tmp_path, folder, text):
+    for name in CLONE:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    if folder == "solutions":
+        text = text.replace("(02_there", "(../notebooks/02_there")
+    cells = [markdown(HEADER, "t"), markdown(text, "c")]
+    found = findings(v4.new_notebook(cells=cells, metadata=stating()), tmp_path / folder / "05_x.ipynb")
+    assert [(one.rule, one.cell) for one in found] == [("dead-reference", "c")] * (text in DEAD)
 
 
 def test_a_lab_may_leave_its_needs_to_its_chapter():

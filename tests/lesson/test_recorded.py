@@ -9,7 +9,6 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.lesson import recorded, recorded_table
 from helpers.lesson.drawing import speeds
-from helpers.lesson.recorded import NONE_YET
 from helpers.memory.accuracy import recordings
 from helpers.memory.accuracy.recordings import Entry, Machine, Made, Recording, write
 from helpers.memory.allocator import MIB, alloc, free, pack, read_snapshot
@@ -34,11 +33,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_without_a_recording_the_place_says_so(folder, printed):
+def test_without_a_recording_nothing_is_shown(folder, printed):
     assert recorded("02/train-1b") == ()
-    assert printed(recorded_table, "02/train-1b", "01/host-link") == f"{NONE_YET}\n"
-    assert printed(speeds.staircases, "Levels", recorded("01/bandwidth")) == f"{NONE_YET}\n"
-    assert "`workbook record`" in NONE_YET
+    assert printed(recorded_table, "02/train-1b", "01/host-link") == ""
+    assert printed(speeds.staircases, "Levels", recorded("01/bandwidth")) == ""
+    assert speeds.staircases("Levels", recorded("01/bandwidth")) is None
 
 
 def test_the_repository_has_no_recording_that_does_not_name_its_device():

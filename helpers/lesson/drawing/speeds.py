@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...memory.closed_form.breakdown import format_bytes
-from ..recorded import NONE_YET, Recorded
+from ..recorded import Recorded
 from ..units import si
 from .marks import FAINT, INK, LINES
 from .pictures import Picture, as_picture
@@ -64,11 +64,10 @@ def _levels(axes: Axes, sweep: Sweep) -> None:
 def staircases(title: str, found: Sequence[Recorded], yours: Sweep | None = None) -> Picture | None:
     """The staircases of recorded GPUs, each named at its end with its source below, and `yours` dashed beside them.
 
-    Both axes are logarithmic: a GPU's caches are ten times as fast as a CPU's. Without a recording it says so, and
-    draws nothing.
+    Both axes are logarithmic: a GPU's caches are ten times as fast as a CPU's. Without a recording nothing is
+    drawn.
     """
     if not found:
-        print(NONE_YET)
         return None
     height = 3.9 + 0.16 * len(found)
     figure, axes = new_figure(title, height, left=0.12, right=0.83)
