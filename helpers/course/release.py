@@ -15,10 +15,12 @@ from nbformat import NotebookNode
 
 from . import lab_cells
 from . import notebook as nb
-from .address import for_lab, stamped_with
+from .address import FOLDED, for_lab, stamped_with
 from .copies import GENERATOR, cleared, is_touched, relinked
 from .notebook import CHAPTERS, CLEARED, LABS, home
 from .stubs import HIDDEN, SOLUTION, bad_marks, stub, without_hidden
+
+OUT_OF_SIGHT = (lab_cells.APPARATUS, lab_cells.REFERENCE)  # folded: a learner reads questions, answers and checks
 
 
 def release(root: Path, check: bool = False) -> int:
@@ -71,6 +73,8 @@ def released(solution: NotebookNode, source: str) -> NotebookNode:
             cell.outputs, cell.execution_count = [], None
         elif lab_cells.is_check(cell):
             cell.source = without_hidden(cell.source, where)
+        elif lab_cells.role(cell) in OUT_OF_SIGHT:
+            cell.metadata.update(FOLDED)
         elif cell.cell_type == "markdown":
             cell.source = relinked(cell.source, source, home(f"{LABS}/{Path(source).name}"), address)
         if any(mark in cell.source for mark in SOLUTION + HIDDEN):
