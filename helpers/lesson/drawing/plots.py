@@ -28,10 +28,13 @@ __all__ = ["bars", "channels", "hierarchy", "levels", "lines", "lost", "saved_te
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer", "zero_grad": "zero_grad"}
 
 
-def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Picture:
+def timeline(
+    title: str, steps: Timeline, budget_bytes: int | None = None, names: Mapping[str, str] | None = None
+) -> Picture:
     """Live bytes by part over one step, allocation by allocation; phases named, the peak marked.
 
-    `budget_bytes` draws a predicted peak as a dashed line.
+    `budget_bytes` draws a predicted peak as a dashed line. `names` say what a part is in this step, where that is more
+    than its own name says: {"workspace": "the layer's output"}.
     """
     figure, axes = new_figure(title, height=3.4)
     totals = [steps.total(at) for at in range(len(steps))]
@@ -39,8 +42,9 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     unit, name = axis_unit(totals[peak])
     parts = sorted(steps.parts, key=part_order)
     sizes = [[size / unit for size in (*steps.parts[part], steps.parts[part][-1])] for part in parts]
-    colours, names = [COLOURS[part] for part in parts], [label(part) for part in parts]
-    axes.stackplot(range(len(steps) + 1), sizes, colors=colours, labels=names, linewidth=0, step="post")
+    labels = {part: (names or {}).get(part, label(part)) for part in parts}
+    style = {"colors": [COLOURS[part] for part in parts], "labels": list(labels.values())}
+    axes.stackplot(range(len(steps) + 1), sizes, linewidth=0, step="post", **style)
     at, text = (peak, totals[peak] / unit), f"peak {format_bytes(totals[peak])}"
     axes.plot(*at, "o", color=INK, markersize=4)
     axes.annotate(text, at, xytext=(6, 6), textcoords="offset points", fontsize=9, color=INK)
@@ -52,21 +56,22 @@ def timeline(title: str, steps: Timeline, budget_bytes: int | None = None) -> Pi
     axes.set(xlim=(0, len(steps)), ylim=(0, 1.22 * totals[peak] / unit))
     axes.set(xlabel="allocations and frees, in order", ylabel=name)
     _legend(axes, figure)
-    return as_picture(figure, title, _story(steps, peak, budget_bytes))
+    return as_picture(figure, title, _story(steps, peak, labels, budget_bytes))
 
 
-def _story(steps: Timeline, peak: int, budget_bytes: int | None) -> str:
+def _story(steps: Timeline, peak: int, labels: Mapping[str, str], budget_bytes: int | None) -> str:
     """The step phase by phase, and what its peak is made of."""
-    start, phases = 0, []
+    first, phases = 0, []
     for phase, run in groupby(steps.phases):
-        end = start + len(list(run)) - 1
-        phases.append(f"{PHASE_NAMES.get(phase, phase)} from {_total(steps, start)} to {_total(steps, end)}")
-        start = end + 1
-    return (
-        f"Live bytes, stacked by part, over {len(steps):,} allocations and frees: {listed(phases)}. The peak is "
-        f"{_total(steps, peak)}, in the {PHASE_NAMES.get(steps.phases[peak], steps.phases[peak])}: "
-        f"{of_parts(steps.breakdown(peak))}." + f" Predicted: {format_bytes(budget_bytes or 0)}." * bool(budget_bytes)
-    )
+        last = first + len(list(run)) - 1
+        highest = max(range(first, last + 1), key=steps.total)
+        begins, reaches, ends = (_total(steps, at) for at in (first, highest, last))
+        phases.append(f"{PHASE_NAMES.get(phase, phase)} begins at {begins}, reaches {reaches} and ends at {ends}")
+        first = last + 1
+    at_peak = PHASE_NAMES.get(steps.phases[peak], steps.phases[peak])
+    words = f"Live bytes, stacked by part, over {len(steps):,} allocations and frees: {listed(phases)}. The peak is "
+    words += f"{_total(steps, peak)}, in {at_peak}: {of_parts(steps.breakdown(peak), labels)}."
+    return words + f" Predicted: {format_bytes(budget_bytes or 0)}." * bool(budget_bytes)
 
 
 def _total(steps: Timeline, at: int) -> str:

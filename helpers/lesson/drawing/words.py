@@ -21,13 +21,15 @@ def listed(entries: Iterable[str], most: int = MOST) -> str:
     return ", ".join([*every[:most], *more])
 
 
-def of_parts(parts: Mapping[str, int]) -> str:
-    """Bytes by part, those that are there.
+def of_parts(parts: Mapping[str, int], labels: Mapping[str, str] | None = None) -> str:
+    """Bytes by part, those that are there; `labels` are names for this picture alone.
 
     >>> of_parts({"parameters": 2**20, "kv_cache": 2**21, "logits": 0})
     'parameters 1.00 MiB, KV cache 2.00 MiB'
     """
-    return listed(f"{label(part)} {format_bytes(size)}" for part, size in parts.items() if size)
+    return listed(
+        f"{(labels or {}).get(part, label(part))} {format_bytes(size)}" for part, size in parts.items() if size
+    )
 
 
 def of_curve(

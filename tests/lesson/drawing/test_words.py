@@ -59,9 +59,10 @@ def test_a_timeline_tells_its_phases_and_its_peak():
         ["forward", "forward", "backward", "backward", "zero_grad"],
     )
     assert plots.timeline("A step", step, 8 * MIB).words == (
-        "Live bytes, stacked by part, over 5 allocations and frees: forward from 2.00 MiB to 3.00 MiB, backward from "
-        "7.00 MiB to 5.00 MiB, zero_grad from 1.00 MiB to 1.00 MiB. The peak is 7.00 MiB, in the backward: parameters "
-        "1.00 MiB, activations 2.00 MiB, gradients 4.00 MiB. Predicted: 8.00 MiB."
+        "Live bytes, stacked by part, over 5 allocations and frees: forward begins at 2.00 MiB, reaches 3.00 MiB and "
+        "ends at 3.00 MiB, backward begins at 7.00 MiB, reaches 7.00 MiB and ends at 5.00 MiB, zero_grad begins at "
+        "1.00 MiB, reaches 1.00 MiB and ends at 1.00 MiB. The peak is 7.00 MiB, in backward: parameters 1.00 MiB, "
+        "activations 2.00 MiB, gradients 4.00 MiB. Predicted: 8.00 MiB."
     )
 
 
