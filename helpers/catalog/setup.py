@@ -19,6 +19,7 @@ WEIGHT_FORMATS = tuple(name for name, entry in NUMBER_FORMATS.items() if not ent
 KV_FORMATS = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
 
 ZERO_STAGES = "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and gradients), 3 (and parameters)"
+FLAGS = {"micro_batches": "--accumulate"}  # fields whose flag has another name
 MAX_COUNT = 2**20
 MAX_TOKENS = 2**24
 
@@ -43,7 +44,9 @@ class TrainSetup:
     once. `checkpointing` is "none", "full" (every layer recomputed), "every:K" (segments of K layers, the input of
     each kept) or another of `policies.POLICIES`. `optimizer="adamw"` becomes "adamw-foreach", which is what PyTorch
     runs. `offload_optimizer` (from ZeRO stage 1 on) and `offload_parameters` (stage 3) name the tier that a rank's
-    shards live in: "none" is the GPU's own memory, "cpu" the host's, "nvme" a disk. Raises WorkbookError.
+    shards live in: "none" is the GPU's own memory, "cpu" the host's, "nvme" a disk. `micro_batches` are accumulated
+    before the optimizer steps (`gradient_accumulation_steps` in Transformers, accelerate and DeepSpeed). Raises
+    WorkbookError.
 
     >>> setup = TrainSetup("llama-2-7b", precision="bf16", checkpointing="every:4")
     >>> setup.model.parameters, setup.optimizer, setup.checkpoint_every
@@ -61,6 +64,7 @@ class TrainSetup:
     ranks: int = 1
     offload_optimizer: str = "none"
     offload_parameters: str = "none"
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         _set(self, "precision", _known("precision", self.precision, PRECISIONS))
@@ -68,6 +72,7 @@ class TrainSetup:
         _set(self, "attention", _known("attention", self.attention, ATTENTIONS))
         _set(self, "checkpointing", str(self.checkpointing).lower())
         require_whole("micro_batch", self.micro_batch, most=MAX_COUNT)
+        require_whole("micro_batches", self.micro_batches, most=MAX_COUNT, do="pass 1 for a step without accumulation")
         require_whole("sequence", self.sequence, most=MAX_TOKENS)
         require_whole("ranks", self.ranks, most=MAX_COUNT)
         require_whole("zero", self.zero, 0, 3, expected=ZERO_STAGES, do="pass zero=3 for what FSDP calls full sharding")
@@ -100,6 +105,15 @@ class TrainSetup:
     @property
     def optimizer_rule(self) -> Optimizer:
         return OPTIMIZERS[self.optimizer]
+
+
+def flag_of(field: str) -> str:
+    """The flag of the `workbook` command that sets a field of a setup.
+
+    >>> flag_of("micro_batch"), flag_of("micro_batches")
+    ('--micro-batch', '--accumulate')
+    """
+    return FLAGS.get(field, f"--{field.replace('_', '-')}")
 
 
 @dataclass(frozen=True)

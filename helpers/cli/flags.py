@@ -12,7 +12,7 @@ from ..catalog.errors import WorkbookError
 from ..catalog.models import MODELS
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import OPTIMIZERS, PRECISIONS
-from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS, ServeSetup, TrainSetup
+from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS, ServeSetup, TrainSetup, flag_of
 
 Setup = TypeVar("Setup", TrainSetup, ServeSetup)
 Commands = argparse._SubParsersAction
@@ -51,6 +51,9 @@ def train_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--precision", default="autocast-bf16", help=", ".join(PRECISIONS))
     parser.add_argument("--optimizer", default="adamw", help=", ".join(OPTIMIZERS))
     parser.add_argument("--micro-batch", type=whole, default=1, help="sequences in one forward")
+    accumulate = (flag_of("micro_batches"), "--gradient-accumulation-steps")
+    text = "micro-batches whose gradients add up before the optimizer steps"
+    parser.add_argument(*accumulate, dest="micro_batches", type=whole, default=1, metavar="N", help=text)
     parser.add_argument("--sequence", type=whole, default=2048, help="tokens in a sequence")
     parser.add_argument("--checkpointing", default="none", help=", ".join(POLICIES))
     parser.add_argument("--attention", default="sdpa", help=", ".join(ATTENTIONS))

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from ..catalog.devices import DEVICES
 from ..catalog.errors import WorkbookError
-from ..catalog.setup import ServeSetup, TrainSetup
+from ..catalog.setup import ServeSetup, TrainSetup, flag_of
 from .flags import Commands, add_command, device_of, serve_flags, train_flags
 
 
@@ -41,7 +41,7 @@ def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | N
         kind: {field.name for field in fields(kind)} & vars(arguments).keys() - {"model"}
         for kind in (TrainSetup, ServeSetup)
     }
-    flags = {kind: ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names)) for kind, names in given.items()}
+    flags = {kind: ", ".join(map(flag_of, sorted(names))) for kind, names in given.items()}
     if all(given.values()):
         what, do = " and ".join(flags.values()), "describe the training run or the serving replica that failed"
         raise WorkbookError(f"{what} together", "the flags of one kind of run", do)

@@ -40,6 +40,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     setup, where = setup_of(TrainSetup, arguments), device_of(arguments)
     require_cuda(where, "a trace")  # before a large model is built
     title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {setup.sequence:,} tokens"
+    title += f", {setup.micro_batches:,} accumulated" if setup.micro_batches > 1 else ""
     if arguments.lora_rank is not None:
         targets = arguments.lora_targets.split(",")
         more = {"steps": arguments.steps, "base": arguments.lora_base, "apply": _policy(setup)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
@@ -41,7 +41,18 @@ class TrainingAnswer(MemoryAnswer):
             change = next(changes_that_fit(self.predicted.setup, gpu.capacity_bytes, gpu), None)
             none = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
             yield f"The cheapest change that fits: {change}." if change else none
+        yield from self._accumulated()
         yield from without_cuda(gpu)
+
+    def _accumulated(self) -> Iterator[str]:
+        """What accumulation costs: the gradients of all parameters are alive while the others are computed."""
+        setup, need = self.predicted.setup, self.predicted.peak_bytes
+        if setup.micro_batches == 1:
+            return
+        alone = budget.train(replace(setup, micro_batches=1), self.gpu or REFERENCE)
+        more = format_bytes(need - alone.peak_bytes)
+        cost = f"need {more} more than one" if need > alone.peak_bytes else "need no more than one"
+        yield f"{setup.micro_batches:,} accumulated micro-batches {cost}."
 
 
 def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> TrainingAnswer:
@@ -65,7 +76,7 @@ def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
     tokens = f"{setup.micro_batch} × {setup.sequence:,} tokens"
     explained = {
         "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
-        "gradients": f"up to {n:,} × {recipe.grad_bytes} B{shard['gradients']}",
+        "gradients": f"{_summed(setup)} {n:,} × {recipe.grad_bytes} B{shard['gradients']}",
         "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
         "activations": f"{tokens}, {_per_layer(predicted)}",
         "logits": f"{tokens} × {setup.model.vocab:,} vocabulary",
@@ -74,6 +85,11 @@ def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
     for part, size in parts.items():
         yield row(part, format_bytes(size), explained[part])
     yield row("peak", format_bytes(predicted.peak_bytes), predicted.peak.name)
+
+
+def _summed(setup: TrainSetup) -> str:
+    """Of a single micro-batch some gradients are gone, or not yet made, at the peak; of several there is the sum."""
+    return "up to" if setup.micro_batches == 1 else f"of {setup.micro_batches:,} micro-batches the sum:"
 
 
 def _states(setup: TrainSetup) -> str:
@@ -118,6 +134,7 @@ def training_memory(**start: object) -> Calculator:
         "precision": ("precision", tuple(PRECISIONS), "autocast-bf16"),
         "optimizer": ("optimizer", optimizers, "adamw-fused"),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
+        "micro_batches": ("accumulated", MICRO_BATCHES, 1),
         "sequence": ("sequence", SEQUENCES, 2048),
         "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "every:8", "selective"), "none"),
         "attention": ("attention", ("sdpa", "eager"), "sdpa"),

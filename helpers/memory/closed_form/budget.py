@@ -61,6 +61,8 @@ class ServeBudget:
 def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     """Predict one training step, in bytes per rank: forward, backward, `optimizer.step()`, gradients then freed.
 
+    Of several micro-batches the moments are those of any but the first: all gradients are alive, and at `lm_head` and
+    `embedding` a new one beside the sum that it is about to be added to.
     Optimizer states exist already (any step but the first), dropout is off, only the loss outlives the forward. None is
     for the tensors alone. `device`, by name or as a Device, adds the cuBLAS workspaces that PyTorch counts as allocated
     on it, 16.25 MiB on an A100 and 64 MiB on an H100; a card without CUDA adds nothing here
@@ -70,7 +72,8 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     has it, by the memory that it went to. Raises WorkbookError for a model, or a checkpointing policy, whose
     activations have no closed form here, and for attention that no fused kernel of `device` takes.
 
-    Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB.
+    Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB, and 127 GiB with
+    eight accumulated micro-batches.
     """
     activations.require_closed_form(setup)
     card = None if device is None else resolve_device(device)

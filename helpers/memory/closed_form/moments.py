@@ -57,6 +57,8 @@ class StepMoments:
         shapes = {layer: list(layer.tensors(self.model.hidden)) for layer in set(self.model.layers)}
         self.layer_tensors = [shapes[layer] for layer in self.model.layers]
         weight_bytes = tensors_bytes(self.tensors, self.recipe.weight_bytes)
+        self.accumulates = setup.micro_batches > 1
+        self.main_gradients = setup.precision == "megatron-bf16"  # FP32, one buffer that is never freed
         self.parameter_bytes = rank_share(setup, Part.PARAMETERS, weight_bytes)
         self.optimizer_bytes = rank_share(setup, Part.OPTIMIZER, self._states_and_master())
 
@@ -70,9 +72,27 @@ class StepMoments:
         return sum(count * of(shape) for shape, count in self.tensors.items())
 
     def _gradients(self, shapes: Shapes) -> int:
-        if self.setup.precision == "megatron-bf16":  # the FP32 main gradients are one buffer that is never freed
+        """Of the parameters whose gradients exist: of `shapes`, or of all where there is a sum of them already."""
+        if self.main_gradients or self.accumulates:
             shapes = self.tensors
         return rank_share(self.setup, Part.GRADIENTS, tensors_bytes(shapes, self.recipe.grad_bytes))
+
+    def _to_be_added(self, shapes: Shapes) -> int:
+        """New gradients beside the sums that they are about to be added to; 0 in a step of one micro-batch.
+
+        Megatron adds to its main gradients in any step; sharded, its new gradients are in the flats (`sharded`).
+        """
+        adds = not self.setup.zero if self.main_gradients else self.accumulates
+        return rank_share(self.setup, Part.GRADIENTS, self._new(shapes)) if adds else 0
+
+    def _new(self, shapes: Shapes) -> int:
+        """Gradients as the backward makes them: in the dtype of the weights, but where a flat of sums is reduced."""
+        as_weights = self.main_gradients and not self.setup.zero
+        return tensors_bytes(shapes, self.recipe.weight_bytes if as_weights else self.recipe.grad_bytes)
+
+    def _tied_head_waits(self) -> int:
+        """A tied head's new gradient, which autograd keeps until the embedding's is there, and adds both at once."""
+        return self._to_be_added(self.head) if self.model.tied else 0
 
     def _made_above(self, at: int) -> list[tuple[int, ...]]:
         """Tensors whose gradients exist before the backward of layer `at`: the head, the norm, the later layers."""
@@ -135,18 +155,20 @@ class StepMoments:
         """
         saved = self.stored_bytes + self.outside_bytes
         if not self.width.autocast:
-            return self._moment(Point.LM_HEAD, self.head, saved, self.logits, self.hidden)
+            return self._moment(
+                Point.LM_HEAD, self.head, saved, self.logits, self.hidden + self._to_be_added(self.head)
+            )
         made = tensors_bytes(self.head, 2) + self.hidden
         during = self._moment(Point.LM_HEAD, (), saved, self.logits, made)
         left = self.stored_bytes + self._before_final_norm(Role.OUTPUT)
-        after = self._moment(Point.LM_HEAD, self.head, left, 0, made)
+        after = self._moment(Point.LM_HEAD, self.head, left, 0, made + self._to_be_added(self.head))
         return max(during, after, key=lambda moment: moment.total)
 
     def backward_of_final_norm(self) -> Moment:
         """RMSNorm written out in Python makes five FP32 tensors of N x h; the fused LayerNorm two gradients."""
         saved = self.stored_bytes + self._before_final_norm(Role.OUTPUT, Role.NORMALISED)
         temporaries = 2 * self.residual if self.model.norm == "layernorm" else 5 * self.hidden_fp32
-        return self._moment(Point.FINAL_NORM, self.head, saved, 0, temporaries)
+        return self._moment(Point.FINAL_NORM, self.head, saved, 0, temporaries + self._tied_head_waits())
 
     def candidate_peak_layers(self) -> list[int]:
         """Layers at which the backward can be highest, in its order.
@@ -164,7 +186,7 @@ class StepMoments:
         gradients, highest = 0, (0, 0)
         for at in reversed(range(len(self.model.layers))):
             highest = max(highest, (self.kept.live_bytes(at) + gradients, at))
-            gradients += self._gradients(self.layer_tensors[at])
+            gradients += 0 if self.accumulates else self._gradients(self.layer_tensors[at])
         return highest[1]
 
     def backward_of_layer(self, at: int) -> Moment:
@@ -186,7 +208,7 @@ class StepMoments:
             products = [shape for linear in done for shape in linear.tensors()]
             spots.append((live + again - freed, temporaries, [*gradients, *products]))
         kept, temporaries, shapes = max(spots, key=lambda spot: spot[0] + spot[1])
-        return self._moment(Point.LAYER, shapes, kept, 0, temporaries, at)
+        return self._moment(Point.LAYER, shapes, kept, 0, temporaries + self._tied_head_waits(), at)
 
     def _in_mlp(self, layer: Layer) -> tuple[int, int]:
         """(freed, temporary) bytes after the down projection's backward, in tensors of N x f.
@@ -219,11 +241,11 @@ class StepMoments:
         Tied weights then hold three of vocab x hidden: the head's, the embedding's, their sum. Under autocast two: the
         head's is a cast, no view, and autograd adds the embedding's to it in place.
         """
-        table = tensors_bytes(self.head, self.recipe.grad_bytes) if self.model.tied else 0
+        table = self._new(self.head) if self.model.tied else 0
         workspace = table + self.residual
         if not self.width.autocast:
             workspace = max(workspace, 2 * table)
-        return self._moment(Point.EMBEDDING, self.tensors, 0, 0, workspace)
+        return self._moment(Point.EMBEDDING, self.tensors, 0, 0, workspace + self._to_be_added(self.head))
 
     def optimizer_step(self) -> Moment:
         """Weights, gradients, states, and the copies that the optimizer makes while it steps."""

@@ -36,14 +36,21 @@ class ShardedMoments(StepMoments):
         table = tensors_bytes(self.head, recipe.grad_bytes)
         # At stage 3 it waits for the rest of the root; a tied one waits in autograd for the embedding's. No shard yet.
         waits = setup.zero == 3 or (setup.zero == 2 and setup.model.tied)
-        counted = 0 if setup.precision == "megatron-bf16" else self._gradients(self.head)
+        counted = 0 if self.main_gradients or self.accumulates else self._gradients(self.head)
         self.waiting = table - counted if waits else 0
+        lingers = self.accumulates and setup.zero > 1  # the micro-batch before's last flat, until the next is sent
+        share = rank_share(setup, Part.GRADIENTS, self.last_bucket)
+        self.in_flight = self.last_bucket + share if lingers else 0
+
+    def _tied_head_waits(self) -> int:
+        """From stage 2 on it is in `waiting`."""
+        return super()._tied_head_waits() if self.setup.zero < 2 else 0
 
     def end_of_forward(self) -> Moment:
-        return more(super().end_of_forward(), parameters=self.root)
+        return more(super().end_of_forward(), parameters=self.root, workspace=self.in_flight)
 
     def backward_of_loss(self) -> Moment:
-        return more(super().backward_of_loss(), parameters=self.root)
+        return more(super().backward_of_loss(), parameters=self.root, workspace=self.in_flight)
 
     def backward_of_lm_head(self) -> Moment:
         """The gradient of the head is whole; at stage 2 it is then copied into its flat, when the logits are gone."""
@@ -51,7 +58,7 @@ class ShardedMoments(StepMoments):
         if self.setup.zero < 2:
             return made
         whole = tensors_bytes(self.head, self.recipe.grad_bytes)
-        during = more(made, parameters=self.root, gradients=whole)
+        during = more(made, parameters=self.root, gradients=whole, workspace=self.in_flight)
         if self.waiting:
             return during
         sent = more(made, workspace=2 * self.first_bucket, logits=-made.parts.get("logits", 0))
@@ -59,20 +66,22 @@ class ShardedMoments(StepMoments):
 
     def backward_of_final_norm(self) -> Moment:
         flat = 0 if self.waiting or self.setup.zero < 2 else self.first_bucket
-        return more(super().backward_of_final_norm(), parameters=self.root, gradients=self.waiting, workspace=flat)
+        flying = max(flat, self.in_flight if self.waiting else 0)
+        return more(super().backward_of_final_norm(), parameters=self.root, gradients=self.waiting, workspace=flying)
 
     def backward_of_layer(self, at: int) -> Moment:
         """Two spots: in the layer, while the flat before its own travels; behind it, its gradients and their flat."""
         inside = super().backward_of_layer(at)
         if self.setup.zero < 2:
             return inside
+        last = at == len(self.model.layers) - 1
+        lingering = self.in_flight if last and self.waiting else 0
         if self.setup.zero == 2:
-            last = at == len(self.model.layers) - 1 and not self.waiting
-            flying = 0 if self.alone else max(self.bucket, self.first_bucket if last else 0)
-            return more(inside, gradients=self.waiting, workspace=self.bucket + flying)
+            flying = 0 if self.alone else max(self.bucket, self.first_bucket if last and not self.waiting else 0)
+            return more(inside, gradients=self.waiting, workspace=self.bucket + max(flying, lingering))
         whole = {"parameters": self.root, "gradients": self.waiting}
-        inside = more(inside, **whole, workspace=2 * self.layer + self.bucket)
-        behind = more(self._behind(at), **whole, workspace=2 * self.layer + 2 * self.bucket)
+        inside = more(inside, **whole, workspace=2 * self.layer + self.bucket + lingering)
+        behind = more(self._behind(at), **whole, workspace=2 * self.layer + self.bucket + max(self.bucket, lingering))
         return max(inside, behind, key=lambda moment: moment.total)
 
     def _behind(self, at: int) -> Moment:
@@ -85,7 +94,7 @@ class ShardedMoments(StepMoments):
         made = super().backward_of_embedding()
         if self.setup.zero < 2:
             return made
-        shard = rank_share(self.setup, Part.GRADIENTS, self.last_bucket)
+        shard = 0 if self.accumulates else rank_share(self.setup, Part.GRADIENTS, self.last_bucket)
         beside = self.last_bucket if self.model.tied else self.last_bucket + max(self.last_bucket, self.bucket)
         return more(made, parameters=self.root, gradients=-shard, workspace=beside)
 

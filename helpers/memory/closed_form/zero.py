@@ -241,8 +241,10 @@ def _padded(setup: TrainSetup) -> int:
     return sum(count * flat.padded for flat, count in _counted(setup))
 
 
-def traffic(setup: TrainSetup, micro_batches: int = 1) -> Traffic:
+def traffic(setup: TrainSetup, micro_batches: int | None = None) -> Traffic:
     """The collectives of one step over `micro_batches` accumulated passes, flat by flat; payloads padded.
+
+    None is as many as the setup has.
 
     Gradients travel in the recipe's gradient dtype, parameters in the weights'. DDP and stage 1 reduce once a step,
     stages 2 and 3 in every pass; stage 3 gathers in every pass each layer twice and the root once. The ring factor
@@ -251,7 +253,7 @@ def traffic(setup: TrainSetup, micro_batches: int = 1) -> Traffic:
     Llama-2-7B in BF16: `passes(2 * parameters)` is 2 at stages 0, 1 and 2, and 2.96 at stage 3, for the root is
     gathered once. Rajbhandari et al., ZeRO, 2020, section 7.
     """
-    require_whole("micro_batches", micro_batches, do="pass how many backward passes come before one step()")
+    micro_batches = _passes(setup, micro_batches)
     recipe, laid = setup.precision_recipe, flats(setup)
     reduced = _calls("all_reduce" if setup.zero == 0 else "reduce_scatter", laid, recipe.grad_bytes)
     gathered = _calls("all_gather", laid, recipe.weight_bytes) if setup.zero else ()
@@ -260,12 +262,17 @@ def traffic(setup: TrainSetup, micro_batches: int = 1) -> Traffic:
     return Traffic(reduced * (micro_batches if setup.zero == 2 else 1) + gathered)
 
 
+def _passes(setup: TrainSetup, micro_batches: int | None) -> int:
+    passes = setup.micro_batches if micro_batches is None else micro_batches
+    return require_whole("micro_batches", passes, do="pass how many backward passes come before one step()")
+
+
 def _calls(kind: str, laid: Sequence[Flat], width: int) -> tuple[Collective, ...]:
     return tuple(Collective(kind, flat.padded * width, flat.ranks) for flat in laid)
 
 
-def link_bytes(setup: TrainSetup, micro_batches: int = 1) -> LinkBytes:
-    """What offload moves in a step, per rank: nothing without one.
+def link_bytes(setup: TrainSetup, micro_batches: int | None = None) -> LinkBytes:
+    """What offload moves in a step, per rank: nothing without one. `micro_batches` are as in `traffic`.
 
     Optimizer: gradient shards go down in every pass that reduces, updated shards come up. Parameters: each gather
     brings its shard up, and what a GPU updated goes down. A disk reads and writes all it holds of the optimizer and
@@ -273,7 +280,7 @@ def link_bytes(setup: TrainSetup, micro_batches: int = 1) -> LinkBytes:
 
     Llama-2-7B, pure BF16, stage 2, 4 ranks, optimizer on the host: 3.14 GiB down and as much up.
     """
-    require_whole("micro_batches", micro_batches, do="pass how many backward passes come before one step()")
+    micro_batches = _passes(setup, micro_batches)
     optimizer, parameters = setup.offload_optimizer != "none", setup.offload_parameters != "none"
     if not (optimizer or parameters):
         return LinkBytes()

@@ -8,5 +8,5 @@
 and closed_form.
 """
 
-from .ladders import Fit, accumulated_peak_bytes, ladder, serving_changes, training_changes
+from .ladders import Fit, ladder, serving_changes, training_changes
 from .offers import changes, format_fits, peak_bytes

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import REFERENCE
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.setup import ServeSetup, TrainSetup, flag_of
 from ..closed_form import budget
-from ..closed_form.breakdown import Part, Point, rounded
 
 Fields = Mapping[str, Any]  # fields of a setup, each of its own type
 MAX_RANKS = 1024
@@ -23,17 +21,13 @@ WEIGHT_LADDER = ("bf16", "int8", "nf4-dq")
 
 @dataclass(frozen=True)
 class Fit:
-    """A change under which a setup fits: the peak it leads to, what it costs, the fields of the setup that it sets.
-
-    `passes` micro-batches are accumulated to the batch of the setup that was given.
-    """
+    """A change under which a setup fits: the peak it leads to, what it costs, the fields of the setup that it sets."""
 
     change: str
     peak_bytes: int
     costs: str
     fields: Fields = field(default_factory=dict)
     device: str = ""
-    passes: int = 1
 
     @property
     def flags(self) -> str:
@@ -43,7 +37,7 @@ class Fit:
         '--optimizer adamw-8bit'
         """
         gpu = [f"--gpu {self.device}"] if self.device else []
-        return " ".join([f"--{name.replace('_', '-')} {value}" for name, value in self.fields.items()] + gpu)
+        return " ".join([f"{flag_of(name)} {value}" for name, value in self.fields.items()] + gpu)
 
     @property
     def figures(self) -> dict[str, object]:
@@ -122,26 +116,6 @@ def training_changes(setup: TrainSetup, capacity_bytes: int, gpu: str | Device =
     yield from _sharded(setup, capacity_bytes, gpu)
 
 
-def accumulated_peak_bytes(setup: TrainSetup, gpu: str | Device | None = REFERENCE) -> int:
-    """The peak of a step that runs several micro-batches before the optimizer.
-
-    From the second pass on, all gradients of the model are alive, and beside them the new one that is being added to
-    its sum: where the loss enters that is lm_head's, inside a layer at most the largest of its tensors. Within 0.3 %
-    of the meter on two passes of small Llama, GPT-2, Qwen2 and OPT models.
-    Llama-2-7B, pure BF16, fused AdamW, sequence 2048: 50.2 GiB, as without: the optimizer's step is the peak of both.
-    """
-    step = budget.train(setup, gpu)
-    whole = step.at(Point.OPTIMIZER).parts[Part.GRADIENTS]
-    width, hidden = setup.precision_recipe.grad_bytes, setup.model.hidden
-    head = rounded(setup.model.vocab * hidden * width)
-    layer = max(rounded(prod(shape) * width) for layer in setup.model.layers for shape in layer.tensors(hidden))
-    being_added: dict[str, int] = {Point.LM_HEAD: head, Point.EMBEDDING: head, Point.LAYER: layer}
-    return max(
-        moment.total - moment.parts.get(Part.GRADIENTS, 0) + whole + being_added.get(moment.at, 0)
-        for moment in step.moments
-    )
-
-
 def _offered(setup: TrainSetup) -> Iterable[Rungs]:
     """The rungs of LADDER, each without what `setup` does already, and each once."""
     possible = {
@@ -174,27 +148,19 @@ def _same_batch(setup: TrainSetup, rungs: Rungs, capacity_bytes: int, gpu: str |
         need = _fitting_peak(replace(setup, **fields), capacity_bytes, gpu)
         return Fit(_names(rungs), need, _costs(rungs), fields) if need else None
     for micro_batch in _divisors_below(setup.micro_batch):
-        fields["micro_batch"], passes = micro_batch, setup.micro_batch // micro_batch
-        if need := _fitting_peak(replace(setup, **fields), capacity_bytes, gpu, accumulated_peak_bytes):
+        passes = setup.micro_batches * setup.micro_batch // micro_batch
+        fields |= {"micro_batch": micro_batch, "micro_batches": passes}
+        if need := _fitting_peak(replace(setup, **fields), capacity_bytes, gpu):
             smaller = f"micro-batch {micro_batch} × {passes} accumulated passes"
             names = ", ".join(smaller if rung is ONE else rung.name for rung in rungs)
-            return Fit(names, need, _costs(rungs), fields, passes=passes)
+            return Fit(names, need, _costs(rungs), fields)
     return None
 
 
-def _train_peak(setup: TrainSetup, gpu: str | Device) -> int:
-    return budget.train(setup, gpu).peak_bytes
-
-
-def _fitting_peak(
-    setup: TrainSetup,
-    capacity_bytes: int,
-    gpu: str | Device,
-    peak_bytes: Callable[[TrainSetup, str | Device], int] = _train_peak,
-) -> int | None:
+def _fitting_peak(setup: TrainSetup, capacity_bytes: int, gpu: str | Device) -> int | None:
     """The peak of a changed setup if it fits; None if not, or if `gpu` has no kernel for it, as a T4 for BF16."""
     try:
-        peak = peak_bytes(setup, gpu)
+        peak = budget.train(setup, gpu).peak_bytes
     except WorkbookError:
         return None
     return peak if peak <= capacity_bytes else None

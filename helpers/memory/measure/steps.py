@@ -23,7 +23,10 @@ NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layer
 
 @dataclass
 class TrainingRun:
-    """A model, its optimizer, and `step()`, which trains on one fixed random batch and frees the gradients."""
+    """A model, its optimizer, and `step()`, which trains on one fixed random batch and frees the gradients.
+
+    Where `setup` accumulates, that batch is the micro-batch, again and again.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -58,17 +61,29 @@ def run_of(
         _checkpoint(model, setup, apply)
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), device=device)
     if setup.precision == "megatron-bf16":
-        return _megatron_run(model, setup, ids, make)
+        return _megatron_run(model, setup, ids, device, make)
     optimizer = make(setup.optimizer, (p for p in model.parameters() if p.requires_grad))
 
     def step() -> None:
-        with precision_context(setup, device):
-            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
+        for _ in range(setup.micro_batches):
+            loss = micro_batch(setup, model, ids, device)  # noqa: F841 - alive until the next, as in a loop that prints it
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     return TrainingRun(model, optimizer, step)
+
+
+def micro_batch(setup: TrainSetup, model: nn.Module, ids: torch.Tensor, device: str) -> torch.Tensor:
+    """Forward and backward over one micro-batch. Its gradients are this share of the step's, and add to what is there.
+
+    Returns the loss, of which nothing but the number is left.
+    """
+    with precision_context(setup, device):
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    if setup.micro_batches > 1:
+        loss = loss / setup.micro_batches
+    loss.backward()
+    return loss
 
 
 def build_model(setup: TrainSetup, device: str) -> nn.Module:
@@ -160,7 +175,7 @@ def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
     raise WorkbookError(f"{type(model).__name__} has no list of {layers} layers", expected, do)
 
 
-def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: Make) -> TrainingRun:
+def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, device: str, make: Make) -> TrainingRun:
     """BF16 weights, FP32 master copies that the optimizer updates, FP32 main gradients that are never freed."""
     parameters = list(model.parameters())
     masters = [nn.Parameter(p.detach().float()) for p in parameters]
@@ -171,8 +186,8 @@ def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, make: 
     optimizer = make(setup.optimizer, iter(masters))
 
     def step() -> None:
-        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
+        for _ in range(setup.micro_batches):
+            loss = micro_batch(setup, model, ids, device)  # noqa: F841 - alive until the next, as in a loop that prints it
         optimizer.step()
         with torch.no_grad():
             for parameter, master, main in zip(parameters, masters, main_gradients, strict=True):

@@ -25,19 +25,21 @@ def deepspeed_config(
     setup: TrainSetup,
     learning_rate: float = 1e-4,
     clip: float = 1.0,
-    accumulation: int = 1,
+    accumulation: int | None = None,
     nvme_path: str = "/local_nvme",
 ) -> Section:
     """What `deepspeed.initialize(config=...)` takes for `setup`, stages 0 to 3, offload, and Infinity on `nvme_path`.
 
     Sizes that DeepSpeed counts in values are set from the model: its defaults are for models of tens of billions, and
-    keep a smaller one whole. Checkpointing is the model's own, `model.gradient_checkpointing_enable()`. Raises
-    WorkbookError for what DeepSpeed would refuse, or do differently without a word.
+    keep a smaller one whole. Checkpointing is the model's own, `model.gradient_checkpointing_enable()`. `accumulation`
+    is the setup's where it is None. Raises WorkbookError for what DeepSpeed would refuse, or do differently without a
+    word.
 
     >>> config = deepspeed_config(TrainSetup("llama-2-7b", "bf16", zero=3, ranks=8))
     >>> config["train_batch_size"], config["zero_optimization"]["stage3_prefetch_bucket_size"]
     (8, 202383360)
     """
+    accumulation = setup.micro_batches if accumulation is None else accumulation
     _require_deepspeed(setup, clip, accumulation)
     root, *layers = units(setup.model)
     bucket = BUCKET_BYTES // setup.precision_recipe.grad_bytes

@@ -90,9 +90,8 @@ def _step(setup: TrainSetup, runner: Engine, meter: Meter) -> Callable[[], None]
 
     def step() -> None:
         label()
-        with steps.precision_context(setup, "cpu"):
-            loss = runner.model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
+        for _ in range(setup.micro_batches):
+            loss = steps.micro_batch(setup, runner.model, ids, "cpu")  # noqa: F841 - alive until the next
         label()
         runner.step()
 

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, device
 from helpers.catalog.hardware import AMPERE
+from helpers.catalog.setup import flag_of
 from helpers.cli import main
 from helpers.lesson.calculators import changes_that_fit, serving_answer, training_answer, training_memory
 from helpers.memory.closed_form import budget
@@ -18,13 +19,14 @@ CHOICES = [
     {"micro_batch": 8, "optimizer": "adamw-8bit"},
     {"model": "tiny-llama", "gpu": "t4-16gb", "precision": "fp32"},
     {"precision": "bf16", "checkpointing": "every:4", "attention": "eager", "sequence": 4096},
+    {"micro_batches": 8},
 ]
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
 def test_the_calculator_and_the_command_give_one_answer(choices, capsys):
     chosen = {**CALCULATOR.start, **choices}
-    options = [word for name, value in chosen.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    options = [word for name, value in chosen.items() for word in (flag_of(name), str(value))]
     assert main(["estimate", "train", *options, "--json"]) == 0
     said, answer = json.loads(capsys.readouterr().out), CALCULATOR.answer(**choices)
     assert {part: size for part, size in said["parts"].items() if size} == dict(answer.parts)
@@ -74,6 +76,14 @@ def test_the_change_that_is_named_fits_when_computed_again(choices, gpu):
     assert changed.sentence.startswith("Fits")
     told_gib = float(sentence.rpartition("(")[2].partition(" ")[0])
     assert told_gib == pytest.approx(changed.parts.total / 2**30, abs=0.006)
+
+
+def test_what_accumulation_costs_is_said():
+    sentences = {count: CALCULATOR.answer(micro_batches=count).sentence for count in (1, 8)}
+    assert "accumulated" not in sentences[1]
+    assert "8 accumulated micro-batches need 25.10 GiB more than one." in sentences[8]
+    foreach = CALCULATOR.answer(precision="bf16", optimizer="adamw-foreach", micro_batches=2).sentence
+    assert "2 accumulated micro-batches need no more than one." in foreach
 
 
 def test_when_nothing_fits_it_says_so():

@@ -1,11 +1,12 @@
 """The closed form against the figures that the field knows, and against the mistakes that the field makes."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, model
-from helpers.memory.closed_form import Point, budget
+from helpers.memory.closed_form import Point, budget, rounded
 from tests.memory.configs import llama_7b, variant
 
 GIB = 2**30
@@ -227,3 +228,23 @@ def test_grouped_heads_in_fp32_are_refused_on_cuda_and_no_others():
         {"model": "llama-2-7b"},
     ):
         budget.train(replace(grouped, **change), "a100-80gb")
+
+
+def test_eight_accumulated_micro_batches_of_7b_need_its_gradients_more():
+    """FP32 gradients, 25.1 GiB, are alive at every moment; both peak in the loss, where no new one is made yet."""
+    one = TrainSetup("llama-2-7b", optimizer="adamw-fused")
+    alone, eight = budget.train(one), budget.train(replace(one, micro_batches=8))
+    assert eight.peak_bytes - alone.peak_bytes == sum(rounded(4 * prod(s)) for s in one.model.tensors())
+    assert eight.peak.at is alone.peak.at is Point.LOSS
+    assert eight.flops.total == 8 * alone.flops.total
+
+
+@pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("bf16", 2), ("autocast-bf16", 4), ("megatron-bf16", 2)])
+@pytest.mark.parametrize(("name", "tables"), [("llama-2-7b", 1), ("llama-3.2-1b", 3)])
+def test_a_new_gradient_stands_beside_its_sum_in_the_dtype_that_it_is_made_in(name, tables, precision, width):
+    """Tied weights have three of them at the embedding: the head's, the embedding's, their sum; under autocast two."""
+    setup = TrainSetup(name, precision, "sgd", sequence=1, micro_batches=2)
+    table = width * setup.model.vocab * setup.model.hidden
+    parts = budget.train(setup).at(Point.EMBEDDING).parts
+    expected = table * (2 if tables == 3 and precision == "autocast-bf16" else tables)
+    assert parts["workspace"] == pytest.approx(expected, abs=4096 * 4)

@@ -27,6 +27,7 @@ train_setups = st.builds(
     attention=st.sampled_from(["sdpa", "eager"]),
     zero=st.integers(0, 3),
     ranks=st.integers(1, 300),
+    micro_batches=st.integers(1, 3),
 )
 serve_setups = st.builds(
     ServeSetup,
@@ -57,6 +58,18 @@ def test_parts_sum_to_the_total_and_the_peak_is_the_largest_moment(setup, gpu):
 def test_more_batch_or_sequence_is_never_less_memory(setup, name, more):
     larger = replace(setup, **{name: getattr(setup, name) + more})
     assert budget.train(larger).peak_bytes >= budget.train(setup).peak_bytes
+
+
+@quick
+@given(train_setups)
+def test_a_second_micro_batch_never_costs_less_and_a_third_nothing(setup):
+    one, two, three = (budget.train(replace(setup, micro_batches=count)) for count in (1, 2, 3))
+    assert two.peak_bytes >= one.peak_bytes
+    assert two.moments == three.moments
+    for alone, after in zip(one.moments, two.moments, strict=True):
+        assert after.total >= alone.total, alone.name
+    whole = two.at("optimizer step").parts["gradients"]
+    assert setup.zero or all(moment.parts["gradients"] == whole for moment in two.moments)
 
 
 @quick

@@ -6,6 +6,7 @@ import pytest
 
 from helpers.catalog import TrainSetup
 from helpers.memory.closed_form import Point, budget, zero
+from helpers.techniques.zero.rank_trace import traced
 
 
 def at(setup, where, layer=None):
@@ -81,3 +82,13 @@ def test_what_is_offloaded_leaves_the_gpu():
 def test_one_rank_may_offload():
     setup = TrainSetup("llama-3.2-1b", "bf16", zero=1, offload_optimizer="cpu", checkpointing="full")
     assert budget.train(setup).peak_bytes < budget.train(replace(setup, zero=0, offload_optimizer="none")).peak_bytes
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(("name", "sequence"), [("tiny-llama", 128), ("tiny-gpt2", 16)])
+def test_accumulated_micro_batches_begin_with_the_last_flat_in_flight(name, sequence, stage):
+    """Beside the shards of all gradients; in a step of one micro-batch `step()` has waited for it."""
+    setup = TrainSetup(name, "bf16", "adamw-fused", 2, sequence, zero=stage, ranks=4, micro_batches=3)
+    predicted = budget.train(setup).peak_bytes
+    assert predicted == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=0.025)
+    assert predicted > 1.1 * budget.train(replace(setup, micro_batches=1)).peak_bytes

@@ -19,6 +19,8 @@ SETUPS = [
         ("tiny-llama", {"precision": "bf16", "checkpointing": "full"}),
         ("tiny-llama", {"precision": "fp32", "checkpointing": "every:2", "optimizer": "sgd-momentum"}),
         ("tiny-llama", {"precision": "autocast-bf16"}),
+        ("tiny-llama", {"precision": "autocast-bf16", "micro_batches": 3}),
+        ("tiny-llama", {"precision": "megatron-bf16", "micro_batches": 2}, pytest.mark.all),
         ("tiny-llama", {"precision": "megatron-bf16"}, pytest.mark.all),
         ("tiny-llama", {"precision": "fp32", "optimizer": "adafactor"}),
         ("tiny-gpt2", {"precision": "fp32"}, pytest.mark.all),
@@ -31,7 +33,8 @@ SETUPS = [
 
 
 def told(setup):
-    return f"{setup.model.name}-{setup.precision}-{setup.optimizer}-{setup.checkpointing}-{setup.attention}"
+    names = ("precision", "optimizer", "checkpointing", "attention", "micro_batches")
+    return "-".join([setup.model.name, *(str(getattr(setup, name)) for name in names)])
 
 
 def batch_bytes(found):
