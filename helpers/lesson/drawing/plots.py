@@ -43,8 +43,8 @@ def timeline(
     parts = sorted(steps.parts, key=part_order)
     sizes = [[size / unit for size in (*steps.parts[part], steps.parts[part][-1])] for part in parts]
     labels = {part: (names or {}).get(part, label(part)) for part in parts}
-    style = {"colors": [COLOURS[part] for part in parts], "labels": list(labels.values())}
-    axes.stackplot(range(len(steps) + 1), sizes, linewidth=0, step="post", **style)
+    colours, named = [COLOURS[part] for part in parts], list(labels.values())
+    axes.stackplot(range(len(steps) + 1), sizes, colors=colours, labels=named, linewidth=0, step="post")
     at, text = (peak, totals[peak] / unit), f"peak {format_bytes(totals[peak])}"
     axes.plot(*at, "o", color=INK, markersize=4)
     axes.annotate(text, at, xytext=(6, 6), textcoords="offset points", fontsize=9, color=INK)
