@@ -8,19 +8,20 @@ from math import isclose
 from ..catalog.errors import WorkbookError
 
 
-def fill_in(function: Callable, cases: Mapping[tuple, float], rel: float = 0.0) -> bool:
+def fill_in(function: Callable, cases: Mapping[tuple, float], rel: float = 0.0) -> None:
     """Call what the reader wrote with each case's arguments, and print what it gave beside what is right.
 
     `cases` is arguments to result; `rel` is the distance allowed, as a fraction of the result. Never raises for what
-    the reader wrote: an unwritten gap says so in a line, and so does the first mistake. True where all cases agree.
+    the reader wrote: an unwritten gap says so in a line, and the first mistake ends the list.
 
     >>> fill_in(lambda weights, bits: weights * bits // 8, {(1024, 4): 512})
     ✓ <lambda>(1,024, 4) = 512
-    True
     """
     if not cases:
         raise WorkbookError("a fill-in without cases", "arguments and their results", "pass {(1024, 4): 512}")
-    return all(_tried(function, arguments, expected, rel) for arguments, expected in cases.items())
+    for arguments, expected in cases.items():
+        if not _tried(function, arguments, expected, rel):
+            break
 
 
 def _tried(function: Callable, arguments: tuple, expected: float, rel: float) -> bool:
