@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from .axes import Axis, Plane, Ticks, log_ticks, round_ticks
 from .labels import Bounds, Labels
-from .marks import CARD, INK, LINES, At, Dot, Line, Mark, Text, text_width
+from .marks import CARD, FAINT, INK, LINES, At, Dot, Line, Mark, Text, text_width
 from .pictures import WIDTH, Card
 from .words import listed
 
@@ -66,17 +66,29 @@ def unbeaten(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, best: Sequence[str] = ()) -> Card:
-    """Quality against bytes: a named dot for each of `points` (bytes, score; less is better), with `best` joined."""
+    """Quality against bytes: a named dot for each of `points` (bytes, score; less is better), with `best` joined.
+
+    Those in `best` are blue and full, the others grey and hollow.
+    """
     joined = sorted((points[name][0] / MB, points[name][1]) for name in best)
     in_mb = {name: (size / MB, score) for name, (size, score) in points.items()}
-    return bargain(title, _coloured(in_mb), Measure("MB of weights", log=True), Measure(y_label), joined)
+    return bargain(title, _ranked(in_mb, best), Measure("MB of weights", log=True), Measure(y_label), joined)
 
 
 def trade(
-    title: str, points: Mapping[str, tuple[float, float]], curve: Sequence[At], x_label: str, y_label: str
+    title: str,
+    points: Mapping[str, tuple[float, float]],
+    curve: Sequence[At],
+    x_label: str,
+    y_label: str,
+    best: Sequence[str] = (),
 ) -> Card:
-    """Named dots (x, y), both better when lower, over the curve of the best that can be had."""
-    return bargain(title, _coloured(points), Measure(x_label), Measure(y_label), curve, width=5)
+    """Named dots (x, y), both better when lower, over the curve of the best that can be had.
+
+    With `best` those are blue and full, the others grey and hollow, over a thin line; else each has its own colour.
+    """
+    dots, width = (_ranked(points, best), 1.5) if best else (_coloured(points), 5.0)
+    return bargain(title, dots, Measure(x_label), Measure(y_label), curve, width=width)
 
 
 def bargain(
@@ -123,6 +135,11 @@ def _words(
 
 def _coloured(points: Mapping[str, tuple[float, float]]) -> list[Point]:
     return [Point(name, *at, LINES[number % len(LINES)]) for number, (name, at) in enumerate(points.items())]
+
+
+def _ranked(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> list[Point]:
+    inks = {True: LINES[0], False: FAINT}
+    return [Point(name, *at, inks[name in best], name in best, name in best) for name, at in points.items()]
 
 
 def _stepped(curve: Sequence[At]) -> Iterator[At]:

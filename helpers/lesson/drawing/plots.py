@@ -130,7 +130,8 @@ def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bin
         at = -row * (place + 0.75)
         axes.vlines(ticks, at - 0.36 * row, at + 0.36 * row, color=colour, linewidth=2)
         axes.text(edges[0], at, f"{name}  ", ha="right", va="center", fontsize=9, color=colour)
-    axes.set(xlim=(edges[0], edges[-1]), ylim=(-row * (len(grids) + 0.3), max(counts) * 1.05), yticks=[])
+    margin = 0.006 * (edges[-1] - edges[0])  # else the outermost levels are cut in half
+    axes.set(xlim=(edges[0] - margin, edges[-1] + margin), ylim=(-row * (len(grids) + 0.3), max(counts) * 1.05), yticks=[])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("value", fontsize=9)
     rows = listed(
