@@ -131,7 +131,8 @@ def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bin
         axes.vlines(ticks, at - 0.36 * row, at + 0.36 * row, color=colour, linewidth=2)
         axes.text(edges[0], at, f"{name}  ", ha="right", va="center", fontsize=9, color=colour)
     margin = 0.006 * (edges[-1] - edges[0])  # else the outermost levels are cut in half
-    axes.set(xlim=(edges[0] - margin, edges[-1] + margin), ylim=(-row * (len(grids) + 0.3), max(counts) * 1.05), yticks=[])
+    axes.set(xlim=(edges[0] - margin, edges[-1] + margin), yticks=[])
+    axes.set_ylim(-row * (len(grids) + 0.3), max(counts) * 1.05)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("value", fontsize=9)
     rows = listed(
