@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 SIZES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
 TIMES_AND_RATES = {"s": 1, "ms": 1e-3, "µs": 1e-6, "GB/s": 1e9, "TB/s": 1e12, "GFLOP/s": 1e9, "TFLOP/s": 1e12}
 COUNTS = ("FLOPs per byte", "tokens", "tokens/s", "×", "bits", "perplexity")
-COUNTS += ("layers", "micro-batches", "sequences", "users")
-UNITS = {**SIZES, **TIMES_AND_RATES, **dict.fromkeys(COUNTS, 1), "%": 0.01}
+WHOLE = ("layers", "micro-batches", "sequences", "users")
+UNITS = {**SIZES, **TIMES_AND_RATES, **dict.fromkeys(COUNTS + WHOLE, 1), "%": 0.01}
 
 
 @dataclass(frozen=True)
