@@ -10,7 +10,7 @@ from ...memory.closed_form.breakdown import format_bytes
 from ..units import axis_unit
 from .bars import part_order, stacked_bars
 from .hierarchy import hierarchy
-from .marks import COLOURS, FAINT, INK, LINES, label
+from .marks import COLOURS, FAINT, INK, LINES, label, text_width
 from .pictures import Picture, as_picture
 from .render import new_figure, write_on_top
 from .saved import saved_tensors
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bars", "channels", "hierarchy", "levels", "lines", "lost", "saved_tensors", "stacked_bars", "timeline"]
 
+AXES_WIDTH = 585  # px, of the axes that new_figure makes
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer", "zero_grad": "zero_grad"}
 
 
@@ -49,14 +50,20 @@ def timeline(
     axes.plot(*at, "o", color=INK, markersize=4)
     axes.annotate(text, at, xytext=(6, 6), textcoords="offset points", fontsize=9, color=INK)
     if budget_bytes:
-        y, text = budget_bytes / unit, f"predicted {format_bytes(budget_bytes)}"
-        axes.axhline(y, color=INK, linestyle="--", linewidth=1)
-        axes.text(0, y, text, va="bottom", fontsize=8.5, color=INK)
+        _predicted(axes, budget_bytes, unit, len(steps) if peak < len(steps) / 3 else 0)
     _phases(axes, steps.phases)
     axes.set(xlim=(0, len(steps)), ylim=(0, 1.22 * totals[peak] / unit))
     axes.set(xlabel="allocations and frees, in order", ylabel=name)
     _legend(axes, figure)
     return as_picture(figure, title, _story(steps, peak, labels, budget_bytes))
+
+
+def _predicted(axes: Axes, budget_bytes: int, unit: int, x: int) -> None:
+    """A dashed line at a predicted peak; its text is at the end that is farther from the measured one."""
+    y, text = budget_bytes / unit, f"predicted {format_bytes(budget_bytes)}"
+    axes.axhline(y, color=INK, linestyle="--", linewidth=1)
+    to, anchor = (-4, "right") if x else (4, "left")
+    axes.annotate(text, (x, y), xytext=(to, 2), textcoords="offset points", ha=anchor, fontsize=8.5, color=INK)
 
 
 def _story(steps: Timeline, peak: int, labels: Mapping[str, str], budget_bytes: int | None) -> str:
@@ -130,9 +137,7 @@ def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bin
         at = -row * (place + 0.75)
         axes.vlines(ticks, at - 0.36 * row, at + 0.36 * row, color=colour, linewidth=2)
         axes.text(edges[0], at, f"{name}  ", ha="right", va="center", fontsize=9, color=colour)
-    margin = 0.006 * (edges[-1] - edges[0])  # else the outermost levels are cut in half
-    axes.set(xlim=(edges[0] - margin, edges[-1] + margin), yticks=[])
-    axes.set_ylim(-row * (len(grids) + 0.3), max(counts) * 1.05)
+    axes.set(xlim=(edges[0], edges[-1]), ylim=(-row * (len(grids) + 0.3), max(counts) * 1.05), yticks=[])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("value", fontsize=9)
     rows = listed(
@@ -185,13 +190,17 @@ def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]],
 
 
 def _phases(axes: Axes, phases: Sequence[str]) -> None:
-    """Names each run of one phase at the top and draws a thin line between two."""
-    start = 0
+    """Names each run of one phase at the top, where there is room, and draws a thin line between two."""
+    start, taken, per_event = 0, 0.0, AXES_WIDTH / len(phases)
     for phase, run in groupby(phases):
         end = start + len(list(run))
-        if end - start > len(phases) * 0.04:
-            write_on_top(axes, (start + end) / 2, PHASE_NAMES.get(phase, ""), anchor="center")
-        if end < len(phases):
+        name, is_last = PHASE_NAMES.get(phase, ""), end == len(phases)
+        width = text_width(name, 12)
+        middle = min((start + end) / 2 * per_event, AXES_WIDTH - width / 2)
+        if middle - width / 2 > taken and (is_last or width < 1.45 * (end - start) * per_event):
+            write_on_top(axes, middle / per_event, name, anchor="center")
+            taken = middle + width / 2
+        if not is_last:
             axes.axvline(end, color=FAINT, linewidth=0.7, linestyle=":")
         start = end
 
