@@ -12,6 +12,7 @@ by `model` for a family that has no closed form in families.
 from .devices import DEVICES, Device, Figure, detect, device
 from .errors import WorkbookError, unknown_name
 from .formats import NUMBER_FORMATS, NumberFormat, number_format
+from .hardware import library_bytes
 from .layers import Attention, Layer, Linear, Mla, Mlp
 from .models import MODELS, model
 from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision

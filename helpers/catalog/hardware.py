@@ -2,6 +2,7 @@
 
     from helpers.catalog.hardware import cuda_of
     cuda_of("h100").cublas_workspace_bytes                                  # 33554432, of one handle
+    library_bytes("h100")                                                   # 67108864, of a training step
     cuda_of("t4").attention_kernel(AttentionCall("bf16", width=64))         # AttentionKernel.FORMULA
 
 The closed form, the trace and the calculators all ask here, so that they cannot disagree about a card. What is said
@@ -78,6 +79,14 @@ class Cuda:
         """One thread's, for products with a bias: parseCUDABlasLtWorkspaceSize in the same file, by default."""
         return 2**20
 
+    def library_bytes(self, biased_threads: int = 0) -> int:
+        """What cuBLAS holds from the first training step on: a workspace for each of the two threads that multiply.
+
+        And cuBLASLt, for each of `biased_threads` that add a bias to a product. Two smaller terms are left out, for
+        they come and go within a kernel: what flash attention's backward sums in, and a softmax's temporary.
+        """
+        return CUBLAS_HANDLES * self.cublas_workspace_bytes + biased_threads * self.cublaslt_workspace_bytes
+
     def attention_kernels(self, call: AttentionCall) -> tuple[AttentionKernel, ...]:
         """Those that can run `call`, in the order in which select_sdp_backend tries them.
 
@@ -119,6 +128,19 @@ def cuda_of(gpu: str | Device) -> Cuda | None:
     """
     capability = device(gpu).capability
     return None if capability is None else Cuda(capability)
+
+
+def library_bytes(gpu: str | Device | None, biased_threads: int = 0) -> int:
+    """What the libraries of a card take in a training step, beside its tensors (`Cuda.library_bytes`).
+
+    PyTorch counts it as allocated; no operator returns it. 0 without a card, as on a CPU, and for a card without CUDA,
+    whose libraries nobody here knows. `library_bytes(detect())` is for the reader's own.
+
+    >>> library_bytes("a100"), library_bytes("h100"), library_bytes(None)
+    (17039360, 67108864, 0)
+    """
+    cuda = None if gpu is None else cuda_of(gpu)
+    return cuda.library_bytes(biased_threads) if cuda else 0
 
 
 def require_cuda(gpu: str | Device | None, wanted: str) -> Cuda:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -15,6 +15,9 @@ from .units import signed_percent
 if TYPE_CHECKING:
     from ..memory.closed_form.budget import TrainBudget
     from ..memory.meter.timeline import Measurement
+    from ..memory.trace import Trace
+
+    Predicted = float | TrainBudget | Trace
 
 SIZES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
 TIMES_AND_RATES = {"s": 1, "ms": 1e-3, "µs": 1e-6, "GB/s": 1e9, "TB/s": 1e12, "GFLOP/s": 1e9, "TFLOP/s": 1e12}
@@ -63,13 +66,18 @@ def compare(
     measured: float | Measurement,
     unit: str = "MiB",
     called: str = "measured",
-    **predicted: float | TrainBudget | Prediction | None,
+    libraries: int = 0,
+    **predicted: Predicted | Prediction | None,
 ) -> None:
     """Print what was predicted beside what was measured, each with its distance from the measurement.
 
-    Values are bytes, or a measurement and its budget, whose peaks are meant; seconds, bytes per second and so on where
-    `unit` is one of those. `unit` is only how they are printed. A skipped guess prints a dash. `called` names the last
-    row where the truth is no measurement: "datasheet".
+    Values are bytes, or a measured step beside its budget or trace, whose peaks are meant; seconds, bytes per second
+    and so on where `unit` is one of those. `unit` is only how they are printed. A skipped guess prints a dash. `called`
+    names the last row where the truth is no measurement: "datasheet".
+
+    Of a step that was measured on a GPU, tensors and libraries are two tables. Every prediction, a guess or plain bytes
+    too, is of tensors. What a budget or a trace for this card predicts of the libraries stands in the second table, or,
+    where there is neither, `libraries` from `catalog.library_bytes(detect())`. On a CPU there is no second table.
 
     >>> compare(200 * 2**20, you=None, formula=199 * 2**20)
                      MiB   off by
@@ -78,51 +86,72 @@ def compare(
     measured       200.0
     """
     require_name("unit", unit, UNITS)
-    size, digits = _measured(measured), 1 if unit in SIZES else 2
-    width = max([9, *(len(name) + 1 for name in (called, *predicted))])
-    print(f"{'':{width}}{unit:>11}   off by")
-    for name, value in predicted.items():
-        guess = _predicted(value)
-        if guess is None:
-            print(f"{name:{width}}{'–':>11}")
-        else:
-            off = guess / _comparable(measured, value) - 1
-            print(f"{name:{width}}{guess / UNITS[unit]:>11,.{digits}f}  {signed_percent(off)}")
-            if isinstance(value, Prediction):
-                notes.compared(value.question, off)
+    size, unseen = _tensors(measured), getattr(measured, "unseen_bytes", 0)
+    guesses = {name: _predicted(value) for name, value in predicted.items()}
+    _table("tensors" if unseen else "", size, guesses, unit, called)
+    for value in predicted.values():
+        if isinstance(value, Prediction) and value.value is not None:
+            notes.compared(value.question, value.value / size - 1)
+    if unseen:
+        found = {name: getattr(value, "library_bytes", None) for name, value in predicted.items()}
+        by_card = {name: size_bytes for name, size_bytes in found.items() if size_bytes is not None}
+        by_card = by_card or {"formula": libraries}
+        _table("libraries", unseen, {name: size_bytes or None for name, size_bytes in by_card.items()}, unit, called)
+
+
+def _table(title: str, size: float, guesses: Mapping[str, float | None], unit: str, called: str) -> None:
+    digits = 1 if unit in SIZES else 2
+    width = max(9, *(len(name) + 1 for name in (title, called, *guesses)))
+    print(f"{title:{width}}{unit:>11}   off by")
+    for name, guess in guesses.items():
+        told = "–" if guess is None else f"{guess / UNITS[unit]:,.{digits}f}"
+        print(f"{name:{width}}{told:>11}" + ("" if guess is None else f"  {signed_percent(guess / size - 1)}"))
     print(f"{called:{width}}{size / UNITS[unit]:>11,.{digits}f}")
-    libraries = getattr(measured, "unseen_bytes", 0)
-    if libraries and any(hasattr(value, "peak_bytes") for value in predicted.values()):
-        print(f"{'libraries':{width}}{libraries / UNITS[unit]:>11,.{digits}f}  of it, which the budget does not count")
 
 
 def check(
-    label: str, measured: float | Measurement, predicted: float | TrainBudget, rel: float, unit: str | None = None
+    label: str,
+    measured: float | Measurement,
+    predicted: Predicted,
+    rel: float,
+    unit: str | None = None,
+    libraries: int = 0,
 ) -> None:
     """Hold a measurement against a prediction: print ✓ and the distance, or raise AssertionError.
 
-    Both are bytes, or a measurement and its budget: then the peaks of tensors are compared, and what only the CUDA
-    allocator could see (`unseen_bytes`: cuBLAS, temporaries in kernels) is told apart. `rel` is the allowed distance
-    as a fraction of the measurement. With a `unit` such as "ms" both are in what that unit is without its prefix
-    (seconds), and printed in it.
+    Both are bytes, or a measured step and its budget or trace: then the peaks of tensors are compared. `rel` is the
+    allowed distance as a fraction of the measurement. With a `unit` such as "ms" both are in what that unit is without
+    its prefix (seconds), and printed in it.
+
+    What a GPU's libraries took has a line of its own, beside what the budget, the trace or `libraries` predicts for the
+    card (as in `compare`). It never raises: it depends on the versions of CUDA and PyTorch, too.
 
     >>> check("weights", measured=1000, predicted=1004, rel=0.005)
     ✓ weights: predicted 1004 B, measured 1000 B, off by +0.40 % (allowed ±0.5 %)
     """
     if unit is not None:
         require_name("unit", unit, UNITS)
-    size, guess = _comparable(measured, predicted), _predicted(predicted)
+    size, guess = _tensors(measured), _predicted(predicted)
     if guess is None or not (isfinite(size) and isfinite(guess)) or size <= 0:
         what, expected = f"measured {size!r} against predicted {guess!r}", "two finite numbers, measured above zero"
         raise WorkbookError(what, expected, "look at the cell that made them")
     off = guess / size - 1
     distance = f"off by {signed_percent(off)} (allowed ±{rel * 100:g} %)"
     verdict = f"{label}: predicted {_size(guess, unit)}, measured {_size(size, unit)}, {distance}"
-    if size != _measured(measured):
-        verdict += f", beside {_size(_measured(measured) - size, unit)} of libraries"
     if abs(off) > rel:
         raise AssertionError(f"✗ {verdict}")
     print(f"✓ {verdict}")
+    if unseen := getattr(measured, "unseen_bytes", 0):
+        print(_told_of_libraries(unseen, getattr(predicted, "library_bytes", libraries), rel))
+
+
+def _told_of_libraries(unseen: int, predicted: int, rel: float) -> str:
+    if not predicted:
+        return f"○ libraries: measured {_size(unseen, None)}; nothing predicts them where no card is named"
+    off = predicted / unseen - 1
+    sizes = f"predicted {_size(predicted, None)}, measured {_size(unseen, None)}"
+    told = f"libraries: {sizes}, off by {signed_percent(off)}"
+    return f"✓ {told}" if abs(off) <= rel else f"○ {told}: temporaries inside kernels, or other versions"
 
 
 def check_speed(
@@ -149,22 +178,15 @@ def check_speed(
     print("  Measured three times: other work keeps this machine busy. Run the cell again when it is quiet.")
 
 
-def _measured(value: float | Measurement | TrainBudget) -> float:
-    """The peak of what has one; a number is what it is."""
-    return value if isinstance(value, int | float) else value.peak_bytes
+def _tensors(value: float | Measurement | Predicted) -> float:
+    """The peak of its tensors, of what tells them apart; else the peak, of what has one. A number is what it is."""
+    return value if isinstance(value, int | float) else getattr(value, "tensor_bytes", value.peak_bytes)
 
 
-def _comparable(measured: float | Measurement, predicted: object) -> float:
-    """What a prediction is compared with: beside a budget, which counts tensors, those that were measured."""
-    if hasattr(predicted, "peak_bytes"):
-        return _measured(measured) - getattr(measured, "unseen_bytes", 0)
-    return _measured(measured)
-
-
-def _predicted(value: float | TrainBudget | Prediction | None) -> float | None:
+def _predicted(value: Predicted | Prediction | None) -> float | None:
     if value is None or isinstance(value, Prediction):
         return value.value if value else None
-    return _measured(value)
+    return _tensors(value)
 
 
 def _size(size_bytes: float, unit: str | None) -> str:

@@ -4,7 +4,15 @@ import pytest
 
 from helpers.catalog import DEVICES, WorkbookError, device
 from helpers.catalog.devices import build_device, describe
-from helpers.catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, require_cuda, without_cuda
+from helpers.catalog.hardware import (
+    AttentionCall,
+    AttentionKernel,
+    Cuda,
+    cuda_of,
+    library_bytes,
+    require_cuda,
+    without_cuda,
+)
 from tests.catalog.test_devices import ENTRIES, copy
 
 FLASH, EFFICIENT, FORMULA = AttentionKernel.FLASH, AttentionKernel.EFFICIENT, AttentionKernel.FORMULA
@@ -43,6 +51,11 @@ def test_the_workspace_of_cublas_grows_with_hopper():
     large = {name for name, size in sizes.items() if size == 33_554_432}
     assert large == {"h100-80gb", "h100-pcie-80gb", "h200-141gb", "b200-180gb", "rtx-5090-32gb"}
     assert {size for name, size in sizes.items() if name not in large} == {8_519_680}
+
+
+def test_the_libraries_of_a_training_step_are_those_of_two_threads():
+    assert (library_bytes("h100"), library_bytes("a100", biased_threads=2)) == (2 * 2**25, 2 * (8_519_680 + 2**20))
+    assert [library_bytes(gpu) for gpu in (None, "mi300x", "m4-max")] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.lesson import check, check_speed, compare, predict
+from helpers.memory.closed_form import Breakdown, Moment
+from helpers.memory.closed_form.budget import TrainBudget
+from helpers.memory.meter.timeline import Measurement, Timeline
 
 MIB = 2**20
 
@@ -59,6 +62,40 @@ def test_check_passes_up_to_the_allowed_distance_and_prints_it(printed):
     assert said == "✓ peak: predicted 1019 B, measured 1000 B, off by +1.90 % (allowed ±2 %)\n"
     assert "−1.00 %" in printed(check, "peak", measured=1000, predicted=990, rel=0.02)
     assert "off by 0.00 %" in printed(check, "peak", measured=10**9, predicted=10**9 + 1, rel=0.02)
+
+
+ON_GPU = Measurement("cuda", 100 * MIB, (), Timeline({}, []), {}, None, unseen_bytes=64 * MIB)
+
+
+def test_tensors_and_libraries_of_a_gpu_are_two_tables_each_with_its_own_prediction(printed):
+    formula = TrainBudget(None, (Moment("loss", Breakdown(logits=89 * MIB)),), 0, 0, library_bytes=53 * MIB)
+    table = printed(compare, ON_GPU, you=predict("peak", guess=18), plain=27 * MIB, formula=formula)
+    assert [line.split() for line in table.splitlines() if not line.startswith("Your")] == [
+        ["tensors", "MiB", "off", "by"],
+        ["you", "18.0", "−50.00", "%"],
+        ["plain", "27.0", "−25.00", "%"],
+        ["formula", "36.0", "0.00", "%"],
+        ["measured", "36.0"],
+        ["libraries", "MiB", "off", "by"],
+        ["formula", "53.0", "−17.19", "%"],
+        ["measured", "64.0"],
+    ]
+
+
+@pytest.mark.parametrize(("predicted_bytes", "told"), [(64 * MIB, ["64.0", "0.00", "%"]), (0, ["–"])])
+def test_libraries_beside_plain_bytes_are_predicted_from_the_card(predicted_bytes, told, printed):
+    table = printed(compare, ON_GPU, libraries=predicted_bytes, formula=36 * MIB)
+    assert table.splitlines()[-2].split() == ["formula", *told]
+
+
+def test_check_holds_the_tensors_and_tells_of_the_libraries(printed, capsys):
+    said = printed(check, "step", ON_GPU, 36 * MIB, rel=0.01, libraries=64 * MIB).splitlines()
+    assert said[0].startswith("✓ step: predicted 36.00 MiB, measured 36.00 MiB")
+    assert said[1] == "✓ libraries: predicted 64.00 MiB, measured 64.00 MiB, off by 0.00 %"
+    assert printed(check, "step", ON_GPU, 36 * MIB, rel=0.01, libraries=16 * MIB).splitlines()[1].startswith("○ ")
+    assert "nothing predicts them" in printed(check, "step", ON_GPU, 36 * MIB, rel=0.01).splitlines()[1]
+    with pytest.raises(AssertionError, match="✗ step: predicted 100"):
+        check("step", ON_GPU, 100 * MIB, rel=0.01, libraries=64 * MIB)  # nothing absorbs what the libraries took
 
 
 @pytest.mark.parametrize("predicted", [1021, 979, 0, -1000, 10**9])

@@ -12,7 +12,7 @@ from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
-from ...catalog.hardware import CUBLAS_HANDLES, AttentionCall, AttentionKernel, Cuda, cuda_of
+from ...catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, library_bytes
 from ...catalog.setup import ServeSetup, TrainSetup
 from . import activations
 from .breakdown import Breakdown, Moment, Moments, Part
@@ -27,17 +27,24 @@ class TrainBudget(Moments):
 
     `saved_bytes` are alive at the end of forward and were not before, as in a `Measurement`: to the byte on a CPU for
     Llama, Qwen and GPT-2, but for GPT-2's norms in BF16, whose statistics are FP32 on CUDA only. `kept_bytes` of them
-    are what the decoder layers keep, which is what checkpointing is about.
+    are what the decoder layers keep, which is what checkpointing is about. `library_bytes` are cuBLAS' workspaces on
+    the card that was named, at every moment in the part "workspace"; 0 where none was, or it has no CUDA.
     """
 
     setup: TrainSetup
     moments: tuple[Moment, ...]
     saved_bytes: int
     kept_bytes: int
+    library_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
         return self.peak.total
+
+    @property
+    def tensor_bytes(self) -> int:
+        """The peak without the libraries: what a meter sees, and a CPU needs."""
+        return self.peak_bytes - self.library_bytes
 
     @property
     def flops(self) -> StepFlops:
@@ -80,7 +87,8 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     cuda = None if card is None else cuda_of(card)
     if card and cuda:
         _require_fused_attention(setup, cuda, card)
-    step = moments_of(setup, _workspace_bytes(setup, cuda) if cuda else 0)
+    libraries = library_bytes(card, _biased_threads(setup))
+    step = moments_of(setup, libraries)
     moments = (
         step.end_of_forward(),
         step.backward_of_loss(),
@@ -90,7 +98,7 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
         step.backward_of_embedding(),
         step.optimizer_step(),
     )
-    return TrainBudget(setup, moments, step.saved_bytes(), step.stored_bytes)
+    return TrainBudget(setup, moments, step.saved_bytes(), step.stored_bytes, libraries)
 
 
 def _require_fused_attention(setup: TrainSetup, cuda: Cuda, card: Device) -> None:
@@ -109,12 +117,11 @@ def _require_fused_attention(setup: TrainSetup, cuda: Cuda, card: Device) -> Non
             )
 
 
-def _workspace_bytes(setup: TrainSetup, cuda: Cuda) -> int:
-    """cuBLAS for both threads; for linear layers with a bias also cuBLASLt, in autograd's thread when it recomputes."""
+def _biased_threads(setup: TrainSetup) -> int:
+    """The threads that multiply and add a bias: the forward's, and autograd's when it recomputes."""
     layer = setup.model.layers[0]
     biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
-    lt_threads = (2 if runs_products_again(setup) else 1) if biased else 0
-    return CUBLAS_HANDLES * cuda.cublas_workspace_bytes + lt_threads * cuda.cublaslt_workspace_bytes
+    return (2 if runs_products_again(setup) else 1) if biased else 0
 
 
 def serve(setup: ServeSetup) -> ServeBudget:

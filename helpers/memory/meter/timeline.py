@@ -98,6 +98,11 @@ class Measurement(Moments):
     unseen_bytes: int = 0
 
     @property
+    def tensor_bytes(self) -> int:
+        """The peak without `unseen_bytes`: what a prediction of tensors is compared with."""
+        return self.peak_bytes - self.unseen_bytes
+
+    @property
     def saved_bytes(self) -> int:
         """Bytes saved for the backward pass, logits included."""
         return sum(self.saved_by_module.values())

@@ -18,7 +18,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.hardware import require_cuda
 from ..allocator import Replay, Settings, replay
 from ..closed_form.breakdown import Breakdown, Moment, Part
-from ..meter.meter import Meter
+from ..meter.meter import LIBRARY, Meter
 from ..meter.timeline import Block, Event, Measurement, account, live_at_peak
 from ..meter.watch import Watch, adopt, tensors_in, weights_of
 from .cuda import cuda_paths
@@ -49,6 +49,16 @@ class Trace:
     def peak_bytes(self) -> int:
         """Live bytes at the peak, each tensor rounded to 512."""
         return self.measured.peak_bytes
+
+    @property
+    def library_bytes(self) -> int:
+        """Of the peak, what cuBLAS holds on the card that is traced for; 0 for a CPU."""
+        return sum(block.size_bytes for block in self.at_peak if block.phase == LIBRARY)
+
+    @property
+    def tensor_bytes(self) -> int:
+        """The peak without the libraries."""
+        return self.peak_bytes - self.library_bytes
 
     @property
     def parts(self) -> Breakdown:

@@ -230,6 +230,16 @@ def test_grouped_heads_in_fp32_are_refused_on_cuda_and_no_others():
         budget.train(replace(grouped, **change), "a100-80gb")
 
 
+@pytest.mark.parametrize("name", ["llama-2-7b", "gpt2"])
+def test_the_libraries_of_a_card_are_told_apart_from_its_tensors(name):
+    """GPT-2 adds biases: cuBLASLt has a workspace, too, in autograd's thread as well where that recomputes."""
+    setup = TrainSetup(name, "bf16", "adamw-fused", sequence=1024, checkpointing="full")
+    alone, on_h100, on_amd = (budget.train(setup, gpu) for gpu in (None, "h100", "mi300x"))
+    assert on_h100.library_bytes == 2 * 2**25 + (2 * 2**20 if name == "gpt2" else 0)
+    assert alone.library_bytes == on_amd.library_bytes == 0
+    assert on_h100.tensor_bytes == alone.tensor_bytes == alone.peak_bytes == on_h100.peak_bytes - on_h100.library_bytes
+
+
 def test_eight_accumulated_micro_batches_of_7b_need_its_gradients_more():
     """FP32 gradients, 25.1 GiB, are alive at every moment; both peak in the loss, where no new one is made yet."""
     one = TrainSetup("llama-2-7b", optimizer="adamw-fused")

@@ -45,6 +45,14 @@ def test_cublas_has_a_workspace_for_each_thread(gpu, each):
     assert sum(block.size_bytes for block in found.at_peak if "cuBLAS" in block.owner) == 2 * each
 
 
+def test_libraries_are_told_apart_from_tensors():
+    with trace.fake(gpu="h100"):
+        layer, x = nn.Linear(256, 256, bias=False), torch.ones(8, 256)
+        found = trace.record(lambda: layer(x).sum().backward(), layer)
+    assert found.library_bytes == 2 * 32 * MIB
+    assert found.tensor_bytes == found.peak_bytes - found.library_bytes < MIB
+
+
 def test_on_a_cpu_there_are_no_workspaces():
     with trace.fake("cpu"):
         layer, x = linear(), torch.empty(8, 1024)
