@@ -68,11 +68,11 @@ def unbeaten(points: Mapping[str, tuple[float, float]]) -> list[str]:
 def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, best: Sequence[str] = ()) -> Card:
     """Quality against bytes: a named dot for each of `points` (bytes, score; less is better), with `best` joined.
 
-    Those in `best` are blue and full, the others grey and hollow.
+    With `best` those are blue and full, the others grey and hollow; without, each has its own colour.
     """
     joined = sorted((points[name][0] / MB, points[name][1]) for name in best)
     in_mb = {name: (size / MB, score) for name, (size, score) in points.items()}
-    return bargain(title, _ranked(in_mb, best), Measure("MB of weights", log=True), Measure(y_label), joined)
+    return bargain(title, _dots_of(in_mb, best), Measure("MB of weights", log=True), Measure(y_label), joined)
 
 
 def trade(
@@ -87,8 +87,8 @@ def trade(
 
     With `best` those are blue and full, the others grey and hollow, over a thin line; else each has its own colour.
     """
-    dots, width = (_ranked(points, best), 1.5) if best else (_coloured(points), 5.0)
-    return bargain(title, dots, Measure(x_label), Measure(y_label), curve, width=width)
+    width = 1.5 if best else 5
+    return bargain(title, _dots_of(points, best), Measure(x_label), Measure(y_label), curve, width=width)
 
 
 def bargain(
@@ -133,13 +133,12 @@ def _words(
     return f"Points by {x.words} and {y.words}, less of both is better: {listed(named, 24)}.{front}{edge}"
 
 
-def _coloured(points: Mapping[str, tuple[float, float]]) -> list[Point]:
+def _dots_of(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> list[Point]:
+    """The best in blue and full, the others in grey and hollow; where none is best, each in a colour of its own."""
+    if best:
+        inks = {True: LINES[0], False: FAINT}
+        return [Point(name, *at, inks[name in best], name in best, name in best) for name, at in points.items()]
     return [Point(name, *at, LINES[number % len(LINES)]) for number, (name, at) in enumerate(points.items())]
-
-
-def _ranked(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> list[Point]:
-    inks = {True: LINES[0], False: FAINT}
-    return [Point(name, *at, inks[name in best], name in best, name in best) for name, at in points.items()]
 
 
 def _stepped(curve: Sequence[At]) -> Iterator[At]:

@@ -28,6 +28,15 @@ def test_the_front_joins_the_best_and_names_all():
     assert not [line for line in of(front("t", POINTS, "perplexity"), Line) if line.kind == "front"]
 
 
+@pytest.mark.parametrize("draw", [front, lambda t, p, y, best: trade(t, p, [p[name] for name in best], "bits", y, best)])
+def test_the_best_are_full_and_of_one_colour_and_the_others_hollow(draw):
+    best = unbeaten(POINTS)
+    dots = of(draw("t", POINTS, "perplexity", best), Dot)
+    assert {dot.tooltip for dot in dots if dot.fill != CARD} == set(best)
+    assert len({dot.edge for dot in dots if dot.tooltip in best}) == 1
+    assert not {dot.edge for dot in dots if dot.tooltip in best} & {dot.edge for dot in dots if dot.tooltip not in best}
+
+
 def test_points_of_a_trade_stand_to_scale_over_the_curve():
     card = trade("t", {"a": (1, 10), "b": (3, 20)}, [(1, 5), (2, 4), (3, 3)], "GiB", "%")
     a, b = ((dot.x, dot.y) for dot in of(card, Dot))
