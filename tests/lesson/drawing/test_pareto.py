@@ -28,7 +28,11 @@ def test_the_front_joins_the_best_and_names_all():
     assert not [line for line in of(front("t", POINTS, "perplexity"), Line) if line.kind == "front"]
 
 
-@pytest.mark.parametrize("draw", [front, lambda t, p, y, best: trade(t, p, [p[name] for name in best], "bits", y, best)])
+def traded(title, points, y_label, best):
+    return trade(title, points, [points[name] for name in best], "bits", y_label, best)
+
+
+@pytest.mark.parametrize("draw", [front, traded])
 def test_the_best_are_full_and_of_one_colour_and_the_others_hollow(draw):
     best = unbeaten(POINTS)
     dots = of(draw("t", POINTS, "perplexity", best), Dot)
