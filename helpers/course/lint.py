@@ -231,6 +231,12 @@ def _reads_as_list(cell: NotebookNode) -> str:
     return next((f"{n}." for n in numbers if n > 1 and n - 1 not in numbers), "")
 
 
+def _wordless(cell: NotebookNode) -> bool:
+    """Whether a stored picture lacks alternative text; `helpers.lesson.drawing` and calculators write it."""
+    shown = [output for output in cell.outputs if "image/png" in output.get("data", {})]
+    return any(not output.metadata.get("image/png", {}).get("alt") for output in shown)
+
+
 def _has(pattern: str) -> Callable[[NotebookNode], object]:
     return lambda cell: re.search(pattern, cell.source, re.MULTILINE)
 
@@ -262,6 +268,7 @@ RULES = (
     Rule("metadata", lambda c: True, lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA, "metadata that build removes"),
     Rule("no-false-list", _is_markdown, _reads_as_list, "a line that Markdown takes for an item of a list"),
     Rule("known-policy", _is_markdown, references.unknown_policy, "a policy that the catalogue does not know"),
+    Rule("picture-words", _is_code, _wordless, "a stored picture without words for a screen reader: build it"),
     Rule("alt-text", _is_markdown, _has(r"!\[\s*\]\(|<img(?![^>]*\balt=)"), "a picture without words for it"),
 )
 

@@ -33,6 +33,12 @@ def showing(cell: NotebookNode, text: str) -> NotebookNode:
     return cell
 
 
+def drawing(cell: NotebookNode, **metadata: object) -> NotebookNode:
+    picture = v4.new_output("display_data", {"image/png": "AAAA", "text/plain": "[picture]"}, metadata=metadata)
+    cell.outputs, cell.execution_count = [picture], 1
+    return cell
+
+
 def with_metadata(cell: NotebookNode, **changes: object) -> NotebookNode:
     cell.metadata["nbgrader"].update(changes)
     return cell
@@ -108,6 +114,11 @@ BROKEN = {
         markdown(f"a policy, `{name}`, does", "c")
         for name in ("every:x", "selective:mlp", "sqrt", "recursive:2", "first-2")
     ],
+    "picture-words": [
+        drawing(code("draw()", "c")),
+        drawing(code("draw()", "c", IGNORE), **{"image/png": {"width": 10}}),
+        drawing(code("draw()", "c"), **{"image/png": {"alt": ""}}),
+    ],
     "alt-text": [markdown("![](x.png)", "c"), markdown('<img src="x.png">', "c")],
 }
 BROKEN["metadata"][0].metadata["collapsed"] = True
@@ -118,6 +129,7 @@ BROKEN["check-compared"].append(_ignored)
 GOOD = [
     ran(code("import math\nX = 3\n\n\ndef f():\n    return 1", "c"), ""),
     ran(code("run()", "c", IGNORE), "took 0x7f00aa11 /tmp/x"),
+    drawing(code("draw()", "c"), **{"image/png": {"alt": "Bars. a: 3."}}),
     erring(code("1 / 0", "c", RAISES)),
     ran(check("c", GOOD_CHECK), "1\nTrue"),
     ran(with_rubric(check("c", GOOD_CHECK, 3), "0.5 points: the first page", "2.5 points: the last")),
