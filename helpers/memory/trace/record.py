@@ -173,6 +173,7 @@ def record(
             _label(session.meter, model, optimizer)
             session.meter.relabel(kv_cache(), Part.KV_CACHE)
             first = len(session.meter.events)
+            watch.after_backward = False  # a batch that the run makes before any module runs is its forward's
             run()
             session.meter.relabel(kv_cache(), Part.KV_CACHE)
     finally:

@@ -79,6 +79,22 @@ def test_a_training_step_by_category_module_and_phase():
     assert {"0.weight", "2.weight"} <= {block.owner for block in found.at_peak}
 
 
+def test_a_batch_that_the_step_makes_is_of_its_forward():
+    """It once was of the optimizer's step before it, and its activation a workspace."""
+    with trace.fake("cpu"):
+        layer = linear()
+        sgd = torch.optim.SGD(layer.parameters())
+
+        def step():
+            layer(torch.empty(256, 1024)).mean().backward()
+            sgd.step()
+            sgd.zero_grad()
+
+        found = trace.record(step, layer, sgd)
+    assert found.measured.timeline.phases[0] == "forward"
+    assert found.parts["activations"] >= MIB
+
+
 def test_step_counters_stay_on_the_host_unless_the_optimizer_is_fused():
     def small(**how):
         with trace.fake():
