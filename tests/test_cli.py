@@ -13,6 +13,7 @@ from helpers.catalog import MODELS, TrainSetup, device, model
 from helpers.cli import main
 from helpers.memory.closed_form import budget
 from helpers.memory.closed_form.breakdown import PARTS
+from helpers.memory.fit import RESERVE_BYTES, Room
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ["estimate", "train", "--model", "llama-2-7b"]
@@ -61,6 +62,9 @@ BAD = [
     (["estimate", "train", "--model", "gpt2", "--sequence", "1025"], "position for 1,024 tokens"),
     ([*TRAIN, "--ranks", "0"], "ranks is 0"),
     ([*TRAIN, "--zero", "4"], "zero is 4"),
+    ([*TRAIN, "--reserve", "-1"], "reserve is -1"),
+    ([*TRAIN, "--reserve", "1.3"], WHOLE),
+    ([*QUANTIZE, "--reserve", "9999999999"], "1,048,576"),
     ([*TRAIN, "--zero", "-1"], "zero is -1"),
     ([*SERVE, "--skipped", "lm_hed"], "did you mean 'lm_head'?"),
     ([*QUANTIZE, "--weights", "nf5"], "unknown weight format 'nf5'"),
@@ -187,7 +191,9 @@ def test_json_has_one_shape(kind, options, capsys):
     assert said["device"] == {
         "name": where.name,
         "capacity_bytes": where.capacity_bytes,
-        "fits": said["peak_bytes"] <= where.capacity_bytes,
+        "reserve_bytes": RESERVE_BYTES,
+        "verdict": Room(where).verdict(said["peak_bytes"]),
+        "fits": said["peak_bytes"] + RESERVE_BYTES <= where.capacity_bytes,
     }
 
 
@@ -221,9 +227,27 @@ def test_fit_lists_changes_in_json_and_in_text(capsys):
     assert "What would fit, cheapest first:" in text
     assert "flags  --optimizer adamw-8bit" in text
     assert main([*SERVE, "--gpu", "h100-80gb", "--fit"]) == 0
+    assert "Fits already, with 62.70 GiB to spare." in capsys.readouterr().out
+    assert main([*SERVE, "--gpu", "h100-80gb", "--fit", "--reserve", "0"]) == 0
     assert "Fits already, with 64.01 GiB to spare." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["train", "serve", "checkpointing", "zero", "quantize", "kv"])
+def test_the_reserve_moves_the_verdict_of_every_memory_calculator(command, capsys):
+    """18.32 GiB of Llama-3.2-1B's training and 14 GiB of a 7B's serving, on cards that just hold them."""
+    training = command in ("train", "checkpointing", "zero")
+    asked = ["--model", "llama-3.2-1b", "--gpu", "rtx-4090"] if training else ["--model", "llama-2-7b", "--gpu", "t4"]
+    said = {
+        reserve: as_json(["estimate", command, *asked, *LIGHT.get(command, []), "--reserve", str(reserve)], capsys)
+        for reserve in (0, 1343, 2**15)
+    }
+    verdicts = [answer.get("verdict") or answer["device"]["verdict"] for answer in said.values()]
+    assert verdicts[::2] == ["fits", "tight"]
+    assert main(["estimate", command, *asked, *LIGHT.get(command, []), "--reserve", str(2**15)]) == 0
+    assert "32.00 GiB are kept for the CUDA context" in capsys.readouterr().out
+
+
+LIGHT = {"serve": ["--context", "512"], "kv": ["--context", "512"], "quantize": ["--weights", "bf16"]}
 OOM_LOG = """Traceback (most recent call last):
   File "train.py", line 31, in step
     optimizer.step()

@@ -27,6 +27,7 @@ def add(commands: Commands) -> None:
     for parser in (train, serve):
         flags.model_flag(parser)
         flags.device_and_json_flags(parser)
+        flags.reserve_flag(parser)
         parser.add_argument("--fit", action="store_true", help="list what makes it fit --gpu, cheapest change first")
     flags.train_flags(train)
     flags.serve_flags(serve)
@@ -36,32 +37,33 @@ def add(commands: Commands) -> None:
 
 def _estimate_train(arguments: argparse.Namespace) -> int:
     setup = setup_of(TrainSetup, arguments)
-    return _print_memory(calculators.training_answer(setup, flags.device_of(arguments)), arguments, setup)
+    answer = calculators.training_answer(setup, flags.device_of(arguments), flags.reserve_bytes_of(arguments))
+    return _print_memory(answer, arguments, setup)
 
 
 def _estimate_serve(arguments: argparse.Namespace) -> int:
     setup = setup_of(ServeSetup, arguments)
-    answer = calculators.serving_answer(setup, flags.device_of(arguments))
+    answer = calculators.serving_answer(setup, flags.device_of(arguments), flags.reserve_bytes_of(arguments))
     return _print_memory(answer, arguments, setup, kv_bytes_per_token=budget.serve(setup).kv_bytes_per_token)
 
 
 def _print_memory(
     answer: calculators.MemoryAnswer, arguments: argparse.Namespace, setup: TrainSetup | ServeSetup, **extra: object
 ) -> int:
-    where = flags.device_of(arguments)
-    if arguments.fit and where is None:
+    where, room, kept = answer.gpu, answer.room, answer.reserve_bytes
+    if arguments.fit and room is None:
         raise WorkbookError("--fit needs a device to fit", "--gpu with one of its names", "add --gpu, as in --gpu h100")
-    offers = list(changes(setup, where.capacity_bytes, where)) if where and arguments.fit else []
+    offers = list(changes(setup, room.for_tensors_bytes, room.card, kept)) if room and arguments.fit else []
     if arguments.json:
         if arguments.fit:
             extra["fit"] = [offer.figures for offer in offers]
         parts = {part: answer.parts.get(part, 0) for part in PARTS}  # every name, whatever the peak is made of
-        fits = None if where is None else fit_figures(where, answer.parts.total)
+        fits = None if where is None else fit_figures(where, answer.parts.total, kept)
         print(json.dumps({"parts": parts, "peak_bytes": answer.parts.total, "device": fits, **extra}))
         return 0
     print(answer)
-    if where and arguments.fit:
-        print("", format_fits(setup, where.capacity_bytes, offers, where), sep="\n")
+    if room and arguments.fit:
+        print("", format_fits(setup, room.for_tensors_bytes, offers, room.card, kept), sep="\n")
     return 0
 
 
@@ -76,10 +78,12 @@ def _add_checkpointing(kinds: Commands) -> None:
     flags.model_flag(parser)
     flags.train_flags(parser)
     flags.device_and_json_flags(parser, "bytes and FLOPs")
+    flags.reserve_flag(parser)
 
 
 def _estimate_checkpointing(arguments: argparse.Namespace) -> int:
-    return _print(calculators.checkpointing_answer(setup_of(TrainSetup, arguments), arguments.gpu), arguments)
+    setup, kept = setup_of(TrainSetup, arguments), flags.reserve_bytes_of(arguments)
+    return _print(calculators.checkpointing_answer(setup, arguments.gpu, kept), arguments)
 
 
 def _add_zero(kinds: Commands) -> None:
@@ -89,6 +93,7 @@ def _add_zero(kinds: Commands) -> None:
     flags.train_flags(parser)
     parser.add_argument("--link", type=_link, help="between ranks: a link of the GPU, or GB/s one way, as in 25")
     flags.device_and_json_flags(parser, "bytes and seconds")
+    flags.reserve_flag(parser)
 
 
 def _link(text: str) -> str | float:
@@ -99,8 +104,8 @@ def _link(text: str) -> str | float:
 
 def _estimate_zero(arguments: argparse.Namespace) -> int:
     arguments.model = _only_model(arguments, "zero llama-2-70b")
-    answer = calculators.zero_answer(setup_of(TrainSetup, arguments), arguments.gpu, arguments.link)
-    return _print(answer, arguments)
+    setup, kept = setup_of(TrainSetup, arguments), flags.reserve_bytes_of(arguments)
+    return _print(calculators.zero_answer(setup, arguments.gpu, arguments.link, kept), arguments)
 
 
 def _add_quantize(kinds: Commands) -> None:
@@ -111,11 +116,12 @@ def _add_quantize(kinds: Commands) -> None:
     flags.skipped_flag(parser)
     parser.add_argument("--context", type=whole, default=2048, help="tokens of one user's KV cache")
     flags.device_and_json_flags(parser, "bytes and seconds")
+    flags.reserve_flag(parser)
 
 
 def _estimate_quantize(arguments: argparse.Namespace) -> int:
     chosen = (arguments.model, arguments.weights, arguments.gpu, arguments.skipped, arguments.context)
-    return _print(calculators.quantization_answer(*chosen), arguments)
+    return _print(calculators.quantization_answer(*chosen, flags.reserve_bytes_of(arguments)), arguments)
 
 
 def _add_op(kinds: Commands) -> None:
@@ -141,13 +147,13 @@ def _add_kv(kinds: Commands) -> None:
     parser.add_argument("--cache", metavar="KIND", help=f"{caches}; default: everything, in --kv")
     parser.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="GPUs that share the heads")
     flags.device_and_json_flags(parser, "bytes and seconds")
+    flags.reserve_flag(parser)
 
 
 def _estimate_kv(arguments: argparse.Namespace) -> int:
     arguments.model = _only_model(arguments, "kv llama-3-8b --users 64")
-    setup = setup_of(ServeSetup, arguments)
-    answer = calculators.kv_cache_answer(setup, arguments.gpu, arguments.cache, arguments.tensor_parallel)
-    return _print(answer, arguments)
+    chosen = (setup_of(ServeSetup, arguments), arguments.gpu, arguments.cache, arguments.tensor_parallel)
+    return _print(calculators.kv_cache_answer(*chosen, flags.reserve_bytes_of(arguments)), arguments)
 
 
 def _model_twice(parser: argparse.ArgumentParser) -> None:

@@ -8,12 +8,14 @@ from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
 from ..catalog.devices import DEVICES, Device, device
-from ..catalog.errors import WorkbookError
+from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.models import MODELS
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import OPTIMIZERS, PRECISIONS
 from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS, ServeSetup, TrainSetup, flag_of
+from ..memory.fit.room import RESERVE_MIB
 
+MOST_MIB = 2**20  # a terabyte
 Setup = TypeVar("Setup", TrainSetup, ServeSetup)
 Commands = argparse._SubParsersAction
 MODEL_HELP = f"{', '.join(MODELS)}, or a path to a config.json"
@@ -45,6 +47,11 @@ def model_flag(parser: argparse.ArgumentParser) -> None:
 def device_and_json_flags(parser: argparse.ArgumentParser, units: str = "bytes", required: bool = False) -> None:
     parser.add_argument("--gpu", required=required, help=f"one of {', '.join(DEVICES)}")
     parser.add_argument("--json", action="store_true", help=f"print JSON, in {units}")
+
+
+def reserve_flag(parser: argparse._ActionsContainer) -> None:
+    text = f"MiB of the GPU kept for the context and what else PyTorch does not count (default {RESERVE_MIB})"
+    parser.add_argument("--reserve", type=whole, default=RESERVE_MIB, metavar="MIB", help=text)
 
 
 def train_flags(parser: argparse._ActionsContainer) -> None:
@@ -92,6 +99,10 @@ def whole(text: str) -> int:
 def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
     """The setup that the flags of `train_flags` or `serve_flags` describe."""
     return kind(**{field.name: getattr(arguments, field.name) for field in fields(kind)})
+
+
+def reserve_bytes_of(arguments: argparse.Namespace) -> int:
+    return require_whole("reserve", arguments.reserve, 0, MOST_MIB, unit="MiB") * 2**20
 
 
 def device_of(arguments: argparse.Namespace) -> Device | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..catalog.devices import Device
 from ..memory.closed_form.breakdown import PARTS, Breakdown, format_bytes
-from .calculators.calculator import fits
+from ..memory.fit.room import RESERVE_BYTES, Room, Verdict
 from .drawing.marks import label
 
 if TYPE_CHECKING:
@@ -35,10 +35,16 @@ def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | Non
     }
 
 
-def fit_figures(where: Device, need_bytes: int) -> dict[str, object]:
-    """Whether so many bytes are within a device, for JSON."""
-    capacity = where.capacity_bytes
-    return {"name": where.name, "capacity_bytes": capacity, "fits": need_bytes <= capacity}
+def fit_figures(where: Device, need_bytes: int, reserve_bytes: int = RESERVE_BYTES) -> dict[str, object]:
+    """Whether so many bytes fit a device beside the reserve, for JSON."""
+    verdict = Room(where, reserve_bytes).verdict(need_bytes)
+    return {
+        "name": where.name,
+        "capacity_bytes": where.capacity_bytes,
+        "reserve_bytes": reserve_bytes,
+        "verdict": verdict,
+        "fits": verdict is Verdict.FITS,
+    }
 
 
 def _lines(title: str, found: Trace, predicted: Breakdown | None, where: Device | None) -> Iterator[str]:
@@ -88,4 +94,4 @@ def _largest(found: Trace) -> list[tuple[int, str]]:
 def _sentence(found: Trace, where: Device | None) -> str:
     if where is None:
         return "The CUDA context comes on top: a few hundred MiB that PyTorch does not count."
-    return fits(found.peak_reserved_bytes, where, " for the CUDA context")
+    return Room(where).sentence(found.peak_reserved_bytes)

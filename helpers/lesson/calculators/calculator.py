@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_name
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.marks import CARD, INK
 from ..drawing.pictures import Card, Picture, png_of, svg_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # Put together here, because ipywidgets 7, which Colab has, hands out no bundle: it only displays one of its own.
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+MARKS = {Verdict.FITS: "yes", Verdict.TIGHT: "tight", Verdict.DOES_NOT_FIT: "no"}
 Controls = Mapping[str, tuple[str, Sequence[Any], Any]]  # by control: its text, its choices in order, where it stands
 Values = Mapping[str, Any]  # by control: what is chosen
 
@@ -90,10 +92,18 @@ class CalculatorAnswer(ABC):
 
 @dataclass(frozen=True)
 class MemoryAnswer(CalculatorAnswer):
-    """Bytes by part, stacked against the device that they must fit, where one is named."""
+    """Bytes by part, stacked against the device that they must fit, where one is named.
+
+    `reserve_bytes` of it are kept for what PyTorch does not count (`helpers.memory.fit.room`).
+    """
 
     parts: Breakdown
     gpu: Device | None
+    reserve_bytes: int = field(default=RESERVE_BYTES, kw_only=True)
+
+    @property
+    def room(self) -> Room | None:
+        return Room(self.gpu, self.reserve_bytes) if self.gpu else None
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -110,11 +120,20 @@ class MemoryAnswer(CalculatorAnswer):
 
     @property
     def figures(self) -> dict[str, Any]:
-        return {"parts": dict(self.parts), "peak_bytes": self.parts.total}
+        return {
+            "parts": dict(self.parts),
+            "peak_bytes": self.parts.total,
+            "reserve_bytes": self.reserve_bytes if self.gpu else None,
+            "verdict": self.verdict(self.parts.total),
+        }
+
+    def verdict(self, size_bytes: int) -> Verdict | None:
+        """Of so many bytes on the device; None without one."""
+        return self.room.verdict(size_bytes) if self.room else None
 
     def holds(self, size_bytes: int) -> bool | None:
-        """Whether the device has room for so many bytes; None without one."""
-        return size_bytes <= self.gpu.capacity_bytes if self.gpu else None
+        """Whether so many bytes fit the device beside the reserve; None without one."""
+        return self.verdict(size_bytes) is Verdict.FITS if self.room else None
 
     def seconds_to_read(self, size_bytes: int) -> float | None:
         """At the device's memory bandwidth; None without one whose bandwidth is known."""
@@ -126,17 +145,9 @@ def row(name: str, value: str, text: str) -> str:
     return f"{name:<12}{value:>12}   {text}"
 
 
-def fits(need_bytes: int, gpu: Device, for_what: str = "") -> str:
-    """Whether `need_bytes` fit, with the bytes to spare (`for_what`) or too much, as a sentence.
-
-    >>> from helpers.catalog import device
-    >>> fits(2**36, device("h100")), fits(2**37, device("h100"))[:12]
-    ('Fits the NVIDIA H100 SXM 80 GB with 15.22 GiB to spare.', 'Does not fit')
-    """
-    spare = gpu.capacity_bytes - need_bytes
-    if spare >= 0:
-        return f"Fits the {gpu.title} with {format_bytes(spare)} to spare{for_what}."
-    return f"Does not fit the {gpu.title}: {format_bytes(-spare)} too much."
+def mark(verdict: Verdict | None) -> str:
+    """A verdict in a column headed "fits"."""
+    return "" if verdict is None else f"   {MARKS[verdict]}"
 
 
 def weights_do_not_fit(gpu: Device, excess_bytes: int) -> str:

@@ -14,12 +14,13 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import GIB, format_bytes
+from ...memory.fit import RESERVE_BYTES
 from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain, unbeaten
 from ..drawing.pictures import Card
 from ..units import si
-from .calculator import Calculator, MemoryAnswer, fits, row
-from .choices import MICRO_BATCHES, SEQUENCES, train_setup, trained_models
+from .calculator import Calculator, MemoryAnswer, mark, row
+from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
 
 SELECTIVE = ("selective", "selective:matmuls", "selective:attention")
 COMPARED = (
@@ -99,11 +100,21 @@ class CheckpointingAnswer(MemoryAnswer):
     @property
     def figures(self) -> dict[str, Any]:
         front = self.front
-        rows = [{**vars(row), "on_front": row in front, "fits": self.holds(row.peak_bytes)} for row in self.rows]
+        rows = [
+            {
+                **vars(row),
+                "on_front": row in front,
+                "fits": self.holds(row.peak_bytes),
+                "verdict": self.verdict(row.peak_bytes),
+            }
+            for row in self.rows
+        ]
         return {**super().figures, "policy": self.setup.checkpointing, "policies": rows}
 
 
-def checkpointing_answer(setup: TrainSetup, gpu: str | Device | None = None) -> CheckpointingAnswer:
+def checkpointing_answer(
+    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+) -> CheckpointingAnswer:
     """`setup` under its own policy and under the usual ones: bytes kept, peak on a GPU, FLOPs that run again.
 
     Time is told in FLOPs; an offload's transfers are not in them. WorkbookError for a model or a policy whose
@@ -122,7 +133,8 @@ def checkpointing_answer(setup: TrainSetup, gpu: str | Device | None = None) -> 
         for name in dict.fromkeys((*names, setup.checkpointing))
     }
     parts = predicted[setup.checkpointing].parts
-    return CheckpointingAnswer(parts, where, setup, tuple(_row(name, one) for name, one in predicted.items()))
+    rows = tuple(_row(name, one) for name, one in predicted.items())
+    return CheckpointingAnswer(parts, where, setup, rows, reserve_bytes=reserve_bytes)
 
 
 def _row(policy: str, found: budget.TrainBudget) -> PolicyRow:
@@ -135,10 +147,10 @@ def _table(answer: CheckpointingAnswer) -> Iterator[str]:
     front = answer.front
     yield f"  {'policy':<20}{'kept':>12}{'peak':>12}{'more FLOPs':>12}{'   fits' if answer.gpu else ''}"
     for policy in answer.rows:
-        fitting = {None: "", True: "   yes", False: "   no"}[answer.holds(policy.peak_bytes)]
+        fitting = mark(answer.verdict(policy.peak_bytes))
         kept, peak = format_bytes(policy.kept_bytes), format_bytes(policy.peak_bytes)
-        mark = "*" if policy in front else " "
-        yield f"{mark} {policy.policy:<20}{kept:>12}{peak:>12}{100 * policy.extra_share:>10.1f} %{fitting}"
+        star = "*" if policy in front else " "
+        yield f"{star} {policy.policy:<20}{kept:>12}{peak:>12}{100 * policy.extra_share:>10.1f} %{fitting}"
     yield "* on the front: no other policy is better in memory and no worse in FLOPs"
 
 
@@ -173,10 +185,10 @@ def _effect(answer: CheckpointingAnswer) -> Iterator[str]:
 
 def _verdict(answer: CheckpointingAnswer) -> Iterator[str]:
     chosen, cheapest = answer.chosen, answer.cheapest_that_fits
-    if not answer.gpu:
+    if not answer.room:
         return
     over = not answer.holds(chosen.peak_bytes)
-    yield fits(chosen.peak_bytes, answer.gpu) if over else f"Fits the {answer.gpu.title}."
+    yield answer.room.sentence(chosen.peak_bytes)
     if cheapest is None:
         yield "No policy fits: a smaller micro-batch, fewer states or more GPUs must help."
     elif over or cheapest.extra_flops < chosen.extra_flops:
@@ -210,9 +222,11 @@ def checkpointing(**start: object) -> Calculator:
         "policy": ("policy", POLICIES, "full"),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 4),
         "sequence": ("sequence", SEQUENCES, 2048),
+        "reserve": RESERVE,
     }
     return Calculator(_compute, controls, start)
 
 
-def _compute(model: str, gpu: str, policy: str, sequence: int, **choices: Any) -> CheckpointingAnswer:
-    return checkpointing_answer(train_setup(model, sequence, checkpointing=policy, **choices), gpu)
+def _compute(model: str, gpu: str, policy: str, sequence: int, reserve: int, **choices: Any) -> CheckpointingAnswer:
+    setup = train_setup(model, sequence, checkpointing=policy, **choices)
+    return checkpointing_answer(setup, gpu, reserve_bytes(reserve))

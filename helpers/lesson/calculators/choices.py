@@ -9,9 +9,16 @@ from ...catalog.models import MODELS, model
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from ...memory.closed_form import activations
+from ...memory.fit import RESERVE_MIB
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+RESERVE = ("reserve, MiB", (0, 128, 512, RESERVE_MIB, 2048, 4096), RESERVE_MIB)  # the control that moves it
 SEQUENCES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+def reserve_bytes(reserve: int) -> int:
+    """The control's MiB."""
+    return reserve * 2**20
 
 
 @cache

@@ -10,19 +10,19 @@ from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.formats import number_format
-from ...catalog.hardware import context_of
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, ServeSetup
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.tensor_parallel import rank_read_bytes, rank_weight_bytes
+from ...memory.fit import RESERVE_BYTES
 from ...techniques.kv_cache.plans import TOKEN, CachePlan
 from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_tokens
 from ..drawing.contexts import Curve, contexts
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
-from .calculator import Calculator, MemoryAnswer, fits, plural, weights_do_not_fit
-from .choices import within_positions
+from .calculator import Calculator, MemoryAnswer, plural, weights_do_not_fit
+from .choices import RESERVE, reserve_bytes, within_positions
 from .kv_layers import RankCache, all_heads_values, saved_by_attention
 from .quantization import FORMATS
 
@@ -58,8 +58,8 @@ class KVCacheAnswer(MemoryAnswer):
 
     @property
     def room_bytes(self) -> int | None:
-        """What the weights leave of the device; negative where they are too large."""
-        return None if self.capacity_bytes is None else self.capacity_bytes - self.parts["parameters"]
+        """What weights and reserve leave of the device; negative where they are too large."""
+        return None if self.room is None else self.room.for_tensors_bytes - self.parts["parameters"]
 
     @property
     def users_that_fit(self) -> int | None:
@@ -144,7 +144,11 @@ class KVCacheAnswer(MemoryAnswer):
 
 
 def kv_cache_answer(
-    setup: ServeSetup, gpu: str | Device | None = None, cache: str | CachePlan | None = None, tensor_parallel: int = 1
+    setup: ServeSetup,
+    gpu: str | Device | None = None,
+    cache: str | CachePlan | None = None,
+    tensor_parallel: int = 1,
+    reserve_bytes: int = RESERVE_BYTES,
 ) -> KVCacheAnswer:
     """`setup` on each of `tensor_parallel` GPUs: weights, cache, users and tokens that fit, and the floor of a step.
 
@@ -155,13 +159,14 @@ def kv_cache_answer(
 
     >>> answer = kv_cache_answer(ServeSetup("llama-3-8b", users=16), "h100")
     >>> answer.parts["kv_cache"] / 2**30, answer.users_that_fit, answer.longest_context
-    (4.0, 257, 32902)
+    (4.0, 251, 32230)
     >>> round(answer.seconds_per_step * 1e3, 2)
     5.76
     """
     where, held = device(gpu) if gpu else None, RankCache.of(setup, cache, tensor_parallel)
     weights, cached = rank_weight_bytes(setup, tensor_parallel), held.total(setup.context, setup.users)
-    return KVCacheAnswer(Breakdown(parameters=weights, kv_cache=cached), where, setup, tensor_parallel, held)
+    parts = Breakdown(parameters=weights, kv_cache=cached)
+    return KVCacheAnswer(parts, where, setup, tensor_parallel, held, reserve_bytes=reserve_bytes)
 
 
 def _formula(answer: KVCacheAnswer) -> Iterator[Row]:
@@ -176,7 +181,7 @@ def _formula(answer: KVCacheAnswer) -> Iterator[Row]:
     yield "a token", format_bytes(answer.cache.per_token(setup.context)), _token(answer)
     if answer.room_bytes is not None and answer.room_bytes > 0:
         room, each = format_bytes(answer.room_bytes), format_bytes(answer.a_user_bytes)
-        yield "users fit", f"{answer.users_that_fit:,}", f"{room} beside the weights / {each} each"
+        yield "users fit", f"{answer.users_that_fit:,}", f"{room} beside weights and reserve / {each} each"
         endless = not answer.cache.grows and answer.longest_context == answer.cache.most_tokens
         yield "context fits", "any" if endless else f"{answer.longest_context:,}", _longest(answer)
     yield from _step(answer)
@@ -261,15 +266,16 @@ def _ranks(answer: KVCacheAnswer) -> Iterator[str]:
 
 
 def _room(answer: KVCacheAnswer) -> Iterator[str]:
-    need, gpu, room, users = answer.parts.total, answer.gpu, answer.room_bytes, answer.users_that_fit
-    if gpu is None or room is None or users is None:
+    need, room, users = answer.parts.total, answer.room, answer.users_that_fit
+    if room is None or users is None:
         yield f"Weights and cache need {format_bytes(need)}; a step's activations come on top."
-    elif room <= 0:
-        yield weights_do_not_fit(gpu, -room)
+    elif room.card.capacity_bytes < answer.parts["parameters"]:
+        yield weights_do_not_fit(room.card, answer.parts["parameters"] - room.card.capacity_bytes)
     else:
-        most = f": at most {plural(users, 'user')} at this context"
-        yield fits(need, gpu, f" for activations and {context_of(gpu)}{most}")
-        if not answer.holds(need):
+        yield room.sentence(need, " for activations")
+        if answer.holds(need):
+            yield f"At most {plural(users, 'user')} fit{'s' * (users == 1)} at this context."
+        else:
             count = answer.setup.users
             fitting = f"{users:,} of the {count:,} users would fit" if users else "not even one user fits"
             shorter = f"; {'it' if count == 1 else 'all'} would with up to {answer.longest_context:,} tokens"
@@ -296,12 +302,16 @@ def kv_cache(**start: object) -> Calculator:
         "context": ("context", CONTEXTS, 8192),
         "users": ("users", tuple(2**power for power in range(11)), 32),
         "tensor_parallel": ("tensor parallel", (1, 2, 4, 8), 1),
+        "reserve": RESERVE,
     }
     return Calculator(_compute, controls, start)
 
 
-def _compute(model: str, gpu: str, cache: str, context: int, tensor_parallel: int, **choices: Any) -> KVCacheAnswer:
+def _compute(
+    model: str, gpu: str, cache: str, context: int, tensor_parallel: int, reserve: int, **choices: Any
+) -> KVCacheAnswer:
     shape = resolve_model(model)
     tokens = within_positions(shape, context)
     kv, kind = (cache, None) if cache in KV_FORMATS else ("bf16", cache)
-    return kv_cache_answer(ServeSetup(shape, kv=kv, context=tokens, **choices), gpu, kind, tensor_parallel)
+    setup = ServeSetup(shape, kv=kv, context=tokens, **choices)
+    return kv_cache_answer(setup, gpu, kind, tensor_parallel, reserve_bytes(reserve))

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
-from ...catalog.hardware import REFERENCE, context_of, spare_goes_to, without_cuda
+from ...catalog.hardware import REFERENCE, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import ServeSetup, TrainSetup
 from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import format_bytes
-from ...memory.fit import ladder
-from .calculator import Calculator, MemoryAnswer, fits, row, weights_do_not_fit
-from .choices import MICRO_BATCHES, SEQUENCES, trained_models
+from ...memory.fit import RESERVE_BYTES, Room, ladder
+from .calculator import Calculator, MemoryAnswer, row, weights_do_not_fit
+from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, trained_models
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class TrainingAnswer(MemoryAnswer):
         if gpu is None:
             yield f"One step needs {format_bytes(need)} on each rank."
             return
-        yield fits(need, gpu, f", from which {spare_goes_to(gpu)} still take their part")
+        room = Room(gpu, self.reserve_bytes)
+        yield room.sentence(need)
         if not self.holds(need):
-            change = next(changes_that_fit(self.predicted.setup, gpu.capacity_bytes, gpu), None)
+            change = next(changes_that_fit(self.predicted.setup, room.for_tensors_bytes, gpu), None)
             none = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
             yield f"The cheapest change that fits: {change}." if change else none
         yield from self._accumulated()
@@ -55,14 +56,16 @@ class TrainingAnswer(MemoryAnswer):
         yield f"{setup.micro_batches:,} accumulated micro-batches {cost}."
 
 
-def training_answer(setup: TrainSetup, gpu: str | Device | None = None) -> TrainingAnswer:
-    """What `setup` needs on `gpu`: the peak by part, the formula filled in, and whether it fits.
+def training_answer(
+    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+) -> TrainingAnswer:
+    """What `setup` needs on `gpu`: the peak by part, the formula filled in, and whether it fits beside the reserve.
 
     Raises WorkbookError for a model whose activations have no closed form.
     """
     card = device(gpu) if gpu else None
     predicted = budget.train(setup, card or REFERENCE)
-    return TrainingAnswer(predicted.parts, card, predicted)
+    return TrainingAnswer(predicted.parts, card, predicted, reserve_bytes=reserve_bytes)
 
 
 def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
@@ -138,12 +141,13 @@ def training_memory(**start: object) -> Calculator:
         "sequence": ("sequence", SEQUENCES, 2048),
         "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "every:8", "selective"), "none"),
         "attention": ("attention", ("sdpa", "eager"), "sdpa"),
+        "reserve": RESERVE,
     }
     return Calculator(_compute, controls, start)
 
 
-def _compute(gpu: str, **choices: Any) -> TrainingAnswer:
-    return training_answer(TrainSetup(**choices), gpu)
+def _compute(gpu: str, reserve: int, **choices: Any) -> TrainingAnswer:
+    return training_answer(TrainSetup(**choices), gpu, reserve_bytes(reserve))
 
 
 @dataclass(frozen=True)
@@ -168,16 +172,20 @@ class ServingAnswer(MemoryAnswer):
         need, gpu = self.predicted.peak_bytes, self.gpu
         if gpu is None:
             yield f"Weights and KV cache need {format_bytes(need)}; a decode step's activations come on top."
-        elif (room := gpu.capacity_bytes - self.parts["parameters"]) < 0:
-            yield weights_do_not_fit(gpu, -room)
+        elif gpu.capacity_bytes < self.parts["parameters"]:
+            yield weights_do_not_fit(gpu, self.parts["parameters"] - gpu.capacity_bytes)
         else:
-            yield fits(need, gpu, f" for activations and {context_of(gpu)}")
+            room = Room(gpu, self.reserve_bytes)
+            yield room.sentence(need, " for activations")
             if not self.holds(need):
-                users = room * self.predicted.setup.users // self.parts["kv_cache"]
+                left = max(0, room.for_tensors_bytes - self.parts["parameters"])
+                users = left * self.predicted.setup.users // self.parts["kv_cache"]
                 yield f"At this context {users:,} users would fit."
 
 
-def serving_answer(setup: ServeSetup, gpu: str | Device | None = None) -> ServingAnswer:
-    """What `setup` needs on `gpu`: weights, KV cache, bytes per token and the users that fit."""
+def serving_answer(
+    setup: ServeSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+) -> ServingAnswer:
+    """What `setup` needs on `gpu`: weights, KV cache, bytes per token and the users that fit beside the reserve."""
     predicted = budget.serve(setup)
-    return ServingAnswer(predicted.parts, device(gpu) if gpu else None, predicted)
+    return ServingAnswer(predicted.parts, device(gpu) if gpu else None, predicted, reserve_bytes=reserve_bytes)

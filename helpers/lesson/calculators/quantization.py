@@ -15,9 +15,10 @@ from ...catalog.shape import ModelShape
 from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.weights import KEPT, is_quantized, weight_parts
+from ...memory.fit import RESERVE_BYTES, Room, Verdict
 from ..units import si
-from .calculator import Calculator, MemoryAnswer, fits, row
-from .choices import within_positions
+from .calculator import Calculator, MemoryAnswer, row
+from .choices import RESERVE, reserve_bytes, within_positions
 
 GROUPED = ("int8-g128", "int4-g32", "int4-g64", "int4-g128", "int3-g64", "int3-g128", "int2-g64")
 FORMATS = ("bf16", "fp8-e4m3", "int8", "nf4", "nf4-dq", *GROUPED, "mxfp4", "nvfp4")
@@ -48,9 +49,10 @@ class QuantizationAnswer(MemoryAnswer):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices of the catalogue that hold weights and cache, the smallest first."""
-        by_size = sorted(DEVICES.values(), key=lambda entry: entry.capacity_bytes)
-        return tuple(entry.name for entry in by_size if entry.capacity_bytes >= self.parts.total)
+        """The devices of the catalogue that fit weights and cache beside the reserve, the smallest first."""
+        rooms = [Room(entry, self.reserve_bytes) for entry in DEVICES.values()]
+        by_size = sorted(rooms, key=lambda room: room.card.capacity_bytes)
+        return tuple(room.card.name for room in by_size if room.verdict(self.parts.total) is Verdict.FITS)
 
     @property
     def decode_bytes(self) -> int:
@@ -87,8 +89,8 @@ class QuantizationAnswer(MemoryAnswer):
         has_experts = any(group.part == "experts" for group in setup.model.linears())
         if setup.skipped is None and "experts" in rule.keeps and has_experts:
             yield "The experts stay as they are: Transformers stacks them in a tensor that bitsandbytes passes over."
-        if self.gpu:
-            yield fits(self.parts.total, self.gpu)
+        if self.room:
+            yield self.room.sentence(self.parts.total, " for activations")
         more = f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else ""
         smallest = f"The smallest that hold it: {', '.join(self.devices[:3])}{more}."
         yield smallest if self.devices else "No device of the catalogue holds it."
@@ -99,6 +101,8 @@ class QuantizationAnswer(MemoryAnswer):
             "parts": dict(self.parts),
             "weight_bytes": self.weight_bytes,
             "bits_per_parameter": self.bits_per_parameter,
+            "reserve_bytes": self.reserve_bytes,
+            "verdict": self.verdict(self.parts.total),
             "fits": list(self.devices),
             "decode_bytes": self.decode_bytes,
             "seconds_per_token": self.seconds_per_token,
@@ -111,6 +115,7 @@ def quantization_answer(
     gpu: str | Device | None = None,
     skipped: Iterable[str] | None = None,
     context: int = 2048,
+    reserve_bytes: int = RESERVE_BYTES,
 ) -> QuantizationAnswer:
     """`model` with its weights in a format, serving one user with `context` tokens of 16-bit KV cache.
 
@@ -125,7 +130,7 @@ def quantization_answer(
     setup, where = ServeSetup(model, weights, context=context, skipped=skipped), device(gpu) if gpu else None
     parts = {**weight_parts(setup), "kv_cache": budget.serve(setup).parts["kv_cache"]}
     shown = Breakdown({part: size for part, size in parts.items() if size})
-    return QuantizationAnswer(shown, where, setup)
+    return QuantizationAnswer(shown, where, setup, reserve_bytes=reserve_bytes)
 
 
 def _explained(setup: ServeSetup) -> dict[str, str]:
@@ -153,11 +158,12 @@ def quantization(**start: object) -> Calculator:
         "skipped": ("skipped", tuple(SKIPPED), "as the format's tool does"),
         "gpu": ("GPU", tuple(DEVICES), "rtx-4090-24gb"),
         "context": ("context", tuple(2048 * 2**power for power in range(8)), 2048),
+        "reserve": RESERVE,
     }
     return Calculator(_compute, controls, start)
 
 
-def _compute(skipped: str, model: str, context: int, **choices: Any) -> QuantizationAnswer:
+def _compute(skipped: str, model: str, context: int, reserve: int, **choices: Any) -> QuantizationAnswer:
     shape = resolve_model(model)
-    tokens = within_positions(shape, context)
-    return quantization_answer(shape, skipped=SKIPPED.get(skipped, skipped), context=tokens, **choices)
+    choices |= {"context": within_positions(shape, context), "reserve_bytes": reserve_bytes(reserve)}
+    return quantization_answer(shape, skipped=SKIPPED.get(skipped, skipped), **choices)

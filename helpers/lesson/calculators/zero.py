@@ -9,18 +9,19 @@ from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError
-from ...catalog.hardware import REFERENCE, spare_goes_to, without_cuda
+from ...catalog.hardware import REFERENCE, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import OFFLOADS, TrainSetup
 from ...memory.closed_form import budget
 from ...memory.closed_form import zero as sharding
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.zero import Traffic
+from ...memory.fit import RESERVE_BYTES
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from ..units import percent, si
-from .calculator import Calculator, MemoryAnswer, fits, plural, row
-from .choices import MICRO_BATCHES, SEQUENCES, train_setup, trained_models
+from .calculator import Calculator, MemoryAnswer, mark, plural, row
+from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
 
 NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 NEVER_DIVIDED = ("activations", "logits", "workspace")
@@ -110,7 +111,10 @@ class ZeroAnswer(MemoryAnswer):
     @property
     def figures(self) -> dict[str, Any]:
         one = self.chosen
-        stages = [{**stage.figures, "fits": self.holds(stage.peak_bytes)} for stage in self.rows]
+        stages = [
+            {**stage.figures, "fits": self.holds(stage.peak_bytes), "verdict": self.verdict(stage.peak_bytes)}
+            for stage in self.rows
+        ]
         return {
             **super().figures,
             "stage": one.stage,
@@ -126,7 +130,12 @@ class ZeroAnswer(MemoryAnswer):
         }
 
 
-def zero_answer(setup: TrainSetup, gpu: str | Device | None = None, link: str | float | None = None) -> ZeroAnswer:
+def zero_answer(
+    setup: TrainSetup,
+    gpu: str | Device | None = None,
+    link: str | float | None = None,
+    reserve_bytes: int = RESERVE_BYTES,
+) -> ZeroAnswer:
     """`setup` at its own stage and at the others, per rank: peak on a GPU, bytes sent, floors of the step's time.
 
     `link` between ranks is one of the GPU's by name, or bytes per second in one direction; None is the GPU's fastest.
@@ -139,7 +148,8 @@ def zero_answer(setup: TrainSetup, gpu: str | Device | None = None, link: str | 
     """
     where = device(gpu) if gpu else None
     rows = tuple(_row(at_stage(setup, stage), where) for stage in range(len(NAMES)))
-    return ZeroAnswer(rows[setup.zero].parts, where, setup, rows, *_link(where, link))
+    parts = rows[setup.zero].parts
+    return ZeroAnswer(parts, where, setup, rows, *_link(where, link), reserve_bytes=reserve_bytes)
 
 
 def at_stage(setup: TrainSetup, stage: int) -> TrainSetup:
@@ -180,9 +190,9 @@ def _table(answer: ZeroAnswer) -> Iterator[str]:
     for stage in answer.rows:
         first = [stage.parts.get(part, 0) for part in heads[:3]]
         sizes = (*first, stage.peak_bytes - sum(first), stage.peak_bytes, stage.traffic.sent_bytes)
-        fitting = {None: "", True: "   yes", False: "   no"}[answer.holds(stage.peak_bytes)]
-        mark = "›" if stage is answer.chosen else " "
-        yield f"{mark} {NAMES[stage.stage]:<9}" + "".join(f"{format_bytes(size):>12}" for size in sizes) + fitting
+        fitting = mark(answer.verdict(stage.peak_bytes))
+        pointer = "›" if stage is answer.chosen else " "
+        yield f"{pointer} {NAMES[stage.stage]:<9}" + "".join(f"{format_bytes(size):>12}" for size in sizes) + fitting
 
 
 def _held(answer: ZeroAnswer) -> Iterator[str]:
@@ -253,14 +263,14 @@ def _divided(answer: ZeroAnswer) -> Iterator[str]:
 
 def _room(answer: ZeroAnswer) -> Iterator[str]:
     """Fits or not; if not, the lowest stage that does, or the ranks that stage 3 needs."""
-    if not answer.gpu:
+    if not answer.gpu or not answer.room:
         return
-    yield fits(answer.parts.total, answer.gpu, f", from which {spare_goes_to(answer.gpu)} still take their part")
+    yield answer.room.sentence(answer.parts.total)
     if answer.holds(answer.parts.total):
         return
     if lowest := next((stage for stage in answer.rows if answer.holds(stage.peak_bytes)), None):
         yield f"The lowest stage that fits: {NAMES[lowest.stage]}."
-    elif ranks := fewest_ranks(answer.setup, answer.gpu.capacity_bytes, answer.gpu):
+    elif ranks := fewest_ranks(answer.setup, answer.room.for_tensors_bytes, answer.gpu):
         yield f"ZeRO-3 on {ranks:,} ranks would fit."
     else:
         cure = "the micro-batch, checkpointing, the recipe or an offload must change"
@@ -307,9 +317,11 @@ def zero(**start: object) -> Calculator:
         "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "selective"), "full"),
         "offload_optimizer": ("optimizer in", tuple(OFFLOADS), "none"),
         "offload_parameters": ("parameters in", tuple(OFFLOADS), "none"),
+        "reserve": RESERVE,
     }
     return Calculator(_compute, controls, start)
 
 
-def _compute(model: str, gpu: str, stage: int, link: str, sequence: int, **choices: Any) -> ZeroAnswer:
-    return zero_answer(train_setup(model, sequence, zero=stage, **choices), gpu, LINKS[link])
+def _compute(model: str, gpu: str, stage: int, link: str, sequence: int, reserve: int, **choices: Any) -> ZeroAnswer:
+    setup = train_setup(model, sequence, zero=stage, **choices)
+    return zero_answer(setup, gpu, LINKS[link], reserve_bytes(reserve))

@@ -4,9 +4,10 @@
     setup = TrainSetup("llama-3.2-1b", micro_batch=4)
     print(format_fits(setup, device("rtx-4090").capacity_bytes))
 
-`ladders` holds the changes of a training step and of a serving replica, `offers` what of them fits. Imports catalog
-and closed_form.
+`room` decides what fits a device, with a reserve for what PyTorch does not count; `ladders` holds the changes of a
+training step and of a serving replica, `offers` what of them fits. Imports catalog and closed_form.
 """
 
 from .ladders import Fit, ladder, serving_changes, training_changes
 from .offers import changes, format_fits, peak_bytes
+from .room import RESERVE_BYTES, RESERVE_MIB, Room, Verdict

@@ -13,6 +13,7 @@ from ...catalog.setup import ServeSetup, TrainSetup
 from ..closed_form import budget
 from ..closed_form.breakdown import format_bytes
 from .ladders import Fit, serving_changes, training_changes
+from .room import Room, Verdict
 
 Setup = TrainSetup | ServeSetup
 PRICE_CLASSES = ("lowest", "low", "middle", "high", "top")  # as in the catalogue, cheapest first
@@ -23,12 +24,13 @@ def peak_bytes(setup: Setup, gpu: str | Device = REFERENCE) -> int:
     return budget.serve(setup).peak_bytes if isinstance(setup, ServeSetup) else budget.train(setup, gpu).peak_bytes
 
 
-def changes(setup: Setup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> Iterator[Fit]:
+def changes(setup: Setup, capacity_bytes: int, gpu: str | Device = REFERENCE, reserve_bytes: int = 0) -> Iterator[Fit]:
     """Every change that brings the peak to `capacity_bytes` or less, the cheapest first; none if it fits already.
 
     Cheap means: first what costs nothing, then time, then what rounds, then more GPUs, then another GPU. A change is
-    left out when a part of it suffices. `gpu` is the card whose kernels and workspaces count. Raises WorkbookError for
-    a capacity below one byte, and for a training setup without a closed form.
+    left out when a part of it suffices. `gpu` is the card whose kernels and workspaces count. `capacity_bytes` is what
+    may be allocated (`Room.for_tensors_bytes`); of other GPUs that are named `reserve_bytes` are kept. Raises
+    WorkbookError for a capacity below one byte, and for a training setup without a closed form.
     """
     require_whole("the capacity", capacity_bytes, unit="bytes", do="pass device('h100').capacity_bytes")
     need = peak_bytes(setup, gpu)
@@ -38,38 +40,47 @@ def changes(setup: Setup, capacity_bytes: int, gpu: str | Device = REFERENCE) ->
         yield from serving_changes(setup, capacity_bytes)
     else:
         yield from training_changes(setup, capacity_bytes, gpu)
-    yield from islice(larger_devices(need, capacity_bytes, setup), 2)
+    yield from islice(larger_devices(need, capacity_bytes, setup, reserve_bytes), 2)
 
 
-def larger_devices(need_bytes: int, capacity_bytes: int, setup: Setup | None = None) -> Iterator[Fit]:
-    """The smallest GPU that holds `need_bytes`, and `setup` by its own kernels, of each price class, cheapest first.
+def larger_devices(
+    need_bytes: int, capacity_bytes: int, setup: Setup | None = None, reserve_bytes: int = 0
+) -> Iterator[Fit]:
+    """The smallest GPU that fits `need_bytes`, and `setup` by its own kernels, of each price class, cheapest first.
 
     A dearer one is named only when it is larger: it then leaves more to spare.
     """
     spare = max(need_bytes, capacity_bytes + 1)
     for price in PRICE_CLASSES:
-        holding = [
-            gpu
+        rooms = [
+            Room(gpu, reserve_bytes)
             for gpu in DEVICES.values()
-            if gpu.price_class and gpu.price_class.value == price and not gpu.unified and gpu.capacity_bytes >= spare
-            if setup is None or _holds(gpu, setup)
+            if gpu.price_class and gpu.price_class.value == price and not gpu.unified
         ]
-        if holding:
-            gpu = min(holding, key=lambda gpu: gpu.capacity_bytes)
-            spare = gpu.capacity_bytes + 1
-            yield Fit(gpu.title, need_bytes, f"price class {price}", device=gpu.name)
+        fitting = [room for room in rooms if room.for_tensors_bytes >= spare and (setup is None or _fits(room, setup))]
+        if fitting:
+            room = min(fitting, key=lambda room: room.for_tensors_bytes)
+            spare = room.for_tensors_bytes + 1
+            yield Fit(room.card.title, need_bytes, f"price class {price}", device=room.card.name)
 
 
-def _holds(gpu: Device, setup: Setup) -> bool:
+def _fits(room: Room, setup: Setup) -> bool:
     with suppress(WorkbookError):  # such as no kernel for BF16
-        return peak_bytes(setup, gpu) <= gpu.capacity_bytes
+        return room.verdict(peak_bytes(setup, room.card)) is Verdict.FITS
     return False
 
 
 def format_fits(
-    setup: Setup, capacity_bytes: int, offers: Iterable[Fit] | None = None, gpu: str | Device = REFERENCE
+    setup: Setup,
+    capacity_bytes: int,
+    offers: Iterable[Fit] | None = None,
+    gpu: str | Device = REFERENCE,
+    reserve_bytes: int = 0,
 ) -> str:
-    """The list as text: a line for each change with its peak, and under it what it costs and the flags that set it."""
+    """The list as text: a line for each change with its peak, and under it what it costs and the flags that set it.
+
+    `capacity_bytes` and `reserve_bytes` are as in `changes`.
+    """
     need = peak_bytes(setup, gpu)
     if need <= capacity_bytes:
         return f"Fits already, with {format_bytes(capacity_bytes - need)} to spare."
@@ -84,5 +95,6 @@ def format_fits(
             f"{'costs':>16}  {fit.costs}",
             f"{'flags':>16}  {fit.flags}",
         ]
-    context = "The CUDA context and fragmentation take their part on top of each of these peaks."
-    return "\n".join([*lines, "", *(without_cuda(device(gpu)) or (context,))])
+    taken = "The CUDA context and fragmentation take their part on top of each of these peaks."
+    kept = f"Kept on each card for the CUDA context and fragmentation: {format_bytes(reserve_bytes)}."
+    return "\n".join([*lines, "", *(without_cuda(device(gpu)) or (kept if reserve_bytes else taken,))])

@@ -12,6 +12,7 @@ from helpers.catalog.setup import flag_of
 from helpers.cli import main
 from helpers.lesson.calculators import changes_that_fit, serving_answer, training_answer, training_memory
 from helpers.memory.closed_form import budget
+from helpers.memory.fit import RESERVE_BYTES, Room
 
 CALCULATOR = training_memory()
 CHOICES = [
@@ -66,13 +67,13 @@ NAMED = {
 @pytest.mark.parametrize(("choices", "gpu"), DOES_NOT_FIT, ids=str)
 def test_the_change_that_is_named_fits_when_computed_again(choices, gpu):
     setup = TrainSetup(**choices)
-    answer, capacity_bytes = training_answer(setup, gpu), device(gpu).capacity_bytes
-    assert answer.parts.total > capacity_bytes
+    answer, room = training_answer(setup, gpu), Room(device(gpu))
+    assert answer.parts.total > room.card.capacity_bytes
     sentence = answer.sentence.partition("The cheapest change that fits: ")[2]
     assert sentence, answer.sentence
     change = {key: value for words, named in NAMED.items() if words in sentence for key, value in named.items()}
     changed = training_answer(replace(setup, **change), gpu)
-    assert changed.parts.total <= capacity_bytes
+    assert changed.parts.total <= room.for_tensors_bytes
     assert changed.sentence.startswith("Fits")
     told_gib = float(sentence.rpartition("(")[2].partition(" ")[0])
     assert told_gib == pytest.approx(changed.parts.total / 2**30, abs=0.006)
@@ -97,18 +98,40 @@ def test_fits_and_spare_bytes_are_true_on_every_device(gpu):
     for model, sequence in (("gpt2", 256), ("llama-2-7b", 2048), ("llama-2-70b", 2048)):
         attention = "eager" if (device(gpu).capability or AMPERE) < AMPERE else "sdpa"  # no BF16 kernel before Ampere
         answer = training_answer(TrainSetup(model, sequence=sequence, attention=attention), gpu)
-        assert answer.sentence.startswith("Fits") == (answer.parts.total <= answer.capacity_bytes)
+        assert answer.sentence.startswith("Fits") == (answer.parts.total + RESERVE_BYTES <= answer.capacity_bytes)
+        assert answer.sentence.startswith("Does not fit") == (answer.parts.total > answer.capacity_bytes)
 
 
 @pytest.mark.parametrize("answer", [training_answer, serving_answer])
-def test_fits_is_decided_by_the_byte(answer):
+def test_fits_tight_and_does_not_fit_are_decided_by_the_byte(answer):
     setup = {training_answer: TrainSetup, serving_answer: ServeSetup}[answer]("llama-3-8b")
     h100, need = device("h100"), answer(setup, "h100").parts.total
-    exact, short = (
-        replace(h100, title="GPU", capacity=replace(h100.capacity, value=size)) for size in (need, need - 1)
-    )
-    assert answer(setup, exact).sentence.startswith("Fits the GPU with 0 B to spare")
-    assert answer(setup, short).sentence.startswith("Does not fit the GPU: 1 B too much")
+
+    def of(size, reserve=RESERVE_BYTES):
+        gpu = replace(h100, title="GPU", capacity=replace(h100.capacity, value=size))
+        said = answer(setup, gpu, reserve)
+        return said.figures["verdict"], said.sentence
+
+    for size, verdict, words in [
+        (need + RESERVE_BYTES, "fits", "Fits the GPU with 0 B to spare"),
+        (need + RESERVE_BYTES - 1, "tight", "Tight on the GPU: 1.31 GiB left, and 1.31 GiB are kept for"),
+        (need, "tight", "Tight on the GPU: 0 B left"),
+        (need - 1, "does not fit", "Does not fit the GPU: 1 B too much"),
+    ]:
+        told, sentence = of(size)
+        assert told == verdict
+        assert sentence.startswith(words)
+    assert of(need, reserve=0)[0] == "fits"
+    assert "kept" not in of(need, reserve=0)[1]
+
+
+def test_what_is_tight_is_told_what_would_fit():
+    setup = TrainSetup("llama-2-7b", "bf16", "adamw-fused", micro_batch=2, sequence=2048)
+    need = training_answer(setup, "a100-80gb").parts.total
+    a100 = device("a100-80gb")
+    gpu = replace(a100, capacity=replace(a100.capacity, value=need + 2**20))
+    assert "The cheapest change that fits: checkpoint every layer" in training_answer(setup, gpu).sentence
+    assert training_answer(setup, gpu, 2**20).sentence.startswith("Fits")
 
 
 @pytest.mark.parametrize(("name", "gpu"), [("llama-3-8b", "rtx-4090-24gb"), ("gemma-2-9b", "l40s-48gb")])
@@ -117,7 +140,7 @@ def test_the_users_that_would_fit_do_and_one_more_does_not(name, gpu):
     sentence = serving_answer(setup, gpu).sentence
     users = int(sentence.partition("At this context ")[2].split()[0].replace(",", ""))
     needs = [budget.serve(replace(setup, users=count)).peak_bytes for count in (users, users + 1)]
-    assert needs[0] <= device(gpu).capacity_bytes < needs[1]
+    assert needs[0] <= Room(device(gpu)).for_tensors_bytes < needs[1]
 
 
 def test_the_formula_names_every_part_and_the_peak():

@@ -8,6 +8,7 @@ from helpers.lesson.calculators.quantization import FORMATS, SKIPPED
 from helpers.lesson.drawing.marks import Box
 from helpers.memory import format_bytes
 from helpers.memory.closed_form import budget
+from helpers.memory.fit import RESERVE_BYTES, Room, Verdict
 
 CALCULATOR = quantization()
 LINEAR = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)  # Llama-3-8B's, by hand
@@ -40,7 +41,9 @@ def test_every_model_in_every_format_answers_and_says_what_is_so(name):
         answer = quantization_answer(name, weights, "h100", context=longest)
         setup = ServeSetup(name, weights=weights, context=longest)
         assert answer.parts.total == budget.serve(setup).peak_bytes
-        assert answer.sentence.count("Fits the") == (answer.parts.total <= device("h100").capacity_bytes)
+        verdict = Room(device("h100")).verdict(answer.parts.total)
+        assert answer.sentence.count("Fits the") == (verdict is Verdict.FITS)
+        assert answer.figures["verdict"] == verdict
         assert [line.split()[0] for line in answer.formula] == [
             *("KV" if part == "kv_cache" else part for part in answer.parts),
             "a",
@@ -53,7 +56,8 @@ def test_the_devices_that_hold_it_are_all_of_them_and_in_order():
         answer = quantization_answer(name, weights)
         capacities = [DEVICES[fits].capacity_bytes for fits in answer.devices]
         assert capacities == sorted(capacities)
-        assert set(answer.devices) == {name for name, it in DEVICES.items() if it.capacity_bytes >= answer.parts.total}
+        need = answer.parts.total + RESERVE_BYTES
+        assert set(answer.devices) == {name for name, it in DEVICES.items() if it.capacity_bytes >= need}
         assert ("No device" in answer.sentence) == (not answer.devices)
 
 

@@ -1,0 +1,75 @@
+"""Whether so many bytes fit a device: fits, tight, or does not fit. The one place that decides it.
+
+    from helpers.memory.fit import Room
+    Room(device("h100")).verdict(79 * 2**30)                    # 'tight': less is left than the reserve
+    Room(device("h100"), reserve_bytes=0).verdict(79 * 2**30)   # 'fits'
+
+A prediction counts what PyTorch allocates. The context of CUDA, with its kernels and the driver's state, comes on top,
+and so do holes between blocks: for these a reserve is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...catalog.devices import Device
+from ...catalog.errors import require_whole
+from ...catalog.hardware import spare_goes_to
+from ..closed_form.breakdown import TextEnum, format_bytes
+
+# The largest context that has been published: 1,343 MiB on a V100 with CUDA 11.2. From CUDA 11.7 on kernels are loaded
+# when they are first used (pytorch/pytorch, issue 107667): 105 to 141 MiB on a T4 with CUDA 12.8 and 13.0. vLLM logged
+# 1.79 GiB outside of PyTorch on an H100 (vllm-project/vllm, pull request 10511), its CUDA graphs included.
+RESERVE_MIB = 1343
+RESERVE_BYTES = RESERVE_MIB * 2**20
+
+
+class Verdict(TextEnum):
+    """Of a need on a device. `TIGHT` may run or fail: the bytes are there, and the reserve is not."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does not fit"
+
+
+@dataclass(frozen=True)
+class Room:
+    """A device's memory, of which `reserve_bytes` are kept for what PyTorch does not count."""
+
+    card: Device
+    reserve_bytes: int = RESERVE_BYTES
+
+    def __post_init__(self) -> None:
+        do = "pass 0 to keep nothing, or what nvidia-smi shows beside PyTorch's memory"
+        require_whole("the reserve", self.reserve_bytes, 0, unit="bytes", do=do)
+
+    @property
+    def for_tensors_bytes(self) -> int:
+        """What a run may allocate and fit."""
+        return max(0, self.card.capacity_bytes - self.reserve_bytes)
+
+    def verdict(self, need_bytes: int) -> Verdict:
+        if need_bytes > self.card.capacity_bytes:
+            return Verdict.DOES_NOT_FIT
+        return Verdict.FITS if need_bytes + self.reserve_bytes <= self.card.capacity_bytes else Verdict.TIGHT
+
+    def sentence(self, need_bytes: int, for_what: str = "") -> str:
+        """The verdict with the bytes to spare (`for_what`) beside the reserve, that are left, or that are too many.
+
+        >>> from helpers.catalog import device
+        >>> h100 = Room(device("h100"))
+        >>> print(h100.sentence(79 * 2**30)[:71])
+        Tight on the NVIDIA H100 SXM 80 GB: 225.28 MiB left, and 1.31 GiB are k
+        >>> print(h100.sentence(2**37))
+        Does not fit the NVIDIA H100 SXM 80 GB: 48.78 GiB too much.
+        """
+        left = self.card.capacity_bytes - need_bytes
+        kept, who = format_bytes(self.reserve_bytes), spare_goes_to(self.card)
+        match self.verdict(need_bytes):
+            case Verdict.FITS:
+                spare = f"{format_bytes(left - self.reserve_bytes)} to spare{for_what}"
+                beside = f", beside {kept} kept for {who}" if self.reserve_bytes else ""
+                return f"Fits the {self.card.title} with {spare}{beside}."
+            case Verdict.TIGHT:
+                return f"Tight on the {self.card.title}: {format_bytes(left)} left, and {kept} are kept for {who}."
+        return f"Does not fit the {self.card.title}: {format_bytes(-left)} too much."

@@ -1,0 +1,49 @@
+"""Room on a device: three verdicts, a reserve that may be changed, and words that are true by the byte."""
+
+import doctest
+
+import pytest
+
+from helpers.catalog import WorkbookError, device
+from helpers.memory.fit import RESERVE_BYTES, Room, Verdict, room
+from helpers.memory.fit.offers import larger_devices
+
+GIB = 2**30
+
+
+def test_the_examples_in_the_docstrings():
+    assert doctest.testmod(room).failed == 0
+
+
+def test_the_reserve_is_the_largest_context_that_was_published():
+    assert RESERVE_BYTES == 1343 * 2**20
+
+
+@pytest.mark.parametrize("reserve", [0, GIB, RESERVE_BYTES, 500 * GIB])
+def test_every_need_has_the_verdict_that_its_bytes_ask_for(reserve):
+    card = device("h100")
+    here = Room(card, reserve)
+    most = card.capacity_bytes - reserve
+    for need in (need for need in (0, 1, most, most + 1, card.capacity_bytes) if 0 <= need <= card.capacity_bytes):
+        assert here.verdict(need) is (Verdict.FITS if need + reserve <= card.capacity_bytes else Verdict.TIGHT)
+    assert here.verdict(card.capacity_bytes + 1) is Verdict.DOES_NOT_FIT
+    assert here.for_tensors_bytes >= 0
+
+
+def test_without_cuda_no_word_of_it():
+    assert "its libraries" in Room(device("mi300x")).sentence(0)
+    assert "CUDA" not in Room(device("m4-max")).sentence(0)
+
+
+@pytest.mark.parametrize("reserve", [-1, 1.5, True, None, "512"])
+def test_a_reserve_that_is_none(reserve):
+    with pytest.raises(WorkbookError, match="the reserve is"):
+        Room(device("h100"), reserve)
+
+
+def test_larger_devices_keep_the_reserve_too():
+    """What fits 24 GB by its bytes alone is offered the next card where 2 GiB of each are kept."""
+    need = device("rtx-4090").capacity_bytes - GIB
+    bare, kept = ({fit.device for fit in larger_devices(need, GIB, None, reserve)} for reserve in (0, 2 * GIB))
+    assert not any(device(name).capacity_bytes < need + 2 * GIB for name in kept)
+    assert any(device(name).capacity_bytes < need + 2 * GIB for name in bare)
