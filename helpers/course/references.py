@@ -13,7 +13,8 @@ from ..catalog.policies import layout
 from .notebook import CHAPTERS
 
 _LINK = re.compile(r"\]\((?!\w+:|[#<])([^)\s#]+)")
-_NUMBERS = re.compile(r"(?i)\b(chapters?|labs?)((?:,? (?:and |or |to )?\d\d\b)+)")
+_LIST = r"\d\d(?:(?:,|, and| and| or| to|–) ?\d\d)*\b"
+_NUMBERED = re.compile(rf"(?i)\b(chapter|lab)s? ({_LIST})|\(({_LIST})\)")  # "chapters 02 and 05", "lab 03", "(02, 05)"
 _POLICY = re.compile(r"(?:selective|module|offload|every|first|nested|sqrt|recursive|recompute)(?:[:-][\w+-]+)?")
 _TO_COME = "to come"
 
@@ -24,20 +25,22 @@ def dead(cells: list[NotebookNode], path: Path) -> Iterator[tuple[str, str]]:
     One that is still to come may be named where its sentence says so: "chapter 04, still to come, ...".
     """
     root = path.parent.parent
-    there = {
-        folder: {one.name[:2] for one in (root / folder).glob("[0-9][0-9]_*.ipynb")}
-        for folder in (CHAPTERS, "solutions")
-    }
+    kinds = (("chapter", CHAPTERS), ("lab", "solutions"))
+    there = {f"{kind} {one.name[:2]}" for kind, folder in kinds for one in (root / folder).glob("[0-9][0-9]_*.ipynb")}
     for cell in cells:
         if cell.cell_type == "markdown":
             gone = (link for link in _LINK.findall(cell.source) if not (path.parent / link).exists())
             yield from ((cell.id, f"a link to {link}, which is not there") for link in gone)
-        for sentence in _sentences(cell.source):
-            for kind, numbers in _NUMBERS.findall(sentence):
-                known = there[CHAPTERS if kind.lower().startswith("chapter") else "solutions"]
-                for number in re.findall(r"\d\d", numbers):
-                    if number not in known and _TO_COME not in sentence:
-                        yield cell.id, f"{kind} {number} does not exist: say that it is still to come, or leave it out"
+        for sentence in _sentences(cell.source) if cell.cell_type == "markdown" else []:
+            missing = [name for name in _named(sentence) if name not in there]
+            if missing and _TO_COME not in sentence:
+                yield cell.id, f"{missing[0]} does not exist: say that it is still to come, or leave it out"
+
+
+def _named(sentence: str) -> Iterator[str]:
+    """ "chapter 02", "lab 03", for each that the sentence names; numbers in parentheses are chapters."""
+    for kind, numbers, bare in _NUMBERED.findall(sentence):
+        yield from (f"{kind.lower() or 'chapter'} {number}" for number in re.findall(r"\d\d", numbers or bare))
 
 
 def unknown_policy(cell: NotebookNode) -> str:

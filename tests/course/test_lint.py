@@ -245,12 +245,13 @@ DEAD = (
     "Chapter 04 is to come. Then chapter 07.",
     "| chapter 02, chapter 03 | to come |",
     "Do lab 05 first.",
+    "| fewer bits (02, 04) | sharding (05) |",
 )
 ALIVE = (
     "See [it](02_there.ipynb), [a page](../docs/page.md#top), [a site](https://x.org/y), [above](#here).",
     "![a bar](attachment:bar.png)",
     "Chapters 02 and 05 show it, chapter 04 (still to come) more; lab 02 too.",
-    "Page 03 of 04.",
+    "Page 03 of 04, f(4, 7), (105, 141) and (3).",
 )
 
 
