@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -223,6 +224,13 @@ def test_the_first_page_is_the_learners_own_where_they_can_have_one(failed, page
     assert command.first_page() == page
     assert called[0][1:] == ["-m", "helpers.cli", "workspace"]
     assert f"--LabApp.default_url={page}" in command.lab_arguments("Linux", {}, False, page)
+
+
+def test_the_first_page_is_shown_as_a_page_and_not_as_its_text(other_root: Path) -> None:
+    environment.quiet_jupyter()
+    (settings,) = other_root.rglob("overrides.json")
+    viewers = json.loads(settings.read_text())["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"]
+    assert viewers == {"markdown": "Markdown Preview"}
 
 
 def test_unknown_arguments_are_refused() -> None:
