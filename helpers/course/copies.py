@@ -21,7 +21,8 @@ from .notebook import NUMBERED, home
 from .stubs import SOLUTION, stub, worked
 
 GENERATOR = "workbook release"
-_LINK = re.compile(r"(?<=\]\()(?!\w+:|[#/<])([^)\s#]+)")
+_LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
+_ELSEWHERE = re.compile(r"\w+:|[/<]")
 
 
 def cleared(chapter: NotebookNode, source: str) -> NotebookNode:
@@ -45,15 +46,24 @@ def cleared(chapter: NotebookNode, source: str) -> NotebookNode:
 def relinked(text: str, source: str, target: str, address: Address, workspace: str = "") -> str:
     """Markdown of the notebook at `source` for its copy at `target`: links to files lead where learners open them.
 
-    On GitHub's copies they are Colab's links, since Colab follows no path; in a workspace they stay paths.
+    Of what is published on GitHub they are Colab's links, since Colab follows no path; in a workspace they are paths.
 
     >>> relinked("[lab](../labs/02_x.ipynb)", "notebooks/02_x.ipynb", "labs/chapters/02_x.ipynb", Address())
     '[lab](../02_x.ipynb)'
     """
 
+    colab = address.colab()
+
     def led(found: re.Match[str]) -> str:
-        path = home(posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1])), workspace)
-        if not workspace and NUMBERED.fullmatch(posixpath.basename(path)) and address.github:
+        link = found[1]
+        if colab and link.startswith(colab):
+            path = link.removeprefix(colab)
+        elif _ELSEWHERE.match(link):
+            return link
+        else:
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+        path = home(path, workspace)
+        if colab and not workspace and NUMBERED.fullmatch(posixpath.basename(path)):
             return address.colab(path)
         return posixpath.relpath(path, posixpath.dirname(target))
 

@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from ..catalog.errors import WorkbookError, unknown_name
 from ..lesson.notes import FOLDER
 from . import notebook as nb
-from .address import Address
+from .address import stamped_with, with_badge
 from .copies import as_given, cleared, is_touched, relinked
 from .notebook import CHAPTERS, LABS, home
 from .release import has_answers
@@ -100,9 +100,10 @@ def _copies(root: Path) -> Iterator[Copy]:
         if path.parent.name == CHAPTERS:
             given = cleared(given, source)
             source = home(source)
+        given.cells[0].source = with_badge(given.cells[0].source, "")  # which would lead away from what is written here
         for cell in given.cells:
             if cell.cell_type == "markdown":
-                cell.source = relinked(cell.source, source, target, Address(), FOLDER)
+                cell.source = relinked(cell.source, source, target, stamped_with(given), FOLDER)
         yield Copy(path, root / target, _marked(given, written))
 
 

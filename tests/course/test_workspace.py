@@ -10,7 +10,8 @@ from nbformat import v4
 from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course import notebook as nb
-from helpers.course.address import FOLDED, SETUP
+from helpers.course.address import FOLDED, SETUP, Address
+from helpers.course.publish import publish
 from helpers.course.release import release
 from helpers.course.workspace import own_lab, workspace
 from tests.course.example_lab import RIGHT, code, markdown, save, with_sources
@@ -74,6 +75,29 @@ def test_copies_are_made_cleared_and_their_links_lead_on(clone, capsys):
     lab = nb.read(clone / LAB)
     assert [cell.source for cell in lab.cells] == [cell.source for cell in nb.read(clone / f"labs/{NAME}").cells]
     assert "0 new, 0 brought up to date, 2 as they were" in told(clone, capsys)
+
+
+def test_of_a_published_workbook_too_copies_lead_to_copies(clone, capsys):
+    """The badge and Colab's links would open a notebook in which nothing of the learner's is."""
+    lab = nb.read(clone / f"solutions/{NAME}")
+    lab.cells[0].source += "\n\nAfter [the chapter](../notebooks/05_numbers.ipynb#one)."
+    setup = code(SETUP, "find-helpers")
+    setup.metadata.update(FOLDED)
+    setup.execution_count, lab.cells[1:1] = 1, [setup]
+    save(lab, clone / f"solutions/{NAME}")
+    for name, text in (("pyproject.toml", '[tool.workbook]\nrepository = ""\nref = ""\n'), ("README.md", "# T\n")):
+        (clone / name).write_text(text)
+    assert publish(clone, Address("https://github.com/ada/gpu-workbook", "v1")) == 0
+    published = nb.read(clone / f"labs/{NAME}").cells[0].source
+    assert "blob/v1/labs/05_numbers.ipynb)" in published
+    assert "blob/v1/labs/chapters/05_numbers.ipynb#one)" in published
+    workspace(clone)
+    for path in (CHAPTER, LAB):
+        assert "colab" not in "".join(
+            cell.source for cell in nb.read(clone / path).cells if cell.cell_type == "markdown"
+        )
+    assert nb.read(clone / CHAPTER).cells[3].source == "See [the lab](../labs/05_numbers.ipynb)."
+    assert nb.read(clone / LAB).cells[0].source.endswith("After [the chapter](../chapters/05_numbers.ipynb#one).")
 
 
 def test_who_only_ran_it_gets_the_new_text(clone, capsys):
