@@ -100,6 +100,7 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
         yield from (("needs", message) for message in _needs(notebook))
     if path.parent.name == "notebooks":
         yield from guesses.broken((cell.id, _body(cell)) for cell in notebook.cells if _is_code(cell))
+        yield from (("leads-on", message) for message in references.onward(notebook.cells, path))
     try:
         lab_cells.require_ids(notebook, path.name)
         lab_cells.exercises(notebook)

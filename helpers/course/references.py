@@ -37,6 +37,15 @@ def dead(cells: list[NotebookNode], path: Path) -> Iterator[tuple[str, str]]:
                 yield cell.id, f"{missing[0]} does not exist: say that it is still to come, or leave it out"
 
 
+def onward(cells: list[NotebookNode], path: Path) -> Iterator[str]:
+    """What the chapter at `path` does not link to: its lab, and the chapter after it."""
+    root = path.parent.parent
+    after = [one.name for one in sorted(path.parent.glob("[0-9][0-9]_*.ipynb")) if one.name > path.name][:1]
+    labs = [f"../labs/{one.name}" for one in (root / "solutions").glob(f"{path.name[:2]}_*.ipynb")]
+    links = {link for cell in cells if cell.cell_type == "markdown" for link in _LINK.findall(cell.source)}
+    yield from (f"no link to {link}" for link in (*labs, *after) if link not in links)
+
+
 def _named(sentence: str) -> Iterator[str]:
     """ "chapter 02", "lab 03", for each that the sentence names; numbers in parentheses are chapters."""
     for kind, numbers, bare in _NUMBERED.findall(sentence):

@@ -265,7 +265,26 @@ def test_what_a_notebook_points_to_is_there_or_said_to_be_to_come(tmp_path, fold
         text = text.replace("(02_there", "(../notebooks/02_there")
     cells = [markdown(HEADER, "t"), markdown(text, "c")]
     found = findings(v4.new_notebook(cells=cells, metadata=stating()), tmp_path / folder / "05_x.ipynb")
-    assert [(one.rule, one.cell) for one in found] == [("dead-reference", "c")] * (text in DEAD)
+    dead = [(one.rule, one.cell) for one in found if one.rule != "leads-on"]
+    assert dead == [("dead-reference", "c")] * (text in DEAD)
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("[Lab 05](../labs/05_y.ipynb), then [06](06_z.ipynb).", []),
+        ("[Lab 05](../labs/05_y.ipynb#one), then `06_z.ipynb`.", ["06_z.ipynb"]),
+        ("`labs/05_y.ipynb`", ["../labs/05_y.ipynb", "06_z.ipynb"]),
+    ],
+)
+def test_a_chapter_leads_on_to_its_lab_and_to_the_next(tmp_path, text, missing):
+    for name in ("notebooks/05_x.ipynb", "notebooks/06_z.ipynb", "solutions/05_y.ipynb", "labs/05_y.ipynb"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    notebook = v4.new_notebook(cells=[markdown(HEADER, "t"), markdown(text, "c")], metadata=stating())
+    found = [one.message for one in findings(notebook, tmp_path / "notebooks/05_x.ipynb") if one.rule == "leads-on"]
+    assert found == [f"no link to {name}" for name in missing]
+    assert not [one for one in findings(notebook, tmp_path / "notebooks/06_z.ipynb") if one.rule == "leads-on"]
 
 
 def test_a_lab_may_leave_its_needs_to_its_chapter():
