@@ -8,6 +8,7 @@ import json
 from ..catalog.errors import WorkbookError
 from ..catalog.setup import WEIGHT_FORMATS, ServeSetup, TrainSetup
 from ..lesson import calculators
+from ..lesson.calculators.allocation import TRACES
 from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
 from ..lesson.traced import fit_figures
 from ..memory.closed_form import budget
@@ -19,9 +20,8 @@ from .flags import Commands, add_command, setup_of, whole
 
 def add(commands: Commands) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU")
-    kinds = estimate.add_subparsers(
-        title="what to estimate", required=True, metavar="train|serve|checkpointing|zero|quantize|op|kv"
-    )
+    known = "train|serve|checkpointing|zero|quantize|op|kv|allocation|blocks"
+    kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar=known)
     train = add_command(kinds, "train", "one training step, per rank", _estimate_train)
     serve = add_command(kinds, "serve", "weights and KV cache of one replica", _estimate_serve)
     for parser in (train, serve):
@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
         parser.add_argument("--fit", action="store_true", help="list what makes it fit --gpu, cheapest change first")
     flags.train_flags(train)
     flags.serve_flags(serve)
-    for add_kind in (_add_checkpointing, _add_zero, _add_quantize, _add_op, _add_kv):
+    for add_kind in (_add_checkpointing, _add_zero, _add_quantize, _add_op, _add_kv, _add_allocation, _add_blocks):
         add_kind(kinds)
 
 
@@ -154,6 +154,37 @@ def _estimate_kv(arguments: argparse.Namespace) -> int:
     arguments.model = _only_model(arguments, "kv llama-3-8b --users 64")
     chosen = (setup_of(ServeSetup, arguments), arguments.gpu, arguments.cache, arguments.tensor_parallel)
     return _print(calculators.kv_cache_answer(*chosen, flags.reserve_bytes_of(arguments)), arguments)
+
+
+def _add_allocation(kinds: Commands) -> None:
+    text = "a small trace through the caching allocator, up to one event"
+    parser = add_command(kinds, "allocation", text, _estimate_allocation)
+    parser.add_argument("--trace", default="batch first", help=", ".join(TRACES))
+    parser.add_argument("--settings", default="default", help="as in PYTORCH_ALLOC_CONF")
+    _step_and_json_flags(parser, "event of the trace, from 1")
+
+
+def _estimate_allocation(arguments: argparse.Namespace) -> int:
+    return _print(calculators.allocation_answer(arguments.trace, arguments.settings, arguments.step), arguments)
+
+
+def _add_blocks(kinds: Commands) -> None:
+    parser = add_command(kinds, "blocks", "requests in a pool of KV blocks, at one decoding step", _estimate_blocks)
+    parser.add_argument("--trace", default="chat", help="chat, documents, code")
+    parser.add_argument("--policy", default="paged", help="contiguous, paged, prefix")
+    parser.add_argument("--block-size", type=whole, default=4, help="tokens in a block")
+    parser.add_argument("--pool-tokens", type=whole, default=1024, help="tokens that the pool has room for")
+    _step_and_json_flags(parser, "decoding step, from 1")
+
+
+def _estimate_blocks(arguments: argparse.Namespace) -> int:
+    scene = (arguments.trace, arguments.policy, arguments.block_size, arguments.pool_tokens)
+    return _print(calculators.block_map_answer(*scene, arguments.step), arguments)
+
+
+def _step_and_json_flags(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--step", type=whole, default=1, help=text)
+    parser.add_argument("--json", action="store_true", help="print JSON, in bytes and slots")
 
 
 def _model_twice(parser: argparse.ArgumentParser) -> None:

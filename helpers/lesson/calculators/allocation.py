@@ -14,6 +14,7 @@ from ..drawing.pictures import Card
 from ..drawing.segments import SegmentGrid, segments_at_event
 from ..units import short_bytes
 from .calculator import CalculatorAnswer, StepCalculator, Values
+from .command import command
 
 SETTINGS = ("default", "max_split_size_mb:20", "expandable_segments:True")
 
@@ -27,11 +28,18 @@ class AllocationAnswer(CalculatorAnswer):
     full: Replay
     default: Replay  # of the whole trace with default settings
     grid: SegmentGrid
+    trace_name: str
+    settings: str
 
     @property
     def title(self) -> str:
         at = len(self.ran)
         return f"event {at} of {len(self.trace.steps)}: {self.trace.steps[at - 1]}"
+
+    @property
+    def command(self) -> str | None:
+        settings = [("--settings", self.settings)] if self.settings != "default" else []
+        return command("allocation", [("--trace", self.trace_name), *settings, ("--step", len(self.ran))])
 
     def lines(self) -> Iterator[str]:
         return _lines(self.ran, self.trace.capacity_bytes)
@@ -84,7 +92,7 @@ def allocation_answer(trace_name: str, settings: str = "default", step: int = 1)
     full, grid = _whole(trace_name, "" if settings == "default" else settings)
     at = min(step, len(full))
     ran = replay(chosen.steps[:at], full.settings, chosen.capacity_bytes)
-    return AllocationAnswer(chosen, ran, full, _whole(trace_name, "")[0], grid)
+    return AllocationAnswer(chosen, ran, full, _whole(trace_name, "")[0], grid, trace_name, settings)
 
 
 @lru_cache(maxsize=32)

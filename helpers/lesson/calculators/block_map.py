@@ -18,6 +18,7 @@ from ..drawing import block_maps
 from ..drawing.block_maps import share, slots
 from ..drawing.pictures import Card
 from .calculator import CalculatorAnswer, StepCalculator, Values
+from .command import command
 
 LONGEST, USERS, MOST_BLOCKS = 256, 16, 2048  # tokens that a request may have; requests that may run at a time
 TRACES: dict[str, dict[str, Any]] = {
@@ -62,6 +63,13 @@ class BlockMapAnswer(CalculatorAnswer):
         wasted = f"{share(frame.waste)} of the reserved slots hold nothing"
         state = wasted if frame.reserved else "everybody has finished"
         return f"step {frame.step} of {self.whole.steps}, {scene.trace}, {scene.policy}: {state}"
+
+    @property
+    def command(self) -> str | None:
+        scene = self.scene
+        asked = {"trace": scene.trace, "policy": scene.policy, "block-size": scene.block_size}
+        asked |= {"pool-tokens": scene.pool_tokens, "step": self.frame.step}
+        return command("blocks", ((f"--{name}", value) for name, value in asked.items()))
 
     def lines(self) -> Iterator[str]:
         scene, frame, hits, whole = self.scene, self.frame, self.hits, self.whole

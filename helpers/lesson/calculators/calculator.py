@@ -17,6 +17,7 @@ from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.marks import CARD, INK
 from ..drawing.pictures import Card, Picture, png_of, svg_of
+from .command import Option, device_options
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 # Put together here, because ipywidgets 7, which Colab has, hands out no bundle: it only displays one of its own.
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MARKS = {Verdict.FITS: "yes", Verdict.TIGHT: "tight", Verdict.DOES_NOT_FIT: "no"}
+CONFIG = "config"  # the control whose path, where one is typed, takes the place of the model
 Controls = Mapping[str, tuple[str, Sequence[Any], Any]]  # by control: its text, its choices in order, where it stands
+ANY_CONFIG = ("or a config", ("",), "")
 Values = Mapping[str, Any]  # by control: what is chosen
 
 
@@ -55,6 +58,11 @@ class CalculatorAnswer(ABC):
         """Every number of the answer by name, unrounded, for JSON."""
 
     @property
+    @abstractmethod
+    def command(self) -> str | None:
+        """The command that gives this answer in a terminal; None where what was asked cannot be written in one."""
+
+    @property
     def formula(self) -> tuple[str, ...]:
         return tuple(self.lines())
 
@@ -83,11 +91,19 @@ class CalculatorAnswer(ABC):
 
     def as_html(self) -> str:
         lines = "\n".join(escape(line) for line in self.formula)
-        sentence = f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>'
+        sentence = f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>{self._command_as_html()}'
         return (
             f'{self.svg}<pre style="background:{CARD};color:{INK};padding:8px 16px;line-height:1.45;'
             f'font-size:12.5px;border-radius:6px;overflow-x:auto">{lines}</pre>{sentence}'
         )
+
+    def _command_as_html(self) -> str:
+        """A click selects all of it."""
+        if not self.command:
+            return ""
+        style = "user-select:all;cursor:copy;white-space:pre-wrap;overflow-wrap:anywhere;font-size:12.5px"
+        code = f'<code class="command" style="{style}">{escape(self.command)}</code>'
+        return f"<p>In a terminal (a click selects it):<br>{code}</p>"
 
 
 @dataclass(frozen=True)
@@ -126,6 +142,10 @@ class MemoryAnswer(CalculatorAnswer):
             "reserve_bytes": self.reserve_bytes if self.gpu else None,
             "verdict": self.verdict(self.parts.total),
         }
+
+    def device_options(self) -> Iterator[Option]:
+        """For the command."""
+        return device_options(self.gpu, self.reserve_bytes)
 
     def verdict(self, size_bytes: int) -> Verdict | None:
         """Of so many bytes on the device; None without one."""
@@ -189,12 +209,19 @@ class Calculator:
         """The answer at the starting values, with `changes`: what the sliders would show."""
         if unknown := sorted(set(changes) - set(self.options)):
             raise WorkbookError(f"no control named {unknown[0]!r}", ", ".join(self.options), "pick one of these")
-        return self.compute(**{**self.start, **changes})
+        return self._asked({**self.start, **changes})
+
+    def _asked(self, values: Values) -> CalculatorAnswer:
+        """A path that was typed takes the place of the model."""
+        given = dict(values)
+        if path := str(given.pop(CONFIG, "")).strip():
+            given["model"] = path
+        return self.compute(**given)
 
     def render(self, values: Values) -> str:
         """HTML for `values`; an error is shown, not raised."""
         try:
-            return self.compute(**values).as_html()
+            return self._asked(values).as_html()
         except WorkbookError as error:
             style = f"background:{CARD};color:#b00020;padding:8px 16px;border-radius:6px;white-space:pre-wrap"
             return f'<pre class="error" style="{style}">{escape(str(error))}</pre>'
@@ -204,7 +231,7 @@ class Calculator:
         import ipywidgets as w
 
         output = w.HTML()
-        controls = {name: _control(w, *option, self.start[name]) for name, option in self.options.items()}
+        controls = {name: _control(w, name, *option, self.start[name]) for name, option in self.options.items()}
 
         def redraw(change: object = None) -> None:
             values = {name: control.value for name, control in controls.items()}
@@ -230,7 +257,7 @@ class Calculator:
         answer = self.answer()
         picture = answer.picture
         bundle: dict[str, Any] = {
-            "text/plain": str(answer),
+            "text/plain": _with_command(answer),
             "image/svg+xml": answer.svg,
             "image/png": b64encode(picture.png).decode(),
         }
@@ -239,7 +266,7 @@ class Calculator:
         display(bundle, raw=True, metadata={"image/png": {"alt": picture.alt}})
 
     def __repr__(self) -> str:
-        return str(self.answer())
+        return _with_command(self.answer())
 
 
 class StepCalculator(Calculator):
@@ -275,6 +302,10 @@ class StepCalculator(Calculator):
         return [play]
 
 
+def _with_command(answer: CalculatorAnswer) -> str:
+    return f"{answer}\n\nIn a terminal: {answer.command}" if answer.command else str(answer)
+
+
 def _choices(choices: Sequence[Any], start: Any) -> list[Any]:
     if start in choices:
         return list(choices)
@@ -282,9 +313,15 @@ def _choices(choices: Sequence[Any], start: Any) -> list[Any]:
     return sorted([*choices, start]) if numbers else [start, *choices]
 
 
-def _control(w: Any, text: str, choices: Sequence[Any], value: object) -> Any:
-    """A slider for numbers, a menu for names; both from a list of choices, so every value is a sensible one."""
+def _control(w: Any, name: str, text: str, choices: Sequence[Any], value: object) -> Any:
+    """A slider for numbers, a menu for names; both from a list of choices, so every value is a sensible one.
+
+    A config's path is typed; the answer waits for the end of it.
+    """
     layout, style = w.Layout(width="auto"), {"description_width": "110px"}
+    if name == CONFIG:
+        hint = "path of a config.json, or of its folder"
+        return w.Text(value, description=text, placeholder=hint, continuous_update=False, layout=layout, style=style)
     numbers = all(isinstance(choice, int) for choice in choices)
     kind = w.SelectionSlider if numbers else w.Dropdown
     options = [(f"{choice:,}", choice) for choice in choices] if numbers else choices

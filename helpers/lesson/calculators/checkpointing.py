@@ -19,8 +19,9 @@ from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain, unbeaten
 from ..drawing.pictures import Card
 from ..units import si
-from .calculator import Calculator, MemoryAnswer, mark, row
+from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, mark, row
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
+from .command import command, setup_options
 
 SELECTIVE = ("selective", "selective:matmuls", "selective:attention")
 COMPARED = (
@@ -86,6 +87,10 @@ class CheckpointingAnswer(MemoryAnswer):
     def title(self) -> str:
         chosen = self.chosen
         return f"{self.setup.model.name}, {chosen.policy}: {format_bytes(chosen.peak_bytes)} in the {chosen.peak_name}"
+
+    @property
+    def command(self) -> str | None:
+        return command("checkpointing", chain(setup_options(self.setup), self.device_options()))
 
     def lines(self) -> Iterator[str]:
         return chain(_table(self), _chosen(self))
@@ -217,6 +222,7 @@ def checkpointing(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `checkpointing(model="gpt2", gpu="rtx-4090")`."""
     controls = {
         "model": ("model", trained_models(), "llama-2-7b"),
+        CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
         "precision": ("precision", tuple(PRECISIONS), "bf16"),
         "policy": ("policy", POLICIES, "full"),

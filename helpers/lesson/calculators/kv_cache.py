@@ -16,13 +16,14 @@ from ...catalog.setup import KV_FORMATS, ServeSetup
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.tensor_parallel import rank_read_bytes, rank_weight_bytes
 from ...memory.fit import RESERVE_BYTES
-from ...techniques.kv_cache.plans import TOKEN, CachePlan
+from ...techniques.kv_cache.plans import TOKEN, CachePlan, plan_of
 from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_tokens
 from ..drawing.contexts import Curve, contexts
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
-from .calculator import Calculator, MemoryAnswer, plural, weights_do_not_fit
+from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, plural, weights_do_not_fit
 from .choices import RESERVE, reserve_bytes, within_positions
+from .command import Option, command, setup_options
 from .kv_layers import RankCache, all_heads_values, saved_by_attention
 from .quantization import FORMATS
 
@@ -127,6 +128,12 @@ class KVCacheAnswer(MemoryAnswer):
         asked = f"{plural(setup.users, 'user')} × {setup.context:,} tokens"
         return f"{setup.model.name}, {asked}: {format_bytes(self.parts['kv_cache'])} of KV cache{each}"
 
+    @property
+    def command(self) -> str | None:
+        options = chain(setup_options(self.setup), self.device_options(), _cache_options(self.cache.plan))
+        ranks = [("--tensor-parallel", self.tensor_parallel)] if self.tensor_parallel > 1 else []
+        return command("kv", chain(options, ranks))
+
     def lines(self) -> Iterator[str]:
         return (f"{name:<13}{value:>11}   {text}" for name, value, text in _formula(self))
 
@@ -167,6 +174,16 @@ def kv_cache_answer(
     weights, cached = rank_weight_bytes(setup, tensor_parallel), held.total(setup.context, setup.users)
     parts = Breakdown(parameters=weights, kv_cache=cached)
     return KVCacheAnswer(parts, where, setup, tensor_parallel, held, reserve_bytes=reserve_bytes)
+
+
+def _cache_options(plan: CachePlan) -> Iterator[Option]:
+    """A plan by its name, the numbers with it where they are not the usual ones; none for a cache that keeps all."""
+    if plan.kind == "window":
+        yield "--cache", f"window:{plan.window}+{plan.sinks}"
+    elif plan.bits:
+        name = f"{plan.kind}-per-token" if plan.keys == TOKEN else plan.kind
+        usual = plan_of(name) == plan
+        yield "--cache", name if usual else f"{name}:{plan.residual}+{plan.group}"
 
 
 def _formula(answer: KVCacheAnswer) -> Iterator[Row]:
@@ -296,6 +313,7 @@ def kv_cache(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `kv_cache(model="deepseek-v3", gpu="h200", cache="int4")`."""
     controls = {
         "model": ("model", tuple(MODELS), "llama-3-8b"),
+        CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
         "weights": ("weights", FORMATS, "bf16"),
         "cache": ("cache", CACHES, "bf16"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
@@ -13,8 +14,9 @@ from ...catalog.setup import ServeSetup, TrainSetup
 from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import format_bytes
 from ...memory.fit import RESERVE_BYTES, Room, ladder
-from .calculator import Calculator, MemoryAnswer, row, weights_do_not_fit
+from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, row, weights_do_not_fit
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, trained_models
+from .command import command, setup_options
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class TrainingAnswer(MemoryAnswer):
     def title(self) -> str:
         model, peak = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
         return f"Training {model}: {peak} at the peak, in the {self.predicted.peak.name}"
+
+    @property
+    def command(self) -> str | None:
+        return command("train", chain(setup_options(self.predicted.setup), self.device_options()))
 
     def lines(self) -> Iterator[str]:
         return _lines(self.predicted)
@@ -133,6 +139,7 @@ def training_memory(**start: object) -> Calculator:
     optimizers = ("adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd")
     controls = {
         "model": ("model", trained_models(), "llama-2-7b"),
+        CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
         "precision": ("precision", tuple(PRECISIONS), "autocast-bf16"),
         "optimizer": ("optimizer", optimizers, "adamw-fused"),
@@ -160,6 +167,10 @@ class ServingAnswer(MemoryAnswer):
     def title(self) -> str:
         model, size = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
         return f"Serving {model}: {size} for weights and a full KV cache"
+
+    @property
+    def command(self) -> str | None:
+        return command("serve", chain(setup_options(self.predicted.setup), self.device_options()))
 
     def lines(self) -> Iterator[str]:
         setup, parts, a_token = self.predicted.setup, self.parts, self.predicted.kv_bytes_per_token

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
@@ -17,8 +18,9 @@ from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.weights import KEPT, is_quantized, weight_parts
 from ...memory.fit import RESERVE_BYTES, Room, Verdict
 from ..units import si
-from .calculator import Calculator, MemoryAnswer, row
+from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, row
 from .choices import RESERVE, reserve_bytes, within_positions
+from .command import command, setup_options
 
 GROUPED = ("int8-g128", "int4-g32", "int4-g64", "int4-g128", "int3-g64", "int3-g128", "int2-g64")
 FORMATS = ("bf16", "fp8-e4m3", "int8", "nf4", "nf4-dq", *GROUPED, "mxfp4", "nvfp4")
@@ -68,6 +70,12 @@ class QuantizationAnswer(MemoryAnswer):
     def title(self) -> str:
         size, bits = format_bytes(self.weight_bytes), f"{self.bits_per_parameter:.2f} bits a parameter"
         return f"{self.setup.model.name} in {self.setup.weights}: {size}, {bits}"
+
+    @property
+    def command(self) -> str | None:
+        weights = ("--weights", self.setup.weights)  # whose default is another one here
+        setup = setup_options(self.setup, "weights")
+        return command("quantize", chain(setup, (weights,), self.device_options()))
 
     def lines(self) -> Iterator[str]:
         """One line per part, numbers substituted, then the floor."""
@@ -154,6 +162,7 @@ def quantization(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `quantization(model="mixtral-8x7b", weights="int4-g128")`."""
     controls = {
         "model": ("model", tuple(MODELS), "llama-3-8b"),
+        CONFIG: ANY_CONFIG,
         "weights": ("weights", FORMATS, "nf4-dq"),
         "skipped": ("skipped", tuple(SKIPPED), "as the format's tool does"),
         "gpu": ("GPU", tuple(DEVICES), "rtx-4090-24gb"),

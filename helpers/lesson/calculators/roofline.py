@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
@@ -15,6 +16,7 @@ from ..drawing.pictures import Card
 from ..drawing.rooflines import chart
 from ..units import percent, si, three_digits
 from .calculator import Calculator, CalculatorAnswer, Values
+from .command import command, device_options
 from .operators import DEFAULTS, LARGEST, OPERATORS, Operator, checked_sizes, operator
 
 LAUNCH_SECONDS = 1e-6  # below it no kernel ends: CUDA takes microseconds to start one
@@ -36,6 +38,12 @@ class RooflineAnswer(CalculatorAnswer):
     def title(self) -> str:
         seconds = si(self.roof.seconds(self.work), "s")
         return f"{self.op}, {self.gpu.title}: {seconds} at least, {self.roof.bound(self.work)}-bound"
+
+    @property
+    def command(self) -> str | None:
+        sizes = ((f"--{size.replace('_', '-')}", value) for size, value in self.sizes.items())
+        asked = (("--op", self.op), ("--format", self.number_format))
+        return command("op", chain(device_options(self.gpu), asked, sizes))
 
     def lines(self) -> Iterator[str]:
         """One line per figure, numbers substituted."""

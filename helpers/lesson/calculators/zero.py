@@ -20,8 +20,9 @@ from ...memory.fit import RESERVE_BYTES
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from ..units import percent, si
-from .calculator import Calculator, MemoryAnswer, mark, plural, row
+from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, mark, plural, row
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
+from .command import command, setup_options
 
 NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 NEVER_DIVIDED = ("activations", "logits", "workspace")
@@ -60,6 +61,7 @@ class ZeroAnswer(MemoryAnswer):
     rows: tuple[StageRow, ...]
     link: str
     link_bytes_per_s: float | None
+    link_asked: str | float | None
 
     @property
     def chosen(self) -> StageRow:
@@ -95,6 +97,12 @@ class ZeroAnswer(MemoryAnswer):
     def title(self) -> str:
         ranks, size = plural(self.setup.ranks, "rank"), format_bytes(self.chosen.peak_bytes)
         return f"{self.setup.model.name}, {NAMES[self.setup.zero]} on {ranks}: {size} on each"
+
+    @property
+    def command(self) -> str | None:
+        asked = self.link_asked if isinstance(self.link_asked, str | None) else f"{self.link_asked / 1e9:g}"
+        link = [("--link", asked)] if asked is not None else []
+        return command("zero", chain(setup_options(self.setup), self.device_options(), link))
 
     def lines(self) -> Iterator[str]:
         return chain(_table(self), _held(self), _sent(self))
@@ -149,7 +157,7 @@ def zero_answer(
     where = device(gpu) if gpu else None
     rows = tuple(_row(at_stage(setup, stage), where) for stage in range(len(NAMES)))
     parts = rows[setup.zero].parts
-    return ZeroAnswer(parts, where, setup, rows, *_link(where, link), reserve_bytes=reserve_bytes)
+    return ZeroAnswer(parts, where, setup, rows, *_link(where, link), link, reserve_bytes=reserve_bytes)
 
 
 def at_stage(setup: TrainSetup, stage: int) -> TrainSetup:
@@ -307,6 +315,7 @@ def zero(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `zero(model="llama-2-70b", ranks=16, stage=3)`."""
     controls = {
         "model": ("model", trained_models(), "llama-2-7b"),
+        CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "a100-80gb"),
         "precision": ("precision", tuple(PRECISIONS), "megatron-bf16"),
         "stage": ("ZeRO stage", (0, 1, 2, 3), 3),

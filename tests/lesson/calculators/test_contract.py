@@ -82,7 +82,8 @@ def test_it_starts_on_one_of_its_options(calculator):
 @every
 def test_text_widget_and_figures_are_one_answer(calculator):
     answer = calculator.answer()
-    assert str(answer) == repr(calculator) == "\n".join((answer.title, "", *answer.formula, "", answer.sentence))
+    assert str(answer) == "\n".join((answer.title, "", *answer.formula, "", answer.sentence))
+    assert repr(calculator) == f"{answer}\n\nIn a terminal: {answer.command}"
     assert calculator.render(calculator.start) == answer.as_html()
     assert answer.cards[0].title == answer.title
     assert answer.sentence.endswith(".")
@@ -128,7 +129,7 @@ def test_a_stored_notebook_holds_text_and_two_pictures(calculator, monkeypatch):
     assert alt.startswith(f"{answer.title}. ")
     assert len(alt) > len(answer.title) + 40
     assert alt.count(answer.title) == 1
-    assert bundle["text/plain"] == str(answer)
+    assert bundle["text/plain"] == repr(calculator)
     assert bundle["image/svg+xml"] == answer.svg
     assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     assert "model_id" in bundle["application/vnd.jupyter.widget-view+json"]

@@ -1,6 +1,7 @@
 """The training and serving calculators: one answer in widget and terminal, and words that are true by the byte."""
 
 import json
+import shlex
 from dataclasses import replace
 from itertools import product
 
@@ -8,7 +9,6 @@ import pytest
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, device
 from helpers.catalog.hardware import AMPERE
-from helpers.catalog.setup import flag_of
 from helpers.cli import main
 from helpers.lesson.calculators import changes_that_fit, serving_answer, training_answer, training_memory
 from helpers.memory.closed_form import budget
@@ -26,10 +26,10 @@ CHOICES = [
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
 def test_the_calculator_and_the_command_give_one_answer(choices, capsys):
-    chosen = {**CALCULATOR.start, **choices}
-    options = [word for name, value in chosen.items() for word in (flag_of(name), str(value))]
+    answer = CALCULATOR.answer(**choices)
+    options = shlex.split(answer.command)[3:]
     assert main(["estimate", "train", *options, "--json"]) == 0
-    said, answer = json.loads(capsys.readouterr().out), CALCULATOR.answer(**choices)
+    said = json.loads(capsys.readouterr().out)
     assert {part: size for part, size in said["parts"].items() if size} == dict(answer.parts)
     assert said["device"]["capacity_bytes"] == answer.capacity_bytes
     assert main(["estimate", "train", *options]) == 0

@@ -1,0 +1,69 @@
+"""The command that gives a calculator's answer in a terminal, ready to copy."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+
+from ...catalog.devices import DEVICES, Device
+from ...catalog.errors import WorkbookError
+from ...catalog.models import MODELS
+from ...catalog.models import model as resolve_model
+from ...catalog.recipes import OPTIMIZERS
+from ...catalog.setup import ServeSetup, TrainSetup, flag_of
+from ...catalog.shape import ModelShape
+from ...memory.fit.room import RESERVE_BYTES
+
+Option = tuple[str, object]  # a flag and its value
+
+
+class NoCommandError(Exception):
+    """What was asked cannot be said in words: a config that is in no file, a device that is not in the catalogue."""
+
+
+def command(kind: str, options: Iterable[Option]) -> str | None:
+    """`workbook estimate KIND` with its options, quoted for a shell; None where one of them cannot be written.
+
+    >>> command("train", setup_options(TrainSetup("gpt2", sequence=512, micro_batches=8)))
+    'workbook estimate train --model gpt2 --sequence 512 --accumulate 8'
+    """
+    try:
+        return shlex.join(["workbook", "estimate", kind, *(str(word) for option in options for word in option)])
+    except NoCommandError:
+        return None
+
+
+def setup_options(setup: TrainSetup | ServeSetup, *leave_out: str) -> Iterator[Option]:
+    """The model, and each field that is not what its flag has by default, but for those that another flag says."""
+    yield "--model", model_word(setup.model)
+    for field in fields(setup):
+        value, default = getattr(setup, field.name), field.default
+        if field.name == "optimizer":
+            default = OPTIMIZERS[str(default)].name
+        if field.name != "model" and field.name not in leave_out and value != default:
+            yield flag_of(field.name), ",".join(value) if isinstance(value, tuple) else value
+
+
+def model_word(shape: ModelShape) -> str:
+    """A catalogue name, or the path of the config.json that the shape was read from, from the root on."""
+    if shape.name in MODELS and resolve_model(shape.name) == shape:
+        return shape.name
+    try:
+        if os.path.isfile(shape.source) and resolve_model(shape.source) == shape:
+            return os.path.abspath(shape.source)
+    except WorkbookError:  # the file is another one by now
+        pass
+    raise NoCommandError(shape.name)
+
+
+def device_options(gpu: Device | None, reserve_bytes: int = RESERVE_BYTES) -> Iterator[Option]:
+    """The GPU, and the MiB that are kept of it where these are not as many as by default."""
+    if gpu is None:
+        return
+    if DEVICES.get(gpu.name) != gpu:
+        raise NoCommandError(gpu.name)
+    yield "--gpu", gpu.name
+    if reserve_bytes != RESERVE_BYTES:
+        yield "--reserve", -(-reserve_bytes // 2**20)
