@@ -158,7 +158,7 @@ def saved_by_child(net, forward):
     return {"net": sum(sizes.values())}
 
 
-@mutant("peak-bytes", feedback="nothing of a frozen layer is saved")
+@mutant("peak-bytes", feedback="Nothing of a frozen layer is saved")
 def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Calls helpers, which train every parameter."""
     from helpers.memory.closed_form import budget
@@ -166,7 +166,7 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     return budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch, sequence)).peak_bytes
 
 
-@mutant("peak-bytes", feedback="nothing of a frozen layer is saved")
+@mutant("peak-bytes", feedback="the two moments are added up")
 def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Adds everything up: a moment that never comes."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
@@ -176,7 +176,7 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     return 4 * total + 12 * trainable + saved + 12 * micro_batch * sequence * config["vocab_size"]
 
 
-@mutant("peak-bytes", feedback="are the logits there three times")
+@mutant("peak-bytes", feedback="Are the logits there three times")
 def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Forgets the logits."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
@@ -185,7 +185,7 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     return max(4 * total + 8 * trainable + saved, 4 * total + 12 * trainable)
 
 
-@mutant("peak-bytes", feedback="nothing of a frozen layer is saved")
+@mutant("peak-bytes", feedback="frozen parameters have states in yours")
 def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """States for frozen parameters."""
     setup = TrainSetup(config, precision="fp32", micro_batch=micro_batch, sequence=sequence)
