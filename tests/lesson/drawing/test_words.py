@@ -9,9 +9,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbconvert import HTMLExporter
 
 from helpers.catalog import TrainSetup
-from helpers.lesson.drawing import bars, plots, saved, words
+from helpers.lesson.drawing import bars, contexts, pareto, plots, rooflines, saved, segments, speeds, words
 from helpers.lesson.drawing.pictures import Card, Picture
-from helpers.memory.closed_form import activations
+from helpers.memory.allocator import alloc, free, replay
+from helpers.memory.closed_form import activations, work
+from helpers.memory.measure.levels import Sweep
 from helpers.memory.meter.timeline import Timeline
 
 MIB = 2**20
@@ -86,6 +88,37 @@ def test_a_hierarchy_goes_from_the_registers_to_the_host():
     places = [told.index(text) for text in order]
     assert places == sorted(places)
     assert "PCIe" not in plots.hierarchy("Levels", "m2-ultra").words  # one memory for both
+
+
+WORK = work.matmul(1, 4096, 14336)
+ROOF = work.Roof.of("h100", "bf16")
+RAN = replay((alloc("a", 40 * MIB), free("a"), alloc("b", 11 * MIB), alloc("c", 99 * MIB)), "", 96 * MIB)
+SWEEP = Sweep("cpu", (2**14, 2**15, 2**16, 2**17), (90e9, 90e9, 30e9, 30e9), {"L1": 2**15})
+CURVE = contexts.Curve("full", ((128, 2**20), (256, 2**21)))
+BEST = {"int4": (2e6, 3.5), "bf16": (8e6, 3.4)}
+CARDS = {  # what each other picture must say
+    "roof": (lambda: rooflines.chart("t", ROOF, {"GEMV": (WORK, 70e-6)}), ["3.35 TB/s", "GEMV: 1.00", "memory-bound"]),
+    "front": (lambda: pareto.front("t", BEST, "perplexity", list(BEST)), ["int4 at 2 and 3.5", "(8, 3.4)"]),
+    "segments": (lambda: segments.segments("t", RAN), ["40 MiB of the large pool: b 11 MiB, free 29 MiB"]),
+    "reserved": (lambda: segments.reserved("t", RAN, 96 * MIB), ["at most 40.00 MiB", "ends at 96.00 MiB"]),
+    "contexts": (
+        lambda: contexts.contexts("t", [CURVE], (128, 2**20), 2**21),
+        ["from 1 MiB to 2 MiB", "room for 2 MiB"],
+    ),
+    "sweep": (lambda: speeds.staircase("t", SWEEP), ["L1 90.0 GB/s up to", "30.0 GB/s", "reports: L1 32 KiB"]),
+    "times": (lambda: speeds.bars("t", {"copy": 2e-3}, {"copy": 1e-3}), ["copy 2.00 ms (floor: 1.00 ms)"]),
+    "growth": (
+        lambda: speeds.growth("t", [1, 64], [2e-3, 4e-3], [1e-3, 3e-3], "tokens", 48),
+        ["turns at 48", "4.00 ms"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_each_picture_says_its_numbers(name):
+    draw, said = CARDS[name]
+    words_of_it = draw().words
+    assert [text for text in said if text not in words_of_it] == [], words_of_it
 
 
 SETUPS = [
