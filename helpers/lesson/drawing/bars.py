@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...memory.closed_form.breakdown import PARTS, format_bytes
 from ..units import axis_unit
-from .marks import INK, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
+from .marks import INK, ON_COLOUR, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed, of_parts
 
@@ -50,7 +50,10 @@ def stacked_bars(
         if not alone:
             bold = bool(marked) and name == marked
             numbers.append(Text(left - 10, top + 16, name, SIZE, anchor="end", bold=bold))
-            numbers.append(Text(left + total * px + 6, top + 16, format_bytes(total), SIZE, bold=bold, halo=True))
+            beside = _clear_of(
+                [x for _, x in lines], left + total * px + 6, text_width(format_bytes(total), SIZE, bold)
+            )
+            numbers.append(Text(beside, top + 16, format_bytes(total), SIZE, bold=bold, halo=True))
     body += [mark for text, x in lines for mark in _capacity(text, x, foot)]
     sized = pairs[0][1] if alone else dict(pairs).get(marked, {})
     below = foot + (46 if lines or alone else 34)
@@ -70,6 +73,14 @@ def _words(pairs: Sequence[tuple[str, Parts]], capacities: Mapping[str, int]) ->
     return f"{head} of bytes. {'; '.join(bars)}." + f" Dashed: {listed(lines)}." * bool(lines)
 
 
+def _clear_of(lines: Sequence[float], x: float, width: float) -> float:
+    """Where text of this width begins that would begin at `x`: behind the last line that would cross it."""
+    for line in sorted(lines):
+        if x - 4 < line < x + width + 4:
+            x = line + 6
+    return x
+
+
 def _blocks(parts: Parts, px: float, left: float, top: float, height: float) -> Iterator[Mark]:
     for part, x, width in _placed(parts, px, left):
         tooltip = f"{label(part)}: {format_bytes(parts[part])}"
@@ -84,7 +95,7 @@ def _numbers(parts: Parts, px: float, left: float, y: float, unit: int, lines: S
         if line := next((line for line in lines if abs(line - middle) < half), None):
             middle = line - half if line - 2 * half > x else line + half
         if x < middle - half and middle + half < x + width:
-            yield Text(middle, y, size, SIZE, "#ffffff" if part in DARK else INK, "middle")
+            yield Text(middle, y, size, SIZE, "#ffffff" if part in DARK else ON_COLOUR, "middle")
 
 
 def _placed(parts: Parts, px: float, left: float) -> Iterator[tuple[str, float, float]]:

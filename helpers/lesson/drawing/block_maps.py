@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, log2
 
 from ...techniques.paging import BlockCell, BlockMapFrame
-from .marks import CARD, FAINT, INK, LINES, Box, Mark, Pattern, Text
+from .marks import CARD, FAINT, INK, LINES, ON_COLOUR, Box, Mark, Pattern, Text
 from .pictures import Card
 from .segments import HOLE
 
@@ -98,7 +98,7 @@ def _cell(cell: BlockCell, size: int, place: Box, new: bool) -> Iterator[Mark]:
     yield replace(whole, width=filled, fill=colour, pattern=pattern, kind="filled")
     words = f"×{len(cell.owners)}" if cell.shared else str(cell.owners[0])
     if width >= 7 * len(words) + 2 and height >= 11:
-        ink = "#ffffff" if cell.shared else INK
+        ink = "#ffffff" if cell.shared else ON_COLOUR
         yield Text(x + width / 2, y + height / 2 + 3.6, words, 10.5, ink, "middle", halo=not cell.shared)
 
 

@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import Literal
 
 INK, FAINT, CARD = "#222222", "#777777", "#fbfaf7"
+ON_COLOUR = "#212121"  # ink on a coloured box, which stays dark where a live calculator's card follows a dark theme
 COLOURS = {
     "parameters": "#0072B2",
     "gradients": "#E69F00",

@@ -10,7 +10,7 @@ from ...memory.allocator import Replay, Segment, SegmentBlock, Snapshot
 from ...memory.closed_form.breakdown import format_bytes
 from ..units import axis_unit, short_bytes
 from .axes import Axis, Plane, bottom, round_ticks
-from .marks import CARD, FAINT, INK, LINES, Area, At, Box, Line, Mark, Text, legend, text_width
+from .marks import CARD, FAINT, INK, LINES, ON_COLOUR, Area, At, Box, Line, Mark, Text, legend, text_width
 from .pictures import Card
 from .words import listed
 
@@ -185,7 +185,7 @@ def _block(block: SegmentBlock, grid: SegmentGrid, x: float, y: float, marked: b
     wanted = [f"{block.name} {size}", block.name] if block.name and not block.is_free else []
     text = next((text for text in (*wanted, size) if text_width(text, 11) + 6 <= width - spare), "")
     if text:
-        yield Text(x + (width - spare) / 2, y + 15, text, 11, "#ffffff" if fill == USED else INK, "middle")
+        yield Text(x + (width - spare) / 2, y + 15, text, 11, "#ffffff" if fill == USED else ON_COLOUR, "middle")
 
 
 def _spare(block: SegmentBlock) -> int:

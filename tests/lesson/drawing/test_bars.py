@@ -70,3 +70,20 @@ def test_the_legend_names_each_part_once_inside_the_card():
 def test_nothing_and_far_too_much_still_draw(parts):
     card = stacked_bars("t", {"": parts}, {"GPU": GIB})
     assert all(0 <= block.x <= block.x + block.width <= WIDTH for block in blocks(card))
+
+
+@pytest.mark.parametrize("capacity_gib", range(4, 130, 3))
+def test_no_capacity_crosses_a_number(capacity_gib):
+    """Neither a part's nor a bar's: with the line where the number would be, the number stands beside it."""
+    rows = {"one": SIZES, "two": {"parameters": 10 * GIB, "logits": GIB}, "three": {"optimizer": 60 * GIB}}
+    for bars in (rows, {"": SIZES}):
+        card = stacked_bars("t", bars, {"GPU": capacity_gib * GIB}, "two" if len(bars) > 1 else "")
+        (line,) = capacity_lines(card)
+        top, foot = next((mark.points[0][1], mark.points[1][1]) for mark in card.marks if isinstance(mark, Line))
+        for text in card.marks:
+            if not isinstance(text, Text) or not top < text.y < foot:
+                continue
+            width = text_width(text.text, text.size, text.bold)
+            left = text.x - {"start": 0, "middle": width / 2, "end": width}[text.anchor]
+            assert not left < line < left + width, text
+            assert left + width <= WIDTH, text
