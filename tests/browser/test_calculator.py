@@ -98,6 +98,25 @@ def test_the_sentence_can_be_read_in_both_themes(live, set_theme, screenshot) ->
         screenshot(live, f"calculator-{theme.split()[1].lower()}-theme")
 
 
+def test_the_command_is_selected_by_a_click(live) -> None:
+    code = live.locator(".widget-html code.command")
+    code.click()
+    assert live.evaluate("getSelection().toString()") == code.text_content()
+    assert code.text_content().startswith("workbook estimate train --model llama-2-7b")
+
+
+def test_a_config_that_is_typed_takes_the_model_s_place(live) -> None:
+    path = live.locator(".widget-text", has=live.get_by_text("or a config", exact=True)).locator("input")
+    path.fill("./nowhere/config.json")
+    path.press("Enter")
+    message = live.locator(".widget-html pre.error")
+    message.wait_for()
+    assert "there is no file" in message.text_content()
+    path.fill("")
+    path.press("Enter")
+    live.wait_for_selector(".widget-html svg")
+
+
 def test_the_stored_chapter_shows_a_picture_before_anything_runs(open_notebook, screenshot) -> None:
     """A fresh clone is not trusted: JupyterLab shows its PNG and text, and neither SVG nor widgets."""
     page = open_notebook("stored.ipynb")

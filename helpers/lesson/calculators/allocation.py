@@ -135,7 +135,8 @@ def allocation(**start: object) -> StepCalculator:
     def last(values: Values) -> int:
         return len(trace(values["trace_name"]).steps)
 
-    return StepCalculator(allocation_answer, controls, start, last, interval_ms=1200)
+    invites = "Go on, event by event, until a request fails. Then choose another trace, or other settings."
+    return StepCalculator(allocation_answer, controls, start, invites, last, interval_ms=1200)
 
 
 @dataclass(frozen=True)

@@ -279,4 +279,5 @@ def block_map(**start: Any) -> StepCalculator:
     def last(values: Values) -> int:
         return _whole(_scene(**values)).steps
 
-    return StepCalculator(block_map_answer, controls, start, last, interval_ms=500)
+    invites = "Choose contiguous: how many of the reserved slots are empty now? Then press play."
+    return StepCalculator(block_map_answer, controls, start, invites, last, interval_ms=500)

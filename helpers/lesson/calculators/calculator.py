@@ -15,9 +15,9 @@ from ...catalog.errors import WorkbookError, require_name
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
-from ..drawing.marks import CARD, INK
 from ..drawing.pictures import Card, Picture, png_of, svg_of
 from .command import Option, device_options
+from .theme import PANEL, themed
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
@@ -91,11 +91,9 @@ class CalculatorAnswer(ABC):
 
     def as_html(self) -> str:
         lines = "\n".join(escape(line) for line in self.formula)
+        panel = f"{PANEL};line-height:1.45;font-size:12.5px;overflow-x:auto"
         sentence = f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>{self._command_as_html()}'
-        return (
-            f'{self.svg}<pre style="background:{CARD};color:{INK};padding:8px 16px;line-height:1.45;'
-            f'font-size:12.5px;border-radius:6px;overflow-x:auto">{lines}</pre>{sentence}'
-        )
+        return f'{themed(self.svg)}<pre style="{panel}">{lines}</pre>{sentence}'
 
     def _command_as_html(self) -> str:
         """A click selects all of it."""
@@ -187,9 +185,10 @@ class Calculator:
 
     `start` moves controls from where they stand. In a live notebook the widgets show; where there is no front end (a
     stored notebook, GitHub, a terminal) the answer at the start shows as text and picture. Bad values print their
-    error in place of the picture; the controls stay. `used` names the controls that matter for given values, all when
-    there is none; the others are hidden, and keep their place and their value. A start that is not among the choices
-    (an alias, 3 sequences) joins them; WorkbookError for an unknown control.
+    error in place of the picture; the controls stay. `invites` says in a line what to try first. `used` names the
+    controls that matter for given values, all when there is none; the others are hidden, and keep their place and
+    their value. A start that is not among the choices (an alias, 3 sequences) joins them; WorkbookError for an unknown
+    control.
     """
 
     def __init__(
@@ -197,10 +196,12 @@ class Calculator:
         compute: Callable[..., CalculatorAnswer],
         controls: Controls,
         start: Values,
+        invites: str,
         used: Callable[[Values], Collection[str]] | None = None,
     ) -> None:
         for name in start:
             require_name("control", name, controls)
+        self.invites = "" if start else invites  # it speaks of the state that the controls stand in by themselves
         self.compute, self.start = compute, {name: first for name, (_, _, first) in controls.items()} | dict(start)
         self.options = {name: (text, _choices(known, self.start[name])) for name, (text, known, _) in controls.items()}
         self.used = used or (lambda values: controls)
@@ -223,7 +224,7 @@ class Calculator:
         try:
             return self._asked(values).as_html()
         except WorkbookError as error:
-            style = f"background:{CARD};color:#b00020;padding:8px 16px;border-radius:6px;white-space:pre-wrap"
+            style = f"{PANEL};border-left:5px solid #d32f2f;white-space:pre-wrap"
             return f'<pre class="error" style="{style}">{escape(str(error))}</pre>'
 
     def widget(self) -> VBox:
@@ -245,7 +246,9 @@ class Calculator:
             control.observe(redraw, names="value")
         columns = w.Layout(grid_template_columns="repeat(2, minmax(300px, 1fr))")
         grid = w.GridBox(list(controls.values()), layout=columns)
-        return w.VBox([grid, *self._movers(w, controls), output], layout=w.Layout(max_width="764px"))
+        invites = w.HTML(f'<p class="invites" style="margin:4px 0">{escape(self.invites)}</p>')
+        rows = [grid, *self._movers(w, controls), *([invites] if self.invites else []), output]
+        return w.VBox(rows, layout=w.Layout(max_width="764px"))
 
     def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
         """Widgets under the controls that move them."""
@@ -255,18 +258,25 @@ class Calculator:
         from IPython.display import display
 
         answer = self.answer()
-        picture = answer.picture
+        cards = (*answer.cards, Card(self._to_do, 38, ()))
         bundle: dict[str, Any] = {
-            "text/plain": _with_command(answer),
-            "image/svg+xml": answer.svg,
-            "image/png": b64encode(picture.png).decode(),
+            "text/plain": repr(self),
+            "image/svg+xml": svg_of(*cards),
+            "image/png": b64encode(png_of(*cards)).decode(),
         }
         with suppress(ImportError):
             bundle[WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
-        display(bundle, raw=True, metadata={"image/png": {"alt": picture.alt}})
+        display(bundle, raw=True, metadata={"image/png": {"alt": answer.picture.alt}})
 
     def __repr__(self) -> str:
-        return _with_command(self.answer())
+        answer = self.answer()
+        command = [f"In a terminal: {answer.command}"] if answer.command else []
+        return "\n".join((str(answer), "", *command, self._to_do))
+
+    @property
+    def _to_do(self) -> str:
+        """For a stored notebook, whose controls are not there yet."""
+        return f"Run this cell to move its controls. {self.invites}".strip()
 
 
 class StepCalculator(Calculator):
@@ -280,10 +290,11 @@ class StepCalculator(Calculator):
         compute: Callable[..., CalculatorAnswer],
         controls: Controls,
         start: Values,
+        invites: str,
         last: Callable[[Values], int],
         interval_ms: int,
     ) -> None:
-        super().__init__(compute, controls, start)
+        super().__init__(compute, controls, start, invites)
         self.last, self.interval_ms = last, interval_ms
 
     def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
@@ -300,10 +311,6 @@ class StepCalculator(Calculator):
         for control in others.values():
             control.observe(lambda change: setattr(play, "max", end()), names="value")
         return [play]
-
-
-def _with_command(answer: CalculatorAnswer) -> str:
-    return f"{answer}\n\nIn a terminal: {answer.command}" if answer.command else str(answer)
 
 
 def _choices(choices: Sequence[Any], start: Any) -> list[Any]:

@@ -230,7 +230,8 @@ def checkpointing(**start: object) -> Calculator:
         "sequence": ("sequence", SEQUENCES, 2048),
         "reserve": RESERVE,
     }
-    return Calculator(_compute, controls, start)
+    invites = "Try selective, which runs next to nothing again. Then twice the micro-batch: which policies fit now?"
+    return Calculator(_compute, controls, start, invites)
 
 
 def _compute(model: str, gpu: str, policy: str, sequence: int, reserve: int, **choices: Any) -> CheckpointingAnswer:

@@ -322,7 +322,8 @@ def kv_cache(**start: object) -> Calculator:
         "tensor_parallel": ("tensor parallel", (1, 2, 4, 8), 1),
         "reserve": RESERVE,
     }
-    return Calculator(_compute, controls, start)
+    invites = "Double the users: does it still fit? Then let the cache have 8 bits, or a window."
+    return Calculator(_compute, controls, start, invites)
 
 
 def _compute(

@@ -150,7 +150,8 @@ def training_memory(**start: object) -> Calculator:
         "attention": ("attention", ("sdpa", "eager"), "sdpa"),
         "reserve": RESERVE,
     }
-    return Calculator(_compute, controls, start)
+    invites = "Try 8-bit Adam. It fits, so take two sequences: at once (micro-batch), or one by one (accumulated)?"
+    return Calculator(_compute, controls, start, invites)
 
 
 def _compute(gpu: str, reserve: int, **choices: Any) -> TrainingAnswer:

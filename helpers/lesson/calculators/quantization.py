@@ -161,15 +161,16 @@ def _explained(setup: ServeSetup) -> dict[str, str]:
 def quantization(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `quantization(model="mixtral-8x7b", weights="int4-g128")`."""
     controls = {
-        "model": ("model", tuple(MODELS), "llama-3-8b"),
+        "model": ("model", tuple(MODELS), "llama-3-70b"),
         CONFIG: ANY_CONFIG,
-        "weights": ("weights", FORMATS, "nf4-dq"),
+        "weights": ("weights", FORMATS, "nf4"),
         "skipped": ("skipped", tuple(SKIPPED), "as the format's tool does"),
-        "gpu": ("GPU", tuple(DEVICES), "rtx-4090-24gb"),
+        "gpu": ("GPU", tuple(DEVICES), "a100-40gb"),
         "context": ("context", tuple(2048 * 2**power for power in range(8)), 2048),
         "reserve": RESERVE,
     }
-    return Calculator(_compute, controls, start)
+    invites = "Try nf4-dq, whose scales are quantized as well. Then another card: which is the smallest?"
+    return Calculator(_compute, controls, start, invites)
 
 
 def _compute(skipped: str, model: str, context: int, reserve: int, **choices: Any) -> QuantizationAnswer:

@@ -188,7 +188,8 @@ def roofline(**start: object) -> Calculator:
     def used(values: Values) -> set[str]:
         return {"gpu", "op", "number_format", *operator(values["op"]).sizes}
 
-    return Calculator(_compute, controls, start, used)
+    invites = "Move tokens to the right until compute is the limit. Then the same on another GPU."
+    return Calculator(_compute, controls, start, invites, used)
 
 
 def _compute(gpu: str, op: str, number_format: str, **sizes: int) -> RooflineAnswer:

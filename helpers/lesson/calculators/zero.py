@@ -206,8 +206,10 @@ def _table(answer: ZeroAnswer) -> Iterator[str]:
 def _held(answer: ZeroAnswer) -> Iterator[str]:
     """Where shards live between backward and step, and what the rest of the peak is."""
     setup, chosen, n, recipe = answer.setup, answer.chosen, answer.setup.model.parameters, answer.setup.precision_recipe
-    rest = ", ".join(f"{part} {format_bytes(chosen.parts[part])}" for part in NEVER_DIVIDED if part in chosen.parts)
-    yield row("peak", format_bytes(chosen.peak_bytes), f"{chosen.peak_name}; not divided: {rest}")
+    rest = {part: chosen.parts[part] for part in NEVER_DIVIDED if part in chosen.parts}
+    yield row("peak", format_bytes(chosen.peak_bytes), chosen.peak_name)
+    undivided = ", ".join(f"{part} {format_bytes(size)}" for part, size in rest.items())
+    yield row("not divided", format_bytes(sum(rest.values())), undivided)
     explained = (
         ("parameters", 3, f"{n:,} × {recipe.weight_bytes} B"),
         ("gradients", 2, f"{n:,} × {recipe.grad_bytes} B"),
@@ -316,9 +318,9 @@ def zero(**start: object) -> Calculator:
     controls = {
         "model": ("model", trained_models(), "llama-2-7b"),
         CONFIG: ANY_CONFIG,
-        "gpu": ("GPU", tuple(DEVICES), "a100-80gb"),
+        "gpu": ("GPU", tuple(DEVICES), "a100-40gb"),
         "precision": ("precision", tuple(PRECISIONS), "megatron-bf16"),
-        "stage": ("ZeRO stage", (0, 1, 2, 3), 3),
+        "stage": ("ZeRO stage", (0, 1, 2, 3), 1),
         "ranks": ("world size", tuple(2**power for power in range(13)), 8),
         "link": ("link", tuple(LINKS), OWN_LINK),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
@@ -328,7 +330,8 @@ def zero(**start: object) -> Calculator:
         "offload_parameters": ("parameters in", tuple(OFFLOADS), "none"),
         "reserve": RESERVE,
     }
-    return Calculator(_compute, controls, start)
+    invites = "Move the ZeRO stage up by one, and it fits. Move it up once more: what does a step send now?"
+    return Calculator(_compute, controls, start, invites)
 
 
 def _compute(model: str, gpu: str, stage: int, link: str, sequence: int, reserve: int, **choices: Any) -> ZeroAnswer:

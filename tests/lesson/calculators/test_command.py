@@ -124,7 +124,7 @@ def test_the_path_is_typed_and_takes_the_model_s_place(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(QWEN2))
     calculator = training_memory()
-    grid, output = calculator.widget().children
+    grid, *_, output = calculator.widget().children
     controls = dict(zip(calculator.options, grid.children, strict=True))
     assert type(controls["config"]).__name__ == "Text"
     assert controls["config"].continuous_update is False

@@ -4,10 +4,12 @@ import doctest
 import importlib
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from base64 import b64decode
+from html import unescape
 
 import pytest
 
@@ -23,7 +25,7 @@ from helpers.lesson.calculators import (
     training_memory,
     zero,
 )
-from helpers.lesson.drawing.marks import Text, text_width
+from helpers.lesson.drawing.marks import CARD, FAINT, INK, ON_COLOUR, Text, text_width
 from helpers.lesson.drawing.pictures import WIDTH
 from tests.calls import CALLS_IN_50_MS, calls_of
 
@@ -83,7 +85,8 @@ def test_it_starts_on_one_of_its_options(calculator):
 def test_text_widget_and_figures_are_one_answer(calculator):
     answer = calculator.answer()
     assert str(answer) == "\n".join((answer.title, "", *answer.formula, "", answer.sentence))
-    assert repr(calculator) == f"{answer}\n\nIn a terminal: {answer.command}"
+    told = f"In a terminal: {answer.command}\nRun this cell to move its controls. {calculator.invites}"
+    assert repr(calculator) == f"{answer}\n\n{told}"
     assert calculator.render(calculator.start) == answer.as_html()
     assert answer.cards[0].title == answer.title
     assert answer.sentence.endswith(".")
@@ -114,6 +117,44 @@ def test_a_redraw_is_quick(calculator):
     assert calls_of(lambda: calculator.render(values)) < CALLS_IN_50_MS
 
 
+@every
+def test_it_invites_a_move_from_the_state_that_it_stands_in_by_itself(calculator):
+    *_, invites, _output = calculator.widget().children
+    assert calculator.invites.endswith((".", "?"))
+    assert calculator.invites in unescape(invites.value)
+    name, (_, options) = next(iter(calculator.options.items()))
+    elsewhere = BY_NAME[next(key for key, maker in BY_NAME.items() if maker is MAKERS[CALCULATORS.index(calculator)])]
+    assert elsewhere(**{name: options[-1]}).invites == ""
+
+
+FLIPPED = [
+    (training_memory, {"optimizer": "adamw-8bit"}, "does not fit", "fits"),
+    (training_memory, {"optimizer": "adamw-8bit", "micro_batch": 2}, "does not fit", "does not fit"),
+    (checkpointing, {"policy": "none"}, "fits", "does not fit"),
+    (zero, {"stage": 2}, "does not fit", "fits"),
+    (quantization, {"weights": "nf4-dq"}, "does not fit", "fits"),
+    (kv_cache, {"users": 64}, "fits", "tight"),
+]
+
+
+@pytest.mark.parametrize(("maker", "move", "before", "after"), FLIPPED, ids=str)
+def test_something_happens_one_move_away(maker, move, before, after):
+    calculator = maker()
+    assert [calculator.answer(**values).figures["verdict"] for values in ({}, move)] == [before, after]
+
+
+@every
+def test_live_it_has_the_colours_of_the_page_and_stored_its_own(calculator):
+    """No card is left light in a dark theme; words on coloured boxes keep their ink."""
+    answer = calculator.answer()
+    html = answer.as_html()
+    assert not re.search(rf'(fill|stroke|background:)[="]*({CARD}|{INK}|{FAINT})', html)
+    assert f"var(--jp-layout-color1, {CARD})" in html
+    assert "var(" not in answer.svg
+    assert html.count(ON_COLOUR) == answer.svg.count(ON_COLOUR)
+    ET.fromstring(html[: html.index("<pre")])
+
+
 def displayed(calculator, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata: shown.append((bundle, metadata)))
@@ -130,7 +171,9 @@ def test_a_stored_notebook_holds_text_and_two_pictures(calculator, monkeypatch):
     assert len(alt) > len(answer.title) + 40
     assert alt.count(answer.title) == 1
     assert bundle["text/plain"] == repr(calculator)
-    assert bundle["image/svg+xml"] == answer.svg
+    assert set(re.findall("<text.*?</text>", bundle["image/svg+xml"])) > set(re.findall("<text.*?</text>", answer.svg))
+    assert "Run this cell to move its controls." in bundle["image/svg+xml"]
+    assert "var(" not in bundle["image/svg+xml"]
     assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     assert "model_id" in bundle["application/vnd.jupyter.widget-view+json"]
 
@@ -164,7 +207,7 @@ def test_an_error_is_shown_and_escaped_and_not_raised(calculator):
 def test_a_start_beside_the_choices_joins_them(maker, start):
     started = maker(**start)
     assert started.options["gpu"][1][0] == "h100"
-    grid, output = started.widget().children
+    grid, *_, output = started.widget().children
     assert {name: control.value for name, control in zip(started.options, grid.children, strict=True)} == started.start
     assert output.value == started.answer().as_html()
     name = next(name for name in start if name != "gpu")
@@ -174,7 +217,7 @@ def test_a_start_beside_the_choices_joins_them(maker, start):
 
 def test_a_bad_start_keeps_its_controls():
     bad = training_memory(gpu="h1000")
-    assert 'class="error"' in bad.widget().children[1].value
+    assert 'class="error"' in bad.widget().children[-1].value
     with pytest.raises(WorkbookError, match="unknown device 'h1000'"):
         bad.answer()
 

@@ -89,7 +89,7 @@ def test_what_is_skipped_is_named_and_costs():
 def test_the_controls_say_what_the_function_is_given():
     for words, names in SKIPPED.items():
         chosen = CALCULATOR.answer(skipped=words)
-        assert str(chosen) == str(quantization_answer("llama-3-8b", "nf4-dq", "rtx-4090", names))
+        assert str(chosen) == str(quantization_answer("llama-3-70b", "nf4", "a100-40gb", names))
     assert CALCULATOR.answer(model="gpt2", context=4096).setup.context == 1024  # all its positions
 
 

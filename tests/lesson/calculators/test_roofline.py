@@ -215,7 +215,7 @@ def test_every_line_of_the_formula_fits_the_card():
 
 
 def test_controls_that_do_not_matter_are_hidden_and_keep_their_place():
-    grid, output = CALCULATOR.widget().children
+    grid, *_, output = CALCULATOR.widget().children
     controls = dict(zip(CALCULATOR.options, grid.children, strict=True))
     for op in (*OPERATORS, "linear"):
         controls["op"].value = op
