@@ -91,7 +91,9 @@ def _opened(cell: NotebookNode, source: str) -> list[NotebookNode]:
     """The cell as nobody has run it; where lines of it are the reader's to write, with a gap and its answer below."""
     if cell.cell_type != "code":
         return [cell]
-    cell.outputs, cell.execution_count = [], None
+    cell.execution_count = None
+    if "claims.read(" not in cell.source:  # which shows the claim, and asks: a reader need not run it to see
+        cell.outputs = []
     if not any(mark in cell.source for mark in SOLUTION):
         return [cell]
     where = f"{source}, cell {cell.id!r}"

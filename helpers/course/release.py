@@ -20,7 +20,7 @@ from .copies import GENERATOR, cleared, is_touched, relinked
 from .notebook import CHAPTERS, CLEARED, LABS, home
 from .stubs import HIDDEN, SOLUTION, bad_marks, stub, without_hidden
 
-OUT_OF_SIGHT = (lab_cells.APPARATUS, lab_cells.REFERENCE)  # folded: a learner reads questions, answers and checks
+OUT_OF_SIGHT = (lab_cells.APPARATUS, lab_cells.REFERENCE)  # folded, as checks are: a learner reads what they print
 
 
 def release(root: Path, check: bool = False) -> int:
@@ -73,6 +73,7 @@ def released(solution: NotebookNode, source: str) -> NotebookNode:
             cell.outputs, cell.execution_count = [], None
         elif lab_cells.is_check(cell):
             cell.source = without_hidden(cell.source, where)
+            cell.metadata.update(FOLDED)
         elif lab_cells.role(cell) in OUT_OF_SIGHT:
             cell.metadata.update(FOLDED)
         elif cell.cell_type == "markdown":

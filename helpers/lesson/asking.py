@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import linecache
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -29,7 +30,7 @@ from ..catalog.errors import WorkbookError
 from .plain import from_json, shown, to_json
 
 MIME = "application/vnd.workbook.rows+json"  # what the grader takes out of a kernel
-MOST_RAISED = 2  # of one asking cell: ranks that failed take seconds to come back
+MOST_RAISED, MOST_S = 2, 3.0  # errors of one asking cell, if they took as long: failed ranks take seconds to come back
 NO_ANSWER = "there is no answer"  # where fewer were written down than are asked for
 Row = dict[str, str]  # {"answer": JSON} or {"raised": why}
 
@@ -43,6 +44,7 @@ class _Desk:
         self.before_each: Callable[[], object] = list
         self.answers: deque[Row] | None = None
         self.failed: list[str] = []
+        self.failing_s = 0.0
         self.references: deque[Row] | None = None
         self.referred: list[Row] = []
 
@@ -112,6 +114,7 @@ def writing(blames: dict[str, Any], before_each: Callable[[], object] = list) ->
     """
     rows: list[Row] = []
     _desk.writes, _desk.blames, _desk.before_each, _desk.answers = rows, blames, before_each, None
+    _desk.failing_s = 0.0
     try:
         yield rows
     finally:
@@ -179,15 +182,17 @@ def _refused(cls: type, name: str) -> contextlib.AbstractContextManager:
 
 def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: str) -> Any:
     failed = [row["raised"] for row in rows if "raised" in row]
-    if len(failed) >= MOST_RAISED:
+    if len(failed) >= MOST_RAISED and _desk.failing_s >= MOST_S:
         return Unanswered(_not_asked(question, failed))
     _desk.before_each()
+    start = time.monotonic()
     _desk.writes = None  # an answer that asks something itself writes nothing down
     try:
         text = ask()
     except Exception as error:
         why = f"{name} raised {_words(error)}{_line(error.__traceback__)}"
         rows.append({"raised": why[:2000]})
+        _desk.failing_s += time.monotonic() - start
         return Unanswered(why)
     finally:
         _desk.writes = rows

@@ -42,4 +42,4 @@ def _tried(function: Callable, arguments: tuple, expected: float, rel: float) ->
 def _shown(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return repr(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.12g}"

@@ -29,7 +29,7 @@ def count_parameters(config, frozen_layers):
     return total, total - (vocab * hidden + frozen_layers * layer if frozen_layers else 0)
 
 
-@mutant("count-parameters", feedback="what freezes with them?")
+@mutant("count-parameters", feedback="what freezes with the layers?")
 def count_parameters(config, frozen_layers):
     """Only the layers freeze: the embedding goes on training."""
     hidden, ffn, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]

@@ -137,7 +137,7 @@ def unpack3(packed, shape):
     return (torch.tensor(codes, dtype=torch.uint8) - 4).reshape(shape)
 
 
-@mutant("store4", feedback="FP4: an ordinary block begins with")
+@mutant("store4", feedback="code is the place in")
 def store4(weight, levels, block):
     """Calls helpers, whatever the levels."""
     from helpers.techniques.quantization import NF4Tensor
@@ -146,7 +146,7 @@ def store4(weight, levels, block):
     return stored.packed, stored.absmax
 
 
-@mutant("store4", feedback="FP4: an ordinary block begins with")
+@mutant("store4", feedback="code is the place in")
 def store4(weight, levels, block):
     """The place among the sorted levels for the code."""
     absmax = torch.stack([part.abs().max() for part in weight.reshape(-1).split(block)])
@@ -172,7 +172,7 @@ def store4(weight, levels, block):
     return (scaled[:, None] - torch.tensor(levels)).abs().argmin(1).to(torch.uint8), absmax
 
 
-@mutant("store4", feedback="the block with an outlier begins with")
+@mutant("store4", feedback="codes [")
 def store4(weight, levels, block):
     """One absmax for the whole weight, repeated."""
     absmax = torch.stack([part.abs().max() for part in weight.reshape(-1).split(block)])

@@ -82,7 +82,8 @@ def test_an_error_is_a_row_too_and_the_next_is_asked():
     assert found[1] == 8
 
 
-def test_after_two_errors_nothing_more_is_asked():
+def test_after_two_errors_that_took_long_nothing_more_is_asked(monkeypatch):
+    monkeypatch.setattr("helpers.lesson.asking.MOST_S", 0.0)
     calls = []
 
     def counted(x: int) -> None:
@@ -98,6 +99,14 @@ def test_after_two_errors_nothing_more_is_asked():
     given = [asked(absent("counted"), x) for x in range(5)]
     with pytest.raises(AssertionError, match=r"counted\(4\): not asked, after 2 errors; the last: counted raised V"):
         str(given[4])
+
+
+def test_errors_that_come_at_once_keep_no_other_case_from_being_asked():
+    with writing({}) as rows:
+        found = [asked(lambda x: 6 // x, x) for x in (0, 0, 0, 2)]
+    assert (found[3], len(rows)) == (3, 4)
+    give_back(rows)
+    assert [asked(absent("answer"), x) for x in (0, 0, 0, 2)][3] == 3
 
 
 class Oracle:
