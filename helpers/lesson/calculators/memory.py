@@ -89,11 +89,17 @@ def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
         "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
         "activations": f"{tokens}, {_per_layer(predicted)}",
         "logits": f"{tokens} × {setup.model.vocab:,} vocabulary",
-        "workspace": "temporaries of the moment, and cuBLAS",
+        "workspace": _workspace(predicted),
     }
     for part, size in parts.items():
         yield row(part, format_bytes(size), explained[part])
     yield row("peak", format_bytes(predicted.peak_bytes), predicted.peak.name)
+
+
+def _workspace(predicted: budget.TrainBudget) -> str:
+    """The libraries' part of it by its size: it is no tensor, and there at every moment."""
+    libraries = f", and {format_bytes(predicted.library_bytes)} of cuBLAS" if predicted.library_bytes else ""
+    return f"temporaries of the moment{libraries}"
 
 
 def _summed(setup: TrainSetup) -> str:

@@ -49,12 +49,12 @@ def look(request: int) -> tuple[str, Pattern]:
 
 
 def block_map(title: str, frame: BlockMapFrame, new: Collection[int] = ()) -> Card:
-    """`frame` as a card; the blocks in `new` have a dark edge.
+    """`frame` as a card; the blocks in `new` have a thick edge.
 
     Colour and pattern say who owns a block, its dark part how many of its slots hold a token.
     """
     size = f"{len(frame.cells):,} blocks of {frame.block_size} token{'s' * (frame.block_size > 1)}"
-    size += "; dark edge: new to a request" * bool(new) + "; ×n: shared by n" * bool(frame.shared)
+    size += "; thick edge: new to a request" * bool(new) + "; ×n: shared by n" * bool(frame.shared)
     beside = "block tables" if frame.tables else "regions, in blocks"
     head = (
         Text(LEFT, TOP - 10, f"the pool: {size}", colour=FAINT),

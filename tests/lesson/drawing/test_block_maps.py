@@ -77,7 +77,7 @@ def test_a_new_block_has_a_dark_edge():
     assert answer.sentence == "Requests 1, 6 and 13 took a block each."
     dark = [box.tooltip for box in boxes(answer, "owned") if box.line > 1]
     assert [re.search(r"request (\d+)", tooltip)[1] for tooltip in dark] == ["1", "6", "13"]
-    assert any("dark edge" in text for text in texts(answer.svg))
+    assert any("thick edge" in text for text in texts(answer.svg))
 
 
 def test_tables_and_the_queue_are_named():
