@@ -362,7 +362,7 @@ def saved_by_child(net, forward):
     """Its hooks stay on the net, and what they found first is given again."""
     if not hasattr(net, "found"):
         net.found, at_work, alive = {name: 0 for name, _ in net.named_children()}, [], []
-        seen = {t.untyped_storage()._cdata for t in net.parameters()}
+        seen = {t.untyped_storage()._cdata for t in [*net.parameters(), *net.buffers()]}
 
         def pack(tensor):
             storage = tensor.untyped_storage()

@@ -13,9 +13,10 @@ from ..units import si
 from .marks import FAINT, INK, LINES, Box, Line, Mark, Text
 from .pictures import MARGIN, WIDTH, Card
 
-TOP, BAR, ROW = 52, 34, 46  # where the first box begins, the height of one, from one to the next
+TOP, BAR, ROW = 72, 34, 46  # where the first box begins, the height of one, from one to the next
 MIDDLE, NARROWEST, WIDEST = 300, 210, 520  # of the boxes, in px
 NAMES = {"registers": "registers", "l1": "L1 and shared memory", "l2": "L2 cache", "l3": "last-level cache"}
+UNKNOWN = {"registers": "faster still"}  # instead of a figure that no source gives
 LINKS = {
     "nvlink": "another GPU's memory, over NVLink",
     "infinity-fabric": "another GPU's memory, over Infinity Fabric",
@@ -39,25 +40,25 @@ class Level:
 
     @property
     def speed(self) -> str:
-        return f"{si(self.bytes_per_s, 'B/s')}{self.note}" if self.bytes_per_s else "no figure known"
+        if self.bytes_per_s:
+            return f"{si(self.bytes_per_s, 'B/s')}{self.note}"
+        return UNKNOWN.get(self.name, "no figure known")
 
 
-def hierarchy(title: str, device: str | Device) -> Card:
-    """The levels of `device`, nearest to the arithmetic on top, as wide as the logarithm of their bytes.
+def hierarchy(title: str, device: str | Device, why: str = "") -> Card:
+    """The levels of `device`, nearest to the arithmetic on top; a larger one is wider, but not to scale.
 
     On the right stands how fast each is read; of a link the speed in one direction. What the catalogue does not know
-    is said to be unknown.
+    is said to be unknown. `why` says below the title what the device is to the reader: "the card in this machine".
     """
     card = device_of(device)
     levels = _levels(card)
-    body = (
-        Text(
-            MARGIN, 44, f"{card.title}. The arithmetic is above; on the right, how fast each level is read", 12, FAINT
-        ),
-    )
+    named = f"{card.title} ({why})" if why else card.title
+    said = "Above: the arithmetic. Right: how fast each level is read. Widths are not to scale."
     rows = (mark for at, level in enumerate(levels) for mark in _row(level, TOP + at * ROW, at))
-    words = f"Boxes of the {card.title}, nearest to the arithmetic first: {'; '.join(one.words for one in levels)}."
-    return Card(title, TOP + len(levels) * ROW + 8, (*body, *rows), words)
+    body = (Text(MARGIN, 44, named, 12, FAINT), Text(MARGIN, 60, said, 12, FAINT), *rows)
+    words = f"Boxes of the {named}, nearest to the arithmetic first: {'; '.join(one.words for one in levels)}."
+    return Card(title, TOP + len(levels) * ROW + 8, body, words)
 
 
 def _levels(card: Device) -> list[Level]:

@@ -10,6 +10,7 @@ from nbconvert import HTMLExporter
 
 from helpers.catalog import TrainSetup
 from helpers.lesson.drawing import bars, contexts, pareto, plots, rooflines, saved, segments, speeds, words
+from helpers.lesson.drawing.marks import Text
 from helpers.lesson.drawing.pictures import Card, Picture
 from helpers.memory.allocator import alloc, free, replay
 from helpers.memory.closed_form import activations, work
@@ -119,6 +120,15 @@ def test_each_picture_says_its_numbers(name):
     draw, said = CARDS[name]
     words_of_it = draw().words
     assert [text for text in said if text not in words_of_it] == [], words_of_it
+
+
+def test_a_hierarchy_says_why_this_device_and_that_registers_are_faster_still():
+    card = plots.hierarchy("Levels", "h200", "an example")
+    drawn = [mark.text for mark in card.marks if isinstance(mark, Text)]
+    assert "NVIDIA H200 SXM 141 GB (an example)" in drawn
+    assert "H200 SXM 141 GB (an example), nearest" in card.words
+    assert "faster still" in drawn
+    assert "no figure known" not in drawn
 
 
 SETUPS = [
