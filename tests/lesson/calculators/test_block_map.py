@@ -167,7 +167,7 @@ def test_what_cannot_be_answered_is_told(arguments, what, do):
 
 
 def parts(calculator):
-    grid, play, output = calculator.widget().children
+    grid, play, *_, output = calculator.widget().children
     return dict(zip(calculator.options, grid.children, strict=True)), play, output
 
 
