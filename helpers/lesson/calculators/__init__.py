@@ -8,8 +8,9 @@ An answer needs the standard library alone; ipywidgets and IPython are imported 
 """
 
 from .allocation import AllocationAnswer, allocation, allocation_answer
+from .answers import CalculatorAnswer, MemoryAnswer
 from .block_map import BlockMapAnswer, block_map, block_map_answer
-from .calculator import Calculator, CalculatorAnswer, MemoryAnswer, StepCalculator
+from .calculator import Calculator, StepCalculator
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer
 from .memory import ServingAnswer, TrainingAnswer, changes_that_fit, serving_answer, training_answer, training_memory

@@ -13,7 +13,8 @@ from ...memory.closed_form.breakdown import format_bytes
 from ..drawing.pictures import Card
 from ..drawing.segments import SegmentGrid, segments_at_event
 from ..units import short_bytes
-from .calculator import CalculatorAnswer, StepCalculator, Values
+from .answers import CalculatorAnswer
+from .calculator import StepCalculator, Values
 from .command import command
 
 SETTINGS = ("default", "max_split_size_mb:20", "expandable_segments:True")

@@ -17,7 +17,8 @@ from ...techniques.paging import POLICIES, BlockMapFrame, EventKind, Hits, Reque
 from ..drawing import block_maps
 from ..drawing.block_maps import share, slots
 from ..drawing.pictures import Card
-from .calculator import CalculatorAnswer, StepCalculator, Values
+from .answers import CalculatorAnswer
+from .calculator import StepCalculator, Values
 from .command import command
 
 LONGEST, USERS, MOST_BLOCKS = 256, 16, 2048  # tokens that a request may have; requests that may run at a time

@@ -2,182 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_name
-from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
-from ..drawing.bars import stacked_bars
-from ..drawing.pictures import Card, Picture, png_of, svg_of
-from .command import Option, device_options
-from .theme import PANEL, themed
+from ..drawing.pictures import Card, png_of, svg_of
+from .answers import CalculatorAnswer
+from .theme import PANEL
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
 
 # Put together here, because ipywidgets 7, which Colab has, hands out no bundle: it only displays one of its own.
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-MARKS = {Verdict.FITS: "yes", Verdict.TIGHT: "tight", Verdict.DOES_NOT_FIT: "no"}
-CONFIG = "config"  # the control whose path, where one is typed, takes the place of the model
 Controls = Mapping[str, tuple[str, Sequence[Any], Any]]  # by control: its text, its choices in order, where it stands
-ANY_CONFIG = ("or a config", ("",), "")
 Values = Mapping[str, Any]  # by control: what is chosen
-
-
-class CalculatorAnswer(ABC):
-    """What a calculator says: a title, the formula filled in, what it means, and cards that show it."""
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """The answer in half a line."""
-
-    @abstractmethod
-    def lines(self) -> Iterator[str]:
-        """The sums with their numbers."""
-
-    @abstractmethod
-    def sentences(self) -> Iterator[str]:
-        """What it means, each only as far as it is true."""
-
-    @property
-    @abstractmethod
-    def cards(self) -> tuple[Card, ...]:
-        """The pictures, from top to bottom."""
-
-    @property
-    @abstractmethod
-    def figures(self) -> dict[str, Any]:
-        """Every number of the answer by name, unrounded, for JSON."""
-
-    @property
-    @abstractmethod
-    def command(self) -> str | None:
-        """The command that gives this answer in a terminal; None where what was asked cannot be written in one."""
-
-    @property
-    def formula(self) -> tuple[str, ...]:
-        return tuple(self.lines())
-
-    @property
-    def sentence(self) -> str:
-        return " ".join(self.sentences())
-
-    @property
-    def svg(self) -> str:
-        """Quick enough to follow a slider."""
-        return svg_of(*self.cards)
-
-    @property
-    def png(self) -> bytes:
-        """The picture again: a notebook that nobody has run here is not trusted, and JupyterLab hides its SVG."""
-        return png_of(*self.cards)
-
-    @property
-    def picture(self) -> Picture:
-        """All cards as one picture, for a notebook that shows the answer without controls."""
-        words = (card.words if card.title == self.title else card.alt for card in self.cards)
-        return Picture(self.title, self.png, " ".join(words))
-
-    def __str__(self) -> str:
-        return "\n".join((self.title, "", *self.formula, "", self.sentence))
-
-    def as_html(self) -> str:
-        lines = "\n".join(escape(line) for line in self.formula)
-        panel = f"{PANEL};line-height:1.45;font-size:12.5px;overflow-x:auto"
-        sentence = f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>{self._command_as_html()}'
-        return f'{themed(self.svg)}<pre style="{panel}">{lines}</pre>{sentence}'
-
-    def _command_as_html(self) -> str:
-        """A click selects all of it."""
-        if not self.command:
-            return ""
-        style = "user-select:all;cursor:copy;white-space:pre-wrap;overflow-wrap:anywhere;font-size:12.5px"
-        code = f'<code class="command" style="{style}">{escape(self.command)}</code>'
-        return f"<p>In a terminal (a click selects it):<br>{code}</p>"
-
-
-@dataclass(frozen=True)
-class MemoryAnswer(CalculatorAnswer):
-    """Bytes by part, stacked against the device that they must fit, where one is named.
-
-    `reserve_bytes` of it are kept for what PyTorch does not count (`helpers.memory.fit.room`).
-    """
-
-    parts: Breakdown
-    gpu: Device | None
-    reserve_bytes: int = field(default=RESERVE_BYTES, kw_only=True)
-
-    @property
-    def room(self) -> Room | None:
-        return Room(self.gpu, self.reserve_bytes) if self.gpu else None
-
-    @property
-    def capacity_bytes(self) -> int | None:
-        return self.gpu.capacity_bytes if self.gpu else None
-
-    @property
-    def capacities(self) -> dict[str, int]:
-        """The device's, by its title, for a picture."""
-        return {self.gpu.title: self.gpu.capacity_bytes} if self.gpu else {}
-
-    @property
-    def cards(self) -> tuple[Card, ...]:
-        return (stacked_bars(self.title, {"": self.parts}, self.capacities),)
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        return {
-            "parts": dict(self.parts),
-            "peak_bytes": self.parts.total,
-            "reserve_bytes": self.reserve_bytes if self.gpu else None,
-            "verdict": self.verdict(self.parts.total),
-        }
-
-    def device_options(self) -> Iterator[Option]:
-        """For the command."""
-        return device_options(self.gpu, self.reserve_bytes)
-
-    def verdict(self, size_bytes: int) -> Verdict | None:
-        """Of so many bytes on the device; None without one."""
-        return self.room.verdict(size_bytes) if self.room else None
-
-    def holds(self, size_bytes: int) -> bool | None:
-        """Whether so many bytes fit the device beside the reserve; None without one."""
-        return self.verdict(size_bytes) is Verdict.FITS if self.room else None
-
-    def seconds_to_read(self, size_bytes: int) -> float | None:
-        """At the device's memory bandwidth; None without one whose bandwidth is known."""
-        return size_bytes / self.gpu.memory_bytes_per_s if self.gpu and self.gpu.memory_bandwidth else None
-
-
-def row(name: str, value: str, text: str) -> str:
-    """A line of a formula: what is counted, how much, and how it comes about."""
-    return f"{name:<12}{value:>12}   {text}"
-
-
-def mark(verdict: Verdict | None) -> str:
-    """A verdict in a column headed "fits"."""
-    return "" if verdict is None else f"   {MARKS[verdict]}"
-
-
-def weights_do_not_fit(gpu: Device, excess_bytes: int) -> str:
-    return f"Does not fit the {gpu.title}: the weights alone are {format_bytes(excess_bytes)} too large."
-
-
-def plural(count: int, what: str) -> str:
-    """
-    >>> plural(1, "user"), plural(1024, "user")
-    ('1 user', '1,024 users')
-    """
-    return f"{count:,} {what}{'s' * (count > 1)}"
+CONFIG = "config"  # the control whose path, where one is typed, takes the place of the model; and what it is made of
+ANY_CONFIG = ("or a config", ("",), "")
 
 
 class Calculator:

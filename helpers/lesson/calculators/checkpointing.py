@@ -19,7 +19,8 @@ from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain, unbeaten
 from ..drawing.pictures import Card
 from ..units import si
-from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, mark, row
+from .answers import MemoryAnswer, mark, row
+from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
 from .command import command, setup_options
 

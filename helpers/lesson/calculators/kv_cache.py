@@ -21,7 +21,8 @@ from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_t
 from ..drawing.contexts import Curve, contexts
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
-from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, plural, weights_do_not_fit
+from .answers import MemoryAnswer, plural, weights_do_not_fit
+from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import RESERVE, reserve_bytes, within_positions
 from .command import Option, command, setup_options
 from .kv_layers import RankCache, all_heads_values, saved_by_attention

@@ -14,7 +14,8 @@ from ...catalog.setup import ServeSetup, TrainSetup
 from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import format_bytes
 from ...memory.fit import RESERVE_BYTES, Room, ladder
-from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, row, weights_do_not_fit
+from .answers import MemoryAnswer, row, weights_do_not_fit
+from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, trained_models
 from .command import command, setup_options
 

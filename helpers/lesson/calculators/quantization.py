@@ -18,7 +18,8 @@ from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.weights import KEPT, is_quantized, weight_parts
 from ...memory.fit import RESERVE_BYTES, Room, Verdict
 from ..units import si
-from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, row
+from .answers import MemoryAnswer, row
+from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import RESERVE, reserve_bytes, within_positions
 from .command import command, setup_options
 

@@ -15,7 +15,8 @@ from ...memory.closed_form.work import COMPUTE, MEMORY, Roof, Work
 from ..drawing.pictures import Card
 from ..drawing.rooflines import chart
 from ..units import percent, si, three_digits
-from .calculator import Calculator, CalculatorAnswer, Values
+from .answers import CalculatorAnswer
+from .calculator import Calculator, Values
 from .command import command, device_options
 from .operators import DEFAULTS, LARGEST, OPERATORS, Operator, checked_sizes, operator
 

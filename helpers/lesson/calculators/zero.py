@@ -20,7 +20,8 @@ from ...memory.fit import RESERVE_BYTES
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from ..units import percent, si
-from .calculator import ANY_CONFIG, CONFIG, Calculator, MemoryAnswer, mark, plural, row
+from .answers import MemoryAnswer, mark, plural, row
+from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
 from .command import command, setup_options
 
