@@ -148,7 +148,7 @@ class MemoryAnswer(CalculatorAnswer):
 
 def row(name: str, value: str, text: str) -> str:
     """A line of a formula: what is counted, how much, and how it comes about."""
-    return f"{name:<12}{value:>12}   {text}"
+    return f"{name}{value:>{24 - len(name)}}   {text}"
 
 
 def mark(verdict: Verdict | None) -> str:

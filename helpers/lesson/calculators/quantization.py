@@ -17,6 +17,7 @@ from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.weights import KEPT, is_quantized, weight_parts
 from ...memory.fit import RESERVE_BYTES, Room, Verdict
+from ..drawing.marks import label
 from ..units import si
 from .answers import MemoryAnswer, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
@@ -82,8 +83,9 @@ class QuantizationAnswer(MemoryAnswer):
         """One line per part, numbers substituted, then the floor."""
         explained, read = _explained(self.setup), self.decode_bytes
         for part, size in self.parts.items():
-            yield row("KV cache" if part == "kv_cache" else part, format_bytes(size), explained[part])
-        yield row("a token", format_bytes(read), "read: one row of the embedding, the chosen experts, all else")
+            yield row(label(part), format_bytes(size), explained[part])
+        what = "read: the KV cache, and all weights but the embedding table and unused experts"
+        yield row("a token", format_bytes(read), what)
         if self.seconds_per_token and self.gpu:
             rate = self.gpu.memory_bytes_per_s
             most = f"at most {rate / read:,.0f} tokens/s"
@@ -97,7 +99,7 @@ class QuantizationAnswer(MemoryAnswer):
             yield f"{plain / self.weight_bytes:.2f}× smaller than in BF16, not {16 / rule.value_bits:.3g}×."
         has_experts = any(group.part == "experts" for group in setup.model.linears())
         if setup.skipped is None and "experts" in rule.keeps and has_experts:
-            yield "The experts stay as they are: Transformers stacks them in a tensor that bitsandbytes passes over."
+            yield "The experts stay as they are: Transformers 5 (2026) stacks them where bitsandbytes passes over."
         if self.room:
             yield self.room.sentence(self.parts.total, " for activations")
         more = f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else ""

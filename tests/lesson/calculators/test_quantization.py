@@ -5,7 +5,7 @@ import pytest
 from helpers.catalog import DEVICES, MODELS, ServeSetup, WorkbookError, device, model
 from helpers.lesson.calculators import quantization, quantization_answer
 from helpers.lesson.calculators.quantization import FORMATS, SKIPPED
-from helpers.lesson.drawing.marks import Box
+from helpers.lesson.drawing.marks import Box, label
 from helpers.memory import format_bytes
 from helpers.memory.closed_form import budget
 from helpers.memory.fit import RESERVE_BYTES, Room, Verdict
@@ -45,7 +45,7 @@ def test_every_model_in_every_format_answers_and_says_what_is_so(name):
         assert answer.sentence.count("Fits the") == (verdict is Verdict.FITS)
         assert answer.figures["verdict"] == verdict
         assert [line.split()[0] for line in answer.formula] == [
-            *("KV" if part == "kv_cache" else part for part in answer.parts),
+            *(label(part).split()[0] for part in answer.parts),
             "a",
             "floor",
         ]
@@ -76,7 +76,8 @@ def test_the_experts_that_bitsandbytes_leaves_are_told_of_and_no_others():
     assert {weights for weights in told if told[weights]} == {"int8", "nf4", "nf4-dq"}
     assert "experts stay" not in quantization_answer("mixtral-8x7b", "nf4", skipped=["lm_head"]).sentence
     assert "experts stay" not in quantization_answer("llama-3-8b", "nf4").sentence
-    assert "experts" in next(line for line in quantization_answer("mixtral-8x7b", "nf4").formula if "kept" in line)
+    formula = quantization_answer("mixtral-8x7b", "nf4").formula
+    assert "experts" in next(line for line in formula if "not quantized" in line)
 
 
 def test_what_is_skipped_is_named_and_costs():
