@@ -127,7 +127,9 @@ def bars(title: str, rows: Mapping[str, int]) -> Picture:
     return as_picture(figure, title, f"Bars of bytes, the largest first: {rows_in_words}.")
 
 
-def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bins: int = 120) -> Picture:
+def levels(
+    title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bins: int = 120, x_label: str = "value"
+) -> Picture:
     """A histogram of `values` with, under it, a row of ticks for the levels of each of `grids`."""
     figure, axes = new_figure(title, height=2.4 + 0.36 * len(grids))
     drawn = axes.hist(values.flatten().tolist(), bins=bins, color=LINES[5], alpha=0.75)
@@ -139,7 +141,7 @@ def levels(title: str, values: Tensor, grids: Mapping[str, Sequence[float]], bin
         axes.text(edges[0], at, f"{name}  ", ha="right", va="center", fontsize=9, color=colour)
     axes.set(xlim=(edges[0], edges[-1]), ylim=(-row * (len(grids) + 0.3), max(counts) * 1.05), yticks=[])
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("value", fontsize=9)
+    axes.set_xlabel(x_label, fontsize=9)
     rows = listed(
         f"{name}, {len(ticks)} levels from {min(ticks):.3g} to {max(ticks):.3g}" for name, ticks in grids.items()
     )
