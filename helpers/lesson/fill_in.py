@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isclose
+from math import isclose, isfinite
 
 from ..catalog.errors import WorkbookError
 
@@ -22,6 +22,20 @@ def fill_in(function: Callable, cases: Mapping[tuple, float], rel: float = 0.0) 
     for arguments, expected in cases.items():
         if not _tried(function, arguments, expected, rel):
             break
+
+
+def filled(function: Callable, *arguments: float) -> float | None:
+    """What the reader's function gives, for `compare`; None while its gap is open, or where it gives no number.
+
+    >>> filled(lambda weights, bits: weights * bits // 8, 1024, 4)
+    512
+    """
+    try:
+        given = function(*arguments)
+    except Exception:  # the reader's: fill_in has told of it
+        return None
+    is_number = isinstance(given, int | float) and not isinstance(given, bool) and isfinite(given)
+    return given if is_number else None
 
 
 def _tried(function: Callable, arguments: tuple, expected: float, rel: float) -> bool:

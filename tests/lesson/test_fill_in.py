@@ -4,6 +4,7 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.lesson import fill_in
+from helpers.lesson.fill_in import filled
 
 CASES = {(1024, 4): 512, (1024, 8): 1024}
 
@@ -42,3 +43,18 @@ def test_a_distance_is_allowed_where_one_is_given(capsys):
 def test_a_fill_in_without_cases_is_refused():
     with pytest.raises(WorkbookError, match="without cases"):
         fill_in(unwritten, {})
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (lambda weights, bits: weights * bits // 8, 512),
+        (lambda weights, bits: "512", None),
+        (lambda weights, bits: True, None),
+        (lambda weights, bits: float("nan"), None),
+        (unwritten, None),
+        (broken, None),
+    ],
+)
+def test_what_a_fill_in_gives_is_a_number_or_nothing(function, given):
+    assert filled(function, 1024, 4) == given

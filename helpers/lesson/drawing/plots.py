@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...memory.closed_form.breakdown import format_bytes
 from ..units import axis_unit
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["bars", "channels", "hierarchy", "levels", "lines", "lost", "saved_tensors", "stacked_bars", "timeline"]
 
 AXES_WIDTH = 585  # px, of the axes that new_figure makes
+HEADROOM = 1.22  # of a timeline's peak: room above it for the names of phases
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer", "zero_grad": "zero_grad"}
 
 
@@ -52,7 +53,7 @@ def timeline(
     if budget_bytes:
         _predicted(axes, budget_bytes, unit, len(steps) if peak < len(steps) / 3 else 0)
     _phases(axes, steps.phases)
-    axes.set(xlim=(0, len(steps)), ylim=(0, 1.22 * totals[peak] / unit))
+    axes.set(xlim=(0, len(steps)), ylim=(0, HEADROOM * totals[peak] / unit))
     axes.set(xlabel="allocations and frees, in order", ylabel=name)
     _legend(axes, figure)
     return as_picture(figure, title, _story(steps, peak, labels, budget_bytes))
@@ -63,7 +64,7 @@ def _predicted(axes: Axes, budget_bytes: int, unit: int, x: int) -> None:
     y, text = budget_bytes / unit, f"predicted {format_bytes(budget_bytes)}"
     axes.axhline(y, color=INK, linestyle="--", linewidth=1)
     to, anchor = (-4, "right") if x else (4, "left")
-    axes.annotate(text, (x, y), xytext=(to, 2), textcoords="offset points", ha=anchor, fontsize=8.5, color=INK)
+    axes.annotate(text, (x, y), xytext=(to, 4), textcoords="offset points", ha=anchor, fontsize=8.5, color=INK)
 
 
 def _story(steps: Timeline, peak: int, labels: Mapping[str, str], budget_bytes: int | None) -> str:
@@ -98,7 +99,6 @@ def lines(
     figure, axes = new_figure(title, height=3.0, right=0.8)
     for colour, (name, values) in zip(LINES, series.items(), strict=False):
         axes.plot(x, values, color=colour, linewidth=2)
-        axes.annotate(f" {name}", (x[-1], values[-1]), va="center", fontsize=9, color=colour)
         if dots := (points or {}).get(name):
             axes.plot(*dots, "o", color=colour, markersize=6, markeredgecolor="white")
     if log:
@@ -107,8 +107,19 @@ def lines(
         axes.minorticks_off()
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.set_ylim(bottom=0)
+    _name_ends(axes, x[-1], {name: values[-1] for name, values in series.items()})
     curves = "; ".join(of_curve(name, x, values, x_label) for name, values in series.items())
     return as_picture(figure, title, f"{over(x, x_label)}; up, {y_label}: {curves}.")
+
+
+def _name_ends(axes: Axes, x: float, ends: Mapping[str, float]) -> None:
+    """The name of each curve right of its end, clear of a dot there; a name is raised off the one below it."""
+    colours, free = dict(zip(ends, LINES, strict=False)), 0.0
+    for name, end in sorted(ends.items(), key=lambda entry: entry[1]):
+        at = max(end, free)
+        place: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(name, (x, at), fontsize=9, color=colours[name], annotation_clip=False, **place)
+        free = at + 0.075 * axes.get_ylim()[1]
 
 
 def bars(title: str, rows: Mapping[str, int]) -> Picture:
@@ -198,12 +209,12 @@ def _phases(axes: Axes, phases: Sequence[str]) -> None:
         end = start + len(list(run))
         name, is_last = PHASE_NAMES.get(phase, ""), end == len(phases)
         width = text_width(name, 12)
-        middle = min((start + end) / 2 * per_event, AXES_WIDTH - width / 2)
+        middle = min((start + end) / 2 * per_event, AXES_WIDTH - width / 2 - 4)
         if middle - width / 2 > taken and (is_last or width < 1.45 * (end - start) * per_event):
             write_on_top(axes, middle / per_event, name, anchor="center")
             taken = middle + width / 2
         if not is_last:
-            axes.axvline(end, color=FAINT, linewidth=0.7, linestyle=":")
+            axes.axvline(end, ymax=1 / HEADROOM, color=FAINT, linewidth=0.7, linestyle=":")
         start = end
 
 

@@ -32,9 +32,16 @@ def of_parts(parts: Mapping[str, int], labels: Mapping[str, str] | None = None) 
     )
 
 
-def of_curve(
-    name: str, x: Sequence[float], y: Sequence[float], at: str, show: Callable[[float], str] = "{:,.4g}".format
-) -> str:
+def number(value: float) -> str:
+    """Four digits, or all of them before the point.
+
+    >>> number(0.12345), number(16384)
+    ('0.1235', '16,384')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def of_curve(name: str, x: Sequence[float], y: Sequence[float], at: str, show: Callable[[float], str] = number) -> str:
     """A curve by its ends, and by its highest or lowest point where that is at neither; `at` names the x axis.
 
     >>> of_curve("waste", [1, 2, 4], [3.0, 9.0, 5.0], "users")
@@ -43,7 +50,7 @@ def of_curve(
     ends = f"{name} goes from {show(y[0])} to {show(y[-1])}"
     low, high = (pick(range(len(y)), key=y.__getitem__) for pick in (min, max))
     turns = [
-        f", and is {word}, {show(y[place])}, at {x[place]:,.4g} {at}"
+        f", and is {word}, {show(y[place])}, at {number(x[place])} {at}"
         for word, place in (("highest", high), ("lowest", low))
         if y[place] not in (y[0], y[-1])
     ]
@@ -56,4 +63,4 @@ def over(x: Sequence[float], what: str) -> str:
     >>> over([1, 2, 4096], "tokens")
     'Across, tokens from 1 to 4,096'
     """
-    return f"Across, {what} from {x[0]:,.4g} to {x[-1]:,.4g}"
+    return f"Across, {what} from {number(x[0])} to {number(x[-1])}"

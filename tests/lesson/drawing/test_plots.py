@@ -109,3 +109,12 @@ def test_channels_are_as_tall_as_their_values(drawn):
 def test_what_is_lost_in_noise_is_drawn_at_the_noise(drawn):
     axes = drawn(plots.lost, "t", [2, 4], {"groups": [0.5, -0.01]}, "lost", 0.001)
     assert list(axes.lines[0].get_ydata()) == [0.5, 0.001]
+
+
+def test_the_names_of_curves_that_end_together_stand_apart():
+    _, axes = plots.new_figure("Lines", height=3.0)
+    axes.set_ylim(0, 20)
+    plots._name_ends(axes, 5, {"rising": 20.0, "flat": 1.0, "as flat": 1.0})
+    places = sorted(text.xy[1] for text in axes.texts)
+    assert places == [1.0, 1.0 + 0.075 * 20, 20.0]
+    assert {text.xy[0] for text in axes.texts} == {5}
