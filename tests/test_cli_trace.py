@@ -34,6 +34,15 @@ def test_training_beside_the_closed_form(capsys):
     assert abs(off) < 0.1
 
 
+def test_the_reserve_moves_the_verdict_and_accumulation_is_traced(capsys):
+    code, said = told(capsys, *TRAIN, "--gpu", "a100", "--reserve", "81500", "--accumulate", "2")
+    assert code == 0
+    assert "2 accumulated" in said.out.splitlines()[0]
+    assert "Tight on the NVIDIA A100" in said.out
+    off = float(said.out.split("budget off by ")[1].split("%")[0])
+    assert abs(off) < 0.1
+
+
 def test_json_has_every_figure_in_bytes(capsys):
     _, said = told(capsys, *TRAIN, "--gpu", "h100", "--json")
     found = json.loads(said.out)

@@ -21,6 +21,7 @@ def add(commands: Commands) -> None:
     for parser in (train, serve):
         flags.model_flag(parser)
         flags.device_and_json_flags(parser)
+        flags.reserve_flag(parser)
         parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="weights and what is computed with them")
     flags.train_flags(train)
     train.add_argument("--lora-rank", type=whole, help="train LoRA adapters of this rank, the base frozen")
@@ -78,6 +79,6 @@ def _trace_serve(arguments: argparse.Namespace) -> int:
 def _print_trace(title: str, found, predicted, arguments: argparse.Namespace) -> int:
     from ..lesson.traced import trace_figures, trace_report
 
-    told = found, predicted, device_of(arguments)
+    told = found, predicted, device_of(arguments), flags.reserve_bytes_of(arguments)
     print(json.dumps(trace_figures(*told)) if arguments.json else trace_report(title, *told))
     return 0

@@ -17,12 +17,20 @@ if TYPE_CHECKING:
 MOST_NAMES = 8
 
 
-def trace_report(title: str, found: Trace, predicted: Breakdown | None, where: Device | None = None) -> str:
+def trace_report(
+    title: str,
+    found: Trace,
+    predicted: Breakdown | None,
+    where: Device | None = None,
+    reserve_bytes: int = RESERVE_BYTES,
+) -> str:
     """What `workbook trace` prints; `predicted` is the closed form's breakdown, None where there is none."""
-    return "\n".join(_lines(title, found, predicted, where))
+    return "\n".join(_lines(title, found, predicted, Room(where, reserve_bytes) if where else None))
 
 
-def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | None = None) -> dict[str, object]:
+def trace_figures(
+    found: Trace, predicted: Breakdown | None, where: Device | None = None, reserve_bytes: int = RESERVE_BYTES
+) -> dict[str, object]:
     """The same for programs: every size in bytes."""
     return {
         "parts": {part: found.parts.get(part, 0) for part in PARTS},
@@ -31,7 +39,7 @@ def trace_figures(found: Trace, predicted: Breakdown | None, where: Device | Non
         "peak_reserved_bytes": found.peak_reserved_bytes,
         "phases": {str(moment.at): moment.total for moment in found.measured.moments},
         "budget_parts": None if predicted is None else {part: predicted.get(part, 0) for part in PARTS},
-        "device": None if where is None else fit_figures(where, found.peak_reserved_bytes),
+        "device": None if where is None else fit_figures(where, found.peak_reserved_bytes, reserve_bytes),
     }
 
 
@@ -47,7 +55,7 @@ def fit_figures(where: Device, need_bytes: int, reserve_bytes: int = RESERVE_BYT
     }
 
 
-def _lines(title: str, found: Trace, predicted: Breakdown | None, where: Device | None) -> Iterator[str]:
+def _lines(title: str, found: Trace, predicted: Breakdown | None, room: Room | None) -> Iterator[str]:
     yield f"{title}: {format_bytes(found.peak_allocated_bytes)} allocated at the peak, in the {found.peak.name}"
     yield ""
     yield from _table(found.parts, predicted)
@@ -63,7 +71,7 @@ def _lines(title: str, found: Trace, predicted: Breakdown | None, where: Device 
     for size, name in _largest(found):
         yield f"  {format_bytes(size):>12}  {name}"
     yield ""
-    yield _sentence(found, where)
+    yield _sentence(found, room)
 
 
 def _table(parts: Breakdown, predicted: Breakdown | None) -> Iterator[str]:
@@ -91,7 +99,7 @@ def _largest(found: Trace) -> list[tuple[int, str]]:
     return sorted(((sum(sizes), name + count[name]) for name, sizes in together.items()), reverse=True)[:MOST_NAMES]
 
 
-def _sentence(found: Trace, where: Device | None) -> str:
-    if where is None:
+def _sentence(found: Trace, room: Room | None) -> str:
+    if room is None:
         return "The CUDA context comes on top: a few hundred MiB that PyTorch does not count."
-    return Room(where).sentence(found.peak_reserved_bytes)
+    return room.sentence(found.peak_reserved_bytes)
