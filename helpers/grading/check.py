@@ -65,6 +65,7 @@ def results_of(
         raise nb.unreadable(learner_path, str(error)) from None
     if all(state in NOT_WRITTEN for state in assembly.answers.values()):
         return questions_of(reference, assembly, {}), assembly.warnings  # at once: there is nothing to run
+    print("Your answers are asked, then weighed, as in grading. It takes half a minute or more …", file=sys.stderr)
     cells = trial(run, reference, assembly.notebook, seed=seed, wall_s=WALL_S)
     cells = weigh(run, reference, cells, seed=seed, wall_s=WALL_S)
     return questions_of(reference, assembly, cells), (*assembly.warnings, *cells_that_ended_the_kernel(assembly, cells))
