@@ -13,13 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...catalog.errors import WorkbookError
 
 MOST_VALUES = 4096  # shapes, places, norms, what is printed
-_DOORS: list[tuple[type, str]] = [(torch.Tensor, "numpy"), (torch.Tensor, "tolist"), (torch.Tensor, "__dlpack__")]
-_DOORS += [(storage, name) for storage in (torch.UntypedStorage, torch.TypedStorage) for name in ("tolist", "__iter__")]
+_ARRAYS: list[tuple[type, str]] = [(torch.Tensor, "numpy"), (torch.Tensor, "__dlpack__")]
+_LISTS: list[tuple[type, str]] = [(torch.Tensor, "tolist")]
+_LISTS += [(storage, name) for storage in (torch.UntypedStorage, torch.TypedStorage) for name in ("tolist", "__iter__")]
 
 
 class TorchAlone(TorchDispatchMode):
     """While it is open, `most_values` values in all leave PyTorch: as arrays, as lists of Python, as single numbers.
 
+    With `lists` as many lists and numbers may be made as somebody likes: slow, and honest where no traffic is counted.
     A Meter and Traffic see PyTorch's operators alone, so what is computed elsewhere is not counted. WorkbookError for
     the first value too many.
 
@@ -28,12 +30,12 @@ class TorchAlone(TorchDispatchMode):
     [1.0, 1.0, 1.0]
     """
 
-    def __init__(self, most_values: int = MOST_VALUES) -> None:
+    def __init__(self, most_values: int = MOST_VALUES, lists: bool = False) -> None:
         super().__init__()
-        self.left, self._open = most_values, ExitStack()
+        self.left, self.lists, self._open = most_values, lists, ExitStack()
 
     def __enter__(self) -> TorchAlone:
-        for owner, name in _DOORS:
+        for owner, name in _ARRAYS if self.lists else _ARRAYS + _LISTS:
             self._open.enter_context(mock.patch.object(owner, name, self._counted(getattr(owner, name))))
         return super().__enter__()
 
@@ -42,7 +44,7 @@ class TorchAlone(TorchDispatchMode):
         self._open.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if not self.lists and func is torch.ops.aten._local_scalar_dense.default:
             self._leave(1)
         return func(*args, **(kwargs or {}))
 

@@ -41,3 +41,10 @@ def test_a_meter_beside_it_counts_as_without():
     with Meter() as meter, TorchAlone():
         kept = torch.ones(10_000) + 1
     assert meter.peak_bytes >= 2 * kept.nbytes
+
+
+def test_lists_may_be_let_go_and_arrays_not():
+    with TorchAlone(lists=True):
+        assert sum(torch.ones(9000).tolist()) == sum(value.item() for value in torch.ones(9000)) == 9000
+        with pytest.raises(WorkbookError):
+            torch.ones(9000).numpy()
