@@ -14,8 +14,9 @@ from ...catalog.errors import WorkbookError
 
 MOST_VALUES = 4096  # shapes, places, norms, what is printed
 _ARRAYS: list[tuple[type, str]] = [(torch.Tensor, "numpy"), (torch.Tensor, "__dlpack__")]
-_LISTS: list[tuple[type, str]] = [(torch.Tensor, "tolist")]
-_LISTS += [(storage, name) for storage in (torch.UntypedStorage, torch.TypedStorage) for name in ("tolist", "__iter__")]
+_LISTS: list[tuple[type, str]] = [
+    (owner, "tolist") for owner in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
+]
 
 
 class TorchAlone(TorchDispatchMode):
