@@ -56,4 +56,4 @@ def _tried(function: Callable, arguments: tuple, expected: float, rel: float) ->
 def _shown(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return repr(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.12g}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.6g}"
