@@ -137,7 +137,7 @@ FLIPPED = [
 ]
 
 
-@pytest.mark.parametrize(("maker", "move", "before", "after"), FLIPPED, ids=str)
+@pytest.mark.parametrize(("maker", "move", "before", "after"), FLIPPED, ids=[row[0].__name__ for row in FLIPPED])
 def test_something_happens_one_move_away(maker, move, before, after):
     calculator = maker()
     assert [calculator.answer(**values).figures["verdict"] for values in ({}, move)] == [before, after]
