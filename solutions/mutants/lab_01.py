@@ -364,7 +364,7 @@ def add_and_norm(x, residual, weight, eps):
     return h, torch.mul(h, factor, out=torch.empty_like(h)).mul_(weight)
 
 
-@mutant("add-and-norm", feedback="Traffic sees only PyTorch's kernels")
+@mutant("add-and-norm", feedback="many values leave PyTorch")
 def add_and_norm(x, residual, weight, eps):
     """Leaves PyTorch, where nobody counts."""
     h = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(x.tolist(), residual.tolist(), strict=True)]

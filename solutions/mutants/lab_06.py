@@ -399,7 +399,7 @@ class Mover(Mover):
             return torch.zeros(packed[2], dtype=packed[1])
 
 
-@mutant("mover", feedback="bytes are on the host after forward")
+@mutant("mover", feedback="is a tensor held beside its ticket?")
 class Mover:
     """Has copies of its own, and what goes to the host is gone at once."""
 
