@@ -48,6 +48,13 @@ def test_nothing_has_run_in_it_and_what_was_written_stays():
     assert given.metadata.workbook.source == CHAPTER
 
 
+def test_a_claim_is_seen_before_its_cell_is_run():
+    asking = code('heavy = claims.read("attn-heavy", guess=None)', "heavy")
+    asking.execution_count, asking.outputs = 7, [v4.new_output("display_data", {"text/markdown": "> A claim"})]
+    given = cleared(chapter(asking), CHAPTER).cells[1]
+    assert (given.execution_count, given.outputs) == (None, asking.outputs)
+
+
 def test_a_gap_runs_says_what_is_missing_and_has_its_answer_folded_below():
     given = cleared(chapter(code(GAP, "gap"), code("x = 1", "next")), CHAPTER)
     gap, answer, after = given.cells[1:]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from helpers.catalog.errors import WorkbookError
+from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.course.release import has_answers, release, released
 from helpers.course.stubs import stub, without_hidden
-from tests.course.example_lab import RIGHT, answer, cell_of, check, example_lab, save, with_sources
+from tests.course.example_lab import RIGHT, answer, cell_of, check, code, example_lab, save, with_sources
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 NAME = "05_numbers.ipynb"
@@ -97,6 +98,15 @@ def test_the_twin_shows_the_target_and_names_its_source(built_root):
     assert first_check.execution_count
     assert "HIDDEN" not in nb.text(lab)
     assert "SOLUTION" not in nb.text(lab)
+
+
+def test_what_measures_and_checks_is_folded_and_nothing_else():
+    lab = example_lab()
+    lab.cells.insert(2, code("# apparatus: x\nX = 1", "apparatus"))
+    lab.cells[2].metadata["workbook"] = {"role": "apparatus"}
+    twin = released(lab, f"solutions/{NAME}")
+    folded = {cell.id for cell in twin.cells if cell.metadata.get("jupyter", {}).get("source_hidden")}
+    assert folded == {"apparatus", *(cell.id for cell in twin.cells if lab_cells.is_check(cell))}
 
 
 def test_check_sees_an_edit_a_missing_twin_and_an_orphan(course, capsys):
