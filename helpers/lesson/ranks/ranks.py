@@ -81,7 +81,10 @@ class Ranks:
 
     @property
     def view(self) -> Any:
-        """ipyparallel's DirectView of the ranks; `ranks.view.activate()` makes `%%px` run on them."""
+        """ipyparallel's DirectView of the ranks; `ranks.view.activate()` makes `%%px --no-stream` run on them.
+
+        Streaming, ipyparallel 9.2 shows fast answers one over the other.
+        """
         return (self._group or self.restart()).view
 
     def __enter__(self) -> Ranks:
