@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,4 +72,8 @@ def _lab(lab: Lab | None) -> str:
 
 
 def _minutes(header: dict[str, str]) -> str:
-    return header.get("time", "").partition(",")[0]
+    """The main line's, and those of its deeper sections where there are any."""
+    first, _, deeper = header.get("time", "").partition(" · ")
+    found = re.search(r"\d+", deeper)
+    more = f" (+ {found[0]} deeper)" if found else ""
+    return first.partition(",")[0] + more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from math import isclose, isfinite
 
@@ -43,14 +44,22 @@ def _tried(function: Callable, arguments: tuple, expected: float, rel: float) ->
     try:
         given = function(*arguments)
         right = given is not None and given is not ... and isclose(given, expected, rel_tol=rel, abs_tol=0.0)
-    except NotImplementedError:
-        print(f"○ {call}: nothing is written yet. Fill the gap above, or go on without.")
+    except NotImplementedError as gap:
+        print(f"○ {call}: {_unwritten(gap)}, or go on without.")
         return False
     except Exception as problem:  # the reader's: of any kind
         print(f"✗ {call} raises {type(problem).__name__}: {problem}")
         return False
     print(f"✓ {call} = {_shown(given)}" if right else f"✗ {call} gives {_shown(given)}, expected {_shown(expected)}")
     return bool(right)
+
+
+def _unwritten(gap: NotImplementedError) -> str:
+    """Whose gap it is: that of the function called, or of an earlier one which it calls."""
+    frames = traceback.extract_tb(gap.__traceback__)[1:]  # the first is our own call
+    if len(frames) < 2:
+        return "nothing is written yet. Fill the gap above"
+    return f"{frames[-1].name}, which it calls, is not written yet. Fill that gap"
 
 
 def _shown(value: object) -> str:

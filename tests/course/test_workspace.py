@@ -18,7 +18,8 @@ from tests.course.example_lab import RIGHT, code, markdown, save, with_sources
 
 NAME = "05_numbers.ipynb"
 CHAPTER, LAB = f"workspace/chapters/{NAME}", f"workspace/labs/{NAME}"
-NEEDS = "| time | before this | needs |\n|---|---|---|\n| 60 minutes, quick | 03 | CPU |"
+TIME = "60 minutes, quick · two sections marked *deeper*: 20 more"
+NEEDS = f"| time | before this | needs |\n|---|---|---|\n| {TIME} | 03 | CPU |"
 HEADER = f"# 05 · Numbers\n\n**The promise:** x\n\n{NEEDS}"
 
 
@@ -207,4 +208,5 @@ def test_from_the_terminal(clone, monkeypatch, capsys):
     assert main(["workspace", "--fresh", "77"]) == 2
     assert "unknown copy '77'" in capsys.readouterr().err
     page = (clone / "workspace/START.md").read_text("utf-8")
-    assert f"| 05 | [Numbers](chapters/{NAME}) | 60 minutes | CPU | – | [lab 05](labs/{NAME}), , 5 points |" in page
+    times = "60 minutes (+ 20 deeper) | CPU | – "
+    assert f"| 05 | [Numbers](chapters/{NAME}) | {times}| [lab 05](labs/{NAME}), , 5 points |" in page

@@ -26,6 +26,7 @@ def broken(weights, bits):
         (lambda weights, bits: ..., "gives Ellipsis, expected 512"),
         (lambda weights: weights, "✗ <lambda>(1,024, 4) raises TypeError"),
         (unwritten, "○ unwritten(1,024, 4): nothing is written yet"),
+        (lambda weights, bits: unwritten(weights, bits), "unwritten, which it calls, is not written yet"),
         (broken, "raises ZeroDivisionError: division by zero"),
     ],
 )
