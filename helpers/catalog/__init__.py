@@ -11,6 +11,7 @@ by `model` for a family that has no closed form in families.
 
 from .devices import DEVICES, Device, Figure, detect, device
 from .errors import WorkbookError, unknown_name
+from .floats import FLOAT_FORMATS, FloatFormat, float_format
 from .formats import NUMBER_FORMATS, NumberFormat, number_format
 from .hardware import library_bytes
 from .layers import Attention, Layer, Linear, Mla, Mlp

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 HEAVY = "import sys, helpers.catalog; print(*{'torch', 'transformers', 'matplotlib', 'numpy'} & set(sys.modules))"
-MODULES = ("devices", "errors", "formats", "hardware", "layers", "models", "recipes", "setup", "shape")
+MODULES = ("devices", "errors", "floats", "formats", "hardware", "layers", "models", "recipes", "setup", "shape")
 
 
 def test_importing_the_catalogue_pulls_in_nothing_heavy():
