@@ -71,7 +71,7 @@ def rounded(x: Tensor, fmt: FloatFormat | str, overflow: str = "ieee") -> Tensor
 
 def _parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sign (0 or 1), exponent and significand of 24 bits; FP32's own subnormals have exponent 1 and no leading one."""
-    bits = x.detach().float().contiguous().view(torch.int32).long()
+    bits = x.detach().float().view(torch.int32).long()
     exponent, mantissa = bits >> FP32_MANTISSA & 0xFF, bits & 0x7FFFFF
     leading = exponent.clamp(max=1) << FP32_MANTISSA
     return bits >> 31 & 1, exponent.clamp(min=1), mantissa + leading
