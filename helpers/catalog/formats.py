@@ -169,18 +169,24 @@ def _fp8(name: str) -> NumberFormat:
 _TF32 = "none: stored as FP32, rounded to 19 bits inside the tensor core"
 _DOUBLE = "one 8-bit absmax code per 64 values, one FP32 per 256 of those"
 _BLOCKS_OF_CODES = {"block_values": 64, "scale_bits": 8, "superblock_blocks": 256, "superscale_bits": 32}
-_MXFP4 = NumberFormat(
-    "mxfp4",
-    4,
-    "one 8-bit power of two per 32 values",
-    "OCP Microscaling Formats (MX) Specification 1.0 (2023)",
-    block_values=32,
-    scale_bits=8,
-    row_blocks=True,
-    quantized=True,
-    linears_only=True,
-    experts_only=True,
-)
+
+
+def _mx(bits: int, experts_only: bool) -> NumberFormat:
+    """OpenAI's gpt-oss has its experts alone in MXFP4; MXFP8, where it is used, holds all linear layers."""
+    return NumberFormat(
+        f"mxfp{bits}",
+        bits,
+        "one 8-bit power of two per 32 values",
+        "OCP Microscaling Formats (MX) Specification 1.0 (2023)",
+        block_values=32,
+        scale_bits=8,
+        row_blocks=True,
+        quantized=True,
+        linears_only=True,
+        experts_only=experts_only,
+    )
+
+
 _NVFP4 = NumberFormat(
     "nvfp4",
     4,
@@ -219,7 +225,8 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
         ),
         _bitsandbytes("nf4-dq", 4, _DOUBLE, _QLORA, constant_bytes=_CODES + _NESTED, **_BLOCKS_OF_CODES),
         *(_grouped(bits, group) for bits in (2, 3, 4, 8) for group in (32, 64, 128)),
-        _MXFP4,
+        _mx(8, experts_only=False),
+        _mx(4, experts_only=True),
         _NVFP4,
         _ggml("q8_0", 8, "one FP16 per 32 values", 32, 16),
         _ggml("q6_k", 6, "one int8 per 16 values, one FP16 per 16 of those", 16, 8, 16, 16),

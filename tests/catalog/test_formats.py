@@ -16,6 +16,7 @@ BITS = {
     "int8": 8,
     "nf4": 4.5,
     "nf4-dq": 4 + 8 / 64 + 32 / (64 * 256),
+    "mxfp8": 8.25,
     "mxfp4": 4.25,
     "nvfp4": 4.5,
     "q8_0": 8.5,  # 34 bytes for 32 values; of the others the bytes of a block for 256, as ggml-common.h asserts
@@ -107,7 +108,7 @@ def test_constants_are_those_of_a_real_bitsandbytes_tensor():
 def test_which_formats_are_quantized_and_what_they_leave():
     quantized = {name for name, entry in NUMBER_FORMATS.items() if entry.quantized}
     groups = {f"int{bits}-g{group}" for bits in (2, 3, 4, 8) for group in (32, 64, 128)}
-    assert quantized == {"int8", "nf4", "nf4-dq", "mxfp4", "nvfp4"} | groups | GGUF
+    assert quantized == {"int8", "nf4", "nf4-dq", "mxfp8", "mxfp4", "nvfp4"} | groups | GGUF
     assert {name for name, entry in NUMBER_FORMATS.items() if entry.linears_only} == quantized - GGUF | {
         "fp8-e4m3",
         "fp8-e5m2",

@@ -1,4 +1,4 @@
-"""The block formats of today's files and chips: FP8, MXFP4, NVFP4, and GGUF's Q8_0, Q4_K and Q4_0.
+"""The block formats of today's files and chips: FP8, MXFP8, MXFP4, NVFP4, and GGUF's Q8_0, Q4_K and Q4_0.
 
 Neighbours share a scale that is itself in few bits: a power of two, an FP8, or a whole number of a larger block's FP16.
 Blocks are neighbours in a row, so rows are whole blocks. Codes lie here in an order of our own; files have theirs.
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ...catalog.errors import WorkbookError, require_name
+from ..precision.codes import decode, encode
 from .grids import require_finite, require_matrix
 from .packing import pack, storage_bytes
 
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # a 4-bit float: sign, two bits of exponent, one of mantissa
 E4M3_MOST = 448.0
 SMALLEST = 1e-30  # what is divided by where a whole weight is zeros
 
@@ -58,6 +58,14 @@ def _fp8(blocks: Tensor) -> Encoded:
     scale = blocks.abs().amax().clamp(min=SMALLEST) / E4M3_MOST
     codes = (blocks / scale).clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn)  # beyond 448 torch makes NaN
     return {"codes": codes, "scale": scale}, codes.float() * scale
+
+
+def _mxfp8(blocks: Tensor) -> Encoded:
+    """32 values of E4M3 share a power of two, which brings the largest to 256 or more. Above 448 it is cut to 448."""
+    exponent = (torch.frexp(blocks.abs().amax(-1, keepdim=True)).exponent - 9).clamp(-127, 127)
+    codes = encode(torch.ldexp(blocks, -exponent), "fp8-e4m3", "saturate")
+    stored = {"codes": codes.to(torch.uint8), "exponents": (exponent + 127).to(torch.uint8)}
+    return stored, torch.ldexp(decode(codes, "fp8-e4m3"), exponent)
 
 
 def _mxfp4(blocks: Tensor) -> Encoded:
@@ -110,11 +118,8 @@ def _q4_k(blocks: Tensor) -> Encoded:
 
 def _e2m1(scaled: Tensor) -> tuple[Tensor, Tensor]:
     """Codes and values of the nearest 4-bit floats; halfway goes to the even code, beyond 6 to 6."""
-    levels = torch.tensor(E2M1, device=scaled.device)
-    middles = (levels[:-1] + levels[1:]) / 2
-    below, above = (torch.bucketize(scaled.abs(), middles, right=right) for right in (False, True))
-    codes = torch.where(below % 2 == 0, below, above)  # they differ halfway alone
-    return (codes + 8 * (scaled < 0)).to(torch.uint8), levels[codes] * scaled.sign()
+    codes = encode(scaled, "fp4-e2m1").to(torch.uint8)
+    return codes, decode(codes, "fp4-e2m1")
 
 
 def _extreme(blocks: Tensor) -> Tensor:
@@ -136,6 +141,7 @@ def _half(scale: Tensor) -> Tensor:
 
 ENCODERS: dict[str, tuple[Callable[[Tensor], Encoded], int]] = {
     "fp8-e4m3": (_fp8, 1),
+    "mxfp8": (_mxfp8, 32),
     "mxfp4": (_mxfp4, 32),
     "nvfp4": (_nvfp4, 16),
     "q8_0": (_q8_0, 32),

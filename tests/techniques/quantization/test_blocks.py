@@ -5,7 +5,9 @@ import torch
 
 from helpers.catalog import WorkbookError, number_format
 from helpers.techniques.quantization import blocks
-from helpers.techniques.quantization.blocks import E2M1, ENCODERS, Blocks
+from helpers.techniques.quantization.blocks import ENCODERS, Blocks
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def drawn(rows=8, columns=512, seed=0):
@@ -29,8 +31,9 @@ def test_fp8_is_torchs_own_cast():
     assert torch.equal(Blocks.of(weight, "fp8-e4m3").values, (weight / scale).to(torch.float8_e4m3fn).float() * scale)
 
 
-def test_exponents_are_torchs_e8m0():
-    encoded = Blocks.of(drawn() * 10.0 ** torch.arange(-4, 4)[:, None], "mxfp4")
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp8"])
+def test_exponents_are_torchs_e8m0(name):
+    encoded = Blocks.of(drawn() * 10.0 ** torch.arange(-4, 4)[:, None], name)
     exponents = encoded.stored["exponents"]
     assert torch.equal(exponents.view(torch.float8_e8m0fnu).float(), torch.exp2(exponents.float() - 127))
     assert len(exponents.unique()) > 8
@@ -51,6 +54,9 @@ def test_four_bit_floats_are_all_there_and_halfway_goes_to_the_even_code():
         # The largest, 7.5, lies between 4 and 8: the scale is 1, and 7.5 is cut to 6.
         ("mxfp4", row(7.5, -2.4, 0.8, 0.2), [6.0, -2.0, 1.0, 0.0]),
         ("mxfp4", row(0.75, 0.24), [0.75, 0.25]),  # scale 1/8
+        # The largest, 500, lies between 256 and 512: the scale is 1, and 500 is cut to 448.
+        ("mxfp8", row(500.0, -17.0, 1.0625, 0.001), [448.0, -16.0, 1.0, 0.001953125]),
+        ("mxfp8", row(0.75, 0.24), [0.75, 0.234375]),  # scale 1/512
         # The largest of the weight has the scale 448 of 448 x 6, so it is exact; a step is 7.5 / 6 = 1.25.
         ("nvfp4", row(7.5, -2.4, 0.8, 0.2), [7.5, -2.5, 0.625, 0.0]),
         # d = 8 / -8 = -1: codes 0, 8 - 3 and 8 + 2.
