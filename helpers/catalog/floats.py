@@ -118,6 +118,15 @@ class FloatFormat:
             code = self._beyond(overflow)
         return code + self._sign(value)
 
+    def overflows(self, value: float | Fraction) -> bool:
+        """Whether `value` rounds beyond `largest`: it is past it by half a step or more. An infinity does.
+
+        >>> float_format("fp8-e4m3").overflows(464), float_format("fp8-e4m3").overflows(465)
+        (False, True)
+        """
+        _require_number(value)
+        return not math.isnan(value) and self._nearest(self._place(value)) > self.largest_code
+
     def decode(self, code: int) -> float:
         """The number that `code` stands for; a Python float holds it exactly. WorkbookError for no code of the format.
 
@@ -172,7 +181,7 @@ class FloatFormat:
         if math.isinf(value):
             return Fraction(self.largest_code + 1)
         size = abs(Fraction(value))
-        exponent = max(_exponent(size), self.least_exponent) if size else self.least_exponent
+        exponent = max(exponent_of(size), self.least_exponent) if size else self.least_exponent
         steps = size / Fraction(2) ** (exponent - self.mantissa_bits)
         codes_below = (exponent - self.least_exponent - 1 + self.sign_bits) * 2**self.mantissa_bits
         return min(steps + codes_below, Fraction(self.largest_code + 1))
@@ -206,8 +215,12 @@ def float_format(name: str) -> FloatFormat:
     return found
 
 
-def _exponent(size: Fraction) -> int:
-    """The power of two at or below `size`; math.log2 would round."""
+def exponent_of(size: Fraction) -> int:
+    """The exponent of the power of two at or below `size`, which is above 0; math.log2 would round.
+
+    >>> exponent_of(Fraction(1, 10)), exponent_of(Fraction(8))
+    (-4, 3)
+    """
     guess = size.numerator.bit_length() - size.denominator.bit_length()
     return guess if size >= Fraction(2) ** guess else guess - 1
 

@@ -74,3 +74,42 @@ def short_bytes(size_bytes: float) -> str:
 def axis_unit(size_bytes: float) -> tuple[int, str]:
     """The bytes and the name of the unit for an axis that reaches `size_bytes`: GiB from 2 GiB up, else MiB."""
     return (GIB, "GiB") if size_bytes >= 2 * GIB else (MIB, "MiB")
+
+
+def plain(number: float) -> str:
+    """Nine digits at most, without those that say nothing; 0 has no sign.
+
+    >>> plain(65504.0), plain(2**-24), plain(0.1), plain(float("-inf"))
+    ('65504', '5.96046448e-08', '0.1', '-inf')
+    """
+    return f"{number + 0.0:.9g}"
+
+
+def relative(error: float | None) -> str:
+    """A relative error with its sign, in percent where that reads well; nothing for None and for 0.
+
+    >>> relative(-0.000244), relative(1.49e-8), relative(-1), relative(None)
+    ('−0.024 %', '+1.5e-08', '−100 %', '')
+    """
+    if not error:
+        return ""
+    size = abs(error)
+    text = (
+        f"{100 * size:.{0 if size >= 0.0995 else 2}{'f' if size >= 0.0995 else 'g'}} %"
+        if size >= 1e-5
+        else f"{size:.1e}"
+    )
+    return ("−" if error < 0 else "+") + text
+
+
+def share_of_all(share: float) -> str:
+    """A share of one for a narrow column; neither what is less than all nor what is above nothing reads as that.
+
+    >>> share_of_all(0.0004), share_of_all(0.9966), share_of_all(0.99999), share_of_all(0.537), share_of_all(1)
+    ('<0.1 %', '99.7 %', '>99.9 %', '54 %', '100 %')
+    """
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.1f} %" if 0.99 < share < 1 else percent(share)

@@ -16,6 +16,17 @@ CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 CHAPTER = ROOT / "notebooks" / "02_where_training_memory_goes.ipynb"
 CALCULATOR = "training_memory("
+CALCULATORS = (
+    "allocation",
+    "block_map",
+    "checkpointing",
+    "kv_cache",
+    "numbers",
+    "quantization",
+    "roofline",
+    "tensor_numbers",
+    "zero",
+)
 FIND_CALCULATOR = f"""jupyterapp.shell.currentWidget.content.widgets.findIndex(
     cell => cell.model.sharedModel.source.startsWith('{CALCULATOR}'))"""
 WAIT_MS = 40_000
@@ -49,7 +60,7 @@ def lab(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     folder = tmp_path_factory.mktemp("notebooks")
     shutil.copy(CHAPTER, folder / "stored.ipynb")
     nbformat.write(calculator_alone(), folder / "calculator.ipynb")
-    for name in ("roofline", "allocation", "block_map", "quantization", "checkpointing", "zero", "kv_cache"):
+    for name in CALCULATORS:
         nbformat.write(calculator_of(name), folder / f"{name}.ipynb")
     with jupyter_lab(folder, tmp_path_factory.mktemp("home")) as lab:
         yield lab

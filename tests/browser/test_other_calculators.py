@@ -184,3 +184,52 @@ def test_another_policy_and_play_move_the_blocks(live, set_theme, screenshot) ->
     set_theme(live, "JupyterLab Dark")
     screenshot(live, "block-map-dark")
     set_theme(live, "JupyterLab Light")
+
+
+BITS = """name => [...document.querySelectorAll('.widget-html svg rect.bit')].filter(
+    box => box.querySelector('title').textContent.startsWith(name + ':')
+).map(box => box.nextElementSibling.textContent).join('')"""
+
+
+@pytest.mark.parametrize("live", ["numbers"], indirect=True)
+def test_another_number_has_other_bits_and_a_bad_one_says_so(live, set_theme, screenshot) -> None:
+    assert live.evaluate(BITS, "fp16") == f"{0x2E66:016b}"  # of 0.1
+    screenshot(live, "numbers-light")
+    number = live.locator(".widget-text", has=live.get_by_text("number", exact=True)).locator("input")
+    before = title(live)
+    number.fill("-2**-24")
+    number.press("Enter")
+    wait_for_another(live, before)
+    assert live.evaluate(BITS, "fp16") == f"{0x8001:016b}"
+    assert "1 of 11 significant bits is left" in live.locator("p.sentence").first.text_content()
+    number.fill("two")
+    number.press("Enter")
+    message = live.locator(".widget-html pre.error")
+    message.wait_for()
+    assert "unknown number 'two'" in message.text_content()
+    number.fill("70000")
+    number.press("Enter")
+    live.wait_for_selector(".widget-html svg")
+    assert "overflows to inf" in title(live)
+    choose(live, "format", "mxfp4")
+    live.wait_for_function("document.querySelector('.widget-html svg > svg > text').textContent.includes('mxfp4')")
+    assert slider(live, "block's largest ×").is_visible()
+    set_theme(live, "JupyterLab Dark")
+    screenshot(live, "numbers-dark")
+    set_theme(live, "JupyterLab Light")
+
+
+@pytest.mark.parametrize("live", ["tensor_numbers"], indirect=True)
+def test_a_scale_moves_a_tensor_into_the_format(live, set_theme, screenshot) -> None:
+    screenshot(live, "tensor-numbers-light")
+    assert title(live) == "activation gradients in fp16: 54 % become 0"
+    lost = ".widget-html svg rect.bin[data-part='becomes 0']"
+    before, scale = live.locator(lost).count(), slider(live, "scale 2 to the")
+    for _ in range(16):
+        scale.press("ArrowRight")
+    live.wait_for_function("document.querySelector('.widget-html svg > text').textContent.includes('× 2**16')")
+    assert title(live) == "activation gradients × 2**16 in fp16: 9.3 % become 0, 54 % without the scale"
+    assert 0 < live.locator(lost).count() < before
+    set_theme(live, "JupyterLab Dark")
+    screenshot(live, "tensor-numbers-dark")
+    set_theme(live, "JupyterLab Light")

@@ -12,8 +12,11 @@ from .answers import CalculatorAnswer, MemoryAnswer
 from .block_map import BlockMapAnswer, block_map, block_map_answer
 from .calculator import Calculator, StepCalculator
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
+from .histograms import Histogram
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer
 from .memory import ServingAnswer, TrainingAnswer, changes_that_fit, serving_answer, training_answer, training_memory
+from .numbers import NumberAnswer, number_answer, numbers
 from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
+from .tensor_numbers import TensorNumbersAnswer, tensor_answer, tensor_numbers
 from .zero import ZeroAnswer, zero, zero_answer

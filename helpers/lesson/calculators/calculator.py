@@ -21,6 +21,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 Controls = Mapping[str, tuple[str, Sequence[Any], Any]]  # by control: its text, its choices in order, where it stands
 Values = Mapping[str, Any]  # by control: what is chosen
 CONFIG = "config"  # the control whose path, where one is typed, takes the place of the model; and what it is made of
+VALUE = "value"  # the control whose number is typed, or one of its choices
 ANY_CONFIG = ("or a config", ("",), "")
 
 
@@ -167,9 +168,12 @@ def _choices(choices: Sequence[Any], start: Any) -> list[Any]:
 def _control(w: Any, name: str, text: str, choices: Sequence[Any], value: object) -> Any:
     """A slider for numbers, a menu for names; both from a list of choices, so every value is a sensible one.
 
-    A config's path is typed; the answer waits for the end of it.
+    A config's path and a number are typed; the answer waits for the end of it.
     """
     layout, style = w.Layout(width="auto"), {"description_width": "110px"}
+    if name == VALUE:
+        typed = {"options": choices, "ensure_option": False, "continuous_update": False}
+        return w.Combobox(value=str(value), description=text, layout=layout, style=style, **typed)
     if name == CONFIG:
         hint = "path of a config.json, or of its folder"
         return w.Text(value, description=text, placeholder=hint, continuous_update=False, layout=layout, style=style)

@@ -23,14 +23,16 @@ class NoCommandError(Exception):
     """What was asked cannot be said in words: a config that is in no file, a device that is not in the catalogue."""
 
 
-def command(kind: str, options: Iterable[Option]) -> str | None:
+def command(kind: str, options: Iterable[Iterable[object]], family: tuple[str, ...] = ("estimate",)) -> str | None:
     """`workbook estimate KIND` with its options, quoted for a shell; None where one of them cannot be written.
+
+    `family` is () for a command that is not one of `estimate`.
 
     >>> command("train", setup_options(TrainSetup("gpt2", sequence=512, micro_batches=8)))
     'workbook estimate train --model gpt2 --sequence 512 --accumulate 8'
     """
     try:
-        return shlex.join(["workbook", "estimate", kind, *(str(word) for option in options for word in option)])
+        return shlex.join(["workbook", *family, kind, *(str(word) for option in options for word in option)])
     except NoCommandError:
         return None
 

@@ -16,9 +16,11 @@ from helpers.lesson.calculators import (
     checkpointing,
     kv_cache,
     kv_cache_answer,
+    numbers,
     quantization,
     roofline,
     serving_answer,
+    tensor_numbers,
     training_answer,
     training_memory,
     zero,
@@ -29,7 +31,18 @@ from tests.memory.configs import QWEN2
 
 CALCULATORS = {
     maker.__name__: maker()
-    for maker in (allocation, block_map, checkpointing, kv_cache, quantization, roofline, training_memory, zero)
+    for maker in (
+        allocation,
+        block_map,
+        checkpointing,
+        kv_cache,
+        numbers,
+        quantization,
+        roofline,
+        tensor_numbers,
+        training_memory,
+        zero,
+    )
 }
 
 

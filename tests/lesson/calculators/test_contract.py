@@ -20,8 +20,10 @@ from helpers.lesson.calculators import (
     block_map,
     checkpointing,
     kv_cache,
+    numbers,
     quantization,
     roofline,
+    tensor_numbers,
     training_memory,
     zero,
 )
@@ -29,7 +31,18 @@ from helpers.lesson.drawing.marks import CARD, FAINT, INK, ON_COLOUR, Text, text
 from helpers.lesson.drawing.pictures import WIDTH
 from tests.calls import CALLS_IN_50_MS, calls_of
 
-MAKERS = (allocation, block_map, checkpointing, kv_cache, quantization, roofline, training_memory, zero)
+MAKERS = (
+    allocation,
+    block_map,
+    checkpointing,
+    kv_cache,
+    numbers,
+    quantization,
+    roofline,
+    tensor_numbers,
+    training_memory,
+    zero,
+)
 CALCULATORS = [maker() for maker in MAKERS]
 BY_NAME = {maker.__name__: maker for maker in MAKERS}
 CONTROLS = [(calculator, name) for calculator in CALCULATORS for name in calculator.options]
@@ -39,8 +52,10 @@ HEAVY = {
     "block_map": {"policy": "prefix", "block_size": 1},
     "checkpointing": {"model": "llama-3-70b", "policy": "recursive"},
     "kv_cache": {"model": "llama-3.1-405b", "cache": "int4", "context": 2**20},
+    "numbers": {"value": "1.7e-310", "format": "nvfp4", "block_largest": 2**20},
     "quantization": {"model": "deepseek-v3"},
     "roofline": {"op": "attention-decode", "tokens": 65536},
+    "tensor_numbers": {"tensor": "activation gradients", "scale": 16},
     "training_memory": {"model": "llama-2-70b"},
     "zero": {"model": "llama-3-70b", "stage": 0, "ranks": 4096},
 }

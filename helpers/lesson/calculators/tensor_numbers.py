@@ -1,0 +1,148 @@
+"""The calculator of ranges: a whole tensor in every format, as it is and times a scale: what is lost at either end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ...catalog.errors import require_name, require_whole
+from ...catalog.floats import FLOAT_FORMATS
+from ..drawing.pictures import Card
+from ..drawing.ranges import RangeRow, ranges
+from ..units import share_of_all
+from .answers import CalculatorAnswer
+from .calculator import Calculator
+from .command import command
+from .histograms import Fates, Histogram, Reach, histogram_of, stored_histograms
+from .numbers import PLAIN
+
+MOST_SCALE = 200  # its power of two
+
+
+@dataclass(frozen=True)
+class TensorNumbersAnswer(CalculatorAnswer):
+    """Shares of a tensor that each format loses, before and after it is multiplied by 2**`scale`."""
+
+    tensor: Histogram
+    chosen: str
+    scale: int
+
+    @cached_property
+    def reaches(self) -> dict[str, Reach]:
+        return {name: Reach.of(FLOAT_FORMATS[name]) for name in PLAIN}
+
+    def fates(self, name: str, scale: int) -> Fates:
+        return Fates.of(self.tensor, self.reaches[name], scale)
+
+    @property
+    def largest_scale(self) -> int:
+        """The power of two at which the largest value comes into the highest one of the format."""
+        return self.reaches[self.chosen].most - self.tensor.span[1]
+
+    @property
+    def title(self) -> str:
+        now, before = (self.fates(self.chosen, scale).zero for scale in (self.scale, 0))
+        times = f" × 2**{self.scale}" if self.scale else ""
+        without = f", {share_of_all(before)} without the scale" if self.scale else ""
+        return f"{self.tensor.name}{times} in {self.chosen}: {share_of_all(now)} become 0{without}"
+
+    @property
+    def command(self) -> str | None:
+        if stored_histograms().get(self.tensor.name) != self.tensor:
+            return None
+        scale = (f"--scale={self.scale}",) if self.scale < 0 else ("--scale", self.scale)
+        options = [("--format", self.chosen)] if self.chosen != "fp16" else []
+        return command("tensor", [(self.tensor.name,), *options, *([scale] if self.scale else [])], family=())
+
+    def lines(self) -> Iterator[str]:
+        """One line per format: what it holds, and what is lost as the tensor is, and times the scale."""
+        yield f"{'':<11}{'powers of two':<15}{'as it is':^32}{f'times 2**{self.scale}':^32}".rstrip()
+        heads = "".join(f"{head:>11}" for head in ("to 0", "subnormal", "too large"))
+        yield f"{'':<22}{heads}{heads}"
+        for name, reach in self.reaches.items():
+            shares = (self.fates(name, scale) for scale in (0, self.scale))
+            told = "".join(
+                f"{share_of_all(x):>11}" for fate in shares for x in (fate.zero, fate.subnormal, fate.too_large)
+            )
+            yield f"{name:<10}{f'{reach.least} to {reach.most}':<12}{told}"
+        if self.tensor.source:
+            yield ""
+            yield from (f"{self.tensor.total:,} values:", *self.tensor.source.split("; "))
+
+    def sentences(self) -> Iterator[str]:
+        """How wide the tensor is beside the format, the best scale, and what the edge hides."""
+        (low, high), reach, now = self.tensor.span, self.reaches[self.chosen], self.fates(self.chosen, self.scale)
+        wide, holds = high - low + 1, reach.most - reach.least + 1
+        yield f"The values lie in {wide} powers of two, from 2**{low} to 2**{high}; {self.chosen} tells {holds} apart."
+        best = self.fates(self.chosen, self.largest_scale)
+        lost = f"{share_of_all(best.zero)} become 0 then" if best.zero else "none becomes 0 then"
+        reached = f"Times 2**{self.largest_scale} the largest comes into the highest of these"
+        yield f"{reached}: {lost}, and with a larger scale values are too large."
+        if now.at_the_edge:
+            largest = f"{FLOAT_FORMATS[self.chosen].largest:.6g}"
+            share = share_of_all(now.at_the_edge)
+            yield f"{share} lie in that power of two now, where what is past {largest} is too large as well."
+        if self.tensor.zeros:
+            yield f"{share_of_all(self.tensor.zeros / self.tensor.total)} were 0 before, and are not counted as lost."
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        now, before = (self._shares(scale) for scale in (self.scale, 0))
+        reach = self.reaches[self.chosen]
+        fates = {power: reach.fate(power) for power in now}
+        rows = [self._row(name) for name in self.reaches]
+        return (ranges(self.title, now, before, fates, rows, self.chosen),)
+
+    def _shares(self, scale: int) -> dict[int, float]:
+        return {power + scale: count / self.tensor.total for power, count in self.tensor.counts.items()}
+
+    def _row(self, name: str) -> RangeRow:
+        reach, now = self.reaches[name], self.fates(name, self.scale)
+        shares = {"becomes 0": now.zero, "subnormal": now.subnormal, "too large": now.too_large}
+        return RangeRow(name, reach.least, reach.normal, reach.most, shares)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        def told(name: str, scale: int) -> dict[str, float]:
+            now = self.fates(name, scale)
+            return {"becomes_0": now.zero, "subnormal": now.subnormal, "too_large": now.too_large} | {
+                "at_the_edge": now.at_the_edge
+            }
+
+        return {
+            "values": self.tensor.total,
+            "zeros": self.tensor.zeros,
+            "span": list(self.tensor.span),
+            "scale": self.scale,
+            "formats": {name: {"as_it_is": told(name, 0), "scaled": told(name, self.scale)} for name in self.reaches},
+        }
+
+
+def tensor_answer(tensor: str | Histogram, format: str = "fp16", scale: int = 0) -> TensorNumbersAnswer:
+    """What each format loses of `tensor`, a stored one's name or a `Histogram`, as it is and times 2**`scale`.
+
+    A value becomes 0 below half of the format's smallest number, and is too large in powers of two above that of its
+    largest. One scale for all: for blocks with scales of their own see `numbers`. WorkbookError for an unknown name.
+
+    >>> answer = tensor_answer("activation gradients", "fp16", scale=16)
+    >>> [round(answer.fates("fp16", scale).zero, 2) for scale in (0, 16)]
+    [0.54, 0.09]
+    """
+    found = histogram_of(tensor)
+    require_name("float format", format, PLAIN)
+    require_whole("scale", scale, -MOST_SCALE, MOST_SCALE, unit="powers of two")
+    return TensorNumbersAnswer(found, format, scale)
+
+
+def tensor_numbers(**start: object) -> Calculator:
+    """The live calculator. `start` moves its controls, and brings a tensor of your own:
+    `tensor_numbers(tensor=Histogram.of("my gradients", values), format="bf16")`."""
+    controls = {
+        "tensor": ("tensor", tuple(stored_histograms()), "activation gradients"),
+        "format": ("format", PLAIN, "fp16"),
+        "scale": ("scale 2 to the", tuple(range(-16, 41)), 0),
+    }
+    invites = "Move the scale until values are too large: how many still become 0? Then the same for weight gradients."
+    return Calculator(tensor_answer, controls, start, invites)
