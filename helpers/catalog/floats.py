@@ -111,7 +111,7 @@ class FloatFormat:
         """
         require_name("overflow", overflow, OVERFLOWS)
         _require_number(value)
-        if math.isnan(value) or (value < 0 and not self.sign_bits):
+        if _is_nan(value) or (value < 0 and not self.sign_bits):
             return self.largest_code if self.nan_code is None else self.nan_code
         code = self._nearest(self._place(value))
         if code > self.largest_code:
@@ -125,7 +125,7 @@ class FloatFormat:
         (False, True)
         """
         _require_number(value)
-        return not math.isnan(value) and self._nearest(self._place(value)) > self.largest_code
+        return not _is_nan(value) and self._nearest(self._place(value)) > self.largest_code
 
     def decode(self, code: int) -> float:
         """The number that `code` stands for; a Python float holds it exactly. WorkbookError for no code of the format.
@@ -166,7 +166,7 @@ class FloatFormat:
         (416.0, inf)
         """
         _require_number(value)
-        if math.isnan(value):
+        if _is_nan(value):
             return math.nan, math.nan
         if not self.sign_bits:
             value = max(value, 0)  # no scale is below zero, and none is zero
@@ -178,7 +178,7 @@ class FloatFormat:
 
         At most one past the largest. What is below the smallest scale stands before code 0, and so does 0.
         """
-        if math.isinf(value):
+        if value in (math.inf, -math.inf):
             return Fraction(self.largest_code + 1)
         size = abs(Fraction(value))
         exponent = max(exponent_of(size), self.least_exponent) if size else self.least_exponent
@@ -203,8 +203,8 @@ class FloatFormat:
         return self.largest_code + 1  # infinity comes first, and NaN where there is none
 
     def _sign(self, value: float | Fraction) -> int:
-        negative = self.sign_bits and math.copysign(1, value) < 0
-        return 2 ** (self.bits - 1) if negative else 0
+        negative = value < 0 or (isinstance(value, float) and math.copysign(1, value) < 0)  # −0.0 is not below 0
+        return 2 ** (self.bits - 1) if self.sign_bits and negative else 0
 
 
 def float_format(name: str) -> FloatFormat:
@@ -223,6 +223,11 @@ def exponent_of(size: Fraction) -> int:
     """
     guess = size.numerator.bit_length() - size.denominator.bit_length()
     return guess if size >= Fraction(2) ** guess else guess - 1
+
+
+def _is_nan(value: float | Fraction) -> bool:
+    """math.isnan fails where `value` is larger than any Python float."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _require_number(value: object) -> None:

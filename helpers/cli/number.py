@@ -9,7 +9,7 @@ import re
 from ..catalog.floats import OVERFLOWS
 from ..lesson import calculators
 from ..lesson.calculators.histograms import stored_histograms
-from ..lesson.calculators.numbers import FORMATS, PLAIN
+from ..lesson.calculators.stored import FORMATS, PLAIN
 from .flags import Commands, add_command, whole
 
 

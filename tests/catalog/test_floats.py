@@ -153,6 +153,14 @@ def test_zero_keeps_its_sign_and_what_underflows_too():
     assert fp16.encode(math.nextafter(2.0**-25, 1)) == 1
 
 
+def test_numbers_that_no_python_float_holds():
+    fp16 = float_format("fp16")
+    for huge in (10**400, Fraction(10**400)):
+        assert [fp16.encode(huge), fp16.encode(-huge)] == [fp16.encode(math.inf), fp16.encode(-math.inf)]
+        assert fp16.neighbours(huge) == (65504, math.inf)
+    assert fp16.encode(Fraction(-1, 10**400)) == 0x8000
+
+
 @pytest.mark.parametrize("name", ["fp16", "fp32"])
 def test_encoding_is_the_structs(name):
     letter, unsigned = {"fp16": "eH", "fp32": "fI"}[name]

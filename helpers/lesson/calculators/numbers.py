@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ...catalog.errors import require_name, require_whole
-from ...catalog.floats import FLOAT_FORMATS, OVERFLOWS, FloatFormat
+from ...catalog.floats import OVERFLOWS
 from ..drawing.bits import BitRow, Grid, bit_rows, number_line
 from ..drawing.pictures import Card
 from ..units import plain, relative
@@ -18,102 +18,11 @@ from .answers import CalculatorAnswer
 from .blocks import BLOCKS
 from .calculator import VALUE, Calculator, Values
 from .command import command
+from .stored import FORMATS, PLAIN, Stored, json_number, stored_as
 from .typed import typed_number
 
-PLAIN = tuple(name for name in FLOAT_FORMATS if name != "e8m0")
-FORMATS = (*PLAIN, *BLOCKS)
 LARGEST_RATIO = 2**40  # what a block's largest is of the value, at most
 LOST = ("becomes 0", "overflows to inf", "overflows to NaN", "saturates", "becomes largest")
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What a format makes of `given`: a code, and what codes are multiplied by, which is 1 without a block's scale."""
-
-    name: str
-    given: Fraction | float
-    code: int
-    fmt: FloatFormat
-    factor: Fraction = Fraction(1)
-    scale_bits: str = ""
-    cut: bool = False  # too large, and stored as the largest
-
-    @property
-    def value(self) -> float:
-        return self._scaled(self.fmt.decode(self.code))
-
-    @property
-    def bits(self) -> tuple[tuple[str, str], ...]:
-        """(what it is, its bits) from the highest bit on; a block's scale before them."""
-        named = zip(("sign", "exponent", "mantissa"), self.fmt.bits_of(self.code), strict=True)
-        return tuple(pair for pair in (("scale", self.scale_bits), *named) if pair[1])
-
-    @property
-    def neighbours(self) -> tuple[float, float]:
-        """The numbers that could be stored next below and above."""
-        return self.numbers_around(self.given)
-
-    def numbers_around(self, value: Fraction | float) -> tuple[float, float]:
-        wanted = Fraction(value) / self.factor if math.isfinite(value) and self.factor else value
-        below, above = self.fmt.neighbours(wanted)
-        return self._scaled(below), self._scaled(above)
-
-    @property
-    def error(self) -> float | None:
-        """Relative, with its sign; None of 0, and where what is stored or was given is no finite number."""
-        if not math.isfinite(self.given) or not self.given or not math.isfinite(self.value):
-            return None
-        return float(Fraction(self.value) / Fraction(self.given) - 1)
-
-    @property
-    def is_subnormal(self) -> bool:
-        size = abs(self.fmt.decode(self.code))
-        return 0 < size < self.fmt.smallest_normal
-
-    @property
-    def happened(self) -> str:
-        """In two words."""
-        if math.isnan(self.value):
-            return "NaN" if math.isnan(self.given) else "overflows to NaN"
-        if math.isinf(self.value):
-            return "infinite" if math.isinf(self.given) else "overflows to inf"
-        if math.isnan(self.given):
-            return "becomes largest"
-        if self.cut:
-            return "saturates"
-        if self.given and not self.value:
-            return "becomes 0"
-        how = "exact" if self.value == self.given else "rounds"
-        return f"{how}, subnormal" if self.is_subnormal else how
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """JSON has no infinity and no NaN: they are words."""
-        below, above = map(_json, self.neighbours)
-        bits = dict(self.bits)
-        return {
-            "bits": bits,
-            "stored": _json(self.value),
-            "below": below,
-            "above": above,
-            "happened": self.happened,
-        } | {"relative_error": self.error}
-
-    def _scaled(self, number: float) -> float:
-        return float(Fraction(number) * self.factor) if math.isfinite(number) else number
-
-
-def stored_as(name: str, given: Fraction | float, overflow: str = "ieee", largest: Fraction = Fraction(0)) -> Stored:
-    """`given` in the format `name`; in one with blocks, beside a value as large as `largest`, and cut to the format."""
-    if name in BLOCKS:
-        block = BLOCKS[name]
-        scale_bits, factor = block.scale_of(largest)
-        scaled = Fraction(given) / factor if factor else Fraction(0)
-        code = block.element.encode(scaled, "saturate")
-        return Stored(name, given, code, block.element, factor, scale_bits, block.element.overflows(scaled))
-    fmt = FLOAT_FORMATS[name]
-    code = fmt.encode(given, overflow)
-    return Stored(name, given, code, fmt, cut=fmt.overflows(given) and math.isfinite(fmt.decode(code)))
 
 
 @dataclass(frozen=True)
@@ -190,7 +99,7 @@ class NumberAnswer(CalculatorAnswer):
     @property
     def figures(self) -> dict[str, Any]:
         value = self.given if not isinstance(self.given, Fraction) else float(self.given)
-        return {"value": _json(value), "formats": {stored.name: stored.figures for stored in self.rows}}
+        return {"value": json_number(value), "formats": {stored.name: stored.figures for stored in self.rows}}
 
 
 def number_answer(
@@ -297,10 +206,6 @@ def _line(stored: Stored) -> Card | None:
             numbers.add(stored.numbers_around(number)[side])
     grid = Grid(tuple(sorted(number for number in numbers if math.isfinite(number))), float(stored.given), stored.value)
     return number_line(f"The numbers of {stored.name} around it", grid)
-
-
-def _json(number: float) -> float | str:
-    return number if math.isfinite(number) else str(number)
 
 
 def _power(number: float, times: str) -> str:

@@ -16,7 +16,7 @@ from .answers import CalculatorAnswer
 from .calculator import Calculator
 from .command import command
 from .histograms import Fates, Histogram, Reach, histogram_of, stored_histograms
-from .numbers import PLAIN
+from .stored import PLAIN
 
 MOST_SCALE = 200  # its power of two
 
@@ -58,15 +58,15 @@ class TensorNumbersAnswer(CalculatorAnswer):
 
     def lines(self) -> Iterator[str]:
         """One line per format: what it holds, and what is lost as the tensor is, and times the scale."""
-        yield f"{'':<11}{'powers of two':<15}{'as it is':^32}{f'times 2**{self.scale}':^32}".rstrip()
+        yield f"{'':<10}{'powers of two':<16}{'as it is':^31}{f'times 2**{self.scale}':^35}".rstrip()
         heads = "".join(f"{head:>11}" for head in ("to 0", "subnormal", "too large"))
-        yield f"{'':<22}{heads}{heads}"
+        yield f"{'':<24}{heads}{heads}"
         for name, reach in self.reaches.items():
             shares = (self.fates(name, scale) for scale in (0, self.scale))
             told = "".join(
                 f"{share_of_all(x):>11}" for fate in shares for x in (fate.zero, fate.subnormal, fate.too_large)
             )
-            yield f"{name:<10}{f'{reach.least} to {reach.most}':<12}{told}"
+            yield f"{name:<10}{f'{reach.least} to {reach.most}':<14}{told}"
         if self.tensor.source:
             yield ""
             yield from (f"{self.tensor.total:,} values:", *self.tensor.source.split("; "))

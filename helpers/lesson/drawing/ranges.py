@@ -13,7 +13,7 @@ from .words import listed
 
 FATES = {"becomes 0": "#D55E00", "subnormal": "#E69F00", "normal": "#0072B2", "too large": "#CC79A7"}
 LOW, HIGH = -56, 24  # powers of two that are drawn
-LEFT, RIGHT = 84, 544  # px of the axis
+LEFT, RIGHT = 84, 530  # px of the axis
 TOP, FOOT, ROW = 52, 178, 24  # px: the histogram's, and from one format to the next
 COLUMNS = {"becomes 0": 604, "subnormal": 676, "too large": 744}  # px of their ends
 SIZE = 11.5

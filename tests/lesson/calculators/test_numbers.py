@@ -15,7 +15,7 @@ from helpers.catalog import WorkbookError
 from helpers.cli import main
 from helpers.lesson.calculators import number_answer, numbers
 from helpers.lesson.calculators.blocks import BLOCKS
-from helpers.lesson.calculators.numbers import FORMATS, PLAIN
+from helpers.lesson.calculators.stored import FORMATS, PLAIN
 from helpers.lesson.calculators.typed import typed_number
 from helpers.lesson.drawing.marks import Box, Text, text_width
 from helpers.techniques.quantization.blocks import ENCODERS, Blocks
@@ -72,6 +72,7 @@ HAPPENS = [
     ("65520", "fp16", math.inf, "overflows to inf", "inf is stored"),
     ("2**-24", "fp16", 2**-24, "exact, subnormal", "1 of 11 significant bits is left"),
     ("3e-6", "fp16", 50 * 2**-24, "rounds, subnormal", "6 of 11 significant bits are left"),
+    ("2**-14", "fp16", 2**-14, "exact", "the numbers beside it are 6.09755516e-05"),
     ("2**-25", "fp16", 0, "becomes 0", "smallest number above 0 is 5.96046448e-08"),
     (
         "1e-8",

@@ -14,7 +14,7 @@ from helpers.catalog.floats import FLOAT_FORMATS
 from helpers.cli import main
 from helpers.lesson.calculators import Histogram, tensor_answer, tensor_numbers
 from helpers.lesson.calculators.histograms import Fates, Reach, stored_histograms
-from helpers.lesson.calculators.numbers import PLAIN
+from helpers.lesson.calculators.stored import PLAIN
 from helpers.lesson.drawing.marks import Box
 from tests.lesson.calculators.small_model_tensors import SOURCE, WHAT, counted
 
