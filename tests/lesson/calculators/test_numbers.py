@@ -86,6 +86,7 @@ HAPPENS = [
     ("inf", "fp8-e4m3", math.nan, "overflows to NaN", "there is no infinity"),
     ("-inf", "bf16", -math.inf, "infinite", "exponent bits are all ones"),
     ("7.5", "fp4-e2m1", 6, "saturates", "it has no code for more"),
+    ("500", "mxfp8", 448, "saturates", "values of a block are clamped to it"),
     ("nan", "fp4-e2m1", 6, "becomes largest", "no code for NaN"),
     ("nan", "fp16", math.nan, "NaN", "exponent bits are all ones"),
     ("-0", "fp32", 0, "exact", "holds it exactly"),

@@ -103,7 +103,10 @@ def test_bins_and_bands_are_drawn_where_they_are():
         assert found
         assert all(start <= mark.x + 0.01 and mark.x + mark.width <= end + 0.01 for mark in found)
     assert normal.x == pytest.approx(subnormal.x + subnormal.width)
-    assert any(getattr(mark, "kind", "") == "before" for mark in card.marks)
+    before = next(mark for mark in card.marks if getattr(mark, "kind", "") == "before")
+    peak, tallest = min(before.points, key=lambda at: at[1]), min(bins, key=lambda mark: mark.y)
+    assert peak[1] == pytest.approx(tallest.y)  # the same tensor, further left
+    assert tallest.x - peak[0] == pytest.approx(16 * tallest.width)
     unscaled = tensor_answer("activation gradients", "fp16").cards[0]
     assert not any(getattr(mark, "kind", "") == "before" for mark in unscaled.marks)
 
