@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from helpers.lesson.calculators import roofline, training_memory
+from helpers.lesson.calculators import numbers, roofline, tensor_numbers, training_memory
 from helpers.lesson.calculators.operators import OPERATORS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +28,8 @@ REDRAWS = [
         {"model": ("llama-2-7b", "llama-2-70b", "gpt2"), "micro_batch": (1, 8, 64), "sequence": (256, 1024, 131072)},
     ),
     (roofline, {"op": tuple(OPERATORS), "gpu": ("h100-80gb", "t4-16gb"), "tokens": (1, 1024, 65536)}),
+    (numbers, {"value": ("0.1", "-1e-40", "1/3"), "format": ("fp32", "fp16", "nvfp4")}),
+    (tensor_numbers, {"tensor": ("weights", "activation gradients"), "scale": (-16, 0, 16, 40)}),
 ]
 
 

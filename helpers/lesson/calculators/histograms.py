@@ -56,8 +56,8 @@ class Histogram:
         return cls(name, dict(sorted(counts.items())), zeros, source)
 
     @property
-    def total(self) -> int:
-        return sum(self.counts.values()) + self.zeros
+    def nonzero(self) -> int:
+        return sum(self.counts.values())
 
     @property
     def span(self) -> tuple[int, int]:
@@ -66,8 +66,8 @@ class Histogram:
         return min(there), max(there)
 
     def share(self, low: float, high: float) -> float:
-        """Of all values, those whose power of two is from `low` to `high`."""
-        return sum(count for exponent, count in self.counts.items() if low <= exponent <= high) / self.total
+        """Of the values that are not 0, those whose power of two is from `low` to `high`."""
+        return sum(count for exponent, count in self.counts.items() if low <= exponent <= high) / self.nonzero
 
     def __str__(self) -> str:
         return self.name
@@ -103,7 +103,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Fates:
-    """Shares of a tensor's values; `at_the_edge` are in the power of two of the format's largest number."""
+    """Shares of a tensor's values other than 0; `at_the_edge` are in the power of two of the largest number."""
 
     zero: float
     subnormal: float

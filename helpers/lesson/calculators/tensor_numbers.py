@@ -23,7 +23,7 @@ MOST_SCALE = 200  # its power of two
 
 @dataclass(frozen=True)
 class TensorNumbersAnswer(CalculatorAnswer):
-    """Shares of a tensor that each format loses, before and after it is multiplied by 2**`scale`."""
+    """What each format loses of a tensor's values other than 0, before and after they are multiplied by 2**`scale`."""
 
     tensor: Histogram
     chosen: str
@@ -69,7 +69,7 @@ class TensorNumbersAnswer(CalculatorAnswer):
             yield f"{name:<10}{f'{reach.least} to {reach.most}':<14}{told}"
         if self.tensor.source:
             yield ""
-            yield from (f"{self.tensor.total:,} values:", *self.tensor.source.split("; "))
+            yield from (f"{self.tensor.nonzero:,} values other than 0:", *self.tensor.source.split("; "))
 
     def sentences(self) -> Iterator[str]:
         """How wide the tensor is beside the format, the best scale, and what the edge hides."""
@@ -85,7 +85,7 @@ class TensorNumbersAnswer(CalculatorAnswer):
             share = share_of_all(now.at_the_edge)
             yield f"{share} lie in that power of two now, where what is past {largest} is too large as well."
         if self.tensor.zeros:
-            yield f"{share_of_all(self.tensor.zeros / self.tensor.total)} were 0 before, and are not counted as lost."
+            yield f"{self.tensor.zeros:,} values that were 0 before are not counted."
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -96,7 +96,7 @@ class TensorNumbersAnswer(CalculatorAnswer):
         return (ranges(self.title, now, before, fates, rows, self.chosen),)
 
     def _shares(self, scale: int) -> dict[int, float]:
-        return {power + scale: count / self.tensor.total for power, count in self.tensor.counts.items()}
+        return {power + scale: count / self.tensor.nonzero for power, count in self.tensor.counts.items()}
 
     def _row(self, name: str) -> RangeRow:
         reach, now = self.reaches[name], self.fates(name, self.scale)
@@ -112,7 +112,7 @@ class TensorNumbersAnswer(CalculatorAnswer):
             }
 
         return {
-            "values": self.tensor.total,
+            "values": self.tensor.nonzero,
             "zeros": self.tensor.zeros,
             "span": list(self.tensor.span),
             "scale": self.scale,
