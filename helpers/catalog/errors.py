@@ -8,6 +8,10 @@ import logging
 from collections.abc import Collection, Iterable
 from types import ModuleType
 
+# Transformers imports torchao wherever it is installed, and that tells of kernels that it could not load here.
+for _talker in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_talker).setLevel(logging.ERROR)
+
 
 class WorkbookError(ValueError):
     """Bad input, told in three parts so that nobody has to read a traceback.

@@ -16,9 +16,11 @@ from enum import Enum
 
 from .devices import Device, device
 from .errors import WorkbookError
+from .setup import ServeSetup, TrainSetup
 
 REFERENCE = "a100-80gb"  # whose workspaces and kernels count where a GPU is meant and none is named
-TURING, AMPERE, HOPPER, CONSUMER_BLACKWELL = (7, 5), (8, 0), (9, 0), (12, 0)
+FLOAT8_REFERENCE = "h100-80gb"  # the same where products are in FP8, which an A100 has not
+TURING, AMPERE, ADA, HOPPER, CONSUMER_BLACKWELL = (7, 5), (8, 0), (8, 9), (9, 0), (12, 0)
 CUBLAS_HANDLES = 2  # of the main thread and of autograd's: each has a workspace once it has multiplied
 FLASH_WIDTH = 256  # check_head_dim_size_flash
 HALF_FORMATS = ("fp16", "bf16")
@@ -76,16 +78,17 @@ class Cuda:
 
     @property
     def cublaslt_workspace_bytes(self) -> int:
-        """One thread's, for products with a bias: parseCUDABlasLtWorkspaceSize in the same file, by default."""
+        """One thread's, for products with a bias or in FP8: parseCUDABlasLtWorkspaceSize, same file, by default."""
         return 2**20
 
-    def library_bytes(self, biased_threads: int = 0) -> int:
+    def library_bytes(self, cublaslt_threads: int = 0) -> int:
         """What cuBLAS holds from the first training step on: a workspace for each of the two threads that multiply.
 
-        And cuBLASLt, for each of `biased_threads` that add a bias to a product. Two smaller terms are left out, for
-        they come and go within a kernel: what flash attention's backward sums in, and a softmax's temporary.
+        And cuBLASLt, for each of `cublaslt_threads`, which add a bias to a product or multiply in FP8. Two smaller
+        terms are left out, for they come and go within a kernel: what flash attention's backward sums in, and a
+        softmax's temporary.
         """
-        return CUBLAS_HANDLES * self.cublas_workspace_bytes + biased_threads * self.cublaslt_workspace_bytes
+        return CUBLAS_HANDLES * self.cublas_workspace_bytes + cublaslt_threads * self.cublaslt_workspace_bytes
 
     def attention_kernels(self, call: AttentionCall) -> tuple[AttentionKernel, ...]:
         """Those that can run `call`, in the order in which select_sdp_backend tries them.
@@ -130,7 +133,7 @@ def cuda_of(gpu: str | Device) -> Cuda | None:
     return None if capability is None else Cuda(capability)
 
 
-def library_bytes(gpu: str | Device | None, biased_threads: int = 0) -> int:
+def library_bytes(gpu: str | Device | None, cublaslt_threads: int = 0) -> int:
     """What the libraries of a card take in a training step, beside its tensors (`Cuda.library_bytes`).
 
     PyTorch counts it as allocated; no operator returns it. 0 without a card, as on a CPU, and for a card without CUDA,
@@ -140,7 +143,20 @@ def library_bytes(gpu: str | Device | None, biased_threads: int = 0) -> int:
     (17039360, 67108864, 0)
     """
     cuda = None if gpu is None else cuda_of(gpu)
-    return cuda.library_bytes(biased_threads) if cuda else 0
+    return cuda.library_bytes(cublaslt_threads) if cuda else 0
+
+
+def reference_of(setup: TrainSetup | ServeSetup) -> str:
+    """The card that counts for `setup` where a GPU is meant and none is named."""
+    float8 = isinstance(setup, TrainSetup) and setup.precision_recipe.linear_format
+    return FLOAT8_REFERENCE if float8 else REFERENCE
+
+
+def require_float8_kernels(setup: TrainSetup, card: Device) -> None:
+    """Refuse FP8 products on a CUDA card that has none: `torch._scaled_mm` asks for compute capability 8.9."""
+    if setup.precision_recipe.linear_format and card.capability and card.capability < ADA:
+        what = f"precision is {setup.precision!r}, and the {card.title} has no FP8 products"
+        raise WorkbookError(what, "an Ada, Hopper or Blackwell GPU", "choose precision='bf16', or --gpu h100")
 
 
 def require_cuda(gpu: str | Device | None, wanted: str) -> Cuda:

@@ -14,7 +14,7 @@ class Precision:
 
     `weight_bytes` are the weights the forward reads, `grad_bytes` their gradient, `master_bytes` a separate
     FP32 copy that the optimizer updates (0: it updates the weights themselves). `activation_format` names
-    what the matrix products compute in.
+    what the matrix products compute in; `linear_format` what those of the decoder's linear layers do, where it differs.
     """
 
     name: str
@@ -22,6 +22,7 @@ class Precision:
     grad_bytes: int
     master_bytes: int
     activation_format: str
+    linear_format: str = ""
 
     @property
     def optimized_bytes(self) -> int:
@@ -75,6 +76,8 @@ PRECISIONS: dict[str, Precision] = {
         Precision("autocast-bf16", 4, 4, 0, "bf16"),
         # Megatron-LM: an FP32 main gradient and an FP32 master copy beside the weights: 10 bytes, 18 with Adam
         Precision("megatron-bf16", 2, 4, 4, "bf16"),
+        # torchao.float8: all that is kept is BF16; each product of a linear layer casts what it reads, and forgets it
+        Precision("torchao-fp8", 2, 2, 0, "bf16", linear_format="fp8-e4m3"),
     )
 }
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 from ..catalog.errors import WorkbookError
-from ..catalog.hardware import REFERENCE, require_cuda
+from ..catalog.hardware import reference_of, require_cuda
 from ..catalog.setup import ServeSetup, TrainSetup
 from . import flags
 from .flags import Commands, add_command, device_of, setup_of, whole
@@ -49,7 +49,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
         return _print_trace(f"LoRA of rank {arguments.lora_rank} on {title}", found, None, arguments)
     found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup))
     try:
-        predicted = budget.train(setup, where or REFERENCE).parts
+        predicted = budget.train(setup, where or reference_of(setup)).parts
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
     return _print_trace(f"Training {title}", found, predicted, arguments)

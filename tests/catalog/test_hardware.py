@@ -54,7 +54,7 @@ def test_the_workspace_of_cublas_grows_with_hopper():
 
 
 def test_the_libraries_of_a_training_step_are_those_of_two_threads():
-    assert (library_bytes("h100"), library_bytes("a100", biased_threads=2)) == (2 * 2**25, 2 * (8_519_680 + 2**20))
+    assert (library_bytes("h100"), library_bytes("a100", cublaslt_threads=2)) == (2 * 2**25, 2 * (8_519_680 + 2**20))
     assert [library_bytes(gpu) for gpu in (None, "mi300x", "m4-max")] == [0, 0, 0]
 
 

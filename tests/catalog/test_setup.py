@@ -7,7 +7,7 @@ import pytest
 from helpers.catalog import OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, WorkbookError, model
 from helpers.memory import budget
 
-ADAM_BYTES = {"fp32": 16, "bf16": 8, "autocast-bf16": 16, "megatron-bf16": 18}
+ADAM_BYTES = {"fp32": 16, "bf16": 8, "autocast-bf16": 16, "megatron-bf16": 18, "torchao-fp8": 8}
 
 
 @pytest.mark.parametrize("name", sorted(PRECISIONS))

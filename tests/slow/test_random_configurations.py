@@ -5,6 +5,7 @@ where the budget looks.
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -81,9 +82,29 @@ def random_setup(seed):
     )
 
 
+def random_float8_setup(seed):
+    """The same in FP8, which wants sizes in sixteens, and has no GPT-2."""
+    for attempt in range(seed, seed + 1000, 100):
+        setup = random_setup(attempt)
+        if setup.model.family != "gpt2":
+            break
+    width = "ffn_dim" if setup.model.family == "opt" else "intermediate_size"
+    config = {**setup.model.config, width: -(-setup.model.config[width] // 16) * 16}
+    return replace(setup, model=config, precision="torchao-fp8", sequence=-(-setup.sequence // 16) * 16)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_budget_stays_near_the_meter(seed):
-    setup = random_setup(seed)
+    assert_near_the_meter(random_setup(seed))
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.all) for seed in range(1, 12))])
+def test_in_fp8_too(seed):
+    pytest.importorskip("torchao")
+    assert_near_the_meter(random_float8_setup(seed))
+
+
+def assert_near_the_meter(setup):
     allowed = 0.02 if setup.attention == "eager" and setup.checkpoint_every else 0.01
     predicted, measured = budget.train(setup), measure.training_step(setup, "cpu")
     small_change = 2048 * len(list(setup.model.tensors()))  # step counters and blocks of 512 bytes: much, of 2 MiB

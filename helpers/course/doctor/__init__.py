@@ -20,7 +20,7 @@ from .needs import Chapter, chapters, together
 from .report import Judged
 from .verdicts import Problem, troubles, unmet, without_repeats
 
-NOTABLE = ("torch", "transformers", "ipywidgets", "bitsandbytes")
+NOTABLE = ("torch", "transformers", "ipywidgets", "bitsandbytes", "torchao")
 RESTORE = "see what changed with `git diff --stat`; `git checkout` of that file brings the original back"
 IN_A_CLONE = ("jupyterlab", "nbval")  # nobody needs them without notebooks
 

@@ -15,7 +15,7 @@ from .needs import GIB, Needs
 from .nvidia_smi import PROHIBITED, Driver, Gpu
 from .packages import Package, Torch
 
-OPTIONAL = ("bitsandbytes",)  # missing is no fault until a chapter needs it
+OPTIONAL = ("bitsandbytes", "torchao")  # missing is no fault until a chapter needs it
 NO_CUDA = "export CUDA_VISIBLE_DEVICES="
 HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that show no GPU
 OLDEST_CUDA = "12.0"  # torch 2.8 and later have no build for a driver below it

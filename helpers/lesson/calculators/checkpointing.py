@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
-from ...catalog.hardware import REFERENCE, without_cuda
+from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form import activations, budget
@@ -135,7 +135,7 @@ def checkpointing_answer(
     names = [name for name in COMPARED if NEEDED_LAYERS.get(name, 1) <= layers]
     names.append(f"first:{max(1, layers // 2)}")
     predicted = {
-        name: budget.train(replace(setup, checkpointing=name), where or REFERENCE)
+        name: budget.train(replace(setup, checkpointing=name), where or reference_of(setup))
         for name in dict.fromkeys((*names, setup.checkpointing))
     }
     parts = predicted[setup.checkpointing].parts

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
-from ...catalog.hardware import REFERENCE, without_cuda
+from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import ServeSetup, TrainSetup
 from ...memory.closed_form import activations, budget
@@ -57,7 +57,7 @@ class TrainingAnswer(MemoryAnswer):
         setup, need = self.predicted.setup, self.predicted.peak_bytes
         if setup.micro_batches == 1:
             return
-        alone = budget.train(replace(setup, micro_batches=1), self.gpu or REFERENCE)
+        alone = budget.train(replace(setup, micro_batches=1), self.gpu or reference_of(setup))
         more = format_bytes(need - alone.peak_bytes)
         cost = f"need {more} more than one" if need > alone.peak_bytes else "need no more than one"
         yield f"{setup.micro_batches:,} accumulated micro-batches {cost}."
@@ -71,7 +71,7 @@ def training_answer(
     Raises WorkbookError for a model whose activations have no closed form.
     """
     card = device(gpu) if gpu else None
-    predicted = budget.train(setup, card or REFERENCE)
+    predicted = budget.train(setup, card or reference_of(setup))
     return TrainingAnswer(predicted.parts, card, predicted, reserve_bytes=reserve_bytes)
 
 
@@ -100,7 +100,8 @@ def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
 def _workspace(predicted: budget.TrainBudget) -> str:
     """The libraries' part of it by its size: it is no tensor, and there at every moment."""
     libraries = f", and {format_bytes(predicted.library_bytes)} of cuBLAS" if predicted.library_bytes else ""
-    return f"temporaries of the moment{libraries}"
+    casts = " and casts to FP8" if predicted.setup.precision_recipe.linear_format else ""
+    return f"temporaries{casts} of the moment{libraries}"
 
 
 def _summed(setup: TrainSetup) -> str:
@@ -131,7 +132,7 @@ def _per_layer(predicted: budget.TrainBudget) -> str:
     return f"{layers} layers checkpointed by {every}; {saved} a layer while its segment is recomputed"
 
 
-def changes_that_fit(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> Iterator[str]:
+def changes_that_fit(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[str]:
     """Changes that bring the peak under `capacity_bytes`, the cheapest in time and quality first.
 
     Only what `setup` does not do already is offered, on one rank. Each is told with the peak it leads to; with costs

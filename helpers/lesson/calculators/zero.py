@@ -29,6 +29,7 @@ NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 NEVER_DIVIDED = ("activations", "logits", "workspace")
 TIERS = {"device": "", "host": ", in host memory", "nvme": ", on NVMe"}
 MOST_RANKS = 4096
+SHARDED_PRECISIONS = tuple(name for name, recipe in PRECISIONS.items() if not recipe.linear_format)
 OWN_LINK = "the GPU's own"
 LINKS = {OWN_LINK: None, "400 Gb/s network": 50e9, "100 Gb/s network": 12.5e9, "10 Gb/s network": 1.25e9}
 
@@ -320,7 +321,7 @@ def zero(**start: object) -> Calculator:
         "model": ("model", trained_models(), "llama-2-7b"),
         CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "a100-40gb"),
-        "precision": ("precision", tuple(PRECISIONS), "megatron-bf16"),
+        "precision": ("precision", SHARDED_PRECISIONS, "megatron-bf16"),
         "stage": ("ZeRO stage", (0, 1, 2, 3), 1),
         "ranks": ("world size", tuple(2**power for power in range(13)), 8),
         "link": ("link", tuple(LINKS), OWN_LINK),

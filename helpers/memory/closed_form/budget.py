@@ -12,12 +12,14 @@ from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
-from ...catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, library_bytes
+from ...catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.setup import ServeSetup, TrainSetup
 from . import activations
 from .breakdown import Breakdown, Moment, Moments, Part
+from .float8 import Float8Moments, require_one_rank
+from .moments import StepMoments
 from .recompute import StepFlops, runs_products_again, step_flops
-from .sharded import moments_of
+from .sharded import ShardedMoments
 from .weights import KEPT, layer_bytes, weight_bytes
 
 
@@ -86,9 +88,10 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     card = None if device is None else resolve_device(device)
     cuda = None if card is None else cuda_of(card)
     if card and cuda:
+        require_float8_kernels(setup, card)
         _require_fused_attention(setup, cuda, card)
-    libraries = library_bytes(card, _biased_threads(setup))
-    step = moments_of(setup, libraries)
+    libraries = library_bytes(card, _cublaslt_threads(setup))
+    step = _moments_of(setup, libraries)
     moments = (
         step.end_of_forward(),
         step.backward_of_loss(),
@@ -99,6 +102,14 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
         step.optimizer_step(),
     )
     return TrainBudget(setup, moments, step.saved_bytes(), step.stored_bytes, libraries)
+
+
+def _moments_of(setup: TrainSetup, cublas_bytes: int) -> StepMoments:
+    """The moments of `setup`: whole in DDP, sharded from stage 1 on, with the casts of FP8 where it multiplies so."""
+    if setup.precision_recipe.linear_format:
+        require_one_rank(setup)
+        return Float8Moments(setup, cublas_bytes)
+    return (ShardedMoments if setup.zero else StepMoments)(setup, cublas_bytes)
 
 
 def _require_fused_attention(setup: TrainSetup, cuda: Cuda, card: Device) -> None:
@@ -117,8 +128,10 @@ def _require_fused_attention(setup: TrainSetup, cuda: Cuda, card: Device) -> Non
             )
 
 
-def _biased_threads(setup: TrainSetup) -> int:
-    """The threads that multiply and add a bias: the forward's, and autograd's when it recomputes."""
+def _cublaslt_threads(setup: TrainSetup) -> int:
+    """The threads that use cuBLASLt: both in FP8; with a bias the forward's, and autograd's when it recomputes."""
+    if setup.precision_recipe.linear_format:
+        return 2
     layer = setup.model.layers[0]
     biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
     return (2 if runs_products_again(setup) else 1) if biased else 0

@@ -120,7 +120,7 @@ class SavedActivations:
     def _never_asked_for(self, segment: Segment) -> int:
         """A selective policy keeps the layer's last product, and the recomputation stops before it needs it."""
         layer = self.layers[segment.start]
-        if segment.how not in KEEPS_MATMULS or reads_last_product(layer):
+        if segment.how not in KEEPS_MATMULS or reads_last_product(self.setup, layer):
             return 0
         return activations.written_by_layer(self.setup, layer).last_matmul
 
@@ -167,9 +167,12 @@ def selected_bytes(setup: TrainSetup, layer: Layer, how: str) -> int:
     return (how in KEEPS_MATMULS) * written.matmuls + (how in KEEPS_ATTENTION) * written.attention
 
 
-def reads_last_product(layer: Layer) -> bool:
-    """Gemma-2 norms the output of its MLP, and saves it for that: then a recomputation runs the last product too."""
-    return layer.norms == 4
+def reads_last_product(setup: TrainSetup, layer: Layer) -> bool:
+    """Whether a recomputation runs a layer's last product too.
+
+    Gemma-2 norms the output of its MLP, and saves it for that. A product in FP8 saves its operands when it is done.
+    """
+    return layer.norms == 4 or bool(setup.precision_recipe.linear_format)
 
 
 def _require_recomputing(setup: TrainSetup) -> None:
@@ -242,7 +245,13 @@ class LayerFlops:
         *reads, writes = (_product(tokens, linear) for linear in attention.linears)
         *wide, down = (_product(tokens, linear) for linear in layer.mlp.linears)
         return cls(
-            sum(reads), writes, kernel.flops, setup.attention == "sdpa", sum(wide), down, reads_last_product(layer)
+            sum(reads),
+            writes,
+            kernel.flops,
+            setup.attention == "sdpa",
+            sum(wide),
+            down,
+            reads_last_product(setup, layer),
         )
 
     @property

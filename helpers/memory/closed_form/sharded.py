@@ -10,11 +10,6 @@ from .breakdown import PARTS, Breakdown, Moment, Part, Point, rounded
 from .moments import StepMoments, rank_share, tensors_bytes
 
 
-def moments_of(setup: TrainSetup, cublas_bytes: int) -> StepMoments:
-    """The moments of `setup`: whole in DDP, sharded from stage 1 on."""
-    return (ShardedMoments if setup.zero else StepMoments)(setup, cublas_bytes)
-
-
 class ShardedMoments(StepMoments):
     """A step of the engines in `helpers.techniques.zero`: one rank's shares, and what is whole beside them for a while.
 

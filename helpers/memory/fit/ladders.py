@@ -9,7 +9,7 @@ from typing import Any
 
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
-from ...catalog.hardware import REFERENCE
+from ...catalog.hardware import reference_of
 from ...catalog.setup import ServeSetup, TrainSetup, flag_of
 from ..closed_form import budget
 
@@ -89,7 +89,7 @@ BESIDE_RANKS = ((), (CHECKPOINT,), (CHECKPOINT, MASTER))
 Rungs = tuple[Rung, ...]
 
 
-def ladder(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> Iterator[Fit]:
+def ladder(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[Fit]:
     """The rungs of LADDER that fit one rank of `capacity_bytes`, in order; only what `setup` does not do already.
 
     "micro-batch 1" makes the batch smaller here; `training_changes` keeps the batch, by accumulation.
@@ -100,7 +100,7 @@ def ladder(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE
             yield Fit(_names(rungs), need, _costs(rungs), fields)
 
 
-def training_changes(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> Iterator[Fit]:
+def training_changes(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[Fit]:
     """The rungs of LADDER that fit and of which no part suffices, then ZeRO-3. The optimizer sees the same batch.
 
     Raises WorkbookError for a model whose activations have no closed form.
@@ -123,7 +123,7 @@ def _offered(setup: TrainSetup) -> Iterable[Rungs]:
         EIGHT_BIT: setup.optimizer.startswith("adamw") and setup.optimizer != "adamw-8bit",
         CHECKPOINT: setup.checkpoint_every != 1,
         ONE: setup.micro_batch > 1,
-        BF16: setup.precision != "bf16",
+        BF16: setup.precision_recipe.optimized_bytes != 2,
     }
     left = (tuple(rung for rung in rungs if possible[rung]) for rungs in LADDER)
     return dict.fromkeys(rungs for rungs in left if rungs)
@@ -141,7 +141,7 @@ def _costs(rungs: Rungs) -> str:
     return "; ".join(rung.costs for rung in rungs)
 
 
-def _same_batch(setup: TrainSetup, rungs: Rungs, capacity_bytes: int, gpu: str | Device) -> Fit | None:
+def _same_batch(setup: TrainSetup, rungs: Rungs, capacity_bytes: int, gpu: str | Device | None) -> Fit | None:
     """The rungs without a smaller batch: instead of micro-batch 1 the largest that fits, accumulated to the same."""
     fields = _fields(rungs)
     if ONE not in rungs:
@@ -157,10 +157,10 @@ def _same_batch(setup: TrainSetup, rungs: Rungs, capacity_bytes: int, gpu: str |
     return None
 
 
-def _fitting_peak(setup: TrainSetup, capacity_bytes: int, gpu: str | Device) -> int | None:
+def _fitting_peak(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None) -> int | None:
     """The peak of a changed setup if it fits; None if not, or if `gpu` has no kernel for it, as a T4 for BF16."""
     try:
-        peak = budget.train(setup, gpu).peak_bytes
+        peak = budget.train(setup, gpu or reference_of(setup)).peak_bytes
     except WorkbookError:
         return None
     return peak if peak <= capacity_bytes else None
@@ -171,8 +171,10 @@ def _divisors_below(count: int) -> Iterator[int]:
     return (part for part in range(count // 2, 0, -1) if count % part == 0)
 
 
-def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device) -> Iterator[Fit]:
+def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None) -> Iterator[Fit]:
     """ZeRO-3 over the fewest ranks that suffice; with more changes beside it where that takes fewer."""
+    if setup.precision_recipe.linear_format:  # no closed form there, and the rungs would leave FP8
+        return
     fewest = MAX_RANKS + 1
     for rungs in BESIDE_RANKS:
         extra = _fields(rungs)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError, require_whole
-from ...catalog.hardware import REFERENCE, without_cuda
+from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..closed_form import budget
 from ..closed_form.breakdown import format_bytes
@@ -19,12 +19,16 @@ Setup = TrainSetup | ServeSetup
 PRICE_CLASSES = ("lowest", "low", "middle", "high", "top")  # as in the catalogue, cheapest first
 
 
-def peak_bytes(setup: Setup, gpu: str | Device = REFERENCE) -> int:
+def peak_bytes(setup: Setup, gpu: str | Device | None = None) -> int:
     """The predicted peak of either kind of setup on `gpu`, as `workbook estimate` prints it."""
-    return budget.serve(setup).peak_bytes if isinstance(setup, ServeSetup) else budget.train(setup, gpu).peak_bytes
+    if isinstance(setup, ServeSetup):
+        return budget.serve(setup).peak_bytes
+    return budget.train(setup, gpu or reference_of(setup)).peak_bytes
 
 
-def changes(setup: Setup, capacity_bytes: int, gpu: str | Device = REFERENCE, reserve_bytes: int = 0) -> Iterator[Fit]:
+def changes(
+    setup: Setup, capacity_bytes: int, gpu: str | Device | None = None, reserve_bytes: int = 0
+) -> Iterator[Fit]:
     """Every change that brings the peak to `capacity_bytes` or less, the cheapest first; none if it fits already.
 
     Cheap means: first what costs nothing, then time, then what rounds, then more GPUs, then another GPU. A change is
@@ -74,7 +78,7 @@ def format_fits(
     setup: Setup,
     capacity_bytes: int,
     offers: Iterable[Fit] | None = None,
-    gpu: str | Device = REFERENCE,
+    gpu: str | Device | None = None,
     reserve_bytes: int = 0,
 ) -> str:
     """The list as text: a line for each change with its peak, and under it what it costs and the flags that set it.
@@ -97,4 +101,4 @@ def format_fits(
         ]
     taken = "The CUDA context and fragmentation take their part on top of each of these peaks."
     kept = f"Kept on each card for the CUDA context and fragmentation: {format_bytes(reserve_bytes)}."
-    return "\n".join([*lines, "", *(without_cuda(device(gpu)) or (kept if reserve_bytes else taken,))])
+    return "\n".join([*lines, "", *(without_cuda(device(gpu) if gpu else None) or (kept if reserve_bytes else taken,))])

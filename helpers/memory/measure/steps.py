@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -104,7 +105,26 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
         do = f"pass attention='eager', if that was not it: {str(problem).splitlines()[0][:200]}"
         raise WorkbookError(what, "a model and an attention that it knows", do) from None
     model.loss_type = "ForCausalLM"  # Transformers finds none for GPT-2, warns, and then uses this one
+    if setup.precision_recipe.linear_format:
+        in_float8(model)
     return model.to(device).train()
+
+
+def in_float8(model: Any) -> nn.Module:
+    """`model`, in place, with torchao's linear layers, which multiply in FP8; their weights stay what they are.
+
+    The head stays BF16, as is usual, and so do layers with a side that is no multiple of 16. A tensor has one scale,
+    found anew at every cast. Raises WorkbookError where torchao is missing.
+    """
+    do = "pip install --no-deps torchao and restart the kernel, or choose precision='bf16'"
+    float8: Any = require_package("torchao.float8", "training in FP8", do)
+    head = model.get_output_embeddings()
+
+    def converted(linear: nn.Linear, name: str) -> bool:
+        fits = not any(side % activations.FLOAT8_MULTIPLE for side in (linear.in_features, linear.out_features))
+        return linear is not head and fits
+
+    return float8.convert_to_float8_training(model, module_filter_fn=converted)
 
 
 def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:

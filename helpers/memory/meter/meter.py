@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_iter
 from ..closed_form.breakdown import Part, rounded
 from .timeline import Block, Event
 
+WRAPPERS = frozenset({"DTensor", "Float8TrainingTensor"})
 LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
 Where = Callable[[], tuple[str, str]]
 ADD = torch.ops.aten.add.Tensor
@@ -252,8 +253,11 @@ def _belongs_to_a_mode(frame: FrameType) -> bool:
 
 
 def holds_no_memory(types: Iterable[type]) -> bool:
-    """Whether an operator is for DTensors: they run it on their plain local parts, which then come by a mode too."""
-    return any(kind.__name__ == "DTensor" for kind in types)
+    """Whether an operator is for tensors that only wrap others, DTensors or torchao's in FP8.
+
+    They run it on the plain tensors inside, which then come by a mode too.
+    """
+    return any(kind.__name__ in WRAPPERS for kind in types)
 
 
 def out_of_memory(request_bytes: int, live_bytes: int, limit_bytes: int) -> torch.OutOfMemoryError:

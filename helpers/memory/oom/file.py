@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
-from ...catalog.hardware import REFERENCE
+from ...catalog.hardware import reference_of
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..allocator import Reason, Segment, Settings, Snapshot, TraceEvent, read_snapshot
 from ..closed_form.breakdown import format_bytes
@@ -53,7 +53,7 @@ def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device 
 
     The room is the limit, or the card less what is not PyTorch's, where the message tells; else `card`'s capacity.
     """
-    on = card or REFERENCE
+    on = card or reference_of(setup)
     room, need = found.room_bytes or (card.capacity_bytes if card else None), peak_bytes(setup, on)
     if room is None:
         expected = "a message with its capacity, or a GPU's name"

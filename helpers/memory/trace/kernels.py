@@ -18,7 +18,7 @@ from ..meter.timeline import Block
 from . import attention
 
 _aten = torch.ops.aten
-PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv}
+PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv, _aten._scaled_mm}
 
 
 FUSED_TOKENS = 64
@@ -52,7 +52,7 @@ class CudaMeter(FakeMeter):
             return self._four_bit_product(func, types, args, kwargs)
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if packet in PRODUCTS:
-            self._workspace(biased=packet is _aten.addmm and args[0].dim() == 1)
+            self._workspace(packet is _aten._scaled_mm or (packet is _aten.addmm and args[0].dim() == 1))
         elif packet in TRANSIENT:
             for sizes_bytes in TRANSIENT[packet](self.cuda.capability, *args):
                 with self.held(*sizes_bytes):
@@ -81,19 +81,20 @@ class CudaMeter(FakeMeter):
         scales = [] if scales_8bit is None else [4 * scales_8bit.numel()] * 2  # without the offset, and with it
         with self.held(*scales, x.element_size() * shape[0] * shape[1]):
             result = super().__torch_dispatch__(func, types, args, kwargs)
-            self._workspace(biased=bias is not None)
+            self._workspace(bias is not None)
         return result
 
-    def _workspace(self, biased: bool) -> None:
+    def _workspace(self, light: bool) -> None:
         """getCurrentCUDABlasHandle, getCUDABlasLtWorkspace: one for each thread, made at its first product and kept.
 
-        A product with a bias goes through cuBLASLt (addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp).
+        A product with a bias goes through cuBLASLt (addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp), and so
+        does one in FP8 (scaled_gemm in aten/src/ATen/cuda/CUDABlas.cpp).
         """
-        library = "cuBLASLt" if biased else "cuBLAS"
+        library = "cuBLASLt" if light else "cuBLAS"
         name = f"{library}, {'autograd' if self.where()[0] == Phase.BACKWARD else 'main'} thread"
         if name not in self.workspaces:
             sizes_bytes = (self.cuda.cublas_workspace_bytes, self.cuda.cublaslt_workspace_bytes)
-            self.workspaces[name] = self.hold(sizes_bytes[biased], name)
+            self.workspaces[name] = self.hold(sizes_bytes[light], name)
 
 
 def _softmax_backward(capability: tuple[int, int], grad: torch.Tensor, output: torch.Tensor, *_) -> attention.Held:

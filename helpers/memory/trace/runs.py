@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from ...catalog.by_transformers import transformers_config
-from ...catalog.devices import Device
+from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_package, require_whole
+from ...catalog.hardware import reference_of, require_float8_kernels
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..measure.steps import Apply, build_model, require_one_rank, require_segments, run_of
 from .fake import without_memory
@@ -26,7 +27,7 @@ def train(
 ) -> Trace:
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
-    `gpu` is a card of the catalogue, an A100 where it is None; `on` is "cuda", or "cpu" for what
+    `gpu` is a card of the catalogue, where it is None an A100, or an H100 in FP8; `on` is "cuda", or "cpu" for what
     `measure.training_step` would measure here. `apply(model, policy)` puts the checkpointing in where it is more than
     segments of layers: `helpers.techniques.checkpointing.apply`. Raises WorkbookError. Llama-2-7B in BF16, one sequence
     of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
@@ -36,8 +37,10 @@ def train(
     _require_grouped_products(setup)
     if apply is None:
         require_segments(setup)  # before a large model is built
+    card = device(gpu or reference_of(setup))
+    require_float8_kernels(setup, card)
     model = build_model(setup, "meta")
-    with fake(on, gpu) as session:
+    with fake(on, card) as session:
         without_memory(model, session.mode)
         run = run_of(setup, model, "cpu", optimizer_without_values, apply)
         return record(run.step, run.model, run.optimizer, warmup=steps - 1)

@@ -18,6 +18,7 @@ CASES = [
     ("tiny-gpt2", "bf16", "adamw-foreach", 1, 32),
     pytest.param(("tiny-gpt2", "fp32", "adamw-fused", 1, 256, "none", "eager"), marks=pytest.mark.all),
     pytest.param(("tiny-qwen3", "bf16", "sgd-momentum", 2, 128, "full"), marks=pytest.mark.all),
+    ("tiny-llama", "torchao-fp8", "sgd", 1, 64),
 ]
 # What the two may differ by: the meter rounds each tensor to 512 bytes, the profiler sees an operator's temporaries.
 ALLOWED = 0.001
@@ -27,6 +28,7 @@ ALLOWED = 0.001
 # instructions that it finds. The meter counts what operators return.
 KERNELS = {
     "aten::mm",
+    "aten::_scaled_mm",
     "aten::addmm",
     "aten::bmm",
     "aten::baddbmm",

@@ -22,6 +22,8 @@ SETUPS = [
         ("tiny-llama", {"precision": "autocast-bf16", "micro_batches": 3}),
         ("tiny-llama", {"precision": "megatron-bf16", "micro_batches": 2}, pytest.mark.all),
         ("tiny-llama", {"precision": "megatron-bf16"}, pytest.mark.all),
+        ("tiny-llama", {"precision": "torchao-fp8", "optimizer": "sgd"}),
+        ("tiny-llama", {"precision": "torchao-fp8", "checkpointing": "full", "micro_batches": 2}, pytest.mark.all),
         ("tiny-llama", {"precision": "fp32", "optimizer": "adafactor"}),
         ("tiny-gpt2", {"precision": "fp32"}, pytest.mark.all),
         ("tiny-gpt2", {"precision": "bf16", "attention": "eager", "optimizer": "adamw-fused"}),
@@ -44,6 +46,8 @@ def batch_bytes(found):
 
 @pytest.mark.parametrize("setup", SETUPS, ids=told)
 def test_a_step_is_traced_to_the_byte(setup):
+    if setup.precision == "torchao-fp8":
+        pytest.importorskip("torchao")
     found, real = trace.train(setup, on="cpu"), measure.training_step(setup)
     batch = rounded(8 * setup.micro_batch * setup.sequence)
     assert found.peak_bytes - real.peak_bytes in (0, batch)
