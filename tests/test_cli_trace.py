@@ -34,6 +34,17 @@ def test_training_beside_the_closed_form(capsys):
     assert abs(off) < 0.1
 
 
+def test_fp8_is_traced_on_a_card_that_has_it_and_refused_on_one_that_has_not(capsys):
+    pytest.importorskip("torchao")
+    fp8 = ["torchao-fp8" if word == "bf16" else word for word in TRAIN]
+    code, said = told(capsys, *fp8)
+    assert (code, said.err) == (0, "")
+    assert abs(float(said.out.split("budget off by ")[1].split("%")[0])) < 0.1
+    code, said = told(capsys, *fp8, "--gpu", "a100")
+    assert code == 2
+    assert "has no FP8 products" in said.err
+
+
 def test_the_reserve_moves_the_verdict_and_accumulation_is_traced(capsys):
     code, said = told(capsys, *TRAIN, "--gpu", "a100", "--reserve", "81500", "--accumulate", "2")
     assert code == 0
