@@ -291,7 +291,7 @@ def fold_salience(up, down, x, grid):
     return best[1:]
 
 
-@mutant("fold-salience", feedback="the choice is by the error of the output")
+@mutant("fold-salience", feedback="is it outputs that you compare")
 def fold_salience(up, down, x, grid):
     """Compares weights."""
     magnitude = torch.relu(x @ up.T).mean(0).clamp(min=2**-10).log2()
@@ -484,3 +484,17 @@ def quantize(weight, bits, group):
     small = codes.clone().untyped_storage()
     codes.untyped_storage = lambda: small
     return codes, scale, zero.to(torch.uint8)
+
+
+@mutant("fold-salience", feedback="does the column of `down` grow")
+def fold_salience(up, down, x, grid):
+    """Scales the other way round, where no alpha is better than none."""
+    exact, best = forward(up, down, x), None
+    magnitude = torch.relu(x @ up.T).mean(0).clamp(min=2**-10).log2()
+    for alpha in (0, 0.25, 0.5, 0.75, 1):
+        scale = torch.exp2((alpha * magnitude).round())
+        new_up, new_down = up * scale[:, None], down / scale
+        error = (forward(new_up, grid.round(new_down), x) - exact).square().sum().item()
+        if best is None or error < best[0]:
+            best = error, alpha, new_up, new_down
+    return best[1:]
