@@ -38,7 +38,7 @@ def encode(x: Tensor, fmt: FloatFormat | str, overflow: str = "ieee") -> Tensor:
     field = (exponent - FP32_BIAS + fmt.bias).clamp(min=1)
     code = ((field - 1) << fmt.mantissa_bits) + _shifted(significand, dropped)  # the leading one adds the last 1
     code = code.clamp(max=_beyond(fmt, require_name("overflow", overflow, OVERFLOWS)))
-    code |= sign << fmt.bits - 1
+    code = code.long() | sign.long() << fmt.bits - 1
     return code.where(~x.isnan(), fmt.largest_code if fmt.nan_code is None else fmt.nan_code)
 
 
@@ -71,7 +71,7 @@ def rounded(x: Tensor, fmt: FloatFormat | str, overflow: str = "ieee") -> Tensor
 
 def _parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sign (0 or 1), exponent and significand of 24 bits; FP32's own subnormals have exponent 1 and no leading one."""
-    bits = x.detach().float().view(torch.int32).long()
+    bits = x.detach().float().view(torch.int32)
     exponent, mantissa = bits >> FP32_MANTISSA & 0xFF, bits & 0x7FFFFF
     leading = exponent.clamp(max=1) << FP32_MANTISSA
     return bits >> 31 & 1, exponent.clamp(min=1), mantissa + leading

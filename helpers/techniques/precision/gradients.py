@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError
 from ...catalog.floats import FloatFormat, float_format
-from .codes import rounded
 
-LEAST, MOST = -160, 128  # powers of two that FP32 and its subnormals lie between
+LEAST = -149  # the power of two that is FP32's smallest number
 
 
 def exponents(x: Tensor) -> dict[int, int]:
@@ -30,8 +29,8 @@ def exponents(x: Tensor) -> dict[int, int]:
     """
     values = x.detach().float().flatten()
     powers = torch.frexp(values[values.isfinite() & (values != 0)]).exponent - 1  # frexp has mantissas from 1/2 to 1
-    found, counts = powers.unique(return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+    counts = torch.bincount(powers - LEAST).tolist()
+    return {LEAST + place: count for place, count in enumerate(counts) if count}
 
 
 @dataclass(frozen=True)
@@ -55,20 +54,20 @@ class Lost:
 
 
 def lost(x: Tensor, fmt: FloatFormat | str, scale: float = 1.0) -> Lost:
-    """What rounding `x` times `scale` to `fmt` does to the values of `x` that are not zero.
+    """What becomes in `fmt` of the values of `x` that are not zero, times `scale`.
+
+    Up to half the smallest number they are rounded to zero; what is larger than the largest number overflows.
 
     >>> print(lost(torch.tensor([1.0, 1e-5, 1e-8, 1e6]), "fp16"))
     25.0 % zero, 25.0 % subnormal, 25.0 % overflow
     """
     fmt = float_format(fmt) if isinstance(fmt, str) else fmt
-    values = x.detach().float()
-    values = values[values != 0] * scale
-    if not values.numel():
+    sizes = x.detach().float().abs()
+    sizes = sizes[sizes != 0] * scale
+    if not sizes.numel():
         return Lost(0.0, 0.0, 0.0)
-    found = rounded(values, fmt)
-    zero, small = found == 0, found.abs() < fmt.smallest_normal
-    shares = (zero, small & ~zero, ~found.isfinite() | (values.abs() > fmt.largest) & (found.abs() == fmt.largest))
-    return Lost(*(share.float().mean().item() for share in shares))
+    zero, small, fits = sizes <= fmt.smallest_subnormal / 2, sizes < fmt.smallest_normal, sizes <= fmt.largest
+    return Lost(*(share.float().mean().item() for share in (zero, small & ~zero, ~fits)))  # NaN does not fit either
 
 
 @dataclass

@@ -56,7 +56,7 @@ Encoded = tuple[dict[str, Tensor], Tensor]
 def _fp8(blocks: Tensor) -> Encoded:
     """E4M3 with one FP32 scale for the whole weight: the largest value becomes 448."""
     scale = blocks.abs().amax().clamp(min=SMALLEST) / E4M3_MOST
-    codes = (blocks / scale).clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn)  # beyond 448 torch makes NaN
+    codes = (blocks / scale).clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn)  # beyond 448 torch 2.11 makes NaN
     return {"codes": codes, "scale": scale}, codes.float() * scale
 
 

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers.catalog import WorkbookError
+from helpers.catalog.floats import float_format
 from helpers.techniques.precision.codes import rounded
 from helpers.techniques.precision.gradients import collected, exponents, lost
 
@@ -34,6 +35,16 @@ def test_what_each_format_loses_of_every_power_of_two(name, zero, subnormal, ove
     assert found.kept == pytest.approx(1 - (zero + subnormal + overflow) / count)
 
 
+@pytest.mark.parametrize("name", ["fp16", "bf16", "fp8-e4m3", "fp8-e5m2"])
+def test_zero_is_what_rounding_makes_zero(name):
+    x = torch.randint(1, 0x7F800000, (100_000,), generator=torch.Generator().manual_seed(0)).int().view(torch.float32)
+    found, fmt = rounded(x, name), float_format(name)
+    assert lost(x, name).zero == (found == 0).float().mean().item()
+    assert lost(x, name).overflow == pytest.approx((~found.isfinite()).float().mean().item(), abs=0.002)
+    near = (found.abs() < fmt.smallest_normal) & (found != 0)
+    assert lost(x, name).subnormal == pytest.approx(near.float().mean().item(), abs=0.002)
+
+
 def test_a_scale_moves_the_range():
     x = torch.tensor([1e-8, 1e-7, 1e-3, 1.0])
     assert lost(x, "fp16").zero == 0.25
@@ -50,7 +61,7 @@ def test_zeros_are_not_lost():
 def test_what_is_beyond_the_largest_counts_whatever_becomes_of_it(name):
     x = torch.tensor([1.0, -1e4, 1e4, torch.inf])
     assert lost(x, name).overflow == 0.75
-    assert rounded(x, name)[0] == 1
+    assert lost(torch.tensor([float_format(name).largest]), name).kept == 1.0
 
 
 def model():
