@@ -36,7 +36,7 @@ def encode_e3m4_by_a_magic_sum(x):
     """FP32's own addition rounds: a large number is added, and taken off again."""
     size = x.abs()
     exponent = torch.log2(size.double().clamp(0.25, 16)).floor().to(torch.int32)
-    magic = torch.ldexp(torch.ones(()), exponent + 19)
+    magic = torch.ldexp(torch.ones_like(size), exponent + 19)
     rounded = size.clamp(max=16) + magic - magic
     codes = torch.ldexp(rounded, 4 - exponent).int() + (exponent + 2) * 16
     codes = codes.clamp(max=112).masked_fill(torch.isnan(x), 127).to(torch.uint8)
