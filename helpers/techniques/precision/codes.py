@@ -25,8 +25,8 @@ def encode(x: Tensor, fmt: FloatFormat | str, overflow: str = "ieee") -> Tensor:
     largest number, for infinity as well. Any NaN becomes the format's usual one. E2M1 has neither infinity nor NaN:
     it saturates, and NaN becomes its largest number.
 
-    The trap: on a CPU `x.to(torch.float8_e4m3fn)` makes NaN of 500 and of infinity in torch 2.11, and 448 of both in
-    2.13 (pytorch/pytorch#178817). To E5M2, FP16 and BF16 both versions do what "ieee" says.
+    The trap: `x.to(torch.float8_e4m3fn)` makes NaN of 500 and of infinity in torch 2.11, and 448 of both in 2.13
+    (pytorch/pytorch#178817; on a GPU as well, pytorch/ao#4359). To E5M2, FP16 and BF16 both do what "ieee" says.
 
     >>> encode(torch.tensor([1.0, 464.0, 500.0, -0.001]), "fp8-e4m3")
     tensor([ 56, 126, 127, 129])

@@ -48,6 +48,18 @@ def test_four_bit_floats_are_all_there_and_halfway_goes_to_the_even_code():
     assert halfway.tolist() == [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 6.0, -2.0, -6.0]
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("mxfp8", torch.float8_e4m3fn), ("mxfp4", torch.float4_e2m1fn_x2)])
+def test_mx_blocks_are_torchaos(name, dtype):
+    """With the scale that the specification names, rounded down to a power of two; its other ones round up."""
+    pytest.importorskip("torchao")
+    mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
+    weight = drawn(64) * torch.logspace(-6, 6, 64)[:, None]
+    theirs = mx.MXTensor.to_mx(weight, dtype, 32, mx.ScaleCalculationMode.FLOOR)
+    ours = Blocks.of(weight, name)
+    assert torch.equal(ours.values, theirs.dequantize(torch.float32))
+    assert torch.equal(ours.stored["exponents"].flatten(), theirs.scale.view(torch.uint8).flatten())
+
+
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
