@@ -62,7 +62,9 @@ class Float8Moments(StepMoments):
         last = self.model.layers[-1].mlp.linears[-1]
         streams = 2 + (len(self.model.layers) > 1)  # the first layer's input is the embedding
         workspace = streams * self.residual + forward_bytes(self.setup.tokens, last)
-        casting = self._moment(Point.END_OF_FORWARD, (), self.stored_bytes + self._rotary_tables(), 0, workspace)
+        later = _owned(self.kept.tensors[-1], Owner.MLP_OUTPUT_NORM) if self.setup.segments[-1].how == "none" else 0
+        kept = self.stored_bytes - later + self._rotary_tables()
+        casting = self._moment(Point.END_OF_FORWARD, (), kept, 0, workspace)
         return max(super().end_of_forward(), casting, key=lambda moment: moment.total)
 
     def candidate_peak_layers(self) -> list[int]:
@@ -74,11 +76,11 @@ class Float8Moments(StepMoments):
         return max(spots, key=lambda moment: moment.total)
 
     def _run_again(self, at: int) -> Iterator[Moment]:
-        """The last product of a layer that is recomputed: all of it is there, and its backward has not begun."""
+        """The last product of a layer that is recomputed: what precedes it is there, and its backward has not begun."""
         if any(one.start <= at < one.stop and one.how in ("none", "module:attention") for one in self.setup.segments):
             return
         workspace = 2 * self.residual + forward_bytes(self.setup.tokens, self.model.layers[at].mlp.linears[-1])
-        live = self.kept.live_bytes(at) + self._rotary_tables()
+        live = self.kept.live_bytes(at) - _owned(self.kept.tensors[at], Owner.MLP_OUTPUT_NORM) + self._rotary_tables()
         yield self._moment(Point.LAYER, self._made_above(at), live, 0, workspace + self._tied_head_waits(), at)
 
     def _in_linears(self, at: int) -> Iterator[Moment]:

@@ -99,6 +99,7 @@ def test_the_head_and_odd_sizes_stay_bf16():
 @pytest.mark.parametrize(
     ("config", "choices"),
     [
+        (LLAMA, {"sequence": 8, "checkpointing": "every:4"}),  # the same in the first layer of a segment, not its last
         (LLAMA, {"sequence": 8}),  # few tokens: the casts of weights, on top of all gradients
         (LLAMA, {"sequence": 256}),  # many: the cast of the MLP's widest input, in the last layer
         (LLAMA, {"sequence": 48, "micro_batches": 3}),  # the forward meets all gradients
