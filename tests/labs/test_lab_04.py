@@ -102,7 +102,7 @@ def test_plain_bf16_goes_no_part_of_the_way(names, monkeypatch):
     tried = dict(names)
     exec(plain.source, tried)
     monkeypatch.setitem(names, "TightSGD", tried["TightSGD"])
-    assert names["after_many_steps"](1.5, 1.0, 2**-11, 0.0, 240, 1) == (0.0, 0.0)
+    assert names["after_many_steps"]([1.5], [1.0], 2**-11, 0.0, 240, 1) == ([0.0], [0.0])
 
 
 @pytest.mark.parametrize("name", ["TightSGD", *(name for name in honest("04") if name.startswith("TightSGD"))])
@@ -110,15 +110,15 @@ def test_an_honest_optimizer_is_far_from_every_bound(names, monkeypatch, name):
     """Chance may not decide about a point: about half of each bound is room enough for twelve seeds."""
     monkeypatch.setitem(names, "TightSGD", with_honest(names)[name])
     for seed in range(12):
-        mean = names["after_one_step"](1.25, 1.5, 2**-10, seed)
+        (mean,) = names["after_one_step"]([1.25], [1.5], 2**-10, seed)
         assert abs(mean - (1.25 - 1.5 * 2**-10)) * 128 <= 0.01
         for momentum in (0.0, 0.875):
             gradient = 1.25 * (1 - momentum)
             way = names["gone"](gradient, 2**-11, momentum, 240)
-            went, spread = names["after_many_steps"](-1.5, gradient, 2**-11, momentum, 240, seed)
+            (went,), (spread,) = names["after_many_steps"]([-1.5], [gradient], 2**-11, momentum, 240, seed)
             assert abs(went / way - 1) <= 0.06
             assert spread <= 0.3 * abs(way)
-        assert names["toward"](1.5, -0.25, 2**-6, 320, seed) <= 0.05
+        assert names["toward"]([1.5], [-0.25], 2**-6, 320, seed)[0] <= 0.05
 
 
 def test_the_exponent_is_the_smallest_that_reaches_the_largest_value(names):
