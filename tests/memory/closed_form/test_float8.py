@@ -104,6 +104,8 @@ def test_the_head_and_odd_sizes_stay_bf16():
         (LLAMA, {"sequence": 256}),  # many: the cast of the MLP's widest input, in the last layer
         (LLAMA, {"sequence": 48, "micro_batches": 3}),  # the forward meets all gradients
         (LLAMA, {"sequence": 128, "checkpointing": "full"}),
+        # and a recomputation does
+        ({**LLAMA, "num_hidden_layers": 1}, {"sequence": 64, "checkpointing": "full", "micro_batches": 3}),
         pytest.param(LLAMA, {"sequence": 128, "checkpointing": "every:3", "attention": "eager"}, marks=pytest.mark.all),
         pytest.param({**QWEN2, **FEW_WORDS}, {"sequence": 64}, marks=pytest.mark.all),  # tied, biases
         ({**OPT, **FEW_WORDS}, {"sequence": 64}),  # no gate
