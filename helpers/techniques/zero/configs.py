@@ -40,6 +40,7 @@ def deepspeed_config(
     (8, 202383360)
     """
     accumulation = setup.micro_batches if accumulation is None else accumulation
+    _require_no_float8(setup)
     _require_deepspeed(setup, clip, accumulation)
     root, *layers = units(setup.model)
     bucket = BUCKET_BYTES // setup.precision_recipe.grad_bytes
@@ -91,6 +92,7 @@ def accelerate_config(setup: TrainSetup, machines: int = 1) -> str:
     >>> print(accelerate_config(TrainSetup("llama-2-7b", "bf16", zero=3, ranks=8)).splitlines()[1])
     distributed_type: "FSDP"
     """
+    _require_no_float8(setup)
     _require_accelerate(setup, machines)
     lines: Section = {
         "compute_environment": "LOCAL_MACHINE",
@@ -161,6 +163,13 @@ def _layer_classes(setup: TrainSetup) -> list[str]:
 
     model_class = AutoModelForCausalLM._model_mapping[type(transformers_config(setup.model.config))]
     return sorted(getattr(model_class, "_no_split_modules"))  # noqa: B009 - no attribute that a type checker knows
+
+
+def _require_no_float8(setup: TrainSetup) -> None:
+    if setup.precision_recipe.linear_format:
+        what = f"precision is {setup.precision!r}, and these files would train in BF16"
+        do = "choose precision='bf16', and convert the model in your script"
+        raise WorkbookError(what, "a recipe that the tool puts into a model", do)
 
 
 def _require_deepspeed(setup: TrainSetup, clip: float, accumulation: int) -> None:

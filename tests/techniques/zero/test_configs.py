@@ -134,6 +134,8 @@ CANNOT = [
     (accelerate_config, {"offload_optimizer": "cpu"}, "offload_optimizer is 'cpu'", "both 'cpu'"),
     (accelerate_config, {"offload_optimizer": "cpu", "zero": 2}, "offload_optimizer is 'cpu'", "both 'cpu'"),
     (accelerate_config, {"precision": "megatron-bf16"}, "megatron-bf16", "autocast-bf16"),
+    (accelerate_config, {"precision": "torchao-fp8"}, "would train in BF16", "precision='bf16'"),
+    (deepspeed_config, {"precision": "torchao-fp8"}, "would train in BF16", "precision='bf16'"),
     (accelerate_config, {"checkpointing": "every:4"}, "every:4", "full"),
 ]
 
