@@ -180,7 +180,7 @@ def decode_e3m4(codes):
     return torch.where(codes >= 128, 0 - size, size)
 
 
-@mutant("loss-scale", feedback="the scale falls at every overflow in yours")
+@mutant("loss-scale", feedback="an object of GradScaler made, which knows the answer")
 class LossScale:
     """Calls PyTorch's scaler and nothing else: its rule knows no patience."""
 
@@ -197,6 +197,24 @@ class LossScale:
         self.scaler.update()
         self.scale = self.scaler.get_scale()
         return finite
+
+
+@mutant("loss-scale", feedback="an object of LossScaler made, which knows the answer")
+class LossScale:
+    """Calls helpers, whose scaler does as PyTorch's."""
+
+    def __init__(self, scale, interval, patience, least):
+        from helpers.techniques.precision import LossScaler
+
+        self.scaler, self.scale = LossScaler(scale=scale, growth_interval=interval), scale
+
+    def step(self, loss, weights, optimizer, max_norm):
+        optimizer.zero_grad()
+        self.scaler.scaled(loss).backward()
+        stepped = self.scaler.step(optimizer)
+        self.scaler.update()
+        self.scale = self.scaler.scale
+        return stepped
 
 
 @mutant("loss-scale", feedback="the scale never falls in yours")
@@ -761,6 +779,25 @@ class TightSGD:
 
     def values(self):
         return [weight.float() for weight in self.weights]
+
+
+@mutant("tight-sgd", feedback="steps of BF16 off")
+class TightSGD:
+    """Calls helpers, whose optimizer rounds by chance, and is Adam."""
+
+    def __init__(self, weights, lr, momentum, seed):
+        from helpers.techniques.precision import BF16Adam
+
+        self.weights = [torch.nn.Parameter(weight) for weight in weights]
+        self.optimizer = BF16Adam(self.weights, lr=lr, keep="stochastic", seed=seed)
+
+    def step(self, gradients):
+        for weight, gradient in zip(self.weights, gradients, strict=True):
+            weight.grad = gradient
+        self.optimizer.step()
+
+    def values(self):
+        return [weight.detach().float() for weight in self.weights]
 
 
 @mutant("tight-sgd", feedback="the lower bits are cut off, without chance")

@@ -158,29 +158,28 @@ class LossScale_with_gradients_asked_for:
         return True
 
 
-class LossScale_around_torchs:
-    """PyTorch's scaler unscales and skips; the rule is Megatron's. The scale is a tensor."""
+class LossScale_with_what_torchs_uses:
+    """The operator behind PyTorch's scaler unscales and looks for infinity at once. The scale is a tensor."""
 
     def __init__(self, scale, interval, patience, least):
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2**30, backoff_factor=0.999)
         self.scale, self.rule = torch.tensor(scale), (interval, patience, least)
         self.good, self.left = 0, patience
 
     def step(self, loss, weights, optimizer, max_norm):
         interval, patience, least = self.rule
         optimizer.zero_grad()
-        self.scaler.scale(loss).backward()
-        self.scaler.unscale_(optimizer)
-        good = bool(torch.stack([weight.grad.isfinite().all() for weight in weights]).all())
+        (self.scale * loss).backward()
+        found = torch.zeros(1)
+        torch._amp_foreach_non_finite_check_and_unscale_([one.grad for one in weights], found, 1 / self.scale)
+        good = found.item() == 0
+        self.good, self.left = (self.good + 1, self.left) if good else (0, self.left - 1)
         if good:
             torch.nn.utils.clip_grad_norm_(weights, max_norm)
-        self.scaler.step(optimizer)
-        self.good, self.left = (self.good + 1, self.left) if good else (0, self.left - 1)
+            optimizer.step()
         if good and self.good == interval:
             self.scale, self.good, self.left = self.scale * 2, 0, patience
         elif not good and self.left <= 0:
             self.scale = torch.clamp(self.scale / 2, min=least)
-        self.scaler.update(float(self.scale))
         return good
 
 
