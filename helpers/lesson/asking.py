@@ -53,14 +53,14 @@ _desk = _Desk()
 
 
 def asked(
-    answer: Callable, *arguments: Any, case: str = "", tensors: bool = False, without: Sequence[type] = ()
+    answer: Callable, *arguments: Any, case: str = "", tensors: bool = False, without: Sequence[Callable] = ()
 ) -> Any:
     """What `answer(*arguments)` returned, as plain data: tuples and arrays are lists, numbers are Python's own.
 
     With `tensors` what is a tensor stays one. One line says what was asked, in the words of `case` where the arguments
-    say too much. While it answers, nobody can make an object of the classes in `without`: what is to be worked out is
-    neither measured nor looked up. WorkbookError where somebody does, and where it returned something that is no plain
-    data; an error of the answer's own is raised as it is.
+    say too much. While it answers, nobody can call the functions in `without`, or make an object of its classes: what
+    is to be worked out is neither measured nor looked up. WorkbookError where somebody does, and where it returned
+    something that is no plain data; an error of the answer's own is raised as it is.
 
     >>> asked(divmod, 17, 16)
     divmod(17, 16) -> [1, 1]
@@ -154,10 +154,10 @@ def publish_references() -> None:
     _desk.referred = []
 
 
-def _answered(answer: Callable, arguments: tuple, tensors: bool, without: Sequence[type]) -> str:
+def _answered(answer: Callable, arguments: tuple, tensors: bool, without: Sequence[Callable]) -> str:
     with contextlib.ExitStack() as refused:
-        for cls in without:
-            refused.enter_context(_refused(cls, _name(answer)))
+        for known in without:
+            refused.enter_context(_refused(known, _name(answer)))
         found = answer(*arguments)
         try:
             return to_json(found, tensors)  # a generator answers only now
@@ -169,15 +169,26 @@ def _answered(answer: Callable, arguments: tuple, tensors: bool, without: Sequen
             raise WorkbookError(what, expected, "return what was asked for") from None
 
 
-def _refused(cls: type, name: str) -> contextlib.AbstractContextManager:
-    """While it lasts nobody can make an object of `cls`."""
+def _refused(known: Callable, name: str) -> contextlib.AbstractContextManager:
+    """While it lasts nobody can make an object of the class `known`, or call the function, by whatever name."""
     from unittest import mock
 
+    if not isinstance(known, type):
+        return mock.patch.object(known, "__code__", _stand_in.__code__)
+
     def refuse(*_: object, **__: object) -> None:
-        what = f"{name} has an object of {cls.__name__} made, which knows the answer"
+        what = f"{name} has an object of {known.__name__} made, which knows the answer"
         raise WorkbookError(what, "an answer that is worked out from the arguments alone", "write the formula")
 
-    return mock.patch.object(cls, "__init__", refuse)
+    return mock.patch.object(known, "__init__", refuse)
+
+
+def _stand_in(*_: object, **__: object) -> None:
+    """Runs as the code of another function, among whose globals nothing of this module is."""
+    from helpers.catalog.errors import WorkbookError
+
+    what, expected = "a function of helpers is called, which knows the answer", "lines of your own"
+    raise WorkbookError(what, expected, "write what it does")
 
 
 def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: str) -> Any:

@@ -129,6 +129,24 @@ def test_nor_later_by_a_generator():
     assert "looks_up raised WorkbookError: looks_up has an object of Oracle made" in rows[0].get("raised", "")
 
 
+def known(x: int, *, more: int = 0) -> int:
+    return 2 * x + more
+
+
+def test_nor_by_a_function_under_another_name():
+    another = known
+
+    def looks_up(x: int) -> int:
+        return another(x, more=1)
+
+    with writing({}) as rows:
+        asked(looks_up, 3, without=[known])
+        asked(twice, 3, without=[known])
+    assert "a function of helpers is called, which knows the answer" in rows[0]["raised"]
+    assert rows[1:] == [{"answer": "6"}]
+    assert known(3, more=1) == 7
+
+
 @pytest.mark.parametrize("cls", [Oracle, Child])
 def test_what_is_to_be_worked_out_is_not_looked_up(cls):
     def looks_up(x: int) -> int:
