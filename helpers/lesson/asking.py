@@ -174,13 +174,22 @@ def _refused(known: Callable, name: str) -> contextlib.AbstractContextManager:
     from unittest import mock
 
     if not isinstance(known, type):
-        return mock.patch.object(known, "__code__", _stand_in.__code__)
+        return _silenced(known)
 
     def refuse(*_: object, **__: object) -> None:
         what = f"{name} has an object of {known.__name__} made, which knows the answer"
         raise WorkbookError(what, "an answer that is worked out from the arguments alone", "write the formula")
 
     return mock.patch.object(known, "__init__", refuse)
+
+
+@contextlib.contextmanager
+def _silenced(function: Any) -> Iterator[None]:
+    code, function.__code__ = function.__code__, _stand_in.__code__
+    try:
+        yield
+    finally:
+        function.__code__ = code
 
 
 def _stand_in(*_: object, **__: object) -> None:

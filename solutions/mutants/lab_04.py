@@ -781,7 +781,7 @@ class TightSGD:
         return [weight.float() for weight in self.weights]
 
 
-@mutant("tight-sgd", feedback="steps of BF16 off")
+@mutant("tight-sgd", feedback="has an object of BF16Adam made, which knows the answer")
 class TightSGD:
     """Calls helpers, whose optimizer rounds by chance, and is Adam."""
 
@@ -798,6 +798,26 @@ class TightSGD:
 
     def values(self):
         return [weight.detach().float() for weight in self.weights]
+
+
+@mutant("tight-sgd", feedback="a function of helpers is called, which knows the answer")
+class TightSGD:
+    """Has helpers round, and does the rest itself."""
+
+    def __init__(self, weights, lr, momentum, seed):
+        from helpers.techniques.precision import stochastically_rounded
+
+        self.weights, self.lr, self.momentum, self.rounded = weights, lr, momentum, stochastically_rounded
+        self.moments = [torch.zeros_like(weight) for weight in weights]
+
+    def step(self, gradients):
+        for weight, moment, gradient in zip(self.weights, self.moments, gradients, strict=True):
+            exact = self.momentum * moment.float() + gradient.float()
+            moment.copy_(exact)
+            weight.copy_(self.rounded(weight.float() - self.lr * exact))
+
+    def values(self):
+        return [weight.float() for weight in self.weights]
 
 
 @mutant("tight-sgd", feedback="the lower bits are cut off, without chance")
