@@ -345,7 +345,7 @@ class LossScale:
         return True
 
 
-@mutant("loss-scale", feedback="the scale after each step is")
+@mutant("loss-scale", feedback="patience is full again after a good step in yours")
 class LossScale:
     """A good step gives the patience back."""
 
