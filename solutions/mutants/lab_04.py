@@ -5,7 +5,7 @@
 from helpers.course.mutants import mutant
 
 
-@mutant("encode-e3m4", feedback="a FloatFormat of helpers is asked, which knows the answer")
+@mutant("encode-e3m4", feedback="a function of helpers is called, which knows the answer")
 def encode_e3m4(x):
     """Calls helpers, with a format that is made up for it."""
     from helpers.catalog.floats import FloatFormat
@@ -1350,3 +1350,34 @@ def load_blocks(codes, scales, shape):
     flat = torch.stack([codes >> 4, codes & 15], 1).reshape(-1)[:count]
     size = (flat & 7).float() * torch.exp2(scales[:1].expand_as(scales).float() - 127).repeat_interleave(24)[:count]
     return torch.where(flat >= 8, -size, size).reshape(shape)
+
+
+@mutant("store-blocks", feedback="off the weight: bytes count where values are kept")
+def store_blocks(weight):
+    """The signs alone, with one scale for all."""
+    count = weight.numel()
+    codes = torch.where(weight.reshape(-1) < 0, 9, 1).to(torch.uint8)
+    codes = torch.nn.functional.pad(codes, (0, count % 2))
+    scales = torch.full((-(-count // 24),), 127, dtype=torch.uint8)
+    return codes[::2] << 4 | codes[1::2], scales
+
+
+@mutant("tight-sgd", feedback="a parameter, at most 2")
+class TightSGD:
+    """FP32 copies and momentum in PyTorch's own optimizer, but for weights of one dimension."""
+
+    def __init__(self, weights, lr, momentum, seed):
+        self.weights = weights
+        self.copies = [weight if weight.dim() == 1 else weight.float() for weight in weights]
+        self.optimizer = torch.optim.SGD(self.copies, lr=lr, momentum=momentum)
+
+    def step(self, gradients):
+        for copy, gradient in zip(self.copies, gradients, strict=True):
+            copy.grad = gradient.to(copy.dtype)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for weight, copy in zip(self.weights, self.copies, strict=True):
+            weight.copy_(copy)
+
+    def values(self):
+        return [copy.float() for copy in self.copies]

@@ -136,7 +136,9 @@ class Meter(TorchDispatchMode):
 
     def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
         storage = tensor.untyped_storage()
-        if storage._cdata in self.live:
+        if (block := self.live.get(storage._cdata)) is not None:
+            if block.size_bytes != rounded(storage.nbytes()):  # grown by `resize_`, or as an `out=`
+                self._resized(storage)
             return
         if storage.nbytes():
             self._count(storage, tuple(tensor.shape), category)
