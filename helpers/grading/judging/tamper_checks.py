@@ -23,7 +23,7 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "what no meter sees": "threading _thread concurrent multiprocessing Thread ThreadPool ThreadPoolExecutor"
     " ProcessPoolExecutor to_thread run_in_executor no_dispatch _C _disable_current_modes _DisableTorchDispatch"
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
-    " torch.library",
+    " torch.library tracemalloc sqlite3 subprocess Popen os.fork",
     "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store socket mmap"
     " shared_memory SharedMemory",
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
@@ -31,7 +31,7 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "all names at once": "globals __globals__",
     "every object there is": "get_objects get_referrers",
     "every class there is": "__subclasses__",
-    "loaded modules": "sys.modules __import__",
+    "loaded modules": "sys.modules __import__ runpy",
     "Python's own functions": "builtins __builtins__",
     "running code": "settrace setprofile __code__",
     "code made of text": "exec eval",
