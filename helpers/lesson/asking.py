@@ -196,7 +196,7 @@ def _stand_in(*_: object, **__: object) -> None:
     """Runs as the code of another function, among whose globals nothing of this module is."""
     from helpers.catalog.errors import WorkbookError
 
-    what, expected = "a function of helpers is called, which knows the answer", "lines of your own"
+    what, expected = "a function is called that knows the answer", "lines of your own"
     raise WorkbookError(what, expected, "write what it does")
 
 

@@ -5,7 +5,7 @@
 from helpers.course.mutants import mutant
 
 
-@mutant("encode-e3m4", feedback="a function of helpers is called, which knows the answer")
+@mutant("encode-e3m4", feedback="a function is called that knows the answer")
 def encode_e3m4(x):
     """Calls helpers, with a format that is made up for it."""
     from helpers.catalog.floats import FloatFormat
@@ -800,7 +800,7 @@ class TightSGD:
         return [weight.detach().float() for weight in self.weights]
 
 
-@mutant("tight-sgd", feedback="a function of helpers is called, which knows the answer")
+@mutant("tight-sgd", feedback="a function is called that knows the answer")
 class TightSGD:
     """Has helpers round, and does the rest itself."""
 
@@ -1381,3 +1381,27 @@ class TightSGD:
 
     def values(self):
         return [copy.float() for copy in self.copies]
+
+
+@mutant("loss-scale", feedback="a function is called that knows the answer")
+class LossScale:
+    """Has PyTorch's scaler, made before anything was asked, skip and adapt."""
+
+    theirs = torch.amp.GradScaler("cpu")
+
+    def __init__(self, scale, interval, patience, least):
+        import copy
+
+        self.theirs, self.scale, self.least = copy.deepcopy(self.theirs), scale, least
+        self.theirs._init_scale, self.theirs._growth_interval = scale, interval
+
+    def step(self, loss, weights, optimizer, max_norm):
+        optimizer.zero_grad()
+        self.theirs.scale(loss).backward()
+        self.theirs.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(weights, max_norm)
+        before = [weight.tolist() for weight in weights]
+        self.theirs.step(optimizer)
+        self.theirs.update()
+        self.scale = max(self.theirs.get_scale(), self.least)
+        return before != [weight.tolist() for weight in weights]

@@ -142,7 +142,7 @@ def test_nor_by_a_function_under_another_name():
     with writing({}) as rows:
         asked(looks_up, 3, without=[known])
         asked(twice, 3, without=[known])
-    assert "a function of helpers is called, which knows the answer" in rows[0]["raised"]
+    assert "a function is called that knows the answer" in rows[0]["raised"]
     assert rows[1:] == [{"answer": "6"}]
     assert known(3, more=1) == 7
 
