@@ -24,6 +24,21 @@ def test_a_storage_counts_once_whatever_looks_at_it():
     assert meter.live_bytes == 0
 
 
+def test_a_storage_that_grows_counts_as_large_as_it_is():
+    """By `resize_`, and as the `out=` of an operator, which grows what is too small for its answer."""
+    with Meter() as meter:
+        grown = torch.zeros(1).resize_(MIB // 4)
+        assert (meter.live_bytes, meter.peak_bytes) == (MIB, MIB)
+        torch.add(grown, 1, out=(answer := torch.empty(0)))
+        assert meter.live_bytes == 2 * MIB
+        answer2 = torch.zeros(1)
+        torch.mul(grown, 2, out=answer2.resize_(0))
+        assert meter.live_bytes == 3 * MIB
+    del grown, answer, answer2
+    gc.collect()
+    assert meter.live_bytes == 0
+
+
 def test_a_view_keeps_its_whole_storage_alive():
     with Meter() as meter:
         x = floats(1)
