@@ -31,12 +31,17 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "all names at once": "globals __globals__",
     "every object there is": "get_objects get_referrers",
     "every class there is": "__subclasses__",
-    "loaded modules": "sys.modules __import__ runpy",
+    "loaded modules": "sys.modules __import__ runpy import_module pkgutil getmodule",
     "Python's own functions": "builtins __builtins__",
     "running code": "settrace setprofile __code__",
     "code made of text": "exec eval",
     "memory itself": "ctypes",
+    "files": "open NamedTemporaryFile TemporaryFile SpooledTemporaryFile mkstemp memmap write_bytes tofile torch.save"
+    " torch.from_file np.save np.savez BytesIO pickle shelve",
 }
+_OF_OBJECTS = {"eval", "exec", "open"}  # as a method they are honest: model.eval()
+_ENGINES = {"helpers", "torchao", "bitsandbytes", "transformers", "peft", "accelerate", "deepspeed", "triton", "vllm"}
+_ENGINES |= {"galore_torch", "apollo_torch", "flash_attn", "xformers", "diffusers", "auto_gptq", "awq", "llmcompressor"}
 _REACHES = {word: what for what, words in _WORDS.items() for word in words.split()}
 _MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
 
@@ -50,6 +55,7 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     lab = _Given(reference)
     visible = [cell for cell in reference.cells if not lab_cells.role(cell)]  # what a learner has reason to copy
     worked = {name for cell in visible for name in _reached(cell.source)}
+    known = {name for cell in visible for name in _engines(cell.source)}
     imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
     found = []
     for cell in assembled.cells:
@@ -59,6 +65,9 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
             found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, imported))]
             reached = sorted({_REACHES[name] for name in _reached(cell.source) - worked})
             found += [f"{where} reaches for {what}" for what in reached]
+            found += [
+                f"{where} imports {name}, which the lab does not" for name in sorted(_engines(cell.source) - known)
+            ]
             found += [f"{where} reaches for {name}, private to what is given" for name in lab.private_in(cell.source)]
     return tuple(dict.fromkeys(found))
 
@@ -146,13 +155,25 @@ def _reached(source: str) -> set[str]:
         if isinstance(node, ast.Name):
             words.add(node.id)
         elif isinstance(node, ast.Attribute):
-            words |= {_dotted(node)} | ({node.attr} - {"eval", "exec"})  # model.eval() is honest
+            words |= {_dotted(node)} | ({node.attr} - _OF_OBJECTS)
         elif isinstance(node, ast.Import):
             words |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.ImportFrom) and node.module:
             words |= {node.module.partition(".")[0]}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
     return words & _REACHES.keys()
+
+
+def _engines(source: str) -> set[str]:
+    """What a cell imports of ours, and of packages that know a lab's answers, in full: "peft.LoraConfig"."""
+    names = set()
+    for node in ast.walk(_tree(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    free = ("helpers.lesson", "helpers.memory.meter", "helpers.catalog.errors")  # what shows, measures, complains
+    return {name for name in names if name.partition(".")[0] in _ENGINES and not name.startswith(free)}
 
 
 def _private(source: str, contexts: tuple[type[ast.expr_context], ...]) -> set[str]:

@@ -101,6 +101,13 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("from inspect import getclosurevars", "reaches for another function's variables"),
         ("from helpers.lesson import asking", "reaches for what asks it"),
         ("import helpers.lesson.asking as a\na._desk.writes", "reaches for what asks it"),
+        ("from helpers.techniques import precision", "imports helpers.techniques.precision, which the lab does not"),
+        ("def f():\n    import torchao.prototype as t", "imports torchao.prototype, which the lab does not"),
+        ("import helpers", "imports helpers, which the lab does not"),
+        ("from importlib import import_module", "reaches for loaded modules"),
+        ("kept = open('/tmp/kept', 'w+b')", "reaches for files"),
+        ("torch.save([master], kept)", "reaches for files"),
+        ("from io import BytesIO", "reaches for files"),
         ("import torch.multiprocessing as mp", "reaches for what no meter sees"),
         ("@torch.library.custom_op('a::b', mutates_args=())\ndef f(): ...", "reaches for what no meter sees"),
     ],
@@ -196,6 +203,8 @@ def test_what_measures_reaches_for_is_free_for_no_answer():
         "net = nn.Linear(1, 1)\nnet.weight.requires_grad = False\nnet.weight.grad = None",
         "torch.manual_seed(0)\nsettings = {'modules': 1, 'ctypes': 2}\nsettings['modules'] = 3",
         "def helper(x):\n    return x\npeak = peak_bytes([1])",
+        "class Pool:\n    def __init__(self):\n        self.open = 3\nblock = Pool()\nblock.open",
+        "from helpers.memory.meter import Meter\nfrom helpers.lesson import predict\nfrom helpers.memory import budget",
         "# sys.modules, get_ipython\nwords = 'ctypes sys.modules'",
         "%time x = 1\n!nvidia-smi",
         "this is no Python",
@@ -233,7 +242,8 @@ def test_worked_untouched_and_wrong_answers_of_the_labs_are_not_accused(path):
     assert signs_of_tampering(lab, lab) == ()
     wrong = [one.source for one in load_mutants(find_mutants(path))]
     honest = [source for source in wrong if "_disable_current_modes" not in source]  # which is seen to be none
-    assert signs_of_tampering(lab, with_own(untouched(lab), *honest)) == ()
+    found = signs_of_tampering(lab, with_own(untouched(lab), *honest))
+    assert [one for one in found if "imports" not in one] == []  # some call what helpers has, and that is said
 
 
 @pytest.mark.parametrize("path", HONEST, ids=lambda path: path.stem)
@@ -243,6 +253,7 @@ def test_right_answers_written_otherwise_are_not_accused(path):
     text = path.read_text(encoding="utf-8")
     sources = [ast.get_source_segment(text, node) for node in ast.parse(text).body[1:]]
     assert len(sources) > 5
-    assert signs_of_tampering(lab, with_own(lab, *filter(None, sources))) == ()
+    sources = [source for source in sources if source and "choose_bits" not in source]  # helpers': that is said
+    assert signs_of_tampering(lab, with_own(lab, *sources)) == ()
     answers = {cell.id: sources[-1] for cell in lab.cells if lab_cells.is_answer(cell)}
     assert signs_of_tampering(lab, with_sources(lab, answers)) == ()

@@ -1,0 +1,46 @@
+"""What a process grows by, in whatever form it takes the memory: to a mebibyte, beside what a Meter cannot see."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.memory.meter import ProcessGrowth, process
+
+MIB = 2**20
+BYTES = 32 * MIB
+FORMS = {
+    "a tensor": lambda: torch.ones(BYTES // 4),
+    "a storage that no operator made": lambda: torch.UntypedStorage(BYTES).fill_(1),
+    "an array": lambda: np.ones(BYTES // 4, np.float32),
+    "a file in memory": lambda: io.BytesIO(b"1" * BYTES),
+    "bytes": lambda: bytearray(b"1" * BYTES),
+    "a list of numbers": lambda: [n + 0.5 for n in range(BYTES // 40)],  # 8 in the list, and 32 for each number
+}
+pytestmark = pytest.mark.skipif(not process.STATUS.exists(), reason="only Linux says what a process holds")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_counts_in_whatever_form(form):
+    with ProcessGrowth() as growth:
+        kept = FORMS[form]()
+        assert growth.live_bytes == pytest.approx(BYTES, abs=2 * MIB)
+    assert kept is not None
+
+
+def test_what_was_freed_does_not_count():
+    with ProcessGrowth() as growth:
+        pieces = [bytearray(b"1" * 1000) for _ in range(BYTES // 1000)]
+        del pieces
+        assert growth.live_bytes < 2 * MIB
+
+
+def test_nothing_is_said_where_the_system_says_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(process, "STATUS", tmp_path / "status")
+    with ProcessGrowth() as growth:
+        kept = bytearray(b"1" * BYTES)
+        assert growth.live_bytes == 0
+    assert len(kept) == BYTES
