@@ -1,4 +1,4 @@
-"""Each optimizer equals its reference bit for bit, and keeps the bytes it says: Adafactor, Lion, Muon, GaLore, APOLLO."""
+"""Each optimizer equals its reference bit for bit and keeps the bytes it says: Adafactor, Lion, Muon, GaLore …"""
 
 import logging
 
