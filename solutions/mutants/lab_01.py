@@ -391,6 +391,34 @@ def add_and_norm(x, residual, weight, eps):
     return h, torch.nn.functional.rms_norm(h, h.shape[-1:], weight, eps)
 
 
+@mutant("add-and-norm", feedback="Not available for 'meta' device")
+def add_and_norm(x, residual, weight, eps):
+    """Reads the memory below its tensors, byte by byte, and starts two kernels for show."""
+    h = x + residual
+    wide = h.float()
+    values = list(wide.untyped_storage())
+    _ = h * weight
+    return h, torch.tensor(values[: h.numel()], dtype=torch.bfloat16).view_as(h)
+
+
+@mutant("add-and-norm", feedback="of its row's largest: the mean, the weight?")
+def add_and_norm(x, residual, weight, eps):
+    """Promises, and does the naive work when its inputs die: nobody counts any more."""
+    import weakref
+
+    h, y = torch.zeros_like(x), torch.zeros_like(x)
+    mine = x.detach(), residual.detach(), weight.detach()
+
+    def keep_word():
+        h.copy_(mine[0] + mine[1])
+        wide = h.float()
+        y.copy_(mine[2] * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(h.dtype))
+
+    weakref.finalize(x, keep_word)
+    _ = x + residual
+    return h, y
+
+
 @mutant("compute-bound-from", feedback="round up")
 def compute_bound_from(inputs, outputs, weight_bytes, roof):
     """Floor for ceil."""
