@@ -498,3 +498,66 @@ def fold_salience(up, down, x, grid):
         if best is None or error < best[0]:
             best = error, alpha, new_up, new_down
     return best[1:]
+
+
+@mutant("store4", feedback="many values leave PyTorch")
+def store4(weight, levels, block):
+    """A table of distances in NumPy, of values that were written into an array's memory, and a kernel for show."""
+    import numpy as np
+
+    flat = np.empty(weight.numel(), dtype=np.float32)
+    torch.from_numpy(flat).copy_(weight.reshape(-1))
+    absmax = np.array([np.abs(flat[at : at + block]).max() for at in range(0, len(flat), block)], dtype=np.float32)
+    scaled = flat / np.where(absmax == 0, 1, absmax).repeat(block)[: len(flat)]
+    codes = np.abs(scaled[:, None] - np.array(levels, dtype=np.float32)).argmin(1).astype(np.uint8)
+    if len(codes) % 2:
+        codes = np.append(codes, np.uint8(levels.index(0.0)))
+    torch.zeros(len(flat))
+    return torch.tensor(codes[::2] << 4 | codes[1::2]), torch.tensor(absmax)
+
+
+@mutant("store4", feedback="in lists and arrays at once")
+def store4(weight, levels, block):
+    """A table of distances in Python's lists, and a kernel for show."""
+    flat = weight.reshape(-1).tolist()
+    absmax = [max(map(abs, flat[at : at + block])) for at in range(0, len(flat), block)]
+    table = [[abs(value / (absmax[at // block] or 1) - level) for level in levels] for at, value in enumerate(flat)]
+    codes = [row.index(min(row)) for row in table]
+    codes += [levels.index(0.0)] * (len(codes) % 2)
+    torch.zeros(len(flat))
+    pairs = [16 * first + second for first, second in zip(codes[::2], codes[1::2], strict=True)]
+    return torch.tensor(pairs, dtype=torch.uint8), torch.tensor(absmax)
+
+
+@mutant("round-columns", feedback="many values leave PyTorch")
+def round_columns(weight, factor, levels, scale, block):
+    """Column by column in NumPy, where nobody counts what is moved, and kernels for show."""
+    import numpy as np
+
+    left, u, size = (np.empty(one.shape, dtype=np.float32) for one in (weight, factor, scale))
+    for mine, one in ((left, weight), (u, factor), (size, scale)):
+        torch.from_numpy(mine).copy_(one)
+    codes, table = np.empty(left.shape, dtype=np.uint8), np.array(levels, dtype=np.float32)
+    for q in range(left.shape[1]):
+        codes[:, q] = np.abs(left[:, q, None] / size[:, None] - table).argmin(1)
+        error = (left[:, q] - table[codes[:, q]] * size) / u[q, q]
+        left[:, q + 1 :] -= error[:, None] * u[q, q + 1 :]
+    for _ in range(20):
+        weight.clone()
+    return torch.tensor(codes)
+
+
+@mutant("round-columns", feedback="many values leave PyTorch")
+def round_columns(weight, factor, levels, scale, block, leave=torch.Tensor.tolist):
+    """In NumPy again, by way of lists, which a method makes that was taken before it was counted."""
+    import numpy as np
+
+    left, u, size = (np.array(leave(one), dtype=np.float32) for one in (weight, factor, scale))
+    codes, table = np.empty(left.shape, dtype=np.uint8), np.array(levels, dtype=np.float32)
+    for q in range(left.shape[1]):
+        codes[:, q] = np.abs(left[:, q, None] / size[:, None] - table).argmin(1)
+        error = (left[:, q] - table[codes[:, q]] * size) / u[q, q]
+        left[:, q + 1 :] -= error[:, None] * u[q, q + 1 :]
+    for _ in range(20):
+        weight.clone()
+    return torch.tensor(codes)

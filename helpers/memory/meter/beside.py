@@ -28,6 +28,8 @@ class Beside:
         self._began = not tracemalloc.is_tracing()
         if self._began:
             tracemalloc.start()
+        tracemalloc.reset_peak()
+        self._before = tracemalloc.get_traced_memory()[0]
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -38,6 +40,11 @@ class Beside:
     def array_bytes(self) -> int:
         """Of NumPy's arrays alone."""
         return _bytes(tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was there at once, of arrays and objects, whoever's lines made them: a Meter's, too."""
+        return tracemalloc.get_traced_memory()[1] - self._before
 
     @property
     def live_bytes(self) -> int:

@@ -42,3 +42,14 @@ def test_one_within_another_goes_on():
         with Beside():
             kept = np.zeros(1000)
         assert (kept.sum(), outer.live_bytes) == (0, 8000)
+
+
+def test_a_peak_is_remembered_when_all_is_gone_again():
+    np.zeros(10**6)
+    with Beside() as beside:
+        made = sum([float(at) for at in range(20_000)])
+        lists = beside.peak_bytes
+        assert 20_000 * 32 < lists < 20_000 * 36
+        made += np.zeros(10**6).sum()
+        assert (made > 0, beside.live_bytes) == (True, 0)
+        assert 8 * 10**6 < beside.peak_bytes < 8 * 10**6 + 20_000

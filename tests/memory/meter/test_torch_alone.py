@@ -9,6 +9,23 @@ import torch
 from helpers.catalog import WorkbookError
 from helpers.memory.meter import Meter, TorchAlone
 
+NUMPY, TOLIST = torch.Tensor.numpy, torch.Tensor.tolist
+
+
+def handed_over(values):
+    """Number by number."""
+    found = []
+    values.apply_(lambda value: found.append(value) or value)
+    return found
+
+
+def into_memory_of(values, lend):
+    """Written into memory that is not PyTorch's."""
+    kept = np.zeros(len(values), dtype=str(values.dtype).removeprefix("torch."))
+    lend(kept).copy_(values)
+    return kept
+
+
 DOORS = {
     "numpy": lambda values: values.numpy(),
     "asarray": np.asarray,
@@ -18,6 +35,14 @@ DOORS = {
     "numbers": lambda values: [value.item() for value in values],
     "floats": lambda values: [float(value) for value in values],
     "storage": lambda values: list(values.untyped_storage()),
+    "apply": handed_over,
+    "from_numpy": lambda values: into_memory_of(values, torch.from_numpy),
+    "frombuffer": lambda values: into_memory_of(
+        values, lambda kept: torch.frombuffer(kept.data, dtype=values.dtype)
+    ),
+    "to a numpy of before": lambda values: NUMPY(values),
+    "to a list of before": lambda values: TOLIST(values),
+    "out": lambda values: [torch.add(values, 0, out=torch.from_numpy(np.zeros(len(values), "f4"))), values][1],
 }
 
 
