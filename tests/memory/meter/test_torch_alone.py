@@ -37,9 +37,7 @@ DOORS = {
     "storage": lambda values: list(values.untyped_storage()),
     "apply": handed_over,
     "from_numpy": lambda values: into_memory_of(values, torch.from_numpy),
-    "frombuffer": lambda values: into_memory_of(
-        values, lambda kept: torch.frombuffer(kept.data, dtype=values.dtype)
-    ),
+    "frombuffer": lambda values: into_memory_of(values, lambda kept: torch.frombuffer(kept.data, dtype=values.dtype)),
     "to a numpy of before": lambda values: NUMPY(values),
     "to a list of before": lambda values: TOLIST(values),
     "out": lambda values: [torch.add(values, 0, out=torch.from_numpy(np.zeros(len(values), "f4"))), values][1],
