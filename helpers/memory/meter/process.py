@@ -5,10 +5,25 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 STATUS = Path("/proc/self/status")
 PRIVATE = ("RssAnon:", "RssShmem:")  # not RssFile: a library is read in when its code first runs
+BORN_FROZEN = 1_000  # more than any interpreter's own: 375 on Python 3.12, none on 3.11 and 3.13
+
+
+@contextlib.contextmanager
+def what_was_before_aside() -> Iterator[None]:
+    """No garbage collection looks through what there was before: all of torch, a sixth of a second each time."""
+    if gc.get_freeze_count() > BORN_FROZEN:  # somebody's own, which unfreezing would undo
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class ProcessGrowth:
@@ -16,7 +31,8 @@ class ProcessGrowth:
 
     An exact meter sees what it watches; this one sees everything in the process, and only to about a mebibyte. So it
     is for tens of megabytes: a tensor, an array, a list, a file in memory, or a storage that no operator made. Run the
-    work once before, small: what a first run loads stays. Linux only; `live_bytes` is 0 elsewhere.
+    work once before, small: what a first run loads stays. To open it takes a third of a second, to ask takes
+    milliseconds. Linux only; `live_bytes` is 0 elsewhere.
 
     >>> with ProcessGrowth() as growth:
     ...     kept = bytearray(b"1" * 2**26)
@@ -26,10 +42,12 @@ class ProcessGrowth:
 
     def __enter__(self) -> ProcessGrowth:
         self._before = _private_bytes()
+        self._aside = contextlib.ExitStack()
+        self._aside.enter_context(what_was_before_aside())
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Nothing is left over."""
+        self._aside.close()
 
     @property
     def live_bytes(self) -> int:

@@ -19,6 +19,7 @@ from ...catalog.hardware import require_cuda
 from ..allocator import Replay, Settings, replay
 from ..closed_form.breakdown import Breakdown, Moment, Part
 from ..meter.meter import LIBRARY, Meter
+from ..meter.process import what_was_before_aside
 from ..meter.timeline import Block, Event, Measurement, account, live_at_peak
 from ..meter.watch import Watch, adopt, tensors_in, weights_of
 from .cuda import cuda_paths
@@ -26,7 +27,6 @@ from .fake import as_on_a_device
 from .kernels import CudaMeter, FakeMeter
 
 CUDA, CPU = "cuda", "cpu"
-BORN_FROZEN = 1_000  # more than any interpreter's own: 375 on Python 3.12, none on 3.11 and 3.13
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def fake(device: str = CUDA, gpu: str | Device | None = None) -> Iterator[Sessio
     cuda = require_cuda(gpu, "a trace") if device == CUDA else None
     meter = CudaMeter(cuda) if cuda else FakeMeter()
     meter.where = lambda: ("load", "")
-    with _what_was_before_aside(), contextlib.ExitStack() as stack:
+    with what_was_before_aside(), contextlib.ExitStack() as stack:
         stack.enter_context(as_on_a_device())
         stack.enter_context(mode)
         if cuda:
@@ -132,19 +132,6 @@ def fake(device: str = CUDA, gpu: str | Device | None = None) -> Iterator[Sessio
         _open.append(Session(mode, meter, device))
         stack.callback(_open.pop)
         yield _open[-1]
-
-
-@contextlib.contextmanager
-def _what_was_before_aside() -> Iterator[None]:
-    """No garbage collection looks through what there was before: all of torch, a sixth of a second each time."""
-    if gc.get_freeze_count() > BORN_FROZEN:  # somebody's own, which unfreezing would undo
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def record(
