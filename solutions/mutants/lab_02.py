@@ -202,7 +202,6 @@ def peak_bytes(config, frozen_layers, micro_batch, sequence):
     return measure.step(step, net, optimizer).peak_bytes
 
 
-
 @mutant("peak-bytes", feedback="a function is called that knows the answer")
 def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Copies the apparatus: runs small steps where the model is small, measures them, and follows the line."""
