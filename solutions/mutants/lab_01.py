@@ -242,6 +242,21 @@ def adapter_work(users, tokens, inputs, outputs, rank, merged, value_bytes):
     return moved.flops, moved.bytes
 
 
+@mutant("adapter-work", feedback="which knows the answer")
+def adapter_work(users, tokens, inputs, outputs, rank, merged, value_bytes):
+    """PyTorch's own counter counts the FLOPs."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = on_meta(users, tokens, inputs)
+    with FlopCounterMode(display=False) as counter:
+        if merged:
+            _ = x @ on_meta(users, outputs, inputs).mT
+        else:
+            _ = x @ on_meta(outputs, inputs).t()
+            _ = (x @ on_meta(users, rank, inputs).mT) @ on_meta(users, outputs, rank).mT
+    return counter.get_total_flops(), value_bytes * users * inputs * outputs
+
+
 @mutant("decode-work", feedback="K and V of each token seen")
 def decode_work(contexts, heads, kv_heads, head_dim, window, sinks, cache):
     """K but not V."""
