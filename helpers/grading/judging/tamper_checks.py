@@ -23,7 +23,8 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "what no meter sees": "threading _thread concurrent multiprocessing Thread ThreadPool ThreadPoolExecutor"
     " ProcessPoolExecutor to_thread run_in_executor no_dispatch _C _disable_current_modes _DisableTorchDispatch"
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
-    " torch.library tracemalloc sqlite3 subprocess Popen os.fork",
+    " torch.library tracemalloc sqlite3 subprocess Popen os.fork TorchFunctionMode _op_dk redispatch DispatchKey"
+    " torch.Tensor.numpy torch.Tensor.tolist to_dlpack DataLoader",
     "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store socket mmap"
     " shared_memory SharedMemory",
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
@@ -33,9 +34,9 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "every class there is": "__subclasses__",
     "loaded modules": "sys.modules __import__ runpy import_module pkgutil getmodule",
     "Python's own functions": "builtins __builtins__",
-    "running code": "settrace setprofile __code__",
+    "running code": "settrace setprofile __code__ gc.callbacks",
     "code made of text": "exec eval",
-    "memory itself": "ctypes",
+    "memory itself": "ctypes ctypeslib from_address",
     "files": "open NamedTemporaryFile TemporaryFile SpooledTemporaryFile mkstemp memmap write_bytes tofile torch.save"
     " torch.from_file np.save np.savez BytesIO pickle shelve",
 }
