@@ -152,6 +152,12 @@ def test_a_change_smaller_than_a_level_is_lost_in_nf4():
 
 
 @EACH
+def test_in_evaluation_nothing_is_dropped(kind):
+    ours, theirs = (layer.eval() for layer in pair(dense(), dense(), kind, dropout=0.5))
+    torch.testing.assert_close(ours(inputs()), theirs(inputs()), **CLOSE[torch.float32])
+
+
+@EACH
 def test_it_begins_as_the_base(kind):
     layer, x = KINDS[kind](dense(), RANK), inputs()
     torch.testing.assert_close(layer(x), layer.base(x), rtol=1e-5, atol=1e-6)
