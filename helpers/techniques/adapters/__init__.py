@@ -7,8 +7,10 @@
     adapters.merge(model)                           # from now on the base's own product contains the adapter
 
 `lora` and `dora` are the layers, each equal to peft's; `qlora` is what they stand on where the base has 4 bits.
+`engines` has peft itself, imported when it is asked for.
 """
 
+from . import engines
 from .dora import DoRALinear
 from .lora import LoRALinear
 from .model import Adapted, adapt, adapters_of, merge, unmerge

@@ -91,7 +91,18 @@ def require_adapter(base: object, rank: int, alpha: float, dropout: float) -> No
     if not isinstance(base, Linear):
         expected = "a torch.nn.Linear, or an NF4Linear"
         raise WorkbookError(f"an adapter for a {type(base).__name__}", expected, "choose other targets")
+    if isinstance(base, nn.Linear) and not is_plain(base.weight):
+        what, do = (
+            f"{type(base).__name__}, whose weight an engine has packed",
+            "pass base='nf4-dq', or use engines.peft",
+        )
+        raise WorkbookError(what, "a dense weight, or an NF4Linear", do)
     require_whole("rank", rank, 1, min(base.out_features, base.in_features))
     require_number("alpha", alpha, expected="a number above 0", do="pass alpha=16")
     if isinstance(dropout, bool) or not 0 <= dropout < 1:
         raise WorkbookError(f"dropout is {dropout!r}", "a share from 0 up, below 1", "pass dropout=0.0")
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Whether a weight's numbers are what it holds: not codes, as in bitsandbytes, nor wrapped, as in torchao."""
+    return weight.is_floating_point() and not hasattr(weight, "__tensor_flatten__")

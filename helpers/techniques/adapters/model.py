@@ -13,7 +13,7 @@ from ...catalog.errors import WorkbookError, require_name, unknown_name
 from ..quantization.linears import dense_linears
 from .dora import DoRALinear
 from .lora import LoRALinear, require_adapter
-from .qlora import FrozenNF4Linear
+from .qlora import FrozenNF4Linear, Linear
 
 KINDS = {"lora": LoRALinear, "dora": DoRALinear}
 BASES = ("nf4", "nf4-dq")
@@ -68,7 +68,7 @@ def adapt(
 
 def target_names(model: nn.Module, targets: tuple[str, ...]) -> list[str]:
     """The full names of the linear layers whose name ends in one of `targets`. WorkbookError for a target without."""
-    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    linears = [name for name, module in model.named_modules() if isinstance(module, Linear)]
     endings = sorted({name.rpartition(".")[2] for name in linears})
     if isinstance(targets, str) or not targets:
         expected = "a tuple of names of linear layers"

@@ -25,8 +25,8 @@ def dynamic_map(signed: bool = True) -> Tensor:
     Unsigned there are twice as many in a decade, all positive. 0 and 1 come on top. Equal to bitsandbytes'
     `create_dynamic_map`. Dettmers 2015, "8-Bit Approximations for Parallelism in Deep Learning", arXiv:1511.04561.
 
-    >>> dynamic_map(signed=False)[:4].tolist()
-    [0.0, 3.2499999860192474e-07, 7.750000008854841e-07, 2.125000037267455e-06]
+    >>> dynamic_map()[[0, 126, 127, 128, 255]]
+    tensor([-9.9297e-01, -5.5000e-07,  0.0000e+00,  5.5000e-07,  1.0000e+00])
     """
     decades = []
     for decade in range(7):

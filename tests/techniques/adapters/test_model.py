@@ -2,14 +2,16 @@
 
 import logging
 import math
+import sys
 
 import pytest
 import torch
 
 from helpers.catalog import WorkbookError
 from helpers.small_lm import load
-from helpers.techniques.adapters import adapt, adapters_of, merge, unmerge
-from helpers.techniques.quantization import model_bytes
+from helpers.techniques.adapters import FrozenNF4Linear, adapt, adapters_of, engines, merge, unmerge
+from helpers.techniques.quantization import model_bytes, replace_linears
+from helpers.techniques.quantization.engines import bitsandbytes_4bit
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 QV = ("q_proj", "v_proj")
@@ -55,9 +57,8 @@ def test_trained_values(kind, targets, values):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_step_equals_pefts(kind, dtype):
     """The same adapters in both models: loss, gradients, and the weights after a step of SGD."""
-    peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(r=8, lora_alpha=16, use_dora=kind == "dora", target_modules=list(QV))
-    theirs = peft.get_peft_model(model(dtype), config)
+    pytest.importorskip("peft")
+    theirs = engines.peft(model(dtype), 8, QV, kind, alpha=16)
     adapted = adapt(model(dtype), 8, QV, kind, alpha=16)
     references = {name: p for name, p in theirs.named_parameters() if p.requires_grad}
     assert sum(p.numel() for p in references.values()) == adapted.trained_values
@@ -156,11 +157,36 @@ def test_training_mode_goes_into_the_adapters():
         (lambda: adapt(model(), 8, kind="loha"), "loha"),
         (lambda: adapt(model(), 8, base="int4"), "int4"),
         (lambda: adapt(model(), 65), "rank is 65"),
+        (lambda: engines.peft(model(), 0), "rank is 0"),
+        (lambda: engines.peft(model(), 8, ("query",)), "query"),
+        (lambda: engines.peft(model(), 8, kind="ia3"), "ia3"),
     ],
 )
 def test_bad_input_is_told(call, says):
     with pytest.raises(WorkbookError, match=says):
         call()
+
+
+def test_on_layers_of_bitsandbytes_peft_is_what_to_use():
+    """Their weight is bytes of codes: to add to it, or to measure its rows, would be silently wrong."""
+    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("peft")
+    packed = bitsandbytes_4bit(model())
+    with pytest.raises(WorkbookError, match=r"engines\.peft"):
+        adapt(packed, 8)
+    assert logits(engines.peft(packed, 8)).isfinite().all()
+
+
+def test_on_a_model_that_is_in_nf4_already():
+    again, whole = adapt(replace_linears(model(), FrozenNF4Linear.of), 8), adapt(model(), 8, base="nf4-dq")
+    with torch.no_grad():
+        assert torch.equal(logits(again.model), logits(whole.model))
+
+
+def test_without_peft(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(WorkbookError, match="peft cannot be imported"):
+        engines.peft(model(), 8)
 
 
 def test_a_refused_adapter_leaves_the_model_as_it_was():

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from helpers.techniques.optimizers import AdamW8bit, Lion8bit, engines, state_bytes
 from tests.techniques.optimizers import small
@@ -132,6 +133,16 @@ def test_what_was_saved_goes_on_as_if_never_interrupted(name, dtype):
         optimizer.step()
         resumed.step()
     assert all(torch.equal(weight, other) for weight, other in zip(weights, others, strict=True))
+
+
+@EACH
+def test_it_steps_under_fake_tensors(name):
+    """So that a trace can have it: nothing in it asks for a value, where bitsandbytes' needs real memory."""
+    with FakeTensorMode():
+        weights = [torch.nn.Parameter(torch.randn(96, 64))]
+        weights[0].grad, optimizer = torch.randn(96, 64), OURS[name](weights)
+        optimizer.step()
+        assert sum(state_bytes(optimizer).values()) == len(optimizer.signed) * (96 * 64 + 4 * 24 + 1024)
 
 
 @EACH
