@@ -34,7 +34,8 @@ class DoRALinear(LoRALinear):
             x = F.dropout(x.to(self.lora_a.dtype), self.dropout)
             straight = F.linear(x, weight)
         else:
-            x, straight = x.to(self.lora_a.dtype), result if self.base.bias is None else result - self.base.bias
+            x = x.to(self.lora_a.dtype)
+            straight = result if self.base.bias is None else result - self.base.bias
         turned = F.linear(F.linear(x, self.lora_a), self.lora_b) * self.scale
         return (factor - 1) * straight + factor * turned
 

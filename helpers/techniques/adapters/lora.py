@@ -92,10 +92,8 @@ def require_adapter(base: object, rank: int, alpha: float, dropout: float) -> No
         expected = "a torch.nn.Linear, or an NF4Linear"
         raise WorkbookError(f"an adapter for a {type(base).__name__}", expected, "choose other targets")
     if isinstance(base, nn.Linear) and not is_plain(base.weight):
-        what, do = (
-            f"{type(base).__name__}, whose weight an engine has packed",
-            "pass base='nf4-dq', or use engines.peft",
-        )
+        what = f"{type(base).__name__}, whose weight an engine has packed"
+        do = "pass base='nf4-dq', or use engines.peft"
         raise WorkbookError(what, "a dense weight, or an NF4Linear", do)
     require_whole("rank", rank, 1, min(base.out_features, base.in_features))
     require_number("alpha", alpha, expected="a number above 0", do="pass alpha=16")

@@ -20,6 +20,9 @@ class TensorOptimizer(torch.optim.Optimizer):
 
     def __init__(self, parameters: Iterable[Any], lr: float, **settings: Any) -> None:
         require_number("lr", lr, expected="a learning rate above 0", do="pass lr=1e-3")
+        for beta in settings.get("betas", ()):
+            if not 0 <= beta < 1:
+                raise WorkbookError(f"betas are {settings['betas']}", "from 0 up, below 1", "pass betas=(0.9, 0.999)")
         super().__init__(parameters, {"lr": lr, **settings})
 
     def begin(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +41,7 @@ class TensorOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
+                    require_dense(weight.grad)
                     state = self.state[weight]
                     if not state:
                         state.update({"step": 0} | self.begin(weight, group))
@@ -101,6 +105,11 @@ def tensors_within(value: object) -> Iterator[Tensor]:
             yield from tensors_within(part)
     elif hasattr(value, "__dict__"):
         yield from tensors_within(list(vars(value).values()))
+
+
+def require_dense(grad: Tensor) -> None:
+    if grad.is_sparse:
+        raise WorkbookError("a sparse gradient", "dense ones", "build the embedding without sparse=True")
 
 
 def require_matrix(weight: Tensor, optimizer: str) -> Tensor:

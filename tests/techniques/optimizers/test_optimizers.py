@@ -196,6 +196,12 @@ def test_what_has_no_gradient_is_left_alone():
     assert unused not in lion.state
 
 
+def with_a_sparse_gradient():
+    embedding = torch.nn.Embedding(8, 8, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    Lion(embedding.parameters()).step()
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -205,6 +211,8 @@ def test_what_has_no_gradient_is_left_alone():
         (lambda: Apollo(small.weights_of((8, 8, 8)), rank=2), "Apollo"),
         (lambda: Apollo(small.weights_of((8, 8)), rank=2, scale_by="row"), "row"),
         (lambda: Lion(small.weights_of((8, 8)), lr=0), "lr is 0"),
+        (lambda: Lion(small.weights_of((8, 8)), betas=(0.9, 1.0)), r"betas are \(0.9, 1.0\)"),
+        (lambda: with_a_sparse_gradient(), "sparse"),
     ],
 )
 def test_bad_input_is_told(call, says):
