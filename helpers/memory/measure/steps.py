@@ -110,21 +110,24 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
     return model.to(device).train()
 
 
-def in_float8(model: Any) -> nn.Module:
+def in_float8(model: Any, recipe: str = "tensorwise", emulate: bool = False) -> nn.Module:
     """`model`, in place, with torchao's linear layers, which multiply in FP8; their weights stay what they are.
 
     The head stays BF16, as is usual, and so do layers with a side that is no multiple of 16. A tensor has one scale,
-    found anew at every cast. Raises WorkbookError where torchao is missing.
+    found anew at every cast, where torchao's `recipe` does not say otherwise. With `emulate` what was cast to FP8 is
+    multiplied in its own type, on any device. Raises WorkbookError where torchao is missing.
     """
     do = "pip install --no-deps torchao and restart the kernel, or choose precision='bf16'"
     float8: Any = require_package("torchao.float8", "training in FP8", do)
-    head = model.get_output_embeddings()
+    config = float8.Float8LinearConfig.from_recipe_name(recipe)
+    object.__setattr__(config, "emulate", emulate)  # it is frozen, and the recipe's name takes no more arguments
+    head = getattr(model, "get_output_embeddings", lambda: None)()
 
     def converted(linear: nn.Linear, name: str) -> bool:
         fits = not any(side % activations.FLOAT8_MULTIPLE for side in (linear.in_features, linear.out_features))
         return linear is not head and fits
 
-    return float8.convert_to_float8_training(model, module_filter_fn=converted)
+    return float8.convert_to_float8_training(model, config=config, module_filter_fn=converted)
 
 
 def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:

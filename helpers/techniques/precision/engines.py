@@ -3,8 +3,8 @@
 Both keep the weights, the optimizer's states and what lies between the layers in BF16 or FP32, and cast to FP8 around
 each product of a linear layer: inputs and weights to E4M3, gradients to E5M2 unless the recipe says otherwise.
 torchao finds a tensor's scale anew at every cast, which reads it twice, and saves the layer's input as it came: no byte
-of activations is spared. Transformer Engine saves the FP8 copies, and can take scales from earlier steps
-(`DelayedScale` in `scaling` is that), or blocks of 32 with the GPUs that know MXFP8.
+of activations is spared. Transformer Engine saves the FP8 copies, and can take scales from earlier steps, or blocks of
+32 with the GPUs that know MXFP8.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from ...catalog.errors import WorkbookError, require_name, require_package, require_whole
+from ...memory.closed_form.activations import FLOAT8_MULTIPLE
+from ...memory.measure import steps
 
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
-MULTIPLE = 16  # of both sides of a weight
 FP8_CAPABILITY = (8, 9)
 
 
@@ -27,23 +28,15 @@ def has_fp8() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= FP8_CAPABILITY
 
 
-def torchao_float8(model: nn.Module, recipe: str = "tensorwise", skip: tuple[str, ...] = ("lm_head",)) -> nn.Module:
-    """`model`, changed in place, with torchao's Float8Linear for all linear layers but those named in `skip`.
+def torchao_float8(model: nn.Module, recipe: str = "tensorwise") -> nn.Module:
+    """`model`, changed in place, with torchao's Float8Linear where `memory.measure.steps.in_float8` puts it.
 
     "rowwise" has a scale for each row and rounds scales to powers of two; "rowwise_with_gw_hp" computes the weights'
     gradients in BF16. Where no GPU with FP8 is here, torchao casts to FP8 and multiplies in the tensor's own type: the
     rounding is the same and nothing is faster. For speed it wants torch.compile.
     """
     require_name("recipe", recipe, RECIPES)
-    float8: Any = require_package("torchao.float8", "this engine", "pip install --no-deps torchao, restart the kernel")
-    config = float8.Float8LinearConfig.from_recipe_name(recipe)
-    object.__setattr__(config, "emulate", not has_fp8())  # it is frozen, and the recipe's name takes no more arguments
-
-    def chosen(linear: nn.Linear, name: str) -> bool:
-        return name.rpartition(".")[2] not in skip
-
-    _require_multiples(model, chosen)
-    return float8.convert_to_float8_training(model, config=config, module_filter_fn=chosen)
+    return steps.in_float8(model, recipe, emulate=not has_fp8())
 
 
 def transformer_engine(model: nn.Module) -> nn.Module:
@@ -54,7 +47,7 @@ def transformer_engine(model: nn.Module) -> nn.Module:
     require_package("transformer_engine.pytorch", "this engine", "install transformer_engine[pytorch] on a GPU machine")
     if not has_fp8():
         raise WorkbookError("no GPU with FP8 here", "an Ada, Hopper or Blackwell GPU", "use torchao_float8(model)")
-    _require_multiples(model, lambda linear, name: True)  # Accelerate stops at the first that does not fit, silently
+    _require_multiples(model)  # Accelerate stops at the first that does not fit, silently
     from accelerate.utils import convert_model
 
     with torch.no_grad():
@@ -75,10 +68,11 @@ def transformer_engine_steps(history: int = 16, margin: int = 0) -> AbstractCont
     return engine.fp8_autocast(enabled=True, fp8_recipe=recipe)  # its older name
 
 
-def _require_multiples(model: nn.Module, chosen: Any) -> None:
+def _require_multiples(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and chosen(module, name):
-            sides = [module.out_features, module.in_features]
-            if any(side % MULTIPLE for side in sides):
-                do = "pass skip=, or use a model with other sizes"
-                raise WorkbookError(f"{name} has a weight of shape {sides}", f"sides that {MULTIPLE} divides", do)
+        if isinstance(module, nn.Linear) and any(side % FLOAT8_MULTIPLE for side in module.weight.shape):
+            what, do = (
+                f"{name} has a weight of shape {list(module.weight.shape)}",
+                "torchao_float8(model) leaves it as it is",
+            )
+            raise WorkbookError(what, f"sides that {FLOAT8_MULTIPLE} divides", do)

@@ -1,4 +1,4 @@
-"""torchao's float8 training beside our own scaling; Transformer Engine, and what is said where it is missing."""
+"""torchao's float8 training beside one scaled by hand; Transformer Engine, and what is said where it is missing."""
 
 import contextlib
 import importlib.util
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers.catalog import WorkbookError
+from helpers.techniques import precision
 from helpers.techniques.precision import engines
-from helpers.techniques.precision.scaling import Scaled, plain_product
 
 needs_torchao = pytest.mark.skipif(not importlib.util.find_spec("torchao"), reason="torchao is not installed")
 
@@ -42,15 +42,19 @@ def test_torchao_trains_and_is_near_what_it_replaces(recipe):
 def test_torchaos_forward_is_ours():
     """One scale for each tensor, both operands E4M3."""
     layer, x = network()[0], torch.randn(64, 32)
-    ours = plain_product(Scaled.of(x), Scaled.of(layer.weight))
+    scales = [tensor.detach().abs().max() / 448 for tensor in (x, layer.weight)]
+    codes = [precision.rounded(one / scale, "fp8-e4m3") for one, scale in zip((x, layer.weight), scales, strict=True)]
+    ours = codes[0] @ codes[1].T * scales[0] * scales[1]
     model = engines.torchao_float8(torch.nn.Sequential(layer))
     torch.testing.assert_close(model(x), ours, rtol=1e-5, atol=1e-5)
 
 
 @needs_torchao
-def test_what_is_skipped_stays():
-    model = engines.torchao_float8(network(), skip=("0",))
-    assert [type(model[index]).__name__ for index in (0, 2)] == ["Linear", "Float8Linear"]
+def test_the_head_and_odd_sizes_stay():
+    model = network().append(torch.nn.Linear(16, 10))
+    model.get_output_embeddings = lambda: model[0]
+    engines.torchao_float8(model)
+    assert [type(layer).__name__ for layer in model] == ["Linear", "ReLU", "Float8Linear", "Linear"]
 
 
 def test_without_torchao(monkeypatch):
@@ -91,12 +95,18 @@ def test_without_a_gpu_transformer_engine_says_what_to_use(monkeypatch):
         engines.transformer_engine(network())
 
 
+def test_a_layer_of_an_odd_size_is_told_before_accelerate_stops_at_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", SimpleNamespace())
+    monkeypatch.setattr(engines, "has_fp8", lambda: True)
+    with pytest.raises(WorkbookError, match=r"0 has a weight of shape \[10, 32\]\n.*16 divides"):
+        engines.transformer_engine(torch.nn.Sequential(torch.nn.Linear(32, 10)))
+
+
 @needs_torchao
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: engines.torchao_float8(network(), "delayed"), "delayed"),
-        (lambda: engines.torchao_float8(torch.nn.Sequential(torch.nn.Linear(32, 10))), "16"),
         (lambda: engines.transformer_engine_steps(history=0), "history"),
     ],
 )
