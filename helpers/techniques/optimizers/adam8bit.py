@@ -5,8 +5,8 @@ remembers, never what it adds to the weight now. Tensors under `min_8bit_size` v
 states: they would save next to nothing. Embeddings can keep them, too: put them in a group of their own,
 `{"params": [...], "min_8bit_size": math.inf}`; bitsandbytes' StableEmbedding asks for that.
 
-Dettmers et al. 2021, arXiv:2110.02861. With `rounding="table"` states and weights equal those of bitsandbytes 0.50 on a
-CPU, bit for bit.
+Dettmers et al. 2021, arXiv:2110.02861. With `rounding="table"` states and weights equal those of bitsandbytes 0.50 on
+an x86 CPU, bit for bit.
 """
 
 from __future__ import annotations

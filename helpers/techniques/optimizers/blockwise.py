@@ -68,7 +68,7 @@ def nearest(scaled: Tensor, levels: Tensor) -> Tensor:
 
 
 def by_table(scaled: Tensor, levels: Tensor) -> Tensor:
-    """As bitsandbytes 0.50 does on a CPU: the nearest of 65,536 even steps, and the level that is nearest to that step.
+    """As bitsandbytes 0.50 on an x86 CPU: the nearest of 65,536 even steps, and the level that is nearest to that step.
 
     It spares a search for each value. The two steps around 0 are 1.5e-5 away from it, so no smaller level is ever used
     and a second moment of 0 becomes 1.56e-5 of its block's absmax. A GPU takes the nearest level, and then for a signed

@@ -1,8 +1,15 @@
 """The small model with gradients, and live steps of it."""
 
+import platform
+
+import pytest
 import torch
 
 from helpers.small_lm import load
+
+ON_X86 = pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="bitsandbytes rounds otherwise on this processor"
+)
 
 
 def model(dtype=torch.float32):

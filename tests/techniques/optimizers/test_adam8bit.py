@@ -41,6 +41,7 @@ def assert_same_states(ours, theirs, pairs):
             assert torch.equal(state[name], reference[THEIR_NAMES[name]]), name
 
 
+@small.ON_X86
 @EACH
 def test_ten_live_steps_equal_bitsandbytes(name):
     """Gradients come from each model's own weights: one bit of difference would spread to all of them."""
@@ -55,6 +56,7 @@ def test_ten_live_steps_equal_bitsandbytes(name):
     assert_same_states(ours, theirs, pairs)
 
 
+@small.ON_X86
 @EACH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_ten_steps_with_tails_and_small_tensors(name, dtype):

@@ -7,6 +7,7 @@ import torch
 
 from helpers.catalog import WorkbookError
 from helpers.techniques.optimizers.blockwise import dequantized, dynamic_map, quantized
+from tests.techniques.optimizers.small import ON_X86
 
 SIGNS = pytest.mark.parametrize("signed", [True, False])
 
@@ -45,6 +46,7 @@ def test_the_map_is_bitsandbytes(bitsandbytes, signed):
     assert torch.equal(dynamic_map(signed), bitsandbytes.functional.create_dynamic_map(signed=signed))
 
 
+@ON_X86
 @SIGNS
 @pytest.mark.parametrize("name", CASES)
 def test_by_table_every_code_is_bitsandbytes(bitsandbytes, name, signed):

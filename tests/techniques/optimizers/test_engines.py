@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.catalog import WorkbookError
-from helpers.techniques.optimizers import AdamW8bit, GaLore, engines, state_bytes
+from helpers.techniques.optimizers import AdamW8bit, GaLore, engines, hidden_matrices, state_bytes
 from tests.techniques.optimizers import small
 
 
@@ -92,6 +92,19 @@ def test_galore_torch_keeps_whole_singular_vectors_in_fp32(dtype, nbytes):
     _, ours = stepped(lambda weights: GaLore(weights, rank=8), (96, 64), dtype=dtype)
     assert state_bytes(theirs)["projector"] == nbytes
     assert state_bytes(ours)["projector"] == dtype.itemsize * 8 * 64
+
+
+@needs("galore_torch")
+@pytest.mark.parametrize(("dtype", "nbytes"), [(torch.float32, 3_080_192), (torch.bfloat16, 278_528 // 2)])
+def test_galore_torchs_projectors_of_the_small_model(dtype, nbytes):
+    """Rank 16: in FP32 eleven times what the rank asks for, and more than both of its moments, 1,179,648 bytes."""
+    hidden, _ = hidden_matrices(small.model(dtype))
+    optimizer = engines.galore_torch(hidden, rank=16)
+    small.with_gradients(hidden)
+    optimizer.step()
+    kept = state_bytes(optimizer)
+    assert kept["projector"] == nbytes
+    assert kept["exp_avg"] + kept["exp_avg_sq"] == 1_179_648 * dtype.itemsize // 4
 
 
 @pytest.mark.parametrize(("dtype", "beta1"), [(torch.float32, None), (torch.bfloat16, None), (torch.float32, 0.9)])
