@@ -501,3 +501,34 @@ def fitted(net, xs, ys, rows, recompute=0):
         if recompute == len(net.blocks):
             raise
         return fitted(net, xs, ys, rows, recompute + 1)
+
+
+@mutant("mover", feedback="from where does backward have other values?")
+class Mover(Mover):
+    """Reads bytes of its own, and has the host give back for show what is there."""
+
+    def pack(self, tensor):
+        packed = super().pack(tensor)
+        if isinstance(packed, torch.Tensor):
+            return packed
+        return packed, bytes(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy())
+
+    def unpack(self, packed):
+        if isinstance(packed, torch.Tensor):
+            return packed
+        (ticket, dtype, *view), mine = packed
+        self.host.get(ticket)
+        return torch.frombuffer(bytearray(mine), dtype=dtype).as_strided(*view)
+
+
+@mutant("mover", feedback="what comes back was not: from where is it?")
+class Mover(Mover):
+    """Keeps another storage, and has the first one moved there and back for show."""
+
+    def pack(self, tensor):
+        return super().pack(tensor), tensor.detach(), tensor.untyped_storage().clone()
+
+    def unpack(self, packed):
+        shown, tensor, mine = packed
+        super().unpack(shown)
+        return torch.empty(0, dtype=tensor.dtype).set_(mine, tensor.storage_offset(), tensor.shape, tensor.stride())

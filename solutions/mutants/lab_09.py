@@ -326,3 +326,83 @@ def best_plan(setup, cluster, micro_batches):
     """Whether it fits or not."""
     plans = [replace(setup, zero=stage, ranks=group) for stage in (2, 3) for group in cluster.groups]
     return min(plans, key=lambda plan: max(links_s(plan, cluster, micro_batches).values()))
+
+
+@mutant("gathered", feedback="is a whole weight among them?")
+class Gathered(Gathered):
+    """Keeps what it gathered in an array, where no meter of tensors sees it."""
+
+    @staticmethod
+    def forward(ctx, x, shard, rows):
+        ctx.mine = shard.new_empty(len(shard) * N, shard.shape[1])
+        all_gather(ctx.mine, shard)
+        ctx.mine = ctx.mine.numpy().copy()
+        return Gathered.__base__.forward(ctx, x, shard, rows)
+
+
+@mutant("gathered", feedback="is a whole weight among them?")
+class Gathered(Gathered):
+    """Keeps what it gathered in bytes, from which backward reads; what it gathers there is for show."""
+
+    @staticmethod
+    def forward(ctx, x, shard, rows):
+        whole = shard.new_empty(len(shard) * N, shard.shape[1])
+        all_gather(whole, shard)
+        ctx.save_for_backward(x, shard)
+        ctx.rows, ctx.mine = rows, bytes(whole.numpy())
+        return x @ whole[:rows].T
+
+    @staticmethod
+    def backward(ctx, grad):
+        _, *others = Gathered.__base__.backward(ctx, grad)
+        whole = torch.frombuffer(bytearray(ctx.mine), dtype=grad.dtype).view(-1, ctx.saved_tensors[0].shape[1])
+        return grad @ whole[: ctx.rows] if ctx.needs_input_grad[0] else None, *others
+
+
+@mutant("gathered", feedback="at least: which way?")
+class Gathered(Gathered):
+    """Keeps what it gathered in bytes, and gathers nothing for backward."""
+
+    @staticmethod
+    def forward(ctx, x, shard, rows):
+        whole = shard.new_empty(len(shard) * N, shard.shape[1])
+        all_gather(whole, shard)
+        ctx.save_for_backward(x, shard)
+        ctx.rows, ctx.mine = rows, bytes(whole.numpy())
+        return x @ whole[:rows].T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        whole = torch.frombuffer(bytearray(ctx.mine), dtype=grad.dtype).view(-1, x.shape[1])
+        for_shard = None
+        if ctx.needs_input_grad[1]:
+            for_shard, all_rows = torch.empty_like(shard), torch.zeros_like(whole)
+            all_rows[: ctx.rows] = grad.T @ x / N
+            reduce_scatter(for_shard, all_rows)
+        return grad @ whole[: ctx.rows] if ctx.needs_input_grad[0] else None, for_shard, None
+
+
+@mutant("by-tensor", feedback="by which way do they go?")
+class ByTensor(ByTensor):
+    """Gradients by way of what lies below the collectives, where nobody counts."""
+
+    def step(self):
+        below = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        for parameter, owner in self.owners.items():
+            below.allreduce([parameter.grad]).wait()
+            parameter.grad = parameter.grad / N if owner == dist.get_rank() else None
+        if self.optimizer:
+            self.optimizer.step()
+        for parameter, owner in self.owners.items():
+            parameter.grad = None
+            dist.broadcast(parameter.data, src=owner)
+
+
+@mutant("clip", feedback="by which way?")
+def clip(sharded, whole, limit, right=clip):
+    """Nothing is sent: every rank takes its own part for all of it."""
+    norm = sum((grad.float().square().sum() for grad in (*sharded, *whole)), torch.zeros(())).sqrt().item()
+    for grad in (*sharded, *whole):
+        grad.mul_(min(1.0, limit / (norm + 1e-6))) if norm < float("inf") else grad.zero_()
+    return norm

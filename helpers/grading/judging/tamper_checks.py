@@ -25,7 +25,7 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
     " torch.library tracemalloc sqlite3 subprocess Popen os.fork TorchFunctionMode _op_dk redispatch DispatchKey"
     " torch.Tensor.numpy torch.Tensor.tolist to_dlpack DataLoader",
-    "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store socket mmap"
+    "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store _get_backend socket mmap"
     " shared_memory SharedMemory",
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
     "another function's variables": "__closure__ cell_contents getclosurevars getgeneratorlocals get_referents",
@@ -36,9 +36,9 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "Python's own functions": "builtins __builtins__",
     "running code": "settrace setprofile __code__ gc.callbacks",
     "code made of text": "exec eval",
-    "memory itself": "ctypes ctypeslib from_address",
-    "files": "open NamedTemporaryFile TemporaryFile SpooledTemporaryFile mkstemp memmap write_bytes tofile torch.save"
-    " torch.from_file np.save np.savez BytesIO pickle shelve",
+    "memory itself": "ctypes ctypeslib from_address __array_interface__ __array_struct__ stride_tricks",
+    "files": "open NamedTemporaryFile TemporaryFile SpooledTemporaryFile mkstemp memmap write_bytes write_text tofile"
+    " torch.save torch.from_file np.save np.savez BytesIO pickle shelve",
 }
 _OF_OBJECTS = {"eval", "exec", "open"}  # as a method they are honest: model.eval()
 _ENGINES = {"helpers", "torchao", "bitsandbytes", "transformers", "peft", "accelerate", "deepspeed", "triton", "vllm"}
