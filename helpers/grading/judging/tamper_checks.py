@@ -25,8 +25,8 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
     " torch.library tracemalloc sqlite3 subprocess Popen os.fork TorchFunctionMode _op_dk redispatch DispatchKey"
     " torch.Tensor.numpy torch.Tensor.tolist to_dlpack DataLoader",
-    "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store _get_backend socket mmap"
-    " shared_memory SharedMemory",
+    "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store _get_backend socket"
+    " mmap shared_memory SharedMemory",
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
     "another function's variables": "__closure__ cell_contents getclosurevars getgeneratorlocals get_referents",
     "all names at once": "globals __globals__",
