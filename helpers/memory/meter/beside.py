@@ -39,7 +39,7 @@ class Beside:
     @property
     def array_bytes(self) -> int:
         """Of NumPy's arrays alone."""
-        return _bytes(tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain))
+        return _bytes(tracemalloc.take_snapshot(), tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain))
 
     @property
     def peak_bytes(self) -> int:
@@ -49,9 +49,11 @@ class Beside:
     @property
     def live_bytes(self) -> int:
         theirs = [tracemalloc.Filter(False, f"{where}*") for where in _LIBRARIES]
-        own = _bytes(tracemalloc.DomainFilter(False, np.lib.tracemalloc_domain), *theirs)
-        return self.array_bytes + (own if own > LITTLE_BYTES else 0)
+        now = tracemalloc.take_snapshot()
+        arrays, objects = (tracemalloc.DomainFilter(whose, np.lib.tracemalloc_domain) for whose in (True, False))
+        own = _bytes(now, objects, *theirs)
+        return _bytes(now, arrays) + (own if own > LITTLE_BYTES else 0)
 
 
-def _bytes(*filters: tracemalloc.DomainFilter | tracemalloc.Filter) -> int:
-    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(filters).traces)
+def _bytes(snapshot: tracemalloc.Snapshot, *filters: tracemalloc.DomainFilter | tracemalloc.Filter) -> int:
+    return sum(trace.size for trace in snapshot.filter_traces(filters).traces)
