@@ -328,37 +328,6 @@ def best_plan(setup, cluster, micro_batches):
     return min(plans, key=lambda plan: max(links_s(plan, cluster, micro_batches).values()))
 
 
-@mutant("gathered", feedback="is a whole weight among them?")
-class Gathered(Gathered):
-    """Keeps what it gathered in an array, where no meter of tensors sees it."""
-
-    @staticmethod
-    def forward(ctx, x, shard, rows):
-        ctx.mine = shard.new_empty(len(shard) * N, shard.shape[1])
-        all_gather(ctx.mine, shard)
-        ctx.mine = ctx.mine.numpy().copy()
-        return Gathered.__base__.forward(ctx, x, shard, rows)
-
-
-@mutant("gathered", feedback="is a whole weight among them?")
-class Gathered(Gathered):
-    """Keeps what it gathered in bytes, from which backward reads; what it gathers there is for show."""
-
-    @staticmethod
-    def forward(ctx, x, shard, rows):
-        whole = shard.new_empty(len(shard) * N, shard.shape[1])
-        all_gather(whole, shard)
-        ctx.save_for_backward(x, shard)
-        ctx.rows, ctx.mine = rows, bytes(whole.numpy())
-        return x @ whole[:rows].T
-
-    @staticmethod
-    def backward(ctx, grad):
-        _, *others = Gathered.__base__.backward(ctx, grad)
-        whole = torch.frombuffer(bytearray(ctx.mine), dtype=grad.dtype).view(-1, ctx.saved_tensors[0].shape[1])
-        return grad @ whole[: ctx.rows] if ctx.needs_input_grad[0] else None, *others
-
-
 @mutant("gathered", feedback="at least: which way?")
 class Gathered(Gathered):
     """Keeps what it gathered in bytes, and gathers nothing for backward."""
