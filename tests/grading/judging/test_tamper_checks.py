@@ -244,12 +244,15 @@ def test_a_name_that_no_answer_can_see_is_free(role):
     assert signs_of_tampering(lab, with_own(lab, "def peak_bytes(calls):\n    return 0")) == ()
 
 
+ATTACKS = ("_disable_current_modes", "torch.Tensor.tolist", "_get_backend")  # wrong answers that are named, and should be
+
+
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
 def test_worked_untouched_and_wrong_answers_of_the_labs_are_not_accused(path):
     lab = nb.read(path)
     assert signs_of_tampering(lab, lab) == ()
     wrong = [one.source for one in load_mutants(find_mutants(path))]
-    honest = [source for source in wrong if "_disable_current_modes" not in source]  # which is seen to be none
+    honest = [source for source in wrong if not any(word in source for word in ATTACKS)]
     found = signs_of_tampering(lab, with_own(untouched(lab), *honest))
     assert [one for one in found if "imports" not in one] == []  # some call what helpers has, and that is said
 
