@@ -16,6 +16,7 @@ from .formats import NUMBER_FORMATS, NumberFormat, number_format
 from .hardware import library_bytes
 from .layers import Attention, Layer, Linear, Mla, Mlp
 from .models import MODELS, model
-from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
+from .optimizers import OPTIMIZERS, Optimizer, optimizer
+from .recipes import PRECISIONS, Precision
 from .setup import ServeSetup, TrainSetup
 from .shape import ModelShape

@@ -9,8 +9,9 @@ from .errors import WorkbookError, require_whole, unknown_name
 from .formats import NUMBER_FORMATS
 from .layers import LINEAR_PARTS
 from .models import model as resolve_model
+from .optimizers import Optimizer, optimizer
 from .policies import Segment, layout
-from .recipes import OPTIMIZERS, PRECISIONS, Optimizer, Precision
+from .recipes import PRECISIONS, Precision
 from .shape import ModelShape
 
 ATTENTIONS = ("eager", "sdpa")
@@ -45,7 +46,8 @@ class TrainSetup:
     each kept) or another of `policies.POLICIES`. `optimizer="adamw"` becomes "adamw-foreach", which is what PyTorch
     runs. `offload_optimizer` (from ZeRO stage 1 on) and `offload_parameters` (stage 3) name the tier that a rank's
     shards live in: "none" is the GPU's own memory, "cpu" the host's, "nvme" a disk. `micro_batches` are accumulated
-    before the optimizer steps (`gradient_accumulation_steps` in Transformers, accelerate and DeepSpeed). Raises
+    before the optimizer steps (`gradient_accumulation_steps` in Transformers, accelerate and DeepSpeed). `in_backward`
+    updates each weight as soon as its gradient is whole and frees that, on one rank, from one micro-batch. Raises
     WorkbookError.
 
     >>> setup = TrainSetup("llama-2-7b", precision="bf16", checkpointing="every:4")
@@ -65,10 +67,11 @@ class TrainSetup:
     offload_optimizer: str = "none"
     offload_parameters: str = "none"
     micro_batches: int = 1
+    in_backward: bool = False
 
     def __post_init__(self) -> None:
         _set(self, "precision", _known("precision", self.precision, PRECISIONS))
-        _set(self, "optimizer", OPTIMIZERS[_known("optimizer", self.optimizer, OPTIMIZERS)].name)
+        _set(self, "optimizer", optimizer(self.optimizer).name)
         _set(self, "attention", _known("attention", self.attention, ATTENTIONS))
         _set(self, "checkpointing", str(self.checkpointing).lower())
         require_whole("micro_batch", self.micro_batch, most=MAX_COUNT)
@@ -80,6 +83,8 @@ class TrainSetup:
         _check_offload(self, "offload_parameters", 3, "parameters are sharded at stage 3 only")
         _check_positions("sequence", self.sequence, self.model)
         layout(self.checkpointing, len(self.model.layers))
+        _check_whole_matrices(self)
+        _check_in_backward(self)
 
     @property
     def tokens(self) -> int:
@@ -104,7 +109,7 @@ class TrainSetup:
 
     @property
     def optimizer_rule(self) -> Optimizer:
-        return OPTIMIZERS[self.optimizer]
+        return optimizer(self.optimizer)
 
 
 def flag_of(field: str) -> str:
@@ -181,6 +186,28 @@ def _check_offload(setup: TrainSetup, name: str, stage: int, reason: str) -> Non
     if tier != "none" and setup.zero < stage:
         do = f"choose zero={stage}, on one rank too, or {name}='none'"
         raise WorkbookError(f"{name} is {tier!r} at ZeRO stage {setup.zero}", f"stage {stage} or more: {reason}", do)
+
+
+def _check_whole_matrices(setup: TrainSetup) -> None:
+    if setup.zero and setup.optimizer_rule.whole_matrices:
+        what = f"{setup.optimizer} at ZeRO stage {setup.zero}"
+        expected = "stage 0: it updates whole matrices, and a rank's shard is none"
+        raise WorkbookError(what, expected, "choose zero=0, or optimizer='adamw-8bit', whose states are divided")
+
+
+def _check_in_backward(setup: TrainSetup) -> None:
+    """A gradient that waits to be added up, averaged over ranks or kept in FP32 cannot be freed at once."""
+    if not isinstance(setup.in_backward, bool):
+        raise WorkbookError(f"in_backward is {setup.in_backward!r}", "True or False", "pass in_backward=True")
+    waits = {
+        f"{setup.micro_batches} micro-batches": setup.micro_batches > 1,
+        f"{setup.ranks} ranks": setup.ranks > 1,
+        f"ZeRO stage {setup.zero}": setup.zero > 0,
+        "an FP32 main gradient (megatron-bf16)": setup.precision == "megatron-bf16",
+    }
+    for what in (what for what, so in waits.items() if so and setup.in_backward):
+        expected = "one micro-batch on one rank, whose gradients nothing waits for"
+        raise WorkbookError(f"an optimizer in the backward with {what}", expected, "choose in_backward=False")
 
 
 def _check_positions(name: str, tokens: int, model: ModelShape) -> None:

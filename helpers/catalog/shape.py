@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from .errors import WorkbookError
 from .layers import Layer, Linear, LinearGroup, TensorShape
+from .optimizers import EMBEDDING, HEAD
 
 
 @dataclass(frozen=True)
@@ -130,22 +131,28 @@ class ModelShape:
 
         Rules that work per tensor need it: 8-bit optimizer states below 4096 values, Adafactor's factors.
         """
+        return (shape for shape, _ in self.trained())
+
+    def trained(self) -> Iterator[tuple[TensorShape, str]]:
+        """Every tensor of `tensors`, in the order of `model.parameters()`, with its role: EMBEDDING, HEAD or ""."""
+        table = (self.vocab, self.embedding_width)
         if self.counted:
-            yield from self.counted.tensors
+            ends = iter((EMBEDDING,) if self.tied else (EMBEDDING, HEAD))
+            yield from ((shape, next(ends, "") if shape == table else "") for shape in self.counted.tensors)
             return
-        yield (self.vocab, self.embedding_width)
-        if not self.tied:
-            yield (self.vocab, self.embedding_width)
-        if self.lm_head_bias:
-            yield (self.vocab,)
+        yield table, EMBEDDING
         if self.learned_positions:
-            yield (self.learned_positions, self.hidden)
+            yield (self.learned_positions, self.hidden), EMBEDDING
         for projection in self.projections:
-            yield from projection.tensors()
+            yield from ((shape, "") for shape in projection.tensors())
         for layer in self.layers:
-            yield from layer.tensors(self.hidden)
+            yield from ((shape, "") for shape in layer.tensors(self.hidden))
         for _ in range(self.final_norm_parameters // self.hidden):
-            yield (self.hidden,)
+            yield (self.hidden,), ""
+        if not self.tied:
+            yield table, HEAD
+        if self.lm_head_bias:
+            yield (self.vocab,), ""
 
     def kv_values(self, context: int) -> int:
         """K and V values held for one sequence of `context` tokens, over all layers, windows bounded.

@@ -10,8 +10,9 @@ from typing import Any, NoReturn, TypeVar
 from ..catalog.devices import DEVICES, Device, device
 from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.models import MODELS
+from ..catalog.optimizers import OPTIMIZERS, RANKED
 from ..catalog.policies import POLICIES
-from ..catalog.recipes import OPTIMIZERS, PRECISIONS
+from ..catalog.recipes import PRECISIONS
 from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS, ServeSetup, TrainSetup, flag_of
 from ..memory.fit.room import RESERVE_MIB
 
@@ -56,7 +57,11 @@ def reserve_flag(parser: argparse._ActionsContainer) -> None:
 
 def train_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--precision", default="autocast-bf16", help=", ".join(PRECISIONS))
-    parser.add_argument("--optimizer", default="adamw", help=", ".join(OPTIMIZERS))
+    parser.add_argument(
+        "--optimizer", default="adamw", help=", ".join((*OPTIMIZERS, *(f"{name}:R" for name in RANKED)))
+    )
+    text = "update each weight as soon as its gradient is there, and free that"
+    parser.add_argument(flag_of("in_backward"), action="store_true", help=text)
     parser.add_argument("--micro-batch", type=whole, default=1, help="sequences in one forward")
     accumulate = (flag_of("micro_batches"), "--gradient-accumulation-steps")
     text = "micro-batches whose gradients add up before the optimizer steps"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from typing import Any
 
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import reference_of, require_cuda
@@ -42,12 +43,13 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     require_cuda(where, "a trace")  # before a large model is built
     title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {setup.sequence:,} tokens"
     title += f", {setup.micro_batches:,} accumulated" if setup.micro_batches > 1 else ""
+    title += ", the optimizer in the backward" if setup.in_backward else ""
     if arguments.lora_rank is not None:
         targets = arguments.lora_targets.split(",")
-        more = {"steps": arguments.steps, "base": arguments.lora_base, "apply": _policy(setup)}
+        more = {"steps": arguments.steps, "base": arguments.lora_base, "apply": _policy(setup), **_make(setup)}
         found = trace.lora(setup, arguments.lora_rank, targets, where, **more)
         return _print_trace(f"LoRA of rank {arguments.lora_rank} on {title}", found, None, arguments)
-    found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup))
+    found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup), **_make(setup))
     try:
         predicted = budget.train(setup, where or reference_of(setup)).parts
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
@@ -62,6 +64,15 @@ def _policy(setup: TrainSetup) -> Callable | None:
     from ..techniques.checkpointing import apply
 
     return apply
+
+
+def _make(setup: TrainSetup) -> dict[str, Any]:
+    """What builds the setup's optimizer, where no library does."""
+    if not setup.optimizer_rule.ours:
+        return {}
+    from ..techniques.optimizers import make
+
+    return {"make": make}
 
 
 def _trace_serve(arguments: argparse.Namespace) -> int:

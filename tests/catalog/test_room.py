@@ -8,7 +8,19 @@ import sys
 import pytest
 
 HEAVY = "import sys, helpers.catalog; print(*{'torch', 'transformers', 'matplotlib', 'numpy'} & set(sys.modules))"
-MODULES = ("devices", "errors", "floats", "formats", "hardware", "layers", "models", "recipes", "setup", "shape")
+MODULES = (
+    "devices",
+    "errors",
+    "floats",
+    "formats",
+    "hardware",
+    "layers",
+    "models",
+    "optimizers",
+    "recipes",
+    "setup",
+    "shape",
+)
 
 
 def test_importing_the_catalogue_pulls_in_nothing_heavy():

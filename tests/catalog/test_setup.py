@@ -4,7 +4,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from helpers.catalog import OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, WorkbookError, model
+from helpers.catalog import OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, WorkbookError, model, optimizer
+from helpers.catalog.optimizers import EMBEDDING, HEAD
 from helpers.memory import budget
 
 ADAM_BYTES = {"fp32": 16, "bf16": 8, "autocast-bf16": 16, "megatron-bf16": 18, "torchao-fp8": 8}
@@ -29,10 +30,59 @@ def test_bytes_per_parameter_with_adam(name):
         ("adafactor", (10, 20), 4, 4 * 30),
         ("adafactor", (3, 10, 20), 4, 4 * 3 * 30),  # each expert has its own factors
         ("adafactor", (50,), 4, 200),
+        ("adafactor", (10, 20), 2, 2 * 30),
+        ("adafactor-transformers", (10, 20), 2, 4 * 30),  # in FP32, whatever the weights are in
+        ("lion", (64, 64), 2, 2 * 4096),
+        ("lion-8bit", (64, 64), 2, 4096 + 16 * 4),
+        ("muon", (64, 32), 4, 4 * 2048),
+        ("muon", (64,), 4, 8 * 64),  # AdamW's
+        ("muon", (2, 64, 32), 4, 8 * 4096),  # stacked experts are no matrix
+        ("galore:16", (64, 32), 4, 4 * (2 * 16 * 64 + 16 * 32)),  # two moments, and the projector
+        ("galore:16", (32, 64), 2, 2 * (2 * 16 * 64 + 16 * 32)),
+        ("galore:16", (64, 8), 4, 4 * (2 * 8 * 64 + 8 * 8)),  # there are only 8 directions
+        ("apollo:16", (64, 32), 4, 4 * (2 * 16 * 64 + 1)),  # drawn anew from a seed; the norm stays
+        ("apollo-mini", (64, 32), 4, 4 * (2 * 64 + 1)),
     ],
 )
 def test_state_bytes_of_one_tensor(name, shape, width, expected):
-    assert OPTIMIZERS[name].state_bytes(shape, width) == expected
+    assert optimizer(name).state_bytes(shape, width) == expected
+
+
+@pytest.mark.parametrize("role", [EMBEDDING, HEAD])
+def test_the_ends_of_a_model_have_rules_of_their_own(role):
+    for name in ("muon", "galore", "apollo"):
+        assert optimizer(name).state_bytes((640, 64), 4, role) == 8 * 640 * 64
+    trainer = optimizer("adamw-8bit-trainer").state_bytes((640, 64), 2, role)
+    assert trainer == (8 * 640 * 64 if role == EMBEDDING else 2 * (640 * 64 + 160 * 4))
+
+
+def test_a_model_names_its_ends():
+    roles = {name: [role for _, role in model(name).trained() if role] for name in ("llama-2-7b", "gpt2", "tiny-qwen3")}
+    assert roles == {"llama-2-7b": [EMBEDDING, HEAD], "gpt2": [EMBEDDING, EMBEDDING], "tiny-qwen3": [EMBEDDING]}
+    assert next(reversed(list(model("llama-2-7b").trained())))[1] == HEAD  # as in model.parameters()
+
+
+@pytest.mark.parametrize(
+    ("name", "phrase"),
+    [
+        ("galore:", "rank of galore is ''"),
+        ("galore:x", "rank of galore is 'x'"),
+        ("galore:0", "rank of galore is 0"),
+        ("adamw:8", "galore:R"),
+        ("lion8", "did you mean 'lion'"),
+        (None, "unknown optimizer None"),
+    ],
+)
+def test_names_that_are_no_optimizer(name, phrase):
+    with pytest.raises(WorkbookError, match=phrase):
+        TrainSetup("gpt2", optimizer=name, sequence=64)
+
+
+@pytest.mark.parametrize("name", ["muon", "galore", "apollo:4"])
+def test_what_updates_whole_matrices_is_not_sharded(name):
+    assert TrainSetup("llama-2-7b", optimizer=name).optimizer_rule.whole_matrices
+    with pytest.raises(WorkbookError, match="shard is none"):
+        TrainSetup("llama-2-7b", optimizer=name, zero=1, ranks=2)
 
 
 TORCH = {
@@ -80,8 +130,8 @@ def test_8bit_states_equal_those_of_bitsandbytes(shape):
 def test_adamw_means_foreach_and_holds_a_copy_at_its_peak():
     setup = TrainSetup("gpt2", optimizer="AdamW", sequence=1024)
     assert setup.optimizer == "adamw-foreach"
-    assert setup.optimizer_rule.peak_copies == 1
-    assert OPTIMIZERS["adamw-fused"].peak_copies == 0
+    assert (setup.optimizer_rule.copies, setup.optimizer_rule.foreach) == (1, True)
+    assert OPTIMIZERS["adamw-fused"].temporaries((64, 64), 4) == ()
 
 
 def test_a_setup_is_frozen_and_resolved():

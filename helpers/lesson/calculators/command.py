@@ -11,12 +11,12 @@ from ...catalog.devices import DEVICES, Device
 from ...catalog.errors import WorkbookError
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
-from ...catalog.recipes import OPTIMIZERS
+from ...catalog.optimizers import OPTIMIZERS
 from ...catalog.setup import ServeSetup, TrainSetup, flag_of
 from ...catalog.shape import ModelShape
 from ...memory.fit.room import RESERVE_BYTES
 
-Option = tuple[str, object]  # a flag and its value
+Option = tuple[object, ...]  # a flag and its value, or a flag alone
 
 
 class NoCommandError(Exception):
@@ -45,7 +45,8 @@ def setup_options(setup: TrainSetup | ServeSetup, *leave_out: str) -> Iterator[O
         if field.name == "optimizer":
             default = OPTIMIZERS[str(default)].name
         if field.name != "model" and field.name not in leave_out and value != default:
-            yield flag_of(field.name), ",".join(value) if isinstance(value, tuple) else value
+            words = () if value is True else (",".join(value) if isinstance(value, tuple) else value,)
+            yield flag_of(field.name), *words
 
 
 def model_word(shape: ModelShape) -> str:

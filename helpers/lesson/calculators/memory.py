@@ -9,6 +9,7 @@ from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.hardware import reference_of, without_cuda
+from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import ServeSetup, TrainSetup
 from ...memory.closed_form import activations, budget
@@ -86,7 +87,7 @@ def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
     tokens = f"{setup.micro_batch} × {setup.sequence:,} tokens"
     explained = {
         "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
-        "gradients": f"{_summed(setup)} {n:,} × {recipe.grad_bytes} B{shard['gradients']}",
+        "gradients": _gradients(setup) + shard["gradients"],
         "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
         "activations": f"{tokens}, {_per_layer(predicted)}",
         "logits": f"{tokens} × {setup.model.vocab:,} vocabulary",
@@ -94,6 +95,9 @@ def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
     }
     for part, size in parts.items():
         yield row(part, format_bytes(size), explained[part])
+    if predicted.paged_bytes:
+        text = "of the states, in no part above: unified memory, which the driver moves to the host where room is short"
+        yield row("paged", format_bytes(predicted.paged_bytes), text)
     yield row("peak", format_bytes(predicted.peak_bytes), predicted.peak.name)
 
 
@@ -104,20 +108,33 @@ def _workspace(predicted: budget.TrainBudget) -> str:
     return f"temporaries{casts} of the moment{libraries}"
 
 
-def _summed(setup: TrainSetup) -> str:
+def _gradients(setup: TrainSetup) -> str:
     """Of a single micro-batch some gradients are gone, or not yet made, at the peak; of several there is the sum."""
-    return "up to" if setup.micro_batches == 1 else f"of {setup.micro_batches:,} micro-batches the sum:"
+    if setup.in_backward:
+        return "of one weight at a time: it is updated in the backward"
+    summed = "up to" if setup.micro_batches == 1 else f"of {setup.micro_batches:,} micro-batches the sum:"
+    return f"{summed} {setup.model.parameters:,} × {setup.precision_recipe.grad_bytes} B"
 
 
 def _states(setup: TrainSetup) -> str:
     """The optimizer's states in words and numbers, the master copy with them."""
     rule, recipe, n = setup.optimizer_rule, setup.precision_recipe, setup.model.parameters
     master = f"{n:,} × {recipe.master_bytes} B of master copy, " if recipe.master_bytes else ""
-    if rule.block_values:
-        return f"{master}{rule.states} states × {n:,} × 1 B, a scale per {rule.block_values}"
+    if isinstance(rule, Blockwise):
+        beside = ", FP32 for the embeddings" if rule.embeddings else ""
+        return f"{master}{_count(rule)} × {n:,} × 1 B, a scale per {BLOCK_VALUES}{beside}"
     if rule.factored:
         return f"{master}a row and a column for each matrix"
-    return f"{master}{rule.states} states × {n:,} × {recipe.optimized_bytes} B"
+    if isinstance(rule, LowRank):
+        projector = ", and a projector" if rule.projector else ""
+        return f"{master}{_count(rule)} of rank {rule.rank}{projector}; AdamW's for embeddings, head and vectors"
+    if rule.whole_matrices:
+        return f"{master}{_count(rule)} for hidden matrices, 2 for the rest, × {recipe.optimized_bytes} B"
+    return f"{master}{_count(rule)} × {n:,} × {recipe.optimized_bytes} B"
+
+
+def _count(rule: Optimizer) -> str:
+    return f"{rule.states} state{'' if rule.states == 1 else 's'}"
 
 
 def _per_layer(predicted: budget.TrainBudget) -> str:
@@ -144,7 +161,7 @@ def changes_that_fit(setup: TrainSetup, capacity_bytes: int, gpu: str | Device |
 
 def training_memory(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `training_memory(model="gpt2", gpu="rtx-4090")`."""
-    optimizers = ("adamw-foreach", "adamw-fused", "adamw-8bit", "adafactor", "sgd-momentum", "sgd")
+    optimizers = tuple(dict.fromkeys(rule.name for rule in OPTIMIZERS.values()))
     controls = {
         "model": ("model", trained_models(), "llama-2-7b"),
         CONFIG: ANY_CONFIG,

@@ -17,6 +17,7 @@ from ...catalog.setup import ServeSetup, TrainSetup
 from . import activations
 from .breakdown import Breakdown, Moment, Moments, Part
 from .float8 import Float8Moments, require_one_rank
+from .in_backward import Float8InBackward, MomentsInBackward
 from .moments import StepMoments
 from .recompute import StepFlops, runs_products_again, step_flops
 from .sharded import ShardedMoments
@@ -31,6 +32,9 @@ class TrainBudget(Moments):
     Llama, Qwen and GPT-2, but for GPT-2's norms in BF16, whose statistics are FP32 on CUDA only. `kept_bytes` of them
     are what the decoder layers keep, which is what checkpointing is about. `library_bytes` are cuBLAS' workspaces on
     the card that was named, at every moment in the part "workspace"; 0 where none was, or it has no CUDA.
+    `paged_bytes` are states of a paged optimizer that are in no moment: on a card with CUDA they lie in unified memory,
+    which PyTorch does not count and the driver moves to the host where room is short. Elsewhere they are counted, and
+    this is 0.
     """
 
     setup: TrainSetup
@@ -38,6 +42,7 @@ class TrainBudget(Moments):
     saved_bytes: int
     kept_bytes: int
     library_bytes: int = 0
+    paged_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -91,7 +96,7 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
         require_float8_kernels(setup, card)
         _require_fused_attention(setup, cuda, card)
     libraries = library_bytes(card, _cublaslt_threads(setup))
-    step = _moments_of(setup, libraries)
+    step = _moments_of(setup, libraries, cuda is not None)
     moments = (
         step.end_of_forward(),
         step.backward_of_loss(),
@@ -101,15 +106,18 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
         step.backward_of_embedding(),
         step.optimizer_step(),
     )
-    return TrainBudget(setup, moments, step.saved_bytes(), step.stored_bytes, libraries)
+    return TrainBudget(setup, moments, step.saved_bytes(), step.stored_bytes, libraries, step.paged_bytes)
 
 
-def _moments_of(setup: TrainSetup, cublas_bytes: int) -> StepMoments:
+def _moments_of(setup: TrainSetup, cublas_bytes: int, on_cuda: bool) -> StepMoments:
     """The moments of `setup`: whole in DDP, sharded from stage 1 on, with the casts of FP8 where it multiplies so."""
+    kind = ShardedMoments if setup.zero else StepMoments
     if setup.precision_recipe.linear_format:
         require_one_rank(setup)
-        return Float8Moments(setup, cublas_bytes)
-    return (ShardedMoments if setup.zero else StepMoments)(setup, cublas_bytes)
+        kind = Float8Moments
+    if setup.in_backward:
+        kind = Float8InBackward if setup.precision_recipe.linear_format else MomentsInBackward
+    return kind(setup, cublas_bytes, on_cuda)
 
 
 def _require_fused_attention(setup: TrainSetup, cuda: Cuda, card: Device) -> None:

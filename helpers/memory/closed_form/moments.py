@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from math import prod
 
 from ...catalog.layers import Layer
+from ...catalog.optimizers import Optimizer
 from ...catalog.setup import TrainSetup
 from . import activations
 from .activations import Owner, Role, Saved, total_bytes
@@ -19,6 +20,21 @@ SCALARS = 3  # the loss, the number of targets it is a mean of, and the gradient
 
 def tensors_bytes(shapes: Shapes, bytes_per_value: int) -> int:
     return sum(count * rounded(prod(shape) * bytes_per_value) for shape, count in Counter(shapes).items())
+
+
+def update_bytes(rule: Optimizer, trained: Iterable[tuple[tuple[int, ...], str]], width: int) -> int:
+    """The most that `step()` makes while it updates these tensors (shape and role), one optimizer after another.
+
+    Either all temporaries exist together, or a tensor's with what the loop still holds of the one before it.
+    """
+    highest: Counter[Optimizer] = Counter()
+    carried: Counter[Optimizer] = Counter()
+    for shape, role in trained:
+        own = rule.rule_of(shape, role)
+        made = sum(map(rounded, own.temporaries(shape, width)))
+        highest[own] = highest[own] + made if own.foreach else max(highest[own], carried[own] + made)
+        carried[own] = rounded(own.carried_bytes(shape, width))
+    return max(highest.values(), default=0)
 
 
 SHARDED_FROM = {Part.PARAMETERS: 3, Part.GRADIENTS: 2, Part.OPTIMIZER: 1}  # by ZeRO's stages
@@ -38,7 +54,7 @@ def rank_share(setup: TrainSetup, part: Part, size_bytes: int) -> int:
 class StepMoments:
     """One step's quantities, computed once; each method is one moment. What ZeRO adds for a while is in `sharded`."""
 
-    def __init__(self, setup: TrainSetup, cublas_bytes: int) -> None:
+    def __init__(self, setup: TrainSetup, cublas_bytes: int, on_cuda: bool = False) -> None:
         self.setup, self.model, self.cublas = setup, setup.model, cublas_bytes
         self.width = activations.Widths.of(setup)
         self.recipe, self.rule = setup.precision_recipe, setup.optimizer_rule
@@ -53,23 +69,29 @@ class StepMoments:
         self.stored_bytes = self.kept.stored_bytes()
         self.outside = activations.outside_tensors(setup)
         self.outside_bytes = total_bytes(self.outside)
-        self.tensors = Counter(self.model.tensors())
+        self.trained = list(self.model.trained())
+        self.tensors = Counter(shape for shape, _ in self.trained)
         shapes = {layer: list(layer.tensors(self.model.hidden)) for layer in set(self.model.layers)}
         self.layer_tensors = [shapes[layer] for layer in self.model.layers]
         weight_bytes = tensors_bytes(self.tensors, self.recipe.weight_bytes)
         self.accumulates = setup.micro_batches > 1
         self.main_gradients = setup.precision == "megatron-bf16"  # FP32, one buffer that is never freed
         self.parameter_bytes = rank_share(setup, Part.PARAMETERS, weight_bytes)
-        self.optimizer_bytes = rank_share(setup, Part.OPTIMIZER, self._states_and_master())
+        # Unified memory comes from no allocator of PyTorch's; a CPU has none of it, and keeps such states as any other
+        self.paged_bytes = rank_share(setup, Part.OPTIMIZER, self._paged()) if on_cuda else 0
+        self.optimizer_bytes = rank_share(setup, Part.OPTIMIZER, self._states_and_master()) - self.paged_bytes
 
     # --- constants of the step -------------------------------------------------------------------------------------
 
     def _states_and_master(self) -> int:
-        def of(shape: tuple[int, ...]) -> int:
-            states = self.rule.state_bytes(shape, self.recipe.optimized_bytes)
+        def of(shape: tuple[int, ...], role: str) -> int:
+            states = self.rule.state_bytes(shape, self.recipe.optimized_bytes, role)
             return rounded(states) + rounded(prod(shape) * self.recipe.master_bytes)
 
-        return sum(count * of(shape) for shape, count in self.tensors.items())
+        return sum(count * of(*tensor) for tensor, count in Counter(self.trained).items())
+
+    def _paged(self) -> int:
+        return sum(count * self.rule.paged_bytes(*tensor) for tensor, count in Counter(self.trained).items())
 
     def _gradients(self, shapes: Shapes) -> int:
         """Of the parameters whose gradients exist: of `shapes`, or of all where there is a sum of them already."""
@@ -252,11 +274,10 @@ class StepMoments:
         return self._moment(Point.OPTIMIZER, self.tensors, 0, 0, self._copies())
 
     def _copies(self) -> int:
-        """What the optimizer makes while it steps: copies of all that it updates, or of the largest tensor."""
-        width = self.recipe.optimized_bytes
-        largest = self.rule.peak_tensor_copies * max(prod(shape) for shape in self.tensors) * width
-        copies = self.rule.peak_copies * tensors_bytes(self.tensors, width) + largest
-        return rank_share(self.setup, Part.OPTIMIZER, copies)
+        """What the optimizer makes while it steps."""
+        return rank_share(
+            self.setup, Part.OPTIMIZER, update_bytes(self.rule, self.trained, self.recipe.optimized_bytes)
+        )
 
 
 def _precedes_softmax(saved: Saved) -> bool:

@@ -17,8 +17,8 @@ class ShardedMoments(StepMoments):
     stage 3 the root unit until its gradients have left, and two layers, the one at work and the next.
     """
 
-    def __init__(self, setup: TrainSetup, cublas_bytes: int) -> None:
-        super().__init__(setup, cublas_bytes)
+    def __init__(self, setup: TrainSetup, cublas_bytes: int, on_cuda: bool = False) -> None:
+        super().__init__(setup, cublas_bytes, on_cuda)
         root, *layers = zero.units(setup.model)
         groups = (root, *layers, root) if setup.zero == 3 else zero.buckets(setup)
         recipe = self.recipe

@@ -158,8 +158,6 @@ def buckets(setup: TrainSetup) -> tuple[int, ...]:
 def _buckets(model: ModelShape, most: int) -> tuple[int, ...]:
     """No tensor is divided: a bucket is full when `most` values are in it."""
     sizes = [prod(shape) for shape in model.tensors()]
-    if not model.tied:
-        sizes.append(sizes.pop(1))  # the head comes last in Transformers' models, and so first here
     groups: list[int] = []
     for values in reversed(sizes):
         if not groups or groups[-1] >= most:
@@ -224,8 +222,10 @@ def _optimizer(setup: TrainSetup) -> int:
     recipe, rule = setup.precision_recipe, setup.optimizer_rule
     copy = recipe.master_bytes if setup.offload_optimizer == "none" else recipe.optimized_bytes
     if rule.factored or not setup.zero:
-        shapes = Counter(setup.model.tensors())
-        whole = sum(count * rule.state_bytes(shape, recipe.optimized_bytes) for shape, count in shapes.items())
+        trained = Counter(setup.model.trained())
+        whole = sum(
+            count * rule.state_bytes(shape, recipe.optimized_bytes, role) for (shape, role), count in trained.items()
+        )
         states = -(-whole // (setup.ranks if setup.zero else 1))
         return states + copy * (_shards(setup) if setup.zero else setup.model.parameters)
     states = sum(count * rule.state_bytes((flat.shard,), recipe.optimized_bytes) for flat, count in _counted(setup))

@@ -120,7 +120,7 @@ def _offered(setup: TrainSetup) -> Iterable[Rungs]:
     """The rungs of LADDER, each without what `setup` does already, and each once."""
     possible = {
         FUSED: setup.optimizer == "adamw-foreach",
-        EIGHT_BIT: setup.optimizer.startswith("adamw") and setup.optimizer != "adamw-8bit",
+        EIGHT_BIT: setup.optimizer.startswith("adamw") and "8bit" not in setup.optimizer,
         CHECKPOINT: setup.checkpoint_every != 1,
         ONE: setup.micro_batch > 1,
         BF16: setup.precision_recipe.optimized_bytes != 2,
@@ -147,6 +147,8 @@ def _same_batch(setup: TrainSetup, rungs: Rungs, capacity_bytes: int, gpu: str |
     if ONE not in rungs:
         need = _fitting_peak(replace(setup, **fields), capacity_bytes, gpu)
         return Fit(_names(rungs), need, _costs(rungs), fields) if need else None
+    if setup.in_backward:  # which steps after each pass, so none accumulate
+        return None
     for micro_batch in _divisors_below(setup.micro_batch):
         passes = setup.micro_batches * setup.micro_batch // micro_batch
         fields |= {"micro_batch": micro_batch, "micro_batches": passes}
@@ -173,6 +175,8 @@ def _divisors_below(count: int) -> Iterator[int]:
 
 def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None) -> Iterator[Fit]:
     """ZeRO-3 over the fewest ranks that suffice; with more changes beside it where that takes fewer."""
+    if setup.in_backward or setup.optimizer_rule.whole_matrices:  # TrainSetup refuses to shard them
+        return
     if setup.precision_recipe.linear_format:  # no closed form there, and the rungs would leave FP8
         return
     fewest = MAX_RANKS + 1

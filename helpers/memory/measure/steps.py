@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import WorkbookError, require_package
+from ...catalog.optimizers import EMBEDDING, HEAD, Optimizer
+from ...catalog.optimizers import optimizer as optimizer_rule
 from ...catalog.setup import TrainSetup
 from ..closed_form import activations, budget
 from ..closed_form.breakdown import format_bytes
@@ -24,54 +26,98 @@ NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layer
 
 @dataclass
 class TrainingRun:
-    """A model, its optimizer, and `step()`, which trains on one fixed random batch and frees the gradients.
+    """A model, its optimizers, and `step()`, which trains on one fixed random batch and frees the gradients.
 
-    Where `setup` accumulates, that batch is the micro-batch, again and again.
+    Where `setup` accumulates, that batch is the micro-batch, again and again. There are two optimizers where one is not
+    made for every weight, and one for each weight where they step in the backward.
     """
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizers: list[torch.optim.Optimizer]
     step: Callable[[], None]
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The only one, or the first."""
+        return self.optimizers[0]
 
-Make = Callable[[str, Iterator[nn.Parameter]], torch.optim.Optimizer]
+
+Role = str
+Make = Callable[[str, list[tuple[nn.Parameter, Role]]], list[torch.optim.Optimizer]]
 Apply = Callable[[nn.Module, str], object]
 
 
-def training_run(setup: TrainSetup, device: str | None = None, apply: Apply | None = None) -> TrainingRun:
+def training_run(
+    setup: TrainSetup, device: str | None = None, apply: Apply | None = None, make: Make | None = None
+) -> TrainingRun:
     """Build what `setup` describes on `device` ("cuda" where there is a GPU, else "cpu"), on one rank.
 
     Weights are random and dropout is off: memory does not care about either value. Raises WorkbookError when the
-    setup shards over ranks, or when its predicted peak is more than this machine has free; `apply` as in `run_of`.
+    setup shards over ranks, or when its predicted peak is more than this machine has free; `apply` and `make` as in
+    `run_of`.
     """
     device = device or default_device()
     _require_runnable(setup, device)
     torch.manual_seed(0)
-    return run_of(setup, build_model(setup, device), device, apply=apply)
+    return run_of(setup, build_model(setup, device), device, make, apply)
 
 
 def run_of(
     setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None, apply: Apply | None = None
 ) -> TrainingRun:
-    """The step that `setup` describes, on a model that is built already; `make` builds its optimizer.
+    """The step that `setup` describes, on a model that is built already.
 
-    `apply(model, policy)` puts the checkpointing into the model; segments of whole layers need none.
+    `make(name, weights)` builds the optimizers of weights, each with its role: `make_optimizers`, unless another is
+    passed, such as helpers.techniques.optimizers.make. `apply(model, policy)` puts the checkpointing into the model;
+    segments of whole layers need none.
     """
-    make = make or make_optimizer
+    make = make or make_optimizers
     if setup.checkpoint_every != 0:
         _checkpoint(model, setup, apply)
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), device=device)
     if setup.precision == "megatron-bf16":
         return _megatron_run(model, setup, ids, device, make)
-    optimizer = make(setup.optimizer, (p for p in model.parameters() if p.requires_grad))
+    if setup.in_backward:
+        return _run_in_backward(model, setup, ids, device, make)
+    optimizers = make(setup.optimizer, trained_weights(model))
 
     def step() -> None:
         for _ in range(setup.micro_batches):
             loss = micro_batch(setup, model, ids, device)  # noqa: F841 - alive until the next, as in a loop that prints it
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad(set_to_none=True)
 
-    return TrainingRun(model, optimizer, step)
+    return TrainingRun(model, optimizers, step)
+
+
+def trained_weights(model: Any) -> list[tuple[nn.Parameter, Role]]:
+    """What `model` trains, in its order, and the role of each: EMBEDDING, HEAD, or ""; a tied head's is EMBEDDING."""
+    roles = {id(module.weight): EMBEDDING for module in model.modules() if isinstance(module, nn.Embedding)}
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    if head is not None:
+        roles.setdefault(id(head.weight), HEAD)
+    return [(weight, roles.get(id(weight), "")) for weight in model.parameters() if weight.requires_grad]
+
+
+def _run_in_backward(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, device: str, make: Make) -> TrainingRun:
+    """Each weight has its optimizer, which steps when the gradient is whole: of a tied weight, when both parts are."""
+    optimizers: dict[torch.Tensor, list[torch.optim.Optimizer]] = {
+        weight: make(setup.optimizer, [(weight, role)]) for weight, role in trained_weights(model)
+    }
+
+    def update(weight: torch.Tensor) -> None:
+        for optimizer in optimizers[weight]:
+            optimizer.step()
+        weight.grad = None
+
+    for weight in optimizers:
+        weight.register_post_accumulate_grad_hook(update)
+
+    def step() -> None:
+        micro_batch(setup, model, ids, device)
+
+    return TrainingRun(model, [optimizer for several in optimizers.values() for optimizer in several], step)
 
 
 def micro_batch(setup: TrainSetup, model: nn.Module, ids: torch.Tensor, device: str) -> torch.Tensor:
@@ -130,20 +176,50 @@ def in_float8(model: Any, recipe: str = "tensorwise", emulate: bool = False) -> 
     return float8.convert_to_float8_training(model, config=config, module_filter_fn=converted)
 
 
+def make_optimizers(name: str, weights: list[tuple[nn.Parameter, Role]]) -> list[torch.optim.Optimizer]:
+    """The catalogue's optimizer `name` for weights of these roles: two where a rule leaves some to another's."""
+    return [make_optimizer(rule.name, iter(part)) for rule, part in rules_of(optimizer_rule(name), weights).items()]
+
+
+def rules_of(rule: Optimizer, weights: list[tuple[nn.Parameter, Role]]) -> dict[Optimizer, list[nn.Parameter]]:
+    """Which of the `weights` each rule updates: all of them `rule`, or some of them the one that it leaves them to."""
+    parts: dict[Optimizer, list[nn.Parameter]] = {}
+    for weight, role in weights:
+        parts.setdefault(rule.rule_of(tuple(weight.shape), role), []).append(weight)
+    return parts
+
+
 def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """One of the catalogue's optimizers, with its memory behaviour asked for by name and not left to a default."""
-    if name == "adamw-8bit":
-        do = "pip install --no-deps bitsandbytes, or choose optimizer='adamw-fused'"
-        bitsandbytes = require_package("bitsandbytes", "8-bit Adam", do)
-        return bitsandbytes.optim.AdamW8bit(parameters, lr=1e-4)
-    makers = {
+    """One optimizer for all `parameters`, its memory behaviour asked for by name and not left to a default."""
+    makers: dict[str, Callable[[], torch.optim.Optimizer]] = {
         "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
         "sgd-momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True),
         "adamw-foreach": lambda: torch.optim.AdamW(parameters, lr=1e-4, foreach=True),
         "adamw-fused": lambda: torch.optim.AdamW(parameters, lr=1e-4, fused=True),
         "adafactor": lambda: torch.optim.Adafactor(parameters, lr=1e-3),
+        "adafactor-transformers": lambda: _transformers_adafactor(parameters),
+        "muon": lambda: torch.optim.Muon(parameters, lr=1e-3),
+        "lion-8bit": lambda: _bitsandbytes().Lion8bit(parameters, lr=1e-4),
+        "adamw-32bit": lambda: _bitsandbytes().AdamW(parameters, lr=1e-4),
+        "adamw-8bit": lambda: _bitsandbytes().AdamW8bit(parameters, lr=1e-4),
+        "adamw-8bit-trainer": lambda: _bitsandbytes().AdamW8bit(parameters, lr=1e-4),
+        "adamw-8bit-paged": lambda: _bitsandbytes().PagedAdamW8bit(parameters, lr=1e-4),
     }
+    if name not in makers:
+        do = "pass make=helpers.techniques.optimizers.make"
+        raise WorkbookError(f"nothing here builds {name}", "an optimizer of torch, bitsandbytes or Transformers", do)
     return makers[name]()
+
+
+def _bitsandbytes() -> Any:
+    do = "pip install --no-deps bitsandbytes, or choose optimizer='adamw-fused'"
+    return require_package("bitsandbytes", "optimizers of 8 bits", do).optim
+
+
+def _transformers_adafactor(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    from transformers.optimization import Adafactor
+
+    return Adafactor(parameters, lr=1e-3, relative_step=False, scale_parameter=False)  # which would look at values
 
 
 def precision_context(setup: TrainSetup, device: str) -> contextlib.AbstractContextManager:
@@ -200,24 +276,26 @@ def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
 
 def _megatron_run(model: nn.Module, setup: TrainSetup, ids: torch.Tensor, device: str, make: Make) -> TrainingRun:
     """BF16 weights, FP32 master copies that the optimizer updates, FP32 main gradients that are never freed."""
-    parameters = list(model.parameters())
+    weights = trained_weights(model)
+    parameters = [parameter for parameter, _ in weights]
     masters = [nn.Parameter(p.detach().float()) for p in parameters]
     main_gradients = [torch.zeros_like(master) for master in masters]
     for parameter, master, main in zip(parameters, masters, main_gradients, strict=True):
         master.grad = main
         parameter.register_post_accumulate_grad_hook(partial(_into_main_gradient, main))
-    optimizer = make(setup.optimizer, iter(masters))
+    optimizers = make(setup.optimizer, [(master, role) for master, (_, role) in zip(masters, weights, strict=True)])
 
     def step() -> None:
         for _ in range(setup.micro_batches):
             loss = micro_batch(setup, model, ids, device)  # noqa: F841 - alive until the next, as in a loop that prints it
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         with torch.no_grad():
             for parameter, master, main in zip(parameters, masters, main_gradients, strict=True):
                 parameter.copy_(master)
                 main.zero_()
 
-    return TrainingRun(model, optimizer, step)
+    return TrainingRun(model, optimizers, step)
 
 
 def _into_main_gradient(main: torch.Tensor, parameter: torch.Tensor) -> None:
@@ -249,7 +327,7 @@ def _needed_bytes(setup: TrainSetup) -> int:
         return budget.train(setup).peak_bytes
     except WorkbookError:
         recipe, rule = setup.precision_recipe, setup.optimizer_rule
-        states = sum(rule.state_bytes(shape, recipe.optimized_bytes) for shape in setup.model.tensors())
+        states = sum(rule.state_bytes(shape, recipe.optimized_bytes, role) for shape, role in setup.model.trained())
         return setup.model.parameters * (recipe.weight_bytes + recipe.grad_bytes + recipe.master_bytes) + states
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -13,19 +14,18 @@ from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ..meter.meter import Meter
 from ..meter.timeline import Measurement
-from ..meter.watch import Watch, adopt
-from .steps import Apply, training_run
+from ..meter.watch import Optimizers, Watch, adopt, finding, listed
+from .steps import Apply, Make, training_run
 
 
-def step(
-    run: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer | None = None, warmup: int = 1
-) -> Measurement:
+def step(run: Callable[[], object], model: nn.Module, optimizer: Optimizers = None, warmup: int = 1) -> Measurement:
     """Run `run()`, one whole training step of yours, and account for every byte of it.
 
-    `run` takes no arguments and does forward, backward and `optimizer.step()` as your code does. `warmup` steps come
+    `run` takes no arguments and does forward, backward and `optimizer.step()` as your code does. `optimizer` is one,
+    several or a dict of them, and may be left out: those that step in the warm-up are found. `warmup` steps come
     first, unmeasured: the first step of a run is different, because the optimizer makes its states there
     (`warmup=0` shows it; `seconds` is steady from `warmup=2`). Sizes are rounded to 512 bytes, as CUDA rounds them.
-    Raises WorkbookError.
+    Raises WorkbookError, also for an optimizer with states that neither was passed nor has been found.
 
     >>> layer = nn.Linear(256, 256, bias=False)
     >>> measured = step(lambda: layer(torch.ones(2, 256)).sum().backward(), layer)
@@ -37,25 +37,27 @@ def step(
         raise WorkbookError(what, expected, "pass the function itself: step(train_step, model, optimizer)")
     if not isinstance(model, nn.Module):
         raise WorkbookError(f"model is a {type(model).__name__}", "a torch.nn.Module", "pass the model you train")
-    device = _device_of(model)
-    foreign_bytes = _foreign_bytes(model, optimizer, device)
+    device, given, found = _device_of(model), listed(optimizer), WeakSet[torch.optim.Optimizer]()
+    foreign_bytes = _foreign_bytes(model, given, device)
     seconds = None
-    for _ in range(warmup):
-        seconds = _timed(run, device)
-    return Watch(model, optimizer, device, foreign_bytes).measure(run, seconds)
+    with finding(found):
+        for _ in range(warmup):
+            seconds = _timed(run, device)
+    return Watch(model, given, device, foreign_bytes, found=found).measure(run, seconds)
 
 
 def training_step(
-    setup: TrainSetup, device: str | None = None, warmup: int = 1, apply: Apply | None = None
+    setup: TrainSetup, device: str | None = None, warmup: int = 1, apply: Apply | None = None, make: Make | None = None
 ) -> Measurement:
     """Build the model of `setup` with random weights and measure a real training step of it on this machine.
 
     `device` is "cuda" where there is a GPU, else "cpu". `apply(model, policy)` puts the checkpointing in where it is
-    more than segments of layers: `helpers.techniques.checkpointing.apply`. Raises WorkbookError when the run would
-    not fit.
+    more than segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers
+    that are neither torch's nor bitsandbytes': `helpers.techniques.optimizers.make`. Raises WorkbookError when the run
+    would not fit.
     """
-    prepared = training_run(setup, device, apply)
-    return step(prepared.step, prepared.model, prepared.optimizer, warmup)
+    prepared = training_run(setup, device, apply, make)
+    return step(prepared.step, prepared.model, prepared.optimizers, warmup)
 
 
 def _timed(run: Callable[[], object], device: torch.device) -> float:
@@ -73,7 +75,7 @@ def _device_of(model: nn.Module) -> torch.device:
     return parameter.device
 
 
-def _foreign_bytes(model: nn.Module, optimizer: torch.optim.Optimizer | None, device: torch.device) -> int:
+def _foreign_bytes(model: nn.Module, optimizers: Optimizers, device: torch.device) -> int:
     """Bytes that this process has allocated on a GPU for something else than this model and optimizer.
 
     cuBLAS workspaces of earlier cells are dropped first: this step makes its own, and they are counted.
@@ -83,6 +85,6 @@ def _foreign_bytes(model: nn.Module, optimizer: torch.optim.Optimizer | None, de
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     owned = Meter()
-    adopt(owned, model, optimizer)
+    adopt(owned, model, optimizers)
     owned.stop()
     return torch.cuda.memory_allocated(device) - owned.live_bytes

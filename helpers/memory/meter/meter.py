@@ -61,6 +61,7 @@ class Meter(TorchDispatchMode):
         self._finalizers: dict[int, weakref.finalize] = {}
         self._categories: dict[int, str] = {}  # of storages without bytes, should they be refilled
         self._sum: GradientSum | None = None
+        self.stepping = False  # whether an optimizer steps, which inside a backward is no phase of its own
 
     def adopt(self, tensors: Iterable[torch.Tensor], category: str) -> None:
         """Count tensors that were alive before the meter started, as `category`."""

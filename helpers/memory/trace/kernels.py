@@ -33,7 +33,7 @@ class FakeMeter(Meter):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two thirds of all calls, and the slowest way to this answer
-        if func is _aten._local_scalar_dense.default and self.where()[0] == Phase.OPTIMIZER:
+        if func is _aten._local_scalar_dense.default and (self.stepping or self.where()[0] == Phase.OPTIMIZER):
             return 1.0
         return super().__torch_dispatch__(func, types, args, kwargs)
 

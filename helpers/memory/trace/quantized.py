@@ -1,4 +1,4 @@
-"""What bitsandbytes keeps, without values: of a frozen base in 4 bits, for QLoRA to train on, and of 8-bit Adam."""
+"""What bitsandbytes keeps of a frozen base in 4 bits, without values: for QLoRA to train on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from torch import nn
 
 from ...catalog.errors import WorkbookError, require_name, require_package
 from ...catalog.setup import TrainSetup
-from ..measure.steps import build_model, make_optimizer
+from ..measure.steps import build_model
 
 BASES = {"nf4": False, "nf4-dq": True}  # by name: whether the scales are quantized too
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BLOCK, SUPERBLOCK = 64, 256
-SMALLEST, STATE_BLOCK, CODES = 4096, 256, 256  # Optimizer8bit.init_state in bitsandbytes/optim/optimizer.py
 
 
 @dataclass(frozen=True)
@@ -106,38 +105,6 @@ def packed(weight: Any) -> nn.Parameter:
     new.quant_type, new.compress_statistics = weight.quant_type, weight.compress_statistics
     new.blocksize, new.bnb_quantized = BLOCK, True
     return new
-
-
-class AdamW8bit(torch.optim.Optimizer):
-    """Makes in its first step what bitsandbytes' AdamW8bit makes; a step itself allocates nothing.
-
-    The real one calls a C library, into which fake tensors have no way.
-    """
-
-    def __init__(self, parameters: Iterator[torch.nn.Parameter]) -> None:
-        super().__init__(parameters, {})
-        self.codes: tuple[torch.Tensor, ...] = ()
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override] # no closure: nothing is computed
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and not self.state[parameter]:
-                    self.state[parameter] = self._states(parameter)
-
-    def _states(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        if parameter.numel() < SMALLEST:
-            return {name: torch.zeros_like(parameter, dtype=torch.float32) for name in ("state1", "state2")}
-        self.codes = self.codes or tuple(torch.empty(CODES) for _ in range(2))  # one pair for all parameters
-        blocks = -(-parameter.numel() // STATE_BLOCK)
-        states = {name: torch.zeros_like(parameter, dtype=torch.uint8) for name in ("state1", "state2")}
-        states |= {name: torch.zeros(blocks) for name in ("absmax1", "absmax2")}
-        return states | {"qmap1": self.codes[0], "qmap2": self.codes[1]}
-
-
-def optimizer_without_values(name: str, parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The catalogue's optimizer `name`, or its stand-in where the real one needs values."""
-    return AdamW8bit(parameters) if name == "adamw-8bit" else make_optimizer(name, parameters)
 
 
 @contextlib.contextmanager

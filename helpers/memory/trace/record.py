@@ -21,7 +21,7 @@ from ..closed_form.breakdown import Breakdown, Moment, Part
 from ..meter.meter import LIBRARY, Meter
 from ..meter.process import what_was_before_aside
 from ..meter.timeline import Block, Event, Measurement, account, live_at_peak
-from ..meter.watch import Watch, adopt, tensors_in, weights_of
+from ..meter.watch import Optimizers, Watch, adopt, tensors_in, weights_of
 from .cuda import cuda_paths
 from .fake import as_on_a_device
 from .kernels import CudaMeter, FakeMeter
@@ -137,19 +137,20 @@ def fake(device: str = CUDA, gpu: str | Device | None = None) -> Iterator[Sessio
 def record(
     run: Callable[[], object],
     model: nn.Module | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers = None,
     warmup: int = 1,
     kv_cache: Callable[[], Iterable[torch.Tensor]] = tuple,
 ) -> Trace:
     """Run `run()` inside `fake()` and account for its last run; `warmup` runs come first and leave what they leave.
 
-    `run` takes no arguments: a training step, a forward, one operator. `model` and `optimizer` let the trace tell
-    parameters, gradients and states apart, and name modules; `kv_cache()` gives the tensors that are K and V now.
+    `run` takes no arguments: a training step, a forward, one operator. `model` and `optimizer`, one,
+    several or a dict of them, let the trace tell parameters, gradients and states apart, and name modules; optimizers
+    that first step in here are found. `kv_cache()` gives the tensors that are K and V now.
     Raises WorkbookError, with what to do, for code that cannot run without values.
     """
     session = _session()
     watch = Watch(model, optimizer, torch.device("cpu"), meter=session.meter)
-    _label(session.meter, model, optimizer)
+    _label(session.meter, model, watch.optimizers)
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()  # nothing is freed by it that the reader's code would not free, and it takes a third of the time
@@ -157,7 +158,7 @@ def record(
         with watch.hooked(), _errors_explained():
             for _ in range(warmup):
                 run()
-            _label(session.meter, model, optimizer)
+            _label(session.meter, model, watch.optimizers)
             session.meter.relabel(kv_cache(), Part.KV_CACHE)
             first = len(session.meter.events)
             watch.after_backward = False  # a batch that the run makes before any module runs is its forward's
@@ -167,8 +168,9 @@ def record(
         session.meter.where = lambda: ("after", "")
         if collecting:
             gc.enable()
-    if session.device == CUDA and optimizer is not None:
-        _leave_on_host(session.meter, optimizer)
+    watch.require_all_counted()
+    for one in watch.optimizers if session.device == CUDA else ():
+        _leave_on_host(session.meter, one)
     events = tuple(session.meter.events)
     return Trace(account(events, first, watch.vocab, 0, session.device, None), events, first)
 
@@ -180,24 +182,30 @@ def _session() -> Session:
     return _open[-1]
 
 
-def _label(meter: Meter, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
+def _label(meter: Meter, model: nn.Module | None, optimizers: list[torch.optim.Optimizer]) -> None:
     """Name what is alive between two runs, as `adopt` counts it."""
-    adopt(meter, model, optimizer)
+    adopt(meter, model, optimizers)
     if model is not None:
         for name, tensor in weights_of(model):
             meter.relabel([tensor], Part.PARAMETERS)
             meter.name(tensor, name)
         meter.relabel((p.grad for p in model.parameters() if p.grad is not None), Part.GRADIENTS)
-    if optimizer is not None:
+    names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+    for optimizer in optimizers:
         meter.relabel(tensors_in(optimizer.state), Part.OPTIMIZER)
-        names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
         for parameter, states in optimizer.state.items():
             for tensor in tensors_in(states):
                 meter.name(tensor, names.get(id(parameter), ""))
 
 
 def _leave_on_host(meter: Meter, optimizer: torch.optim.Optimizer) -> None:
-    """Step counters stay in host memory unless the optimizer is fused or capturable (`_init_group` in torch.optim)."""
+    """Step counters stay in host memory unless the optimizer is fused or capturable (`_init_group` in torch.optim).
+
+    bitsandbytes' paged states lie in unified memory, which no allocator of PyTorch's counts.
+    """
+    for state in tensors_in(optimizer.state):
+        if getattr(state, "is_paged", False) and (block := meter.block_of(state)):
+            block.size_bytes = 0
     for group in optimizer.param_groups:
         if group.get("fused") or group.get("capturable"):
             continue

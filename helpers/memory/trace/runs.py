@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,22 +16,30 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.hardware import reference_of, require_float8_kernels
 from ...catalog.setup import ServeSetup, TrainSetup
-from ..measure.steps import Apply, build_model, require_one_rank, require_segments, run_of
+from ..measure.steps import Apply, Make, build_model, make_optimizers, require_one_rank, require_segments, run_of
 from .fake import without_memory
 from .loading import linears_made_on_host, load
-from .quantized import BASES, DTYPES, QuantizedBase, base_on_meta, in_4_bits, optimizer_without_values
+from .optimizers import optimizers_without_values
+from .quantized import BASES, DTYPES, QuantizedBase, base_on_meta, in_4_bits
 from .record import CUDA, Trace, fake, record
 
 
 def train(
-    setup: TrainSetup, gpu: str | Device | None = None, on: str = CUDA, steps: int = 2, apply: Apply | None = None
+    setup: TrainSetup,
+    gpu: str | Device | None = None,
+    on: str = CUDA,
+    steps: int = 2,
+    apply: Apply | None = None,
+    make: Make = make_optimizers,
 ) -> Trace:
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
     `gpu` is a card of the catalogue, where it is None an A100, or an H100 in FP8; `on` is "cuda", or "cpu" for what
     `measure.training_step` would measure here. `apply(model, policy)` puts the checkpointing in where it is more than
-    segments of layers: `helpers.techniques.checkpointing.apply`. Raises WorkbookError. Llama-2-7B in BF16, one sequence
-    of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
+    segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers that are
+    no library's: `helpers.techniques.optimizers.make`. bitsandbytes' have stand-ins, which make the same states. Raises
+    WorkbookError. Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no
+    memory.
     """
     require_one_rank(setup)
     _require_steps(steps)
@@ -42,8 +51,8 @@ def train(
     model = build_model(setup, "meta")
     with fake(on, card) as session:
         without_memory(model, session.mode)
-        run = run_of(setup, model, "cpu", optimizer_without_values, apply)
-        return record(run.step, run.model, run.optimizer, warmup=steps - 1)
+        run = run_of(setup, model, "cpu", partial(optimizers_without_values, make=make), apply)
+        return record(run.step, run.model, run.optimizers, warmup=steps - 1)
 
 
 def lora(
@@ -55,12 +64,13 @@ def lora(
     steps: int = 2,
     base: str | QuantizedBase | None = None,
     apply: Apply | None = None,
+    make: Make = make_optimizers,
 ) -> Trace:
     """Trace training of LoRA adapters of `rank` on the linear layers called `targets`, the base frozen, as in peft.
 
     `base` quantizes it, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
-    `setup.precision` keeps weights. The adapters are FP32, peft's default, whatever the base is in. `apply` is as in
-    `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises WorkbookError.
+    `setup.precision` keeps weights. The adapters are FP32, peft's default, whatever the base is in. `apply` and
+    `make` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises WorkbookError.
     """
     require_one_rank(setup)
     _require_steps(steps)
@@ -73,8 +83,8 @@ def lora(
             adapted = _with_adapters(model, rank, targets)
         if setup.checkpointing != "none":
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
-        run = run_of(setup, adapted, "cpu", optimizer_without_values, apply)
-        return record(run.step, run.model, run.optimizer, warmup=steps - 1)
+        run = run_of(setup, adapted, "cpu", partial(optimizers_without_values, make=make), apply)
+        return record(run.step, run.model, run.optimizers, warmup=steps - 1)
 
 
 def prefill(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -> Trace:

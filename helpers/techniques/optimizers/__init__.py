@@ -17,4 +17,5 @@ from .blockwise import dequantized, dynamic_map, quantized
 from .galore import Apollo, GaLore
 from .in_backward import InBackward, step_in_backward
 from .lion import Lion
+from .make import make
 from .muon import Muon, hidden_matrices

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...catalog.errors import require_name
-from ...catalog.recipes import SMALLEST_8BIT_TENSOR
+from ...catalog.optimizers import SMALLEST_8BIT_TENSOR
 from .base import TensorOptimizer
 from .blockwise import BLOCK, ROUNDINGS, dequantized, dynamic_map, quantized
 from .lion import lion_

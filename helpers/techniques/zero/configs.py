@@ -40,7 +40,7 @@ def deepspeed_config(
     (8, 202383360)
     """
     accumulation = setup.micro_batches if accumulation is None else accumulation
-    _require_no_float8(setup)
+    _require_plain_loop(setup)
     _require_deepspeed(setup, clip, accumulation)
     root, *layers = units(setup.model)
     bucket = BUCKET_BYTES // setup.precision_recipe.grad_bytes
@@ -92,7 +92,7 @@ def accelerate_config(setup: TrainSetup, machines: int = 1) -> str:
     >>> print(accelerate_config(TrainSetup("llama-2-7b", "bf16", zero=3, ranks=8)).splitlines()[1])
     distributed_type: "FSDP"
     """
-    _require_no_float8(setup)
+    _require_plain_loop(setup)
     _require_accelerate(setup, machines)
     lines: Section = {
         "compute_environment": "LOCAL_MACHINE",
@@ -165,7 +165,10 @@ def _layer_classes(setup: TrainSetup) -> list[str]:
     return sorted(getattr(model_class, "_no_split_modules"))  # noqa: B009 - no attribute that a type checker knows
 
 
-def _require_no_float8(setup: TrainSetup) -> None:
+def _require_plain_loop(setup: TrainSetup) -> None:
+    if setup.in_backward:
+        what = "the optimizer steps in the backward, and these files would train with one step behind it"
+        raise WorkbookError(what, "in_backward=False", "register the hooks in your script, on one rank")
     if setup.precision_recipe.linear_format:
         what = f"precision is {setup.precision!r}, and these files would train in BF16"
         do = "choose precision='bf16', and convert the model in your script"
@@ -173,7 +176,7 @@ def _require_no_float8(setup: TrainSetup) -> None:
 
 
 def _require_deepspeed(setup: TrainSetup, clip: float, accumulation: int) -> None:
-    if setup.optimizer in ("adafactor", "adamw-8bit"):
+    if setup.optimizer not in ("adamw-foreach", "adamw-fused", "sgd", "sgd-momentum"):
         what = f"optimizer is {setup.optimizer!r}, which a DeepSpeed file cannot name"
         raise WorkbookError(what, "adamw-foreach, adamw-fused, sgd or sgd-momentum", "choose optimizer='adamw-fused'")
     if setup.precision == "bf16" and not setup.zero:

@@ -75,7 +75,7 @@ def test_the_command_gives_the_answer_in_every_state(name, data, capsys):
         TrainSetup,
         model=st.sampled_from(["llama-2-7b", "gpt2"]),
         precision=st.sampled_from(["fp32", "bf16", "autocast-bf16", "megatron-bf16"]),
-        optimizer=st.sampled_from(["adamw", "adamw-fused", "sgd", "adafactor"]),
+        optimizer=st.sampled_from(["adamw", "adamw-fused", "sgd", "adafactor", "lion", "adamw-8bit-trainer"]),
         micro_batch=st.integers(1, 9),
         sequence=st.integers(1, 1024),
         checkpointing=st.sampled_from(["none", "full", "every:2", "selective"]),

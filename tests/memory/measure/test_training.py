@@ -87,14 +87,102 @@ def test_a_step_without_an_optimizer_keeps_its_gradients(mlp):
     assert "optimizer" not in measured.timeline.parts
 
 
-def test_an_optimizer_that_was_not_passed_still_ends_the_backward(mlp):
+def two_optimizers(mlp):
+    """Muon-like: matrices of momentum for the first layer, two states for the others; and a step of both."""
+    sgd = torch.optim.SGD(mlp[0].parameters(), lr=0.1, momentum=0.9, foreach=True)
+    adam = torch.optim.AdamW([*mlp[1].parameters(), *mlp[2].parameters()], foreach=True)
+    x = torch.randn(ROWS, WIDTH)
+
+    def run():
+        mlp(x).square().mean().backward()
+        for optimizer in (sgd, adam):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return sgd, adam, run
+
+
+PASSED = {
+    "several": lambda *both: both,
+    "in a dict": lambda sgd, adam: {"hidden": sgd, "rest": adam},
+    "one of two": lambda sgd, adam: sgd,
+    "none": lambda *both: None,
+}
+
+
+@pytest.mark.parametrize("passed", PASSED.values(), ids=PASSED)
+def test_several_optimizers_are_counted_whole(mlp, passed):
+    sgd, adam, run = two_optimizers(mlp)
+    measured = measure.step(run, mlp, passed(sgd, adam))
+    assert phase(measured, "optimizer step").parts["optimizer"] == (1 + 2 * 2) * MATRIX + 2 * 512
+    assert [moment.name for moment in measured.moments] == list(Phase)
+
+
+def test_states_that_nobody_named_are_refused_and_not_left_out(mlp):
+    sgd, adam, run = two_optimizers(mlp)
+    run()
+    with pytest.raises(WorkbookError, match=r"(?s)AdamW has states from before.*pass all that step"):
+        measure.step(run, mlp, sgd, warmup=0)
+    assert "optimizer" in measure.step(run, mlp, [sgd, adam], warmup=0).parts
+
+
+def test_an_optimizer_that_others_wrap_is_known_by_its_states(mlp):
     adam = torch.optim.AdamW(mlp.parameters(), foreach=True)
     run = training(mlp, adam)
-    passed, unseen = measure.step(run, mlp, adam), measure.step(run, mlp)
-    states = 2 * 3 * MATRIX + 3 * 512
-    assert passed.parts["optimizer"] == states
-    assert passed.peak_bytes - unseen.peak_bytes <= states
-    assert [moment.name for moment in unseen.moments] == list(Phase)
+    run()
+
+    class Wrapping(torch.optim.Optimizer):  # as accelerate's
+        def __init__(self):
+            self.param_groups, self.state = adam.param_groups, adam.state
+
+    assert measure.step(run, mlp, Wrapping(), warmup=0).parts["optimizer"] == 6 * MATRIX + 3 * 512
+
+
+def test_an_optimizer_of_one_step_alone_is_not_kept_alive(mlp):
+    x = torch.randn(ROWS, WIDTH)
+
+    def run():
+        adam = torch.optim.AdamW(mlp.parameters(), foreach=True)
+        mlp(x).square().mean().backward()
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+
+    assert "optimizer" not in phase(measure.step(run, mlp), "forward").parts
+
+
+def test_a_step_inside_the_backward_is_the_backward_s(mlp):
+    makers = {p: torch.optim.SGD([p], lr=0.1, momentum=0.9, foreach=True) for p in mlp.parameters()}
+
+    def update(p):
+        makers[p].step()
+        makers[p].zero_grad(set_to_none=True)
+
+    x = torch.randn(ROWS, WIDTH)
+    handles = [p.register_post_accumulate_grad_hook(update) for p in makers]
+    measured = measure.step(lambda: mlp(x).square().mean().backward(), mlp, makers)
+    assert [moment.name for moment in measured.moments] == ["forward", "backward"]
+    assert max(measured.timeline.parts["gradients"]) == MATRIX  # one at a time, each freed where it was used
+    assert measured.parts["optimizer"] == 3 * MATRIX
+    assert measured.peak_bytes < measure.step(run_of(mlp, handles), mlp).peak_bytes
+
+
+def run_of(mlp, handles):
+    """The same training with the optimizer after the backward."""
+    for handle in handles:
+        handle.remove()
+    return training(mlp, torch.optim.SGD(mlp.parameters(), lr=0.1, momentum=0.9, foreach=True))
+
+
+def test_states_inside_objects_are_seen(mlp):
+    """As galore-torch keeps its projector."""
+
+    class Holder:
+        def __init__(self, tensor):
+            self.matrix = tensor
+
+    sgd = torch.optim.SGD(mlp.parameters(), lr=0.1)
+    sgd.state[mlp[0].weight]["projector"] = Holder(torch.ones(1024))
+    assert measure.step(training(mlp, sgd), mlp, sgd).parts["optimizer"] == 4096
 
 
 def test_without_warmup_the_states_are_made_before_our_eyes(mlp):
@@ -186,7 +274,12 @@ def test_a_frozen_layer_has_no_gradient(mlp):
 
 @pytest.mark.parametrize(
     ("arguments", "phrase"),
-    [(("not a function", nn.Linear(1, 1)), "run is a str"), ((lambda: None, "not a model"), "model is a str")],
+    [
+        (("not a function", nn.Linear(1, 1)), "run is a str"),
+        ((lambda: None, "not a model"), "model is a str"),
+        ((lambda: None, nn.Linear(1, 1), "adamw"), "an optimizer is a str"),
+        ((lambda: None, nn.Linear(1, 1), [nn.Linear(1, 1)]), "an optimizer is a Linear"),
+    ],
 )
 def test_bad_arguments_are_told_apart(arguments, phrase):
     with pytest.raises(WorkbookError, match=phrase):
