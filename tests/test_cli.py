@@ -24,7 +24,7 @@ WHOLE = "is not a whole number"
 BAD = [
     ([], "arguments are required: COMMAND"),
     (["esimate"], "invalid choice"),
-    (["estimate"], "arguments are required: train|serve|checkpointing|zero|quantize|op"),
+    (["estimate"], "arguments are required: train|serve|checkpointing|zero|fine-tuning|quantize"),
     (["estimate", "both"], "invalid choice"),
     (["estimate", "train"], "--model"),
     ([*TRAIN, "--colour", "red"], "unrecognized arguments: --colour red"),
@@ -36,6 +36,11 @@ BAD = [
     (["estimate", "train", "--model", "./nowhere/config.json"], "there is no file"),
     (["estimate", "train", "--model", "x" * 9000], "unknown model"),
     (["estimate", "train", "--model", "mixtral-8x7b"], "no closed form"),
+    ([*TRAIN, "--lora-base", "nf4"], "--lora-base without adapters"),
+    ([*TRAIN, "--adapter", "lokr"], "unknown kind of adapter 'lokr'"),
+    ([*TRAIN, "--lora-rank", "8", "--lora-targets", "qproj"], "did you mean 'q_proj'?"),
+    ([*TRAIN, "--lora-rank", "8", "--precision", "megatron-bf16"], "a frozen base"),
+    (["estimate", "fine-tuning", "--model", "gpt2", "--lora-rank", "8", "--sequence", "9"], "layer of gpt2"),
     (["estimate", "train", "--model", "gemma-2-9b"], "caps its attention scores"),
     (["estimate", "train", "--model", "mistral-7b", "--sequence", "4096"], "attention window of 4,096"),
     ([*TRAIN, "--gpu", "h1000"], "did you mean"),
@@ -232,10 +237,10 @@ def test_fit_lists_changes_in_json_and_in_text(capsys):
     assert "Fits already, with 64.01 GiB to spare." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["train", "serve", "checkpointing", "zero", "quantize", "kv"])
+@pytest.mark.parametrize("command", ["train", "serve", "checkpointing", "zero", "fine-tuning", "quantize", "kv"])
 def test_the_reserve_moves_the_verdict_of_every_memory_calculator(command, capsys):
     """18.32 GiB of Llama-3.2-1B's training and 14 GiB of a 7B's serving, on cards that just hold them."""
-    training = command in ("train", "checkpointing", "zero")
+    training = command in ("train", "checkpointing", "zero", "fine-tuning")
     asked = ["--model", "llama-3.2-1b", "--gpu", "rtx-4090"] if training else ["--model", "llama-2-7b", "--gpu", "t4"]
     said = {
         reserve: as_json(["estimate", command, *asked, *LIGHT.get(command, []), "--reserve", str(reserve)], capsys)
@@ -362,7 +367,12 @@ def test_checkpointing_answers_with_every_policy(capsys):
 
 @pytest.mark.parametrize("gpu", ["m4-max-128gb", "mi300x-192gb"])
 @pytest.mark.parametrize(
-    "command", ["train --sequence 512", "checkpointing --sequence 512", "zero --sequence 512 --ranks 2", "serve", "kv"]
+    "command",
+    [
+        *(f"{kind} --sequence 512" for kind in ("train", "checkpointing", "zero --ranks 2", "fine-tuning")),
+        "serve",
+        "kv",
+    ],
 )
 def test_a_card_without_cuda_gets_its_tensors_and_no_word_of_cuda_s(command, gpu, capsys):
     """The bytes of the tensors, as budget.train has them for no device, and one sentence on what is left out."""

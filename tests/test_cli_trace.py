@@ -103,8 +103,8 @@ def test_lora(capsys):
     pytest.importorskip("peft")
     code, said = told(capsys, *TRAIN, "--lora-rank", "8", "--lora-targets", "q_proj,o_proj")
     assert code == 0
-    assert "LoRA of rank 8" in said.out
-    assert "budget" not in said.out
+    assert "LoRA of rank 8 on q_proj, o_proj" in said.out
+    assert "budget" in said.out
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ Every figure is in data/, with its source and date. torch and Transformers are i
 by `model` for a family that has no closed form in families.
 """
 
+from .adapters import Adapter
 from .devices import DEVICES, Device, Figure, detect, device
 from .errors import WorkbookError, unknown_name
 from .floats import FLOAT_FORMATS, FloatFormat, float_format

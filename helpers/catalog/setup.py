@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from .adapters import Adapter
 from .errors import WorkbookError, require_whole, unknown_name
 from .formats import NUMBER_FORMATS
 from .layers import LINEAR_PARTS
@@ -15,6 +16,7 @@ from .recipes import PRECISIONS, Precision
 from .shape import ModelShape
 
 ATTENTIONS = ("eager", "sdpa")
+ADAPTED_PRECISIONS = ("autocast-bf16", "bf16", "fp32")  # with a frozen base
 OFFLOADS = ("none", "cpu", "nvme")  # DeepSpeed's names of `offload_optimizer` and `offload_param` devices
 WEIGHT_FORMATS = tuple(name for name, entry in NUMBER_FORMATS.items() if not entry.mixed)
 KV_FORMATS = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
@@ -47,8 +49,8 @@ class TrainSetup:
     runs. `offload_optimizer` (from ZeRO stage 1 on) and `offload_parameters` (stage 3) name the tier that a rank's
     shards live in: "none" is the GPU's own memory, "cpu" the host's, "nvme" a disk. `micro_batches` are accumulated
     before the optimizer steps (`gradient_accumulation_steps` in Transformers, accelerate and DeepSpeed). `in_backward`
-    updates each weight as soon as its gradient is whole and frees that, on one rank, from one micro-batch. Raises
-    WorkbookError.
+    updates each weight as soon as its gradient is whole and frees that, on one rank, from one micro-batch. With an
+    `adapter` nothing else is trained. Raises WorkbookError.
 
     >>> setup = TrainSetup("llama-2-7b", precision="bf16", checkpointing="every:4")
     >>> setup.model.parameters, setup.optimizer, setup.checkpoint_every
@@ -68,6 +70,7 @@ class TrainSetup:
     offload_parameters: str = "none"
     micro_batches: int = 1
     in_backward: bool = False
+    adapter: Adapter | None = None
 
     def __post_init__(self) -> None:
         _set(self, "precision", _known("precision", self.precision, PRECISIONS))
@@ -85,6 +88,7 @@ class TrainSetup:
         layout(self.checkpointing, len(self.model.layers))
         _check_whole_matrices(self)
         _check_in_backward(self)
+        _check_adapter(self)
 
     @property
     def tokens(self) -> int:
@@ -106,6 +110,21 @@ class TrainSetup:
     @property
     def precision_recipe(self) -> Precision:
         return PRECISIONS[self.precision]
+
+    @property
+    def attention_format(self) -> str:
+        """What attention computes in: of a frozen base, the type of its hidden states, unless autocast casts them.
+
+        >>> from helpers.catalog.adapters import Adapter
+        >>> TrainSetup("llama-2-7b", precision="bf16", adapter=Adapter(base="nf4")).attention_format
+        'fp32'
+        """
+        adapter, usual = self.adapter, self.precision_recipe.activation_format
+        if adapter is None or self.precision == "autocast-bf16":
+            return usual
+        if adapter.base:
+            return "fp32" if adapter.prepared else adapter.dtype
+        return usual if usual == "fp32" else adapter.dtype
 
     @property
     def optimizer_rule(self) -> Optimizer:
@@ -208,6 +227,26 @@ def _check_in_backward(setup: TrainSetup) -> None:
     for what in (what for what, so in waits.items() if so and setup.in_backward):
         expected = "one micro-batch on one rank, whose gradients nothing waits for"
         raise WorkbookError(f"an optimizer in the backward with {what}", expected, "choose in_backward=False")
+
+
+def _check_adapter(setup: TrainSetup) -> None:
+    """A frozen base needs no master copy and no casts for gradients of weights; what shards it, nobody compared."""
+    adapter = setup.adapter
+    if adapter is None:
+        return
+    if not isinstance(adapter, Adapter):
+        do = "pass adapter=Adapter('lora', rank=16), or None"
+        raise WorkbookError(f"adapter is {adapter!r}", "an Adapter of helpers.catalog", do)
+    adapter.require_targets(setup.model)
+    if setup.precision not in ADAPTED_PRECISIONS:
+        do = "pass precision='bf16': what is frozen needs no master copy"
+        raise WorkbookError(f"{setup.precision} with a frozen base", ", ".join(ADAPTED_PRECISIONS), do)
+    if setup.in_backward:
+        expected = "one step after the backward: the gradients of adapters are hardly worth freeing"
+        raise WorkbookError("adapters with the optimizer in the backward", expected, "choose in_backward=False")
+    if setup.zero:
+        what, do = f"adapters at ZeRO stage {setup.zero}", "pass zero=0: of what is trained there is little to shard"
+        raise WorkbookError(what, "a stage of 0", do)
 
 
 def _check_positions(name: str, tokens: int, model: ModelShape) -> None:

@@ -20,7 +20,7 @@ from .flags import Commands, add_command, setup_of, whole
 
 def add(commands: Commands) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU")
-    known = "train|serve|checkpointing|zero|quantize|op|kv|allocation|blocks"
+    known = "train|serve|checkpointing|zero|fine-tuning|quantize|op|kv|allocation|blocks"
     kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar=known)
     train = add_command(kinds, "train", "one training step, per rank", _estimate_train)
     serve = add_command(kinds, "serve", "weights and KV cache of one replica", _estimate_serve)
@@ -30,8 +30,18 @@ def add(commands: Commands) -> None:
         flags.reserve_flag(parser)
         parser.add_argument("--fit", action="store_true", help="list what makes it fit --gpu, cheapest change first")
     flags.train_flags(train)
+    flags.adapter_flags(train)
     flags.serve_flags(serve)
-    for add_kind in (_add_checkpointing, _add_zero, _add_quantize, _add_op, _add_kv, _add_allocation, _add_blocks):
+    for add_kind in (
+        _add_fine_tuning,
+        _add_checkpointing,
+        _add_zero,
+        _add_quantize,
+        _add_op,
+        _add_kv,
+        _add_allocation,
+        _add_blocks,
+    ):
         add_kind(kinds)
 
 
@@ -70,6 +80,25 @@ def _print_memory(
 def _print(answer: calculators.CalculatorAnswer, arguments: argparse.Namespace) -> int:
     print(json.dumps(answer.figures) if arguments.json else answer)
     return 0
+
+
+def _add_fine_tuning(kinds: Commands) -> None:
+    text = "full, LoRA, DoRA or QLoRA, beside each other: bytes by part, cards that hold it, the cheapest change"
+    parser = add_command(kinds, "fine-tuning", text, _estimate_fine_tuning)
+    flags.model_flag(parser)
+    flags.train_flags(parser)
+    flags.adapter_flags(parser)
+    parser.set_defaults(precision=None)  # which stands for the method's usual one
+    flags.device_and_json_flags(parser)
+    flags.reserve_flag(parser)
+
+
+def _estimate_fine_tuning(arguments: argparse.Namespace) -> int:
+    given, kept = arguments.precision, flags.reserve_bytes_of(arguments)
+    arguments.precision = given or "fp32"
+    setup = setup_of(TrainSetup, arguments)
+    setup = setup if given else calculators.as_usual(setup)
+    return _print(calculators.fine_tuning_answer(setup, arguments.gpu, kept), arguments)
 
 
 def _add_checkpointing(kinds: Commands) -> None:

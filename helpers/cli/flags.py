@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
+from ..catalog.adapters import BASES, KINDS, Adapter
 from ..catalog.devices import DEVICES, Device, device
 from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.models import MODELS
@@ -19,6 +20,7 @@ from ..memory.fit.room import RESERVE_MIB
 MOST_MIB = 2**20  # a terabyte
 Setup = TypeVar("Setup", TrainSetup, ServeSetup)
 Commands = argparse._SubParsersAction
+ADAPTER_FLAGS = {"kind": "adapter", "rank": "lora_rank", "targets": "lora_targets", "base": "lora_base"}
 MODEL_HELP = f"{', '.join(MODELS)}, or a path to a config.json"
 
 
@@ -76,6 +78,29 @@ def train_flags(parser: argparse._ActionsContainer) -> None:
         parser.add_argument(f"--offload-{part}", default="none", metavar="TIER", help=text)
 
 
+def adapter_flags(parser: argparse._ActionsContainer) -> None:
+    """Any of the first two makes it a step that trains adapters alone."""
+    kinds = f"train adapters alone, the base frozen: {', '.join(KINDS)}"
+    parser.add_argument("--adapter", metavar="KIND", help=kinds)
+    parser.add_argument(
+        "--lora-rank", type=whole, metavar="N", help="their rank, 16 if it is not said; LoRA if no kind is"
+    )
+    targets = "linear layers that get one, by name, or all-linear (default q_proj,v_proj)"
+    parser.add_argument("--lora-targets", type=_names, metavar="NAMES", help=targets)
+    parser.add_argument("--lora-base", choices=BASES, help="quantize the frozen base: QLoRA")
+
+
+def _adapter_of(arguments: argparse.Namespace) -> Adapter | None:
+    found = {field: getattr(arguments, flag, None) for field, flag in ADAPTER_FLAGS.items()}
+    given: dict[str, Any] = {field: value for field, value in found.items() if value is not None}
+    if not given.keys() & {"kind", "rank"}:
+        if given:
+            what = " and ".join(f"--{ADAPTER_FLAGS[field].replace('_', '-')}" for field in given)
+            raise WorkbookError(f"{what} without adapters", "a kind or a rank of adapters", "add --lora-rank 16")
+        return None
+    return Adapter(**given)
+
+
 def serve_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--weights", default="bf16", help=", ".join(WEIGHT_FORMATS))
     skipped_flag(parser)
@@ -102,8 +127,11 @@ def whole(text: str) -> int:
 
 
 def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
-    """The setup that the flags of `train_flags` or `serve_flags` describe."""
-    return kind(**{field.name: getattr(arguments, field.name) for field in fields(kind)})
+    """The setup that the flags of `train_flags`, `adapter_flags` or `serve_flags` describe."""
+    given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name != "adapter"}
+    if kind is TrainSetup:
+        given["adapter"] = _adapter_of(arguments)
+    return kind(**given)
 
 
 def reserve_bytes_of(arguments: argparse.Namespace) -> int:

@@ -25,9 +25,7 @@ def add(commands: Commands) -> None:
         flags.reserve_flag(parser)
         parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="weights and what is computed with them")
     flags.train_flags(train)
-    train.add_argument("--lora-rank", type=whole, help="train LoRA adapters of this rank, the base frozen")
-    train.add_argument("--lora-targets", default="q_proj,v_proj", help="linear layers that get one, by name")
-    train.add_argument("--lora-base", choices=("nf4", "nf4-dq"), help="quantize the frozen base: QLoRA")
+    flags.adapter_flags(train)
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
     flags.serve_flags(serve)
     serve.add_argument("--phase", choices=("prefill", "decode"), default="decode", help="which of the two")
@@ -44,17 +42,13 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {setup.sequence:,} tokens"
     title += f", {setup.micro_batches:,} accumulated" if setup.micro_batches > 1 else ""
     title += ", the optimizer in the backward" if setup.in_backward else ""
-    if arguments.lora_rank is not None:
-        targets = arguments.lora_targets.split(",")
-        more = {"steps": arguments.steps, "base": arguments.lora_base, "apply": _policy(setup), **_make(setup)}
-        found = trace.lora(setup, arguments.lora_rank, targets, where, **more)
-        return _print_trace(f"LoRA of rank {arguments.lora_rank} on {title}", found, None, arguments)
+    title = f"{setup.adapter}, of {title}" if setup.adapter else f"Training {title}"
     found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup), **_make(setup))
     try:
         predicted = budget.train(setup, where or reference_of(setup)).parts
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
-    return _print_trace(f"Training {title}", found, predicted, arguments)
+    return _print_trace(title, found, predicted, arguments)
 
 
 def _policy(setup: TrainSetup) -> Callable | None:

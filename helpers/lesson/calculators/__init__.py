@@ -12,6 +12,7 @@ from .answers import CalculatorAnswer, MemoryAnswer
 from .block_map import BlockMapAnswer, block_map, block_map_answer
 from .calculator import Calculator, StepCalculator
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
+from .fine_tuning import FineTuningAnswer, as_usual, fine_tuning, fine_tuning_answer
 from .histograms import Histogram
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer
 from .memory import ServingAnswer, TrainingAnswer, changes_that_fit, serving_answer, training_answer, training_memory

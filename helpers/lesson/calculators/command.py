@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
+from ...catalog.adapters import Adapter
 from ...catalog.devices import DEVICES, Device
 from ...catalog.errors import WorkbookError
 from ...catalog.models import MODELS
@@ -44,9 +45,24 @@ def setup_options(setup: TrainSetup | ServeSetup, *leave_out: str) -> Iterator[O
         value, default = getattr(setup, field.name), field.default
         if field.name == "optimizer":
             default = OPTIMIZERS[str(default)].name
-        if field.name != "model" and field.name not in leave_out and value != default:
+        if isinstance(value, Adapter):
+            yield from adapter_options(value)
+        elif field.name != "model" and field.name not in leave_out and value != default:
             words = () if value is True else (",".join(value) if isinstance(value, tuple) else value,)
             yield flag_of(field.name), *words
+
+
+def adapter_options(adapter: Adapter) -> Iterator[Option]:
+    """The adapters as flags of `workbook estimate train`; no flag says of what type an unusual base is."""
+    usual = Adapter()
+    if (adapter.dtype, adapter.prepared) != (usual.dtype, usual.prepared):
+        raise NoCommandError(str(adapter))
+    yield "--adapter", adapter.kind
+    yield "--lora-rank", adapter.rank
+    if adapter.targets != usual.targets:
+        yield "--lora-targets", ",".join(adapter.targets)
+    if adapter.base:
+        yield "--lora-base", adapter.base
 
 
 def model_word(shape: ModelShape) -> str:

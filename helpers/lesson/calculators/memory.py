@@ -14,6 +14,7 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import ServeSetup, TrainSetup
 from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import format_bytes
+from ...memory.closed_form.decoder import ADAPTERS, AdapterWidths
 from ...memory.fit import RESERVE_BYTES, Room, ladder
 from .answers import MemoryAnswer, row, weights_do_not_fit
 from .calculator import ANY_CONFIG, CONFIG, Calculator
@@ -78,27 +79,52 @@ def training_answer(
 
 def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
     """One line per part of the peak, numbers substituted."""
-    setup, parts = predicted.setup, predicted.parts
-    n, recipe = setup.model.parameters, setup.precision_recipe
-    shard = {
-        part: f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
-        for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))
-    }
-    tokens = f"{setup.micro_batch} × {setup.sequence:,} tokens"
-    explained = {
-        "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
-        "gradients": _gradients(setup) + shard["gradients"],
-        "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
-        "activations": f"{tokens}, {_per_layer(predicted)}",
-        "logits": f"{tokens} × {setup.model.vocab:,} vocabulary",
+    explained = adapters_explained(predicted) if predicted.setup.adapter else _explained(predicted)
+    tokens = f"{predicted.setup.micro_batch} × {predicted.setup.sequence:,} tokens"
+    explained |= {
+        "activations": f"{tokens}, {explained['activations']}",
+        "logits": f"{tokens} × {predicted.setup.model.vocab:,} vocabulary",
         "workspace": _workspace(predicted),
     }
-    for part, size in parts.items():
+    for part, size in predicted.parts.items():
         yield row(part, format_bytes(size), explained[part])
     if predicted.paged_bytes:
         text = "of the states, in no part above: unified memory, which the driver moves to the host where room is short"
         yield row("paged", format_bytes(predicted.paged_bytes), text)
     yield row("peak", format_bytes(predicted.peak_bytes), predicted.peak.name)
+
+
+def _explained(predicted: budget.TrainBudget) -> dict[str, str]:
+    setup = predicted.setup
+    n, recipe = setup.model.parameters, setup.precision_recipe
+    shard = {
+        part: f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
+        for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))
+    }
+    return {
+        "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
+        "gradients": _gradients(setup) + shard["gradients"],
+        "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
+        "activations": _per_layer(predicted),
+    }
+
+
+def adapters_explained(predicted: budget.TrainBudget) -> dict[str, str]:
+    """The same where adapters alone are trained: what is frozen, what is trained, and what the layers keep for it."""
+    setup, adapter = predicted.setup, predicted.setup.adapter
+    assert adapter
+    trained, frozen, width = adapter.parameters(setup.model), setup.model.parameters, AdapterWidths.of(setup).weights
+    base = f"{frozen:,} × {width} B"
+    if adapter.base:
+        packed = sum(group.weights for group in setup.model.linears() if group.part in ("attention", "mlp"))
+        base = f"{packed:,} in {adapter.base}, {frozen - packed:,} × {width} B"
+    return {
+        "parameters": f"{base}, frozen; {trained:,} × {ADAPTERS} B of adapters",
+        "gradients": f"{_summed(setup)} {trained:,} × {ADAPTERS} B",
+        "optimizer": _states(setup),
+        "activations": f"{format_bytes(predicted.kept_bytes)} kept by {len(setup.model.layers)} layers"
+        f"{'' if setup.checkpointing == 'none' else f', checkpointed: {setup.checkpointing}'}",
+    }
 
 
 def _workspace(predicted: budget.TrainBudget) -> str:
@@ -112,13 +138,19 @@ def _gradients(setup: TrainSetup) -> str:
     """Of a single micro-batch some gradients are gone, or not yet made, at the peak; of several there is the sum."""
     if setup.in_backward:
         return "of one weight at a time: it is updated in the backward"
-    summed = "up to" if setup.micro_batches == 1 else f"of {setup.micro_batches:,} micro-batches the sum:"
-    return f"{summed} {setup.model.parameters:,} × {setup.precision_recipe.grad_bytes} B"
+    return f"{_summed(setup)} {setup.model.parameters:,} × {setup.precision_recipe.grad_bytes} B"
+
+
+def _summed(setup: TrainSetup) -> str:
+    return "up to" if setup.micro_batches == 1 else f"of {setup.micro_batches:,} micro-batches the sum:"
 
 
 def _states(setup: TrainSetup) -> str:
     """The optimizer's states in words and numbers, the master copy with them."""
-    rule, recipe, n = setup.optimizer_rule, setup.precision_recipe, setup.model.parameters
+    rule, recipe, adapter = setup.optimizer_rule, setup.precision_recipe, setup.adapter
+    n, width = setup.model.parameters, recipe.optimized_bytes
+    if adapter:
+        n, width = adapter.parameters(setup.model), ADAPTERS
     master = f"{n:,} × {recipe.master_bytes} B of master copy, " if recipe.master_bytes else ""
     if isinstance(rule, Blockwise):
         beside = ", FP32 for the embeddings" if rule.embeddings else ""
@@ -129,8 +161,8 @@ def _states(setup: TrainSetup) -> str:
         projector = ", and a projector" if rule.projector else ""
         return f"{master}{_count(rule)} of rank {rule.rank}{projector}; AdamW's for embeddings, head and vectors"
     if rule.whole_matrices:
-        return f"{master}{_count(rule)} for hidden matrices, 2 for the rest, × {recipe.optimized_bytes} B"
-    return f"{master}{_count(rule)} × {n:,} × {recipe.optimized_bytes} B"
+        return f"{master}{_count(rule)} for hidden matrices, 2 for the rest, × {width} B"
+    return f"{master}{_count(rule)} × {n:,} × {width} B"
 
 
 def _count(rule: Optimizer) -> str:

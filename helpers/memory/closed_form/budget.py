@@ -12,10 +12,12 @@ from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
-from ...catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, library_bytes, require_float8_kernels
+from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.setup import ServeSetup, TrainSetup
 from . import activations
+from .adapters import AdapterMoments
 from .breakdown import Breakdown, Moment, Moments, Part
+from .decoder import FORMULA, FUSED
 from .float8 import Float8Moments, require_one_rank
 from .in_backward import Float8InBackward, MomentsInBackward
 from .moments import StepMoments
@@ -84,19 +86,18 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     up, and adds what is whole for a while (`sharded`): two layers and the root at stage 3, buckets from stage 1 on; the
     flat in which DDP sends its last bucket is left out. What is offloaded is not in these bytes of the GPU: `zero.held`
     has it, by the memory that it went to. Raises WorkbookError for a model, or a checkpointing policy, whose
-    activations have no closed form here, and for attention that no fused kernel of `device` takes.
+    activations have no closed form here, and, unless adapters are trained, for attention that no fused kernel takes.
 
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB, and 127 GiB with
     eight accumulated micro-batches.
     """
-    activations.require_closed_form(setup)
+    if not setup.adapter:
+        activations.require_closed_form(setup)
     card = None if device is None else resolve_device(device)
-    cuda = None if card is None else cuda_of(card)
-    if card and cuda:
-        require_float8_kernels(setup, card)
-        _require_fused_attention(setup, cuda, card)
+    if card:
+        require_kernels(setup, card)
     libraries = library_bytes(card, _cublaslt_threads(setup))
-    step = _moments_of(setup, libraries, cuda is not None)
+    step = _moments_of(setup, libraries, card)
     moments = (
         step.end_of_forward(),
         step.backward_of_loss(),
@@ -109,8 +110,12 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     return TrainBudget(setup, moments, step.saved_bytes(), step.stored_bytes, libraries, step.paged_bytes)
 
 
-def _moments_of(setup: TrainSetup, cublas_bytes: int, on_cuda: bool) -> StepMoments:
-    """The moments of `setup`: whole in DDP, sharded from stage 1 on, with the casts of FP8 where it multiplies so."""
+def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> StepMoments | AdapterMoments:
+    """The moments of `setup`: whole in DDP, sharded from stage 1 on; with the casts of FP8; of adapters alone."""
+    on_cuda = card is not None and cuda_of(card) is not None
+    if setup.adapter:
+        kernel = FUSED if has_fused_attention(setup, card) else FORMULA
+        return AdapterMoments(setup, cublas_bytes, kernel, on_cuda)
     kind = ShardedMoments if setup.zero else StepMoments
     if setup.precision_recipe.linear_format:
         require_one_rank(setup)
@@ -120,20 +125,30 @@ def _moments_of(setup: TrainSetup, cublas_bytes: int, on_cuda: bool) -> StepMome
     return kind(setup, cublas_bytes, on_cuda)
 
 
-def _require_fused_attention(setup: TrainSetup, cuda: Cuda, card: Device) -> None:
-    """Where SDPA falls back to the plain formula, it keeps scores of T x T, which have no rows here."""
-    number_format = setup.precision_recipe.activation_format
-    for layer in set(setup.model.layers) if setup.attention == "sdpa" else ():
-        attention = layer.attention
-        call = AttentionCall(number_format, attention.head_dim, heads=attention.heads, kv_heads=attention.kv_heads)
-        if cuda.attention_kernel(call) is AttentionKernel.FORMULA:
-            grouped = " with grouped heads" if attention.kv_heads != attention.heads else ""
-            raise WorkbookError(
-                f"{setup.model.name}{grouped} in {number_format.upper()}: SDPA on the {card.title} falls back to the "
-                "plain formula",
-                "a recipe and a GPU that have a fused kernel, or attention='eager'",
-                "choose another precision, or trace it: helpers.memory.trace.train, `workbook trace train`",
-            )
+def require_kernels(setup: TrainSetup, card: Device) -> None:
+    """Refuse what a CUDA card has no kernel for: products in FP8; and attention whose scores have no rows here."""
+    if cuda_of(card) is None:
+        return
+    require_float8_kernels(setup, card)
+    if not setup.adapter and not has_fused_attention(setup, card):
+        number_format, layer = setup.attention_format.upper(), setup.model.layers[0]
+        grouped = " with grouped heads" if layer.attention.kv_heads != layer.attention.heads else ""
+        raise WorkbookError(
+            f"{setup.model.name}{grouped} in {number_format}: SDPA on the {card.title} falls back to the plain formula",
+            "a recipe and a GPU that have a fused kernel, or attention='eager'",
+            "choose another precision, or trace it: helpers.memory.trace.train, `workbook trace train`",
+        )
+
+
+def has_fused_attention(setup: TrainSetup, card: Device | None) -> bool:
+    """Whether SDPA takes a fused kernel for every layer. The plain formula keeps scores of T x T instead."""
+    cuda = cuda_of(card) if card and setup.attention == "sdpa" else None
+    if cuda is None:
+        return True
+    attentions = (layer.attention for layer in setup.model.layers)
+    shapes = {(one.head_dim, one.heads, one.kv_heads) for one in attentions}
+    calls = (AttentionCall(setup.attention_format, width, None, heads, kv) for width, heads, kv in shapes)
+    return all(cuda.attention_kernel(call) is not AttentionKernel.FORMULA for call in calls)
 
 
 def _cublaslt_threads(setup: TrainSetup) -> int:

@@ -213,6 +213,9 @@ def step_flops(setup: TrainSetup) -> StepFlops:
     Llama-2-7B, 2048 tokens, "full": 29.3 TFLOP forward, 22.8 of them again: a step costs 1.26 times as much, not 1.33.
     """
     activations.require_closed_form(setup)
+    if setup.adapter:
+        expected = "a step that trains all: a frozen weight needs no gradient, which is not counted here"
+        raise WorkbookError(f"the FLOPs of {setup.adapter}", expected, "pass replace(setup, adapter=None)")
     each = {layer: LayerFlops.of(setup, layer) for layer in set(setup.model.layers)}
     tokens, passes = setup.tokens, setup.micro_batches
     layers = [each[layer] for layer in setup.model.layers]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...catalog.adapters import Adapter
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
@@ -37,7 +38,11 @@ class Fit:
         '--optimizer adamw-8bit'
         """
         gpu = [f"--gpu {self.device}"] if self.device else []
-        return " ".join([f"{flag_of(name)} {value}" for name, value in self.fields.items()] + gpu)
+        set_to = (
+            f"--lora-base {value.base}" if isinstance(value, Adapter) else f"{flag_of(name)} {value}"
+            for name, value in self.fields.items()
+        )
+        return " ".join([*set_to, *gpu])
 
     @property
     def figures(self) -> dict[str, object]:
@@ -46,7 +51,7 @@ class Fit:
             "change": self.change,
             "peak_bytes": self.peak_bytes,
             "costs": self.costs,
-            "fields": dict(self.fields),
+            "fields": {n: str(value) if isinstance(value, Adapter) else value for n, value in self.fields.items()},
             "device": self.device or None,
         }
 
@@ -85,8 +90,10 @@ LADDER = (
     (BF16, ONE, EIGHT_BIT),
     (BF16, ONE, EIGHT_BIT, CHECKPOINT),
 )
-BESIDE_RANKS = ((), (CHECKPOINT,), (CHECKPOINT, MASTER))
+# Of a step that trains adapters: what is frozen may be stored in fewer bits, and few states are left to shrink.
+STORED = Rung("the base in BF16", "nothing, where the checkpoint is BF16", {"precision": "bf16"})
 Rungs = tuple[Rung, ...]
+BESIDE_RANKS = ((), (CHECKPOINT,), (CHECKPOINT, MASTER))
 
 
 def ladder(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[Fit]:
@@ -118,6 +125,8 @@ def training_changes(setup: TrainSetup, capacity_bytes: int, gpu: str | Device |
 
 def _offered(setup: TrainSetup) -> Iterable[Rungs]:
     """The rungs of LADDER, each without what `setup` does already, and each once."""
+    if setup.adapter:
+        return _offered_to_adapters(setup, setup.adapter)
     possible = {
         FUSED: setup.optimizer == "adamw-foreach",
         EIGHT_BIT: setup.optimizer.startswith("adamw") and "8bit" not in setup.optimizer,
@@ -127,6 +136,22 @@ def _offered(setup: TrainSetup) -> Iterable[Rungs]:
     }
     left = (tuple(rung for rung in rungs if possible[rung]) for rungs in LADDER)
     return dict.fromkeys(rungs for rungs in left if rungs)
+
+
+def _offered_to_adapters(setup: TrainSetup, adapter: Adapter) -> Iterable[Rungs]:
+    costs = "weights rounded to 4 bits, and decoded for each product"
+    quantized = Rung("the base in NF4 (QLoRA)", costs, {"adapter": replace(adapter, base="nf4-dq")})
+    possible = {
+        FUSED: setup.optimizer == "adamw-foreach",
+        STORED: not adapter.base and setup.precision_recipe.weight_bytes == 4,
+        CHECKPOINT: setup.checkpoint_every != 1,
+        quantized: adapter.base is None,
+        ONE: setup.micro_batch > 1,
+    }
+    alone = [rung for rung, can in possible.items() if can]
+    pairs = [(STORED, CHECKPOINT), (CHECKPOINT, quantized), (ONE, CHECKPOINT), (ONE, CHECKPOINT, quantized)]
+    rungs = (*((rung,) for rung in alone), *(tuple(rung for rung in group if possible[rung]) for group in pairs))
+    return dict.fromkeys(group for group in rungs if group)
 
 
 def _fields(rungs: Rungs) -> dict[str, Any]:
@@ -175,7 +200,7 @@ def _divisors_below(count: int) -> Iterator[int]:
 
 def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None) -> Iterator[Fit]:
     """ZeRO-3 over the fewest ranks that suffice; with more changes beside it where that takes fewer."""
-    if setup.in_backward or setup.optimizer_rule.whole_matrices:  # TrainSetup refuses to shard them
+    if setup.in_backward or setup.adapter or setup.optimizer_rule.whole_matrices:  # TrainSetup refuses to shard them
         return
     if setup.precision_recipe.linear_format:  # no closed form there, and the rungs would leave FP8
         return

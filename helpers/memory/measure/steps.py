@@ -314,6 +314,9 @@ def require_one_rank(setup: TrainSetup) -> None:
 
 def _require_runnable(setup: TrainSetup, device: str) -> None:
     require_one_rank(setup)
+    if setup.adapter:
+        do = "trace it: helpers.memory.trace.lora(setup); or give measure.step a model that has its adapters"
+        raise WorkbookError(f"the setup trains {setup.adapter}", "a step that trains all of the model", do)
     needed, free = _needed_bytes(setup), _free_bytes(device)
     if needed > free:
         expected = f"at most the {format_bytes(free)} that {device} has free"

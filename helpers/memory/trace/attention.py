@@ -34,6 +34,8 @@ def attention_on(cuda: Cuda) -> Callable[..., torch.Tensor]:
             low = torch.get_autocast_dtype("cpu")
             query, key, value = query.to(low), key.to(low), value.to(low)
             attn_mask = attn_mask.to(low) if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
+            with torch.autocast("cpu", enabled=False):  # and nothing inside of it is cast once more
+                return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         kernel = _chosen(_kernels(cuda, query, key, value, attn_mask, dropout_p, is_causal))
         if kernel is AttentionKernel.FLASH:
             return _flash(query, key, value, dropout_p, is_causal, scale)

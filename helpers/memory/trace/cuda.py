@@ -18,6 +18,7 @@ from torch.nn import functional
 from ...catalog.hardware import Cuda
 from .attention import HALF, attention_on
 
+CUDA_DEVICE = "cuda"
 # AT_FORALL_FP32 in aten/src/ATen/autocast_mode.h, as far as models use them: CUDA's autocast runs these in FP32, a
 # CPU's leaves most of them as they come. Of those that take a dtype only softmax and log_softmax keep their result.
 POWERS_AND_LOGARITHMS = ("pow", "__pow__", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p", "log2", "log10")
@@ -32,6 +33,7 @@ def cuda_paths(cuda: Cuda) -> Iterator[None]:
     replaced: list[tuple[Any, str, Callable]] = [
         (functional, "scaled_dot_product_attention", attention_on(cuda)),
         (functional, "dropout", _dropout),
+        (torch, "is_autocast_enabled", _autocast_enabled(torch.is_autocast_enabled)),
     ]
     for owner in (functional, torch, torch.Tensor):
         known = (name for name in FP32_UNDER_AUTOCAST if hasattr(owner, name))
@@ -42,6 +44,15 @@ def cuda_paths(cuda: Cuda) -> Iterator[None]:
         for owner, name, function in replaced:
             stack.enter_context(mock.patch.object(owner, name, function))
         yield
+
+
+def _autocast_enabled(plain):
+    """Asked about CUDA, or without a device, which means CUDA: peft asks so. The autocast that is open is a CPU's."""
+
+    def function(device_type: str = CUDA_DEVICE) -> bool:
+        return plain("cpu" if device_type == CUDA_DEVICE else device_type)
+
+    return function
 
 
 def _dropout(input, p=0.5, training=True, inplace=False):

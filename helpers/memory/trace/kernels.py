@@ -13,15 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...catalog.hardware import Cuda
 from ..closed_form.breakdown import Phase
+from ..closed_form.decoder import FUSED_TOKENS
 from ..meter.meter import Meter
 from ..meter.timeline import Block
 from . import attention
 
 _aten = torch.ops.aten
 PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv, _aten._scaled_mm}
-
-
-FUSED_TOKENS = 64
 
 
 class FakeMeter(Meter):
@@ -72,7 +70,7 @@ class CudaMeter(FakeMeter):
         """_dequant_linear_fallback in bitsandbytes/backends/cuda/ops.py: weight and scales decoded, then F.linear.
 
         For few tokens a kernel decodes as it multiplies and holds nothing: up to 4 on every GPU, up to 16 to 512
-        by shape and GPU (_gemm_4bit_use_custom_cuda). Here the line is at 64.
+        by shape and GPU (_gemm_4bit_use_custom_cuda). Here the line is at FUSED_TOKENS.
         """
         given: tuple[Any, ...] = (*args, None, None)
         x, _, shape, _, block, _, bias, scales_8bit, *_ = given

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -74,6 +75,14 @@ def in_4_bits(model: nn.Module, base: QuantizedBase) -> nn.Module:
     return model.train()
 
 
+def in_16_bits(model: nn.Module, dtype: str) -> nn.Module:
+    """`model` on the meta device with FP16 in place of BF16, where `dtype` says so."""
+    for parameter in model.parameters() if dtype == "fp16" else ():
+        if parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.data.to(torch.float16)
+    return model
+
+
 def is_unpacked(tensor: torch.Tensor) -> bool:
     """Whether this is a weight that bitsandbytes would quantize on its way to a device."""
     return getattr(tensor, "quant_type", None) is not None and not getattr(tensor, "bnb_quantized", False)
@@ -105,6 +114,24 @@ def packed(weight: Any) -> nn.Parameter:
     new.quant_type, new.compress_statistics = weight.quant_type, weight.compress_statistics
     new.blocksize, new.bnb_quantized = BLOCK, True
     return new
+
+
+@contextlib.contextmanager
+def decoded_for_dora() -> Iterator[None]:
+    """peft's DoRA reads the base's weight, and knows bitsandbytes' by its class, which fake tensors do not take.
+
+    It copies the layer first, for FSDP's sake: here the layer itself does.
+    """
+    from bitsandbytes.functional import dequantize_4bit
+
+    def decoded(layer: nn.Module) -> torch.Tensor:
+        weight: Any = layer.weight
+        state = getattr(weight, "quant_state", None)
+        return weight if state is None else dequantize_4bit(weight.data, state)
+
+    dora = "peft.tuners.lora.dora"
+    with mock.patch(f"{dora}.dequantize_module_weight", decoded), mock.patch(f"{dora}.deepcopy", lambda layer: layer):
+        yield
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...catalog.adapters import ALL_LINEAR, Adapter
 from ...catalog.by_transformers import transformers_config
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_package, require_whole
@@ -20,7 +21,7 @@ from ..measure.steps import Apply, Make, build_model, make_optimizers, require_o
 from .fake import without_memory
 from .loading import linears_made_on_host, load
 from .optimizers import optimizers_without_values
-from .quantized import BASES, DTYPES, QuantizedBase, base_on_meta, in_4_bits
+from .quantized import BASES, DTYPES, QuantizedBase, base_on_meta, decoded_for_dora, in_4_bits, in_16_bits
 from .record import CUDA, Trace, fake, record
 
 
@@ -37,10 +38,12 @@ def train(
     `gpu` is a card of the catalogue, where it is None an A100, or an H100 in FP8; `on` is "cuda", or "cpu" for what
     `measure.training_step` would measure here. `apply(model, policy)` puts the checkpointing in where it is more than
     segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers that are
-    no library's: `helpers.techniques.optimizers.make`. bitsandbytes' have stand-ins, which make the same states. Raises
-    WorkbookError. Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no
-    memory.
+    no library's: `helpers.techniques.optimizers.make`. bitsandbytes' have stand-ins, which make the same states. With
+    an adapter in the setup, only that is trained (`lora`). Raises WorkbookError. Llama-2-7B in BF16, one sequence of
+    2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
     """
+    if setup.adapter:
+        return lora(setup, gpu=gpu, on=on, steps=steps, apply=apply, make=make)
     require_one_rank(setup)
     _require_steps(steps)
     _require_grouped_products(setup)
@@ -57,7 +60,7 @@ def train(
 
 def lora(
     setup: TrainSetup,
-    rank: int,
+    rank: int | None = None,
     targets: Sequence[str] = ("q_proj", "v_proj"),
     gpu: str | Device | None = None,
     on: str = CUDA,
@@ -66,25 +69,43 @@ def lora(
     apply: Apply | None = None,
     make: Make = make_optimizers,
 ) -> Trace:
-    """Trace training of LoRA adapters of `rank` on the linear layers called `targets`, the base frozen, as in peft.
+    """Trace training of the adapters of `setup.adapter`, its base frozen, as in peft.
 
-    `base` quantizes it, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
+    Where the setup names none, they are LoRA's, of `rank` on the linear layers called `targets`; `base` then quantizes
+    what is frozen, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
     `setup.precision` keeps weights. The adapters are FP32, peft's default, whatever the base is in. `apply` and
     `make` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises WorkbookError.
     """
     require_one_rank(setup)
     _require_steps(steps)
+    adapter, quantized = _adapter_of(setup, rank, targets, base)
     require_package("peft", "a LoRA step")  # before fake(): what it imports makes tensors that are no part of the step
-    quantized = QuantizedBase(base) if isinstance(base, str) else base
-    model = base_on_meta(setup, quantized) if quantized else build_model(setup, "meta")
-    with fake(on, gpu) as session:
+    model = base_on_meta(setup, quantized) if quantized else in_16_bits(build_model(setup, "meta"), adapter.dtype)
+    reading = decoded_for_dora() if quantized and adapter.kind == "dora" else contextlib.nullcontext()
+    with fake(on, gpu) as session, reading:
         model = load(model, quantized, session) if quantized else without_memory(model, session.mode)
         with linears_made_on_host(session.meter) if on == CUDA else contextlib.nullcontext():
-            adapted = _with_adapters(model, rank, targets)
+            adapted = _with_adapters(model, adapter)
         if setup.checkpointing != "none":
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
         run = run_of(setup, adapted, "cpu", partial(optimizers_without_values, make=make), apply)
         return record(run.step, run.model, run.optimizers, warmup=steps - 1)
+
+
+def _adapter_of(
+    setup: TrainSetup, rank: int | None, targets: Sequence[str], base: str | QuantizedBase | None
+) -> tuple[Adapter, QuantizedBase | None]:
+    """The adapters, and how the base is quantized: as the setup says, or as the arguments do."""
+    if setup.adapter is None:
+        if rank is None:
+            what, do = "no adapters", "TrainSetup(..., adapter=Adapter('lora', rank=16)), or trace.lora(setup, rank=16)"
+            raise WorkbookError(what, "adapters in the setup, or a rank", do)
+        return Adapter("lora", rank, targets), QuantizedBase(base) if isinstance(base, str) else base
+    if rank is not None or base is not None:
+        what = f"adapters in the setup ({setup.adapter}) and beside it"
+        raise WorkbookError(what, "adapters in one place", "leave rank and base out")
+    adapter = setup.adapter
+    return adapter, QuantizedBase(adapter.base, adapter.dtype, adapter.prepared) if adapter.base else None
 
 
 def prefill(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -> Trace:
@@ -151,18 +172,19 @@ def _tensors_of(cache: Any) -> Iterable[torch.Tensor]:
                 yield tensor
 
 
-def _with_adapters(model: nn.Module, rank: int, targets: Sequence[str]) -> Any:
-    require_whole("the LoRA rank", rank, do="16 is usual")
+def _with_adapters(model: nn.Module, adapter: Adapter) -> Any:
     from peft import LoraConfig, get_peft_model
 
+    targets: Any = ALL_LINEAR if ALL_LINEAR in adapter.targets else list(adapter.targets)
+    rank, dora = adapter.rank, adapter.kind == "dora"
     try:
-        config = LoraConfig(r=rank, lora_alpha=2 * rank, task_type="CAUSAL_LM", target_modules=list(targets))
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, task_type="CAUSAL_LM", target_modules=targets, use_dora=dora)
         with warnings.catch_warnings():  # Transformers' new name for a property that peft asks for
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             return get_peft_model(model, config)
     except ValueError as problem:
         names = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
-        what = f"no adapters for {', '.join(targets)}: {str(problem)[:120]}"
+        what = f"no adapters for {', '.join(adapter.targets)}: {str(problem)[:120]}"
         raise WorkbookError(what, ", ".join(names), "name linear layers of this model") from None
 
 

@@ -1,0 +1,243 @@
+"""The fine-tuning calculator: full, LoRA, DoRA or QLoRA, part by part, side by side, and the cards that hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from ...catalog.adapters import ALL_LINEAR, BASES, Adapter
+from ...catalog.devices import DEVICES, Device, device
+from ...catalog.errors import WorkbookError, require_name
+from ...catalog.hardware import library_bytes, reference_of, without_cuda
+from ...catalog.models import model as resolve_model
+from ...catalog.setup import TrainSetup
+from ...memory.closed_form import adapters, budget
+from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ...memory.fit import RESERVE_BYTES, Room, Verdict
+from ..drawing.bars import stacked_bars
+from ..drawing.pictures import Card
+from .answers import row
+from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
+from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, trained_models
+from .command import command, setup_options
+from .memory import TrainingAnswer, changes_that_fit
+
+FULL = "full"
+METHODS = {FULL: None, "LoRA": "lora", "DoRA": "dora", "QLoRA": "lora", "QDoRA": "dora"}  # with the adapters' kind
+QUANTIZED = ("QLoRA", "QDoRA")
+# As most people run them: FP32 weights that all train; a frozen base in the type that it was published in; a quantized
+# one under autocast, for peft's preparation makes the hidden states FP32.
+USUAL = {FULL: "autocast-bf16", "LoRA": "bf16", "DoRA": "bf16", "QLoRA": "autocast-bf16", "QDoRA": "autocast-bf16"}
+AS_USUAL = "usual"
+TARGETS = {
+    "q, v": ("q_proj", "v_proj"),
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "all linear layers": (ALL_LINEAR,),
+}
+RANKS = tuple(2**power for power in range(9))
+
+
+@dataclass(frozen=True)
+class FineTuningAnswer(TrainingAnswer):
+    """The peak of one step by part, and by name in `methods` that of the other methods."""
+
+    methods: dict[str, Breakdown]
+
+    @property
+    def setup(self) -> TrainSetup:
+        return self.predicted.setup
+
+    @property
+    def method(self) -> str:
+        return method_of(self.setup)
+
+    @property
+    def trained(self) -> int:
+        """Values that are trained."""
+        adapter, model = self.setup.adapter, self.setup.model
+        return adapter.parameters(model) if adapter else model.parameters
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The cards of the catalogue that fit it beside the reserve, by their own kernels; the smallest first."""
+        needs = {budget.has_fused_attention(self.setup, self.gpu): self.predicted.tensor_bytes}
+        rooms = sorted((Room(card, self.reserve_bytes) for card in DEVICES.values()), key=_size)
+        return tuple(room.card.name for room in rooms if self._fits(room, needs))
+
+    def _fits(self, room: Room, needs: dict[bool, int]) -> bool:
+        """`needs` are the bytes of its tensors with a fused kernel of attention and without; the same on every card."""
+        card, fused = room.card, budget.has_fused_attention(self.setup, room.card)
+        with suppress(WorkbookError):  # such as no kernel for all of its weights
+            budget.require_kernels(self.setup, card)
+            if fused not in needs:
+                needs[fused] = budget.train(self.setup, card).tensor_bytes
+            return room.verdict(needs[fused] + library_bytes(card)) is Verdict.FITS
+        return False
+
+    @property
+    def title(self) -> str:
+        peak = f"{format_bytes(self.predicted.peak_bytes)} at the peak, in the {self.predicted.peak.name}"
+        how = "Full fine-tuning" if self.setup.adapter is None else self.method
+        return f"{how} of {self.setup.model.name}: {peak}"
+
+    @property
+    def command(self) -> str | None:
+        precision = ("--precision", self.setup.precision)  # whose default is the method's here
+        setup = setup_options(self.setup, "precision")
+        return command("fine-tuning", chain(setup, (precision,), self.device_options()))
+
+    def lines(self) -> Iterator[str]:
+        yield from super().lines()
+        yield ""
+        for name, parts in self.methods.items():
+            chosen = " ← chosen" if name == self.method else ""
+            yield row(name, format_bytes(parts.total), f"at the peak{chosen}")
+
+    def sentences(self) -> Iterator[str]:
+        """What is trained and what that spares, whether it fits, and what would."""
+        adapter = self.setup.adapter
+        if adapter:
+            share = 100 * self.trained / self.setup.model.parameters
+            yield f"{adapter}: {self.trained:,} values are trained, {share:.2g} % of the model's."
+            yield from self._spared()
+        if self.room:
+            yield self.room.sentence(self.predicted.peak_bytes)
+            if not self.holds(self.predicted.peak_bytes):
+                yield self._cheapest_change(self.room)
+        yield from self._accumulated()
+        yield from without_cuda(self.gpu)
+        more = f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else ""
+        smallest = f"The smallest cards that hold it: {', '.join(self.devices[:3])}{more}."
+        yield smallest if self.devices else "No card of the catalogue holds it."
+
+    def _spared(self) -> Iterator[str]:
+        if full := self.methods.get(FULL):
+            share = 100 * self.predicted.peak_bytes / full.total
+            yield f"The peak is {share:.0f} % of full fine-tuning's: activations and logits stay."
+
+    def _cheapest_change(self, room: Room) -> str:
+        setup, least = self.setup, room.for_tensors_bytes
+        change = next(changes_that_fit(setup, least, room.card), None)
+        if change is None and setup.adapter is None:
+            change = next(_by_adapters(setup, least, room.card), None)
+        none = "No change that is known here makes it fit: shorten the sequence, or take a larger card."
+        return f"The cheapest change that fits: {change}." if change else none
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        return (stacked_bars(self.title, self.methods, self.capacities, self.method),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return {
+            **super().figures,
+            "method": self.method,
+            "trained": self.trained,
+            "methods": {name: dict(parts) for name, parts in self.methods.items()},
+            "fits": list(self.devices),
+        }
+
+
+def fine_tuning_answer(
+    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+) -> FineTuningAnswer:
+    """What `setup` needs on `gpu`, of all of the model or of its adapter, beside the other methods.
+
+    Those are run in the setup's precision; or, where that is usual for its method (USUAL), each in its own usual one.
+    WorkbookError for a model or a choice without a closed form. A method that has none at these choices is left out.
+
+    >>> setup = TrainSetup("llama-2-7b", "bf16", checkpointing="full", adapter=Adapter(base="nf4-dq"))
+    >>> answer = fine_tuning_answer(setup, "rtx-4090")
+    >>> answer.method, answer.trained, round(answer.parts.total / 2**30, 2)
+    ('QLoRA', 8388608, 5.96)
+    """
+    card = device(gpu) if gpu else None
+    predicted = budget.train(setup, card or reference_of(setup))
+    methods = {}
+    for variant in _variants(setup):
+        with suppress(WorkbookError):
+            same = method_of(variant) == method_of(setup)
+            found = predicted if same else budget.train(variant, card or reference_of(setup))
+            methods[method_of(variant)] = found.parts
+    return FineTuningAnswer(predicted.parts, card, predicted, methods, reserve_bytes=reserve_bytes)
+
+
+def method_of(setup: TrainSetup) -> str:
+    """One of METHODS."""
+    if setup.adapter is None:
+        return FULL
+    kinds = {"lora": "LoRA", "dora": "DoRA"}
+    return f"{'Q' if setup.adapter.base else ''}{kinds[setup.adapter.kind]}"
+
+
+def as_usual(setup: TrainSetup) -> TrainSetup:
+    """The same in the precision that is usual for its method."""
+    return replace(setup, precision=USUAL[method_of(setup)])
+
+
+def _variants(setup: TrainSetup) -> Iterator[TrainSetup]:
+    """Full, and the chosen kind of adapter on both kinds of base."""
+    adapter = setup.adapter or Adapter()
+    usual = setup == as_usual(setup)
+    for one in (None, replace(adapter, base=None), replace(adapter, base=adapter.base or "nf4-dq")):
+        with suppress(WorkbookError):  # recipes that no frozen base has
+            variant = replace(setup, adapter=one, precision="fp32" if usual else setup.precision)
+            yield as_usual(variant) if usual else variant
+
+
+def _by_adapters(setup: TrainSetup, capacity_bytes: int, gpu: Device) -> Iterator[str]:
+    """What fits where no change of a full fine-tuning does: LoRA, and what LoRA needs besides."""
+    for variant in _variants(setup):
+        for checkpointing in dict.fromkeys((setup.checkpointing, "full")):
+            with suppress(WorkbookError):
+                found = replace(variant, checkpointing=checkpointing)
+                peak = budget.train(found, gpu).peak_bytes
+                if found.adapter and peak <= capacity_bytes:
+                    more = "" if checkpointing == setup.checkpointing else ", checkpoint every layer"
+                    yield f"{method_of(found)} of rank {found.adapter.rank}{more} ({format_bytes(peak)})"
+
+
+def _size(room: Room) -> int:
+    return room.card.capacity_bytes
+
+
+def fine_tuning(**start: object) -> Calculator:
+    """The live calculator. `start` moves its controls: `fine_tuning(model="llama-3-8b", method="QLoRA")`."""
+    families = tuple(name for name in trained_models() if resolve_model(name).family in adapters.FAMILIES)
+    controls = {
+        "model": ("model", families, "llama-3-8b"),
+        CONFIG: ANY_CONFIG,
+        "gpu": ("GPU", tuple(DEVICES), "rtx-4090-24gb"),
+        "method": ("method", tuple(METHODS), "LoRA"),
+        "rank": ("rank", RANKS, 16),
+        "targets": ("adapters on", tuple(TARGETS), "all linear layers"),
+        "base": ("base in", BASES, "nf4-dq"),
+        "precision": ("precision", (AS_USUAL, "autocast-bf16", "bf16", "fp32"), AS_USUAL),
+        "optimizer": ("optimizer", ("adamw-foreach", "adamw-fused", "adamw-8bit", "sgd"), "adamw-fused"),
+        "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4"), "none"),
+        "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
+        "sequence": ("sequence", SEQUENCES[:8], 2048),
+        "attention": ("attention", ("sdpa", "eager"), "sdpa"),
+        "reserve": RESERVE,
+    }
+    invites = "Try checkpointing: the weights stay, and it fits. Then QLoRA without checkpointing: does that fit, too?"
+    return Calculator(_compute, controls, start, invites, _used)
+
+
+def _used(values: Values) -> list[str]:
+    """The controls of adapters matter where there are some, and the format of the base where it is quantized."""
+    hidden = [] if values["method"] != FULL else ["rank", "targets"]
+    return [name for name in values if name not in hidden and (name != "base" or values["method"] in QUANTIZED)]
+
+
+def _compute(
+    method: str, rank: int, targets: str, base: str, precision: str, gpu: str, reserve: int, **choices: Any
+) -> FineTuningAnswer:
+    kind = METHODS[require_name("method", method, METHODS)]
+    names = TARGETS[require_name("set of linear layers", targets, TARGETS)]
+    adapter = Adapter(kind, rank, names, base if method in QUANTIZED else None) if kind else None
+    precision = USUAL[method] if precision == AS_USUAL else precision
+    return fine_tuning_answer(TrainSetup(**choices, precision=precision, adapter=adapter), gpu, reserve_bytes(reserve))

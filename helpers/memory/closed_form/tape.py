@@ -1,0 +1,242 @@
+"""Autograd that counts bytes and computes nothing: forward makes tensors and nodes, backward runs the nodes. No torch.
+
+    tape = Operators()                              # of `operators`, on which the common kernels are written down
+    x = tape.leaf(4096, 2)                          # 4096 values of 2 bytes, whose gradient is wanted
+    y = tape.elementwise(tape.cast(x, 4))           # what torch would run, in the order in which torch runs it
+    tape.backward(y.node, y.values, y.width)
+    tape.highest.total                              # the most that was alive at once, what it was for beside it
+
+It follows PyTorch's engine: the node that was made last runs first; what a node kept is freed when it is done; a second
+gradient for the same tensor is added to the first. A tensor is freed as Python frees it, with the last name that holds
+it, so code on a tape has the variables of the code that it stands for.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from .breakdown import rounded
+
+
+@dataclass(frozen=True)
+class Live:
+    """Bytes at one moment: all of them; what nodes keep for backward; gradients of weights; logits, kept or not."""
+
+    total: int = 0
+    kept: int = 0
+    gradients: int = 0
+    logits: int = 0
+
+
+class Block:
+    """One storage: counted from when it is made until nobody holds it."""
+
+    __slots__ = ("is_logits", "keepers", "size_bytes", "tape")
+
+    def __init__(self, tape: Tape, size_bytes: int, is_logits: bool) -> None:
+        self.tape, self.size_bytes, self.is_logits, self.keepers = tape, rounded(size_bytes), is_logits, 0
+        tape.made(self)
+
+    def __del__(self) -> None:
+        self.tape.freed(self)
+
+
+class Tensor:
+    """Some values in a block. `node` made them, and is None where no gradient is wanted."""
+
+    __slots__ = ("block", "node", "values", "width")
+
+    def __init__(self, values: int, width: int, block: Block | None, node: Node | None = None) -> None:
+        self.values, self.width, self.block, self.node = values, width, block, node
+
+    @property
+    def is_logits(self) -> bool:
+        return bool(self.block and self.block.is_logits)
+
+
+Form = tuple[int, int]  # values, bytes of each
+Rule = Callable[[Tensor], list[Tensor | None]]  # from the gradient of what a node made to those of what it was given
+
+
+class Node:
+    """One operator in the graph. A leaf has no rule: it holds the gradient that comes to it."""
+
+    __slots__ = ("asks", "edges", "forms", "is_weight", "kept", "number", "rule", "stage", "tape")
+
+    def __init__(self, tape: Tape, edges: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule | None) -> None:
+        self.tape, self.number, self.stage = tape, tape.next_number(), tape.stage
+        self.rule, self.is_weight = rule, False
+        self.edges = tuple(tensor.node for tensor in edges)
+        self.forms: tuple[Form, ...] = tuple((tensor.values, tensor.width) for tensor in edges)
+        self.asks, self.kept = bool(kept), [tensor.block for tensor in kept if tensor.block]
+        tape.keep(self.kept)
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let go of what was kept: the backward has been here, or nothing leads here any more."""
+        self.tape.let_go(self.kept)
+        self.kept, self.rule = [], None
+
+    def __lt__(self, other: Node) -> bool:
+        return self.number > other.number
+
+
+class Tape:
+    """What is alive now, and the highest moment in all and of each stage.
+
+    `recording=False` is the forward inside a checkpoint: nothing is kept, and no node is made.
+    """
+
+    def __init__(self, recording: bool = True) -> None:
+        self.recording, self.stage, self._numbers = recording, "", 0
+        self.live = self.kept = self.gradient_bytes = self.logits = 0
+        self.arrived: list[Block] = []  # at leaves, where it stays
+        self.stages: dict[str, Live] = {}
+        self.when_asked = Live()  # when the backward first asks for what was kept
+        self._before_last = Live()
+        self.until_last_kept = Live()  # the highest moment before the last tensor was kept: a recomputation stops there
+
+    @property
+    def highest(self) -> Live:
+        return max(self.stages.values(), key=lambda live: live.total, default=Live())
+
+    # --- blocks ------------------------------------------------------------------------------------------------------
+
+    def made(self, block: Block) -> None:
+        self._before_last = self.stages.get(self.stage, _NOTHING)
+        self.live += block.size_bytes
+        if block.is_logits:
+            self.logits += block.size_bytes
+        if self.live > self.stages.get(self.stage, _NOTHING).total:
+            self.stages[self.stage] = self.now
+
+    def freed(self, block: Block) -> None:
+        self.live -= block.size_bytes
+        if block.is_logits:
+            self.logits -= block.size_bytes
+
+    @property
+    def now(self) -> Live:
+        return Live(self.live, self.kept, self.gradient_bytes, self.logits)
+
+    def keep(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            block.keepers += 1
+            if block.keepers == 1 and not block.is_logits:
+                self.kept += block.size_bytes
+
+    def let_go(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            block.keepers -= 1
+            if block.keepers == 0 and not block.is_logits:
+                self.kept -= block.size_bytes
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    # --- tensors -----------------------------------------------------------------------------------------------------
+
+    def new(self, values: int, width: int, is_logits: bool = False) -> Tensor:
+        return Tensor(values, width, Block(self, values * width, is_logits))
+
+    def leaf(self, values: int, width: int) -> Tensor:
+        """A tensor from elsewhere whose gradient is wanted."""
+        tensor = self.new(values, width)
+        tensor.node = Node(self, (), (), None)
+        return tensor
+
+    def weight(self, shape: Sequence[int], width: int) -> Tensor:
+        """A trained parameter, whose own bytes are counted elsewhere; its gradient comes to stay on the tape."""
+        node = Node(self, (), (), None)
+        node.is_weight = True
+        return Tensor(prod(shape), width, None, node)
+
+    def record(self, out: Tensor, inputs: Sequence[Tensor], kept: Iterable[Tensor], rule: Rule) -> Tensor:
+        """Make `out` the result of a node that keeps `kept`, unless no input wants a gradient.
+
+        FROZEN among them stands for a weight, whose own bytes are counted elsewhere.
+        """
+        if any(tensor.node for tensor in inputs):
+            kept = tuple(kept)
+            if kept:  # what an operator was given is kept before it runs, its result when it is there
+                self.until_last_kept = self.highest if out in kept else self._before_last
+            if self.recording:
+                out.node = Node(self, inputs, kept, rule)
+            else:
+                out.node = inputs[0].node or next(tensor.node for tensor in inputs if tensor.node)
+        return out
+
+    # --- the engine --------------------------------------------------------------------------------------------------
+
+    def backward(self, first: Node, values: int, width: int) -> None:
+        """Run all nodes behind `first`, which a gradient of so many values has come to. Forgets earlier highests."""
+        self.stages.clear()
+        asked = False
+        pending, ready = _dependencies(first), [first]
+        waiting: dict[Node, Tensor] = {first: self.new(values, width)}
+        while ready:
+            node = heapq.heappop(ready)
+            self.stage = node.stage or self.stage
+            if node.asks and not asked:
+                asked, self.when_asked = True, self.now
+            made = self._run(node, waiting.pop(node))
+            for edge in node.edges:
+                got = made.pop(0) if made else None
+                if edge is None:
+                    continue
+                if got is not None:
+                    waiting[edge] = self._added(waiting.pop(edge), got) if edge in waiting else got
+                got = None
+                pending[edge] -= 1
+                if not pending[edge]:
+                    if edge.rule is None:
+                        self._arrived(edge, waiting.pop(edge, None))
+                    else:
+                        heapq.heappush(ready, edge)
+
+    def _run(self, node: Node, gradient: Tensor) -> list[Tensor | None]:
+        """The gradients of one node, each brought to the shape and type of what it belongs to (validate_outputs)."""
+        rule = node.rule
+        assert rule is not None
+        made = rule(gradient)
+        for at, (got, form) in enumerate(zip(made, node.forms, strict=True)):
+            if got is not None and (got.values, got.width) != form and node.edges[at]:
+                made[at] = self.new(*form, is_logits=got.is_logits)
+            elif node.edges[at] is None:
+                made[at] = None
+        del rule, got
+        node.release()
+        return made
+
+    def _added(self, old: Tensor, new: Tensor) -> Tensor:
+        """A sum beside both: where operators are watched, InputBuffer adds nothing in place."""
+        return self.new(old.values, old.width)
+
+    def _arrived(self, leaf: Node, gradient: Tensor | None) -> None:
+        if gradient is not None and gradient.block:
+            self.arrived.append(gradient.block)
+            if leaf.is_weight:
+                self.gradient_bytes += gradient.block.size_bytes
+
+
+FROZEN = Tensor(0, 0, None)
+_NOTHING = Live()
+
+
+def _dependencies(first: Node) -> dict[Node, int]:
+    """How many gradients each node behind `first` waits for."""
+    pending, todo, seen = {first: 0}, [first], {first}
+    while todo:
+        for edge in todo.pop().edges:
+            if edge is not None:
+                pending[edge] = pending.get(edge, 0) + 1
+                if edge not in seen:
+                    seen.add(edge)
+                    todo.append(edge)
+    return pending
