@@ -244,7 +244,7 @@ def test_a_name_that_no_answer_can_see_is_free(role):
     assert signs_of_tampering(lab, with_own(lab, "def peak_bytes(calls):\n    return 0")) == ()
 
 
-ATTACKS = ("_disable_current_modes", "torch.Tensor.tolist", "_get_backend")  # wrong answers that are named, and should be
+ATTACKS = ("_disable_current_modes", "torch.Tensor.tolist", "_get_backend")  # wrong answers that should be named
 
 
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
