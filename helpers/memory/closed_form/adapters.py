@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
@@ -17,7 +18,7 @@ from ...catalog.layers import Layer, Linear, TensorShape
 from ...catalog.setup import TrainSetup
 from . import activations
 from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded
-from .decoder import ADAPTERS, FP32, FUSED, AdapterWidths, Decoder
+from .decoder import ADAPTERS, FP32, FUSED, HALF, AdapterWidths, Decoder
 from .moments import SCALARS, tensors_bytes, update_bytes
 from .operators import Operators
 from .recompute import SavedActivations
@@ -150,7 +151,7 @@ class AdapterMoments:
 
     def end_of_forward(self) -> Moment:
         """In the loss; or, with few logits, in the last layer, while the model's forward holds its arguments."""
-        below, last = self.stored_bytes + self.tables, self.setup.segments[-1]
+        below, last = self.stored_bytes + self.tables + self._cached_by_autocast(), self.setup.segments[-1]
         if last.how == "none":
             forward = self.runs[-1].forward
             before = below - self.runs[-1].saved_bytes + self.kept.masks_made()
@@ -160,6 +161,23 @@ class AdapterMoments:
             before = below - (self.residual if last.start == len(self.runs) - 1 else 0)
         spots = self._moment(Point.END_OF_FORWARD, self.end, below), self._moment(Point.END_OF_FORWARD, forward, before)
         return max(spots, key=lambda moment: moment.total)
+
+    def _cached_by_autocast(self) -> int:
+        """Its 16-bit copies of A and B live to the end of the forward; those that no node keeps are counted here."""
+        if not self.width.autocast:
+            return 0
+        layers = [
+            self.model.layers[at]
+            for one in self.setup.segments
+            if one.how != "none"
+            for at in range(one.start, one.stop)
+        ]
+        return sum(
+            n * rounded(HALF * prod(shape))
+            for layer, n in Counter(layers).items()
+            for shape in self.trained[layer]
+            if len(shape) == 2
+        )
 
     def backward_of_loss(self) -> Moment:
         return self._of_tail(Point.LOSS)
