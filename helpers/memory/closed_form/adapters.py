@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
 from ...catalog.layers import Layer, Linear, TensorShape
+from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
 from . import activations
 from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded
@@ -25,7 +25,7 @@ from .recompute import SavedActivations
 from .tape import Live
 
 FAMILIES = ("gemma2", "llama", "mistral", "qwen2", "qwen3")  # those whose layers `decoder` writes down
-WHOLE_LAYERS = ("none", "full", "offload:inputs")  # what may happen to a segment: the other policies keep parts
+WHOLE_LAYERS = ("none", "full")  # what may happen to a segment: the other policies keep parts
 DYNAMIC_MAP_BYTES = 4 * 256  # bitsandbytes' levels of an 8-bit scale: one table for all layers
 CODE_BYTES, LEVELS_BYTES, OFFSET_BYTES = 16 * 4, 256 * 4, 4  # beside each weight in 4 bits; the last two with "-dq"
 
@@ -166,18 +166,10 @@ class AdapterMoments:
         """Its 16-bit copies of A and B live to the end of the forward; those that no node keeps are counted here."""
         if not self.width.autocast:
             return 0
-        layers = [
-            self.model.layers[at]
-            for one in self.setup.segments
-            if one.how != "none"
-            for at in range(one.start, one.stop)
-        ]
-        return sum(
-            n * rounded(HALF * prod(shape))
-            for layer, n in Counter(layers).items()
-            for shape in self.trained[layer]
-            if len(shape) == 2
-        )
+        again = (one for one in self.setup.segments if one.how != "none")
+        layers = Counter(layer for one in again for layer in self.model.layers[one.start : one.stop])
+        matrices = {layer: [shape for shape in shapes if len(shape) == 2] for layer, shapes in self.trained.items()}
+        return sum(count * tensors_bytes(matrices[layer], HALF) for layer, count in layers.items())
 
     def backward_of_loss(self) -> Moment:
         return self._of_tail(Point.LOSS)
@@ -204,9 +196,10 @@ class AdapterMoments:
         run, made_above = self.runs[at], sum(self.trained_bytes[at + 1 :])
         below = self.kept.live_bytes(at) - run.saved_bytes + self.tables
         spots = [self._moment(Point.LAYER, run.backward, below, made_above, at)]
-        if self.setup.checkpointing != "none":
+        segment = _innermost(self.setup.segments, at)
+        if segment.how != "none":
             again = Live(run.recomputed.total + run.asking_bytes, run.recomputed.kept)
-            own_input = self.kept.unshared if any(segment.start == at for segment in self.setup.segments) else 0
+            own_input = self.kept.unshared if segment.start == at else 0  # which the segment holds already
             spots.append(self._moment(Point.LAYER, again, below - own_input, made_above, at))
         return max(spots, key=lambda moment: moment.total)
 
@@ -260,6 +253,12 @@ class AdaptedActivations(SavedActivations):
             return 0
         windows = {layer.attention.window for layer in self.layers[:layers]}
         return len(windows) * rounded(self.setup.tokens * self.setup.sequence * self._width)
+
+
+def _innermost(segments: Sequence[Segment], at: int) -> Segment:
+    """The segment that is run again just before the backward of layer `at`."""
+    found = next(one for one in segments if one.start <= at < one.stop)
+    return _innermost(found.parts, at) if found.parts else found
 
 
 def _linears(layer: Layer) -> tuple[Linear, ...]:

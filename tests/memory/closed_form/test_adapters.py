@@ -10,6 +10,7 @@ from helpers.catalog import Adapter, ServeSetup, TrainSetup, WorkbookError, devi
 from helpers.memory import measure, trace
 from helpers.memory.closed_form import Point, adapters, budget
 from helpers.memory.closed_form.breakdown import GIB, Phase
+from helpers.techniques.checkpointing import apply
 from tests.memory.configs import GEMMA2, QWEN2, variant
 
 pytest.importorskip("peft")
@@ -77,6 +78,15 @@ def test_the_peak_of_every_phase_is_where_peft_has_it(config, how):
     assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, abs=60_000)
     for part in ("parameters", "optimizer"):
         assert predicted.parts[part] == pytest.approx(traced.parts[part], abs=6_000)
+
+
+@pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.all), "autocast-bf16"])
+@pytest.mark.parametrize("policy", ["first:2", pytest.param("sqrt-n", marks=pytest.mark.all), "recursive"])
+def test_policies_of_whole_layers(policy, precision):
+    setup = adapted(LLAMA, targets=ALL, checkpointing=policy, precision=precision)
+    predicted, traced = budget.train(setup, "a100"), trace.train(setup, "a100", apply=apply)
+    assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.002)
+    assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, abs=4_000)
 
 
 FP16 = {"dtype": "fp16"}
@@ -196,6 +206,8 @@ REFUSED = [
     (lambda: adapted(LLAMA, zero=3, ranks=2), "ZeRO stage 3"),
     (lambda: budget.train(adapted("tiny-gpt2", targets="c_attn")), "family 'gpt2'"),
     (lambda: budget.train(adapted(LLAMA, checkpointing="selective")), "recomputes whole layers"),
+    (lambda: budget.train(adapted(LLAMA, checkpointing="offload:inputs")), "recomputes whole layers"),
+    (lambda: adapted(LLAMA, in_backward=True), "hardly worth freeing"),
     (lambda: measure.training_step(adapted(LLAMA), "cpu"), "trace.lora"),
     (lambda: budget.train(adapted(LLAMA)).flops, "FLOPs"),
     (lambda: trace.lora(adapted(LLAMA), rank=8), "in one place"),
