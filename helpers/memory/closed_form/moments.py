@@ -27,13 +27,17 @@ def update_bytes(rule: Optimizer, trained: Iterable[tuple[tuple[int, ...], str]]
 
     Either all temporaries exist together, or a tensor's with what the loop still holds of the one before it.
     """
-    highest: Counter[Optimizer] = Counter()
-    carried: Counter[Optimizer] = Counter()
-    for shape, role in trained:
+    trained, sizes = list(trained), {}
+    for shape, role in set(trained):  # layers repeat: each kind of tensor is asked for once
         own = rule.rule_of(shape, role)
         made = sum(map(rounded, own.temporaries(shape, width)))
-        highest[own] = highest[own] + made if own.foreach else max(highest[own], carried[own] + made)
-        carried[own] = rounded(own.carried_bytes(shape, width))
+        sizes[shape, role] = own.name, own.foreach, made, rounded(own.carried_bytes(shape, width))
+    highest: Counter[str] = Counter()
+    carried: Counter[str] = Counter()
+    for tensor in trained:
+        name, together, made, left = sizes[tensor]
+        highest[name] = highest[name] + made if together else max(highest[name], carried[name] + made)
+        carried[name] = left
     return max(highest.values(), default=0)
 
 
