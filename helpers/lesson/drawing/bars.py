@@ -54,9 +54,11 @@ def stacked_bars(
                 [x for _, x in lines], left + total * px + 6, text_width(format_bytes(total), SIZE, bold)
             )
             numbers.append(Text(beside, top + 16, format_bytes(total), SIZE, bold=bold, halo=True))
-    body += [mark for text, x in lines for mark in _capacity(text, x, foot)]
+    rows_of_names = _rows_of_names(lines)
+    for (text, x), at in zip(lines, rows_of_names, strict=True):
+        body += _capacity(text, x, foot, at)
     sized = pairs[0][1] if alone else dict(pairs).get(marked, {})
-    below = foot + (46 if lines or alone else 34)
+    below = foot + (46 + 15 * max(rows_of_names, default=0) if lines or alone else 34)
     key = legend(_entries([parts for _, parts in pairs], sized), MARGIN, below, WIDTH - MARGIN)
     last = max((mark.y for mark in key if isinstance(mark, Text)), default=below)
     words = _words(pairs, capacities or {})
@@ -104,9 +106,27 @@ def _placed(parts: Parts, px: float, left: float) -> Iterator[tuple[str, float, 
         left += parts[part] * px
 
 
-def _capacity(text: str, x: float, foot: float) -> Iterator[Mark]:
+def _capacity(text: str, x: float, foot: float, row: int) -> Iterator[Mark]:
     yield Line(((x, TOP - 8), (x, foot + 8)), INK, 2, "5 3", kind="capacity")
-    yield Text(x - 6 if x > WIDTH / 2 else x + 6, foot + 20, text, 12, INK, "end" if x > WIDTH / 2 else "start")
+    right = x > WIDTH / 2  # there a name ends left of its line
+    yield Text(x - 6 if right else x + 6, foot + 20 + 15 * row, text, 12, INK, "end" if right else "start")
+
+
+def _rows_of_names(lines: Sequence[tuple[str, float]]) -> list[int]:
+    """For each (name, x) of a line the first row of text, from 0, in which its name is clear of those before it."""
+    taken: list[list[tuple[float, float]]] = []
+    rows: list[int] = []
+    for text, x in lines:
+        width = text_width(text, 12)
+        start = x - 6 - width if x > WIDTH / 2 else x + 6
+        end = start + width + 10
+        free = (row for row, spans in enumerate(taken) if all(end <= a or start >= b for a, b in spans))
+        row = next(free, len(taken))
+        if row == len(taken):
+            taken.append([])
+        taken[row].append((start, end))
+        rows.append(row)
+    return rows
 
 
 def _entries(rows: Sequence[Parts], sized: Parts) -> Iterator[tuple[Box, str]]:

@@ -87,3 +87,22 @@ def test_no_capacity_crosses_a_number(capacity_gib):
             left = text.x - {"start": 0, "middle": width / 2, "end": width}[text.anchor]
             assert not left < line < left + width, text
             assert left + width <= WIDTH, text
+
+
+def test_names_of_lines_that_are_near_each_other_stand_in_rows():
+    cards = {"24 GB": 24 * GIB, "48 GB": 45 * GIB, "80 GB": 79 * GIB}
+    card = stacked_bars("t", {"a": {"parameters": 120 * GIB}, "b": {"parameters": GIB}}, cards)
+    names = [mark for mark in card.body if isinstance(mark, Text) and mark.text[:5] in cards]
+    spans = []
+    for mark in names:
+        start = mark.x - text_width(mark.text, 12) * (mark.anchor == "end")
+        spans.append((mark.y, start, start + text_width(mark.text, 12)))
+    assert len(names) == 3
+    assert not [
+        (one, other)
+        for at, one in enumerate(spans)
+        for other in spans[:at]
+        if one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+    ]
+    swatches = [mark.y for mark in card.body if isinstance(mark, Box) and not mark.part]
+    assert max(mark.y for mark in names) < min(swatches), "the legend is below them all"
