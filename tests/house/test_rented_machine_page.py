@@ -61,7 +61,7 @@ def test_the_figures_are_those_of_the_setup() -> None:
 
 
 def test_it_stays_a_page() -> None:
-    assert PAGE.count("\n") < 120
+    assert PAGE.count("\n") - len(ROW.findall(PAGE)) < 112  # without a row for each chapter
     assert not [line for line in PAGE.splitlines() if len(line) > 120 and not line.startswith("|")]
 
 
