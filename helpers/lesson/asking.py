@@ -31,6 +31,7 @@ from .plain import from_json, shown, to_json
 
 MIME = "application/vnd.workbook.rows+json"  # what the grader takes out of a kernel
 MOST_RAISED, MOST_S = 2, 3.0  # errors of one asking cell, if they took as long: failed ranks take seconds to come back
+_USES = {"__enter__", "__call__", "__torch_dispatch__"}
 NO_ANSWER = "there is no answer"  # where fewer were written down than are asked for
 Row = dict[str, str]  # {"answer": JSON} or {"raised": why}
 
@@ -180,7 +181,12 @@ def _refused(known: Callable, name: str) -> contextlib.AbstractContextManager:
         what = f"{name} has an object of {known.__name__} made, which knows the answer"
         raise WorkbookError(what, "an answer that is worked out from the arguments alone", "write the formula")
 
-    return mock.patch.object(known, "__init__", refuse)
+    stack = contextlib.ExitStack()
+    for method in {"__init__"} | (
+        _USES & vars(known).keys()
+    ):  # one that was made before, or copied, is of no use either
+        stack.enter_context(mock.patch.object(known, method, refuse))
+    return stack
 
 
 @contextlib.contextmanager

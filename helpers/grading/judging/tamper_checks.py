@@ -24,7 +24,7 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " ProcessPoolExecutor to_thread run_in_executor no_dispatch _C _disable_current_modes _DisableTorchDispatch"
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
     " torch.library tracemalloc sqlite3 subprocess Popen os.fork TorchFunctionMode _op_dk redispatch DispatchKey"
-    " torch.Tensor.numpy torch.Tensor.tolist to_dlpack DataLoader",
+    " torch.Tensor.numpy torch.Tensor.tolist to_dlpack DataLoader _execution_engine run_backward",
     "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store _get_backend socket"
     " mmap shared_memory SharedMemory",
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
@@ -36,9 +36,10 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "Python's own functions": "builtins __builtins__",
     "running code": "settrace setprofile __code__ gc.callbacks",
     "code made of text": "exec eval",
-    "memory itself": "ctypes ctypeslib from_address __array_interface__ __array_struct__ stride_tricks",
+    "memory itself": "ctypes ctypeslib from_address __array_interface__ __array_struct__"
+    " np.lib.stride_tricks.as_strided numpy.lib.stride_tricks.as_strided",
     "files": "open NamedTemporaryFile TemporaryFile SpooledTemporaryFile mkstemp memmap write_bytes write_text tofile"
-    " torch.save torch.from_file np.save np.savez BytesIO pickle shelve",
+    " torch.save torch.from_file np.save np.savez BytesIO pickle shelve memfd_create os.open os.write pwrite pread",
 }
 _OF_OBJECTS = {"eval", "exec", "open"}  # as a method they are honest: model.eval()
 _ENGINES = {"helpers", "torchao", "bitsandbytes", "transformers", "peft", "accelerate", "deepspeed", "triton", "vllm"}
@@ -86,7 +87,7 @@ class _Given:
     def replaced_by(self, source: str) -> set[str]:
         """The names that a cell gives another meaning, other than by a copy of what they are."""
         mine = {name: _code(node) for name, node in _definitions(source).items()}
-        clashes = _assigned(source) & (self.defined.keys() | self.imported.keys())
+        clashes = _assigned(source) & (self.defined.keys() | self.imported.keys()) - _plain_values(source)
         return {name for name in clashes if name not in mine or mine[name] != self._code_of(name)}
 
     def private_in(self, source: str) -> list[str]:
@@ -144,6 +145,18 @@ def _assigned(source: str) -> set[str]:
     return set()
 
 
+def _plain_values(source: str) -> set[str]:
+    """The names that a cell assigns no more than a number or a text: `device = "cuda" if gpu else "cpu"`."""
+    found = set()
+    for node in ast.walk(_tree(source)):
+        if isinstance(node, ast.Assign):
+            value = node.value
+            parts = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            if all(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in parts):
+                found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     for child in table.get_children():
         yield child
@@ -151,10 +164,12 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _reached(source: str) -> set[str]:
-    words = set()
+    words = _globals_read(source)
     for node in ast.walk(_tree(source)):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and node.id.startswith("__"):
             words.add(node.id)
+        elif isinstance(node, ast.BinOp):
+            words |= set(_joined(node).split())
         elif isinstance(node, ast.Attribute):
             words |= {_dotted(node)} | ({node.attr} - _OF_OBJECTS)
         elif isinstance(node, ast.Import):
@@ -177,6 +192,25 @@ def _engines(source: str) -> set[str]:
     return {name for name in names if name.partition(".")[0] in _ENGINES and not name.startswith(free)}
 
 
+def _globals_read(source: str) -> set[str]:
+    """The names that a cell reads and does not keep in a function of its own: there `open` may be a list of blocks."""
+    for text in (source, _MAGIC.sub("", source)):
+        try:
+            top = symtable.symtable(text, "cell", "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        inner = [symbol for table in _tables(top) for symbol in table.get_symbols() if symbol.is_global()]
+        return {symbol.get_name() for symbol in [*top.get_symbols(), *inner] if symbol.is_referenced()}
+    return set()
+
+
+def _joined(node: ast.expr) -> str:
+    """The text of two constants that are added: nobody who means well writes "f_" + "locals"."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _joined(node.left) + _joined(node.right)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
 def _private(source: str, contexts: tuple[type[ast.expr_context], ...]) -> set[str]:
     """`_x` of each `a._x` in one of these contexts, and of each `getattr(a, "_x")`. What an object reads of its own
     `self` is its own affair."""
@@ -195,6 +229,7 @@ def _attributes_set(source: str, imported: set[str]) -> Iterator[str]:
     `module.name = ...`, `del module.name`, `setattr(module, "name", ...)`, `vars(module)["name"] = ...`.
     """
     imported = imported | _imported(source).keys()
+    imported |= set(_aliases(source, imported))
     for node in ast.walk(_tree(source)):
         name = ""
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -205,6 +240,13 @@ def _attributes_set(source: str, imported: set[str]) -> Iterator[str]:
             name = _within(_holder(node.value), node.slice)
         if name.partition(".")[0] in imported:
             yield name[:80]
+
+
+def _aliases(source: str, imported: set[str]) -> Iterator[str]:
+    """Other names that a cell gives to a module or class, or to what is in one: `M = Meter`."""
+    for node in ast.walk(_tree(source)):
+        if isinstance(node, ast.Assign) and _dotted(node.value).partition(".")[0] in imported:
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
 def _holder(node: ast.expr) -> ast.expr | None:

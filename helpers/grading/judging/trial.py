@@ -101,7 +101,7 @@ def _unsettled(exercise: lab_cells.Exercise, found: CellResults) -> bool:
 def _starved(exercise: lab_cells.Exercise, found: CellResults) -> bool:
     """True where the exercise failed, in a kernel that lived, for want of memory, threads or files."""
     results = [found[cell.id] for cell in (*exercise.answers, *exercise.asks) if cell.id in found]
-    return not any(result.fatal for result in results) and any(STARVED.search(one.words) for one in results)
+    return not any(result.fatal for result in results) and any(STARVED.search(one.errors) for one in results)
 
 
 def _alone(notebook: NotebookNode, exercise: lab_cells.Exercise) -> NotebookNode:

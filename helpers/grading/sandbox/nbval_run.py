@@ -57,10 +57,21 @@ class CellResult:
         return "\n".join([self.message, *shown, *self._told])
 
     @property
+    def errors(self) -> str:
+        """What went wrong, without what was printed or answered: an answer may well be the word MemoryError."""
+        texts = [(output.get("name"), output.get("text", "")) for output in self.outputs]
+        shown = [text for name, text in texts if name == "stderr" or text.startswith(FORMATTING)]
+        traces = ["\n".join(output.get("traceback", ())) for output in self.outputs]
+        rows = [row for told in self.told if isinstance(told, dict) for row in told.get("rows", ())]
+        raised = [str(row["raised"]) for row in rows if isinstance(row, dict) and "raised" in row]
+        return "\n".join([self.message, *shown, *traces, *raised])
+
+    @property
     def _told(self) -> list[str]:
         return [output["data"][asking.MIME] for output in self.outputs if asking.MIME in output.get("data", {})]
 
 
+FORMATTING = "Unexpected exception formatting exception"  # said by IPython, of an error that it cannot show
 CellResults = dict[str, CellResult]  # by cell id
 UNFINISHED = CellResult("not reached", "not reached: the time for the whole lab was over", 0.0)
 

@@ -20,7 +20,8 @@ _CODE, _CELL = ("__code__", "__defaults__", "__kwdefaults__"), "cell_contents"
 _KINDS = (ModuleType, property, classmethod, staticmethod)
 _CHANGING = ("__builtins__", "__loader__", "__spec__", "__doc__")
 _PLAIN = (list, dict, set)
-_LATE = {"torch.manual_seed"}  # replaced by PyTorch itself, when torch._dynamo is first imported
+_LATE = {"torch.manual_seed"}  # replaced by PyTorch itself, when torch._dynamo is first imported; and by torch.compile:
+_LATE |= {f"torch.nn.Module.__{name}__" for name in ("init", "setstate")}
 
 
 class Pristine:

@@ -19,7 +19,8 @@ MOST_VALUES = 4096  # shapes, places, norms, what is printed
 _ARRAYS: list[tuple[type, str]] = [(torch.Tensor, "numpy"), (torch.Tensor, "__dlpack__")]
 _LISTS: list[tuple[type, str]] = [
     *((owner, "tolist") for owner in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)),
-    *((torch.Tensor, name) for name in ("apply_", "map_", "map2_")),
+    *((torch.Tensor, name) for name in ("apply_", "map_", "map2_", "__reduce_ex__")),
+    *((owner, "__reduce__") for owner in (torch.UntypedStorage, torch.TypedStorage)),
 ]
 
 

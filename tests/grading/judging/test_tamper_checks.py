@@ -116,6 +116,10 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("kept = open('/tmp/kept', 'w+b')", "reaches for files"),
         ("torch.save([master], kept)", "reaches for files"),
         ("from io import BytesIO", "reaches for files"),
+        ("M = torch.nn.Linear\nM.forward = None", "replaces M.forward"),
+        ("getattr(frame, 'f_' + 'locals')", "reaches for its caller's variables"),
+        ("import os\nkept = os.memfd_create('kept')", "reaches for files"),
+        ("def f(open=open): ...", "reaches for files"),
         ("import torch.multiprocessing as mp", "reaches for what no meter sees"),
         ("@torch.library.custom_op('a::b', mutates_args=())\ndef f(): ...", "reaches for what no meter sees"),
     ],
@@ -212,6 +216,9 @@ def test_what_measures_reaches_for_is_free_for_no_answer():
         "torch.manual_seed(0)\nsettings = {'modules': 1, 'ctypes': 2}\nsettings['modules'] = 3",
         "def helper(x):\n    return x\npeak = peak_bytes([1])",
         "class Pool:\n    def __init__(self):\n        self.open = 3\nblock = Pool()\nblock.open",
+        "def blocks():\n    open, concurrent = [], 3\n    return open, concurrent",
+        "peak_bytes = 'bytes' if torch else 'peak'",
+        "from numpy.lib.stride_tricks import sliding_window_view",
         "from helpers.memory.meter import Meter\nfrom helpers.lesson import predict\nfrom helpers.memory import budget",
         "# sys.modules, get_ipython\nwords = 'ctypes sys.modules'",
         "%time x = 1\n!nvidia-smi",
@@ -244,7 +251,12 @@ def test_a_name_that_no_answer_can_see_is_free(role):
     assert signs_of_tampering(lab, with_own(lab, "def peak_bytes(calls):\n    return 0")) == ()
 
 
-ATTACKS = ("_disable_current_modes", "torch.Tensor.tolist", "_get_backend")  # wrong answers that should be named
+ATTACKS = (
+    "_disable_current_modes",
+    "threading",
+    "torch.Tensor.tolist",
+    "_get_backend",
+)  # wrong answers that should be named
 
 
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)

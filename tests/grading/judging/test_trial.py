@@ -176,6 +176,8 @@ def test_an_exercise_that_failed_by_itself_is_not_run_again():
         ({"traceback": ["RuntimeError: DefaultCPUAllocator: can't allocate memory"]}, True),
         ({"data": {MIME: json.dumps({"rows": [{"raised": "half raised MemoryError"}]})}}, True),
         ({"data": {MIME: json.dumps({"rows": [{"raised": "half raised ValueError: no"}]})}}, False),
+        ({"data": {MIME: json.dumps({"rows": [{"answer": '"OutOfMemoryError"'}]})}}, False),  # a right answer may be
+        ({"name": "stdout", "text": "MemoryError, as expected"}, False),
         ({"traceback": ["ValueError: no"]}, False),
     ],
     ids=str,
