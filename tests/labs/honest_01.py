@@ -154,6 +154,17 @@ def decode_work_yields(contexts, heads, kv_heads, head_dim, window, sinks, cache
     yield 4 * heads * head_dim * len(contexts) + kv * kv_heads * seen
 
 
+def decode_work_empties_its_list(contexts, heads, kv_heads, head_dim, window, sinks, cache):
+    """Takes each context out of the list that it was handed."""
+    flops = moved = 0
+    while contexts:
+        context = contexts.pop()
+        seen = context if window is None else min(context, window + sinks)
+        flops += 4 * heads * head_dim * seen
+        moved += 4 * heads * head_dim + seen * kv_heads * (2 * head_dim + 4 if cache == "int8" else 4 * head_dim)
+    return flops, moved
+
+
 def add_and_norm_as_a_list(x, residual, weight, eps):
     """Sums of squares by a product of a row with itself; a list comes back."""
     h = residual + x
