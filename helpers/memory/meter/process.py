@@ -30,8 +30,9 @@ class ProcessGrowth:
     """While it is open: bytes by which this process's own memory has grown, as the operating system counts it.
 
     An exact meter sees what it watches; this one sees everything in the process, and only to about a mebibyte. So it
-    is for tens of megabytes: a tensor, an array, a list, a file in memory, or a storage that no operator made. Run the
-    work once before, small: what a first run loads stays. To open it takes a third of a second, to ask takes
+    is for tens of megabytes: a tensor, an array, a list, a file in memory, or a storage that no operator made. Small
+    objects first fill what earlier ones left free, and that is no growth. Run the work once before, small: what a first
+    run loads stays. To open it takes a third of a second, to ask takes
     milliseconds. Linux only; `live_bytes` is 0 elsewhere.
 
     >>> with ProcessGrowth() as growth:
