@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..closed_form.breakdown import Breakdown
 from ..closed_form.zero import Collective, Traffic
-from ..meter.meter import FreshMeter, holds_no_memory
+from ..meter.meter import FreshMeter, wraps_others
 
 Holds = Callable[[], Mapping[str, Iterable[torch.Tensor]]]
 
@@ -59,7 +59,7 @@ class Collectives(TorchDispatchMode):
         return Traffic(tuple(self.calls))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
-        if holds_no_memory(types):
+        if wraps_others(types):
             return NotImplemented
         space, _, name = func._schema.name.partition("::")
         if space in ("c10d", "_c10d_functional") and name not in SILENT:

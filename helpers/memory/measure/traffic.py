@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from ..closed_form.work import Work
+from ..meter.meter import wraps_others
 
 _aten = torch.ops.aten
 FLOPS = flop_registry | {  # attention on a CPU is one kernel that the registry does not list
@@ -50,6 +51,8 @@ class Traffic(TorchDispatchMode):
         return sum(work.flops for _, work in self.kernels)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if wraps_others(types):
+            return NotImplemented
         kwargs = kwargs or {}
         if torch.is_inference_mode_enabled():
             with self:  # composite operators arrive whole there: take them apart, as autograd does elsewhere

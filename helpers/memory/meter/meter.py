@@ -12,6 +12,7 @@ tensor while any mode watches. The meter counts what happens without it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,7 @@ from ..closed_form.breakdown import Part, rounded
 from .timeline import Block, Event
 
 WRAPPERS = frozenset({"DTensor", "Float8TrainingTensor"})
+STAND_INS = frozenset({"FakeTensor", "FunctionalTensor"})  # they wrap no tensor of memory: they are counted themselves
 LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
 Where = Callable[[], tuple[str, str]]
 ADD = torch.ops.aten.add.Tensor
@@ -103,6 +105,7 @@ class Meter(TorchDispatchMode):
         """FSDP empties and refills storages with `resize_`, which is no operator: it is watched beside them."""
         resize = torch.UntypedStorage.resize_
 
+        @functools.wraps(resize)
         def watched(storage: torch.UntypedStorage, size: int) -> None:
             resize(storage, size)
             self._resized(storage)
@@ -116,7 +119,7 @@ class Meter(TorchDispatchMode):
         super().__exit__(*problem)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
-        if holds_no_memory(types):
+        if wraps_others(types):
             return NotImplemented
         peak_bytes = self.peak_bytes
         result = func(*args, **(kwargs or {}))
@@ -154,7 +157,8 @@ class Meter(TorchDispatchMode):
         block = Block(size_bytes, phase, owner, shape, category)
         self.live[storage._cdata] = block
         self._allocated(block)
-        self._finalizers[storage._cdata] = weakref.finalize(storage, self._freed, storage._cdata)
+        gone = weakref.ref(storage)
+        self._finalizers[storage._cdata] = weakref.finalize(storage, self._died, storage._cdata, gone)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
         """A storage of another size: the old block is gone, and a new one is of the same category."""
@@ -169,6 +173,11 @@ class Meter(TorchDispatchMode):
         self.live_bytes += block.size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         self.events.append(Event(block, +1, self.where()[0]))
+
+    def _died(self, key: int, gone: weakref.ref) -> None:
+        """A storage's finalizer has run: nothing is free while the storage is there, whoever calls it."""
+        if gone() is None:
+            self._freed(key)
 
     def _freed(self, key: int) -> None:
         block = self.live.pop(key)
@@ -197,10 +206,10 @@ class FreshMeter(Meter):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.foreign: dict[int, weakref.finalize] = {}
+        self.foreign: dict[int, tuple[weakref.finalize, int]] = {}  # with the bytes that each had
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
-        if holds_no_memory(types):
+        if wraps_others(types):
             return NotImplemented
         for value in tree_iter((args, kwargs)):
             if isinstance(value, torch.Tensor):
@@ -209,7 +218,7 @@ class FreshMeter(Meter):
 
     def stop(self) -> None:
         super().stop()
-        for finalizer in self.foreign.values():
+        for finalizer, _ in self.foreign.values():
             finalizer.detach()
         self.foreign.clear()
 
@@ -217,11 +226,16 @@ class FreshMeter(Meter):
         key = storage._cdata
         if key not in self.live and key not in self.foreign and storage.nbytes():
             # its address may serve a new storage once it is freed, and that one counts
-            self.foreign[key] = weakref.finalize(storage, self.foreign.pop, key)
+            self.foreign[key] = weakref.finalize(storage, self.foreign.pop, key), storage.nbytes()
 
     def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
-        if tensor.untyped_storage()._cdata not in self.foreign:
-            super()._see(tensor, category)
+        storage = tensor.untyped_storage()
+        if storage._cdata in self.foreign:
+            finalizer, before_bytes = self.foreign[storage._cdata]
+            if storage.nbytes() <= before_bytes:
+                return
+            finalizer()  # grown here: PyTorch made a new block for all of it
+        super()._see(tensor, category)
 
 
 def adds_gradients(first: torch.Tensor, second: object, *_: object) -> bool:
@@ -261,6 +275,15 @@ def holds_no_memory(types: Iterable[type]) -> bool:
     They run it on the plain tensors inside, which then come by a mode too.
     """
     return any(kind.__name__ in WRAPPERS for kind in types)
+
+
+def wraps_others(types: Iterable[type[torch.Tensor]]) -> bool:
+    """Whether an operator is for tensors with a dispatch of their own, whoever wrote it.
+
+    A mode that answers NotImplemented stays active while they run it, and sees what happens inside.
+    """
+    own = (kind for kind in types if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)
+    return any(kind.__name__ not in STAND_INS for kind in own)
 
 
 def out_of_memory(request_bytes: int, live_bytes: int, limit_bytes: int) -> torch.OutOfMemoryError:

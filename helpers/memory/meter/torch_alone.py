@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from ...catalog.errors import WorkbookError
+from .meter import wraps_others
 
 MOST_VALUES = 4096  # shapes, places, norms, what is printed
 _ARRAYS: list[tuple[type, str]] = [(torch.Tensor, "numpy"), (torch.Tensor, "__dlpack__")]
@@ -52,6 +53,8 @@ class TorchAlone(TorchDispatchMode):
         self._open.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if wraps_others(types):
+            return NotImplemented
         if not self.lists and func is torch.ops.aten._local_scalar_dense.default:
             self._leave(1)
         result = func(*args, **(kwargs or {}))

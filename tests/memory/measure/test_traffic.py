@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 
 from helpers.memory import measure
+from tests.memory.doors import Door
 
 ROWS, WIDTH = 8, 16
 N = 4 * ROWS * WIDTH  # bytes of one matrix
@@ -97,3 +98,8 @@ def test_counting_changes_no_result():
     with measure.Traffic():
         watched = functional.gelu(X @ W.t()).sum()
     assert torch.equal(plain, watched)
+
+
+def test_what_a_tensor_with_a_dispatch_of_its_own_does_is_seen():
+    door = Door(lambda: X * 2)
+    assert ("mul", N, N) in kernels(lambda: torch.neg(door))

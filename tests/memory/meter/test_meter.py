@@ -1,11 +1,13 @@
 """The meter: a storage counts once, from its birth to its death, rounded, and not a byte past the wall."""
 
 import gc
+import weakref
 
 import pytest
 import torch
 
-from helpers.memory.meter.meter import Meter
+from helpers.memory.meter.meter import FreshMeter, Meter
+from tests.memory.doors import Door
 
 MIB = 2**20
 
@@ -193,3 +195,32 @@ def test_where_the_backward_is_to_be_differentiated_nothing_is_added_in_place(gr
         before = len(meter.events)
         torch.autograd.grad(loss, weight, create_graph=graph)
     assert [event.block.size_bytes for event in meter.events[before:] if event.sign > 0].count(MIB) == tensors
+
+
+@pytest.mark.parametrize("kind", [Meter, FreshMeter])
+def test_what_a_tensor_with_a_dispatch_of_its_own_does_is_seen(kind):
+    kept = []
+    with kind() as meter:
+        torch.neg(Door(lambda: kept.append(torch.ones(1000))))
+        assert meter.live_bytes == 4096
+        assert meter.peak_bytes == 4096 + 512  # and what it gave back
+
+
+def test_nobody_but_its_storage_says_that_it_is_free():
+    with Meter() as meter:
+        kept = torch.ones(1000)
+        for reference in weakref.getweakrefs(kept.untyped_storage()):
+            if reference.__callback__ is not None:
+                reference.__callback__(reference)
+        assert meter.live_bytes == 4096
+
+
+def test_what_was_made_before_counts_once_it_grows():
+    before = torch.ones(10)
+    with FreshMeter() as meter:
+        before.mul_(2)
+        assert meter.live_bytes == 0
+        before.resize_(1000)
+        assert meter.live_bytes == 4096
+        del before
+        assert meter.live_bytes == 0

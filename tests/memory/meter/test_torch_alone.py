@@ -8,6 +8,7 @@ import torch
 
 from helpers.catalog import WorkbookError
 from helpers.memory.meter import Meter, TorchAlone
+from tests.memory.doors import Door
 
 NUMPY, TOLIST = torch.Tensor.numpy, torch.Tensor.tolist
 
@@ -72,3 +73,9 @@ def test_lists_may_be_let_go_and_arrays_not():
         assert sum(torch.ones(9000).tolist()) == sum(value.item() for value in torch.ones(9000)) == 9000
         with pytest.raises(WorkbookError):
             torch.ones(9000).numpy()
+
+
+def test_values_that_leave_in_a_dispatch_of_somebodys_own_are_counted():
+    door = Door(lambda: torch.ones(100, 100).tolist())
+    with TorchAlone(), pytest.raises(WorkbookError, match="many values leave PyTorch"):
+        torch.neg(door)
