@@ -9,13 +9,12 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
-import symtable
 from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
 from ...course import lab_cells
+from . import reading
 
 _WORDS = {  # what a learner's cell reaches for, and by which names
     "the notebook's own machinery": "get_ipython",
@@ -24,7 +23,9 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " ProcessPoolExecutor to_thread run_in_executor no_dispatch _C _disable_current_modes _DisableTorchDispatch"
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
     " torch.library tracemalloc sqlite3 subprocess Popen os.fork TorchFunctionMode _op_dk redispatch DispatchKey"
-    " torch.Tensor.numpy torch.Tensor.tolist to_dlpack DataLoader _execution_engine run_backward",
+    " to_dlpack DataLoader _execution_engine run_backward is_in_torch_dispatch_mode"
+    " torch.ops.quantized torch.ops.mkldnn torch.ops.prepacked torch.classes",
+    "what replaces things while it runs": "mock MonkeyPatch",
     "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store _get_backend socket"
     " mmap shared_memory SharedMemory",
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
@@ -42,10 +43,12 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " torch.save torch.from_file np.save np.savez BytesIO pickle shelve memfd_create os.open os.write pwrite pread",
 }
 _OF_OBJECTS = {"eval", "exec", "open"}  # as a method they are honest: model.eval()
+_WHILE_IMPORTED = {"torch.Tensor.numpy", "torch.Tensor.tolist"}  # kept for later; called in a function they are counted
+_TRIED_OUT = {"tracemalloc", "open"}  # in a cell of one's own without a function: notes, and a look at one's memory
 _ENGINES = {"helpers", "torchao", "bitsandbytes", "transformers", "peft", "accelerate", "deepspeed", "triton", "vllm"}
 _ENGINES |= {"galore_torch", "apollo_torch", "flash_attn", "xformers", "diffusers", "auto_gptq", "awq", "llmcompressor"}
 _REACHES = {word: what for what, words in _WORDS.items() for word in words.split()}
-_MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
+_REACHES |= dict.fromkeys([*_WHILE_IMPORTED, "lists of TorchScript"], "what no meter sees")
 
 
 def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tuple[str, ...]:
@@ -55,52 +58,63 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     """
     given = {cell.source for cell in reference.cells}
     lab = _Given(reference)
-    visible = [cell for cell in reference.cells if not lab_cells.role(cell)]  # what a learner has reason to copy
-    worked = {name for cell in visible for name in _reached(cell.source)}
-    known = {name for cell in visible for name in _engines(cell.source)}
-    imported = {name for cell in reference.cells if cell.cell_type == "code" for name in _imported(cell.source)}
-    found = []
-    for cell in assembled.cells:
-        if cell.cell_type == "code" and cell.source not in given:
-            where = _where(cell)
-            found += [f"{where} replaces {name}, which is given" for name in sorted(lab.replaced_by(cell.source))]
-            found += [f"{where} replaces {name}" for name in sorted(_attributes_set(cell.source, imported))]
-            reached = sorted({_REACHES[name] for name in _reached(cell.source) - worked})
-            found += [f"{where} reaches for {what}" for what in reached]
-            found += [
-                f"{where} imports {name}, which the lab does not" for name in sorted(_engines(cell.source) - known)
-            ]
-            found += [f"{where} reaches for {name}, private to what is given" for name in lab.private_in(cell.source)]
-    return tuple(dict.fromkeys(found))
+    own = [cell for cell in assembled.cells if cell.cell_type == "code" and cell.source not in given]
+    used = {name for cell in own for name in reading.globals_read(cell.source, in_functions=True)}
+    return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, used)))
 
 
 class _Given:
     """What a lab defines and imports where answers can see it. Its variables come and go, and do not count."""
 
     def __init__(self, reference: NotebookNode) -> None:
-        cells = [cell for cell in reference.cells if lab_cells.is_given(cell) and not lab_cells.role(cell)]
-        self.imported = {name: where for cell in cells for name, where in _imported(cell.source).items()}
-        self.defined = {name: node for cell in cells for name, node in _definitions(cell.source).items()}
-        others = [cell for cell in reference.cells if cell.cell_type == "code" and not lab_cells.is_answer(cell)]
-        self.private = {name for cell in others for name in _private(cell.source, (ast.Store,))}
+        code = [cell for cell in reference.cells if cell.cell_type == "code"]
+        visible = [cell for cell in reference.cells if not lab_cells.role(cell)]  # what a learner has reason to copy
+        cells = [cell for cell in visible if lab_cells.is_given(cell)]
+        self.imported = {name: where for cell in cells for name, where in reading.imported(cell.source).items()}
+        self.defined = {name: node for cell in cells for name, node in reading.definitions(cell.source).items()}
+        self.variables = {name for cell in cells for name in reading.assigned(cell.source)}
+        self.variables -= self.imported.keys() | self.defined.keys()
+        others = [cell for cell in code if not lab_cells.is_answer(cell)]
+        self.private = {name for cell in others for name in reading.private(cell.source, (ast.Store,))}
+        self.reached = {name for cell in visible for name in _reached(cell.source)}
+        self.engines = {name for cell in visible for name in _engines(cell.source)}
+        self.everywhere = {name for cell in code for name in reading.imported(cell.source)}
+
+    def signs(self, cell: NotebookNode, used: set[str]) -> Iterator[str]:
+        """What a learner's cell does, a phrase each; `used` are the names that functions of any such cell read."""
+        source = cell.source
+        yield from (f"replaces {name}, which is given" for name in sorted(self.replaced_by(source)))
+        yield from (f"replaces {name}" for name in sorted(reading.attributes_set(source, self.everywhere)))
+        words = _reached(source) - self.reached
+        if not lab_cells.is_answer(cell) and _only_tries_out(source):
+            words -= _TRIED_OUT
+        yield from (f"reaches for {what}" for what in sorted({_REACHES[word] for word in words}))
+        kept = sorted(reading.made_before(source) & used) + ["a default"] * reading.defaults_of_much(source)
+        yield from (f"keeps memory that is made before it is asked: {name}" for name in kept)
+        yield from (f"imports {name}, which the lab does not" for name in sorted(_engines(source) - self.engines))
+        yield from (f"reaches for {name}, private to what is given" for name in self.private_in(source))
 
     def replaced_by(self, source: str) -> set[str]:
         """The names that a cell gives another meaning, other than by a copy of what they are."""
-        mine = {name: _code(node) for name, node in _definitions(source).items()}
-        clashes = _assigned(source) & (self.defined.keys() | self.imported.keys()) - _plain_values(source)
+        mine = {name: reading.code(node) for name, node in reading.definitions(source).items()}
+        torch = {name for name, where in self.imported.items() if where.partition(".")[0] == "torch"}
+        data = reading.data(source, self.variables) - torch  # what is given is put back: a variable harms nobody
+        clashes = reading.assigned(source) & (self.defined.keys() | self.imported.keys()) - data
         return {name for name in clashes if name not in mine or mine[name] != self._code_of(name)}
 
     def private_in(self, source: str) -> list[str]:
         """The attributes that a cell reads, that only what is given sets, and that begin with an underscore."""
-        return sorted(self.private & _private(source, (ast.Load, ast.Del)) - _private(source, (ast.Store,)))
+        return sorted(
+            self.private & reading.private(source, (ast.Load, ast.Del)) - reading.private(source, (ast.Store,))
+        )
 
     def _code_of(self, name: str) -> str | None:
         if name in self.defined:
-            return _code(self.defined[name])
+            return reading.code(self.defined[name])
         module, _, attribute = self.imported[name].rpartition(".")
         try:
             value = getattr(importlib.import_module(module), attribute)
-            return _code(_definitions(inspect.getsource(value))[name])
+            return reading.code(reading.definitions(inspect.getsource(value))[name])
         except (ImportError, AttributeError, TypeError, OSError, ValueError, KeyError):
             return None  # of no function or class in Python
 
@@ -109,174 +123,42 @@ def _where(cell: NotebookNode) -> str:
     return f"answer {lab_cells.grade_id(cell)!r}" if lab_cells.is_answer(cell) else "a cell of the learner's own"
 
 
-def _tree(source: str) -> ast.Module:
-    for text in (source, _MAGIC.sub("", source)):
-        try:
-            return lab_cells.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-    return ast.Module([], [])
-
-
-def _definitions(source: str) -> dict[str, ast.stmt]:
-    """The functions and classes of the top level: what others rely on."""
-    return {node.name: node for node in _tree(source).body if isinstance(node, lab_cells.DEFINITION)}
-
-
-def _code(node: ast.stmt) -> str:
-    """What a definition does, whatever its comments and docstrings say."""
-    body = list(getattr(node, "body", []))
-    words = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-    try:
-        return ast.dump(type(node)(**{**dict(ast.iter_fields(node)), "body": body[1:] if words else body}))
-    except RecursionError:
-        return "nested too deeply to be told from others"
-
-
-def _assigned(source: str) -> set[str]:
-    """The names of the top level that a cell assigns, defines or deletes, also from within its functions."""
-    for text in (source, _MAGIC.sub("", source)):
-        try:
-            top = symtable.symtable(text, "cell", "exec")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        inner = [symbol for table in _tables(top) for symbol in table.get_symbols() if symbol.is_declared_global()]
-        return {symbol.get_name() for symbol in [*top.get_symbols(), *inner] if symbol.is_assigned()}
-    return set()
-
-
-def _plain_values(source: str) -> set[str]:
-    """The names that a cell assigns no more than a number or a text: `device = "cuda" if gpu else "cpu"`."""
-    found = set()
-    for node in ast.walk(_tree(source)):
-        if isinstance(node, ast.Assign):
-            value = node.value
-            parts = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
-            if all(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in parts):
-                found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return found
-
-
-def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    for child in table.get_children():
-        yield child
-        yield from _tables(child)
+def _only_tries_out(source: str) -> bool:
+    """Whether a cell defines nothing that could come back to what it opened or switched on."""
+    nodes = list(ast.walk(reading.tree(source)))
+    opened = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    kept = any(reading.dotted(node.value.func) == "open" for node in opened)  # type: ignore[attr-defined]
+    return not kept and not any(isinstance(node, lab_cells.DEFINITION | ast.Lambda) for node in nodes)
 
 
 def _reached(source: str) -> set[str]:
-    words = _globals_read(source)
-    for node in ast.walk(_tree(source)):
+    words = reading.globals_read(source)
+    for node in ast.walk(reading.tree(source)):
         if isinstance(node, ast.Name) and node.id.startswith("__"):
             words.add(node.id)
         elif isinstance(node, ast.BinOp):
-            words |= set(_joined(node).split())
+            words |= set(reading.joined(node).split())
         elif isinstance(node, ast.Attribute):
-            words |= {_dotted(node)} | ({node.attr} - _OF_OBJECTS)
+            words |= {reading.dotted(node)} | ({node.attr} - _OF_OBJECTS)
         elif isinstance(node, ast.Import):
             words |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.ImportFrom) and node.module:
             words |= {node.module.partition(".")[0]}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
+    words -= _WHILE_IMPORTED
+    words |= _WHILE_IMPORTED & {reading.dotted(node) for node in reading.at_import(source)}
+    if words >= {"torch.jit.script", "tolist"}:
+        words.add("lists of TorchScript")
     return words & _REACHES.keys()
 
 
 def _engines(source: str) -> set[str]:
     """What a cell imports of ours, and of packages that know a lab's answers, in full: "peft.LoraConfig"."""
     names = set()
-    for node in ast.walk(_tree(source)):
+    for node in ast.walk(reading.tree(source)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     free = ("helpers.lesson", "helpers.memory.meter", "helpers.catalog.errors")  # what shows, measures, complains
     return {name for name in names if name.partition(".")[0] in _ENGINES and not name.startswith(free)}
-
-
-def _globals_read(source: str) -> set[str]:
-    """The names that a cell reads and does not keep in a function of its own: there `open` may be a list of blocks."""
-    for text in (source, _MAGIC.sub("", source)):
-        try:
-            top = symtable.symtable(text, "cell", "exec")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        inner = [symbol for table in _tables(top) for symbol in table.get_symbols() if symbol.is_global()]
-        return {symbol.get_name() for symbol in [*top.get_symbols(), *inner] if symbol.is_referenced()}
-    return set()
-
-
-def _joined(node: ast.expr) -> str:
-    """The text of two constants that are added: nobody who means well writes "f_" + "locals"."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _joined(node.left) + _joined(node.right)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def _private(source: str, contexts: tuple[type[ast.expr_context], ...]) -> set[str]:
-    """`_x` of each `a._x` in one of these contexts, and of each `getattr(a, "_x")`. What an object reads of its own
-    `self` is its own affair."""
-    words = set()
-    for node in ast.walk(_tree(source)):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, contexts):
-            words |= set() if ast.Load in contexts and _dotted(node.value) == "self" else {node.attr}
-        elif isinstance(node, ast.Call) and _dotted(node.func) == "getattr" and ast.Load in contexts:
-            words |= {one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-    return {word for word in words if word.startswith("_") and not word.startswith("__")}
-
-
-def _attributes_set(source: str, imported: set[str]) -> Iterator[str]:
-    """What a cell sets or deletes within a module or class that the lab or the cell imports.
-
-    `module.name = ...`, `del module.name`, `setattr(module, "name", ...)`, `vars(module)["name"] = ...`.
-    """
-    imported = imported | _imported(source).keys()
-    imported |= set(_aliases(source, imported))
-    for node in ast.walk(_tree(source)):
-        name = ""
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
-            name = _dotted(node)
-        elif isinstance(node, ast.Call) and _dotted(node.func) in ("setattr", "delattr") and len(node.args) > 1:
-            name = _within(node.args[0], node.args[1])
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            name = _within(_holder(node.value), node.slice)
-        if name.partition(".")[0] in imported:
-            yield name[:80]
-
-
-def _aliases(source: str, imported: set[str]) -> Iterator[str]:
-    """Other names that a cell gives to a module or class, or to what is in one: `M = Meter`."""
-    for node in ast.walk(_tree(source)):
-        if isinstance(node, ast.Assign) and _dotted(node.value).partition(".")[0] in imported:
-            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
-
-
-def _holder(node: ast.expr) -> ast.expr | None:
-    """The `a` of `vars(a)` and `a.__dict__`."""
-    if isinstance(node, ast.Call) and _dotted(node.func) == "vars" and node.args:
-        return node.args[0]
-    return node.value if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
-
-
-def _within(holder: ast.expr | None, attribute: ast.expr) -> str:
-    name = _dotted(holder) if holder else ""
-    what = attribute.value if isinstance(attribute, ast.Constant) else None
-    return f"{name}.{what}" if name and isinstance(what, str) else name
-
-
-def _dotted(node: ast.expr) -> str:
-    """`a.b.c` for a name and its attributes, '' for attributes of anything else. ast.unparse would recurse."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
-
-
-def _imported(source: str) -> dict[str, str]:
-    """The names that a cell imports, each with what it is in full: "torch.nn" for nn."""
-    found: dict[str, str] = {}
-    for node in ast.walk(_tree(source)):
-        if isinstance(node, ast.Import):
-            found |= {(one.asname or one.name).partition(".")[0]: one.name for one in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
-    return found

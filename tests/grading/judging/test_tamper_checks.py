@@ -76,7 +76,7 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("import sys\nsys.modules['torch']", "reaches for loaded modules"),
         ("from sys import modules", "reaches for loaded modules"),
         ("import runpy\nrunpy.run_module('helpers.catalog.floats')", "reaches for loaded modules"),
-        ("import tracemalloc\ntracemalloc.reset_peak()", "reaches for what no meter sees"),
+        ("def f():\n    import tracemalloc\n    tracemalloc.reset_peak()", "reaches for what no meter sees"),
         ("import sqlite3", "reaches for what no meter sees"),
         ("import os\nos.fork()", "reaches for what no meter sees"),
         ("from subprocess import run", "reaches for what no meter sees"),
@@ -121,6 +121,23 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("import os\nkept = os.memfd_create('kept')", "reaches for files"),
         ("def f(open=open): ...", "reaches for files"),
         ("import torch.multiprocessing as mp", "reaches for what no meter sees"),
+        ("LEAVE = torch.Tensor.tolist", "reaches for what no meter sees"),
+        ("def f(x, leave=torch.Tensor.numpy): ...", "reaches for what no meter sees"),
+        ("@torch.jit.script\ndef f(x): return x.tolist()", "reaches for what no meter sees"),
+        ("torch.ops.quantized.linear_prepack_fp16(x)", "reaches for what no meter sees"),
+        ("from unittest import mock", "reaches for what replaces things while it runs"),
+        ("object.__setattr__(nn.Linear, 'forward', None)", "replaces nn.Linear.forward"),
+        ("nn.__dict__.update(Linear=int)", "replaces nn"),
+        ("vars(nn).pop('Linear')", "replaces nn"),
+        (
+            "POOL = [torch.empty(1) for _ in range(200)]\ndef f():\n    return POOL",
+            "keeps memory that is made before it is asked: POOL",
+        ),
+        (
+            "class Mine:\n    pool = bytearray(10**8)\n\ndef f():\n    return pool",
+            "keeps memory that is made before it is asked: pool",
+        ),
+        ("def f(x, pool=torch.zeros(10**6)): ...", "keeps memory that is made before it is asked: a default"),
         ("@torch.library.custom_op('a::b', mutates_args=())\ndef f(): ...", "reaches for what no meter sees"),
     ],
     ids=lambda text: text[:30],
@@ -218,6 +235,11 @@ def test_what_measures_reaches_for_is_free_for_no_answer():
         "class Pool:\n    def __init__(self):\n        self.open = 3\nblock = Pool()\nblock.open",
         "def blocks():\n    open, concurrent = [], 3\n    return open, concurrent",
         "peak_bytes = 'bytes' if torch else 'peak'",
+        "Ledger = nn.Linear(1, 1)\npeak_bytes = 80 * 10**9",
+        "def f(rows):\n    return list(map(torch.Tensor.tolist, rows))",
+        "LEVELS = torch.zeros(16)\ndef f(x):\n    return LEVELS + x",
+        "x = torch.zeros(4096, 4096)\ndef f(x):\n    return x + 1",
+        "@torch.jit.script\ndef f(x):\n    return x + 1",
         "from numpy.lib.stride_tricks import sliding_window_view",
         "from helpers.memory.meter import Meter\nfrom helpers.lesson import predict\nfrom helpers.memory import budget",
         "# sys.modules, get_ipython\nwords = 'ctypes sys.modules'",
@@ -234,6 +256,18 @@ def test_what_measures_reaches_for_is_free_for_no_answer():
 def test_honest_answers_are_not_accused(source):
     lab = reference()
     assert signs_of_tampering(lab, with_own(with_sources(lab, {"half": source}), source)) == ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["with open('notes.txt', 'w') as file:\n    file.write('x')", "import tracemalloc\ntracemalloc.start()"],
+    ids=lambda source: source[:30],
+)
+def test_a_cell_of_ones_own_may_take_notes_and_look_at_its_memory(source):
+    lab = reference()
+    assert signs_of_tampering(lab, with_own(lab, source)) == ()
+    assert signs_of_tampering(lab, with_own(lab, f"{source}\ndef later(): ...")) != ()
+    assert signs_of_tampering(lab, with_sources(lab, {"half": source})) != ()
 
 
 def test_given_cells_and_prose_are_not_the_learners():
@@ -253,6 +287,7 @@ def test_a_name_that_no_answer_can_see_is_free(role):
 
 ATTACKS = (
     "_disable_current_modes",
+    "mock",
     "threading",
     "torch.Tensor.tolist",
     "_get_backend",

@@ -1,0 +1,224 @@
+"""What the text of a learner's cell says, without running it: names, definitions, imports, attributes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import symtable
+from collections.abc import Iterable, Iterator
+
+from ...course import lab_cells
+
+_MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_MAKERS = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "bytearray", "UntypedStorage", "Generator"}
+_MAKERS |= {f"{name}_like" for name in _MAKERS} | {"new_empty", "new_zeros", "new_ones", "new_full"}
+_FEW = 4096  # values: a table of codes, not a store
+_LITERAL = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, ast.BinOp, ast.UnaryOp, ast.Compare)
+_NO_DATA = {"partial", "type", "getattr", "Mock", "MagicMock", "wraps", "eval", "attrgetter", "methodcaller"}
+
+
+def tree(source: str) -> ast.Module:
+    for text in (source, _MAGIC.sub("", source)):
+        try:
+            return lab_cells.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return ast.Module([], [])
+
+
+def definitions(source: str) -> dict[str, ast.stmt]:
+    """The functions and classes of the top level: what others rely on."""
+    return {node.name: node for node in tree(source).body if isinstance(node, lab_cells.DEFINITION)}
+
+
+def code(node: ast.stmt) -> str:
+    """What a definition does, whatever its comments and docstrings say."""
+    body = list(getattr(node, "body", []))
+    words = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    try:
+        return ast.dump(type(node)(**{**dict(ast.iter_fields(node)), "body": body[1:] if words else body}))
+    except RecursionError:
+        return "nested too deeply to be told from others"
+
+
+def imported(source: str) -> dict[str, str]:
+    """The names that a cell imports, each with what it is in full: "torch.nn" for nn."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree(source)):
+        if isinstance(node, ast.Import):
+            found |= {(one.asname or one.name).partition(".")[0]: one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    return found
+
+
+def assigned(source: str) -> set[str]:
+    """The names of the top level that a cell assigns, defines or deletes, also from within its functions."""
+    scopes = _scopes(source)
+    symbols = [one for scope in scopes[1:] for one in scope.get_symbols() if one.is_declared_global()]
+    symbols += [one for scope in scopes[:1] for one in scope.get_symbols()]
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned()}
+
+
+def globals_read(source: str, in_functions: bool = False) -> set[str]:
+    """The names that a cell reads and does not keep in a function of its own: there `open` may be a list of blocks."""
+    scopes = _scopes(source)
+    symbols = [one for scope in scopes[1:] for one in scope.get_symbols() if one.is_global()]
+    symbols += [one for scope in scopes[:1] for one in scope.get_symbols() if not in_functions]
+    return {symbol.get_name() for symbol in symbols if symbol.is_referenced()}
+
+
+def _scopes(source: str) -> list[symtable.SymbolTable]:
+    """Those of a cell and of all that it defines, its own first; none where it is no Python."""
+    for text in (source, _MAGIC.sub("", source)):
+        try:
+            scopes = [symtable.symtable(text, "cell", "exec")]
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        for scope in scopes:  # grows as it goes
+            scopes += scope.get_children()
+        return scopes
+    return []
+
+
+def dotted(node: ast.AST | None) -> str:
+    """`a.b.c` for a name and its attributes, '' for attributes of anything else. ast.unparse would recurse."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def joined(node: ast.expr) -> str:
+    """The text of two constants that are added: nobody who means well writes "f_" + "locals"."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return joined(node.left) + joined(node.right)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def at_import(source: str) -> Iterator[ast.AST]:
+    """What runs when a cell does: all of it but the bodies of its functions. Their defaults do."""
+    waiting: list[ast.AST] = [tree(source)]
+    for node in waiting:  # grows as it goes
+        yield node
+        if isinstance(node, _FUNCTION):
+            waiting += [node.args, *getattr(node, "decorator_list", ())]
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def data(source: str, variables: Iterable[str]) -> set[str]:
+    """The names that a cell gives no more than data: a number, a list, what a function returns, one of `variables`."""
+    found: set[str] = set()
+    other: set[str] = set()
+    for node in at_import(source):
+        if isinstance(node, ast.Assign):
+            same = isinstance(node.value, ast.Name) and node.value.id in variables
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            (found if same or _is_data(node.value) else other).update(names)
+    return found - other
+
+
+def _is_data(value: ast.expr) -> bool:
+    if isinstance(value, ast.IfExp):
+        return _is_data(value.body) and _is_data(value.orelse)
+    if isinstance(value, ast.Call):
+        return dotted(value.func).rpartition(".")[2] not in _NO_DATA
+    return isinstance(value, (*_LITERAL, ast.ListComp, ast.DictComp, ast.SetComp))
+
+
+def made_before(source: str) -> set[str]:
+    """The names, and attributes of classes, that keep large memory from when the cell runs; and such defaults."""
+    found = set()
+    for node in at_import(source):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and _makes_much(node.value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def defaults_of_much(source: str) -> bool:
+    """Whether a function of a cell has large memory as a default."""
+    functions = (node.args for node in at_import(source) if isinstance(node, _FUNCTION))
+    return any(_makes_much(one) for args in functions for one in [*args.defaults, *filter(None, args.kw_defaults)])
+
+
+def _makes_much(value: ast.expr) -> bool:
+    loops = any(isinstance(node, ast.comprehension) for node in ast.walk(value))
+    calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+    return any(_maker(call) and (loops or _values(call) > _FEW) for call in calls)
+
+
+def _maker(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
+    return name in _MAKERS
+
+
+def _values(call: ast.Call) -> float:
+    """How many values a call asks for, where it says so in plain numbers; else more than any."""
+    sizes = [one for arg in call.args for one in (arg.elts if isinstance(arg, ast.Tuple | ast.List) else [arg])]
+    count = 1.0
+    for size in sizes:
+        count *= size.value if isinstance(size, ast.Constant) and isinstance(size.value, int) else float("inf")
+    return count
+
+
+def private(source: str, contexts: tuple[type[ast.expr_context], ...]) -> set[str]:
+    """`_x` of each `a._x` in one of these contexts, and of each `getattr(a, "_x")`. What an object reads of its own
+    `self` is its own affair."""
+    words = set()
+    for node in ast.walk(tree(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, contexts):
+            words |= set() if ast.Load in contexts and dotted(node.value) == "self" else {node.attr}
+        elif isinstance(node, ast.Call) and dotted(node.func) == "getattr" and ast.Load in contexts:
+            words |= {one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    return {word for word in words if word.startswith("_") and not word.startswith("__")}
+
+
+def attributes_set(source: str, known: set[str]) -> Iterator[str]:
+    """What a cell sets or deletes within a module or class that the lab or the cell imports.
+
+    `module.name = ...`, `del module.name`, `setattr(module, "name", ...)`, `object.__setattr__(module, "name", ...)`,
+    `vars(module)`, `module.__dict__`: these two need no changing to be worth a look.
+    """
+    known = known | imported(source).keys()
+    known |= set(_aliases(source, known))
+    for node in ast.walk(tree(source)):
+        name = ""
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            name = dotted(node)
+        elif isinstance(node, ast.Call) and _sets(node):
+            name = _within(node.args[0], node.args[1])
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            name = _within(_holder(node.value), node.slice)
+        elif isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault", "pop", "clear"):
+            name = dotted(_holder(node.value))
+        if name.partition(".")[0] in known:
+            yield name[:80]
+
+
+def _sets(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
+    return name.strip("_") in ("setattr", "delattr") and len(call.args) > 1
+
+
+def _aliases(source: str, known: set[str]) -> Iterator[str]:
+    """Other names that a cell gives to a module or class, or to what is in one: `M = Meter`."""
+    for node in ast.walk(tree(source)):
+        if isinstance(node, ast.Assign) and dotted(node.value).partition(".")[0] in known:
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def _holder(node: ast.expr) -> ast.expr | None:
+    """The `a` of `vars(a)` and `a.__dict__`."""
+    if isinstance(node, ast.Call) and dotted(node.func) == "vars" and node.args:
+        return node.args[0]
+    return node.value if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
+
+
+def _within(holder: ast.expr | None, attribute: ast.expr) -> str:
+    name = dotted(holder)
+    what = attribute.value if isinstance(attribute, ast.Constant) else None
+    return f"{name}.{what}" if name and isinstance(what, str) else name
