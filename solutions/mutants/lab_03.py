@@ -344,7 +344,7 @@ def load(clips):
     return kept
 
 
-@mutant("growing-cache", feedback="in PyTorch's memory")
+@mutant("growing-cache", feedback="PyTorch")
 class GrowingCache:
     """Room for ten thousand tokens from the first, in NumPy, where the Meter sees what is shown."""
 
