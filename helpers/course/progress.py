@@ -18,7 +18,7 @@ from . import lab_cells
 from . import notebook as nb
 from .notebook import CHAPTERS, LABS
 
-_ASKED = re.compile(r"\b(?:predict|claims\.read)\(")
+_ASKED = re.compile(r"(?<![.\w])(?:predict|claims\.read)\(")  # and no other's `predict`
 
 
 @dataclass(frozen=True)

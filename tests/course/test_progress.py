@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat import v4
 
 from helpers.cli import main
 from helpers.course.progress import chapters
@@ -44,6 +46,14 @@ def test_every_chapter_is_there_with_its_header_and_what_it_asks():
         assert {"time", "needs"} <= one.header.keys()
         assert (one.said, one.asked > 0) == ("", True)
         assert one.lab is None or (one.lab.points > 0 and one.lab.header["time"])
+
+
+def test_a_predict_of_somebody_elses_is_no_question(tmp_path):
+    cell = 'guess = predict("peak", unit="MiB", guess=None)\nread = claims.read("accum", guess=None)\nmodel.predict(3)'
+    cells = [v4.new_markdown_cell("# 99 · A chapter"), v4.new_code_cell(cell)]
+    (tmp_path / "notebooks").mkdir()
+    nbformat.write(v4.new_notebook(cells=cells), tmp_path / "notebooks" / "99_a_chapter.ipynb")
+    assert [one.asked for one in chapters(tmp_path, {"chapters": {}, "labs": {}})] == [2]
 
 
 def test_how_far(noted, capsys):
