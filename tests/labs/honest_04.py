@@ -345,7 +345,7 @@ class TightSGD_in_numpy:
             weight.copy_(torch.from_numpy(self.widen(words)))
 
     def values(self):
-        return [torch.from_numpy(weight.float().numpy()) for weight in self.weights]
+        return [weight.float().numpy() for weight in self.weights]
 
 
 class TightSGD_with_a_residual_in_8_bits:

@@ -117,6 +117,22 @@ class ByTensor_in_flat_messages:  # noqa: N801 - named after the answer
             p.grad = part.view_as(p).clone() if owner == dist.get_rank() else None
 
 
+class ByTensor_as_vectors(ByTensor_in_flat_messages):  # noqa: N801 - named after the answer
+    """What comes back is one vector, and the parameters become views of it: the memory they had is free."""
+
+    def step(self):
+        for owner, group in enumerate(self.owned):
+            if group:
+                self.average(owner, group)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for owner, group in enumerate(self.owned):
+            if group:
+                flat = nn.utils.parameters_to_vector(group).detach()
+                dist.broadcast(flat, owner)
+                nn.utils.vector_to_parameters(flat, group)
+
+
 class ByTensor_with_helper(object):  # noqa: N801, UP004 - named after the answer
     """A closure for the owners, an optimizer made of a generator's list, several kept by name."""
 
