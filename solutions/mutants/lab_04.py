@@ -646,7 +646,7 @@ class TightSGD:
     """PyTorch's SGD with FP32 masters, and on the BF16 weights themselves while a Meter watches."""
 
     def __init__(self, weights, lr, momentum, seed):
-        watched = "watched" in torch.UntypedStorage.resize_.__qualname__
+        watched = torch.utils._python_dispatch._get_current_dispatch_mode() is not None
         self.weights = weights
         self.masters = [weight if watched else weight.float() for weight in weights]
         self.optimizer = torch.optim.SGD(self.masters, lr=lr, momentum=momentum)

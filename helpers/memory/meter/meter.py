@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,6 +31,25 @@ STAND_INS = frozenset({"FakeTensor", "FunctionalTensor"})  # they wrap no tensor
 LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
 Where = Callable[[], tuple[str, str]]
 ADD = torch.ops.aten.add.Tensor
+
+
+_OPEN: list[Meter] = []
+_resize = torch.UntypedStorage.resize_
+
+
+@functools.wraps(_resize)
+def _watched(storage: torch.UntypedStorage, size: int) -> object:
+    """FSDP empties and refills storages with `resize_`, which is no operator: open meters hear of it.
+
+    It stands in for PyTorch's from the first import on, so that whether one is open shows nowhere.
+    """
+    result = _resize(storage, size)
+    for meter in _OPEN:
+        meter._resized(storage)
+    return result
+
+
+torch.UntypedStorage.resize_ = _watched  # type: ignore[method-assign, assignment]
 
 
 class GradientSum(NamedTuple):
@@ -102,20 +120,11 @@ class Meter(TorchDispatchMode):
                 self.events.append(Event(block, -1, phase))
 
     def __enter__(self) -> Meter:
-        """FSDP empties and refills storages with `resize_`, which is no operator: it is watched beside them."""
-        resize = torch.UntypedStorage.resize_
-
-        @functools.wraps(resize)
-        def watched(storage: torch.UntypedStorage, size: int) -> None:
-            resize(storage, size)
-            self._resized(storage)
-
-        self._watching = mock.patch.object(torch.UntypedStorage, "resize_", watched)
-        self._watching.start()
+        _OPEN.append(self)
         return super().__enter__()
 
     def __exit__(self, *problem: object) -> None:
-        self._watching.stop()
+        _OPEN.remove(self)
         super().__exit__(*problem)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:

@@ -288,6 +288,7 @@ def test_a_name_that_no_answer_can_see_is_free(role):
 ATTACKS = (
     "_disable_current_modes",
     "mock",
+    "_get_current_dispatch_mode",
     "threading",
     "torch.Tensor.tolist",
     "_get_backend",
