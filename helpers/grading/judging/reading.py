@@ -61,12 +61,21 @@ def assigned(source: str) -> set[str]:
     return {symbol.get_name() for symbol in symbols if symbol.is_assigned()}
 
 
-def globals_read(source: str, in_functions: bool = False) -> set[str]:
+def globals_read(source: str) -> set[str]:
     """The names that a cell reads and does not keep in a function of its own: there `open` may be a list of blocks."""
-    scopes = _scopes(source)
-    symbols = [one for scope in scopes[1:] for one in scope.get_symbols() if one.is_global()]
-    symbols += [one for scope in scopes[:1] for one in scope.get_symbols() if not in_functions]
-    return {symbol.get_name() for symbol in symbols if symbol.is_referenced()}
+    top = [one.get_name() for scope in _scopes(source)[:1] for one in scope.get_symbols() if one.is_referenced()]
+    return {*top, *_globals_of_functions(source)}
+
+
+def used_later(source: str) -> set[str]:
+    """The names that the functions of a cell read from outside, and the attributes that it reads anywhere."""
+    attributes = {node.attr for node in ast.walk(tree(source)) if isinstance(node, ast.Attribute)}
+    return attributes | _globals_of_functions(source)
+
+
+def _globals_of_functions(source: str) -> set[str]:
+    symbols = [one for scope in _scopes(source)[1:] for one in scope.get_symbols()]
+    return {one.get_name() for one in symbols if one.is_global() and one.is_referenced()}
 
 
 def _scopes(source: str) -> list[symtable.SymbolTable]:
@@ -209,6 +218,14 @@ def _aliases(source: str, known: set[str]) -> Iterator[str]:
     for node in ast.walk(tree(source)):
         if isinstance(node, ast.Assign) and dotted(node.value).partition(".")[0] in known:
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def by_text(node: ast.Subscript | ast.Call) -> str:
+    """`a.b` for what a text names: `vars(a)["b"]`, `a.__dict__["b"]` and `getattr(a, "b")`; else ''."""
+    if isinstance(node, ast.Subscript):
+        return _within(_holder(node.value), node.slice)
+    named = dotted(node.func) == "getattr" and len(node.args) > 1
+    return _within(node.args[0], node.args[1]) if named else ""
 
 
 def _holder(node: ast.expr) -> ast.expr | None:

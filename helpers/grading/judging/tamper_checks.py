@@ -59,7 +59,7 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     given = {cell.source for cell in reference.cells}
     lab = _Given(reference)
     own = [cell for cell in assembled.cells if cell.cell_type == "code" and cell.source not in given]
-    used = {name for cell in own for name in reading.globals_read(cell.source, in_functions=True)}
+    used = {name for cell in own for name in reading.used_later(cell.source)}
     return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, used)))
 
 
@@ -138,6 +138,8 @@ def _reached(source: str) -> set[str]:
             words.add(node.id)
         elif isinstance(node, ast.BinOp):
             words |= set(reading.joined(node).split())
+        elif isinstance(node, ast.Subscript | ast.Call):
+            words.add(reading.by_text(node))
         elif isinstance(node, ast.Attribute):
             words |= {reading.dotted(node)} | ({node.attr} - _OF_OBJECTS)
         elif isinstance(node, ast.Import):

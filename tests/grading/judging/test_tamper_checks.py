@@ -121,6 +121,8 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("import os\nkept = os.memfd_create('kept')", "reaches for files"),
         ("def f(open=open): ...", "reaches for files"),
         ("import torch.multiprocessing as mp", "reaches for what no meter sees"),
+        ("import sys\nmods = vars(sys)['modules']", "reaches for loaded modules"),
+        ("import sys\nmods = getattr(sys, 'modules')", "reaches for loaded modules"),
         ("LEAVE = torch.Tensor.tolist", "reaches for what no meter sees"),
         ("def f(x, leave=torch.Tensor.numpy): ...", "reaches for what no meter sees"),
         ("@torch.jit.script\ndef f(x): return x.tolist()", "reaches for what no meter sees"),
@@ -134,7 +136,7 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
             "keeps memory that is made before it is asked: POOL",
         ),
         (
-            "class Mine:\n    pool = bytearray(10**8)\n\ndef f():\n    return pool",
+            "class Mine:\n    pool = bytearray(10**8)\n\n    def f(self):\n        return self.pool",
             "keeps memory that is made before it is asked: pool",
         ),
         ("def f(x, pool=torch.zeros(10**6)): ...", "keeps memory that is made before it is asked: a default"),
