@@ -288,7 +288,7 @@ def backward_that_fits(loss_of, net, xs, ys, micro_batch):
             return 0
 
 
-@mutant("budget", feedback="and nothing older")
+@mutant("budget", feedback="which knows the answer")
 class Budget(Meter):
     """Calls helpers' Meter, which rounds to 512 bytes and counts what it meets."""
 
