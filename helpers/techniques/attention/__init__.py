@@ -1,0 +1,23 @@
+"""Attention without its matrix: masks as tiles to visit, softmax in one pass, a tiled forward and backward.
+
+    from helpers.techniques import attention
+    output = attention.attention(q, k, v, attention.Window(512))        # with gradients
+    output, log_sum_exp = attention.tiled(q, k, v)                      # forward alone
+
+`naive` is the formula. `masks` say which tiles hold a pair, `online` merges what pieces of the keys give, `tiled` and
+`backward` are FlashAttention's two passes over a `cut`. No torch until used.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...catalog.lazy import lazy
+
+if TYPE_CHECKING:
+    from .backward import TiledAttention, attention, tile_gradients, tiled_backward
+    from .masks import BlockSparse, Causal, Full, Mask, Tile, Window
+    from .naive import naive
+    from .online import Partial, merge, online_softmax
+    from .tiled import tiled
+
+
+__getattr__ = lazy(__name__)
