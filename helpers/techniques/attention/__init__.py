@@ -4,8 +4,8 @@
     output = attention.attention(q, k, v, attention.Window(512))        # with gradients
     output, log_sum_exp = attention.tiled(q, k, v)                      # forward alone
 
-`naive` is the formula. `masks` say which tiles hold a pair, `online` merges what pieces of the keys give, `tiled` and
-`backward` are FlashAttention's two passes over a `cut`. No torch until used.
+`matrix` is the formula. `masks` say which tiles hold a pair, `online` merges what pieces of the keys give, `forward`
+and `backward` are FlashAttention's two passes over a `cut`; `counts` says what each moves and keeps, without torch.
 """
 
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
     from .backward import TiledAttention, attention, tile_gradients, tiled_backward
+    from .forward import tiled
     from .masks import BlockSparse, Causal, Full, Mask, Tile, Window
-    from .naive import naive
+    from .matrix import naive
     from .online import Partial, merge, online_softmax
-    from .tiled import tiled
 
 
 __getattr__ = lazy(__name__)

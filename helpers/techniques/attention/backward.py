@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .cut import Cut
+from .forward import tiled
 from .masks import Causal, Mask
 from .online import finite
-from .tiled import tiled
 
 
 def attention(
@@ -78,11 +78,12 @@ def tiled_backward(
         for at in visited:
             queries = cut.below(q, at.row) * cut.sizes.scale
             rows = (cut.below(grad, at.row), cut.below(log_sum_exp, at.row), cut.below(delta, at.row))
-            parts = tile_gradients(cut.scores(queries, at), queries, *rows, keys, values)
+            parts = tile_gradients(cut.scores(queries, keys, at), queries, *rows, keys, values)
             target = cut.rows(dq, at.row)
             target.add_(parts[0].view(target.shape), alpha=cut.sizes.scale)
             of_keys += parts[1]
             of_values += parts[2]
+            del parts  # or they would be alive beside the next tile's
         cut.slots(dk, column).copy_(of_keys)
         cut.slots(dv, column).copy_(of_values)
     return dq.to(q.dtype), dk, dv

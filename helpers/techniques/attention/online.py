@@ -23,6 +23,12 @@ class Partial:
     total: Tensor  # (…, queries, 1): the sum of exp(score - maximum)
 
     @classmethod
+    def nothing(cls, queries: Tensor, head_dim: int) -> Partial:
+        """Before the first piece, for `queries` (…, queries, any): merged with a state it changes nothing."""
+        empty = torch.full_like(queries[..., :1], -torch.inf)
+        return cls(queries.new_zeros(*queries.shape[:-1], head_dim), empty, torch.zeros_like(empty))
+
+    @classmethod
     def of(cls, scores: Tensor, v: Tensor) -> Partial:
         """One piece: `scores` (…, queries, keys) with -inf where a key is not seen, `v` (…, keys, head_dim)."""
         maximum = scores.amax(-1, keepdim=True)

@@ -39,7 +39,7 @@ def checked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) ->
     mask.check(k.shape[2])
     if scale is not None:
         require_number("scale", scale, expected="a number above 0", do="leave it out: head_dim ** -0.5")
-    sums = torch.promote_types(q.dtype, torch.float32)
+    sums = q.dtype if q.dtype == torch.float64 else torch.float32
     scale = q.shape[3] ** -0.5 if scale is None else scale
     return Shapes(k.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], scale, sums)
 

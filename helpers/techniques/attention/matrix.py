@@ -22,5 +22,5 @@ def naive(q: Tensor, k: Tensor, v: Tensor, mask: Mask = Causal(), scale: float |
     matrix = matrix.unflatten(2, (sizes.group, sizes.queries))
     matrix = matrix.masked_fill(unseen, torch.finfo(q.dtype).min)  # not -inf: a row of them would be NaN
     matrix = matrix.softmax(-1)
-    matrix = matrix.masked_fill(unseen, 0)
-    return (matrix.flatten(2, 3) @ v).reshape(*q.shape[:3], v.shape[3])
+    output = (matrix.flatten(2, 3) @ v).reshape(*q.shape[:3], v.shape[3])
+    return output.masked_fill(unseen.all(-1, keepdim=True), 0)

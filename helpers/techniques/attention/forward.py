@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
 from itertools import groupby
 from operator import attrgetter
 
@@ -32,16 +31,19 @@ def tiled(
     output = q.new_zeros(*q.shape[:3], v.shape[3])
     log_sum_exp = q.new_full(q.shape[:3], float("-inf"), dtype=cut.sizes.sums)
     for row, visited in groupby(cut.tiles(), key=attrgetter("row")):
-        for whole, part in zip((output, log_sum_exp), row_of(cut, q, v, row, visited), strict=True):
-            rows = cut.rows(whole, row)
-            rows.copy_(part.view(rows.shape))
+        cut.put(row, (output, log_sum_exp), row_of(cut, q, k, v, row, visited))
     return output, log_sum_exp
 
 
-def row_of(cut: Cut, q: Tensor, v: Tensor, row: int, visited: Iterable[Tile]) -> tuple[Tensor, Tensor]:
+def row_of(cut: Cut, q: Tensor, k: Tensor, v: Tensor, row: int, visited: Iterable[Tile]) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of one row of tiles: each tile's part is merged into what is known so far.
 
     A function of its own, so that nothing of a row is alive while the next one is computed.
     """
     queries = cut.below(q, row) * cut.sizes.scale
-    return reduce(merge, (Partial.of(cut.scores(queries, at), cut.column(v, at.column)) for at in visited)).result()
+    state = Partial.nothing(queries, v.shape[3])
+    for at in visited:
+        part = Partial.of(cut.scores(queries, cut.column(k, at.column), at), cut.column(v, at.column))
+        state = merge(state, part)
+        del part  # or it would be alive beside the next tile's
+    return state.result()
