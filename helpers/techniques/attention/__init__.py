@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .masks import BlockSparse, Causal, Full, Mask, Tile, Window
     from .matrix import naive
     from .online import Partial, merge, online_softmax
+    from .triton_launch import triton_tiled
 
 
 __getattr__ = lazy(__name__)
