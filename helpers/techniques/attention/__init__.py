@@ -6,6 +6,7 @@
 
 `matrix` is the formula. `masks` say which tiles hold a pair, `online` merges what pieces of the keys give, `forward`
 and `backward` are FlashAttention's two passes over a `cut`; `counts` says what each moves and keeps, without torch.
+`triton_kernel` is the forward on a GPU; `engines` are the field's: SDPA's backends, which of them ran, FlexAttention.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
     from .backward import TiledAttention, attention, tile_gradients, tiled_backward
+    from .engines import backends, flex, which_backend
     from .forward import tiled
     from .masks import BlockSparse, Causal, Full, Mask, Tile, Window
     from .matrix import naive

@@ -147,8 +147,9 @@ class BlockSparse(Mask):
             what = f"{keys} keys, and a table of {len(self.blocks)} blocks of {self.block}"
             raise WorkbookError(what, f"at most {len(self.blocks) * self.block} keys", "make the table larger")
 
-    def sees(self, query: Tensor, key: Tensor) -> Tensor:
-        table = query.new_tensor(self.blocks)
+    def sees(self, query: Tensor, key: Tensor, table: Tensor | None = None) -> Tensor:
+        """`table`: the blocks as a tensor, where a compiler must not see one made."""
+        table = query.new_tensor(self.blocks) if table is None else table
         seen = (table[query.clamp(min=0) // self.block, key // self.block] > 0) & (query >= 0)
         return seen & (key <= query) if self.causal else seen
 
