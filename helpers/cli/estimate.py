@@ -20,7 +20,7 @@ from .flags import Commands, add_command, setup_of, whole
 
 def add(commands: Commands) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU")
-    known = "train|serve|checkpointing|zero|fine-tuning|quantize|op|kv|allocation|blocks"
+    known = "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|allocation|blocks"
     kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar=known)
     train = add_command(kinds, "train", "one training step, per rank", _estimate_train)
     serve = add_command(kinds, "serve", "weights and KV cache of one replica", _estimate_serve)
@@ -38,6 +38,7 @@ def add(commands: Commands) -> None:
         _add_zero,
         _add_quantize,
         _add_op,
+        _add_attention,
         _add_kv,
         _add_allocation,
         _add_blocks,
@@ -165,6 +166,32 @@ def _add_op(kinds: Commands) -> None:
 def _estimate_op(arguments: argparse.Namespace) -> int:
     given = {size: getattr(arguments, size) for size in SIZES if getattr(arguments, size) is not None}
     return _print(calculators.roofline_answer(arguments.gpu, arguments.op, arguments.format, **given), arguments)
+
+
+def _add_attention(kinds: Commands) -> None:
+    text = "one layer's attention with its matrix and without: bytes, traffic, the lengths where either takes the time"
+    parser = add_command(kinds, "attention", text, _estimate_attention)
+    sizes = {
+        "sequence": "tokens, with --phase decode those in the cache",
+        "heads": "heads of queries",
+        "kv_heads": "heads of keys and values, which divide them",
+        "head_dim": "width of a head",
+        "batch": "sequences at once",
+        "window": "keys that a query sees, itself counted in; 0: all before it",
+    }
+    defaults = calculators.attention().start
+    for size, words in sizes.items():
+        help_text = f"{words} (default {defaults[size]})"
+        parser.add_argument(f"--{size.replace('_', '-')}", type=whole, default=defaults[size], help=help_text)
+    parser.add_argument("--format", default="bf16", help="number format of the tensors: fp32, tf32, bf16, fp16")
+    parser.add_argument("--phase", default="forward", help="forward, training, decode")
+    flags.device_and_json_flags(parser, "bytes and seconds", required=True)
+
+
+def _estimate_attention(arguments: argparse.Namespace) -> int:
+    sizes = ("sequence", "heads", "kv_heads", "head_dim", "batch", "window", "phase")
+    given = {name: getattr(arguments, name) for name in sizes}
+    return _print(calculators.attention_answer(arguments.gpu, number_format=arguments.format, **given), arguments)
 
 
 def _add_kv(kinds: Commands) -> None:

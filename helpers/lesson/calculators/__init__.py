@@ -9,6 +9,7 @@ An answer needs the standard library alone; ipywidgets and IPython are imported 
 
 from .allocation import AllocationAnswer, allocation, allocation_answer
 from .answers import CalculatorAnswer, MemoryAnswer
+from .attention import AttentionAnswer, attention, attention_answer
 from .block_map import BlockMapAnswer, block_map, block_map_answer
 from .calculator import Calculator, StepCalculator
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer

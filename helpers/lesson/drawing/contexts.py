@@ -38,7 +38,7 @@ def contexts(title: str, curves: Sequence[Curve], here: tuple[int, int], room_by
         line = tuple(plane.at(*point) for point in curve.points)
         body.append(Line(line, colour, 2.5, kind="curve", tooltip=curve.name))
     ends = [(plane.y.at(curve.points[-1][1]), curve.name, colour) for curve, colour in coloured]
-    body += [*_names(ends), Dot(*plane.at(*here), CARD, INK, kind="here")]
+    body += [*names_at_ends(ends), Dot(*plane.at(*here), CARD, INK, kind="here")]
     return Card(title, HEIGHT, tuple(body), _words(curves, here, room_bytes))
 
 
@@ -70,11 +70,12 @@ def _room(plane: Plane, room_bytes: int | None) -> Iterator[Mark]:
     yield Text(LEFT + 6, plane.y.at(room_bytes) - 5, words, 11, halo=True)
 
 
-def _names(ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
-    """At the lines' ends, the lower ones pushed down where they would overlap, all of them up where the axis ends."""
+def names_at_ends(ends: Sequence[tuple[float, str, str]], foot: float = FOOT) -> Iterator[Mark]:
+    """(y, name, colour) of lines that end at RIGHT; the lower ones are pushed down where they would overlap, all of
+    them up where the axis ends, at `foot`."""
     spots: list[float] = []
     for y, _, _ in sorted(ends):
         spots.append(max(y, spots[-1] + NAME_HEIGHT) if spots else y)
-    lift = max(0.0, spots[-1] - FOOT)
+    lift = max(0.0, spots[-1] - foot)
     for (_, name, colour), y in zip(sorted(ends), spots, strict=True):
         yield Text(RIGHT + 8, y - lift + 4, name, 12, colour, bold=True)

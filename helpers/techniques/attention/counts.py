@@ -10,7 +10,7 @@ whole tiles. Making a mask is left out: all layers share one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add, attrgetter
 
 from ...catalog.errors import WorkbookError, require_whole
@@ -149,6 +149,16 @@ def once(call: Call) -> Work:
     return once_each(*sizes, call.number_format)
 
 
+def once_backward(call: Call) -> Work:
+    """The same of a backward without the matrix: what was saved is read, and the output's gradient; three are written.
+
+    Five products to forward's two: the scores are computed again.
+    """
+    read = 3 * call.query_bytes + 2 * call.key_bytes + call.sum_bytes
+    flops = 10 * call.rows * call.keys * call.head_dim
+    return Work(flops, read, call.query_bytes + 2 * call.key_bytes)
+
+
 def naive(call: Call) -> dict[str, Work]:
     """The kernels of `naive`, in order: the matrix is written three times and read three times."""
     q, kv, matrix, mask = call.query_bytes, call.key_bytes, call.matrix_bytes, call.mask_bytes
@@ -186,7 +196,7 @@ def tiled(call: Call) -> Work:
     >>> round(tiled(call).bytes / sum_of(naive(call)).bytes, 2)
     0.08
     """
-    seen = _visited(call)
+    seen = visited(call)
     a_key = 2 * call.batch * call.kv_heads * call.head_dim * call.value_bytes  # with its value
     read = seen.queries * call.query_bytes // call.queries + seen.keys_read * a_key
     flops = 4 * call.batch * call.heads * call.head_dim * seen.pairs
@@ -200,7 +210,7 @@ def tiled_backward(call: Call) -> Work:
     and delta, and adds to the gradient of q in FP32, which in 16 bits is rounded at the end. Five products to forward's
     two.
     """
-    seen = _visited(call)
+    seen = visited(call)
     delta = Work(0, 2 * call.query_bytes, call.sum_bytes)
     sums = call.rows * call.head_dim * SUMS  # the gradient of q in FP32: zeroed, added to, rounded
     per_visit = 2 * call.query_bytes + 2 * call.sum_bytes + sums
@@ -240,23 +250,29 @@ class Visited:
     keys_read: int  # over all rows
     rows_read: int  # queries over all columns
     pairs: int  # in all tiles visited
+    tiles: int
 
 
-def _visited(call: Call) -> Visited:
-    tile_q, tile_k = call.tile
-    queries = keys_read = rows_read = pairs = 0
+def visited(call: Call) -> Visited:
+    """What a tiled kernel visits for `call`."""
+    return _visited(call.mask, call.queries, call.keys, *call.tile)
+
+
+@lru_cache(maxsize=256)
+def _visited(mask: Mask, all_queries: int, all_keys: int, tile_q: int, tile_k: int) -> Visited:
+    queries = keys_read = rows_read = pairs = tiles = 0
     columns: list[range] = []
-    for row, ranges in enumerate(call.mask.columns(call.queries, call.keys, tile_q, tile_k)):
-        height = min(tile_q, call.queries - row * tile_q)
-        width = _keys(ranges, tile_k, call.keys)
+    for row, ranges in enumerate(mask.columns(all_queries, all_keys, tile_q, tile_k)):
+        height = min(tile_q, all_queries - row * tile_q)
+        width, count = _keys(ranges, tile_k, all_keys), sum(map(len, ranges))
         queries += height if ranges else 0
         keys_read += width
-        rows_read += height * sum(map(len, ranges))
+        rows_read += height * count
         pairs += height * width
+        tiles += count
         columns += ranges
-    return Visited(
-        queries, _keys(joined(sorted(columns, key=attrgetter("start"))), tile_k, call.keys), keys_read, rows_read, pairs
-    )
+    keys = _keys(joined(sorted(columns, key=attrgetter("start"))), tile_k, all_keys)
+    return Visited(queries, keys, keys_read, rows_read, pairs, tiles)
 
 
 def _keys(ranges: list[range], tile_k: int, keys: int) -> int:

@@ -17,6 +17,7 @@ from helpers.catalog import WorkbookError
 from helpers.lesson import calculators
 from helpers.lesson.calculators import (
     allocation,
+    attention,
     block_map,
     checkpointing,
     fine_tuning,
@@ -34,6 +35,7 @@ from tests.calls import CALLS_IN_50_MS, calls_of
 
 MAKERS = (
     allocation,
+    attention,
     block_map,
     checkpointing,
     fine_tuning,
@@ -51,6 +53,7 @@ CONTROLS = [(calculator, name) for calculator in CALCULATORS for name in calcula
 # What moves each of them most: the largest models, the longest trace.
 HEAVY = {
     "allocation": {"trace_name": "training", "step": 20},
+    "attention": {"phase": "training", "sequence": 131_072, "kv_heads": 1},
     "block_map": {"policy": "prefix", "block_size": 1},
     "checkpointing": {"model": "llama-3-70b", "policy": "recursive"},
     "fine_tuning": {"model": "llama-3-70b", "method": "QDoRA"},

@@ -1,0 +1,330 @@
+"""The attention calculator: what its matrix takes and moves, what is left without it, where either takes the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log
+from typing import Any
+
+from ...catalog.devices import DEVICES, Device, device
+from ...catalog.errors import WorkbookError, require_name, require_whole
+from ...catalog.formats import number_format as named_format
+from ...memory.closed_form.breakdown import format_bytes
+from ...memory.closed_form.work import Roof, Work, matmul
+from ...techniques.attention import counts
+from ...techniques.attention.counts import Call
+from ...techniques.attention.masks import Causal, Full, Window
+from ..drawing.crossings import Times, crossings
+from ..drawing.pictures import Card
+from ..units import percent, si, three_digits
+from .answers import CalculatorAnswer
+from .calculator import Calculator
+from .command import Option, command, device_options
+
+FORWARD, TRAINING, DECODE = "forward", "training", "decode"
+PHASES = (FORWARD, TRAINING, DECODE)
+FORMATS = ("fp32", "tf32", "bf16", "fp16")
+TILE, LARGEST = 128, 2**20
+LENGTHS = tuple(2**power for power in range(7, 18))
+DEFAULTS: dict[str, Any] = {
+    "sequence": 4096,
+    "heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "batch": 1,
+    "window": 0,
+    "number_format": "bf16",
+    "phase": FORWARD,
+}
+
+
+@dataclass(frozen=True)
+class AttentionAnswer(CalculatorAnswer):
+    """One layer's attention on `gpu`; `asked` has the tokens and the mask, `call` what `phase` makes of them.
+
+    Tiles are those of a kernel: 128 queries of a head, 128 keys.
+    """
+
+    gpu: Device
+    asked: Call
+    phase: str
+    roof: Roof
+
+    @cached_property
+    def call(self) -> Call:
+        return _at(self.asked, self.asked.keys, self.phase)
+
+    @cached_property
+    def kernels(self) -> dict[str, list[Work]]:
+        """What either way runs, one Work for each kernel; that without a matrix moves each tensor once."""
+        return kernels_of(self.call, self.phase)
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        return {name: _least(self.roof, kernels) for name, kernels in self.kernels.items()}
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """Bytes by way; "tiles": without the matrix, where no cache holds what another program has read."""
+        once = {name: sum(work.bytes for work in kernels) for name, kernels in self.kernels.items()}
+        return once | {"tiles": max(once["tiled"], sum(work.bytes for work in _per_tile(self.call, self.phase)))}
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """Beside the inputs; of a training step what forward leaves for backward, the inputs counted in."""
+        if self.phase == TRAINING:
+            return {"naive": self.call.naive_saved_bytes, "tiled": self.call.saved_bytes}
+        return {"naive": self.call.naive_peak_bytes, "tiled": self.call.peak_bytes}
+
+    @cached_property
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """By way, (tokens, seconds) over all lengths that are drawn."""
+        drawn: dict[str, list[tuple[int, float]]] = {"linear layers": [], "naive": [], "tiled": []}
+        for tokens in sorted({*LENGTHS, self.asked.keys}):
+            for name, kernels in kernels_of(_at(self.asked, tokens, self.phase), self.phase).items():
+                drawn[name].append((tokens, _least(self.roof, kernels)))
+        return drawn
+
+    @cached_property
+    def breaks(self) -> dict[str, tuple[int, float] | None]:
+        """For either way the tokens and seconds from which on attention takes longer than the linear layers.
+
+        Between two lengths that are drawn, where the straight lines of the picture cross: true to a few in a thousand.
+        """
+        linear = self.curves["linear layers"]
+        return {name: _crossing(self.curves[name], linear) for name in ("naive", "tiled")}
+
+    @property
+    def title(self) -> str:
+        naive, tiled = (format_bytes(size) for size in self.peaks.values())
+        words = "kept for backward" if self.phase == TRAINING else "beside the inputs"
+        where = f"Attention over {self.asked.keys:,} tokens, {self.gpu.title}"
+        return f"{where}: {naive} {words}, or {tiled} without the matrix"
+
+    @property
+    def command(self) -> str | None:
+        return command("attention", [*device_options(self.gpu), *self._options()])
+
+    def _options(self) -> Iterator[Option]:
+        call = self.asked
+        window = call.mask.size if isinstance(call.mask, Window) else 0
+        asked = {
+            "sequence": call.keys,
+            "heads": call.heads,
+            "kv_heads": call.kv_heads,
+            "head_dim": call.head_dim,
+            "batch": call.batch,
+            "window": window,
+            "number_format": call.number_format,
+            "phase": self.phase,
+        }
+        for name, value in asked.items():
+            if value != DEFAULTS[name]:
+                flag = "format" if name == "number_format" else name
+                yield f"--{flag.replace('_', '-')}", value
+
+    def lines(self) -> Iterator[str]:
+        """One line per figure, numbers substituted."""
+        rows: list[tuple[str, str, str]] = [*self._bytes(), *self._traffic(), *self._times()]
+        return (f"{name:<20}{value:>12}   {text}" for name, value, text in rows)
+
+    def _bytes(self) -> Iterator[tuple[str, str, str]]:
+        call, peaks = self.call, self.peaks
+        sizes = f"{call.batch} × {call.heads} heads × {call.queries:,} × {call.keys:,} × {call.value_bytes} B"
+        kept = "q, k, v, softmax, masks" if self.phase == TRAINING else "two matrices, and the mask"
+        results = "q, k, v, output, log-sum-exp" if self.phase == TRAINING else "output and log-sum-exp"
+        what = "kept" if self.phase == TRAINING else "peak"
+        yield "matrix", format_bytes(call.matrix_bytes), sizes
+        yield f"{what} with it", format_bytes(peaks["naive"]), kept
+        yield f"{what} without", format_bytes(peaks["tiled"]), results
+
+    def _traffic(self) -> Iterator[tuple[str, str, str]]:
+        moved, seen = self.moved, counts.visited(self.call)
+        tiles = -(-self.call.queries // TILE) * -(-self.call.keys // TILE)
+        passes = "6 times, and read 9" if self.phase == TRAINING else "3 times, and read 3"
+        yield "tiles visited", f"{seen.tiles:,}", f"of {tiles:,}, {TILE} queries by {TILE} keys of each head"
+        yield "moved with it", si(moved["naive"], "B"), f"the matrix is written {passes}"
+        yield "moved without", si(moved["tiled"], "B"), "every tensor once"
+        yield "  with no cache", si(moved["tiles"], "B"), "keys and values once more for every tile that is visited"
+
+    def _times(self) -> Iterator[tuple[str, str, str]]:
+        rate, bandwidth = si(self.roof.flops_per_s, "FLOP/s"), si(self.roof.bytes_per_s, "B/s")
+        yield "seconds with it", si(self.seconds["naive"], "s"), f"at least: every kernel at {bandwidth} or {rate}"
+        yield "seconds without", si(self.seconds["tiled"], "s"), f"at least; {self._bound('tiled')}-bound"
+        width, mlp = self.call.heads * self.call.head_dim, mlp_of(self.call)
+        text = f"the layer's linear layers: width {width:,}, gated MLP of {mlp:,}"
+        yield "beside them", si(self.seconds["linear layers"], "s"), text
+
+    def _bound(self, name: str) -> str:
+        slowest = max(self.kernels[name], key=self.roof.seconds)
+        return self.roof.bound(slowest)
+
+    def sentences(self) -> Iterator[str]:
+        """What the matrix costs here, from where on it matters, and what the other way still cannot save."""
+        naive, tiled, linear = (self.seconds[name] for name in ("naive", "tiled", "linear layers"))
+        if self.phase == DECODE:
+            yield "One query has no matrix, only a row: both ways read the cache, and that takes the time."
+        else:
+            times = self.peaks["naive"] / self.peaks["tiled"]
+            kept = "keeps" if self.phase == TRAINING else "takes"
+            faster = three_digits(naive / tiled)
+            yield f"The matrix {kept} {three_digits(times)} times the bytes, and {faster} times the time."
+        share = percent(tiled / (tiled + linear))
+        yield f"At {self.asked.keys:,} tokens attention is {share} of a layer's time without it."
+        if not any(self.breaks.values()):
+            yield f"At no length up to {LENGTHS[-1]:,} tokens does it take longer than the linear layers."
+            return
+        where = [f"{self._from('naive')} with the matrix", f"{self._from('tiled')} without it"]
+        yield f"It takes longer than the linear layers {where[0]}, {where[1]}; before that the time is theirs."
+
+    def _from(self, name: str) -> str:
+        crossed = self.breaks[name]
+        return f"from {crossed[0]:,} tokens on" if crossed else f"at no length up to {LENGTHS[-1]:,} tokens"
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        named = {"linear layers": "linear layers", "naive": "with the matrix", "tiled": "without"}
+        lines = [Times(named[name], tuple(line)) for name, line in self.curves.items()]
+        crossed = {f"{named[name]}: {at[0]:,} tokens": at for name, at in self.breaks.items() if at}
+        return (crossings(self.title, lines, crossed, self.asked.keys),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        call = self.call
+        return {
+            "matrix_bytes": call.matrix_bytes,
+            "naive_bytes": self.peaks["naive"],
+            "tiled_bytes": self.peaks["tiled"],
+            "tiles_visited": counts.visited(call).tiles,
+            "naive_moved_bytes": self.moved["naive"],
+            "tiled_moved_bytes": self.moved["tiled"],
+            "tiled_moved_bytes_without_cache": self.moved["tiles"],
+            "naive_seconds": self.seconds["naive"],
+            "tiled_seconds": self.seconds["tiled"],
+            "linear_seconds": self.seconds["linear layers"],
+            **{f"{name}_break_even": at and at[0] for name, at in self.breaks.items()},
+        }
+
+
+def attention_answer(
+    gpu: str | Device,
+    sequence: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 8,
+    head_dim: int = 128,
+    batch: int = 1,
+    window: int = 0,
+    number_format: str = "bf16",
+    phase: str = FORWARD,
+) -> AttentionAnswer:
+    """One layer's causal attention over `sequence` tokens with the matrix and without it, and the layers beside it.
+
+    `window` is that of a sliding window, 0 for none; `phase` is "forward", "training" (with its backward) or "decode",
+    one query over a cache of `sequence` tokens. Sizes that are left out are Llama-3-8B's. Times are floors: datasheet
+    rates, nothing in a cache, no kernel takes time to start. WorkbookError for sizes and names that are none.
+
+    >>> answer = attention_answer("h100", sequence=4096)
+    >>> answer.figures["tiles_visited"], answer.figures["naive_break_even"], answer.figures["tiled_break_even"]
+    (528, 3680, 53100)
+    """
+    require_name("phase", phase, PHASES)
+    require_name("number format", number_format, FORMATS)
+    where, number = device(gpu), named_format(number_format).name
+    require_whole("sequence", sequence, most=LARGEST, unit="tokens")
+    require_whole("window", window, least=0, most=LARGEST, unit="tokens, 0 for none,")
+    if where.peak_flops and number not in where.peak_flops:
+        able = [known for known in FORMATS if known in where.peak_flops]
+        what = f"{where.title} has no rate for matrix products in {number}"
+        raise WorkbookError(what, f"on this device: {', '.join(able)}", "pick one of these formats")
+    mask = Window(window) if window else Causal()
+    call = Call(sequence, 0, heads, kv_heads, head_dim, batch, mask, number, (TILE, TILE))
+    return AttentionAnswer(where, call, phase, Roof.of(where, number))
+
+
+def kernels_of(call: Call, phase: str) -> dict[str, list[Work]]:
+    """The kernels of a layer by way: "naive", "tiled", and the "linear layers" beside either."""
+    return {"naive": _naive(call, phase), "tiled": _tiled(call, phase), "linear layers": linear_layers(call, phase)}
+
+
+def _naive(call: Call, phase: str) -> list[Work]:
+    backward = counts.naive_backward(call).values() if phase == TRAINING else ()
+    return [*counts.naive(call).values(), *backward]
+
+
+def _tiled(call: Call, phase: str) -> list[Work]:
+    """Every tensor once, and the FLOPs of the tiles that are visited."""
+    pairs = call.batch * call.heads * call.head_dim * counts.visited(call).pairs
+    once, back = counts.once(call), counts.once_backward(call)
+    forward = Work(4 * pairs, once.read_bytes, once.written_bytes + call.sum_bytes)
+    return [forward, replace(back, flops=10 * pairs)] if phase == TRAINING else [forward]
+
+
+def linear_layers(call: Call, phase: str) -> list[Work]:
+    """Projections of a layer and a gated MLP, as Llama has them; backward is twice forward."""
+    tokens, width, keys = call.batch * call.queries, call.heads * call.head_dim, call.kv_heads * call.head_dim
+    shapes = [(width, width), (width, keys), (width, keys), (width, width)]
+    shapes += [(width, mlp_of(call)), (width, mlp_of(call)), (mlp_of(call), width)]
+    works = [matmul(tokens, outputs, inputs, call.number_format) for inputs, outputs in shapes]
+    return works * 3 if phase == TRAINING else works
+
+
+def mlp_of(call: Call) -> int:
+    """The MLP's width: 3.5 times the model's, as in Llama-3-8B."""
+    return call.heads * call.head_dim * 7 // 2
+
+
+def _per_tile(call: Call, phase: str) -> list[Work]:
+    """A program for each head of queries, but that one query of each head that shares keys is one program's."""
+    apart = call if phase == DECODE else replace(call, kv_heads=call.heads)
+    return [counts.tiled(apart), *([counts.tiled_backward(apart)] if phase == TRAINING else [])]
+
+
+def _crossing(line: list[tuple[int, float]], other: list[tuple[int, float]]) -> tuple[int, float] | None:
+    """(tokens, to three digits, and seconds) where `line` comes to lie above `other`; None where it never does."""
+    above = [log(took / compared) for (_, took), (_, compared) in zip(line, other, strict=True)]
+    at = next((place for place, ratio in enumerate(above) if ratio >= 0), None)
+    if not at:
+        return None if at is None else line[0]
+    share = above[at - 1] / (above[at - 1] - above[at])
+    tokens, seconds = (_between(line[at - 1][axis], line[at][axis], share) for axis in (0, 1))
+    return round(float(f"{tokens:.3g}")), seconds
+
+
+def _between(low: float, high: float, share: float) -> float:
+    """On a logarithmic axis."""
+    return low * (high / low) ** share
+
+
+def _at(call: Call, tokens: int, phase: str) -> Call:
+    """The call over so many tokens. One query sees all that its window leaves of the cache."""
+    if phase != DECODE:
+        return replace(call, queries=tokens, keys=tokens)
+    size = call.mask.size if isinstance(call.mask, Window) else tokens
+    return replace(call, queries=1, keys=min(tokens, size), mask=Full())
+
+
+def _least(roof: Roof, kernels: Iterable[Work]) -> float:
+    return sum(map(roof.seconds, kernels))
+
+
+def attention(**start: object) -> Calculator:
+    """The live calculator. `start` moves its controls: `attention(gpu="t4", number_format="fp16", sequence=1024)`.
+
+    It opens on one layer of Llama-3-8B over 4,096 tokens.
+    """
+    gpus = tuple(name for name, entry in DEVICES.items() if entry.peak_flops)
+    controls = {
+        "gpu": ("GPU", gpus, "h100-80gb"),
+        "phase": ("phase", PHASES, DEFAULTS["phase"]),
+        "sequence": ("tokens", LENGTHS, DEFAULTS["sequence"]),
+        "batch": ("sequences", [2**power for power in range(7)], DEFAULTS["batch"]),
+        "heads": ("heads", [8, 16, 32, 64, 128], DEFAULTS["heads"]),
+        "kv_heads": ("KV heads", [2**power for power in range(8)], DEFAULTS["kv_heads"]),
+        "head_dim": ("head dim", [64, 80, 96, 128, 256], DEFAULTS["head_dim"]),
+        "window": ("window (0: none)", [0, 512, 1024, 4096, 8192], DEFAULTS["window"]),
+        "number_format": ("number format", FORMATS, DEFAULTS["number_format"]),
+    }
+    invites = "Move tokens to the left until the linear layers take the time. Then phase to decode."
+    return Calculator(attention_answer, controls, start, invites)
