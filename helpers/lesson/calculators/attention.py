@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from math import log
 from typing import Any
@@ -12,19 +12,18 @@ from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...catalog.formats import number_format as named_format
 from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.work import Roof, Work, matmul
+from ...memory.closed_form.work import Roof, Work
 from ...techniques.attention import counts
 from ...techniques.attention.counts import Call
-from ...techniques.attention.masks import Causal, Full, Window
+from ...techniques.attention.masks import Causal, Window
 from ..drawing.crossings import Times, crossings
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer
+from .attention_layer import DECODE, FORWARD, PHASES, TRAINING, at_length, kernels_of, least, mlp_of, per_tile
 from .calculator import Calculator
 from .command import Option, command, device_options
 
-FORWARD, TRAINING, DECODE = "forward", "training", "decode"
-PHASES = (FORWARD, TRAINING, DECODE)
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
 TILE, LARGEST = 128, 2**20
 LENGTHS = tuple(2**power for power in range(7, 18))
@@ -54,7 +53,7 @@ class AttentionAnswer(CalculatorAnswer):
 
     @cached_property
     def call(self) -> Call:
-        return _at(self.asked, self.asked.keys, self.phase)
+        return at_length(self.asked, self.asked.keys, self.phase)
 
     @cached_property
     def kernels(self) -> dict[str, list[Work]]:
@@ -63,13 +62,13 @@ class AttentionAnswer(CalculatorAnswer):
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        return {name: _least(self.roof, kernels) for name, kernels in self.kernels.items()}
+        return {name: least(self.roof, kernels) for name, kernels in self.kernels.items()}
 
     @property
     def moved(self) -> dict[str, int]:
         """Bytes by way; "tiles": without the matrix, where no cache holds what another program has read."""
         once = {name: sum(work.bytes for work in kernels) for name, kernels in self.kernels.items()}
-        return once | {"tiles": max(once["tiled"], sum(work.bytes for work in _per_tile(self.call, self.phase)))}
+        return once | {"tiles": max(once["tiled"], sum(work.bytes for work in per_tile(self.call, self.phase)))}
 
     @property
     def peaks(self) -> dict[str, int]:
@@ -83,8 +82,8 @@ class AttentionAnswer(CalculatorAnswer):
         """By way, (tokens, seconds) over all lengths that are drawn."""
         drawn: dict[str, list[tuple[int, float]]] = {"linear layers": [], "naive": [], "tiled": []}
         for tokens in sorted({*LENGTHS, self.asked.keys}):
-            for name, kernels in kernels_of(_at(self.asked, tokens, self.phase), self.phase).items():
-                drawn[name].append((tokens, _least(self.roof, kernels)))
+            for name, kernels in kernels_of(at_length(self.asked, tokens, self.phase), self.phase).items():
+                drawn[name].append((tokens, least(self.roof, kernels)))
         return drawn
 
     @cached_property
@@ -243,44 +242,6 @@ def attention_answer(
     return AttentionAnswer(where, call, phase, Roof.of(where, number))
 
 
-def kernels_of(call: Call, phase: str) -> dict[str, list[Work]]:
-    """The kernels of a layer by way: "naive", "tiled", and the "linear layers" beside either."""
-    return {"naive": _naive(call, phase), "tiled": _tiled(call, phase), "linear layers": linear_layers(call, phase)}
-
-
-def _naive(call: Call, phase: str) -> list[Work]:
-    backward = counts.naive_backward(call).values() if phase == TRAINING else ()
-    return [*counts.naive(call).values(), *backward]
-
-
-def _tiled(call: Call, phase: str) -> list[Work]:
-    """Every tensor once, and the FLOPs of the tiles that are visited."""
-    pairs = call.batch * call.heads * call.head_dim * counts.visited(call).pairs
-    once, back = counts.once(call), counts.once_backward(call)
-    forward = Work(4 * pairs, once.read_bytes, once.written_bytes + call.sum_bytes)
-    return [forward, replace(back, flops=10 * pairs)] if phase == TRAINING else [forward]
-
-
-def linear_layers(call: Call, phase: str) -> list[Work]:
-    """Projections of a layer and a gated MLP, as Llama has them; backward is twice forward."""
-    tokens, width, keys = call.batch * call.queries, call.heads * call.head_dim, call.kv_heads * call.head_dim
-    shapes = [(width, width), (width, keys), (width, keys), (width, width)]
-    shapes += [(width, mlp_of(call)), (width, mlp_of(call)), (mlp_of(call), width)]
-    works = [matmul(tokens, outputs, inputs, call.number_format) for inputs, outputs in shapes]
-    return works * 3 if phase == TRAINING else works
-
-
-def mlp_of(call: Call) -> int:
-    """The MLP's width: 3.5 times the model's, as in Llama-3-8B."""
-    return call.heads * call.head_dim * 7 // 2
-
-
-def _per_tile(call: Call, phase: str) -> list[Work]:
-    """A program for each head of queries, but that one query of each head that shares keys is one program's."""
-    apart = call if phase == DECODE else replace(call, kv_heads=call.heads)
-    return [counts.tiled(apart), *([counts.tiled_backward(apart)] if phase == TRAINING else [])]
-
-
 def _crossing(line: list[tuple[int, float]], other: list[tuple[int, float]]) -> tuple[int, float] | None:
     """(tokens, to three digits, and seconds) where `line` comes to lie above `other`; None where it never does."""
     above = [log(took / compared) for (_, took), (_, compared) in zip(line, other, strict=True)]
@@ -295,18 +256,6 @@ def _crossing(line: list[tuple[int, float]], other: list[tuple[int, float]]) -> 
 def _between(low: float, high: float, share: float) -> float:
     """On a logarithmic axis."""
     return low * (high / low) ** share
-
-
-def _at(call: Call, tokens: int, phase: str) -> Call:
-    """The call over so many tokens. One query sees all that its window leaves of the cache."""
-    if phase != DECODE:
-        return replace(call, queries=tokens, keys=tokens)
-    size = call.mask.size if isinstance(call.mask, Window) else tokens
-    return replace(call, queries=1, keys=min(tokens, size), mask=Full())
-
-
-def _least(roof: Roof, kernels: Iterable[Work]) -> float:
-    return sum(map(roof.seconds, kernels))
 
 
 def attention(**start: object) -> Calculator:

@@ -7,7 +7,7 @@ import pytest
 from helpers.catalog import WorkbookError
 from helpers.cli import main
 from helpers.lesson.calculators import attention, attention_answer
-from helpers.lesson.calculators.attention import PHASES, kernels_of
+from helpers.lesson.calculators.attention_layer import PHASES, kernels_of
 from helpers.techniques.attention import counts
 from helpers.techniques.attention.masks import Window
 
