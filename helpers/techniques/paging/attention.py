@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from ...catalog.errors import WorkbookError
+from ..attention.online import Partial, merge
 from .blocks import Copy
 
 NAME = "workbook_paged"
@@ -68,27 +69,20 @@ def block_by_block(
 ) -> Tensor:
     """The same, as the kernel does it: a block at a time, with the online softmax, and no copy of the whole.
 
-    Kept for each query: the largest score so far, the sum of exponentials, and their sum over the values. When a larger
-    score comes, both sums are scaled down to it.
+    Each block's part is merged into what is known so far: for each query the largest score, the sum of exponentials,
+    and that sum over the values.
     """
     rows, heads, new, dim = query.shape
     key_heads, groups = keys.shape[2], heads // keys.shape[2]
     q = query.reshape(rows, key_heads, groups, new, dim) * scale
-    largest = query.new_full((rows, key_heads, groups, new, 1), float("-inf"))
-    total = torch.zeros_like(largest)
-    out = query.new_zeros(rows, key_heads, groups, new, values.shape[-1])
+    state = Partial.nothing(q, values.shape[-1])
     for at in range(where.tables.shape[1]):
         k, v = (pool[where.tables[:, at]].transpose(1, 2)[:, :, None] for pool in (keys, values))  # [R, K, 1, S, D]
         here = torch.arange(at * where.block_size, (at + 1) * where.block_size, device=query.device)
         seen = where.visible(new, here, window)[:, :, None]
         scores = (q @ k.transpose(-1, -2)).masked_fill(~seen, float("-inf"))
-        new_largest = torch.maximum(largest, scores.amax(-1, keepdim=True))
-        shift = new_largest.clamp(min=torch.finfo(q.dtype).min)  # nothing seen yet: -inf minus -inf would be NaN
-        weights, shrink = (scores - shift).exp(), (largest - shift).exp()
-        total = total * shrink + weights.sum(-1, keepdim=True)
-        out = out * shrink + weights @ v
-        largest = new_largest
-    return (out / total).reshape(rows, heads, new, -1)
+        state = merge(state, Partial.of(scores, v))
+    return state.result()[0].reshape(rows, heads, new, -1)
 
 
 ATTENTIONS = {"gathered": gathered, "block-by-block": block_by_block}

@@ -24,6 +24,8 @@ def test_values_worked_by_hand():
     assert figures["tiles_visited"] == 32 * 33 // 2
     assert figures["naive_moved_bytes"] == 6 * matrix + 2 * mask + 6 * q + 2 * kv + 2 * 4096
     assert figures["tiled_moved_bytes"] == 2 * q + 2 * kv + 32 * 4096 * 4
+    of_tiles = 32 * 528 * 128 * 2 * 128 * 2  # heads, tiles, keys of one, with their values, of 128 BF16 numbers
+    assert figures["tiled_moved_bytes_without_cache"] == 2 * q + of_tiles + 32 * 4096 * 4
     assert figures["tiled_seconds"] == pytest.approx(4 * 32 * 128 * 528 * 128**2 / 989.4e12, rel=1e-3)
     weights = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336)
     assert figures["linear_seconds"] == pytest.approx(2 * 4096 * weights / 989.4e12, rel=1e-3)
