@@ -13,7 +13,7 @@ from setup_env.pins import environment_yml, pins
 from tests.house import tree
 
 REQUIREMENTS = tree.text_of(tree.ROOT / "requirements.txt")
-APART = [tree.text_of(tree.ROOT / f"requirements-{name}.txt") for name in ("deepspeed", "nbgrader")]
+APART = [tree.text_of(tree.ROOT / f"requirements-{name}.txt") for name in ("deepspeed", "nbgrader", "triton")]
 COLAB = tree.text_of(tree.ROOT / "requirements-colab.txt")
 PROJECT = tomllib.loads(tree.text_of(tree.ROOT / "pyproject.toml"))["project"]
 

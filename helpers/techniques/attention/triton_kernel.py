@@ -4,7 +4,9 @@ Importing this file needs Triton; `triton_tiled` does it. Tiles and states are v
 registers and shared memory: what reaches the GPU's memory is what `tl.load` and `tl.store` name.
 """
 
-# ruff: noqa: N803 (Triton's constants are written in capitals)
+# A language of its own: no types that mypy knows, and constants in capitals.
+# mypy: ignore-errors
+# ruff: noqa: N803
 
 import triton
 import triton.language as tl
