@@ -1,13 +1,17 @@
 """Counted bytes and FLOPs: what operators move, what a meter sees, what autograd keeps, which slices are cut."""
 
 from collections import Counter
+from functools import partial
 from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given, settings
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from helpers.catalog import TrainSetup
 from helpers.catalog.errors import WorkbookError
+from helpers.memory.closed_form.activations import Owner, Role, layer_tensors
 from helpers.memory.measure import Traffic
 from helpers.memory.meter import FreshMeter
 from helpers.techniques import attention
@@ -47,7 +51,11 @@ def test_naive_is_what_its_operators_move(call):
 @pytest.mark.parametrize("call", CALLS)
 def test_saved_bytes(call):
     tensors = tensors_of(call, grads=True)
-    for kernel, expected in ((attention.naive, call.naive_saved_bytes), (attention.attention, call.saved_bytes)):
+    for kernel, expected in (
+        (attention.naive, call.naive_saved_bytes),
+        (attention.attention, call.saved_bytes),
+        (partial(sdpa, enable_gqa=True), call.saved_bytes),
+    ):
         kept: dict[int, torch.UntypedStorage] = {}
 
         def keep(tensor, kept=kept):
@@ -57,6 +65,13 @@ def test_saved_bytes(call):
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             kernel(*tensors)
         assert sum(storage.nbytes() for storage in kept.values()) == expected
+
+
+def test_the_closed_form_of_a_step_keeps_the_same():
+    setup = TrainSetup("llama-3-8b", precision="bf16", sequence=4096, attention="sdpa")
+    kept = [saved for saved in layer_tensors(setup, setup.model.layers[0]) if saved.owner is Owner.ATTENTION]
+    assert {saved.role for saved in kept} == {Role.QKV, Role.LOG_SUM_EXP, Role.OUTPUT}
+    assert sum(saved.size_bytes for saved in kept) == Call(4096).saved_bytes
 
 
 PEAKS = [
