@@ -6,6 +6,10 @@ the powers of ten; `test_each_rate_is_the_best_of_the_grid` looks at its two nei
 twice what was seen; scores differ in the third decimal between processors.
 """
 
+import ast
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -65,12 +69,23 @@ def trained(name, seed, lr=None):
     return perplexity(model, held_out_documents(2))
 
 
+def other_seeds():
+    """What the chapter's picture says of seeds 2 and 3, by optimizer: the literal in its cell."""
+    notebook = Path(__file__).parents[2] / "notebooks" / "07_optimizers_and_adapters.ipynb"
+    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]}
+    assignment = ast.parse(cells["quality-picture"]).body[0]
+    assert isinstance(assignment, ast.Assign)
+    return dict(zip(MAKE, ast.literal_eval(assignment.value).values(), strict=True))
+
+
 @SEEDS
 def test_eight_bits_end_where_thirty_two_do_and_the_others_are_near(seed, capsys):
     scores = {name: trained(name, seed) for name in MAKE}
     with capsys.disabled():
         print("\n  " + "; ".join(f"{name} {score:.4f}" for name, score in scores.items()))
     assert abs(scores["adamw-8bit"] - scores["adamw"]) < 0.005
+    if seed > 1:
+        assert scores == pytest.approx({name: found[seed - 2] for name, found in other_seeds().items()}, abs=0.005)
     assert max(scores.values()) < perplexity(damaged(), held_out_documents(2)) - 0.3
     assert max(scores.values()) - min(scores.values()) < 0.1, "more than seeds differ"
 

@@ -56,7 +56,7 @@ def stacked_bars(
             numbers.append(Text(beside, top + 16, format_bytes(total), SIZE, bold=bold, halo=True))
     rows_of_names = _rows_of_names(lines)
     for (text, x), at in zip(lines, rows_of_names, strict=True):
-        body += _capacity(text, x, foot, at)
+        body += _capacity(text, x, foot, at, _is_left(text, x, lines))
     sized = pairs[0][1] if alone else dict(pairs).get(marked, {})
     below = foot + (46 + 15 * max(rows_of_names, default=0) if lines or alone else 34)
     key = legend(_entries([parts for _, parts in pairs], sized), MARGIN, below, WIDTH - MARGIN)
@@ -106,10 +106,15 @@ def _placed(parts: Parts, px: float, left: float) -> Iterator[tuple[str, float, 
         left += parts[part] * px
 
 
-def _capacity(text: str, x: float, foot: float, row: int) -> Iterator[Mark]:
+def _capacity(text: str, x: float, foot: float, row: int, is_left: bool) -> Iterator[Mark]:
     yield Line(((x, TOP - 8), (x, foot + 8)), INK, 2, "5 3", kind="capacity")
-    right = x > WIDTH / 2  # there a name ends left of its line
-    yield Text(x - 6 if right else x + 6, foot + 20 + 15 * row, text, 12, INK, "end" if right else "start")
+    yield Text(x - 6 if is_left else x + 6, foot + 20 + 15 * row, text, 12, INK, "end" if is_left else "start")
+
+
+def _is_left(text: str, x: float, lines: Sequence[tuple[str, float]]) -> bool:
+    """Whether a name ends left of its line: it does in the right half, or where it would reach under another line."""
+    end = x + 12 + text_width(text, 12)
+    return x > WIDTH / 2 or any(x < other < end for _, other in lines)
 
 
 def _rows_of_names(lines: Sequence[tuple[str, float]]) -> list[int]:
@@ -118,7 +123,7 @@ def _rows_of_names(lines: Sequence[tuple[str, float]]) -> list[int]:
     rows: list[int] = []
     for text, x in lines:
         width = text_width(text, 12)
-        start = x - 6 - width if x > WIDTH / 2 else x + 6
+        start = x - 6 - width if _is_left(text, x, lines) else x + 6
         end = start + width + 10
         free = (row for row, spans in enumerate(taken) if all(end <= a or start >= b for a, b in spans))
         row = next(free, len(taken))
@@ -130,8 +135,10 @@ def _rows_of_names(lines: Sequence[tuple[str, float]]) -> list[int]:
 
 
 def _entries(rows: Sequence[Parts], sized: Parts) -> Iterator[tuple[Box, str]]:
-    """Every part that is drawn, and its size in the bar `sized`."""
-    for part in sorted({part for parts in rows for part in parts}, key=part_order):
+    """Every part that is drawn, and its size in the bar `sized`. Without sizes none that is too thin to be seen."""
+    thin = 0 if sized else max(sum(parts.values()) for parts in rows) / 1000
+    seen = {part for parts in rows for part, size in parts.items() if size >= thin}
+    for part in sorted(seen, key=part_order):
         size = f" {format_bytes(sized.get(part, 0))}" if sized else ""
         yield Box(0, 0, 0, 0, colour_of(part), edge="none"), f"{label(part)}{size}"
 

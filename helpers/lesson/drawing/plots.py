@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 
     from ...memory.meter.timeline import Timeline
 
-__all__ = ["bars", "channels", "hierarchy", "levels", "lines", "lost", "saved_tensors", "stacked_bars", "timeline"]
+__all__ = [
+    "bars",
+    "channels",
+    "hierarchy",
+    "levels",
+    "lines",
+    "lost",
+    "saved_tensors",
+    "spans",
+    "stacked_bars",
+    "timeline",
+]
 
 AXES_WIDTH = 585  # px, of the axes that new_figure makes
 HEADROOM = 1.22  # of a timeline's peak: room above it for the names of phases
@@ -120,6 +131,7 @@ def _name_ends(axes: Axes, x: float, ends: Mapping[str, float]) -> None:
         place: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(name, (x, at), fontsize=9, color=colours[name], annotation_clip=False, **place)
         free = at + 0.075 * axes.get_ylim()[1]
+    axes.set_ylim(top=max(axes.get_ylim()[1], at))  # none above the axes
 
 
 def bars(title: str, rows: Mapping[str, int]) -> Picture:
@@ -136,6 +148,20 @@ def bars(title: str, rows: Mapping[str, int]) -> Picture:
     axes.margins(x=0.16)
     rows_in_words = listed(f"{name} {format_bytes(size)}" for name, size in ordered)
     return as_picture(figure, title, f"Bars of bytes, the largest first: {rows_in_words}.")
+
+
+def spans(title: str, rows: Mapping[str, Sequence[float]], x_label: str) -> Picture:
+    """A horizontal line for each of `rows` from its least to its greatest value, a dot at the first; in their order."""
+    figure, axes = new_figure(title, height=0.9 + 0.27 * len(rows), left=0.26)
+    for row, values in enumerate(rows.values()):
+        axes.plot([min(values), max(values)], [row, row], color=LINES[5], linewidth=7, solid_capstyle="round")
+        axes.plot(values[0], row, "o", color=INK, markersize=5)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=8.5)
+    axes.invert_yaxis()
+    axes.set_xlabel(x_label)
+    axes.margins(y=0.1)
+    told = (f"{name} {min(values):.3f} to {max(values):.3f}, dot {values[0]:.3f}" for name, values in rows.items())
+    return as_picture(figure, title, f"Lines from least to greatest {x_label}: {listed(told, 24)}.")
 
 
 def levels(
