@@ -57,6 +57,22 @@ def test_no_number_stands_on_the_line_of_the_capacity(crossed):
     assert not number.x - half < capacity_lines(card)[0] < number.x + half
 
 
+@pytest.mark.parametrize("middle", range(30, 90, 5))
+def test_the_name_of_a_capacity_ends_before_the_next_line(middle):
+    capacities = {"first": 22 * GIB, "second": middle * GIB, "third": 95 * GIB}
+    card = stacked_bars("t", {"a long name of a row": SIZES, "b": SIZES}, capacities)
+    (first,) = (mark for mark in card.marks if isinstance(mark, Text) and mark.text.startswith("first"))
+    lines, width = sorted(capacity_lines(card)), text_width(first.text, first.size)
+    reaches = first.x + width if first.anchor == "start" else first.x
+    assert reaches < lines[1]
+
+
+def test_a_part_too_thin_to_be_seen_is_not_in_the_legend():
+    card = stacked_bars("t", {"a": SIZES | {"workspace": 2**20}, "b": SIZES})
+    texts = {mark.text for mark in card.marks if isinstance(mark, Text)}
+    assert "activations" in texts and "workspace" not in texts
+
+
 def test_the_legend_names_each_part_once_inside_the_card():
     every = dict.fromkeys(PARTS, 999 * 2**20)
     card = stacked_bars("t", [("", every)])
