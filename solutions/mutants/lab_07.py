@@ -152,7 +152,7 @@ def store_moments(values, generator):
     return low.to(torch.uint8).reshape(-1)[:count].clone().reshape(values.shape), scales
 
 
-@mutant("store-moments", feedback="the smallest BF16 number not below the block's largest")
+@mutant("store-moments", feedback="your scales are not the right ones yet")
 def store_moments(values, generator):
     """Scales that were FP16 once."""
     count = values.numel()
@@ -417,7 +417,7 @@ class Fused:
         self.left = {name: count for name, count in parts.items() if name != "embed.weight"}
 
 
-@mutant("fused", feedback="has all of its gradient, and has not changed")
+@mutant("fused", feedback="is what was left of the step before still in your count?")
 class Fused:
     """What was expected before is still in the count."""
 
@@ -1632,7 +1632,7 @@ def adapter_bytes(layers, ranks):
     return 2 * sum(sizes) + sum(states) + 2 * max(sizes, default=0)
 
 
-@mutant("adapter-bytes", feedback="bytes and")
+@mutant("adapter-bytes", feedback="A and B are two tensors")
 def adapter_bytes(layers, ranks):
     """A and B as one tensor."""
     sizes = [rank * (layer["inputs"] + layer["outputs"]) for layer, rank in zip(layers, ranks, strict=True)]
@@ -1732,7 +1732,7 @@ def choose_ranks(layers, budget):
     return list(max(map(best_under, largest), default=(0, ()))[1])
 
 
-@mutant("choose-ranks", feedback="what does the largest gradient leave?")
+@mutant("choose-ranks", feedback="of all gradients only the largest counts")
 def choose_ranks(layers, budget):
     """Adds up every layer's gradient."""
 
@@ -1763,7 +1763,7 @@ def choose_ranks(layers, budget):
     return list(max(map(best_under, largest), default=(0, ()))[1])
 
 
-@mutant("choose-ranks", feedback="what does the largest gradient leave?")
+@mutant("choose-ranks", feedback="what does each largest gradient leave?")
 def choose_ranks(layers, budget):
     """Leaves room for the largest gradient that there could be."""
 
