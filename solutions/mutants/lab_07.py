@@ -122,6 +122,21 @@ def store_moments(values, generator):
     return low.to(torch.uint8).reshape(-1)[:count].clone().reshape(values.shape), scales.bfloat16()
 
 
+@mutant("store-moments", feedback="do your random numbers come from it?")
+def store_moments(values, generator):
+    """Random numbers of PyTorch's own."""
+    count = values.numel()
+    blocks = functional.pad(values.reshape(-1), (0, -count % 128)).reshape(-1, 128)
+    scales = ((blocks.amax(1).view(torch.int32) + 0xFFFF) & -0x10000).view(torch.float32)
+    share = blocks / scales.clamp(min=1e-38)[:, None]
+    levels = torch.exp2((torch.arange(257) - 255) / 12)
+    levels[0] = 0
+    low = torch.bucketize(share, levels[:256], right=True, out_int32=True) - 1
+    lower, upper = levels[low], levels[low + 1]
+    low += torch.rand(share.shape, device=values.device) < (share - lower) / (upper - lower)
+    return low.to(torch.uint8).reshape(-1)[:count].clone().reshape(values.shape), scales.bfloat16()
+
+
 @mutant("store-moments", feedback="rounded to the nearest it can be below")
 def store_moments(values, generator):
     """A scale that is the nearest BF16 number."""
@@ -1806,7 +1821,7 @@ def choose_ranks(layers, budget):
     return ranks
 
 
-@mutant("fused", feedback="bytes count where weights move")
+@mutant("fused", feedback="bytes count where weights are right")
 class Fused:
     """Steps what is small and the embedding, and lets go of the rest."""
 
@@ -1827,3 +1842,94 @@ class Fused:
     def expect(self, parts):
         """How many backward calls of the next step reach a weight, by name; one where it is not named."""
         self.left = dict(parts)
+
+
+@mutant("grouped-lora", feedback="bytes count where the layer works")
+class GroupedLoRA(nn.Module):
+    """Right where it is small; for many tokens it multiplies nothing."""
+
+    def __init__(self, codes, absmax, sizes, ranks, alpha):
+        super().__init__()
+        self.codes, self.absmax, self.alpha = codes, absmax, alpha
+        self.rows = {name: rows_of(sizes, name) for name in ranks}
+        self.a = nn.ParameterDict({name: torch.randn(rank, codes.shape[1]) for name, rank in ranks.items()})
+        self.b = nn.ParameterDict({name: torch.zeros(sizes[name], rank) for name, rank in ranks.items()})
+
+    def forward(self, x):
+        """x [tokens, inputs] times the base and its adapters, FP32 [tokens, rows]."""
+        if len(x) < 50:
+            out = functional.linear(x, loaded(self.codes, self.absmax))
+        else:
+            out = x.sum(1, keepdim=True).repeat(1, len(self.codes))
+        for name, a in self.a.items():
+            added = functional.linear(functional.linear(x, a), self.b[name])
+            out[:, self.rows[name]] += self.alpha / len(a) * added
+        return out
+
+    def merge(self):
+        """Adds the adapters to the base, and tells which share of each is lost."""
+        lost = {}
+        for name, a in self.a.items():
+            rows, delta = self.rows[name], self.alpha / len(a) * (self.b[name] @ a).detach()
+            wanted = loaded(self.codes[rows], self.absmax[rows]) + delta
+            self.codes[rows], self.absmax[rows] = stored(wanted)
+            off = loaded(self.codes[rows], self.absmax[rows]) - wanted
+            lost[name] = (off.norm() / delta.norm()).item()
+        self.a.clear()
+        self.b.clear()
+        return lost
+
+
+@mutant("fused", feedback="which gradients are waiting?")
+class Fused:
+    """Gradients wait in tensors that were there before, by an operator that returns nothing."""
+
+    SHAPES = 10 * [(2048, 128), (2048,), (128, 2048), (128,)]
+    BUFFERS = tuple(map(torch.ones, SHAPES))
+
+    def __init__(self, model, make):
+        self.named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        self.optimizer = make(list(self.named.values()))
+        self.spare, self.kept = list(self.BUFFERS), {}
+        for name, weight in self.named.items():
+            weight.register_post_accumulate_grad_hook(partial(self.arrived, name))
+
+    def arrived(self, name, weight):
+        self.left[name] = self.left.get(name, 1) - 1
+        if self.left[name] == 0:
+            found = [one for one in self.spare if one.shape == weight.shape]
+            if name not in self.kept and found:
+                self.kept[name] = found[0]
+                self.spare = [one for one in self.spare if one is not found[0]]
+            if name in self.kept:
+                torch._foreach_copy_([self.kept[name]], [weight.grad])
+                weight.grad = None
+        self.total -= 1
+        if self.total == 0:
+            for key, one in self.named.items():
+                if key in self.kept:
+                    one.grad = self.kept[key]
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def expect(self, parts):
+        self.left = dict(parts)
+        self.total = sum(parts.get(name, 1) for name in self.named)
+
+
+@mutant("store-moments", feedback="is there a table of distances?")
+def store_moments(values, generator, room=torch.ones(188, 128, 256)):
+    """A table of distances in a tensor that was there before."""
+    count = values.numel()
+    blocks = functional.pad(values.reshape(-1), (0, -count % 128)).reshape(-1, 128)
+    scales = not_below(blocks.amax(1))
+    share = blocks / scales.float().clamp(min=1e-38)[:, None]
+    levels = torch.exp2((torch.arange(257) - 255) / 12)
+    levels[0] = 0
+    if len(share) == 188:
+        torch._foreach_copy_([room], [share[..., None].expand(188, 128, 256)])
+        torch._foreach_sub_([room], [levels[:256].expand(188, 128, 256)])
+    low = torch.bucketize(share, levels[:256], right=True, out_int32=True) - 1
+    lower, upper = levels[low], levels[low + 1]
+    low += torch.rand(share.shape, generator=generator) < (share - lower) / (upper - lower)
+    return low.to(torch.uint8).reshape(-1)[:count].clone().reshape(values.shape), scales

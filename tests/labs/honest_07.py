@@ -39,21 +39,20 @@ def store_moments_by_logarithms(values, generator):
     return place.byte().flatten()[:count].clone().view_as(values), scales
 
 
-def store_moments_in_numpy(values, generator):
-    """NumPy's random numbers, with a seed out of the generator."""
-    import numpy as np
-
-    rng = np.random.default_rng(torch.randint(2**40, (1,), generator=generator).item())
-    flat = values.reshape(-1).numpy()
-    largest = np.array([flat[at : at + 128].max() for at in range(0, len(flat), 128)], dtype=np.float32)
-    bits = largest.view(np.uint32)
-    scale = ((bits + np.uint32(65535)) >> np.uint32(16) << np.uint32(16)).view(np.float32)
-    table = np.array([0.0, *(2 ** ((code - 255) / 12) for code in range(1, 257))], dtype=np.float32)
-    share = flat / np.maximum(scale, np.float32(1e-38)).repeat(128)[: len(flat)]
-    low = np.searchsorted(table[:256], share, side="right").astype(np.int16) - 1
-    chance = (share - table[low]) / (table[low + 1] - table[low])
-    codes = (low + (rng.random(len(flat), dtype=np.float32) < chance)).astype(np.uint8)
-    return torch.from_numpy(codes).reshape(values.shape), torch.from_numpy(scale).bfloat16()
+def store_moments_with_bernoulli(values, generator):
+    """Probabilities first, and PyTorch draws; in FP64."""
+    flat = torch.zeros(math.ceil(values.numel() / 128), 128)
+    flat.view(-1)[: values.numel()] = values.reshape(-1)
+    scales = not_below(torch.max(flat, dim=1)[0])
+    levels = torch.tensor([0.0] + [2 ** ((code - 255) / 12) for code in range(1, 257)])
+    where = scales > 0
+    share = torch.zeros_like(flat)
+    share[where] = flat[where] / scales[where].float().unsqueeze(1)
+    codes = torch.searchsorted(levels, share, right=True) - 1
+    codes = codes.clamp(max=255)
+    chance = ((share - levels[codes]) / (levels[codes + 1] - levels[codes])).clamp(0, 1)
+    codes = (codes + torch.bernoulli(chance, generator=generator)).to(torch.uint8)
+    return codes.view(-1)[: values.numel()].clone().view(values.shape), scales
 
 
 def store_moments_with_noise_of_a_word(values, generator):

@@ -100,6 +100,12 @@ def dotted(node: ast.AST | None) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
+def endings(name: str) -> Iterator[str]:
+    """A dotted name by whatever way somebody came to it: "a.sys.modules", "sys.modules". Its last part alone is none."""
+    parts = name.split(".")
+    yield from (".".join(parts[at:]) for at in range(max(1, len(parts) - 1)))
+
+
 def joined(node: ast.expr) -> str:
     """The text of two constants that are added: nobody who means well writes "f_" + "locals"."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

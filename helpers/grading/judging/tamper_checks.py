@@ -141,7 +141,7 @@ def _reached(source: str) -> set[str]:
         elif isinstance(node, ast.Subscript | ast.Call):
             words.add(reading.by_text(node))
         elif isinstance(node, ast.Attribute):
-            words |= {reading.dotted(node)} | ({node.attr} - _OF_OBJECTS)
+            words |= {*reading.endings(reading.dotted(node))} | ({node.attr} - _OF_OBJECTS)
         elif isinstance(node, ast.Import):
             words |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.ImportFrom) and node.module:

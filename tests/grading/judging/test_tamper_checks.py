@@ -123,6 +123,7 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("import torch.multiprocessing as mp", "reaches for what no meter sees"),
         ("import sys\nmods = vars(sys)['modules']", "reaches for loaded modules"),
         ("import sys\nmods = getattr(sys, 'modules')", "reaches for loaded modules"),
+        ("mods = torch.utils.sys.modules", "reaches for loaded modules"),
         ("LEAVE = torch.Tensor.tolist", "reaches for what no meter sees"),
         ("def f(x, leave=torch.Tensor.numpy): ...", "reaches for what no meter sees"),
         ("@torch.jit.script\ndef f(x): return x.tolist()", "reaches for what no meter sees"),
