@@ -101,7 +101,7 @@ def dotted(node: ast.AST | None) -> str:
 
 
 def endings(name: str) -> Iterator[str]:
-    """A dotted name by whatever way somebody came to it: "a.sys.modules", "sys.modules". Its last part alone is none."""
+    """A dotted name, whatever led to it: "a.sys.modules" and "sys.modules", its last part alone not."""
     parts = name.split(".")
     yield from (".".join(parts[at:]) for at in range(max(1, len(parts) - 1)))
 
