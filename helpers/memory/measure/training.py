@@ -13,19 +13,27 @@ from torch import nn
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ..meter.meter import Meter
-from ..meter.timeline import Measurement
+from ..meter.timeline import Measurement, PartOf
 from ..meter.watch import Optimizers, Watch, adopt, finding, listed
 from .steps import Apply, Make, training_run
 
 
-def step(run: Callable[[], object], model: nn.Module, optimizer: Optimizers = None, warmup: int = 1) -> Measurement:
+def step(
+    run: Callable[[], object],
+    model: nn.Module,
+    optimizer: Optimizers = None,
+    warmup: int = 1,
+    part_of: PartOf | None = None,
+) -> Measurement:
     """Run `run()`, one whole training step of yours, and account for every byte of it.
 
     `run` takes no arguments and does forward, backward and `optimizer.step()` as your code does. `optimizer` is one,
     several or a dict of them, and may be left out: those that step in the warm-up are found. `warmup` steps come
     first, unmeasured: the first step of a run is different, because the optimizer makes its states there
-    (`warmup=0` shows it; `seconds` is steady from `warmup=2`). Sizes are rounded to 512 bytes, as CUDA rounds them.
-    Raises WorkbookError, also for an optimizer with states that neither was passed nor has been found.
+    (`warmup=0` shows it; `seconds` is steady from `warmup=2`). `part_of(block)` may name a part of your own for a block
+    that the step makes, by its `shape`, its `owner` (the module at work) or its `phase`. Sizes are rounded to 512
+    bytes, as CUDA rounds them. Raises WorkbookError, also for an optimizer with states that neither was passed nor has
+    been found.
 
     >>> layer = nn.Linear(256, 256, bias=False)
     >>> measured = step(lambda: layer(torch.ones(2, 256)).sum().backward(), layer)
@@ -43,21 +51,26 @@ def step(run: Callable[[], object], model: nn.Module, optimizer: Optimizers = No
     with finding(found):
         for _ in range(warmup):
             seconds = _timed(run, device)
-    return Watch(model, given, device, foreign_bytes, found=found).measure(run, seconds)
+    return Watch(model, given, device, foreign_bytes, found=found).measure(run, seconds, part_of)
 
 
 def training_step(
-    setup: TrainSetup, device: str | None = None, warmup: int = 1, apply: Apply | None = None, make: Make | None = None
+    setup: TrainSetup,
+    device: str | None = None,
+    warmup: int = 1,
+    apply: Apply | None = None,
+    make: Make | None = None,
+    part_of: PartOf | None = None,
 ) -> Measurement:
     """Build the model of `setup` with random weights and measure a real training step of it on this machine.
 
     `device` is "cuda" where there is a GPU, else "cpu". `apply(model, policy)` puts the checkpointing in where it is
     more than segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers
-    that are neither torch's nor bitsandbytes': `helpers.techniques.optimizers.make`. Raises WorkbookError when the run
-    would not fit.
+    that are neither torch's nor bitsandbytes': `helpers.techniques.optimizers.make`; `part_of` as in `step`. Raises
+    WorkbookError when the run would not fit.
     """
     prepared = training_run(setup, device, apply, make)
-    return step(prepared.step, prepared.model, prepared.optimizers, warmup)
+    return step(prepared.step, prepared.model, prepared.optimizers, warmup, part_of)
 
 
 def _timed(run: Callable[[], object], device: torch.device) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -108,14 +108,24 @@ class Measurement(Moments):
         return sum(self.saved_by_module.values())
 
 
+PartOf = Callable[[Block], str | None]
+
+
 def account(
-    events: Sequence[Event], before: int, vocab: int | None, hidden_bytes: int, device: str, seconds: float | None
+    events: Sequence[Event],
+    before: int,
+    vocab: int | None,
+    hidden_bytes: int,
+    device: str,
+    seconds: float | None,
+    part_of: PartOf | None = None,
 ) -> Measurement:
     """Turn events into a measurement, now that it is known who needed each block.
 
     The first `before` events are of blocks that were alive before the step. `vocab` tells logits apart: what has that
-    last dimension and is no parameter. `hidden_bytes` is what only the CUDA allocator saw. Raises WorkbookError when
-    the step neither made nor freed a tensor.
+    last dimension and is no parameter. `hidden_bytes` is what only the CUDA allocator saw. `part_of(block)` may name a
+    part of the caller's own for a block that is none of the model's or the optimizer's. Raises WorkbookError when the
+    step neither made nor freed a tensor.
     """
     if len(events) == before:
         do = "make the tensors inside it; views and in-place operators need no memory"
@@ -124,7 +134,7 @@ def account(
     saved = {id(block) for forward in forwards for block in forward}
     for block in {id(event.block): event.block for event in events}.values():
         if block.category == Part.WORKSPACE:
-            block.category = _part_of(block, saved, vocab)
+            block.category = (part_of and part_of(block)) or _part_of(block, saved, vocab)
     timeline = _timeline(events, before)
     moments = _moments(timeline, hidden_bytes)
     by_module = max(map(_by_module, forwards), key=lambda sizes: sum(sizes.values()), default={})
@@ -135,7 +145,7 @@ def account(
 def _by_module(saved: Sequence[Block]) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for block in saved:
-        if block.category in (Part.ACTIVATIONS, Part.LOGITS):
+        if block.category in (Part.ACTIVATIONS, Part.LOGITS) or block.category not in PARTS:
             sizes[block.owner] += block.size_bytes
     return dict(sizes)
 
@@ -155,12 +165,12 @@ def _saved_by_forward(events: Sequence[Event]) -> list[list[Block]]:
 
 
 def _timeline(events: Sequence[Event], before: int) -> Timeline:
-    now: dict[str, int] = dict.fromkeys(PARTS, 0)
-    series: dict[str, list[int]] = {part: [] for part in PARTS}
+    now: dict[str, int] = dict.fromkeys((*PARTS, *(event.block.category for event in events)), 0)
+    series: dict[str, list[int]] = {part: [] for part in now}
     for number, event in enumerate(events):
         now[event.block.category] += event.sign * event.block.size_bytes
         if number >= before:
-            for part in PARTS:
+            for part in now:
                 series[part].append(now[part])
     return Timeline({part: values for part, values in series.items() if any(values)}, _phases(events[before:]))
 

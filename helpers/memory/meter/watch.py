@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import Part, Phase
 from .meter import Meter, holds_no_memory
-from .timeline import Measurement, account
+from .timeline import Measurement, PartOf, account
 
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | Mapping[object, torch.optim.Optimizer] | None
 
@@ -46,14 +46,15 @@ class Watch:
         self.meter = meter or Meter()
         self.meter.where = self._where
 
-    def measure(self, run: Callable[[], object], seconds: float | None) -> Measurement:
+    def measure(self, run: Callable[[], object], seconds: float | None, part_of: PartOf | None = None) -> Measurement:
         gc.collect()
         adopt(self.meter, self.model, self.optimizers)
         before = len(self.meter.events)
         hidden_bytes = self._run(run)
         self.meter.stop()
         self.require_all_counted()
-        return account(self.meter.events, before, self.vocab, hidden_bytes, str(self.device.type), seconds)
+        events, kind = self.meter.events, str(self.device.type)
+        return account(events, before, self.vocab, hidden_bytes, kind, seconds, part_of)
 
     def _run(self, run: Callable[[], object]) -> int:
         """Run under the meter; return the bytes that only the CUDA allocator saw."""

@@ -70,9 +70,9 @@ def test_another_input_gives_another_picture():
 
 
 def test_every_part_has_its_own_colour_and_name():
-    assert set(COLOURS) == set(PARTS)
-    assert len(set(COLOURS.values())) == len(PARTS)
-    assert len({label(part) for part in PARTS}) == len(PARTS)
+    assert set(COLOURS) == {*PARTS, "scores"}
+    assert len(set(COLOURS.values())) == len(COLOURS)
+    assert len({label(part) for part in COLOURS}) == len(COLOURS)
     assert len(set(LINES)) == len(LINES)
 
 

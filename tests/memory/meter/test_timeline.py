@@ -44,3 +44,13 @@ def test_gradients_freed_at_the_beginning_of_a_step_are_no_forward_either():
     old, new = Block(9, "backward", "", (), "gradients"), Block(2, "forward", "", ())
     phases = account([Event(old, 1, ""), Event(old, -1, "forward"), Event(new, 1, "forward")], 1, None, 0, "cpu", None)
     assert phases.timeline.phases == [ZERO_GRAD, "forward"]
+
+
+def test_a_part_of_the_callers_own_is_told_apart_and_still_counts_as_saved():
+    scores, other, gradient = (Block(size, phase, "attn", shape) for size, phase, shape in (
+        (8, "forward", (4, 4)), (2, "forward", (4,)), (1, "backward", ())))  # fmt: skip
+    step = [Event(scores, 1, "forward"), Event(other, 1, "forward"), Event(gradient, 1, "backward")]
+    measured = account(step, 0, None, 0, "cpu", None, lambda block: "scores" if block.shape == (4, 4) else None)
+    assert measured.timeline.parts["scores"] == [8, 8, 8]
+    assert measured.moments[-1].parts["scores"] == 8
+    assert measured.saved_bytes == 10
