@@ -85,6 +85,9 @@ BAD = [
     ([*SERVE, "--context", "1" * 16], "16,777,216"),
     ([*SERVE, "--precision", "bf16"], "unrecognized arguments"),  # of train, not of serve
     (["estimate", "op"], "arguments are required: --op, --gpu"),
+    (["estimate", "attention"], "arguments are required: --gpu"),
+    (["estimate", "attention", "--gpu", "t4"], "fp16"),
+    (["estimate", "attention", "--gpu", "h100", "--heads", "12"], "kv_heads that divide heads"),
     (["estimate", "op", "--op", "linear"], "--gpu"),
     ([*OP, "gemm"], "unknown operator 'gemm'"),
     ([*OP, "sofmax"], "did you mean 'softmax'?"),
