@@ -1,0 +1,2034 @@
+"""Known-wrong answers to lab 11. Each must fail its check, with the sentence that its learner then reads."""
+
+# ruff: noqa: F821, F811  (they are put into the lab's cells, where these names are defined)
+
+from helpers.course.mutants import mutant
+
+
+@mutant("online", feedback="entropy at [")
+class Online:
+    """Calls helpers, whose state has no entropy."""
+
+    def __init__(self, rows, width):
+        from helpers.techniques.attention.online import Partial
+
+        self.state = Partial(torch.zeros(rows, width), torch.full((rows, 1), -torch.inf), torch.zeros(rows, 1))
+
+    def add(self, scores, values):
+        from helpers.techniques.attention.online import Partial, merge
+
+        if scores.shape[1] > 0:
+            self.state = merge(self.state, Partial.of(scores, values))
+
+    def merge(self, other):
+        from helpers.techniques.attention.online import merge
+
+        both = Online(*self.state.output.shape)
+        both.state = merge(self.state, other.state)
+        return both
+
+    def finish(self):
+        output, log_sum_exp = self.state.result()
+        return output, log_sum_exp, torch.zeros_like(log_sum_exp)
+
+
+@mutant("online", feedback="are pieces kept, or FP64?")
+class Online:
+    """Calls PyTorch's softmax, once all pieces are there."""
+
+    def __init__(self, rows, width):
+        self.pieces = [(torch.zeros(rows, 0), torch.zeros(0, width))]
+
+    def add(self, scores, values):
+        self.pieces.append((scores, values))
+
+    def merge(self, other):
+        both = Online(len(self.pieces[0][0]), self.pieces[0][1].shape[1])
+        both.pieces = self.pieces + other.pieces
+        return both
+
+    def finish(self):
+        scores, values = torch.cat([one for one, _ in self.pieces], 1), torch.cat([one for _, one in self.pieces])
+        shares = scores.softmax(1).nan_to_num(0)
+        return shares @ values, torch.logsumexp(scores, 1), torch.special.entr(shares).sum(1)
+
+
+@mutant("online", feedback="many values leave PyTorch")
+class Online:
+    """Keeps the pieces as NumPy's arrays."""
+
+    def __init__(self, rows, width):
+        self.pieces = [(torch.zeros(rows, 0), torch.zeros(0, width))]
+
+    def add(self, scores, values):
+        self.pieces.append((scores.numpy().copy(), values.numpy().copy()))
+
+    def merge(self, other):
+        both = Online(len(self.pieces[0][0]), self.pieces[0][1].shape[1])
+        both.pieces = self.pieces + other.pieces
+        return both
+
+    def finish(self):
+        scores = torch.cat([torch.as_tensor(one) for one, _ in self.pieces], 1)
+        values = torch.cat([torch.as_tensor(one) for _, one in self.pieces])
+        shares = scores.softmax(1).nan_to_num(0)
+        return shares @ values, torch.logsumexp(scores, 1), torch.special.entr(shares).sum(1)
+
+
+@mutant("online", feedback="the process has grown by")
+class Online:
+    """Keeps the pieces where no operator has made a tensor."""
+
+    def __init__(self, rows, width):
+        self.shape, self.pieces = (rows, width), []
+
+    def add(self, scores, values):
+        import ctypes
+
+        self.pieces.append([(ctypes.string_at(one.data_ptr(), one.nbytes), one.shape) for one in (scores, values)])
+
+    def merge(self, other):
+        both = Online(*self.shape)
+        both.pieces = self.pieces + other.pieces
+        return both
+
+    def finish(self):
+        found = [(torch.zeros(self.shape[0], 0), torch.zeros(0, self.shape[1]))]
+        for piece in self.pieces:
+            flat = [torch.frombuffer(bytearray(raw + bytes(4)), dtype=torch.float32)[:-1] for raw, _ in piece]
+            found.append([one.reshape(shape) for one, (_, shape) in zip(flat, piece, strict=True)])
+        scores, values = torch.cat([one for one, _ in found], 1), torch.cat([one for _, one in found])
+        shares = scores.softmax(1).nan_to_num(0)
+        return shares @ values, torch.logsumexp(scores, 1), torch.special.entr(shares).sum(1)
+
+
+@mutant("online", feedback="are pieces kept, or FP64?")
+class Online:
+    """Keeps its sums in FP64."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf, dtype=torch.float64)
+        self.total, self.inner = torch.zeros(rows).double(), torch.zeros(rows).double()
+        self.output = torch.zeros(rows, width).double()
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return (
+            (self.output / total[:, None]).float(),
+            (self.maximum + self.total.log()).float(),
+            (total.log() - self.inner / total).float(),
+        )
+
+
+@mutant("online", feedback="more than one piece?")
+class Online:
+    """Multiplies each value with each weight, and sums afterwards."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            piece.output = (e[:, :, None] * values).sum(1)
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="when the maximum grows, what came before shrinks by exp(old − new)")
+class Online:
+    """Does not rescale what came before."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = (one.maximum > -torch.inf).float()
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="when the maximum grows, what came before shrinks by exp(old − new)")
+class Online:
+    """Rescales the sum of weights, and forgets the output."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="a piece below the maximum counts with exp(score − maximum of all)")
+class Online:
+    """Takes the maximum of the last piece, whatever came before."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.where(other.maximum > -torch.inf, other.maximum, self.maximum)
+        for one in (self, other):
+            shrink = torch.exp((one.maximum - both.maximum.nan_to_num(neginf=0)).clamp(max=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="exp of more than 88 is inf: subtract the maximum first")
+class Online:
+    """Takes exp of the scores as they are."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = torch.where(scores.amax(1) > -torch.inf, 0.0, -torch.inf)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = torch.where(self.total > 0, self.total, 1)
+        return self.output / total[:, None], self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="a row that has seen no key has a maximum of −inf, and −inf − (−inf) is NaN")
+class Online:
+    """Subtracts −inf from −inf."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0 and True:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="the distance of two scores may be inf")
+class Online:
+    """Multiplies a distance of scores with a weight of 0."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            gap = (one.maximum - both.maximum).nan_to_num(nan=0, neginf=-torch.inf)
+            gap = torch.where(one.total > 0, gap, 0)
+            both.inner += shrink * one.inner + shrink * gap * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="amax(): Expected reduction dim 1")
+class Online:
+    """Has no piece without keys."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if True:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="keep the maximum, and beside it what is small")
+class Online:
+    """Keeps the log-sum-exp alone, rounded to its steps."""
+
+    def __init__(self, rows, width):
+        self.lse, self.mean, self.output = torch.full((rows,), -torch.inf), torch.zeros(rows), torch.zeros(rows, width)
+
+    def add(self, scores, values):
+        piece = Online(*self.output.shape)
+        piece.lse, shares = torch.logsumexp(scores, 1), scores.softmax(1).nan_to_num(0)
+        piece.mean, piece.output = torch.special.entr(shares).sum(1), shares @ values
+        vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.lse = torch.logaddexp(self.lse, other.lse)
+        for one in (self, other):
+            share = torch.exp(one.lse - both.lse.nan_to_num(neginf=0))
+            both.mean += share * one.mean + torch.special.entr(share)
+            both.output += share[:, None] * one.output
+        return both
+
+    def finish(self):
+        return self.output, self.lse, self.mean
+
+
+@mutant("online", feedback="keep the maximum, and beside it what is small")
+class Online:
+    """Keeps the mean of the scores, and subtracts it from the log-sum-exp."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), (e * scores.clamp(min=-1e30)).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return (
+            self.output / total[:, None],
+            self.maximum + self.total.log(),
+            (torch.where(self.total > 0, self.maximum + total.log() - self.inner / total, 0)),
+        )
+
+
+@mutant("online", feedback="entropy at [")
+class Online:
+    """Leaves the sum of e ln e as it is when the maximum grows."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="entropy at [")
+class Online:
+    """Has its entropy in bits."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        bit, total = math.log(2), self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), (total.log() - self.inner / total) / bit
+
+
+@mutant("online", feedback="is merged, and stays as it was")
+class Online:
+    """Merges into itself."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            self.merge(piece)
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        vars(self).update(vars(both))
+        return self
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="merged in order 1")
+class Online:
+    """Averages two outputs as if both had seen as many keys."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self._taken(piece)))
+
+    def merge(self, other):
+        return self._mean(other)
+
+    def _mean(self, other):
+        both = Online(*self.output.shape)
+        for name, one in vars(self).items():
+            setattr(both, name, (one + getattr(other, name)) / 2)
+        return both
+
+    def _taken(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="leave the sums as they are")
+class Online:
+    """Divides its sums in `finish`."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.merge(piece)))
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        self.output /= total[:, None]
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("attend", feedback="one tile of keys at a time, and its scores, not a row of them")
+def attend(memory, window, sinks):
+    """Calls PyTorch's attention on all keys that a tile of queries sees."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads])
+        queries, columns = row * tile + torch.arange(q.shape[1])[:, None], range(row + 1)
+        columns = [at for at in columns if at * tile < sinks or (at + 1) * tile > row * tile - window + 1]
+        k, v = (torch.cat(some) for some in zip(*(memory.read_kv(kv_head, at) for at in columns), strict=True))
+        keys = torch.cat([torch.arange(at * tile, min((at + 1) * tile, memory.length)) for at in columns])
+        seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+        many = (one.expand(group, -1, -1) for one in (k, v))
+        output = torch.nn.functional.scaled_dot_product_attention(q, *many, seen)
+        lse = torch.logsumexp((q @ k.T / memory.dim**0.5).masked_fill(~seen, -torch.inf), -1)
+        for head, one, log_sum_exp in zip(heads, output, lse, strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="one tile of keys at a time, and its scores, not a row of them")
+def attend(memory, window, sinks):
+    """Keeps the row of scores, a tile after the other."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries, scores, values = row * tile + torch.arange(q.shape[1])[:, None], [], []
+        for column in range(row + 1):
+            if column * tile < sinks or (column + 1) * tile > row * tile - window + 1:
+                k, v = memory.read_kv(kv_head, column)
+                keys = column * tile + torch.arange(len(k))
+                seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+                scores.append((q @ k.T).masked_fill_(~seen, -torch.inf))
+                values.append(v)
+        scores = torch.cat(scores, -1)
+        output = scores.softmax(-1) @ torch.cat(values)
+        for head, one, log_sum_exp in zip(heads, output, scores.logsumexp(-1), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="read it once for all 4 heads that share it")
+def attend(memory, window, sinks):
+    """Calls helpers, for one head after the other."""
+    from functools import reduce
+
+    from helpers.techniques.attention.masks import Window
+    from helpers.techniques.attention.online import Partial, merge
+
+    tile, group, mask = memory.tile, memory.heads // memory.kv_heads, Window(window, sinks)
+    for head in range(memory.heads):
+        for row in range(-(-memory.length // tile)):
+            q = memory.read_q(head, row) * memory.dim**-0.5
+            queries, parts = row * tile + torch.arange(len(q))[:, None], []
+            for column in range(row + 1):
+                if column * tile < sinks or (column + 1) * tile > row * tile - window + 1:
+                    k, v = memory.read_kv(head // group, column)
+                    seen = mask.sees(queries, column * tile + torch.arange(len(k)))
+                    parts.append(Partial.of((q @ k.T).masked_fill(~seen, -torch.inf), v))
+            memory.write(head, row, *reduce(merge, parts).result())
+
+
+@mutant("attend", feedback="some of these tiles have no query that sees one of its keys")
+def attend(memory, window, sinks):
+    """Visits all tiles up to the diagonal."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="some of these tiles have no query that sees one of its keys")
+def attend(memory, window, sinks):
+    """Visits all tiles."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(-(-memory.length // tile)):
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="some of these tiles have no query that sees one of its keys")
+def attend(memory, window, sinks):
+    """Visits one tile too many where the window ends at a border."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="some of these tiles have no query that sees one of its keys")
+def attend(memory, window, sinks):
+    """Visits one tile too many where the sinks end at a border."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column > sinks // tile and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="some of these tiles have no query that sees one of its keys")
+def attend(memory, window, sinks):
+    """Visits everything between the sinks and the window."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if not sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="which keys does this query see, and does what came before shrink")
+def attend(memory, window, sinks):
+    """Leaves out the oldest tile, of which only some queries see a key."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= (row + 1) * tile - window:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="the window is one key too long")
+def attend(memory, window, sinks):
+    """A window of one key more."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys >= queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="the window is one key too short")
+def attend(memory, window, sinks):
+    """A window of one key less."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys - 1 > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="the sinks are missing")
+def attend(memory, window, sinks):
+    """Forgets the sinks."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & (keys > queries - window)
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="the window is not used")
+def attend(memory, window, sinks):
+    """Causal, without a window."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = keys <= queries
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="−inf − (−inf) is NaN")
+def attend(memory, window, sinks):
+    """Subtracts −inf from −inf."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="does what came before shrink when the maximum grows?")
+def attend(memory, window, sinks):
+    """Does not rescale."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old > -torch.inf).float()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="neighbours share one")
+def attend(memory, window, sinks):
+    """Deals key heads out in turn."""
+    tile, _group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head, memory.heads, memory.kv_heads)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="does what came before shrink when the maximum grows?")
+def attend(memory, window, sinks):
+    """Does not scale its scores."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads])
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="the maximum and ln of the total, of scaled scores")
+def attend(memory, window, sinks):
+    """Writes the total in the place of the log-sum-exp."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, total, strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="read it once for all 4 heads that share it")
+def attend(memory, window, sinks):
+    """Reads keys for every head."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.heads * -(-memory.length // tile)):
+        row, head = divmod(number, memory.heads)
+        q = memory.read_q(head, row).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(len(q))[:, None]
+        maximum, total, output = torch.full((len(q),), -torch.inf), torch.zeros(len(q)), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(head // group, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[:, None]).exp_(), (old - base).exp_()
+            total = total * shrink + weights.sum(-1)
+            output = output * shrink[:, None] + weights @ v
+        memory.write(head, row, output / total[:, None], maximum + total.log())
+
+
+@mutant("attend", feedback="once is enough")
+def attend(memory, window, sinks):
+    """Reads the queries anew for each tile of keys."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="many values leave PyTorch")
+def attend(memory, window, sinks):
+    """Works in NumPy, where nobody counts bytes."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads])
+        queries, columns = row * tile + torch.arange(q.shape[1])[:, None], range(row + 1)
+        columns = [at for at in columns if at * tile < sinks or (at + 1) * tile > row * tile - window + 1]
+        k, v = (torch.cat(some) for some in zip(*(memory.read_kv(kv_head, at) for at in columns), strict=True))
+        keys = torch.cat([torch.arange(at * tile, min((at + 1) * tile, memory.length)) for at in columns])
+        seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+        scores = torch.from_numpy(q.numpy() @ k.T.numpy() / memory.dim**0.5).masked_fill(~seen, -torch.inf)
+        output, lse = scores.softmax(-1) @ v, scores.logsumexp(-1)
+        for head, one, log_sum_exp in zip(heads, output, lse, strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="there is no tile")
+def attend(memory, window, sinks):
+    """Reads a tile that is not there."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 2):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            if (column - 1) * tile > memory.length:
+                continue
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("backward-tile", feedback="what of the cap?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Calls helpers, who know no cap."""
+    from helpers.techniques.attention.backward import tile_gradients
+
+    scores = scale * q @ k.T
+    if seen is not None:
+        scores.masked_fill_(~seen, -torch.inf)
+    dq, dk, dv = tile_gradients(scores, scale * q, do, lse, delta, k, v)
+    return scale * dq, dk.sum(0), dv.sum(0)
+
+
+@mutant("backward-tile", feedback="which could be written in place, or let go?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Calls autograd, which keeps every step."""
+    with torch.enable_grad():
+        q, k, v = (one.detach().requires_grad_() for one in (q, k, v))
+        scores = q @ k.T * scale
+        if cap is not None:
+            scores = cap * torch.tanh(scores / cap)
+        p = torch.exp(scores - lse.nan_to_num(neginf=0)[..., None])
+        if seen is not None:
+            p = p.masked_fill(~seen, 0)
+        out = (do * (p @ v)).sum()
+        dv = torch.autograd.grad(out, v, retain_graph=True)[0]
+        dq, dk = torch.autograd.grad(out - (delta[..., None] * p).sum(), (q, k))
+    return dq, dk, dv
+
+
+@mutant("backward-tile", feedback="which could be written in place, or let go?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Makes a new matrix in every step."""
+    scores = q @ k.T * scale
+    capped = scores if cap is None else cap * torch.tanh(scores / cap)
+    p = torch.exp(capped - lse.nan_to_num(neginf=0)[..., None])
+    p = p if seen is None else p * seen
+    dv = (p.mT @ do).sum(0)
+    dp = do @ v.T
+    ds = p * (dp - delta[..., None])
+    if cap is not None:
+        ds = ds * (1 - (capped / cap) ** 2)
+    return scale * ds @ k, scale * (ds.mT @ q).sum(0), dv
+
+
+@mutant("backward-tile", feedback="which could be written in place, or let go?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Keeps the probabilities until the end."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]) * p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="many values leave PyTorch")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Works in NumPy, where nobody counts bytes."""
+    p = torch.from_numpy(q.numpy() @ k.numpy().T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="delta is missing")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Forgets delta."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="where do `scale` and `cap` come in?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Forgets the scale in backward."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="shares of all heads add up")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Returns keys' gradients for each head."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.mT @ do
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.mT @ q, dv
+
+
+@mutant("backward-tile", feedback="a multiple of the right one: shares of all heads add up")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Takes the mean over the group."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = (p.mT @ do).mean(0)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, (ds.mT @ q).mean(0), dv
+
+
+@mutant("backward-tile", feedback="a row of the tile is part of a longer one")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Takes a softmax of the tile."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    if seen is not None:
+        p.masked_fill_(~seen, -torch.inf)
+    p = p.softmax(-1).nan_to_num(0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="a key that is not seen has the probability 0")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Forgets which keys are seen."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="a row of which no key is seen has an lse of −inf")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Subtracts −inf from −inf."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    if seen is not None:
+        p.masked_fill_(~seen, -torch.inf)
+    p.sub_(lse[..., None]).exp_()
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="what of the slope of the cap, 1 − tanh²?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Forgets the slope of the cap."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        pass
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="where do `scale` and `cap` come in?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Takes the slope of the tanh, and not of c · tanh(s / c)."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1)).div_(cap)
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="what of the cap?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Forgets the cap."""
+    p = (q @ k.T).mul_(scale)
+    if False:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
+    del p
+    if False:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("backward-tile", feedback="what is it the sum of?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Takes the probabilities for the gradient of the scores."""
+    p = (q @ k.T).mul_(scale)
+    if cap is not None:
+        bent = p.div_(cap).tanh_()
+        p = bent * cap
+    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
+    if seen is not None:
+        p.masked_fill_(~seen, 0)
+    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
+    ds = p.clone()
+    del p
+    if cap is not None:
+        ds.mul_(bent.square_().neg_().add_(1))
+    ds.mul_(scale)
+    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
+
+
+@mutant("naive-bytes", feedback="has an object of Traffic made")
+def naive_bytes(shape):
+    """Calls helpers, to count a chain of its own."""
+    from helpers.memory.measure.traffic import Traffic
+
+    batch, heads, kv_heads, length, dim, _ = shape.values()
+    q = torch.empty(batch, heads, length, dim, device="meta", dtype=torch.bfloat16)
+    k = torch.empty(batch, kv_heads, length, dim, device="meta", dtype=torch.bfloat16)
+    with Traffic() as moved:
+        k, v = (k.repeat_interleave(heads // kv_heads, 1) for _ in range(2))
+        (q @ k.mT).softmax(-1) @ v
+    return moved.bytes
+
+
+@mutant("naive-bytes", feedback="where fewer heads have keys, they are repeated first")
+def naive_bytes(shape):
+    """Has no kernel that repeats."""
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
+    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
+    2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
+    return (2 * q + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + 2 * q)
+
+
+@mutant("naive-bytes", feedback="one mask serves all heads")
+def naive_bytes(shape):
+    """Has a mask for each head."""
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
+    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
+    repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (2 * q + matrix) + (2 * matrix + matrix // shape["bytes"]) + 2 * matrix + (matrix + 2 * q)
+
+
+@mutant("naive-bytes", feedback="scores have `bytes` each")
+def naive_bytes(shape):
+    """Has its scores in FP32."""
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
+    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * 4
+    repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (2 * q + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + 2 * q)
+
+
+@mutant("naive-bytes", feedback="the mask is read, a byte for each pair")
+def naive_bytes(shape):
+    """Forgets the mask."""
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
+    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
+    repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (2 * q + matrix) + (2 * matrix) + 2 * matrix + (matrix + 2 * q)
+
+
+@mutant("naive-bytes", feedback="a whole number of bytes")
+def naive_bytes(shape):
+    """Counts in GiB."""
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
+    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
+    repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (2 * q + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + 2 * q) / 2**30
+
+
+@mutant("tiled-bytes", feedback="behind the diagonal nothing is read")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Reads all keys for every tile of queries."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, length, columns):
+            if start < sinks or start + columns > oldest:
+                total += (min(start + columns, length) - start) * a_key
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="blocks of heads that share keys read them each for itself")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Reads keys once for the heads that share them."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                total += (min(start + columns, length) - start) * a_key * shape["kv_heads"] // shape["heads"]
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="a last tile has only the keys that are there")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Reads whole tiles at the end."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                total += columns * a_key
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="the log-sum-exp is FP32")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Has the log-sum-exp in the bytes of a value."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * (a_key + shape["bytes"])  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                total += (min(start + columns, length) - start) * a_key
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="where is the log-sum-exp?")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Forgets the log-sum-exp."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * a_key  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                total += (min(start + columns, length) - start) * a_key
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="the window is not used")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Forgets the window."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if True:
+                total += (min(start + columns, length) - start) * a_key
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="the tiles of the sinks are read, too")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Forgets the sinks."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start + columns > oldest:
+                total += (min(start + columns, length) - start) * a_key
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="a tile that sinks and window both need is read once")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Reads tiles of sinks beside those of the window."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                both = (start < sinks) + (start + columns > oldest)
+                total += both * (min(start + columns, length) - start) * a_key
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="the first query of a tile has the oldest window")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Takes the window of a tile's last query."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, last - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                total += (min(start + columns, length) - start) * a_key
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="bytes, you have")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Counts pairs of tokens, half of the square."""
+    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
+    keys = length * min(length, window or length) // rows
+    return shape["batch"] * shape["heads"] * (length * (a_key + 4) + keys * a_key // 2)
+
+
+@mutant("split-bytes", feedback="the second kernel reads what the first has written")
+def split_bytes(shape, lengths, split):
+    """Forgets that partial outputs are read."""
+    dim, size, total = shape["head_dim"], shape["bytes"], 0
+    for length in lengths:
+        pieces = -(-length // split)
+        partial_bytes = pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
+        total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
+        total += shape["kv_heads"] * 2 * length * dim * size
+    return total
+
+
+@mutant("split-bytes", feedback="a sequence of one piece needs no second kernel")
+def split_bytes(shape, lengths, split):
+    """Merges a single piece, too."""
+    dim, size, total = shape["head_dim"], shape["bytes"], 0
+    for length in lengths:
+        pieces = -(-length // split)
+        partial_bytes = 2 * pieces * 4 * (dim + 1)  # written, and read by the second kernel
+        total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
+        total += shape["kv_heads"] * 2 * length * dim * size
+    return total
+
+
+@mutant("split-bytes", feedback="a last piece has only the keys that are there")
+def split_bytes(shape, lengths, split):
+    """Reads whole pieces."""
+    dim, size, total = shape["head_dim"], shape["bytes"], 0
+    for length in lengths:
+        pieces = -(-length // split)
+        partial_bytes = 2 * pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
+        total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
+        total += shape["kv_heads"] * 2 * pieces * split * dim * size
+    return total
+
+
+@mutant("split-bytes", feedback="every piece reads the queries")
+def split_bytes(shape, lengths, split):
+    """Reads the queries once."""
+    dim, size, total = shape["head_dim"], shape["bytes"], 0
+    for length in lengths:
+        pieces = -(-length // split)
+        partial_bytes = 2 * pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
+        total += shape["heads"] * (dim * size + partial_bytes + dim * size)
+        total += shape["kv_heads"] * 2 * length * dim * size
+    return total
+
+
+@mutant("split-bytes", feedback="a log-sum-exp for each piece and head")
+def split_bytes(shape, lengths, split):
+    """Forgets the log-sum-exp."""
+    dim, size, total = shape["head_dim"], shape["bytes"], 0
+    for length in lengths:
+        pieces = -(-length // split)
+        partial_bytes = 2 * pieces * 4 * dim if pieces > 1 else 0  # written, and read by the second kernel
+        total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
+        total += shape["kv_heads"] * 2 * length * dim * size
+    return total
+
+
+@mutant("split-bytes", feedback="bytes, you have")
+def split_bytes(shape, lengths, split):
+    """Reads keys for every head."""
+    dim, size, total = shape["head_dim"], shape["bytes"], 0
+    for length in lengths:
+        pieces = -(-length // split)
+        partial_bytes = 2 * pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
+        total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
+        total += shape["heads"] * 2 * length * dim * size
+    return total
+
+
+@mutant("choose-tiles", feedback="is not allowed")
+def choose_tiles(card, kernel, work):
+    """The tiles that FlashAttention-2 has for this head on an A100."""
+    return (128, 128) if kernel["head_dim"] <= 64 else (128, 64) if kernel["head_dim"] <= 128 else (64, 64)
+
+
+@mutant("choose-tiles", feedback="many small visits")
+def choose_tiles(card, kernel, work):
+    """Takes the largest tile of queries."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return max((pair for pair in pairs if allowed(*pair)), default=None)
+
+
+@mutant("choose-tiles", feedback="is the least")
+def choose_tiles(card, kernel, work):
+    """Takes the largest tile of scores."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return max((pair for pair in pairs if allowed(*pair)), key=math.prod, default=None)
+
+
+@mutant("choose-tiles", feedback="a larger tile of queries is allowed, and reads keys fewer times")
+def choose_tiles(card, kernel, work):
+    """Takes 64 queries at most."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 65, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="bytes of shared memory of")
+def choose_tiles(card, kernel, work):
+    """Has one buffer."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="bytes of shared memory of")
+def choose_tiles(card, kernel, work):
+    """Has keys, and no values, in shared memory."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="bytes of registers of")
+def choose_tiles(card, kernel, work):
+    """Forgets the scores in the registers."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * dim
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="leave some of")
+def choose_tiles(card, kernel, work):
+    """Leaves multiprocessors without work."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="rows a multiple of")
+def choose_tiles(card, kernel, work):
+    """Forgets the warps."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="many small visits")
+def choose_tiles(card, kernel, work):
+    """Forgets what visits cost."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="is it added up over blocks")
+def choose_tiles(card, kernel, work):
+    """Counts half of the square."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = length * length / (2 * rows)
+        return 2 * dim * size * keys + card["visit_bytes"] * length / rows * length / columns / 2
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="no pair is allowed, return None")
+def choose_tiles(card, kernel, work):
+    """Returns the smallest pair where nothing is allowed."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=(step, 16))
+
+
+@mutant("choose-tiles", feedback="many small visits")
+def choose_tiles(card, kernel, work):
+    """Calls `tiled_bytes` for the cost, which knows no barrier."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    full = {"batch": 1, **work, "kv_heads": work["heads"], "head_dim": dim, "bytes": size}
+    full = {key: full[key] for key in ("batch", "heads", "kv_heads", "length", "head_dim", "bytes")}
+    costs = {pair: tiled_bytes(full, *pair, None, 0) for pair in pairs if allowed(*pair)}
+    return min(costs, key=costs.get, default=None)
