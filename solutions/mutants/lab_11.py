@@ -203,38 +203,6 @@ class Online:
         return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
 
 
-@mutant("online", feedback="when the maximum grows, what came before shrinks by exp(old − new)")
-class Online:
-    """Rescales the sum of weights, and forgets the output."""
-
-    def __init__(self, rows, width):
-        self.maximum = torch.full((rows,), -torch.inf)
-        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
-        self.output = torch.zeros(rows, width)  # the sum of e times value
-
-    def add(self, scores, values):
-        if scores.shape[1] > 0:
-            piece = Online(*self.output.shape)
-            piece.maximum = scores.amax(1)
-            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
-            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
-            vars(self).update(vars(self.merge(piece)))
-
-    def merge(self, other):
-        both = Online(*self.output.shape)
-        both.maximum = torch.maximum(self.maximum, other.maximum)
-        for one in (self, other):
-            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
-            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
-            both.total += shrink * one.total
-            both.output += one.output
-        return both
-
-    def finish(self):
-        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
-        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
-
-
 @mutant("online", feedback="a piece below the maximum counts with exp(score − maximum of all)")
 class Online:
     """Takes the maximum of the last piece, whatever came before."""
@@ -491,38 +459,6 @@ class Online:
         return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
 
 
-@mutant("online", feedback="entropy at [")
-class Online:
-    """Has its entropy in bits."""
-
-    def __init__(self, rows, width):
-        self.maximum = torch.full((rows,), -torch.inf)
-        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
-        self.output = torch.zeros(rows, width)  # the sum of e times value
-
-    def add(self, scores, values):
-        if scores.shape[1] > 0:
-            piece = Online(*self.output.shape)
-            piece.maximum = scores.amax(1)
-            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
-            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
-            vars(self).update(vars(self.merge(piece)))
-
-    def merge(self, other):
-        both = Online(*self.output.shape)
-        both.maximum = torch.maximum(self.maximum, other.maximum)
-        for one in (self, other):
-            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
-            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
-            both.total += shrink * one.total
-            both.output += shrink[:, None] * one.output
-        return both
-
-    def finish(self):
-        bit, total = math.log(2), self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
-        return self.output / total[:, None], self.maximum + self.total.log(), (total.log() - self.inner / total) / bit
-
-
 @mutant("online", feedback="is merged, and stays as it was")
 class Online:
     """Merges into itself."""
@@ -550,47 +486,6 @@ class Online:
             both.output += shrink[:, None] * one.output
         vars(self).update(vars(both))
         return self
-
-    def finish(self):
-        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
-        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
-
-
-@mutant("online", feedback="merged in order 1")
-class Online:
-    """Averages two outputs as if both had seen as many keys."""
-
-    def __init__(self, rows, width):
-        self.maximum = torch.full((rows,), -torch.inf)
-        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
-        self.output = torch.zeros(rows, width)  # the sum of e times value
-
-    def add(self, scores, values):
-        if scores.shape[1] > 0:
-            piece = Online(*self.output.shape)
-            piece.maximum = scores.amax(1)
-            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
-            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
-            vars(self).update(vars(self._taken(piece)))
-
-    def merge(self, other):
-        return self._mean(other)
-
-    def _mean(self, other):
-        both = Online(*self.output.shape)
-        for name, one in vars(self).items():
-            setattr(both, name, (one + getattr(other, name)) / 2)
-        return both
-
-    def _taken(self, other):
-        both = Online(*self.output.shape)
-        both.maximum = torch.maximum(self.maximum, other.maximum)
-        for one in (self, other):
-            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
-            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
-            both.total += shrink * one.total
-            both.output += shrink[:, None] * one.output
-        return both
 
     def finish(self):
         total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
@@ -782,33 +677,6 @@ def attend(memory, window, sinks):
         maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
         for column in range(row + 1):
             if column > sinks // tile and (column + 1) * tile <= row * tile - window + 1:
-                continue
-            k, v = memory.read_kv(kv_head, column)
-            keys = column * tile + torch.arange(len(k))
-            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
-            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
-            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
-            base = maximum.nan_to_num(neginf=0)
-            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
-            total = total.mul_(shrink).add_(weights.sum(-1))
-            output = output.mul_(shrink[..., None]).add_(weights @ v)
-        output.div_(total[..., None])
-        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
-            memory.write(head, row, one, log_sum_exp)
-
-
-@mutant("attend", feedback="some of these tiles have no query that sees one of its keys")
-def attend(memory, window, sinks):
-    """Visits everything between the sinks and the window."""
-    tile, group = memory.tile, memory.heads // memory.kv_heads
-    for number in range(memory.kv_heads * -(-memory.length // tile)):
-        row, kv_head = divmod(number, memory.kv_heads)
-        heads = range(kv_head * group, (kv_head + 1) * group)
-        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
-        queries = row * tile + torch.arange(q.shape[1])[:, None]
-        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
-        for column in range(row + 1):
-            if not sinks and (column + 1) * tile <= row * tile - window + 1:
                 continue
             k, v = memory.read_kv(kv_head, column)
             keys = column * tile + torch.arange(len(k))
@@ -1163,35 +1031,6 @@ def attend(memory, window, sinks):
             memory.write(head, row, one, log_sum_exp)
 
 
-@mutant("attend", feedback="there is no tile")
-def attend(memory, window, sinks):
-    """Reads a tile that is not there."""
-    tile, group = memory.tile, memory.heads // memory.kv_heads
-    for number in range(memory.kv_heads * -(-memory.length // tile)):
-        row, kv_head = divmod(number, memory.kv_heads)
-        heads = range(kv_head * group, (kv_head + 1) * group)
-        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
-        queries = row * tile + torch.arange(q.shape[1])[:, None]
-        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
-        for column in range(row + 2):
-            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
-                continue
-            if (column - 1) * tile > memory.length:
-                continue
-            k, v = memory.read_kv(kv_head, column)
-            keys = column * tile + torch.arange(len(k))
-            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
-            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
-            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
-            base = maximum.nan_to_num(neginf=0)
-            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
-            total = total.mul_(shrink).add_(weights.sum(-1))
-            output = output.mul_(shrink[..., None]).add_(weights @ v)
-        output.div_(total[..., None])
-        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
-            memory.write(head, row, one, log_sum_exp)
-
-
 @mutant("backward-tile", feedback="what of the cap?")
 def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
     """Calls helpers, who know no cap."""
@@ -1329,25 +1168,6 @@ def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
     return ds @ k, ds.mT @ q, dv
 
 
-@mutant("backward-tile", feedback="a multiple of the right one: shares of all heads add up")
-def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
-    """Takes the mean over the group."""
-    p = (q @ k.T).mul_(scale)
-    if cap is not None:
-        bent = p.div_(cap).tanh_()
-        p = bent * cap
-    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
-    if seen is not None:
-        p.masked_fill_(~seen, 0)
-    dv = (p.mT @ do).mean(0)
-    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
-    del p
-    if cap is not None:
-        ds.mul_(bent.square_().neg_().add_(1))
-    ds.mul_(scale)
-    return ds @ k, (ds.mT @ q).mean(0), dv
-
-
 @mutant("backward-tile", feedback="a row of the tile is part of a longer one")
 def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
     """Takes a softmax of the tile."""
@@ -1441,44 +1261,6 @@ def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
     return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
 
 
-@mutant("backward-tile", feedback="what of the cap?")
-def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
-    """Forgets the cap."""
-    p = (q @ k.T).mul_(scale)
-    if False:
-        bent = p.div_(cap).tanh_()
-        p = bent * cap
-    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
-    if seen is not None:
-        p.masked_fill_(~seen, 0)
-    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
-    ds = (do @ v.T).sub_(delta[..., None]).mul_(p)
-    del p
-    if False:
-        ds.mul_(bent.square_().neg_().add_(1))
-    ds.mul_(scale)
-    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
-
-
-@mutant("backward-tile", feedback="what is it the sum of?")
-def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
-    """Takes the probabilities for the gradient of the scores."""
-    p = (q @ k.T).mul_(scale)
-    if cap is not None:
-        bent = p.div_(cap).tanh_()
-        p = bent * cap
-    p.sub_(lse.nan_to_num(neginf=0)[..., None]).exp_()
-    if seen is not None:
-        p.masked_fill_(~seen, 0)
-    dv = p.flatten(0, 1).T @ do.flatten(0, 1)
-    ds = p.clone()
-    del p
-    if cap is not None:
-        ds.mul_(bent.square_().neg_().add_(1))
-    ds.mul_(scale)
-    return ds @ k, ds.flatten(0, 1).T @ q.flatten(0, 1), dv
-
-
 @mutant("naive-bytes", feedback="has an object of Traffic made")
 def naive_bytes(shape):
     """Calls helpers, to count a chain of its own."""
@@ -1531,16 +1313,6 @@ def naive_bytes(shape):
     matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
     repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
     return repeat + (2 * q + matrix) + (2 * matrix) + 2 * matrix + (matrix + 2 * q)
-
-
-@mutant("naive-bytes", feedback="a whole number of bytes")
-def naive_bytes(shape):
-    """Counts in GiB."""
-    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
-    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
-    matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
-    repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
-    return repeat + (2 * q + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + 2 * q) / 2**30
 
 
 @mutant("tiled-bytes", feedback="behind the diagonal nothing is read")
@@ -1668,14 +1440,6 @@ def tiled_bytes(shape, rows, columns, window, sinks):
             if start < sinks or start + columns > oldest:
                 total += (min(start + columns, length) - start) * a_key
     return shape["batch"] * shape["heads"] * total
-
-
-@mutant("tiled-bytes", feedback="bytes, you have")
-def tiled_bytes(shape, rows, columns, window, sinks):
-    """Counts pairs of tokens, half of the square."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    keys = length * min(length, window or length) // rows
-    return shape["batch"] * shape["heads"] * (length * (a_key + 4) + keys * a_key // 2)
 
 
 @mutant("split-bytes", feedback="the second kernel reads what the first has written")

@@ -133,7 +133,6 @@ def test_the_cost_of_a_pair_is_what_its_tiles_read_and_a_price_for_each(names):
 
 
 def test_the_largest_tile_of_queries_costs_what_the_target_says(names, lab):
-    exec(source(lab, "tiles-ask").split("longs =")[0], names)
     largest = next(one for one in load_mutants(find_mutants(LAB)) if "Takes the largest tile of queries." in one.source)
     exec(largest.source, tried := dict(names))
     case = names["CARD"], names["KERNEL"], names["LONG"]
