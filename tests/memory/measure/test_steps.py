@@ -95,3 +95,17 @@ def test_what_cannot_run_here_is_refused_before_it_is_built(change, phrase):
 def test_a_model_without_a_list_of_layers_cannot_be_checkpointed_by_us():
     with pytest.raises(WorkbookError, match="no list of 4 layers"):
         steps._layer_list(torch.nn.Linear(1, 1), 4)
+
+
+def test_the_matrices_of_scores_of_an_eager_step_are_found():
+    """One for each layer, kept for its backward, and two while the last layer's gradients are made."""
+    heads, layers, tokens = 4, 2, 192
+    config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": layers}
+    config |= {"num_attention_heads": heads, "num_key_value_heads": 2, "vocab_size": 200}
+    setup = TrainSetup(config, "fp32", "adamw-fused", 1, tokens, attention="eager")
+    plain, told = (
+        measure.training_step(setup, "cpu", part_of=part_of)
+        for part_of in (None, lambda block: "scores" if block.shape[-2:] == (tokens, tokens) else None)
+    )
+    assert told.parts["scores"] == (layers + 2) * heads * tokens**2 * 4
+    assert told.peak_bytes == plain.peak_bytes
