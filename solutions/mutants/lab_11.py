@@ -1266,7 +1266,7 @@ def naive_bytes(shape):
     """Calls helpers, to count a chain of its own."""
     from helpers.memory.measure.traffic import Traffic
 
-    batch, heads, kv_heads, length, dim, _ = shape.values()
+    batch, heads, kv_heads, length, dim, _, _ = shape.values()
     q = torch.empty(batch, heads, length, dim, device="meta", dtype=torch.bfloat16)
     k = torch.empty(batch, kv_heads, length, dim, device="meta", dtype=torch.bfloat16)
     with Traffic() as moved:
@@ -1278,167 +1278,168 @@ def naive_bytes(shape):
 @mutant("naive-bytes", feedback="where fewer heads have keys, they are repeated first")
 def naive_bytes(shape):
     """Has no kernel that repeats."""
-    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
-    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"]
+    q, kv = (shape["heads"] * a_head * shape[key] for key in ("bytes", "kv_bytes"))  # k of every head, as v
     matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
-    2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
-    return (2 * q + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + 2 * q)
+    2 * kv + 2 * kv * shape["kv_heads"] // shape["heads"] if shape["kv_heads"] < shape["heads"] else 0
+    return (q + kv + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + kv + q)
 
 
 @mutant("naive-bytes", feedback="one mask serves all heads")
 def naive_bytes(shape):
     """Has a mask for each head."""
-    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
-    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"]
+    q, kv = (shape["heads"] * a_head * shape[key] for key in ("bytes", "kv_bytes"))  # k of every head, as v
     matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
-    repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
-    return repeat + (2 * q + matrix) + (2 * matrix + matrix // shape["bytes"]) + 2 * matrix + (matrix + 2 * q)
+    repeat = 2 * kv + 2 * kv * shape["kv_heads"] // shape["heads"] if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (q + kv + matrix) + (2 * matrix + matrix // shape["bytes"]) + 2 * matrix + (matrix + kv + q)
 
 
 @mutant("naive-bytes", feedback="scores have `bytes` each")
 def naive_bytes(shape):
     """Has its scores in FP32."""
-    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
-    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"]
+    q, kv = (shape["heads"] * a_head * shape[key] for key in ("bytes", "kv_bytes"))  # k of every head, as v
     matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * 4
-    repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
-    return repeat + (2 * q + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + 2 * q)
+    repeat = 2 * kv + 2 * kv * shape["kv_heads"] // shape["heads"] if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (q + kv + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + kv + q)
 
 
 @mutant("naive-bytes", feedback="the mask is read, a byte for each pair")
 def naive_bytes(shape):
     """Forgets the mask."""
-    a_head = shape["batch"] * shape["length"] * shape["head_dim"] * shape["bytes"]
-    q, kv = shape["heads"] * a_head, shape["kv_heads"] * a_head
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"]
+    q, kv = (shape["heads"] * a_head * shape[key] for key in ("bytes", "kv_bytes"))  # k of every head, as v
     matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
-    repeat = 2 * kv + 2 * q if shape["kv_heads"] < shape["heads"] else 0
-    return repeat + (2 * q + matrix) + (2 * matrix) + 2 * matrix + (matrix + 2 * q)
+    repeat = 2 * kv + 2 * kv * shape["kv_heads"] // shape["heads"] if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (q + kv + matrix) + (2 * matrix) + 2 * matrix + (matrix + kv + q)
 
 
 @mutant("tiled-bytes", feedback="behind the diagonal nothing is read")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Reads all keys for every tile of queries."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         min(first + rows, length) - 1
         oldest = 0 if window is None else max(0, first - window + 1)
         for start in range(0, length, columns):
             if start < sinks or start + columns > oldest:
-                total += (min(start + columns, length) - start) * a_key
+                total += (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"]
     return shape["batch"] * shape["heads"] * total
 
 
 @mutant("tiled-bytes", feedback="blocks of heads that share keys read them each for itself")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Reads keys once for the heads that share them."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    group = shape["heads"] // shape["kv_heads"]
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         last = min(first + rows, length) - 1
         oldest = 0 if window is None else max(0, first - window + 1)
         for start in range(0, last + 1, columns):
             if start < sinks or start + columns > oldest:
-                total += (min(start + columns, length) - start) * a_key * shape["kv_heads"] // shape["heads"]
+                total += (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"] // group
     return shape["batch"] * shape["heads"] * total
 
 
 @mutant("tiled-bytes", feedback="a last tile has only the keys that are there")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Reads whole tiles at the end."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         last = min(first + rows, length) - 1
         oldest = 0 if window is None else max(0, first - window + 1)
         for start in range(0, last + 1, columns):
             if start < sinks or start + columns > oldest:
-                total += columns * a_key
+                total += columns * 2 * dim * shape["kv_bytes"]
     return shape["batch"] * shape["heads"] * total
 
 
 @mutant("tiled-bytes", feedback="the log-sum-exp is FP32")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Has the log-sum-exp in the bytes of a value."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * (a_key + shape["bytes"])  # queries, output and log-sum-exp
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + shape["bytes"])  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         last = min(first + rows, length) - 1
         oldest = 0 if window is None else max(0, first - window + 1)
         for start in range(0, last + 1, columns):
             if start < sinks or start + columns > oldest:
-                total += (min(start + columns, length) - start) * a_key
+                total += (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"]
     return shape["batch"] * shape["heads"] * total
 
 
 @mutant("tiled-bytes", feedback="where is the log-sum-exp?")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Forgets the log-sum-exp."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * a_key  # queries, output and log-sum-exp
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 0)  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         last = min(first + rows, length) - 1
         oldest = 0 if window is None else max(0, first - window + 1)
         for start in range(0, last + 1, columns):
             if start < sinks or start + columns > oldest:
-                total += (min(start + columns, length) - start) * a_key
+                total += (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"]
     return shape["batch"] * shape["heads"] * total
 
 
 @mutant("tiled-bytes", feedback="the window is not used")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Forgets the window."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         last = min(first + rows, length) - 1
         0 if window is None else max(0, first - window + 1)
         for start in range(0, last + 1, columns):
             if True:
-                total += (min(start + columns, length) - start) * a_key
+                total += (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"]
     return shape["batch"] * shape["heads"] * total
 
 
 @mutant("tiled-bytes", feedback="the tiles of the sinks are read, too")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Forgets the sinks."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         last = min(first + rows, length) - 1
         oldest = 0 if window is None else max(0, first - window + 1)
         for start in range(0, last + 1, columns):
             if start + columns > oldest:
-                total += (min(start + columns, length) - start) * a_key
+                total += (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"]
     return shape["batch"] * shape["heads"] * total
 
 
 @mutant("tiled-bytes", feedback="a tile that sinks and window both need is read once")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Reads tiles of sinks beside those of the window."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         last = min(first + rows, length) - 1
         oldest = 0 if window is None else max(0, first - window + 1)
         for start in range(0, last + 1, columns):
             if start < sinks or start + columns > oldest:
                 both = (start < sinks) + (start + columns > oldest)
-                total += both * (min(start + columns, length) - start) * a_key
+                total += both * (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"]
     return shape["batch"] * shape["heads"] * total
 
 
 @mutant("tiled-bytes", feedback="the first query of a tile has the oldest window")
 def tiled_bytes(shape, rows, columns, window, sinks):
     """Takes the window of a tile's last query."""
-    length, a_key = shape["length"], 2 * shape["head_dim"] * shape["bytes"]
-    total = length * (a_key + 4)  # queries, output and log-sum-exp
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
     for first in range(0, length, rows):
         last = min(first + rows, length) - 1
         oldest = 0 if window is None else max(0, last - window + 1)
         for start in range(0, last + 1, columns):
             if start < sinks or start + columns > oldest:
-                total += (min(start + columns, length) - start) * a_key
+                total += (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"]
     return shape["batch"] * shape["heads"] * total
 
 
@@ -1450,7 +1451,7 @@ def split_bytes(shape, lengths, split):
         pieces = -(-length // split)
         partial_bytes = pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
         total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
-        total += shape["kv_heads"] * 2 * length * dim * size
+        total += shape["kv_heads"] * 2 * length * dim * shape["kv_bytes"]
     return total
 
 
@@ -1462,7 +1463,7 @@ def split_bytes(shape, lengths, split):
         pieces = -(-length // split)
         partial_bytes = 2 * pieces * 4 * (dim + 1)  # written, and read by the second kernel
         total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
-        total += shape["kv_heads"] * 2 * length * dim * size
+        total += shape["kv_heads"] * 2 * length * dim * shape["kv_bytes"]
     return total
 
 
@@ -1474,7 +1475,7 @@ def split_bytes(shape, lengths, split):
         pieces = -(-length // split)
         partial_bytes = 2 * pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
         total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
-        total += shape["kv_heads"] * 2 * pieces * split * dim * size
+        total += shape["kv_heads"] * 2 * pieces * split * dim * shape["kv_bytes"]
     return total
 
 
@@ -1486,7 +1487,7 @@ def split_bytes(shape, lengths, split):
         pieces = -(-length // split)
         partial_bytes = 2 * pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
         total += shape["heads"] * (dim * size + partial_bytes + dim * size)
-        total += shape["kv_heads"] * 2 * length * dim * size
+        total += shape["kv_heads"] * 2 * length * dim * shape["kv_bytes"]
     return total
 
 
@@ -1498,7 +1499,7 @@ def split_bytes(shape, lengths, split):
         pieces = -(-length // split)
         partial_bytes = 2 * pieces * 4 * dim if pieces > 1 else 0  # written, and read by the second kernel
         total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
-        total += shape["kv_heads"] * 2 * length * dim * size
+        total += shape["kv_heads"] * 2 * length * dim * shape["kv_bytes"]
     return total
 
 
@@ -1510,7 +1511,7 @@ def split_bytes(shape, lengths, split):
         pieces = -(-length // split)
         partial_bytes = 2 * pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
         total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
-        total += shape["heads"] * 2 * length * dim * size
+        total += shape["heads"] * 2 * length * dim * shape["kv_bytes"]
     return total
 
 
@@ -1792,7 +1793,45 @@ def choose_tiles(card, kernel, work):
 
     step = 16 * kernel["warps"]
     pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
-    full = {"batch": 1, **work, "kv_heads": work["heads"], "head_dim": dim, "bytes": size}
-    full = {key: full[key] for key in ("batch", "heads", "kv_heads", "length", "head_dim", "bytes")}
+    full = {"batch": 1, **work, "head_dim": dim, "bytes": size, "kv_bytes": size}
     costs = {pair: tiled_bytes(full, *pair, None, 0) for pair in pairs if allowed(*pair)}
     return min(costs, key=costs.get, default=None)
+
+
+@mutant("tiled-bytes", feedback="k and v have `kv_bytes` each")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Has keys and values in the bytes of all else."""
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                total += (min(start + columns, length) - start) * 2 * dim * shape["bytes"]
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("split-bytes", feedback="k and v have `kv_bytes` each")
+def split_bytes(shape, lengths, split):
+    """Has keys and values in the bytes of all else."""
+    dim, size, total = shape["head_dim"], shape["bytes"], 0
+    for length in lengths:
+        pieces = -(-length // split)
+        partial_bytes = 2 * pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
+        total += shape["heads"] * (pieces * dim * size + partial_bytes + dim * size)
+        total += shape["kv_heads"] * 2 * length * dim * size
+    return total
+
+
+@mutant("tiled-bytes", feedback="blocks of heads that share keys read them each for itself")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Calls helpers, whose blocks work for all heads that share keys."""
+    from helpers.techniques.attention.counts import Call, tiled
+    from helpers.techniques.attention.masks import Window
+
+    keys = ("heads", "kv_heads", "head_dim", "batch")
+    mask = Window(window or shape["length"], sinks)
+    formats = {1: "fp8-e4m3", 2: "bf16", 4: "fp32"}
+    options = {"mask": mask, "number_format": formats[shape["bytes"]], "tile": (rows, columns)}
+    return tiled(Call(shape["length"], **{key: shape[key] for key in keys}, **options)).bytes

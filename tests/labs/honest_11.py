@@ -191,11 +191,11 @@ def naive_bytes_kernel_by_kernel(shape):
     """A table of kernels, in NumPy's numbers."""
     import numpy as np
 
-    b, h, g, n, d, e = (np.int64(shape[key]) for key in ("batch", "heads", "kv_heads", "length", "head_dim", "bytes"))
-    q, kv, s = b * h * n * d * e, b * g * n * d * e, b * h * n * n * e
-    kernels = [("scores", q + q, s), ("mask", s + n * n, s), ("softmax", s, s), ("output", s + q, q)]
+    b, h, g, n, d, e, f = (np.int64(number) for number in shape.values())
+    q, kv, all_kv, s = b * h * n * d * e, b * g * n * d * f, b * h * n * d * f, b * h * n * n * e
+    kernels = [("scores", q + all_kv, s), ("mask", s + n * n, s), ("softmax", s, s), ("output", s + all_kv, q)]
     if g != h:
-        kernels.insert(0, ("repeat", 2 * kv, 2 * q))
+        kernels.insert(0, ("repeat", 2 * kv, 2 * all_kv))
     print(*(name for name, _, _ in kernels))
     return sum(read + written for _, read, written in kernels)
 
@@ -210,7 +210,7 @@ def tiled_bytes_by_ranges(shape, rows, columns, window, sinks):
         oldest = max(0, row * rows - (window or n) + 1) // columns * columns
         of_sinks = min(oldest, -(-min(sinks, end) // columns) * columns)
         keys += behind - oldest + of_sinks
-    return shape["batch"] * shape["heads"] * (2 * n * d * e + 4 * n + 2 * keys * d * e)
+    return shape["batch"] * shape["heads"] * (2 * n * d * e + 4 * n + 2 * keys * d * shape["kv_bytes"])
 
 
 def tiled_bytes_by_pairs_of_tiles(shape, rows, columns, window, sinks):
@@ -229,7 +229,7 @@ def tiled_bytes_by_pairs_of_tiles(shape, rows, columns, window, sinks):
     for row in range(math.ceil(shape["length"] / rows)):
         total += size(rows, row) * (2 * shape["head_dim"] * shape["bytes"] + 4)
         read = sum(size(columns, at) for at in range(math.ceil(shape["length"] / columns)) if sees(row, at))
-        total += read * 2 * shape["head_dim"] * shape["bytes"]
+        total += read * 2 * shape["head_dim"] * shape["kv_bytes"]
     return total * shape["heads"] * shape["batch"]
 
 
@@ -244,7 +244,7 @@ def split_bytes_by_blocks(shape, lengths, split):
             alone = len(pieces) == 1
             for piece in pieces:
                 for _ in range(shape["kv_heads"]):
-                    yield group * row + 2 * piece * row
+                    yield group * row + 2 * piece * shape["head_dim"] * shape["kv_bytes"]
                     yield group * (row if alone else 4 * shape["head_dim"] + 4)
             if not alone:
                 yield shape["heads"] * (len(pieces) * (4 * shape["head_dim"] + 4) + row)

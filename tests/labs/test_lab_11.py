@@ -115,8 +115,8 @@ def test_tiles_hold_the_keys_that_single_queries_see(names):
         seen, read = names["seen_by"](length, window or length, sinks if window else 0), 0
         for some in seen.split(rows):
             read += sum(part.shape[1] for part in some.split(columns, 1) if part.any())
-        shape = {"batch": 2, "heads": 6, "kv_heads": 3, "length": length, "head_dim": 8, "bytes": 2}
-        right = 12 * (length * (2 * 8 * 2 + 4) + 2 * read * 8 * 2)
+        shape = {"batch": 2, "heads": 6, "kv_heads": 3, "length": length, "head_dim": 8, "bytes": 2, "kv_bytes": 1}
+        right = 12 * (length * (2 * 8 * 2 + 4) + 2 * read * 8 * 1)
         assert names["right_tiled"](shape, rows, columns, window, sinks if window else 0) == right
 
 
