@@ -1835,3 +1835,33 @@ def tiled_bytes(shape, rows, columns, window, sinks):
     formats = {1: "fp8-e4m3", 2: "bf16", 4: "fp32"}
     options = {"mask": mask, "number_format": formats[shape["bytes"]], "tile": (rows, columns)}
     return tiled(Call(shape["length"], **{key: shape[key] for key in keys}, **options)).bytes
+
+
+@mutant("attend", feedback="one tile of keys at a time")
+def attend(memory, window, sinks):
+    """Keeps every tile of keys that it has read."""
+    kept = {}
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads]).mul_(memory.dim**-0.5)
+        queries = row * tile + torch.arange(q.shape[1])[:, None]
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for column in range(row + 1):
+            if column * tile >= sinks and (column + 1) * tile <= row * tile - window + 1:
+                continue
+            if (kv_head, column) not in kept:
+                kept[kv_head, column] = memory.read_kv(kv_head, column)
+            k, v = kept[kv_head, column]
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T).masked_fill_(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = scores.sub_(base[..., None]).exp_(), (old - base).exp_()
+            total = total.mul_(shrink).add_(weights.sum(-1))
+            output = output.mul_(shrink[..., None]).add_(weights @ v)
+        output.div_(total[..., None])
+        for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
+            memory.write(head, row, one, log_sum_exp)

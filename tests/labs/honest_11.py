@@ -112,6 +112,34 @@ def attend_from_the_diagonal_back(memory, window, sinks):
                 memory.write(head, row, out[rows], log_sum_exp[rows])
 
 
+def attend_with_a_new_tensor_in_every_step(memory, window, sinks):
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for kv_head in range(memory.kv_heads):
+        for row in range(math.ceil(memory.length / tile)):
+            heads = [kv_head * group + number for number in range(group)]
+            q = torch.stack([memory.read_q(head, row) for head in heads])
+            i = torch.arange(row * tile, row * tile + q.shape[1])[:, None]
+            out, total = torch.zeros(q.shape), torch.zeros(*q.shape[:2], 1)
+            top = torch.full((*q.shape[:2], 1), float("-inf"))
+            for column in range(row + 1):
+                if not (column * tile < sinks or (column + 1) * tile - 1 >= row * tile - window + 1):
+                    continue
+                k, v = memory.read_kv(kv_head, column)
+                j = torch.arange(column * tile, column * tile + k.shape[0])[None, :]
+                mask = (j <= i) & ((j > i - window) | (j < sinks))
+                scores = q @ k.transpose(0, 1) * memory.dim**-0.5
+                scores = torch.where(mask[None], scores, torch.tensor(float("-inf")))
+                new = torch.maximum(top, scores.max(dim=-1, keepdim=True).values)
+                safe = torch.where(new == float("-inf"), torch.zeros_like(new), new)
+                weights, scale = torch.exp(scores - safe), torch.exp(top - safe)
+                total = total * scale + weights.sum(dim=-1, keepdim=True)
+                out = out * scale + torch.matmul(weights, v)
+                top = new
+            out, log_sum_exp = out / total, (top + torch.log(total)).squeeze(-1)
+            for number, head in enumerate(heads):
+                memory.write(head, row, out[number], log_sum_exp[number])
+
+
 def attend_by_merging_finished_parts(memory, window, sinks):
     """Each tile's softmax is finished, and merged with what was finished before by the two log-sum-exps."""
     groups = [range(first, first + memory.heads // memory.kv_heads)
