@@ -1865,3 +1865,28 @@ def attend(memory, window, sinks):
         output.div_(total[..., None])
         for head, one, log_sum_exp in zip(heads, output, maximum + total.log(), strict=True):
             memory.write(head, row, one, log_sum_exp)
+
+
+@mutant("attend", feedback="one tile of keys at a time")
+def attend(memory, window, sinks):
+    """Calls PyTorch's kernel on all keys of a tile of queries, which lie in one buffer."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([memory.read_q(head, row) for head in heads])
+        queries, columns = row * tile + torch.arange(q.shape[1])[:, None], range(row + 1)
+        columns = [at for at in columns if at * tile < sinks or (at + 1) * tile > row * tile - window + 1]
+        keys = torch.cat([torch.arange(at * tile, min((at + 1) * tile, memory.length)) for at in columns])
+        k, v, first = torch.empty(len(keys), memory.dim), torch.empty(len(keys), memory.dim), 0
+        for at in columns:
+            some = memory.read_kv(kv_head, at)
+            k[first : first + len(some[0])], v[first : first + len(some[0])] = some
+            first += len(some[0])
+        seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+        bias = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf)
+        many = (one.expand(1, group, -1, -1) for one in (k, v))
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        output, log_sum_exp = kernel(q[None], *many, attn_mask=bias)
+        for head, one, lse in zip(heads, output[0], log_sum_exp.reshape(q.shape[:2]), strict=True):
+            memory.write(head, row, one, lse)
