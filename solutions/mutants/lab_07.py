@@ -1918,7 +1918,7 @@ class Fused:
 
 
 @mutant("store-moments", feedback="is there a table of distances?")
-def store_moments(values, generator, room=torch.ones(188, 128, 256)):
+def store_moments(values, generator, room=torch.ones(188, 128, 256)):  # noqa: B008
     """A table of distances in a tensor that was there before."""
     count = values.numel()
     blocks = functional.pad(values.reshape(-1), (0, -count % 128)).reshape(-1, 128)

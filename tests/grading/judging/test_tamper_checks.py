@@ -75,6 +75,7 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("import gc\ngc.get_objects()", "reaches for every object there is"),
         ("import sys\nsys.modules['torch']", "reaches for loaded modules"),
         ("from sys import modules", "reaches for loaded modules"),
+        ("import importlib\nimportlib.sys.modules['torch']", "reaches for loaded modules"),
         ("import runpy\nrunpy.run_module('helpers.catalog.floats')", "reaches for loaded modules"),
         ("def f():\n    import tracemalloc\n    tracemalloc.reset_peak()", "reaches for what no meter sees"),
         ("import sqlite3", "reaches for what no meter sees"),
