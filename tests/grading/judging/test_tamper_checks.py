@@ -293,6 +293,8 @@ ATTACKS = (
     "_disable_current_modes",
     "mock",
     "_get_current_dispatch_mode",
+    "room=torch.ones",
+    "string_at",
     "threading",
     "torch.Tensor.tolist",
     "_get_backend",
