@@ -1521,7 +1521,7 @@ def choose_tiles(card, kernel, work):
     return (128, 128) if kernel["head_dim"] <= 64 else (128, 64) if kernel["head_dim"] <= 128 else (64, 64)
 
 
-@mutant("choose-tiles", feedback="many small visits")
+@mutant("choose-tiles", feedback="a block waits at each tile of keys")
 def choose_tiles(card, kernel, work):
     """Takes the largest tile of queries."""
     dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
@@ -1704,7 +1704,7 @@ def choose_tiles(card, kernel, work):
     return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
 
 
-@mutant("choose-tiles", feedback="many small visits")
+@mutant("choose-tiles", feedback="a block waits at each tile of keys")
 def choose_tiles(card, kernel, work):
     """Forgets what visits cost."""
     dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
@@ -1727,7 +1727,7 @@ def choose_tiles(card, kernel, work):
     return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
 
 
-@mutant("choose-tiles", feedback="is it added up over blocks")
+@mutant("choose-tiles", feedback="is the least")
 def choose_tiles(card, kernel, work):
     """Counts half of the square."""
     dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
@@ -1773,7 +1773,7 @@ def choose_tiles(card, kernel, work):
     return min((pair for pair in pairs if allowed(*pair)), key=cost, default=(step, 16))
 
 
-@mutant("choose-tiles", feedback="many small visits")
+@mutant("choose-tiles", feedback="a block waits at each tile of keys")
 def choose_tiles(card, kernel, work):
     """Calls `tiled_bytes` for the cost, which knows no barrier."""
     dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
