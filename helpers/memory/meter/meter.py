@@ -132,7 +132,7 @@ class Meter(TorchDispatchMode):
             return NotImplemented
         peak_bytes = self.peak_bytes
         result = func(*args, **(kwargs or {}))
-        for value in tree_iter(result):
+        for value in tree_iter((args, kwargs) if result is None else result):  # `_foreach_copy_` returns nothing
             if isinstance(value, torch.Tensor):
                 self._see(value)
         if func is ADD and adds_gradients(*args):

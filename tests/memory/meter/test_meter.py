@@ -224,3 +224,10 @@ def test_what_was_made_before_counts_once_it_grows():
         assert meter.live_bytes == 4096
         del before
         assert meter.live_bytes == 0
+
+
+def test_what_an_operator_writes_into_and_does_not_return_is_seen():
+    before = [torch.ones(1000)]
+    with Meter() as meter:
+        torch._foreach_copy_(before, [torch.zeros(1000)])
+        assert meter.peak_bytes == 2 * 4096
