@@ -18,8 +18,10 @@ CHAPTER = ROOT / "notebooks" / "02_where_training_memory_goes.ipynb"
 CALCULATOR = "training_memory("
 CALCULATORS = (
     "allocation",
+    "attention",
     "block_map",
     "checkpointing",
+    "fine_tuning",
     "kv_cache",
     "numbers",
     "quantization",

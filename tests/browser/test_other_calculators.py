@@ -233,3 +233,29 @@ def test_a_scale_moves_a_tensor_into_the_format(live, set_theme, screenshot) -> 
     set_theme(live, "JupyterLab Dark")
     screenshot(live, "tensor-numbers-dark")
     set_theme(live, "JupyterLab Light")
+
+
+@pytest.mark.parametrize("live", ["fine_tuning"], indirect=True)
+def test_checkpointing_and_another_method_move_the_bars(live, screenshot) -> None:
+    before = title(live)
+    assert "LoRA of llama-3-8b" in before
+    choose(live, "checkpointing", "full")
+    wait_for_another(live, before)
+    assert "Fits the NVIDIA GeForce RTX 4090" in live.locator("p.sentence").first.text_content()
+    before = title(live)
+    choose(live, "method", "QLoRA")
+    wait_for_another(live, before)
+    assert "QLoRA of llama-3-8b" in title(live)
+    screenshot(live, "fine-tuning-qlora")
+
+
+@pytest.mark.parametrize("live", ["attention"], indirect=True)
+def test_more_tokens_and_one_query_move_what_attention_takes(live, screenshot) -> None:
+    screenshot(live, "attention-light")
+    before = title(live)
+    slider(live, "tokens").press("ArrowRight")
+    wait_for_another(live, before)
+    before = title(live)
+    choose(live, "phase", "decode")
+    wait_for_another(live, before)
+    screenshot(live, "attention-decode")
