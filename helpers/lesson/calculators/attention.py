@@ -272,7 +272,7 @@ def attention(**start: object) -> Calculator:
         "heads": ("heads", [8, 16, 32, 64, 128], DEFAULTS["heads"]),
         "kv_heads": ("KV heads", [2**power for power in range(8)], DEFAULTS["kv_heads"]),
         "head_dim": ("head dim", [64, 80, 96, 128, 256], DEFAULTS["head_dim"]),
-        "window": ("window (0: none)", [0, 512, 1024, 4096, 8192], DEFAULTS["window"]),
+        "window": ("window, or 0", [0, 512, 1024, 4096, 8192], DEFAULTS["window"]),
         "number_format": ("number format", FORMATS, DEFAULTS["number_format"]),
     }
     invites = "Move tokens to the left until the linear layers take the time. Then phase to decode."
