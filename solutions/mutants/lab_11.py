@@ -1530,7 +1530,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1553,7 +1554,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1576,7 +1578,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1599,7 +1602,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1622,7 +1626,56 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="registers a thread of at most 255")
+def choose_tiles(card, kernel, work):
+    """Forgets the scores in the registers."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * dim
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
+                and blocks >= card["multiprocessors"])  # fmt: skip
+
+    def cost(pair):
+        rows, columns = pair
+        visits = [-(-min(first + rows, length) // columns) for first in range(0, length, rows)]
+        keys = sum(min(count * columns, length) for count in visits)
+        return 2 * dim * size * keys + card["visit_bytes"] * sum(visits)
+
+    step = 16 * kernel["warps"]
+    pairs = [(rows, columns) for rows in range(step, 257, step) for columns in range(16, 257, 16)]
+    return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
+
+
+@mutant("choose-tiles", feedback="registers a thread of at most 255")
+def choose_tiles(card, kernel, work):
+    """Forgets how many registers a thread may have."""
+    dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
+
+    def allowed(rows, columns):
+        shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
+        blocks = work["heads"] * -(-length // rows)
+        registers = 4 * rows * (dim + columns)
+        most = card["register_bytes"]
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1638,14 +1691,15 @@ def choose_tiles(card, kernel, work):
 
 @mutant("choose-tiles", feedback="bytes of registers of")
 def choose_tiles(card, kernel, work):
-    """Forgets the scores in the registers."""
+    """Forgets what a block may take."""
     dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
 
     def allowed(rows, columns):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
-        registers = 4 * rows * dim
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        registers = 4 * rows * (dim + columns)
+        most = 255 * 4 * 32 * kernel["warps"]
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1668,7 +1722,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"])  # fmt: skip
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return shared <= card["shared_bytes"] and registers <= most
 
     def cost(pair):
         rows, columns = pair
@@ -1690,7 +1745,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1713,7 +1769,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1736,7 +1793,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1759,7 +1817,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):
@@ -1782,7 +1841,8 @@ def choose_tiles(card, kernel, work):
         shared = dim * size * (rows + 2 * kernel["buffers"] * columns)
         blocks = work["heads"] * -(-length // rows)
         registers = 4 * rows * (dim + columns)
-        return (shared <= card["shared_bytes"] and registers <= card["register_bytes"]
+        most = min(card["register_bytes"], 255 * 4 * 32 * kernel["warps"])
+        return (shared <= card["shared_bytes"] and registers <= most
                 and blocks >= card["multiprocessors"])  # fmt: skip
 
     def cost(pair):

@@ -290,7 +290,8 @@ def choose_tiles_in_numpy(card, kernel, work):
     allowed = (rows % (16 * kernel["warps"]) == 0) & (
         size * (rows + 2 * kernel["buffers"] * columns) <= card["shared_bytes"]
     )
-    allowed &= 4 * rows * (kernel["head_dim"] + columns) <= card["register_bytes"]
+    sums = rows * (kernel["head_dim"] + columns)
+    allowed &= (4 * sums <= card["register_bytes"]) & (sums / (32 * kernel["warps"]) <= 255)
     allowed &= work["heads"] * -(-length // rows) >= card["multiprocessors"]
     ends = np.minimum(np.arange(1, -(-length // 16) + 1)[:, None, None] * rows, length)
     there = np.arange(-(-length // 16))[:, None, None] * rows < length
@@ -309,6 +310,8 @@ def choose_tiles_one_after_the_other(card, kernel, work):
             if kernel["head_dim"] * kernel["bytes"] * (rows + kernel["buffers"] * columns * 2) > card["shared_bytes"]:
                 continue
             if (rows * kernel["head_dim"] + rows * columns) * 4 > card["register_bytes"]:
+                continue
+            if rows * kernel["head_dim"] + rows * columns > 255 * 32 * kernel["warps"]:
                 continue
             if work["heads"] * math.ceil(work["length"] / rows) < card["multiprocessors"]:
                 continue

@@ -23,14 +23,14 @@ SHARES = [name for name in honest("11") if name.startswith("backward_tile")]
     ("question", "check", "figures"),
     [
         ("q1", "online-bytes", ["35,840 bytes", "24 pieces", "2,048 keys"]),
-        ("q2", "attend-shared", ["150"]),
+        ("q2", "attend-shared", ["225"]),
         ("q2", "attend-bytes", ["at most 1 MiB"]),
         ("q3", "tile-bytes", ["at most 3.5 matrices", "at most 2.5"]),
         ("q4", "traffic-naive", ["26,273,120,256"]),
         ("q4", "traffic-causal", ["4,497,342,464"]),
         ("q4", "traffic-window", ["1,325,400,064"]),
         ("q4", "traffic-split", ["38,978,304"]),
-        ("q5", "tiles-long", ["2,475,491,328"]),
+        ("q5", "tiles-long", ["2,975,410,688"]),
     ],
 )
 def test_the_figures_of_a_target_are_printed_by_its_check(lab, question, check, figures):
