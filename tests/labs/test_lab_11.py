@@ -41,7 +41,7 @@ def test_the_figures_of_a_target_are_printed_by_its_check(lab, question, check, 
 @pytest.mark.parametrize("name", ["Online", *STATES])
 def test_an_honest_state_is_far_from_every_bound(names, monkeypatch, name):
     monkeypatch.setitem(names, "Online", with_honest(names)[name])
-    kept, most, _, _ = names["weighing"](256, 32, 2048, 6, 1)
+    kept, most, _, _ = names["weighing"]([0, 200], 256, 32, 2048, 6, 1)
     assert kept <= 35_840 + 2048
     assert most <= 12 * 2**20
 
