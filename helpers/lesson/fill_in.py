@@ -5,14 +5,18 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from math import isclose, isfinite
+from typing import Any
 
 from ..catalog.errors import WorkbookError
 
+Result = float | tuple[float, ...]
 
-def fill_in(function: Callable, cases: Mapping[tuple, float], rel: float = 0.0) -> None:
+
+def fill_in(function: Callable, cases: Mapping[tuple, Result], rel: float = 0.0) -> None:
     """Call what the reader wrote with each case's arguments, and print what it gave beside what is right.
 
-    `cases` is arguments to result; `rel` is the distance allowed, as a fraction of the result. Never raises for what
+    `cases` is arguments to result, a number or a tuple of numbers; `rel` is the distance allowed, as a fraction of the
+    result. Never raises for what
     the reader wrote: an unwritten gap says so in a line, and the first mistake ends the list.
 
     >>> fill_in(lambda weights, bits: weights * bits // 8, {(1024, 4): 512})
@@ -39,11 +43,11 @@ def filled(function: Callable, *arguments: float) -> float | None:
     return given if is_number else None
 
 
-def _tried(function: Callable, arguments: tuple, expected: float, rel: float) -> bool:
+def _tried(function: Callable, arguments: tuple, expected: Result, rel: float) -> bool:
     call = f"{getattr(function, '__name__', 'your function')}({', '.join(map(_shown, arguments))})"
     try:
         given = function(*arguments)
-        right = given is not None and given is not ... and isclose(given, expected, rel_tol=rel, abs_tol=0.0)
+        right = given is not None and given is not ... and _close(given, expected, rel)
     except NotImplementedError as gap:
         print(f"○ {call}: {_unwritten(gap)}, or go on without.")
         return False
@@ -52,6 +56,13 @@ def _tried(function: Callable, arguments: tuple, expected: float, rel: float) ->
         return False
     print(f"✓ {call} = {_shown(given)}" if right else f"✗ {call} gives {_shown(given)}, expected {_shown(expected)}")
     return bool(right)
+
+
+def _close(given: Any, expected: Result, rel: float) -> bool:
+    if not isinstance(expected, tuple):
+        return isclose(given, expected, rel_tol=rel, abs_tol=0.0)
+    as_many = isinstance(given, tuple) and len(given) == len(expected)
+    return as_many and all(_close(number, wanted, rel) for number, wanted in zip(given, expected, strict=True))
 
 
 def _unwritten(gap: NotImplementedError) -> str:
@@ -63,6 +74,8 @@ def _unwritten(gap: NotImplementedError) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))})"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return repr(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.6g}"

@@ -59,3 +59,21 @@ def test_a_fill_in_without_cases_is_refused():
 )
 def test_what_a_fill_in_gives_is_a_number_or_nothing(function, given):
     assert filled(function, 1024, 4) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((2, 4.0), "✓ pair(1) = (2, 4)"),
+        ((2, 5), "✗ pair(1) gives (2, 5), expected (2, 4)"),
+        ((2,), "gives (2), expected (2, 4)"),
+        (2, "gives 2, expected (2, 4)"),
+        ((2, None), "raises TypeError"),
+    ],
+)
+def test_a_result_may_be_several_numbers(given, said, capsys):
+    def pair(_):
+        return given
+
+    fill_in(pair, {(1,): (2, 4)})
+    assert said in capsys.readouterr().out

@@ -57,7 +57,7 @@ def _axes(plane: Plane) -> Iterator[Mark]:
     x_ticks = {tokens: f"{tokens // 1024:,} k" if tokens >= 1024 else f"{tokens}" for tokens in across}
     decades = range(round(log10(plane.y.low)), round(log10(plane.y.high)) + 1)
     y_ticks = {10.0**power: si(10.0**power, "s", whole=True) for power in decades[:: -ceil(len(decades) / 8)]}
-    yield from plane.frame(x_ticks, y_ticks, "tokens; powers of two across, of ten up", "at least, for one layer")
+    yield from plane.frame(x_ticks, y_ticks, "tokens (log scale)", "least time of one layer")
 
 
 def _here(plane: Plane, tokens: int) -> Iterator[Mark]:

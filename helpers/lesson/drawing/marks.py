@@ -21,7 +21,7 @@ COLOURS = {
     "logits": "#CC79A7",
     "workspace": "#999999",
     "kv_cache": "#56B4E9",
-    "scores": "#F0E442",  # a part of the reader's own, for measure.step(…, part_of=…)
+    "scores": "#4B2E83",  # a part of the reader's own, for measure.step(…, part_of=…)
 }
 WEIGHTS = {"quantized": "#0072B2", "scales": "#E69F00", "constants": "#CC79A7", "kept": "#009E73"}  # of "parameters"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -111,3 +111,17 @@ def test_its_command_gives_the_same_answer(capsys):
 def test_what_it_does_not_know(wrong, expected):
     with pytest.raises(WorkbookError, match=expected):
         attention_answer(**{"gpu": "h100", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "number_format", "window", "naive", "tiled"),
+    [
+        ("t4", "fp16", 0, 5420, 53_100),
+        ("b200", "bf16", 0, 3880, 53_100),
+        ("h100", "bf16", 0, 3680, 53_100),
+        ("h100", "bf16", 512, 3680, None),
+    ],
+)
+def test_chapter_11_says_where_the_lines_cross(gpu, number_format, window, naive, tiled):
+    figures = attention_answer(gpu, number_format=number_format, window=window).figures
+    assert (figures["naive_break_even"], figures["tiled_break_even"]) == (naive, tiled)
