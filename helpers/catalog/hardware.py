@@ -94,7 +94,8 @@ class Cuda:
         """Those that can run `call`, in the order in which select_sdp_backend tries them.
 
         aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, for tensors that are not nested. On Hopper and Blackwell
-        new releases try cuDNN's kernel before flash; it keeps what flash keeps, and counts as flash here.
+        PyTorch 2.13 with a cuDNN newer than 9.15 tries cuDNN's kernel first; it keeps what flash keeps, and counts as
+        flash here. Unlike flash it takes a mask, also with shared heads; that is not followed here.
         """
         flash = (AttentionKernel.FLASH,) if self._flash_can(call) else ()
         efficient = (AttentionKernel.EFFICIENT,) if self._efficient_can(call) else ()
