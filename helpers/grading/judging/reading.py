@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from ...course import lab_cells
 
 _MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
+_METHOD = re.compile(r"(?!self\.|cls\.).*\.__(?!(?:name|qualname|doc|module|wrapped|annotations)__)\w+__")  # of a class
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAKERS = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "bytearray", "UntypedStorage", "Generator"}
 _MAKERS |= {f"{name}_like" for name in _MAKERS} | {"new_empty", "new_zeros", "new_ones", "new_full"}
@@ -193,7 +194,7 @@ def private(source: str, contexts: tuple[type[ast.expr_context], ...]) -> set[st
 
 
 def attributes_set(source: str, known: set[str]) -> Iterator[str]:
-    """What a cell sets or deletes within a module or class that the lab or the cell imports.
+    """What a cell sets or deletes within a module or class that the lab or the cell imports; and a class's `__init__`.
 
     `module.name = ...`, `del module.name`, `setattr(module, "name", ...)`, `object.__setattr__(module, "name", ...)`,
     `vars(module)`, `module.__dict__`: these two need no changing to be worth a look.
@@ -210,7 +211,7 @@ def attributes_set(source: str, known: set[str]) -> Iterator[str]:
             name = _within(_holder(node.value), node.slice)
         elif isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault", "pop", "clear"):
             name = dotted(_holder(node.value))
-        if name.partition(".")[0] in known:
+        if name.partition(".")[0] in known or _METHOD.fullmatch(name):
             yield name[:80]
 
 
