@@ -90,7 +90,7 @@ class AttentionAnswer(CalculatorAnswer):
     def breaks(self) -> dict[str, tuple[int, float] | None]:
         """For either way the tokens and seconds from which on attention takes longer than the linear layers.
 
-        Between two lengths that are drawn, where the straight lines of the picture cross: true to a few in a thousand.
+        Between two lengths that are drawn, where the picture's straight lines cross: within 3 % of a count.
         """
         linear = self.curves["linear layers"]
         return {name: _crossing(self.curves[name], linear) for name in ("naive", "tiled")}
