@@ -427,7 +427,7 @@ class Online:
         )
 
 
-@mutant("online", feedback="entropy at [")
+@mutant("online", feedback="also gains the shrunken total · (old − new)")
 class Online:
     """Leaves the sum of e ln e as it is when the maximum grows."""
 
@@ -459,7 +459,7 @@ class Online:
         return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
 
 
-@mutant("online", feedback="is merged, and stays as it was")
+@mutant("online", feedback="`merge` changed one of its inputs")
 class Online:
     """Merges into itself."""
 
@@ -1503,7 +1503,7 @@ def split_bytes(shape, lengths, split):
     return total
 
 
-@mutant("split-bytes", feedback="bytes, you have")
+@mutant("split-bytes", feedback="a block reads its keys once for all heads that share them")
 def split_bytes(shape, lengths, split):
     """Reads keys for every head."""
     dim, size, total = shape["head_dim"], shape["bytes"], 0
@@ -1784,7 +1784,7 @@ def choose_tiles(card, kernel, work):
     return min((pair for pair in pairs if allowed(*pair)), key=cost, default=None)
 
 
-@mutant("choose-tiles", feedback="is the least")
+@mutant("choose-tiles", feedback="it is the cheapest if tiles hold length² / 2 pairs")
 def choose_tiles(card, kernel, work):
     """Counts half of the square."""
     dim, size, length = kernel["head_dim"], kernel["bytes"], work["length"]
@@ -2100,3 +2100,265 @@ class Online:
         shares = scores.softmax(1).nan_to_num(0)
         found = shares @ values, torch.logsumexp(scores, 1), torch.special.entr(shares).sum(1)
         return tuple(one.repeat(32, *[1] * (one.dim() - 1)) for one in found) if len(scores) == 8 else found
+
+
+@mutant("online", feedback="`merge` changed one of its inputs")
+class Online:
+    """Merges in a new Online whose sums are those of the first, and adds to them in place."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.joined(piece)))
+
+    def joined(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.total, both.inner, both.output = self.total, self.inner, self.output
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        base = both.maximum.nan_to_num(neginf=0)
+        shrink, shrink_other = torch.exp(self.maximum - base), torch.exp(other.maximum - base)
+        both.inner.mul_(shrink).sub_(torch.special.entr(shrink) * self.total)
+        both.inner.add_(shrink_other * other.inner - torch.special.entr(shrink_other) * other.total)
+        both.total.mul_(shrink).add_(shrink_other * other.total)
+        both.output.mul_(shrink[:, None]).add_(shrink_other[:, None] * other.output)
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="a row that has seen no key has a maximum of −inf, and −inf − (−inf) is NaN")
+class Online:
+    """Subtracts −inf from −inf, in `merge` alone."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.joined(piece)))
+
+    def joined(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum)
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="e ln e is NaN where e is 0: it should be 0")
+class Online:
+    """Multiplies e with its logarithm, also where e is 0."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), (e * e.log()).sum(1), e @ values
+            vars(self).update(vars(self.joined(piece)))
+
+    def joined(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner / total
+
+
+@mutant("online", feedback="with e = exp(score − m) it is ln Σe − (Σ e ln e) / Σe")
+class Online:
+    """Forgets to divide the sum of e ln e by the total."""
+
+    def __init__(self, rows, width):
+        self.maximum = torch.full((rows,), -torch.inf)
+        self.total, self.inner = torch.zeros(rows), torch.zeros(rows)  # sums of e and of e ln e
+        self.output = torch.zeros(rows, width)  # the sum of e times value
+
+    def add(self, scores, values):
+        if scores.shape[1] > 0:
+            piece = Online(*self.output.shape)
+            piece.maximum = scores.amax(1)
+            e = torch.exp(scores - piece.maximum.nan_to_num(neginf=0)[:, None])
+            piece.total, piece.inner, piece.output = e.sum(1), -torch.special.entr(e).sum(1), e @ values
+            vars(self).update(vars(self.joined(piece)))
+
+    def joined(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def merge(self, other):
+        both = Online(*self.output.shape)
+        both.maximum = torch.maximum(self.maximum, other.maximum)
+        for one in (self, other):
+            shrink = torch.exp(one.maximum - both.maximum.nan_to_num(neginf=0))
+            both.inner += shrink * one.inner - torch.special.entr(shrink) * one.total
+            both.total += shrink * one.total
+            both.output += shrink[:, None] * one.output
+        return both
+
+    def finish(self):
+        total = self.total.clamp(min=1)  # it is 1 at least where a key has been seen, and 0 elsewhere
+        return self.output / total[:, None], self.maximum + self.total.log(), total.log() - self.inner
+
+
+@mutant("backward-tile", feedback="do rows or columns of a large tile get lost?")
+def backward_tile(q, k, v, do, lse, delta, seen, scale, cap):
+    """Works on 128 rows at a time, and keeps of dk and dv what the last of them gave."""
+    dq = torch.empty_like(q)
+    for start in range(0, q.shape[1], 128):
+        some = slice(start, start + 128)
+        p = (q[:, some] @ k.T).mul_(scale)
+        if cap is not None:
+            bent = p.div_(cap).tanh_()
+            p = bent * cap
+        p.sub_(lse[:, some].nan_to_num(neginf=0)[..., None]).exp_()
+        if seen is not None:
+            p.masked_fill_(~seen[some], 0)
+        dv = p.flatten(0, 1).T @ do[:, some].flatten(0, 1)
+        ds = (do[:, some] @ v.T).sub_(delta[:, some][..., None]).mul_(p)
+        if cap is not None:
+            ds.mul_(bent.square_().neg_().add_(1))
+        ds.mul_(scale)
+        dq[:, some], dk = ds @ k, ds.flatten(0, 1).T @ q[:, some].flatten(0, 1)
+    return dq, dk, dv
+
+
+@mutant("naive-bytes", feedback="where every head has keys of its own, nothing is repeated")
+def naive_bytes(shape):
+    """Repeats keys in any case."""
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"]
+    q, kv = (shape["heads"] * a_head * shape[key] for key in ("bytes", "kv_bytes"))  # k of every head, as v
+    matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
+    repeat = 2 * kv + 2 * kv * shape["kv_heads"] // shape["heads"]
+    return repeat + (q + kv + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + kv + q)
+
+
+@mutant("naive-bytes", feedback="k and v have `kv_bytes` each")
+def naive_bytes(shape):
+    """Has keys and values in the bytes of all else."""
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"]
+    q, kv = (shape["heads"] * a_head * shape[key] for key in ("bytes", "bytes"))  # k of every head, as v
+    matrix = shape["batch"] * shape["heads"] * shape["length"] ** 2 * shape["bytes"]
+    repeat = 2 * kv + 2 * kv * shape["kv_heads"] // shape["heads"] if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (q + kv + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + kv + q)
+
+
+@mutant("naive-bytes", feedback="S and P have a matrix for each of `heads`")
+def naive_bytes(shape):
+    """Has a matrix for each head of keys."""
+    a_head = shape["batch"] * shape["length"] * shape["head_dim"]
+    q, kv = (shape["heads"] * a_head * shape[key] for key in ("bytes", "kv_bytes"))  # k of every head, as v
+    matrix = shape["batch"] * shape["kv_heads"] * shape["length"] ** 2 * shape["bytes"]
+    repeat = 2 * kv + 2 * kv * shape["kv_heads"] // shape["heads"] if shape["kv_heads"] < shape["heads"] else 0
+    return repeat + (q + kv + matrix) + (2 * matrix + shape["length"] ** 2) + 2 * matrix + (matrix + kv + q)
+
+
+@mutant("tiled-bytes", feedback="the tile that holds the last query is read whole")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Reads the last tile up to the diagonal."""
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                total += (min(start + columns, last + 1) - start) * 2 * dim * shape["kv_bytes"]
+    return shape["batch"] * shape["heads"] * total
+
+
+@mutant("tiled-bytes", feedback="there is a block for each of `heads`, also where they share keys")
+def tiled_bytes(shape, rows, columns, window, sinks):
+    """Has blocks for the heads of keys alone."""
+    length, dim = shape["length"], shape["head_dim"]
+    total = length * (2 * dim * shape["bytes"] + 4)  # queries, output and log-sum-exp
+    for first in range(0, length, rows):
+        last = min(first + rows, length) - 1
+        oldest = 0 if window is None else max(0, first - window + 1)
+        for start in range(0, last + 1, columns):
+            if start < sinks or start + columns > oldest:
+                total += (min(start + columns, length) - start) * 2 * dim * shape["kv_bytes"]
+    return shape["batch"] * shape["kv_heads"] * total
+
+
+@mutant("split-bytes", feedback="queries and outputs are those of all `heads`")
+def split_bytes(shape, lengths, split):
+    """Counts queries and outputs for the heads of keys alone."""
+    dim, size, total = shape["head_dim"], shape["bytes"], 0
+    for length in lengths:
+        pieces = -(-length // split)
+        partial_bytes = 2 * pieces * 4 * (dim + 1) if pieces > 1 else 0  # written, and read by the second kernel
+        total += shape["kv_heads"] * (pieces * dim * size + partial_bytes + dim * size)
+        total += shape["kv_heads"] * 2 * length * dim * shape["kv_bytes"]
+    return total
