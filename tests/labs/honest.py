@@ -35,7 +35,7 @@ def faults(number: str, seed: str, names: list[str] | None = None) -> dict[str, 
     lab = nb.read(path)
     cells = [cell for _, cell in nb.code_cells(lab)]
     trials = [_trial(lab, number, name) for name in names]
-    ran = run_in_forks(path.parent, [cell.source for cell in cells], trials, seed=seed)
+    ran = run_in_forks(path.parent, [cell.source for cell in cells], trials, seed=seed, limit_s=200)
     assert [run.error for run in ran.before if run.error] == []
     printed = {cell.id: run.printed for cell, run in zip(cells, ran.before, strict=True)}
     found = {}

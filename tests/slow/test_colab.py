@@ -21,7 +21,8 @@ from tests.house import tree
 from tests.slow import colab_environment
 
 pytestmark = pytest.mark.all
-CHAPTERS = ("00", pytest.param("01", marks=pytest.mark.alone), "02", "12")  # 01 measures speeds
+CHAPTERS = ("00", pytest.param("01", marks=pytest.mark.alone), "02", "12", "14")  # 01 measures speeds
+LABS = ("13", "14")
 STATE = "application/vnd.jupyter.widget-state+json"
 IMPORTED = """\
 import sys, importlib.metadata as m, importlib.util as u, google.colab
@@ -123,6 +124,14 @@ def test_a_chapter_runs_on_its_own_and_draws_its_calculator(chapter, python, pub
         assert {one["model_module_version"] for one in drawn} <= {"1.5.0", "1.2.0"}  # as ipywidgets 7 numbers them
         assert any(one["model_name"] in ("SelectionSliderModel", "DropdownModel") for one in drawn)
         assert any("<svg" in one["state"].get("value", "") for one in drawn if one["model_name"] == "HTMLModel")
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_a_worked_lab_runs_on_its_own_and_passes_its_checks(lab, python, published, tmp_path):
+    (path,) = nb.find(lab, published, ["solutions"])
+    done = run(nb.read(path), python, tmp_path)
+    assert errors(done) == []
+    assert all(cell.execution_count for cell in done.cells if cell.cell_type == "code")
 
 
 def test_unpublished_it_says_what_to_do(python, tmp_path):

@@ -8,10 +8,10 @@ Shapes: rows R, new tokens of each N, query heads H, key heads K, blocks of a ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -142,8 +142,8 @@ class PagedInputs:
     """What one forward needs to find its tokens: passed to the model as `paged=`, and by it to every layer."""
 
     pool: KVPool
-    where: BlockTables
-    attention: str = "gathered"  # a key of ATTENTIONS
+    where: Any  # BlockTables, or what else `attention` reads; it has `slots`
+    attention: Callable[..., Tensor] = gathered
 
 
 def paged_attention(
@@ -167,7 +167,7 @@ def paged_attention(
     paged.pool.write(layer, key, value, paged.where.slots(query.shape[2]))
     keys, values = paged.pool.layers[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = ATTENTIONS[paged.attention](query, keys, values, paged.where, scale, sliding_window)
+    out = paged.attention(query, keys, values, paged.where, scale, sliding_window)
     return out.transpose(1, 2).contiguous(), None
 
 

@@ -77,7 +77,8 @@ class BlockManager:
         require_whole("tokens", tokens)
         self._on_device(sequence, new=True)
         needed = self.needed(sequence, tokens)
-        self._reserve(needed, f"{tokens} more tokens of sequence {sequence!r}")
+        if needed > len(self.free):
+            self._reserve(needed, f"{tokens} more tokens of sequence {sequence!r}")
         table, length = self.tables.setdefault(sequence, []), self.lengths.get(sequence, 0)
         copies = []
         if self._must_copy(table, length, tokens):  # copy on write: the others keep the block as it is

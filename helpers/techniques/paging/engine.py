@@ -170,7 +170,7 @@ class Engine:
             position_ids=where.positions(new),
             use_cache=False,
             logits_to_keep=1,
-            paged=PagedInputs(self.pool, where, self.attention),
+            paged=PagedInputs(self.pool, where, ATTENTIONS[self.attention]),
         ).logits[:, -1]
 
     def _take(self, answers: list[Completion], logits: Tensor) -> None:

@@ -101,12 +101,14 @@ class PrefixCache:
 
     def unused(self) -> int:
         """Blocks that eviction could free: nobody else refers to them, nor to what follows them in a chain."""
-        pinned: set[Entry] = set()
-        for in_use in filter(self._in_use, self.queue):
-            entry: Entry | None = in_use
-            while entry and entry not in pinned:
-                pinned.add(entry)
-                entry = entry.parent
+        references = self.manager.references  # asked for each block whenever the pool is full: no call for each
+        in_use = [entry for entry in self.queue if references[entry.block] > 1]
+        pinned = set(in_use)
+        for entry in in_use:
+            parent = entry.parent
+            while parent and parent not in pinned:
+                pinned.add(parent)
+                parent = parent.parent
         return len(self.queue) - len(pinned)
 
     def evict(self, wanted: int) -> int:

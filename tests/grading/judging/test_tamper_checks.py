@@ -300,6 +300,7 @@ ATTACKS = (
     "threading",
     "torch.Tensor.tolist",
     "_get_backend",
+    "globals()",
 )  # wrong answers that should be named
 
 

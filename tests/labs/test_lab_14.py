@@ -1,0 +1,75 @@
+"""What lab 14 says in words is what its code does; which parts of a question a half-right answer is paid for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from helpers.course import lab_cells
+from helpers.course import notebook as nb
+from helpers.course.forked_cells import Trial, run_in_forks
+from helpers.course.mutants import find_mutants, load_mutants
+from tests.labs.common import lab_path, printed
+
+LAB = lab_path("14")
+MUTANTS = load_mutants(find_mutants(LAB))
+
+
+@pytest.mark.parametrize(
+    ("check", "figures"),
+    [
+        ("packing-rows", ["112,800", "65,536", "61,773"]),
+        ("tail-scheduler-first", ["5.51 s", "1.38 s"]),
+        ("admission-exact", ["2.5", "3.4", "4.1", "3,773"]),
+        ("router-found", ["74.9", "33.7"]),
+        ("tables-stages", ["85.1", "14.7"]),
+        ("tables-beyond", ["89.9", "88.6"]),
+        ("tables-users", ["38 users", "103"]),
+    ],
+)
+def test_the_figures_of_a_target_are_printed_by_its_check(lab, check, figures):
+    exercise = next(one for one in lab_cells.exercises(lab) for cell in one.checks if lab_cells.grade_id(cell) == check)
+    cell = next(cell for cell in exercise.checks if lab_cells.grade_id(cell) == check)
+    at = next(number for number, one in enumerate(lab.cells) if one.id == exercise.answers[0].id)
+    text = next(one.source for one in lab.cells[at::-1] if one.source.startswith("## "))
+    target = text[re.search(r"\*\*Target", text).start() :]
+    assert [figure for figure in figures if figure not in target or figure not in printed(lab, cell.id)] == []
+
+
+# What a half-right answer is paid for: by a sentence in its docstring, the checks that it passes.
+HALF_RIGHT = {
+    "First come, first served, in chunks": {"tail-scheduler-limits"},
+    "Strict priority: batch gets": {"tail-scheduler-first", "tail-scheduler-batch", "tail-scheduler-limits"},
+    "One batch job at a time": {"tail-scheduler-first", "tail-scheduler-rush", "tail-scheduler-limits"},
+    "The replica is a hash of the first block": set(),
+    "Round robin": set(),
+    "Follows prefixes alone": set(),  # the cache of the one replica forgets
+    "in the default of an argument": {"router-found", "router-load"},
+    "in the locals of a generator": {"router-found", "router-load"},
+    "A window that is larger than most": {"packing-rows", "packing-alone", "packing-neighbours"},
+}
+
+
+@pytest.mark.slow
+def test_a_half_right_answer_is_paid_for_its_half():
+    lab = nb.read(LAB)
+    cells = [cell.source for _, cell in nb.code_cells(lab)]
+    chosen = {words: next(one for one in MUTANTS if words in one.source) for words in HALF_RIGHT}
+    exercises = {words: _exercise_of(lab, one.grade_id) for words, one in chosen.items()}
+    trials = [
+        Trial((chosen[words].source, *(cell.source for cell in (*one.asks, *one.checks))))
+        for words, one in exercises.items()
+    ]
+    ran = run_in_forks(LAB.parent, cells, trials, seed="3", limit_s=200)
+    passed = {}
+    for (words, one), runs in zip(exercises.items(), ran.trials, strict=True):
+        checks = zip(one.checks, runs[1 + len(one.asks) :], strict=True)
+        passed[words] = {lab_cells.grade_id(cell) for cell, run in checks if not run.error}
+    assert passed == HALF_RIGHT
+
+
+def _exercise_of(lab, grade_id):
+    return next(
+        one for one in lab_cells.exercises(lab) if grade_id in {lab_cells.grade_id(cell) for cell in one.answers}
+    )
