@@ -8,6 +8,7 @@ from helpers.catalog import TrainSetup
 from helpers.cli import main
 from helpers.lesson.calculators import zero_answer
 from helpers.memory.closed_form import budget
+from tests.cli_errors import require_told
 
 ZERO = ["estimate", "zero", "llama-2-70b"]
 RUN = [
@@ -51,11 +52,7 @@ BAD = [
 
 @pytest.mark.parametrize(("argv", "told"), BAD, ids=lambda value: " ".join(value)[-40:])
 def test_bad_input_is_told_on_stderr(argv, told, capsys):
-    assert main(argv) == 2
-    printed = capsys.readouterr()
-    assert told in printed.err
-    assert printed.out == ""
-    assert "Traceback" not in printed.err
+    require_told(argv, told, capsys)
 
 
 def test_the_command_is_the_calculator_s_own_answer(capsys):

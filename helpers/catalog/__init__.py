@@ -1,4 +1,4 @@
-"""What we look up: devices, models, number formats, and a setup. Imports nothing of ours, and no torch.
+"""What we look up: devices, tiers, models, number formats, and a setup. Imports nothing of ours, and no torch.
 
     from helpers.catalog import TrainSetup, device, model
     model("llama-3-8b").parameters                  # 8030261248, exactly what Transformers builds
@@ -21,3 +21,4 @@ from .optimizers import OPTIMIZERS, Optimizer, optimizer
 from .recipes import PRECISIONS, Precision
 from .setup import ServeSetup, TrainSetup
 from .shape import ModelShape
+from .tiers import TIERS, Tier, tier

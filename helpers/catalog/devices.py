@@ -12,12 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from .errors import WorkbookError, require_name, unknown_name
+from .errors import WorkbookError, require_entry, require_name
 
 Vendor = Literal["nvidia", "amd", "apple"]
 KINDS = ("datasheet", "paper", "measured", "convention")
 BOTH_WAYS = "both directions"
-DIRECTIONS = (BOTH_WAYS, "per direction", "reads and writes together", "reads")
+DIRECTIONS = (BOTH_WAYS, "per direction", "reads and writes together", "reads", "writes")
 ON_CHIP = ("registers", "l1", "l2", "l3")  # nearest to the arithmetic first
 SINGLE = ("compute_capability", "memory_type", "capacity", "memory_bandwidth", "units", "price_class")
 GROUPS = ("sizes", "bandwidths", "peak_flops", "links")
@@ -179,13 +179,7 @@ def device(name: str | Device) -> Device:
     >>> device("H100").title
     'NVIDIA H100 SXM 80 GB'
     """
-    if isinstance(name, Device):
-        return name
-    wanted = name.strip().lower() if isinstance(name, str) else None
-    for entry in DEVICES.values():
-        if wanted == entry.name or wanted in entry.aliases:
-            return entry
-    raise unknown_name("device", name, [n for entry in DEVICES.values() for n in (entry.name, *entry.aliases)])
+    return name if isinstance(name, Device) else require_entry("device", name, DEVICES)
 
 
 def build_device(name: str, entry: Mapping[str, Any]) -> Device:

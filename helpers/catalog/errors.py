@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
+from typing import Protocol, TypeVar
 
 # Transformers imports torchao wherever it is installed, and that tells of kernels that it could not load here.
 for _talker in ("torchao", "torch.utils._pytree"):
@@ -82,6 +83,27 @@ def require_name(kind: str, name: object, allowed: Collection[str]) -> str:
     if not isinstance(name, str) or name not in allowed:
         raise unknown_name(kind, name, allowed)
     return name
+
+
+class Named(Protocol):
+    """An entry of the catalogue."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+
+def require_entry(kind: str, name: object, entries: Mapping[str, Entry]) -> Entry:
+    """The entry that has `name` as its name or among its aliases, in any case; else the error of `unknown_name`."""
+    wanted = name.strip().lower() if isinstance(name, str) else None
+    for entry in entries.values():
+        if wanted == entry.name or wanted in entry.aliases:
+            return entry
+    raise unknown_name(kind, name, [n for entry in entries.values() for n in (entry.name, *entry.aliases)])
 
 
 def require_package(name: str, user: str, do: str = "") -> ModuleType:

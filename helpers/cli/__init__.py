@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ..catalog.errors import WorkbookError
-from . import course, estimate, grade, number, oom, trace
+from . import course, estimate, grade, number, oom, serve, trace
 from .flags import Parser
 
 USAGE_ERROR = 2
@@ -49,6 +49,6 @@ def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
 def _parser() -> Parser:
     parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for family in (estimate, number, oom, trace, course, grade):
+    for family in (estimate, number, oom, trace, serve, course, grade):
         family.add(commands)
     return parser

@@ -15,12 +15,14 @@ from ..memory.closed_form import budget
 from ..memory.closed_form.breakdown import PARTS
 from ..memory.fit import changes, format_fits
 from . import flags
-from .flags import Commands, add_command, setup_of, whole
+from .flags import Commands, add_command, print_answer, setup_of, whole
+from .load import add_load
+from .offload import add_offload
 
 
 def add(commands: Commands) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU")
-    known = "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|allocation|blocks"
+    known = "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|load|offload|allocation|blocks"
     kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar=known)
     train = add_command(kinds, "train", "one training step, per rank", _estimate_train)
     serve = add_command(kinds, "serve", "weights and KV cache of one replica", _estimate_serve)
@@ -40,6 +42,8 @@ def add(commands: Commands) -> None:
         _add_op,
         _add_attention,
         _add_kv,
+        add_load,
+        add_offload,
         _add_allocation,
         _add_blocks,
     ):
@@ -78,11 +82,6 @@ def _print_memory(
     return 0
 
 
-def _print(answer: calculators.CalculatorAnswer, arguments: argparse.Namespace) -> int:
-    print(json.dumps(answer.figures) if arguments.json else answer)
-    return 0
-
-
 def _add_fine_tuning(kinds: Commands) -> None:
     text = "full, LoRA, DoRA or QLoRA, beside each other: bytes by part, cards that hold it, the cheapest change"
     parser = add_command(kinds, "fine-tuning", text, _estimate_fine_tuning)
@@ -99,7 +98,7 @@ def _estimate_fine_tuning(arguments: argparse.Namespace) -> int:
     arguments.precision = given or "fp32"
     setup = setup_of(TrainSetup, arguments)
     setup = setup if given else calculators.as_usual(setup)
-    return _print(calculators.fine_tuning_answer(setup, arguments.gpu, kept), arguments)
+    return print_answer(calculators.fine_tuning_answer(setup, arguments.gpu, kept), arguments)
 
 
 def _add_checkpointing(kinds: Commands) -> None:
@@ -113,7 +112,7 @@ def _add_checkpointing(kinds: Commands) -> None:
 
 def _estimate_checkpointing(arguments: argparse.Namespace) -> int:
     setup, kept = setup_of(TrainSetup, arguments), flags.reserve_bytes_of(arguments)
-    return _print(calculators.checkpointing_answer(setup, arguments.gpu, kept), arguments)
+    return print_answer(calculators.checkpointing_answer(setup, arguments.gpu, kept), arguments)
 
 
 def _add_zero(kinds: Commands) -> None:
@@ -135,7 +134,7 @@ def _link(text: str) -> str | float:
 def _estimate_zero(arguments: argparse.Namespace) -> int:
     arguments.model = _only_model(arguments, "zero llama-2-70b")
     setup, kept = setup_of(TrainSetup, arguments), flags.reserve_bytes_of(arguments)
-    return _print(calculators.zero_answer(setup, arguments.gpu, arguments.link, kept), arguments)
+    return print_answer(calculators.zero_answer(setup, arguments.gpu, arguments.link, kept), arguments)
 
 
 def _add_quantize(kinds: Commands) -> None:
@@ -151,7 +150,7 @@ def _add_quantize(kinds: Commands) -> None:
 
 def _estimate_quantize(arguments: argparse.Namespace) -> int:
     chosen = (arguments.model, arguments.weights, arguments.gpu, arguments.skipped, arguments.context)
-    return _print(calculators.quantization_answer(*chosen, flags.reserve_bytes_of(arguments)), arguments)
+    return print_answer(calculators.quantization_answer(*chosen, flags.reserve_bytes_of(arguments)), arguments)
 
 
 def _add_op(kinds: Commands) -> None:
@@ -165,7 +164,7 @@ def _add_op(kinds: Commands) -> None:
 
 def _estimate_op(arguments: argparse.Namespace) -> int:
     given = {size: getattr(arguments, size) for size in SIZES if getattr(arguments, size) is not None}
-    return _print(calculators.roofline_answer(arguments.gpu, arguments.op, arguments.format, **given), arguments)
+    return print_answer(calculators.roofline_answer(arguments.gpu, arguments.op, arguments.format, **given), arguments)
 
 
 def _add_attention(kinds: Commands) -> None:
@@ -191,7 +190,7 @@ def _add_attention(kinds: Commands) -> None:
 def _estimate_attention(arguments: argparse.Namespace) -> int:
     sizes = ("sequence", "heads", "kv_heads", "head_dim", "batch", "window", "phase")
     given = {name: getattr(arguments, name) for name in sizes}
-    return _print(calculators.attention_answer(arguments.gpu, number_format=arguments.format, **given), arguments)
+    return print_answer(calculators.attention_answer(arguments.gpu, number_format=arguments.format, **given), arguments)
 
 
 def _add_kv(kinds: Commands) -> None:
@@ -209,7 +208,7 @@ def _add_kv(kinds: Commands) -> None:
 def _estimate_kv(arguments: argparse.Namespace) -> int:
     arguments.model = _only_model(arguments, "kv llama-3-8b --users 64")
     chosen = (setup_of(ServeSetup, arguments), arguments.gpu, arguments.cache, arguments.tensor_parallel)
-    return _print(calculators.kv_cache_answer(*chosen, flags.reserve_bytes_of(arguments)), arguments)
+    return print_answer(calculators.kv_cache_answer(*chosen, flags.reserve_bytes_of(arguments)), arguments)
 
 
 def _add_allocation(kinds: Commands) -> None:
@@ -221,7 +220,7 @@ def _add_allocation(kinds: Commands) -> None:
 
 
 def _estimate_allocation(arguments: argparse.Namespace) -> int:
-    return _print(calculators.allocation_answer(arguments.trace, arguments.settings, arguments.step), arguments)
+    return print_answer(calculators.allocation_answer(arguments.trace, arguments.settings, arguments.step), arguments)
 
 
 def _add_blocks(kinds: Commands) -> None:
@@ -235,7 +234,7 @@ def _add_blocks(kinds: Commands) -> None:
 
 def _estimate_blocks(arguments: argparse.Namespace) -> int:
     scene = (arguments.trace, arguments.policy, arguments.block_size, arguments.pool_tokens)
-    return _print(calculators.block_map_answer(*scene, arguments.step), arguments)
+    return print_answer(calculators.block_map_answer(*scene, arguments.step), arguments)
 
 
 def _step_and_json_flags(parser: argparse.ArgumentParser, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
@@ -15,6 +16,7 @@ from ..catalog.optimizers import OPTIMIZERS, RANKED
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import PRECISIONS
 from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS, ServeSetup, TrainSetup, flag_of
+from ..lesson.calculators.answers import CalculatorAnswer
 from ..memory.fit.room import RESERVE_MIB
 
 MOST_MIB = 2**20  # a terabyte
@@ -52,9 +54,9 @@ def device_and_json_flags(parser: argparse.ArgumentParser, units: str = "bytes",
     parser.add_argument("--json", action="store_true", help=f"print JSON, in {units}")
 
 
-def reserve_flag(parser: argparse._ActionsContainer) -> None:
-    text = f"MiB of the GPU kept for the context and what else PyTorch does not count (default {RESERVE_MIB})"
-    parser.add_argument("--reserve", type=whole, default=RESERVE_MIB, metavar="MIB", help=text)
+def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int = RESERVE_MIB) -> None:
+    text = f"MiB of the GPU kept for the context and what else PyTorch does not count (default {usual_mib})"
+    parser.add_argument("--reserve", type=whole, default=usual_mib, metavar="MIB", help=text)
 
 
 def train_flags(parser: argparse._ActionsContainer) -> None:
@@ -126,6 +128,13 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def decimal(text: str) -> float:
+    """Digits with at most one point: Python's float() would take 1e9, nan and ' 7 ' too."""
+    if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 18):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a decimal number")
+    return float(text)
+
+
 def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
     """The setup that the flags of `train_flags`, `adapter_flags` or `serve_flags` describe."""
     given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name != "adapter"}
@@ -136,6 +145,11 @@ def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
 
 def reserve_bytes_of(arguments: argparse.Namespace) -> int:
     return require_whole("reserve", arguments.reserve, 0, MOST_MIB, unit="MiB") * 2**20
+
+
+def print_answer(answer: CalculatorAnswer, arguments: argparse.Namespace) -> int:
+    print(json.dumps(answer.figures) if arguments.json else answer)
+    return 0
 
 
 def device_of(arguments: argparse.Namespace) -> Device | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,8 +25,10 @@ CALCULATORS = (
     "fine_tuning",
     "kv_cache",
     "numbers",
+    "offload",
     "quantization",
     "roofline",
+    "serving_load",
     "tensor_numbers",
     "zero",
 )
@@ -42,22 +45,28 @@ def unavailable(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
+def chromium() -> str:
+    if importlib.util.find_spec("playwright") is None:
         unavailable("Playwright is not installed: pip install playwright")
     executable = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     if executable is None:
         unavailable(f"no Chromium: none of {', '.join(CHROMIUM_NAMES)} is on the PATH")
+    return executable
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator:
+    """One for each file: while Playwright lives an event loop runs, and no later test could start its own."""
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         yield browser
         browser.close()
 
 
 @pytest.fixture(scope="session")
-def lab(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab on a copy of chapter 02 as it is stored, and on its calculator alone."""
     folder = tmp_path_factory.mktemp("notebooks")
     shutil.copy(CHAPTER, folder / "stored.ipynb")
@@ -89,7 +98,7 @@ def calculator_alone() -> nbformat.NotebookNode:
     return notebook
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def open_notebook(browser, lab: Lab) -> Callable:
     """`open_notebook(name)` gives a page on which the notebook is rendered, every cell of it."""
 

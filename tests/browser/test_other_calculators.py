@@ -47,7 +47,7 @@ GROUND = """element => {
 }"""
 
 
-@pytest.mark.parametrize("live", ["kv_cache", "zero"], indirect=True)
+@pytest.mark.parametrize("live", ["kv_cache", "serving_load", "zero"], indirect=True)
 def test_cards_follow_the_theme(live, set_theme, screenshot, request) -> None:
     """The card has the page's ground, and no word on it is as good as invisible."""
     name, grounds = request.node.callspec.params["live"], []
@@ -259,3 +259,55 @@ def test_more_tokens_and_one_query_move_what_attention_takes(live, screenshot) -
     choose(live, "phase", "decode")
     wait_for_another(live, before)
     screenshot(live, "attention-decode")
+
+
+@pytest.mark.parametrize("live", ["serving_load"], indirect=True)
+def test_more_clients_and_other_lengths_move_the_service_past_saturation(live, screenshot) -> None:
+    screenshot(live, "serving-load-start")
+    before = title(live)
+    assert before.startswith("50 clients of llama-3-70b: 833 tokens/s")
+    assert not slider(live, "prompt").is_visible()  # until the lengths are custom
+    slider(live, "clients").press("ArrowRight")
+    wait_for_another(live, before)
+    assert "8 of the 100 are too many" in live.locator("p.sentence").first.text_content()
+    before = title(live)
+    choose(live, "lengths", "code")
+    wait_for_another(live, before)
+    assert "prompts fill the token budget" in live.locator("p.sentence").first.text_content()
+    choose(live, "lengths", "custom")
+    slider(live, "prompt").wait_for()
+    choose(live, "weights", "bf16")
+    slider(live, "tensor parallel").press("ArrowLeft")
+    live.wait_for_selector("pre.error")  # 70B in 16 bits on one card; the controls stay
+    slider(live, "tensor parallel").press("ArrowRight")
+    live.wait_for_selector(".widget-html svg")
+    screenshot(live, "serving-load-custom")
+
+
+@pytest.mark.parametrize("live", ["offload"], indirect=True)
+def test_a_prompt_hides_the_copies_and_training_has_other_controls(live, screenshot) -> None:
+    screenshot(live, "offload-start")
+    before = title(live)
+    assert before.startswith("llama-3-70b in fp8-e4m3, decode of 1 token: ")
+    assert before.endswith("copies exposed")
+    choose(live, "step", "prefill")
+    wait_for_another(live, before)
+    for _ in range(2):  # four prompts of 2,048 tokens
+        before = title(live)
+        slider(live, "users").press("ArrowRight")
+        wait_for_another(live, before)
+    assert title(live).endswith("copies hidden")
+    screenshot(live, "offload-hidden")
+    before = title(live)
+    choose(live, "question", "train")
+    wait_for_another(live, before)
+    slider(live, "users").wait_for(state="hidden")
+    assert "a step at least, set by" in title(live)
+    choose(live, "GPU", "h100-80gb")
+    choose(live, "optimizer in", "nvme")
+    live.wait_for_function(
+        "document.querySelector('.widget-html svg > text').textContent.includes('set by writing to the disk')"
+    )
+    screenshot(live, "offload-train")
+    live.locator("code.command").scroll_into_view_if_needed()
+    screenshot(live, "offload-train-foot")

@@ -5,9 +5,9 @@
         train_step()
     meter.peak_bytes
 
-`meter` counts, and `beside` what no operator makes: arrays; `process` sees memory in any form, to a mebibyte;
-`torch_alone` refuses work elsewhere. `watch` names phases
-and modules, `timeline` turns events into a Measurement; `memory_budget` holds a block of code to a limit, and
+`meter` counts, and `beside` what no operator makes: arrays; `places` keeps device, host, file pages and disk apart.
+`process` sees memory in any form, to a mebibyte; `torch_alone` refuses work elsewhere. `watch` names phases and
+modules, `timeline` turns events into a Measurement; `memory_budget` holds a block of code to a limit, and
 `pytest_plugin` makes a fixture of that. Imports catalog and closed_form.
 """
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .beside import Beside
     from .memory_budget import Report
     from .meter import FreshMeter, Meter
+    from .places import Place, PlacesMeter
     from .process import ProcessGrowth
     from .timeline import Block, Event, Measurement, Timeline
     from .torch_alone import TorchAlone

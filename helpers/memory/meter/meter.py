@@ -101,6 +101,10 @@ class Meter(TorchDispatchMode):
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         return self.live.get(tensor.untyped_storage()._cdata)
 
+    def place_of(self, storage: torch.UntypedStorage) -> str:
+        """Where a storage lies, for meters that tell places apart."""
+        return ""
+
     def hold(self, size_bytes: int, owner: str) -> Block:
         """Count a block that no operator returns; it stays."""
         block = Block(rounded(size_bytes), LIBRARY, owner, ())
@@ -159,15 +163,18 @@ class Meter(TorchDispatchMode):
             self._categories[storage._cdata] = category
 
     def _count(self, storage: torch.UntypedStorage, shape: tuple[int, ...], category: str) -> None:
-        size_bytes = rounded(storage.nbytes())
-        if self.limit_bytes is not None and self.live_bytes + size_bytes > self.limit_bytes:
-            raise out_of_memory(size_bytes, self.live_bytes, self.limit_bytes)
+        size_bytes, place = rounded(storage.nbytes()), self.place_of(storage)
+        self._require_room(size_bytes, place)
         phase, owner = self.where()
-        block = Block(size_bytes, phase, owner, shape, category)
+        block = Block(size_bytes, phase, owner, shape, category, place)
         self.live[storage._cdata] = block
         self._allocated(block)
         gone = weakref.ref(storage)
         self._finalizers[storage._cdata] = weakref.finalize(storage, self._died, storage._cdata, gone)
+
+    def _require_room(self, size_bytes: int, place: str) -> None:
+        if self.limit_bytes is not None and self.live_bytes + size_bytes > self.limit_bytes:
+            raise out_of_memory(size_bytes, self.live_bytes, self.limit_bytes)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
         """A storage of another size: the old block is gone, and a new one is of the same category."""

@@ -19,6 +19,7 @@ class Block:
 
     `phase` is the Phase that made it, or a name of the caller's own ("" for none); `owner` is the module at work.
     `category` is a Part, or what a caller sorts by; it is settled when it is known who needed the block.
+    `place` is the memory it lies in, where a meter tells places apart.
     """
 
     size_bytes: int
@@ -26,6 +27,7 @@ class Block:
     owner: str
     shape: tuple[int, ...]
     category: str = Part.WORKSPACE
+    place: str = ""
 
 
 @dataclass(frozen=True)

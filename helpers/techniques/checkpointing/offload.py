@@ -6,6 +6,7 @@
     offload.bytes_out, offload.bytes_back, offload.bytes_left
 
 A host copy is hidden from `Meter`, which counts the device; so a CPU can play the device and show what leaves it.
+A `PlacesMeter` counts it for the host.
 At work: `torch.autograd.graph.save_on_cpu(pin_memory=True)`, which does what `NaiveOffload` does.
 """
 
@@ -23,6 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from ...memory.meter.meter import Meter
+from ...memory.meter.places import Place, PlacesMeter, at
 
 SMALL_BYTES = 1024  # below this a transfer costs more than the memory is worth; torchtune's limit as well
 
@@ -48,13 +50,18 @@ class NaiveOffload(saved_tensors_hooks):
 
 
 @dataclass(eq=False)
-class _Moved:
+class Moved:
     """One storage in host memory, how many operators saved it or a view of it, and how many have asked for it."""
 
     host: Tensor
     device: torch.device
     saved: int = 0
     asked: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether everybody has had it; in a second backward everybody asks again."""
+        return self.asked > 0 and self.asked % self.saved == 0
 
 
 class Offload(NaiveOffload):
@@ -68,8 +75,8 @@ class Offload(NaiveOffload):
     def __init__(self, keep: Iterable[Tensor] = (), small_bytes: int = SMALL_BYTES) -> None:
         self.small_bytes = small_bytes
         self._keep = {tensor.untyped_storage()._cdata for tensor in keep}
-        self._known: dict[int, weakref.ref[_Moved] | None] = {}  # storages alive on the device: what became of each
-        self._last: tuple[_Moved, Tensor] | None = None
+        self._known: dict[int, weakref.ref[Moved] | None] = {}  # storages alive on the device: what became of each
+        self._last: tuple[Moved, Tensor] | None = None
         super().__init__()
 
     def pack(self, tensor: Tensor) -> Any:
@@ -87,7 +94,8 @@ class Offload(NaiveOffload):
         known = self._known[key]
         moved = known() if known else None
         if moved is None:
-            moved = _Moved(on_host(_whole(tensor)), tensor.device)
+            moved = Moved(self.send(_whole(tensor)), tensor.device)
+            self.sent(moved)
             self._known[key] = weakref.ref(moved)  # the graph holds it, and frees it
             self.bytes_out += storage.nbytes()
         moved.saved += 1
@@ -99,13 +107,24 @@ class Offload(NaiveOffload):
         moved, dtype, *view = packed
         if self._last is None or self._last[0] is not moved:
             self._last = None  # freed before the next is made
-            self._last = moved, on_device(moved.host, moved.device)
+            self._last = moved, self.bring(moved)
             self.bytes_back += moved.host.nbytes
         whole = self._last[1]
         moved.asked += 1
-        if moved.asked % moved.saved == 0:  # everybody has had it; in a second backward everybody asks again
+        if moved.done:
             self._last = None
         return whole.view(dtype).as_strided(*view)
+
+    def send(self, whole: Tensor) -> Tensor:
+        """The host's copy of a storage."""
+        return on_host(whole)
+
+    def sent(self, moved: Moved) -> None:
+        """Called for each storage that has gone out."""
+
+    def bring(self, moved: Moved) -> Tensor:
+        """The device's copy of a storage that went out."""
+        return on_device(moved.host, moved.device)
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -129,7 +148,8 @@ def _whole(tensor: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _out_of_sight() -> Iterator[None]:
-    """Host memory is not the device's: a meter at work does not see what is allocated here."""
-    hidden = isinstance(_get_current_dispatch_mode(), Meter)
-    with _pop_mode_temporarily() if hidden else contextlib.nullcontext():
+    """Host memory is not the device's: a meter without an account for the host does not see what is allocated here."""
+    mode = _get_current_dispatch_mode()
+    hidden = isinstance(mode, Meter) and not isinstance(mode, PlacesMeter)
+    with _pop_mode_temporarily() if hidden else at(Place.HOST):
         yield

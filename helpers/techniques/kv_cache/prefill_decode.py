@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog.formats import number_format
-from ...catalog.layers import Attention
 from ...catalog.setup import ServeSetup
-from ...catalog.shape import ModelShape
 from ...memory.closed_form.budget import decode_bytes, serve, weight_bytes
+from ...memory.closed_form.layer_work import attention_flops, weights_used
 from ...memory.closed_form.work import Work
 
 
@@ -34,32 +33,12 @@ def phases(setup: ServeSetup) -> Phases:
     """
     model, users, context = setup.model, setup.users, setup.context
     table = model.vocab * model.embedding_width
-    body = 2 * _weights_used(model)
+    body = 2 * weights_used(model)
     before, after = (
-        sum(_attention_flops(layer.attention, tokens) for layer in model.layers) for tokens in (context, context + 1)
+        sum(attention_flops(layer.attention, tokens) for layer in model.layers) for tokens in (context, context + 1)
     )
     a_token = sum(layer.attention.kv_values_per_token for layer in model.layers)
     prompt_flops, token_flops = context * body + before + 2 * table, body + after - before + 2 * table
     written = users * number_format(setup.kv).storage_bytes(a_token)
     prefill = Work(users * prompt_flops, weight_bytes(setup), serve(setup).parts["kv_cache"])
     return Phases(prefill, Work(users * token_flops, decode_bytes(setup), written))
-
-
-def _weights_used(model: ModelShape) -> int:
-    """Weights that one token is multiplied by, without the head's: not embeddings, norms and biases."""
-    model.active_parameters  # noqa: B018  refuses a family whose layers are not known one by one
-    used = sum(linear.weights for linear in model.projections)
-    for layer in model.layers:
-        chosen = sum(linear.weights for linear in layer.mlp.expert_linears) * layer.mlp.experts_per_token
-        router = layer.mlp.router_parameters
-        used += sum(linear.weights for linear in layer.attention.linears + layer.mlp.linears) + chosen + router
-    return used
-
-
-def _attention_flops(attention: Attention, tokens: int) -> int:
-    """Scores and their sums of values, for every one of `tokens` queries over what it may look back on."""
-    window = min(attention.window or tokens, tokens)
-    pairs = window * (window + 1) // 2 + (tokens - window) * window
-    mla = attention.mla
-    widths = mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim if mla else 2 * attention.head_dim
-    return 2 * pairs * attention.heads * widths

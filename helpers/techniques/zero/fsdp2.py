@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ...catalog.errors import WorkbookError
@@ -23,6 +23,10 @@ class FSDP2:
     equal parts. What is in no layer is the root's: gathered once a step. `reshard_after_forward=False` keeps gathered
     layers until their backward: the memory of stage 2, and a third less traffic. `policy` is FSDP2's own mixed
     precision, `MixedPrecisionPolicy(torch.bfloat16)`: FP32 shards, gathered and computed with in BF16.
+
+    `host=True` is `CPUOffloadPolicy`: shards, their gradients and the optimizer's states live in host memory, 16 bytes
+    for each parameter of a shard with FP32 AdamW, and the update runs there. A layer's shard comes up each time that
+    the layer is gathered, its gradient goes down once it is reduced.
     """
 
     def __init__(
@@ -33,16 +37,21 @@ class FSDP2:
         layers: Iterable[nn.Module] | None = None,
         reshard_after_forward: bool = True,
         policy: MixedPrecisionPolicy | None = None,
+        host: bool = False,
     ) -> None:
         broadcast_model(model)
-        self.model, self.clip = model, clip
+        self.model, self.clip, self.host = model, clip, host
         layers = list(decoder_layers(model) if layers is None else layers)
         _require_owned(layers)
-        mesh = init_device_mesh(trainable(model)[0].device.type, (world()[0],))
+        device = trainable(model)[0].device.type
+        mesh = init_device_mesh(device, (world()[0],))
         policy = policy or MixedPrecisionPolicy()
+        place = CPUOffloadPolicy(pin_memory=device == "cuda") if host else OffloadPolicy()
         for layer in layers:
-            fully_shard(layer, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
-        fully_shard(model, mesh=mesh, mp_policy=policy)
+            fully_shard(
+                layer, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy, offload_policy=place
+            )
+        fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=place)
         self.shards = trainable(model)  # kept while gathered parameters replace them in the model
         self.optimizer = make(self.shards)
 
@@ -53,12 +62,16 @@ class FSDP2:
         return whole(norm)
 
     def holds(self) -> dict[str, list[Tensor]]:
-        weights = [*self.shards, *self.model.parameters(), *self.model.buffers()]
-        return {
-            "parameters": [local(tensor) for tensor in weights],
-            "gradients": [local(p.grad) for p in self.shards if p.grad is not None],
-            "optimizer": [local(tensor) for tensor in optimizer_states(self.optimizer)],
-        }
+        """As those of our engines; with `host` the shards, their gradients and states are "host"."""
+        shards = [local(shard) for shard in self.shards]
+        gathered = [local(tensor) for tensor in (*self.model.parameters(), *self.model.buffers())]
+        gradients = [local(p.grad) for p in self.shards if p.grad is not None]
+        states = [local(tensor) for tensor in optimizer_states(self.optimizer)]
+        if self.host:
+            ours = {shard.untyped_storage()._cdata for shard in shards}
+            whole = [tensor for tensor in gathered if tensor.untyped_storage()._cdata not in ours]
+            return {"parameters": whole, "host": shards + gradients + states}
+        return {"parameters": shards + gathered, "gradients": gradients, "optimizer": states}
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -11,15 +11,22 @@ from hypothesis import strategies as st
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device, model
 from helpers.cli import main
 from helpers.lesson.calculators import (
+    Efficiencies,
+    Workload,
     allocation,
     block_map,
     checkpointing,
     kv_cache,
     kv_cache_answer,
     numbers,
+    offload,
+    offload_serving_answer,
+    offload_training_answer,
     quantization,
     roofline,
     serving_answer,
+    serving_load,
+    serving_load_answer,
     tensor_numbers,
     training_answer,
     training_memory,
@@ -27,6 +34,7 @@ from helpers.lesson.calculators import (
     zero_answer,
 )
 from helpers.techniques.kv_cache import plan_of
+from helpers.techniques.scheduling import Policy
 from tests.memory.configs import QWEN2
 
 CALCULATORS = {
@@ -37,8 +45,10 @@ CALCULATORS = {
         checkpointing,
         kv_cache,
         numbers,
+        offload,
         quantization,
         roofline,
+        serving_load,
         tensor_numbers,
         training_memory,
         zero,
@@ -109,6 +119,33 @@ def test_the_parser_makes_the_same_setup_of_it(setup, gpu, reserve):
         kv_cache_answer(ServeSetup("llama-3-8b"), None, "window:100"),
         zero_answer(TrainSetup("gpt2", sequence=512, zero=2, ranks=8), "h100", 3.5e9),
         zero_answer(TrainSetup("gpt2", sequence=512, zero=2, ranks=8), "h100", "pcie"),
+        serving_load_answer(
+            ServeSetup("mixtral-8x7b", "nf4", skipped=["lm_head"]),
+            "h100",
+            Workload(777, 99, requests_per_s=2.5, answer_limit=512, shared=100),
+            Policy(token_budget=700, max_running=33),
+            Efficiencies(0.8, 0.4, 0.0125),
+            reserve_bytes=3 * 2**30,
+            free_share=0.85,
+        ),
+        offload_serving_answer(
+            ServeSetup("mixtral-8x7b", "nf4", "fp8-e4m3", 3, 777, ["lm_head"]),
+            "h100",
+            "prefill",
+            "sata",
+            1,
+            0.456789,
+            2**31,
+        ),
+        offload_training_answer(
+            TrainSetup("gpt2", sequence=512, zero=2, ranks=24, offload_optimizer="nvme", micro_batches=3),
+            "a100-40gb",
+            "dgx-a100-host",
+            "pm9a3",
+            4,
+            0.123456789,
+            2**31,
+        ),
     ],
     ids=lambda answer: answer.command,
 )
@@ -123,7 +160,7 @@ def test_a_config_s_path_is_a_model(folder, tmp_path, capsys):
     path.parent.mkdir()
     path.write_text(json.dumps(QWEN2))
     typed = str(path.parent if folder else path)
-    for name in ("training_memory", "quantization", "kv_cache", "checkpointing", "zero"):
+    for name in ("training_memory", "quantization", "kv_cache", "checkpointing", "serving_load", "zero"):
         calculator = CALCULATORS[name]
         answer = calculator.answer(config=f" {typed} ")
         assert "my model" in answer.title

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from helpers.memory.measure import rank_step
 from helpers.techniques.zero.deepspeed import DeepSpeed, loaded
@@ -19,6 +20,7 @@ from tests.techniques.zero import cases
 MAKERS = {
     "fsdp2": FSDP2,
     "fsdp2 kept": lambda *args: FSDP2(*args, reshard_after_forward=False),
+    "fsdp2 host": lambda *args: FSDP2(*args, host=True),
     "deepspeed-1 reduce": lambda *args: DeepSpeed(
         *args, stage=1, bucket_bytes=4000, use_multi_rank_bucket_allreduce=False
     ),
@@ -73,6 +75,15 @@ def third_step(name: str, kind: str, optimizer: str = "adamw"):
     for ids in islice(cases.batches(), 3):
         step = rank_step(lambda ids=ids: cases.loss_of(engine.model, ids[:rows]).backward(), engine.step, engine.holds)
     return step
+
+
+def on_the_host(name: str) -> set[bool]:
+    """Whether FSDP2 keeps each shard on the host. On a CPU no byte shows it: host and device are one memory."""
+    model = engine_of(name, "tied", "adamw").model
+    groups = [
+        module._get_fsdp_state()._fsdp_param_group for module in model.modules() if isinstance(module, FSDPModule)
+    ]
+    return {parameter.offload_to_cpu for group in groups for parameter in group.fsdp_params}
 
 
 def in_turn(names: list[str], steps: int = 5) -> list[list[float]]:

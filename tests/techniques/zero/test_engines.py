@@ -18,7 +18,7 @@ from tests.techniques.zero import cases, engine_cases
 
 MISSING = find_spec("deepspeed") is None and not os.environ.get("CI")
 needs_deepspeed = pytest.mark.skipif(MISSING, reason="the package deepspeed is not installed")
-FAST, FOUR = ("fsdp2",), ("fsdp2", "deepspeed-2", "deepspeed-3")
+FAST, FOUR = ("fsdp2", "fsdp2 host"), ("fsdp2", "deepspeed-2", "deepspeed-3")
 
 
 def engines(fast, names=tuple(engine_cases.MAKERS), rest=pytest.mark.all):
@@ -92,6 +92,21 @@ def test_fsdp2_sends_what_stage_3_and_stage_2_send(ranks, name):
         gathered = whole if name == "fsdp2 kept" else 2 * whole - root
         assert step.traffic.of("all_gather").payload_bytes == gathered
         assert step.traffic.of("reduce_scatter").payload_bytes == whole
+
+
+def test_fsdp2_s_host_holds_shards_gradients_and_states(ranks2):
+    """And its device nothing but buffers, between steps."""
+    buffers = sum(buffer.nbytes for buffer in cases.build("wide").buffers())
+    padded = rows_of("wide", 2)
+    for rank, step in enumerate(ranks2.run(engine_cases.third_step, "fsdp2 host", "wide")):
+        mine = rows_of("wide", 2, rank)
+        assert step.before == {"parameters": buffers, "host": padded + 2 * mine}
+        assert padded + 3 * mine <= step.after_backward["host"] <= 2 * padded + 2 * mine
+
+
+@pytest.mark.parametrize(("name", "kept"), [("fsdp2", {False}), ("fsdp2 host", {True})])
+def test_fsdp2_s_policy_is_every_layer_s(ranks2, name, kept):
+    assert ranks2.run(engine_cases.on_the_host, name) == [kept, kept]
 
 
 @pytest.mark.all

@@ -1,0 +1,103 @@
+"""Weights that arrive while the card computes, in numbers: seconds, bytes in each memory, the batch that hides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...catalog.devices import Device
+from ...catalog.setup import ServeSetup
+from ...catalog.tiers import Tier
+from ...memory.closed_form import budget, offload
+from ...memory.closed_form.breakdown import Breakdown
+from ...memory.closed_form.offload import PREFILL, Streamed
+from ...memory.fit.room import Room, Verdict
+from .offload_places import EXPOSED, HIDDEN, tier_verdict
+
+
+@dataclass(frozen=True)
+class StreamedService:
+    """One forward whose layers arrive from `source`, None: from the memory of the card's own host."""
+
+    setup: ServeSetup
+    gpu: Device
+    step: str
+    source: Tier | None
+    efficiency: float
+    forward: Streamed
+    reserve_bytes: int
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        return link_rate(self.gpu, self.source)
+
+    @property
+    def where(self) -> str:
+        return self.source.title if self.source else "memory of the host"
+
+    @property
+    def tokens(self) -> int:
+        """That one step computes."""
+        return self.setup.users * (self.setup.context if self.step == PREFILL else 1)
+
+    @property
+    def state(self) -> str:
+        return HIDDEN if self.forward.is_hidden else EXPOSED
+
+    @property
+    def parts(self) -> Breakdown:
+        """On the card."""
+        root, cache = self.forward.root_bytes, budget.serve(self.setup).parts["kv_cache"]
+        return Breakdown(parameters=root, workspace=self.forward.device_bytes - root, kv_cache=cache)
+
+    @property
+    def room(self) -> Room:
+        return Room(self.gpu, self.reserve_bytes)
+
+    @property
+    def verdicts(self) -> tuple[Verdict | None, Verdict | None]:
+        """On the card, and where the layers are."""
+        return self.room.verdict(self.parts.total), tier_verdict(self.source, self.forward.host_bytes)
+
+    @property
+    def users_that_fit(self) -> int:
+        """With this context, beside what of the weights is on the card."""
+        free = self.room.for_tensors_bytes - self.forward.device_bytes
+        return max(0, free) // max(1, budget.serve(replace(self.setup, users=1)).parts["kv_cache"])
+
+    @cached_property
+    def break_even_tokens(self) -> float:
+        """In a pass, of any length, attention left out."""
+        layer = self.setup.model.layers[self.largest]
+        always = sum(linear.weights for linear in layer.attention.linears)
+        active = (always + layer.mlp.active_parameters) / (always + layer.mlp.parameters)
+        return offload.break_even_tokens(self.flops_per_s, self.link_bytes_per_s, self.setup.weights, active)
+
+    @property
+    def flops_per_s(self) -> float:
+        return self.gpu.flops_per_s(offload.compute_format(self.setup, self.gpu)) * self.efficiency
+
+    @cached_property
+    def users_that_hide(self) -> int | None:
+        options = {"link_bytes_per_s": self.link_bytes_per_s, "compute_efficiency": self.efficiency}
+        return offload.users_that_hide(self.setup, self.gpu, self.step, **options)
+
+    @property
+    def largest(self) -> int:
+        """The first layer that has most bytes, from 0."""
+        return self.forward.layers_bytes.index(max(self.forward.layers_bytes))
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all layers have as many bytes and as much work."""
+        return len({*zip(self.forward.layers_bytes, self.forward.computes_s, strict=True)}) == 1
+
+    @property
+    def resident_bytes(self) -> int:
+        """The same step with every weight on the card."""
+        return self.parts.total - self.forward.device_bytes + self.forward.root_bytes + self.forward.host_bytes
+
+
+def link_rate(gpu: Device, source: Tier | None) -> float:
+    pcie = gpu.link_bytes_per_s("pcie")
+    return min(pcie, source.read_bytes_per_s) if source else pcie
