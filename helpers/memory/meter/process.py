@@ -11,6 +11,9 @@ from pathlib import Path
 STATUS = Path("/proc/self/status")
 PRIVATE = ("RssAnon:", "RssShmem:")  # not RssFile: a library is read in when its code first runs
 BORN_FROZEN = 1_000  # more than any interpreter's own: 375 on Python 3.12, none on 3.11 and 3.13
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+MAPPED_BYTES = 2**17  # glibc's own threshold at the start of a process
+MOST_BYTES = 2**25  # and where it ends, the more large blocks are freed
 
 
 @contextlib.contextmanager
@@ -24,6 +27,26 @@ def what_was_before_aside() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+@contextlib.contextmanager
+def large_blocks_mapped() -> Iterator[None]:
+    """Blocks of 128 KiB and more have mappings of their own, and go back to the system when they are freed.
+
+    glibc raises that size by itself, up to 32 MiB, and a thread's heap then keeps what is freed at its end, whatever
+    `malloc_trim` says. Afterwards the sizes are those to which glibc would have come.
+    """
+    _mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+    try:
+        yield
+    finally:
+        _mallopt(M_MMAP_THRESHOLD, MOST_BYTES)
+        _mallopt(M_TRIM_THRESHOLD, 2 * MOST_BYTES)
+
+
+def _mallopt(parameter: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # another libc has no such parameters
+        ctypes.CDLL(None).mallopt(parameter, value)
 
 
 class ProcessGrowth:
@@ -42,8 +65,9 @@ class ProcessGrowth:
     """
 
     def __enter__(self) -> ProcessGrowth:
-        self._before = _private_bytes()
         self._aside = contextlib.ExitStack()
+        self._aside.enter_context(large_blocks_mapped())
+        self._before = _private_bytes()
         self._aside.enter_context(what_was_before_aside())
         return self
 

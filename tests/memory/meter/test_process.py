@@ -50,6 +50,26 @@ def test_what_was_freed_does_not_count():
         assert growth.live_bytes < 2 * MIB
 
 
+def test_what_a_threads_heap_keeps_for_later_does_not_count():
+    """glibc does not give back the end of a heap that is not the main thread's."""
+    code = (
+        "import threading, torch\n"
+        "from helpers.memory.meter import ProcessGrowth\n"
+        "def work():\n"
+        f"    torch.empty({8 * MIB})\n"  # freed: from here on glibc maps only what is larger
+        "    with ProcessGrowth() as growth:\n"
+        "        for count in (1, 3, 6) * 3:\n"
+        f"            tensors = [torch.empty({5 * MIB // 4}) for _ in range(count)]\n"
+        "            for tensor in tensors: tensor.zero_()\n"
+        "            del tensors, tensor\n"
+        "            print(growth.live_bytes)\n"
+        "thread = threading.Thread(target=work); thread.start(); thread.join()"
+    )
+    for _ in range(2):
+        grown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        assert max(map(int, grown.split())) < 2 * MIB
+
+
 def test_nothing_is_said_where_the_system_says_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(process, "STATUS", tmp_path / "status")
     with ProcessGrowth() as growth:
