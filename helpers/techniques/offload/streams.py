@@ -164,9 +164,9 @@ class SimulatedStreams(Streams):
 
 def counted(function: Callable[[], Result]) -> tuple[Result, int]:
     """What `function` returns, and the FLOPs of its matrix products and attention."""
-    from torch.utils.flop_counter import FlopCounterMode
+    from ..checkpointing.costs import flop_counter
 
-    with FlopCounterMode(display=False) as counter:
+    with flop_counter() as counter:
         result = function()
     return result, counter.get_total_flops()
 

@@ -41,6 +41,14 @@ def test_each_lane_keeps_its_order_and_events_join_lanes(make):
     assert [spans[name].size_bytes for name in spans] == [4000, 4000, 0, 4000]
 
 
+def test_attention_takes_its_time_on_a_cpu_too():
+    """PyTorch's own counter does not know the kernel that runs there."""
+    streams = SimulatedStreams(link_bytes_per_s=1000, flops_per_s=1000)
+    q, k, v = torch.ones(3, 1, 2, 5, 8)
+    streams.compute(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
+    assert streams.seconds == pytest.approx(4 * 2 * 5 * 5 * 8 / 1000)
+
+
 def test_a_simulated_clock_is_bytes_and_flops_over_rates():
     streams = SimulatedStreams(link_bytes_per_s=1000, flops_per_s=500)
     x, y, source = torch.ones(5, 10), torch.ones(10, 2), torch.ones(100)
