@@ -67,8 +67,8 @@ def packed(tensors: Mapping[str, Tensor], pinned: bool) -> tuple[Layout, Tensor]
 class HostBuffers:
     """`count` blocks of host memory that are allocated once and lent again and again: pinning a block takes long.
 
-    (The system must find and lock its pages: about a third of a second for a GiB, where the copy itself takes a
-    twentieth.) WorkbookError where all are out, for to wait for one of them is the caller's decision.
+    (The system must find, clear and lock its pages, which takes longer than to copy as many bytes.) WorkbookError where
+    all are out, for to wait for one of them is the caller's decision.
     """
 
     def __init__(self, count: int, size_bytes: int, pinned: bool) -> None:
