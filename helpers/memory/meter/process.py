@@ -8,6 +8,9 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
+TORCH_CPU = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 STATUS = Path("/proc/self/status")
 PRIVATE = ("RssAnon:", "RssShmem:")  # not RssFile: a library is read in when its code first runs
 BORN_FROZEN = 1_000  # more than any interpreter's own: 375 on Python 3.12, none on 3.11 and 3.13
@@ -83,6 +86,8 @@ def _private_bytes() -> int:
     if not STATUS.exists():
         return 0
     gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # a PyTorch that multiplies with another library
+        ctypes.CDLL(str(TORCH_CPU)).mkl_serv_free_buffers()  # MKL keeps its scratch memory for the next product
     with contextlib.suppress(AttributeError, OSError):  # another libc gives it back, or does not tell how
         ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what was freed
     return sum(int(line.split()[1]) * 1024 for line in STATUS.read_text().splitlines() if line.startswith(PRIVATE))

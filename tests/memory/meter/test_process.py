@@ -70,6 +70,18 @@ def test_what_a_threads_heap_keeps_for_later_does_not_count():
         assert max(map(int, grown.split())) < 2 * MIB
 
 
+def test_what_mkl_keeps_for_its_next_product_does_not_count():
+    code = (
+        "import torch\n"
+        "from helpers.memory.meter import ProcessGrowth\n"
+        "a, b = torch.ones(2000, 2000), torch.ones(2000, 2000).T\n"
+        "torch.ones(2, 2) @ torch.ones(2, 2)\n"
+        "with ProcessGrowth() as growth: product = a @ b; del product; print(growth.live_bytes)"
+    )
+    grown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(grown) < MIB
+
+
 def test_nothing_is_said_where_the_system_says_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(process, "STATUS", tmp_path / "status")
     with ProcessGrowth() as growth:
