@@ -45,13 +45,11 @@ class FSDP2:
         _require_owned(layers)
         device = trainable(model)[0].device.type
         mesh = init_device_mesh(device, (world()[0],))
-        policy = policy or MixedPrecisionPolicy()
         place = CPUOffloadPolicy(pin_memory=device == "cuda") if host else OffloadPolicy()
+        rules = {"mesh": mesh, "mp_policy": policy or MixedPrecisionPolicy(), "offload_policy": place}
         for layer in layers:
-            fully_shard(
-                layer, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy, offload_policy=place
-            )
-        fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=place)
+            fully_shard(layer, reshard_after_forward=reshard_after_forward, **rules)
+        fully_shard(model, **rules)
         self.shards = trainable(model)  # kept while gathered parameters replace them in the model
         self.optimizer = make(self.shards)
 
