@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -46,7 +47,7 @@ class FSDP2:
         device = trainable(model)[0].device.type
         mesh = init_device_mesh(device, (world()[0],))
         place = CPUOffloadPolicy(pin_memory=device == "cuda") if host else OffloadPolicy()
-        rules = {"mesh": mesh, "mp_policy": policy or MixedPrecisionPolicy(), "offload_policy": place}
+        rules: dict[str, Any] = {"mesh": mesh, "mp_policy": policy or MixedPrecisionPolicy(), "offload_policy": place}
         for layer in layers:
             fully_shard(layer, reshard_after_forward=reshard_after_forward, **rules)
         fully_shard(model, **rules)
