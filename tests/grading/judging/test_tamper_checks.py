@@ -301,6 +301,8 @@ ATTACKS = (
     "torch.Tensor.tolist",
     "_get_backend",
     "globals()",
+    "device.orders += ",
+    "tempfile",
 )  # wrong answers that should be named
 
 
