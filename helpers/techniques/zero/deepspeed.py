@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from ...catalog.errors import WorkbookError, require_name, require_package, require_whole
 from ...memory.closed_form.zero import BUCKET_BYTES
+from ..offload.engines import require_room
+from ..offload.engines_training import require_async_io, stderr_of_the_process
 from .configs import zero_section
 from .ddp import Make, optimizer_states
 from .flat import broadcast_model, trainable, world
@@ -33,10 +37,15 @@ INSTALL = "pip install deepspeed, on Linux, then restart the kernel"
 class DeepSpeed:
     """`deepspeed.initialize` on `model`, with the optimizer that `make` builds. Call `self.model`, not `model`.
 
-    `host=True` keeps the FP32 copy, gradients and states of a shard in host memory and updates them there. `options`
-    are settings of the section `zero_optimization`, over those of `configs.zero_section`. Not as in our engines: an
-    FP32 model has an FP32 copy of its shard as well; stages 1 and 2 all-reduce a bucket of which each rank keeps its
-    part, unless `use_multi_rank_bucket_allreduce=False`; stage 3 keeps room for its gradients all the time.
+    `host=True`, ZeRO-Offload, keeps the FP32 copy, gradients and states of a shard in host memory and updates them
+    there. `disk`, ZeRO-Infinity, is a folder: stage 3 keeps the FP32 copy and states in files there, 12 bytes a
+    parameter, and updates them through four buffers on the host, each for the largest group of `sub_group_size` values.
+    What has less than 1 MiB in a shard, a group or a parameter, stays in memory. `options` are settings of the section
+    `zero_optimization`, over those of `configs.zero_section`.
+
+    Not as in our engines: an FP32 model has an FP32 copy of its shard as well; stages 1 and 2 all-reduce a bucket of
+    which each rank keeps its part, unless `use_multi_rank_bucket_allreduce=False`; stage 3 keeps room for its gradients
+    all the time.
     """
 
     def __init__(
@@ -47,23 +56,28 @@ class DeepSpeed:
         stage: int = 3,
         bucket_bytes: int = BUCKET_BYTES,
         host: bool = False,
+        disk: str | Path | None = None,
         **options: Any,
     ) -> None:
         broadcast_model(model)
         parameters = trainable(model)
         package = loaded(parameters[0].device)
         _require_known(package, stage, options)
-        self.stage, self.clip, self.host = stage, clip, host
+        self.stage, self.clip, self.host = stage, clip, host or disk is not None
+        self.disk = None if disk is None else _ready(package, stage, disk, parameters)
         config = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_clipping": 0.0 if clip == float("inf") else clip,
             "bf16": {"enabled": parameters[0].dtype == torch.bfloat16},
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,  # PyTorch's optimizer on the host: DeepSpeed's would be compiled
-            "zero_optimization": zero_options(model, stage, bucket_bytes, host) | options,
+            "zero_optimization": zero_options(model, stage, bucket_bytes, host, self.disk) | options,
         }
         optimizer = make(parameters)
-        self.engine, *_ = package.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
+        with stderr_of_the_process() if self.disk else contextlib.nullcontext():
+            self.engine, *_ = package.initialize(
+                model=model, optimizer=optimizer, config=config, dist_init_required=False
+            )
         self.model, self.optimizer = self.engine if stage else model, self.engine.basic_optimizer
 
     def step(self) -> Tensor:
@@ -86,9 +100,15 @@ class DeepSpeed:
             buffers += tensors_of(bucket, ["buffer"])
         found = {"parameters": [*model, *shards, *self.model.buffers()]}
         states = [*optimizer_states(self.optimizer), *masters]
+        if self.disk:
+            states += swap_buffers(outer, model)
         if self.host:
             return {**found, "host": states + gradients, "buckets": buffers}
         return {**found, "gradients": gradients, "optimizer": states, "buckets": buffers}
+
+    def files(self) -> list[Path]:
+        """What this rank keeps on the disk: a file for the FP32 copy and each state of a group."""
+        return sorted(self.disk.rglob(f"rank{world()[1]}/*.swp")) if self.disk else []
 
     def close(self) -> None:
         """Take DeepSpeed's hooks off the model, which is of no use then: its parameters stay sharded."""
@@ -101,12 +121,37 @@ def tensors_of(owner: object, names: Iterable[str]) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_meta]
 
 
-def zero_options(model: nn.Module, stage: int, bucket_bytes: int, host: bool) -> dict[str, Any]:
+def swap_buffers(outer: Any, model: Iterable[nn.Parameter]) -> list[Tensor]:
+    """The host's buffers through which states, and the shards of parameters, pass between disk and device."""
+    swappers = {id(found): found for p in model if (found := getattr(p, "nvme_swapper", None))}
+    return tensors_of(outer.optimizer_swapper.swap_buffer_manager, ["all_buffers"]) + [
+        buffer for swapper in swappers.values() for buffer in tensors_of(swapper, ["buffers"])
+    ]
+
+
+def zero_options(
+    model: nn.Module, stage: int, bucket_bytes: int, host: bool, disk: Path | None = None
+) -> dict[str, Any]:
     """The section `zero_optimization` for this model."""
     root, *layers = (sum(p.numel() for p in group) for group in units(model, list(decoder_layers(model))))
     first = trainable(model)[0]
     section = zero_section(stage, bucket_bytes // first.element_size(), root, max(layers))
+    if disk is not None:
+        largest = -(-max(p.numel() for p in model.parameters()) // world()[0])
+        nvme = {"device": "nvme", "nvme_path": str(disk), "pin_memory": first.is_cuda}
+        parameters = {"buffer_count": 5, "buffer_size": largest}  # by default 100 million values each
+        return section | {"offload_optimizer": {**nvme, "buffer_count": 4}, "offload_param": nvme | parameters}
     return section | ({"offload_optimizer": {"device": "cpu", "pin_memory": first.is_cuda}} if host else {})
+
+
+def _ready(package: ModuleType, stage: int, disk: str | Path, parameters: Iterable[Tensor]) -> Path:
+    """The folder, once all that DeepSpeed needs for a disk is there."""
+    if stage < 3:
+        what = f"a disk at stage {stage}, where DeepSpeed would use the host's memory without a word"
+        raise WorkbookError(what, "stage=3: ZeRO-Infinity is a stage 3", "pass stage=3, or host=True")
+    require_room(Path(disk), 12 * sum(p.numel() for p in parameters))
+    require_async_io(package)
+    return Path(disk)
 
 
 def _require_known(package: ModuleType, stage: object, options: Mapping[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from helpers.memory.measure import rank_step
+from helpers.techniques.offload.engines_training import bytes_by_place
 from helpers.techniques.zero.deepspeed import DeepSpeed, loaded
 from helpers.techniques.zero.fsdp2 import FSDP2, whole
 from tests.techniques.zero import cases
@@ -34,7 +37,16 @@ MAKERS = {
         )
         for stage in (1, 2, 3)
     },
+    "deepspeed-3 disk": lambda *args: DeepSpeed(*args, bucket_bytes=4000, disk=on_disk(), sub_group_size=SUB_GROUP),
 }
+SUB_GROUP = 300_000  # values that Infinity updates at a time: all of the shard of "wide", as less than 1 MiB stays
+
+
+def on_disk() -> Path:
+    """A folder for all ranks, which the first of them makes."""
+    made = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(made)
+    return Path(made[0])
 
 
 def engine_of(name: str, kind: str, optimizer: str, clip: float = cases.CLIP):
@@ -75,6 +87,28 @@ def third_step(name: str, kind: str, optimizer: str = "adamw"):
     for ids in islice(cases.batches(), 3):
         step = rank_step(lambda ids=ids: cases.loss_of(engine.model, ids[:rows]).backward(), engine.step, engine.holds)
     return step
+
+
+def by_place(name: str, kind: str = "wide") -> tuple[list[float], dict[str, int], dict[str, int], list[int]]:
+    """Losses of three steps, bytes by place after the last backward and after the last step, sizes of files."""
+    engine, losses, made = engine_of(name, kind, "adamw"), [], {}
+    for ids in islice(cases.batches(), 3):
+        loss = cases.loss_of(engine.model, ids.chunk(dist.get_world_size())[dist.get_rank()])
+        loss.backward()
+        made = bytes_by_place(engine)
+        engine.step()
+        losses.append(loss.item())
+    files = [path.stat().st_size for path in getattr(engine, "files", list)()]
+    found = losses, made, bytes_by_place(engine), files
+    if getattr(engine, "disk", None):
+        engine.close()
+        dist.barrier()
+        shutil.rmtree(engine.disk, ignore_errors=True)
+    return found
+
+
+def with_options(options: Mapping[str, object]) -> None:
+    DeepSpeed(cases.build("mix"), cases.OPTIMIZERS["adamw"], **options)
 
 
 def on_the_host(name: str) -> set[bool]:
