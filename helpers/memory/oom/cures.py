@@ -84,6 +84,29 @@ UTILIZATION = Change("a higher gpu_memory_utilization, if nobody else is on the 
 MODEL_LEN = Change("a smaller max_model_len", "longer requests are refused")
 KV_FP8 = Change("kv_cache_dtype='fp8', or weights in fewer bits", "quality: measure it")
 EAGER_VLLM = Change("enforce_eager=True: no CUDA graphs and their pools", "slower decoding")
+STATIC_SHARE = Change("a larger --mem-fraction-static, if nobody else is on the card", "less room for activations")
+GRAPHS = Change("--cuda-graph-max-bs and --chunked-prefill-size smaller", "slower at high load")
+MORE_GPUS = Change("tensor parallel over more GPUs (--tp, --tensor-parallel-size)", "the GPUs")
+KV_SHARE = Change("a smaller kv_cache_free_gpu_memory_fraction", "fewer tokens in the cache")
+SMALLER_ENGINE = Change(
+    "build with smaller max_batch_size, max_num_tokens and max_seq_len", "shorter or fewer requests"
+)
+UBATCH = Change("--ubatch-size 256 (-ub) and --flash-attn on: a smaller compute buffer", "some prompt speed")
+CONTEXT = Change(
+    "a shorter context (-c), fewer slots (-np), --cache-type-k q8_0 --cache-type-v q8_0", "length, or quality"
+)
+GPU_LAYERS = Change("fewer layers on the GPU (--n-gpu-layers): the CPU computes the others", "speed")
+SMALLER_GGUF = Change("a file in fewer bits, as Q4_K_M", "quality: measure it")
+JAX_SHARE = Change(
+    "XLA_PYTHON_CLIENT_MEM_FRACTION=.92, or XLA_PYTHON_CLIENT_PREALLOCATE=false beside another process",
+    "less for others, or fragments",
+)
+DONATE = Change("jit with donate_argnums: an update reuses the arrays that it replaces", "nothing")
+REMAT = Change("jax.checkpoint around the layers", "one more forward, up to a third more compute")
+EARLY_NCCL = Change(
+    "make the communicator before memory fills: one all-reduce right after init_process_group", "nothing"
+)
+NCCL_BUFFERS = Change("NCCL_BUFFSIZE=1048576 and fewer channels (NCCL_MAX_NCHANNELS)", "bandwidth between GPUs")
 WORKERS = Change("fewer DataLoader workers, a smaller prefetch_factor: each holds its own batches", "input speed")
 HOST_LOAD = Change("load weights straight onto the GPU (device_map, safetensors), not through host memory", "nothing")
 HOST_LIMIT = Change("raise the container's or job's memory limit", "a larger machine")
@@ -110,6 +133,12 @@ CURES_AT = {
 CURES_OF = {
     Kind.MPS: (MPS_LIMIT, MICRO_BATCH, MPS_RATIO),
     Kind.VLLM: (UTILIZATION, MODEL_LEN, KV_FP8, EAGER_VLLM),
+    Kind.SGLANG: (STATIC_SHARE, GRAPHS, QUANTIZE, MORE_GPUS),
+    Kind.TENSORRT_LLM: (SMI, KV_SHARE, SMALLER_ENGINE, MORE_GPUS),
+    Kind.LLAMA_CPP: (SMI, UBATCH, CONTEXT, SMALLER_GGUF, GPU_LAYERS),
+    Kind.NCCL: (EARLY_NCCL, CACHE_BACK, NCCL_BUFFERS, MICRO_BATCH),
+    Kind.JAX: (SMI, JAX_SHARE, DONATE, REMAT, MICRO_BATCH),
+    Kind.OLLAMA: (CONTEXT, SMALLER_GGUF, HOST_LIMIT),
     Kind.CUBLAS: (CACHE_BACK, SMI, MICRO_BATCH),
     Kind.DRIVER: (SMI, CACHE_BACK, BLOCKING),
     Kind.CAP: (UNCAP,),

@@ -1,7 +1,8 @@
 """Out-of-memory messages, read: from the text of a log to a request, a device and who held what. Facts only.
 
 The words are those of c10/cuda/CUDACachingAllocator.cpp (torch 1.0 to 2.13), aten/src/ATen/mps/MPSAllocator.mm,
-c10/core/impl/alloc_cpu.cpp, vLLM's kv_cache_utils.py, the Linux kernel's OOM killer, and of this workbook's `capped`.
+c10/core/impl/alloc_cpu.cpp, vLLM's kv_cache_utils.py, the Linux kernel's OOM killer, and of this workbook's `capped`;
+of ggml (llama.cpp, Ollama), SGLang's model runner, TensorRT-LLM's runtime, NCCL and XLA (JAX).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 LOOKED_FOR = (
     "'CUDA out of memory' (HIP and XPU too), 'MPS backend out of memory', CUBLAS_STATUS_ALLOC_FAILED, 'CUDA "
     "error: out of memory', DefaultCPUAllocator, vLLM's 'No available memory for the cache blocks', "
-    "'Killed' or SIGKILL"
+    "SGLang's 'Not enough "
+    "memory', ggml's 'cudaMalloc failed: out of memory' (llama.cpp, Ollama), TensorRT-LLM's 'CUDA "
+    "runtime error', NCCL's "
+    "'Cuda failure 2', JAX's RESOURCE_EXHAUSTED, 'Killed' or SIGKILL"
 )
 
 
@@ -34,6 +38,12 @@ class Kind(TextEnum):
     CUBLAS = "cublas"
     DRIVER = "driver"
     VLLM = "vllm"
+    SGLANG = "sglang"
+    TENSORRT_LLM = "tensorrt-llm"
+    LLAMA_CPP = "llama.cpp"
+    OLLAMA = "ollama"
+    NCCL = "nccl"
+    JAX = "jax"
     HOST = "host"
     KILLED = "killed"
 
@@ -152,6 +162,9 @@ def _read(kind: Kind, text: str) -> Oom:
     if kind is Kind.KILLED:
         pids = re.findall(r"Killed process (\d+)", text)[:1]
         return replace(oom, holders=tuple(Holder(int(pid), oom.process_bytes) for pid in pids))
+    if kind in (Kind.LLAMA_CPP, Kind.JAX):
+        number = re.search(r"on device(?: ordinal)? (\d+)|(?:CUDA|ROCm)(\d+) buffer", text)
+        return replace(oom, device=int(next(filter(None, number.groups()))) if number else None)
     if kind is not Kind.ALLOCATOR:
         return oom
     card, reserved, cached = re.search(r"GPU (\d+)", text), _find(r"{} reserved in total", text), oom.cached_bytes
@@ -168,7 +181,7 @@ def _find(words: str, text: str) -> int | None:
     return _size(*filter(None, match.groups())) if match else None
 
 
-def _size(number: str, unit: str) -> int | None:
+def _size(number: str, unit: str = "bytes") -> int | None:
     size = round(float(number) * UNITS[unit if unit == "bytes" else unit.upper()])
     return None if size >= UNKNOWN_TO_DRIVER and unit != "bytes" else size
 
@@ -199,6 +212,9 @@ SIZES_IN: Mapping[Kind, Mapping[str, str]] = {
         "other_bytes": r"other allocations: {}",
     },
     Kind.VLLM: {"requested_bytes": r"{} KV cache is needed", "free_bytes": r"available KV cache memory \({}\)"},
+    Kind.LLAMA_CPP: {"requested_bytes": r"allocating {} on device|buffer of size (\d+)"},
+    Kind.OLLAMA: {"requested_bytes": r"system memory \({}\)", "free_bytes": r"than is available \({}\)"},
+    Kind.JAX: {"requested_bytes": r"(?:while trying to allocate|allocating|allocate request for) {}"},
     Kind.HOST: {"requested_bytes": r"(?i:you tried to allocate) {}|Unable to allocate {}"},
     Kind.KILLED: {"process_bytes": r"anon-rss:{}"},
 }
@@ -211,6 +227,13 @@ KINDS: Mapping[Kind, re.Pattern] = {
         Kind.CUBLAS: r"CUBLAS_STATUS_ALLOC_FAILED",
         Kind.DRIVER: r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY",
         Kind.VLLM: r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with)",
+        Kind.SGLANG: r"Not enough memory\. Please try to \w+ --mem-fraction-static",
+        Kind.TENSORRT_LLM: r"(?:\[TensorRT-LLM\]\[ERROR\] )+CUDA runtime error in .{0,200}?: out of memory",
+        Kind.LLAMA_CPP: r"(?:allocating [\d.]+ MiB on device \d+: )?(?:cuda|hip)Malloc failed: out of memory"
+        r"(?:\n.{0,120}failed to allocate \w+ buffer of size \d+)?|failed to allocate (?:CUDA|ROCm)\d+ buffer of size",
+        Kind.OLLAMA: r"requires more system memory \(",
+        Kind.NCCL: r"Cuda failure (?:2 )?'out of memory'",
+        Kind.JAX: r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Resource exhausted: Out\s+of memory",
         Kind.HOST: r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b",
         Kind.KILLED: r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*: ?-9\b"
         r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",

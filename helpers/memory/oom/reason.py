@@ -180,6 +180,25 @@ _WITH_SIZES = {  # sentences with fields of Oom
         "One sequence of max_model_len needs {requested_bytes} of KV cache, and the share of the card that vLLM may "
         "use leaves {free_bytes}.",
     ),
+    Kind.LLAMA_CPP: (
+        Reason.FULL,
+        "llama.cpp asked the driver for one buffer of {requested_bytes}, and the card had less than that "
+        "free. It takes a "
+        "few large buffers at the start: the log names their sizes before this line, and not what other "
+        "processes hold.",
+    ),
+    Kind.OLLAMA: (
+        Reason.HOST,
+        "What Ollama would keep off the GPU takes {requested_bytes} of the machine's own memory, and {free_bytes} were "
+        "available.",
+    ),
+    Kind.JAX: (
+        Reason.UNCLEAR,
+        "XLA could not place {requested_bytes}. JAX takes three quarters of a card when it starts and serves "
+        "arrays from "
+        "that; the message does not say how much of it was in use, or whether another process had taken the "
+        "card first.",
+    ),
     Kind.HOST: (
         Reason.HOST,
         "A tensor of {requested_bytes} did not fit the machine's own memory; the GPU is not involved. The message does "
@@ -198,6 +217,27 @@ _WITHOUT_SIZES = {
         "After weights and activations, the share of the card that vLLM may use (gpu_memory_utilization) leaves no "
         "block for the KV cache.",
     ),
+    Kind.SGLANG: Why(
+        Reason.CAPPED,
+        "After the weights, the share of the card that SGLang may keep (mem_fraction_static: weights and KV "
+        "cache) leaves "
+        "nothing for the KV cache.",
+        ("Out of memory *while serving* wants the opposite, a smaller share: activations need what is left over.",),
+    ),
+    Kind.TENSORRT_LLM: Why(
+        Reason.FULL,
+        "TensorRT-LLM asked the driver for a buffer and the card had too little left. The text gives no sizes: the log "
+        "has them before this line, as MemUsageChange.",
+    ),
+    Kind.LLAMA_CPP: Why(Reason.FULL, "llama.cpp asked the driver for a buffer, and the card had too little left."),
+    Kind.OLLAMA: Why(Reason.HOST, "The machine's own memory was too small for what Ollama keeps off the GPU."),
+    Kind.NCCL: Why(
+        Reason.FULL,
+        "NCCL asked the driver for the buffers of a communicator, which are no tensors, and the card had too "
+        "little left. "
+        "The text gives no sizes; PyTorch's cache may hold much of the card.",
+    ),
+    Kind.JAX: Why(Reason.UNCLEAR, "XLA could not place a buffer, and the text gives no sizes."),
     Kind.HOST: Why(Reason.HOST, "The machine's own memory ran out, not the GPU's."),
     Kind.KILLED: Why(
         Reason.UNCLEAR,

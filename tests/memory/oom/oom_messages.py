@@ -27,6 +27,14 @@ def before(asked, total, tensors, unused, reserved):
     )
 
 
+def ggml(mib, device, who, size, backend="CUDA"):
+    """The two lines of ggml, in llama.cpp, Ollama and LM Studio."""
+    return (
+        f"ggml_backend_cuda_buffer_type_alloc_buffer: allocating {mib} MiB on device {device}: cudaMalloc failed: "
+        f"out of memory\n{who}: failed to allocate {backend}{device} buffer of size {size}"
+    )
+
+
 # text, reason, what the explanation must say
 REAL = {
     "2.5, a third cached": (
@@ -233,4 +241,76 @@ REAL = {
     "shell, alone": ("epoch 3\nKilled\n", "unclear", "SIGKILL"),
     "torchrun": ("  exitcode  : -9 (pid: 79468)", "unclear", "SIGKILL"),
     "worker": ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.", "unclear", "SIGKILL"),
+    # github.com/ggml-org/llama.cpp/issues/20431, the weights
+    "llama.cpp, weights": (
+        ggml("144817.04", 0, "alloc_tensor_range", 151851674624)
+        + "\nllama_model_load: error loading model: unable to allocate CUDA0 buffer",
+        "full",
+        "one buffer of 141.42 GiB",
+    ),
+    # github.com/ggml-org/llama.cpp/issues/11476, issues/16725 and ik_llama.cpp/issues/749, compute buffers
+    "llama.cpp, a second card": (
+        ggml("9866.00", 1, "ggml_gallocr_reserve_n", 10345253120)
+        + "\nllama_kv_cache_update_impl: failed to allocate compute buffers",
+        "full",
+        "9.63 GiB refused on GPU 1",
+    ),
+    "llama.cpp, ROCm": (
+        ggml("14136.04", 0, "ggml_gallocr_reserve_n", 14822711296, "ROCm")
+        + "\ngraph_reserve: failed to allocate compute buffers",
+        "full",
+        "--ubatch-size",
+    ),
+    "ik_llama.cpp": (ggml("279356.51", 0, "ggml_gallocr_reserve_n", 292926534144), "full", "one buffer of 272.81 GiB"),
+    # github.com/ollama/ollama/issues/9782
+    "Ollama, the runner": (
+        "Error: llama runner process has terminated: cudaMalloc failed: out of memory\n"
+        "ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 838447104",
+        "full",
+        "799.61 MiB refused on GPU 0",
+    ),
+    "Ollama, the host": (
+        "Error: model requires more system memory (5.6 GiB) than is available (4.4 GiB)",
+        "host",
+        "4.40 GiB were available",
+    ),
+    # github.com/sgl-project/sglang/issues/322 and 4330
+    "SGLang": (
+        "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+        "capped",
+        "a larger --mem-fraction-static",
+    ),
+    # github.com/triton-inference-server/tensorrtllm_backend/issues/281, NVIDIA/TensorRT-LLM/issues/498 and 1060
+    "TensorRT-LLM": (
+        "[TensorRT-LLM][ERROR] [TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, "
+        "mCudaStream->get()): out of memory (/app/tensorrt_llm/cpp/tensorrt_llm/runtime/tllmBuffers.h:112)",
+        "full",
+        "kv_cache_free_gpu_memory_fraction",
+    ),
+    "TensorRT-LLM, ranks": (
+        "RuntimeError: [TensorRT-LLM][ERROR] CUDA runtime error in error: out of memory (ipcUtils.cpp:48)",
+        "full",
+        "MemUsageChange",
+    ),
+    # github.com/PKU-YuanGroup/Open-Sora-Plan/issues/386
+    "NCCL": ("[0] enqueue.cc:1085 NCCL WARN Cuda failure 'out of memory'", "full", "no tensors"),
+    "NCCL, numbered": ("ncclUnhandledCudaError. Last error:\nCuda failure 2 'out of memory'", "full", "NCCL_BUFFSIZE"),
+    # github.com/google-deepmind/alphafold/issues/1023, sokrypton/ColabFold/issues/65, onpix/LLNeRF/issues/9,
+    # ecmwf-lab/ai-models-graphcast/issues/18 and jax-ml/jax/issues/788
+    "JAX": (
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes.",
+        "unclear",
+        "6.90 GiB",
+    ),
+    "JAX, allocating": ("RESOURCE_EXHAUSTED: Out of memory allocating 20029400304 bytes.", "unclear", "18.65 GiB"),
+    "JAX, a request": (
+        "RESOURCE_EXHAUSTED: Failed to allocate request for 2.99GiB (3206250496B) on device ordinal 0",
+        "unclear",
+        "2.99 GiB refused on GPU 0",
+    ),
+    "JAX, 2019": (
+        "Execution of replica 0 failed: Resource exhausted: Out \nof memory while trying to allocate 5520758552 bytes.",
+        "unclear",
+        "5.14 GiB",
+    ),
 }
