@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .catalog.errors import WorkbookError
@@ -30,13 +31,14 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     def peak(line: str, cell: str) -> None:
         budget_bytes = budget_of(line)
         with memory_budget(MAX_MIB - 1) as spent:
-            run(shell, cell)
+            name = run(shell, cell)
+        told = page(spent, name)
         if budget_bytes is not None and spent.peak_bytes > budget_bytes:
             over = (
                 f"{format_bytes(spent.peak_bytes - budget_bytes)} more than the budget of {format_bytes(budget_bytes)}"
             )
-            raise AssertionError(f"{page(spent)}\n{over}")
-        print(page(spent))
+            raise AssertionError(f"{told}\n{over}")
+        print(told)
 
     shell.register_magic_function(peak, "cell", "peak")  # type: ignore[arg-type]  # a function, says its documentation
 
@@ -57,8 +59,8 @@ def budget_of(line: str) -> int | None:
     return round(float(match[1]) * unit)
 
 
-def run(shell: InteractiveShell, cell: str) -> None:
-    """Run a cell in the notebook's own names, and show its last value, as the notebook does."""
+def run(shell: InteractiveShell, cell: str) -> str:
+    """Run a cell in the notebook's own names, and show its last value, as the notebook does; its file's name."""
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source)
     tree = ast.parse(source, name)
@@ -68,10 +70,11 @@ def run(shell: InteractiveShell, cell: str) -> None:
         exec(compile(ast.Interactive([last]), name, "single"), shell.user_ns)
     elif last is not None:
         exec(compile(ast.Module([last], []), name, "exec"), shell.user_ns)
+    return name
 
 
-def page(spent: Report) -> str:
-    """What a cell took, in words."""
+def page(spent: Report, name: str) -> str:
+    """What a cell took, in words; lines are counted from the one with `%%peak`."""
     lines = [f"peak: {format_bytes(spent.peak_bytes)} beyond what was there before this cell"]
     if spent.largest:
         lines += ["largest live tensors at the peak:", *map(str, spent.largest)]
@@ -79,4 +82,5 @@ def page(spent: Report) -> str:
         lines.append(
             f"  {format_bytes(spent.unseen_bytes):>11}  that no operator returned: cuBLAS, temporaries in kernels"
         )
-    return "\n".join(lines)
+    mine = re.compile(rf"{re.escape(Path(name).name)}:(\d+)")
+    return mine.sub(lambda at: f"line {int(at[1]) + 1}", "\n".join(lines))

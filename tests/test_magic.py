@@ -28,7 +28,7 @@ def test_a_cell_s_peak_is_what_it_allocates(shell):
     result, printed = ran(shell, cell)
     assert result.success
     assert "peak: 2.00 MiB beyond what was there before this cell" in printed
-    assert "262144" in printed
+    assert "262144                   line 3" in printed
     assert "torch.Size([262144])" in printed  # its last value, as without the magic
     assert shell.user_ns["kept"].numel() == 2**18
 
