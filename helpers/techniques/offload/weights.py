@@ -128,6 +128,6 @@ class WeightStreamer:
             pairs = [(buffer[: layout.size_bytes], sources)]
         else:
             pairs = [(view, sources[name]) for name, view in layout.views(buffer).items()]
-        free = self._computed.pop(turn - self.count, None)
+        free = self._computed.pop(turn - self.count, None) or self.streams.so_far()  # a new block may be in use still
         self._arrived.pop(turn - self.count, None)
         return self.streams.copy(pairs, after=[free], name=f"layer {at}", buffer=number)

@@ -230,3 +230,21 @@ def test_wrong_uses_are_refused(act, told):
 def test_bad_input(layers, buffers, told):
     with pytest.raises(WorkbookError, match=told):
         WeightStreamer(list(chain()[0]) if layers is None else layers, MAKE[0](), buffers)
+
+
+def test_no_copy_begins_before_what_used_its_memory_is_done():
+    """Also the first ones: the allocator may give a buffer bytes that work under way on the device still reads."""
+
+    class Watched(SimulatedStreams):
+        def copy(self, pairs, after=(), **what):
+            waits.append([event for event in after if event is not None])
+            return super().copy(pairs, after, **what)
+
+    model, x = chain()
+    waits, streams = [], Watched(1000, 1000)
+    _, before = streams.compute(lambda: x @ x.T)  # under way when the streamer opens
+    with WeightStreamer(list(model), streams), torch.no_grad():
+        model(x)
+    assert len(waits) == 5
+    assert all(waits)
+    assert min(span.start_s for span in streams.log if span.lane is Lane.UP) >= before.handle > 0
