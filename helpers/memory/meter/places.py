@@ -129,8 +129,9 @@ def place_is_full(place: Place, request_bytes: int, used_bytes: int, limit_bytes
 def pinned_bytes(size_bytes: int) -> int:
     """What PyTorch's allocator of pinned memory takes for one tensor: the next power of two, and nothing for nothing.
 
-    CachingHostAllocatorImpl::allocate in aten/src/ATen/core/CachingHostAllocator.h. It does not split a block, and
-    gives none back to the system before the process ends.
+    CachingHostAllocatorImpl::allocate in aten/src/ATen/core/CachingHostAllocator.h, by default: it does not split a
+    block, and keeps it for the next tensor. `pinned_max_round_threshold_mb` in PYTORCH_ALLOC_CONF leaves larger ones as
+    they are, and `torch.accelerator.empty_host_cache()` gives back what is in no tensor, where PyTorch is new enough.
 
     >>> pinned_bytes(43 * 2**20) // 2**20
     64

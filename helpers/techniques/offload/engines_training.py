@@ -14,6 +14,8 @@ shard, with AdamW, between two steps:
     ZeRO-Offload    4         20: master copy, two moments, two gradients  0
     ZeRO-Infinity   4         4, a gradient, and four buffers of a group   12: master copy and two moments
 
+(of a gradient whose shard has 1 MiB or more, ZeRO-Infinity keeps a copy on the disk as well).
+
 In a backward HostAdamW and FSDP2 hold a gradient as well, 16 together. FSDP2 keeps no second copy of a weight: it
 gathers from the host's shard each time. DeepSpeed's stages 1 and 2 keep one gradient, 16 together, and all weights on
 the device.

@@ -98,4 +98,6 @@ def no_room(size_bytes: int, problem: BaseException) -> WorkbookError:
 
 def _is_full(problem: BaseException) -> bool:
     text = str(problem).lower()
-    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or "memory" in text
+    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(
+        words in text for words in ("out of memory", "not enough memory", "allocate memory", "memory allocation")
+    )

@@ -65,6 +65,8 @@ class Event:
 class Streams(ABC):
     """What a technique of offloading needs of a machine. `after` are events of work that must be done before."""
 
+    asynchronous = True  # whether a copy may be under way when it has been started
+
     def copy(
         self,
         pairs: Pairs,
@@ -76,7 +78,7 @@ class Streams(ABC):
     ) -> Event:
         """Start to copy each source into its target, and return the event of its end at once."""
         what = Span(lane, name, sum(source.nbytes for _, source in pairs), buffer)
-        return self._run(what, partial(carry, list(pairs)), filter(None, after))[1]
+        return self._run(what, partial(carry, list(pairs), self.asynchronous), filter(None, after))[1]
 
     def compute(
         self,
@@ -110,11 +112,11 @@ class Streams(ABC):
     def _run(self, what: Span, function: Callable[[], Result], after: Iterable[Event]) -> tuple[Result, Event]: ...
 
 
-def carry(pairs: Pairs) -> None:
+def carry(pairs: Pairs, asynchronous: bool) -> None:
     """The copy itself, which `non_blocking` makes asynchronous where one side is a GPU and the other pinned."""
     with torch.no_grad():
         for target, source in pairs:
-            target.copy_(source, non_blocking=True)
+            target.copy_(source, non_blocking=asynchronous)
             for tensor in (target, source):
                 if tensor.is_cuda:  # the allocator must not lend its bytes anew before this stream is done with them
                     tensor.record_stream(torch.cuda.current_stream(tensor.device))
@@ -124,8 +126,11 @@ class SimulatedStreams(Streams):
     """Lanes on a clock that nobody waits for: a copy takes bytes over the link's rate, the rest FLOPs over theirs.
 
     FLOPs are those that PyTorch counts in the matrix products and attention that really run. The link is as fast down
-    as up. `now_s` is the program's own time, which passes in `wait` alone: to start work costs nothing.
+    as up. `now_s` is the program's own time, which passes in `wait` alone: to start work costs nothing. On a GPU too a
+    copy is done when it has been started: this clock's events do not wait for the card.
     """
+
+    asynchronous = False
 
     def __init__(self, link_bytes_per_s: float, flops_per_s: float) -> None:
         for name, rate in (("link_bytes_per_s", link_bytes_per_s), ("flops_per_s", flops_per_s)):

@@ -40,8 +40,7 @@ class DeepSpeed:
     `host=True`, ZeRO-Offload, keeps the FP32 copy, gradients and states of a shard in host memory and updates them
     there. `disk`, ZeRO-Infinity, is a folder: stage 3 keeps the FP32 copy and states in files there, 12 bytes a
     parameter, and updates them through four buffers on the host, each for the largest group of `sub_group_size` values.
-    What has less than 1 MiB in a shard, a group or a parameter, stays in memory. `options` are settings of the section
-    `zero_optimization`, over those of `configs.zero_section`.
+    What has less than 1 MiB in a shard, a group or a parameter, stays in memory; a gradient of more goes to a file too.
 
     Not as in our engines: an FP32 model has an FP32 copy of its shard as well; stages 1 and 2 all-reduce a bucket of
     which each rank keeps its part, unless `use_multi_rank_bucket_allreduce=False`; stage 3 keeps room for its gradients

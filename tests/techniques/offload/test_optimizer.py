@@ -12,7 +12,7 @@ from helpers.techniques.offload.streams import CudaStreams, Lane, SimulatedStrea
 STREAMS = [lambda: SimulatedStreams(64e9, 1e12), ThreadStreams]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cuda":
-    STREAMS = [CudaStreams]
+    STREAMS = [STREAMS[0], CudaStreams]
 OPTIONS = {"lr": 1e-3, "weight_decay": 0.1}
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.catalog.errors import WorkbookError
+from helpers.techniques.offload import streams as streams_module
 from helpers.techniques.offload.streams import (
     CudaStreams,
     Lane,
@@ -134,3 +135,12 @@ def test_a_thread_s_rate_that_is_none():
 
 def test_the_machine_s_own():
     assert isinstance(streams_for("cpu", 4e8), ThreadStreams)
+
+
+def test_a_simulated_copy_is_done_when_it_has_been_started(monkeypatch):
+    """Its events are times on a clock: on a GPU nothing else would wait for a copy from pinned memory."""
+    started = []
+    monkeypatch.setattr(streams_module, "carry", lambda pairs, asynchronous: started.append(asynchronous))
+    for streams in (SimulatedStreams(1, 1), ThreadStreams()):
+        streams.wait(streams.copy([(torch.empty(1), torch.ones(1))]))
+    assert started == [False, True]
