@@ -296,12 +296,50 @@ def train_step(device, layers, micro_batches=1):
                 sent[at] = device.send(layer, at, after=[used[at]]) if again else None
 
 
+@mutant("train-step", feedback="does not wait for the gradient in place")
+def train_step(device, layers, micro_batches=1):
+    """Forgets which gradients of the micro-batch before are still on their way."""
+    holds, arrived, used, sent = ([None, None] for _ in range(4))
+    for number in range(2 * micro_batches):
+        if number % 2 == 0:
+            sent = [None, None]
+        for layer in range(layers)[:: -1 if number % 2 else 1]:
+            at = layer % 2
+            if holds[at] != layer:
+                holds[at], arrived[at] = layer, device.fetch(layer, at, after=[used[at]])
+            if number % 2 == 0:
+                used[at] = device.forward(layer, at, after=[arrived[at]])
+            else:
+                used[at] = device.backward(layer, at, at, after=[arrived[at], sent[at]])
+                sent[at] = device.send(layer, at, after=[used[at]])
+
+
+@mutant("train-step", feedback="orders are given, for")
+def train_step(device, layers, micro_batches=1, right=train_step):
+    """Fetches on and on when nothing is left to compute."""
+    right(device, layers, micro_batches)
+    for number in range(2000):
+        device.fetch(number % layers, 0)
+
+
 @mutant("loader", feedback="in the order of arrival: less than three quarters of them")
 class Loader(Loader):
     """In the order of arrival, with least recently used eviction."""
 
     def next(self, waiting, loaded, running):
         return super().next(waiting[:1], loaded, running)
+
+
+@mutant("loader", feedback="in the order of arrival: less than three quarters of them")
+class Loader(Loader):
+    """Good in the queue that never changes, and in the order of arrival elsewhere."""
+
+    is_known = None
+
+    def next(self, waiting, loaded, running):
+        if self.is_known is None:
+            self.is_known = waiting[0].arrived_ms == 301
+        return super().next(waiting if self.is_known else waiting[:1], loaded, running)
 
 
 @mutant("loader", feedback="is evicted, and is running")
@@ -543,6 +581,98 @@ class SpillOldest(SpillOldest):
         if not isinstance(packed, torch.Tensor):
             packed[0].savers = 10**9
         return super().unpack(packed)
+
+
+@mutant("spill-oldest", feedback="where is what came back?")
+class SpillOldest(SpillOldest):
+    """Says that what came back lies on the host, and keeps it."""
+
+    def unpack(self, packed):
+        if isinstance(packed, torch.Tensor):
+            return packed
+        saved, dtype, *view = packed
+        if (whole := saved.whole) is None:
+            with places.at(places.Place.HOST):
+                back = self.host.get(saved.ticket) if saved.asked % saved.savers == 0 else None
+            saved.asked += 1
+            whole = saved.back = back if saved.back is None else saved.back
+        return whole.view(dtype).as_strided(*view)
+
+
+@mutant("spill-oldest", feedback="bytes come back in one pass, and in three")
+class SpillOldest(SpillOldest):
+    """Counts how often a storage came back, and never begins anew: the next pass brings it back for each saver."""
+
+    def unpack(self, packed):
+        if isinstance(packed, torch.Tensor):
+            return packed
+        saved, dtype, *view = packed
+        if (whole := saved.whole) is None:
+            whole = self.host.get(saved.ticket) if saved.back is None else saved.back
+            saved.asked += 1
+            saved.back = whole if saved.asked < saved.savers else None
+        return whole.view(dtype).as_strided(*view)
+
+
+@mutant("spill-oldest", feedback="after the forward pass")
+class SpillOldest(SpillOldest):
+    """Has matrices travel, and works with the originals, which it holds."""
+
+    def pack(self, tensor):
+        packed = super().pack(tensor)
+        return packed if isinstance(packed, torch.Tensor) or tensor.dim() < 2 else [packed, tensor.detach()]
+
+    def unpack(self, packed):
+        if isinstance(packed, list):
+            super().unpack(packed[0])
+            return packed[1]
+        return super().unpack(packed)
+
+
+@mutant("spill-oldest", feedback="other values come back")
+class SpillOldest(SpillOldest):
+    """Reads the host's memory where it lies: the private part of a ticket."""
+
+    def unpack(self, packed):
+        if isinstance(packed, torch.Tensor):
+            return packed
+        saved, dtype, *view = packed
+        if (whole := saved.whole) is None:
+            if saved.asked % saved.savers == 0:
+                self.host.get(saved.ticket)
+            saved.asked += 1
+            whole = saved.ticket._flat
+        return whole.view(dtype).as_strided(*view)
+
+
+@mutant("spill-oldest", feedback="gradients differ from those without hooks")
+class SpillOldest(SpillOldest):
+    """Copies once with the host's own method, and for every other saver with another host's."""
+
+    def unpack(self, packed):
+        if isinstance(packed, torch.Tensor):
+            return packed
+        saved, dtype, *view = packed
+        if (whole := saved.whole) is None:
+            whole = (Host() if saved.asked % saved.savers else self.host).get(saved.ticket)
+            saved.asked += 1
+        return whole.view(dtype).as_strided(*view)
+
+
+@mutant("spill-oldest", feedback="what else is there?")
+class SpillOldest(SpillOldest):
+    """Keeps what came back in pieces, each too small to count."""
+
+    def unpack(self, packed):
+        if isinstance(packed, torch.Tensor):
+            return packed
+        saved, dtype, *view = packed
+        if (whole := saved.whole) is None:
+            if saved.asked % saved.savers == 0:
+                saved.back = [one.clone() for one in self.host.get(saved.ticket).split(512)]
+            saved.asked += 1
+            whole = torch.cat(saved.back)
+        return whole.view(dtype).as_strided(*view)
 
 
 @mutant("spill-oldest", feedback="what else is there?")

@@ -303,6 +303,7 @@ ATTACKS = (
     "globals()",
     "device.orders += ",
     "tempfile",
+    "ticket._flat",
 )  # wrong answers that should be named
 
 
