@@ -1,50 +1,39 @@
-"""The field's engines that train with states off the device: what each holds where, and what the disk's tier needs.
+"""The field's engines that train with states off the device: the bytes that each keeps in each place.
 
     FSDP2(model, make, host=True)                 # PyTorch's CPUOffloadPolicy
-    DeepSpeed(model, make, stage=2, host=True)    # ZeRO-Offload
+    DeepSpeed(model, make, stage=3, host=True)    # ZeRO-Offload
     DeepSpeed(model, make, disk="/local_nvme")    # ZeRO-Infinity
     bytes_by_place(engine)[Place.HOST]
 
 They are the classes of `techniques.zero`; ours beside them is `HostAdamW`. In bytes for each FP32 parameter of a rank's
 shard, with AdamW, between two steps:
 
-    engine          device    host                                         disk
-    HostAdamW       4         12: master copy and two moments              0
-    FSDP2           0         12: the shard itself and two moments         0
-    ZeRO-Offload    4         20: master copy, two moments, two gradients  0
-    ZeRO-Infinity   4         4, a gradient, and four buffers of a group   12: master copy and two moments
+    engine          device   host                                                  disk
+    HostAdamW       4        12: master copy and two moments                       0
+    FSDP2           0        12: the shard itself and two moments                  0
+    ZeRO-Offload    4        20: master copy, two moments, two gradients           0
+    ZeRO-Infinity   0        4, a gradient; 16 + 4 x ranks for the largest group   20: weight, gradient, the other 12
 
-(of a gradient whose shard has 1 MiB or more, ZeRO-Infinity keeps a copy on the disk as well).
-
-In a backward HostAdamW and FSDP2 hold a gradient as well, 16 together. FSDP2 keeps no second copy of a weight: it
-gathers from the host's shard each time. DeepSpeed's stages 1 and 2 keep one gradient, 16 together, and all weights on
-the device.
+In a backward HostAdamW and FSDP2 hold a gradient as well, 16 together; HostAdamW has two buffers of the largest
+parameter besides. FSDP2 keeps no second copy of a weight: it gathers from the host's shard each time. ZeRO-Offload's
+second gradient is the FP32 one that the update reads; stages 1 and 2 have only that, 16 together, and all weights on
+the device. ZeRO-Infinity's row is that of a large model: `infinity_bytes` counts any.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
-import torch.distributed as dist
 from torch import Tensor
 
 from ...catalog.errors import WorkbookError
-from ...memory.meter.places import Place, PlacesMeter
+from ...memory.meter.places import Place, PlacesMeter, account_bytes
 
-OPS = ("pin_memory", "async_io")  # what DeepSpeed compiles before it can read and write a disk, in this order
-HEADERS = (Path("/usr/include/libaio.h"), Path("/usr/local/include/libaio.h"))
-INSTALL = {
-    "libaio": "apt-get install libaio-dev, or dnf install libaio-devel",
-    "a C++ compiler": "apt-get install g++, or dnf install gcc-c++",
-    "ninja": "pip install ninja, and start Python with its folder on PATH",
-}
+# DeepSpeed 0.19, runtime/swap_tensor: what is smaller stays in memory; what a file's size is a multiple of.
+SWAPPED_BYTES, ALIGN_BYTES = 2**20, 1024
+SECTOR_BYTES = 512  # a read past the page cache (O_DIRECT) begins in memory at a multiple of it
+PARAMETER_BUFFERS, STATE_BUFFERS = 5, 4  # of the largest shard, and of the largest group
 
 
 class Holds(Protocol):
@@ -64,70 +53,61 @@ def bytes_by_place(engine: Holds) -> dict[Place, int]:
     return {place: meter.bytes_in(place) for place in Place}
 
 
-def require_async_io(package: ModuleType) -> None:
-    """Have DeepSpeed's `async_io` compiled, on the first rank and for all; WorkbookError on all if that cannot be.
+def infinity_bytes(sizes: Sequence[int], ranks: int, sub_group_size: int = 10**9) -> dict[Place, int]:
+    """What a rank of ZeRO-Infinity keeps after a step, with AdamW, of FP32 parameters with `sizes` values.
 
-    It takes one to five minutes, once for a machine.
+    On the disk: weight and gradient of each shard of 1 MiB or more, master copy and two moments of each group of 1 MiB
+    or more. On the host: what is smaller, every gradient once more, and buffers. A group is updated at a time, and has
+    `sub_group_size` values of shards or a few more. Files end at a multiple of 1 KiB, where a gradient is cut off and
+    the others are filled up; the host's storages count as a PlacesMeter counts them.
+
+    Three parameters of 2 MiB on two ranks, in one group: on the disk 20 bytes for each value of a shard, 15 MiB. On the
+    host 3 MiB of gradients, four buffers of 3 MiB for the group, five of 1 MiB for weights, and one to write them back,
+    which DeepSpeed 0.19 makes for the whole parameters, 6 MiB.
+
+    >>> found = infinity_bytes([2**19] * 3, ranks=2)
+    >>> found[Place.DISK] / 2**20, found[Place.HOST] / 2**20
+    (15.0, 26.0)
     """
-    problem: list[Any] = [None]
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        try:
-            with stderr_of_the_process():
-                _build(package)
-        except WorkbookError as error:
-            problem = [(error.what, error.expected, error.do)]
-    if dist.is_initialized():
-        dist.broadcast_object_list(problem)
-    if problem[0]:
-        raise WorkbookError(*problem[0])
+    groups = _groups(sizes, ranks, sub_group_size)
+    shards = [4 * -(-size // ranks) for size in sizes]
+    states = [4 * sum(-(-size // ranks) for size in group) for group in groups]
+    small_shards, shards_on_disk = ([s for s in shards if (s < SWAPPED_BYTES) is small] for small in (True, False))
+    small_states, states_on_disk = ([s for s in states if (s < SWAPPED_BYTES) is small] for small in (True, False))
+    disk = sum(_up(shard) + shard // ALIGN_BYTES * ALIGN_BYTES for shard in shards_on_disk)
+    disk += 3 * sum(map(_up, states_on_disk))
+    back = sum(_up(4 * size) for size in groups[states.index(max(states))])
+    host = [sum(shards), *small_shards, *small_states * 4, back]  # small states have an FP32 gradient as well
+    host += [PARAMETER_BUFFERS * _up(max(shards)), *[_up(max(states))] * STATE_BUFFERS]
+    return {Place.DEVICE: 0, Place.HOST: account_bytes(host), Place.PAGES: 0, Place.DISK: disk}
 
 
-def _build(package: ModuleType) -> None:
-    builder = package.get_accelerator().create_op_builder("AsyncIOBuilder")
-    found = tools()
-    if found["a C++ compiler"] and not found["libaio"] and builder.is_compatible(verbose=False):
-        found["libaio"] = "elsewhere"
-    for name, where in found.items():
-        if where is None:
-            what = f"DeepSpeed cannot compile async_io, which reads and writes the disk: {name} is missing"
-            raise WorkbookError(what, "libaio with its headers, a C++ compiler, and ninja", INSTALL[name])
-    os.environ["PATH"] = _path()
-    for lock in locks():
-        what = f"a build of {lock.parent.name} was interrupted, or is under way: {lock} is there"
-        do = f"wait if another process compiles; else delete {lock}: DeepSpeed would wait for it without end"
-        raise WorkbookError(what, "no lock in DeepSpeed's folder of compiled operators", do)
-    try:
-        builder.load(verbose=False)
-    except (RuntimeError, ImportError, OSError) as error:
-        what = f"DeepSpeed's async_io has not been compiled: {str(error).splitlines()[0]}"
-        do = f"delete {build_folder('async_io')} and try again; `ds_report` tells what DeepSpeed finds"
-        raise WorkbookError(what, "a build that succeeds", do) from None
+def require_aligned(sizes: Sequence[int], ranks: int, sub_group_size: int = 10**9) -> None:
+    """WorkbookError for shards whose gradients ZeRO-Infinity cannot read back, and would train wrongly without a word.
+
+    It reads each into its place in the group's buffer. Where that is no multiple of 512 bytes the system refuses, which
+    DeepSpeed 0.19 does not notice: the update takes what the buffer held before.
+    """
+    for group in _groups(sizes, ranks, sub_group_size):
+        at_byte = 0
+        for size in group:
+            shard = 4 * -(-size // ranks)
+            if shard >= SWAPPED_BYTES and at_byte % SECTOR_BYTES:
+                what = f"DeepSpeed would lose a gradient: it reads {shard:,} bytes to byte {at_byte:,} of a buffer"
+                do = "choose another number of ranks, or host=True"
+                raise WorkbookError(what, f"places that are multiples of {SECTOR_BYTES} bytes", do)
+            at_byte += shard
 
 
-def stderr_of_the_process() -> contextlib.AbstractContextManager[Any]:
-    """While it is open DeepSpeed finds a file descriptor of stderr, as it wants: a notebook's own stderr has none."""
-    return contextlib.redirect_stderr(sys.__stderr__)
+def _groups(sizes: Sequence[int], ranks: int, most: int) -> list[list[int]]:
+    """In order; a group is full when its shards have `most` values."""
+    groups: list[list[int]] = [[]]
+    for size in sizes:
+        if sum(-(-other // ranks) for other in groups[-1]) >= most:
+            groups.append([])
+        groups[-1].append(size)
+    return groups
 
 
-def tools() -> dict[str, str | None]:
-    """Where on this machine is what a build needs, by the names of INSTALL; None where it is not."""
-    include = next((str(path) for path in HEADERS if path.exists()), None)
-    compiler, ninja = shutil.which(os.environ.get("CXX", "c++")), shutil.which("ninja", path=_path())
-    return {"libaio": include, "a C++ compiler": compiler, "ninja": ninja}
-
-
-def _path() -> str:
-    """PATH, with Python's own folder at its end: a kernel runs without `activate`, and pip puts ninja there."""
-    return f"{os.environ.get('PATH', '')}{os.pathsep}{Path(sys.executable).parent}"
-
-
-def locks() -> list[Path]:
-    """Files that say that a build is under way: PyTorch deletes them at its end, and an interrupted one has none."""
-    return [lock for name in OPS if (lock := build_folder(name) / "lock").exists()]
-
-
-def build_folder(name: str) -> Path:
-    """Where PyTorch compiles an operator of this name; TORCH_EXTENSIONS_DIR chooses the folder around it."""
-    from torch.utils.cpp_extension import _get_build_directory
-
-    return Path(_get_build_directory(name, verbose=False))
+def _up(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES

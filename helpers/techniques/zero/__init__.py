@@ -7,8 +7,9 @@
 
 The algorithm, which chapter 09 prints: `flat` lays parameters end to end and has the collectives, `ddp` averages
 gradients, plainly and in buckets, `stages` has stages 1 and 2, `stage3` stage 3. Beside it: `fsdp2` and `deepspeed` run
-the field's engines in the same way, `configs` writes their files, `rank_trace` traces one rank of thousands, and
-`python -m helpers.techniques.zero` is the script for torchrun. May import catalog and memory.
+the field's engines in the same way, `async_io` compiles what DeepSpeed's disk needs, `configs` writes their files,
+`rank_trace` traces one rank of thousands, and `python -m helpers.techniques.zero` is the script for torchrun. May
+import catalog, memory and, for the bytes of a disk, `offload`.
 """
 
 from .configs import accelerate_config, deepspeed_config

@@ -145,7 +145,7 @@ def _offload(setup: TrainSetup, nvme_path: str) -> Section:
     largest = max(prod(shape) for shape in setup.model.tensors())
     on_nvme: dict[str, Section] = {
         "offload_optimizer": {"buffer_count": 4},
-        "offload_param": {"buffer_count": 5, "buffer_size": -(-largest // setup.ranks)},
+        "offload_param": {"buffer_count": 5, "buffer_size": -(-largest // setup.ranks), "max_in_cpu": 0},
     }
     found: Section = {}
     for name, tier in (("offload_optimizer", setup.offload_optimizer), ("offload_param", setup.offload_parameters)):
@@ -154,6 +154,8 @@ def _offload(setup: TrainSetup, nvme_path: str) -> Section:
             found[name] = {"device": tier, "pin_memory": True, **nvme}
     if setup.offload_optimizer == "nvme":
         found["sub_group_size"] = 100_000_000  # what is on its way between disk and host at once
+    if setup.offload_parameters == "nvme":  # DeepSpeed 0.19's update loses the buffers of what is being fetched ahead
+        found["stage3_prefetch_bucket_size"] = 0
     return found
 
 

@@ -19,8 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from ...catalog.errors import WorkbookError, require_name, require_package, require_whole
 from ...memory.closed_form.zero import BUCKET_BYTES
+from ...memory.meter.places import Place
 from ..offload.engines import require_room
-from ..offload.engines_training import require_async_io, stderr_of_the_process
+from ..offload.engines_training import PARAMETER_BUFFERS, STATE_BUFFERS, infinity_bytes, require_aligned
+from .async_io import require_async_io, stderr_of_the_process
 from .configs import zero_section
 from .ddp import Make, optimizer_states
 from .flat import broadcast_model, trainable, world
@@ -38,9 +40,13 @@ class DeepSpeed:
     """`deepspeed.initialize` on `model`, with the optimizer that `make` builds. Call `self.model`, not `model`.
 
     `host=True`, ZeRO-Offload, keeps the FP32 copy, gradients and states of a shard in host memory and updates them
-    there. `disk`, ZeRO-Infinity, is a folder: stage 3 keeps the FP32 copy and states in files there, 12 bytes a
-    parameter, and updates them through four buffers on the host, each for the largest group of `sub_group_size` values.
-    What has less than 1 MiB in a shard, a group or a parameter, stays in memory; a gradient of more goes to a file too.
+    there. `disk`, ZeRO-Infinity, is a folder in which stage 3 keeps all of a shard in files, and updates
+    `sub_group_size` values at a time through buffers on the host. What has less than 1 MiB stays on the host. For bytes
+    see `offload.engines_training`. `options` are settings of the section `zero_optimization`, over those of
+    `configs.zero_section`.
+
+    Losses are those of the same stage without `host` and `disk`, bit for bit, unless gradients are clipped: DeepSpeed
+    then adds up the squares of their norm in another order, and its last bit may differ.
 
     Not as in our engines: an FP32 model has an FP32 copy of its shard as well; stages 1 and 2 all-reduce a bucket of
     which each rank keeps its part, unless `use_multi_rank_bucket_allreduce=False`; stage 3 keeps room for its gradients
@@ -63,7 +69,9 @@ class DeepSpeed:
         package = loaded(parameters[0].device)
         _require_known(package, stage, options)
         self.stage, self.clip, self.host = stage, clip, host or disk is not None
-        self.disk = None if disk is None else _ready(package, stage, disk, parameters)
+        self.disk = None if disk is None else Path(disk)
+        if self.disk is not None:
+            self._require_ready(package, self.disk, parameters, options.get("sub_group_size", 10**9))
         config = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_clipping": 0.0 if clip == float("inf") else clip,
@@ -78,10 +86,13 @@ class DeepSpeed:
                 model=model, optimizer=optimizer, config=config, dist_init_required=False
             )
         self.model, self.optimizer = self.engine if stage else model, self.engine.basic_optimizer
+        self._sizes = sizes_of(self.files())
 
     def step(self) -> Tensor:
+        self._require_files()
         if self.stage:
             self.engine.step()
+            self._sizes = sizes_of(self.files())
             return torch.as_tensor(self.engine.get_global_grad_norm())
         self.engine.allreduce_gradients()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
@@ -97,21 +108,49 @@ class DeepSpeed:
         gradients += [p.grad for p in (*model, *masters) if p.grad is not None]
         for bucket in getattr(outer, "ipg_buckets", {}).values():
             buffers += tensors_of(bucket, ["buffer"])
-        found = {"parameters": [*model, *shards, *self.model.buffers()]}
+        found = {"parameters": [*model, *self.model.buffers()]}
         states = [*optimizer_states(self.optimizer), *masters]
-        if self.disk:
-            states += swap_buffers(outer, model)
+        if self.disk:  # a shard that is in its file has one value here, which all of them share
+            states += [s for s in shards if s.numel() == s.ds_numel] + swap_buffers(outer, model)
+        else:
+            found["parameters"] += shards
         if self.host:
             return {**found, "host": states + gradients, "buckets": buffers}
         return {**found, "gradients": gradients, "optimizer": states, "buckets": buffers}
 
     def files(self) -> list[Path]:
-        """What this rank keeps on the disk: a file for the FP32 copy and each state of a group."""
+        """What this rank keeps on the disk: a file for each shard, for each gradient, and for each state of a group."""
         return sorted(self.disk.rglob(f"rank{world()[1]}/*.swp")) if self.disk else []
 
     def close(self) -> None:
-        """Take DeepSpeed's hooks off the model, which is of no use then: its parameters stay sharded."""
+        """Delete the files, and take DeepSpeed's hooks off the model, which is of no use then: it stays sharded."""
         self.engine.destroy()
+        for path in self.files():
+            path.unlink()
+
+    def _require_ready(self, package: ModuleType, disk: Path, parameters: Iterable[Tensor], group: int) -> None:
+        """All that DeepSpeed needs for a disk is there. A full disk ends its process, so room is looked for now."""
+        if self.stage < 3:
+            what = f"a disk at stage {self.stage}, where DeepSpeed would use the host's memory without a word"
+            raise WorkbookError(what, "stage=3: ZeRO-Infinity is a stage 3", "pass stage=3, or host=True")
+        sizes, ranks = [p.numel() for p in parameters], world()[0]
+        require_aligned(sizes, ranks, group)
+        require_room(disk, ranks * infinity_bytes(sizes, ranks, group)[Place.DISK])
+        if self.files():
+            what = f"{disk} has the files of another engine, which would be written over"
+            raise WorkbookError(what, "a new folder, or an empty one", "close() that engine, or name another folder")
+        require_async_io(package)
+
+    def _require_files(self) -> None:
+        """A file that has been cut short would end DeepSpeed's process, and of one that is gone it says nothing."""
+        for path, found in sizes_of(self._sizes).items():
+            if found != self._sizes[path]:
+                what = f"{path} has {found:,} bytes, and {self._sizes[path]:,} were written"
+                raise WorkbookError(what, "files that nobody else touches", "train anew, in another folder")
+
+
+def sizes_of(files: Iterable[Path]) -> dict[Path, int]:
+    return {path: path.stat().st_size if path.exists() else 0 for path in files}
 
 
 def tensors_of(owner: object, names: Iterable[str]) -> list[Tensor]:
@@ -124,7 +163,9 @@ def swap_buffers(outer: Any, model: Iterable[nn.Parameter]) -> list[Tensor]:
     """The host's buffers through which states, and the shards of parameters, pass between disk and device."""
     swappers = {id(found): found for p in model if (found := getattr(p, "nvme_swapper", None))}
     return tensors_of(outer.optimizer_swapper.swap_buffer_manager, ["all_buffers"]) + [
-        buffer for swapper in swappers.values() for buffer in tensors_of(swapper, ["buffers"])
+        buffer
+        for swapper in swappers.values()
+        for buffer in tensors_of(swapper, ["buffers", "partitioned_swap_buffer"])
     ]
 
 
@@ -136,21 +177,15 @@ def zero_options(
     first = trainable(model)[0]
     section = zero_section(stage, bucket_bytes // first.element_size(), root, max(layers))
     if disk is not None:
-        largest = -(-max(p.numel() for p in model.parameters()) // world()[0])
         nvme = {"device": "nvme", "nvme_path": str(disk), "pin_memory": first.is_cuda}
-        parameters = {"buffer_count": 5, "buffer_size": largest}  # by default 100 million values each
-        return section | {"offload_optimizer": {**nvme, "buffer_count": 4}, "offload_param": nvme | parameters}
+        largest = -(-max(p.numel() for p in model.parameters()) // world()[0])
+        parameters = {"buffer_count": PARAMETER_BUFFERS, "buffer_size": largest, "max_in_cpu": 0}
+        return section | {
+            "stage3_prefetch_bucket_size": 0,  # else shards that are being fetched in the update lose their buffers
+            "offload_optimizer": {**nvme, "buffer_count": STATE_BUFFERS},
+            "offload_param": nvme | parameters,
+        }
     return section | ({"offload_optimizer": {"device": "cpu", "pin_memory": first.is_cuda}} if host else {})
-
-
-def _ready(package: ModuleType, stage: int, disk: str | Path, parameters: Iterable[Tensor]) -> Path:
-    """The folder, once all that DeepSpeed needs for a disk is there."""
-    if stage < 3:
-        what = f"a disk at stage {stage}, where DeepSpeed would use the host's memory without a word"
-        raise WorkbookError(what, "stage=3: ZeRO-Infinity is a stage 3", "pass stage=3, or host=True")
-    require_room(Path(disk), 12 * sum(p.numel() for p in parameters))
-    require_async_io(package)
-    return Path(disk)
 
 
 def _require_known(package: ModuleType, stage: object, options: Mapping[str, Any]) -> None:

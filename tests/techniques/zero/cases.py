@@ -41,14 +41,18 @@ class Mix(nn.Module):
 
 
 def build(kind: str) -> nn.Module:
-    """A Mix, or a Llama: "llama" and "tied" have odd sizes, which two and four do not divide; "wide" has others."""
+    """A Mix, or a Llama: "llama" and "tied" have odd sizes, which two and four do not divide; "wide" has others.
+
+    "large" has weights of which a half is just over 1 MiB.
+    """
     torch.manual_seed(0)
     if kind == "mix":
         return Mix()
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    hidden, ffn, heads = (128, 384, 4) if kind == "wide" else (33, 51, 3)
-    shape = {"hidden_size": hidden, "intermediate_size": ffn, "num_hidden_layers": 3, "vocab_size": VOCAB}
+    sizes = {"wide": (128, 384, 4, 3), "large": (1280, 823, 4, 1)}
+    hidden, ffn, heads, layers = sizes.get(kind, (33, 51, 3, 3))
+    shape = {"hidden_size": hidden, "intermediate_size": ffn, "num_hidden_layers": layers, "vocab_size": VOCAB}
     heads = {"num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": 10 if heads == 3 else 32}
     return LlamaForCausalLM(LlamaConfig(**shape, **heads, tie_word_embeddings=kind == "tied"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from helpers.memory.measure import rank_step
 from helpers.techniques.offload.engines_training import bytes_by_place
+from helpers.techniques.zero.async_io import require_async_io
 from helpers.techniques.zero.deepspeed import DeepSpeed, loaded
 from helpers.techniques.zero.fsdp2 import FSDP2, whole
 from tests.techniques.zero import cases
@@ -37,9 +39,8 @@ MAKERS = {
         )
         for stage in (1, 2, 3)
     },
-    "deepspeed-3 disk": lambda *args: DeepSpeed(*args, bucket_bytes=4000, disk=on_disk(), sub_group_size=SUB_GROUP),
+    "deepspeed-3 disk": lambda *args, **options: DeepSpeed(*args, bucket_bytes=4000, disk=on_disk(), **options),
 }
-SUB_GROUP = 300_000  # values that Infinity updates at a time: all of the shard of "wide", as less than 1 MiB stays
 
 
 def on_disk() -> Path:
@@ -49,14 +50,18 @@ def on_disk() -> Path:
     return Path(made[0])
 
 
-def engine_of(name: str, kind: str, optimizer: str, clip: float = cases.CLIP):
+def compiled() -> None:
+    require_async_io(loaded(torch.device("cpu")))
+
+
+def engine_of(name: str, kind: str, optimizer: str, clip: float = cases.CLIP, **options):
     """On every rank but the first the model begins as zeros: the engine must make it equal."""
     model = cases.build(kind)
     if dist.get_rank():
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.zero_()
-    return MAKERS[name](model, cases.OPTIMIZERS[optimizer], clip)
+    return MAKERS[name](model, cases.OPTIMIZERS[optimizer], clip, **options)
 
 
 def together(name: str, kind: str, optimizer: str, steps: int = 10, clip: float = cases.CLIP):
@@ -89,22 +94,46 @@ def third_step(name: str, kind: str, optimizer: str = "adamw"):
     return step
 
 
-def by_place(name: str, kind: str = "wide") -> tuple[list[float], dict[str, int], dict[str, int], list[int]]:
-    """Losses of three steps, bytes by place after the last backward and after the last step, sizes of files."""
-    engine, losses, made = engine_of(name, kind, "adamw"), [], {}
+def by_place(name: str, kind: str = "wide", **options):
+    """Three steps without clipping: losses and final parameters, bytes by place before and after the last step."""
+    engine, losses, made = engine_of(name, kind, "adamw", float("inf"), **options), [], {}
     for ids in islice(cases.batches(), 3):
         loss = cases.loss_of(engine.model, ids.chunk(dist.get_world_size())[dist.get_rank()])
         loss.backward()
         made = bytes_by_place(engine)
         engine.step()
         losses.append(loss.item())
-    files = [path.stat().st_size for path in getattr(engine, "files", list)()]
-    found = losses, made, bytes_by_place(engine), files
+    found = losses, ends(engine), made, bytes_by_place(engine)
+    discard(engine)
+    return found
+
+
+def discard(engine) -> None:
+    """Close an engine that has a disk, with the folder that `on_disk` made for it."""
     if getattr(engine, "disk", None):
         engine.close()
+        assert not engine.files()
         dist.barrier()
         shutil.rmtree(engine.disk, ignore_errors=True)
-    return found
+
+
+def rows(parameter, rank, ranks=2):
+    """Bytes of a rank's own rows."""
+    first = -(-len(parameter) // ranks)
+    return parameter.nbytes // len(parameter) * max(0, min(first, len(parameter) - rank * first))
+
+
+def with_a_file(harm: str) -> None:
+    """A second step, after a file of the first is gone or has been cut short."""
+    engine = engine_of("deepspeed-3 disk", "large", "adamw")
+    try:
+        for _ in range(2):
+            cases.loss_of(engine.model, next(cases.batches())).backward()
+            engine.step()
+            path = next(path for path in engine.files() if "exp_avg" in path.name)
+            path.unlink() if harm == "gone" else os.truncate(path, 1024)
+    finally:
+        discard(engine)
 
 
 def with_options(options: Mapping[str, object]) -> None:
@@ -135,16 +164,19 @@ def in_turn(names: list[str], steps: int = 5) -> list[list[float]]:
     return losses
 
 
-def unnamed_bytes(name: str) -> int:
-    """Bytes of the tensors that DeepSpeed's optimizer reaches by any attribute, and that `holds()` does not name.
+def unnamed_bytes(name: str, kind: str = "wide") -> int:
+    """Bytes of the tensors that DeepSpeed's objects reach by any attribute, and that `holds()` does not name.
 
     Without single numbers: norms and flags.
     """
-    engine = engine_of(name, "wide", "adamw")
+    engine = engine_of(name, kind, "adamw")
     cases.loss_of(engine.model, next(cases.batches())[: cases.ROWS // dist.get_world_size()]).backward()
     named = {t.untyped_storage()._cdata for tensors in engine.holds().values() for t in tensors}
-    found = {t.untyped_storage()._cdata: t for t in reachable(engine.engine.optimizer, set()) if t.numel() > 1}
-    return sum(tensor.untyped_storage().nbytes() for key, tensor in found.items() if key not in named)
+    roots = [engine.engine.optimizer, *(getattr(p, "nvme_swapper", None) for p in engine.model.parameters())]
+    found = {t.untyped_storage()._cdata: t for t in reachable(roots, set()) if t.numel() > 1}
+    unnamed = sum(tensor.untyped_storage().nbytes() for key, tensor in found.items() if key not in named)
+    discard(engine)
+    return unnamed
 
 
 def reachable(thing: object, seen: set[int]) -> Iterator[torch.Tensor]:

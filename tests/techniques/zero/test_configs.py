@@ -76,6 +76,7 @@ def test_sizes_come_from_the_model():
     infinity = deepspeed_config(replace(PLAN, offload_parameters="nvme"), nvme_path="/scratch")["zero_optimization"]
     assert infinity["offload_param"]["buffer_size"] == 32000 * 4096 // 2  # a rank's half of the embedding
     assert infinity["offload_param"]["nvme_path"] == "/scratch"
+    assert infinity["offload_param"]["max_in_cpu"] == infinity["stage3_prefetch_bucket_size"] == 0
 
 
 FSDP_PLANS = [

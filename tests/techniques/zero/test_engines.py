@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from helpers.catalog import WorkbookError
-from helpers.lesson.ranks.errors import RankError
-from helpers.memory.meter.places import Place
-from helpers.techniques.offload import engines_training
-from helpers.techniques.offload.engines_training import INSTALL
 from helpers.techniques.zero import Zero3, fake_ranks
 from helpers.techniques.zero.deepspeed import DeepSpeed, loaded
 from helpers.techniques.zero.fsdp2 import FSDP2
@@ -24,15 +18,13 @@ from tests.techniques.zero import cases, engine_cases
 
 MISSING = find_spec("deepspeed") is None and not os.environ.get("CI")
 needs_deepspeed = pytest.mark.skipif(MISSING, reason="the package deepspeed is not installed")
-NOT_HERE = [name for name, where in engines_training.tools().items() if not where]
-needs_a_disk = pytest.mark.skipif(bool(NOT_HERE), reason=f"DeepSpeed's disk tier lacks {', '.join(NOT_HERE)}")
 FAST, FOUR = ("fsdp2", "fsdp2 host"), ("fsdp2", "deepspeed-2", "deepspeed-3")
+IN_MEMORY = tuple(name for name in engine_cases.MAKERS if "disk" not in name)  # test_offload.py has the disk's
 
 
-def engines(fast, names=tuple(engine_cases.MAKERS), rest=pytest.mark.all):
+def engines(fast, names=IN_MEMORY, rest=pytest.mark.all):
     """Parameters of a test: those not in `fast` get the mark `rest`, DeepSpeed's need it installed."""
-    needs = {"deepspeed": needs_deepspeed, "disk": needs_a_disk}
-    marks = {name: [mark for word, mark in needs.items() if word in name] for name in names}
+    marks = {name: [needs_deepspeed] if name.startswith("deepspeed") else [] for name in names}
     return [pytest.param(name, marks=[*marks[name], *([] if name in fast else [rest])]) for name in names]
 
 
@@ -70,12 +62,7 @@ def test_without_clipping_the_training_is_another(ranks2, name):
 
 def rows_of(kind, ranks, rank=None):
     """Bytes of FSDP2's shards: of a rank's own rows, or of as many as the first rank has, the padded part."""
-    total = 0
-    for parameter in cases.build(kind).parameters():
-        first = -(-len(parameter) // ranks)
-        mine = first if rank is None else max(0, min(first, len(parameter) - rank * first))
-        total += parameter.nbytes // len(parameter) * mine
-    return total
+    return sum(engine_cases.rows(parameter, rank or 0, ranks) for parameter in cases.build(kind).parameters())
 
 
 @pytest.mark.parametrize("kind", ["wide", "tied"])
@@ -101,16 +88,6 @@ def test_fsdp2_sends_what_stage_3_and_stage_2_send(ranks, name):
         gathered = whole if name == "fsdp2 kept" else 2 * whole - root
         assert step.traffic.of("all_gather").payload_bytes == gathered
         assert step.traffic.of("reduce_scatter").payload_bytes == whole
-
-
-def test_fsdp2_s_host_holds_shards_gradients_and_states(ranks2):
-    """And its device nothing but buffers, between steps."""
-    buffers = sum(buffer.nbytes for buffer in cases.build("wide").buffers())
-    padded = rows_of("wide", 2)
-    for rank, step in enumerate(ranks2.run(engine_cases.third_step, "fsdp2 host", "wide")):
-        mine = rows_of("wide", 2, rank)
-        assert step.before == {"parameters": buffers, "host": padded + 2 * mine}
-        assert padded + 3 * mine <= step.after_backward["host"] <= 2 * padded + 2 * mine
 
 
 @pytest.mark.parametrize(("name", "kept"), [("fsdp2", {False}), ("fsdp2 host", {True})])
@@ -152,59 +129,6 @@ def test_deepspeed_has_a_copy_of_its_shard_even_of_an_fp32_model(ranks2):
 def test_no_buffer_of_deepspeed_s_is_missed(ranks2, name):
     """Its attributes are known by name: a release that adds one turns this red."""
     assert ranks2.run(engine_cases.unnamed_bytes, name) == [0, 0]
-
-
-@needs_deepspeed
-def test_deepspeed_s_host_holds_the_shard(ranks2):
-    for step in ranks2.run(engine_cases.third_step, "deepspeed-2 host", "wide"):
-        shard = sum(p.nbytes for p in cases.build("wide").parameters()) // 2
-        assert "optimizer" not in step.before
-        assert step.after_backward["host"] == pytest.approx(4 * shard, rel=0.02)
-
-
-# Bytes for each FP32 parameter of a rank's shard, with AdamW: (device, host) after a backward, and after a step. The
-# device of stage 2 and of ZeRO-3 has buckets as well; FSDP2 pads each tensor to rows that ranks share equally.
-HOST = {
-    "fsdp2 host": ((0, 16), (0, 12)),
-    "deepspeed-2 host": ((8, 16), (8, 16)),
-    "deepspeed-3 host": ((4, 20), (4, 20)),
-}
-
-
-@pytest.mark.parametrize("name", engines(("fsdp2 host",), HOST, rest=pytest.mark.slow))
-def test_bytes_of_a_host_that_keeps_the_shard(ranks2, name):
-    shard = sum(p.numel() for p in cases.build("wide").parameters()) // 2
-    plain = name.replace(" host", "")
-    resident = ranks2.run(engine_cases.by_place, plain)
-    for (losses, made, stepped, _), (expected, *_) in zip(
-        ranks2.run(engine_cases.by_place, name), resident, strict=True
-    ):
-        assert losses == expected
-        for found, (device, host) in zip((made, stepped), HOST[name], strict=True):
-            assert found[Place.HOST] == pytest.approx(host * shard, rel=0.003)
-            assert (
-                device * shard <= found[Place.DEVICE] <= 1.01 * device * shard + (6 * shard if "2" in plain else 4000)
-            )
-            assert found[Place.DISK] == 0
-
-
-@pytest.mark.all
-@needs_deepspeed
-@needs_a_disk
-def test_infinity_keeps_states_in_files_and_trains_the_same(ranks2):
-    """12 bytes on the disk for each parameter of a shard: the FP32 copy and two moments. The host has its gradients,
-    four buffers of a group, which is here the whole shard, and five of the largest parameter's shard."""
-    sizes = [p.numel() for p in cases.build("wide").parameters()]
-    shard, buffers = sum(sizes) // 2, 4 * sum(sizes) // 2 + 5 * max(sizes) // 2
-    resident = ranks2.run(engine_cases.by_place, "deepspeed-3")
-    for (losses, _, found, files), (expected, *_) in zip(
-        ranks2.run(engine_cases.by_place, "deepspeed-3 disk"), resident, strict=True
-    ):
-        assert losses == expected
-        assert found[Place.DISK] == sum(files)
-        assert len(files) == 3
-        assert sum(files) == pytest.approx(12 * shard, rel=0.001)
-        assert found[Place.HOST] == pytest.approx(4 * shard + 4 * buffers, rel=0.002)
 
 
 @pytest.mark.slow
@@ -280,36 +204,6 @@ def test_bad_input(call, what, do, monkeypatch):
 def test_outside_of_a_rank(engine):
     with pytest.raises(WorkbookError, match="no process group"):
         engine(cases.build("mix"), torch.optim.SGD)
-
-
-@pytest.mark.parametrize("name", INSTALL)
-def test_what_the_disk_s_tier_lacks_is_named_with_the_way_to_get_it(monkeypatch, name):
-    builder = SimpleNamespace(is_compatible=lambda verbose: False)
-    package = SimpleNamespace(get_accelerator=lambda: SimpleNamespace(create_op_builder=lambda _: builder))
-    monkeypatch.setattr(engines_training, "tools", lambda: dict.fromkeys(INSTALL, "here") | {name: None})
-    with pytest.raises(WorkbookError, match=f"{re.escape(name)} is missing") as error:
-        engines_training.require_async_io(package)
-    assert error.value.do == INSTALL[name]
-
-
-def test_an_interrupted_build_is_told_before_deepspeed_waits_for_it(monkeypatch, tmp_path):
-    package = SimpleNamespace(get_accelerator=lambda: SimpleNamespace(create_op_builder=lambda _: None))
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    monkeypatch.setattr(engines_training, "tools", lambda: dict.fromkeys(INSTALL, "here"))
-    (lock := engines_training.build_folder("async_io") / "lock").touch()
-    with pytest.raises(WorkbookError, match="interrupted") as error:
-        engines_training.require_async_io(package)
-    assert str(lock) in error.value.do
-
-
-@needs_deepspeed
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"stage": 2, "disk": "states"}, "a disk at stage 2"), ({"disk": "/proc/states"}, "cannot be written")],
-)
-def test_a_disk_that_would_not_be_used_is_refused(ranks2, options, message):
-    with pytest.raises(RankError, match=message):
-        ranks2.run(engine_cases.with_options, options)
 
 
 def test_without_deepspeed_the_way_to_get_it_is_told(monkeypatch):
