@@ -64,12 +64,10 @@ def run(shell: InteractiveShell, cell: str) -> str:
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source)
     tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    is_shown = bool(tree.body) and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";")
+    shown = [tree.body.pop()] if is_shown else []
     exec(compile(tree, name, "exec"), shell.user_ns)
-    if last is not None and not source.rstrip().endswith(";"):
-        exec(compile(ast.Interactive([last]), name, "single"), shell.user_ns)
-    elif last is not None:
-        exec(compile(ast.Module([last], []), name, "exec"), shell.user_ns)
+    exec(compile(ast.Interactive(shown), name, "single"), shell.user_ns)
     return name
 
 

@@ -7,10 +7,8 @@ import re
 import pytest
 
 from helpers.course import lab_cells
-from helpers.course import notebook as nb
-from helpers.course.forked_cells import Trial, run_in_forks
 from helpers.course.mutants import find_mutants, load_mutants
-from tests.labs.common import lab_path, printed
+from tests.labs.common import checks_passed, lab_path, printed
 
 LAB = lab_path("14")
 MUTANTS = load_mutants(find_mutants(LAB))
@@ -53,23 +51,4 @@ HALF_RIGHT = {
 
 @pytest.mark.slow
 def test_a_half_right_answer_is_paid_for_its_half():
-    lab = nb.read(LAB)
-    cells = [cell.source for _, cell in nb.code_cells(lab)]
-    chosen = {words: next(one for one in MUTANTS if words in one.source) for words in HALF_RIGHT}
-    exercises = {words: _exercise_of(lab, one.grade_id) for words, one in chosen.items()}
-    trials = [
-        Trial((chosen[words].source, *(cell.source for cell in (*one.asks, *one.checks))))
-        for words, one in exercises.items()
-    ]
-    ran = run_in_forks(LAB.parent, cells, trials, seed="3", limit_s=200)
-    passed = {}
-    for (words, one), runs in zip(exercises.items(), ran.trials, strict=True):
-        checks = zip(one.checks, runs[1 + len(one.asks) :], strict=True)
-        passed[words] = {lab_cells.grade_id(cell) for cell, run in checks if not run.error}
-    assert passed == HALF_RIGHT
-
-
-def _exercise_of(lab, grade_id):
-    return next(
-        one for one in lab_cells.exercises(lab) if grade_id in {lab_cells.grade_id(cell) for cell in one.answers}
-    )
+    assert checks_passed(LAB, HALF_RIGHT) == HALF_RIGHT

@@ -31,7 +31,8 @@ class HostAdamW:
 
     Any number of backward passes may come before a step: their gradients are added on the host, in FP32. What travels
     is in the weights' own format: of a BF16 model 2 bytes a parameter go down in each pass, and 2 come up in a step.
-    Two buffers of the largest parameter's size, pinned if it is on a GPU, take turns for all of them.
+    Two buffers of the largest parameter's size, pinned if it is on a GPU, take turns for all of them. After the
+    backward pass a parameter has no `grad`: whoever clips by it finds nothing.
     """
 
     def __init__(self, parameters: Iterable[Tensor], streams: Streams, **options: Any) -> None:

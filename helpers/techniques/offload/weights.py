@@ -28,6 +28,7 @@ class WeightStreamer:
     Open, it has taken the weights off the device; closed, it has put them back where they were. `buffers=1` is the
     naive way, in which every copy is waited for. The last layer's turn fetches the first one of the next forward.
     `source` names where a layer's weights come from, if not from the host block that is made here: a file's pages.
+    These are not pinned, so with a GPU the program waits for each of their copies, and nothing overlaps.
     For inference: backward would need weights that have been overwritten.
     """
 

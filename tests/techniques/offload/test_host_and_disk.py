@@ -39,6 +39,16 @@ def test_a_host_without_room_is_told_in_a_sentence():
         host_block(2**60, pinned=False)
 
 
+@pytest.mark.parametrize(("told", "room"), [("CUDA error: out of memory", False), ("illegal memory access", True)])
+def test_another_error_of_the_driver_is_not_called_a_full_host(monkeypatch, told, room):
+    def failing(*_, **__):
+        raise RuntimeError(told)
+
+    monkeypatch.setattr(torch, "empty", failing)
+    with pytest.raises(RuntimeError if room else WorkbookError, match=told if room else "has no room"):
+        host_block(1024, pinned=False)
+
+
 def test_buffers_are_lent_and_come_back():
     buffers = HostBuffers(2, 64, pinned=False)
     first, second = buffers.take(), buffers.take()
