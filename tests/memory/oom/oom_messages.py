@@ -262,6 +262,11 @@ REAL = {
         "--ubatch-size",
     ),
     "ik_llama.cpp": (ggml("279356.51", 0, "ggml_gallocr_reserve_n", 292926534144), "full", "one buffer of 272.81 GiB"),
+    "llama.cpp, its first line alone": (
+        ggml("9866.00", 1, "ggml_gallocr_reserve_n", 10345253120).split("\n")[0],
+        "full",
+        "9.63 GiB refused on GPU 1",
+    ),
     # github.com/ollama/ollama/issues/9782
     "Ollama, the runner": (
         "Error: llama runner process has terminated: cudaMalloc failed: out of memory\n"
