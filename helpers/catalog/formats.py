@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from .errors import WorkbookError, require_whole, unknown_name
@@ -10,6 +11,14 @@ from .errors import WorkbookError, require_whole, unknown_name
 # What the tools leave in 16 bits unless told otherwise, by part of the model or name of the layer.
 CHECKPOINTS_KEEP = ("lm_head", "projections")  # GPTQ, AWQ, FP8: only layers inside the decoder layers are quantized
 BITSANDBYTES_KEEPS = ("lm_head", "experts")  # Transformers stacks experts in one tensor, which is no nn.Linear
+
+
+class Decoding(Enum):
+    """Where the kernels of a format put its values while they multiply."""
+
+    FUSED = "decoded as they are multiplied: nothing besides (Marlin, and all kernels of one token)"
+    WHOLE = "each weight in 16 bits while its product runs"
+    KEPT = "one buffer in 16 bits, as large as the largest weight, that stays"
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,8 @@ class NumberFormat:
     Zero means there is none. Nothing is computed in a `quantized` format: its values are decoded first. As a format of
     weights, one that is `linears_only` applies to linear layers: embeddings, norms and biases stay in 16 bits, and so
     do the parts in `keeps`. With `experts_only`, of a model that has experts, nothing but them is quantized.
+    `column_bits` are kept once per input. `decoding` is what a product takes beside its weight, where it multiplies
+    more than `fused_tokens` tokens; `partial_sums` results are alive where it multiplies fewer.
     """
 
     name: str
@@ -40,6 +51,10 @@ class NumberFormat:
     keeps: tuple[str, ...] = CHECKPOINTS_KEEP
     experts_only: bool = False
     mixed: bool = False
+    column_bits: int = 0
+    decoding: Decoding = Decoding.FUSED
+    fused_tokens: int = 0
+    partial_sums: int = 0
 
     @property
     def bits_per_value(self) -> float:
@@ -88,11 +103,13 @@ class NumberFormat:
             total += _bits_to_bytes(blocks * self.scale_bits)
             if self.superblock_blocks:
                 total += _bits_to_bytes(_ceil_div(blocks, self.superblock_blocks) * self.superscale_bits)
-        if self.row_bits:
+        if self.row_bits or self.column_bits:
             if rows is None:
-                what = f"{self.name} keeps one scale per output row, and `rows` was not given"
+                kept = "scale per output row" if self.row_bits else "number per input"
+                what = f"{self.name} keeps one {kept}, and `rows` was not given"
                 raise WorkbookError(what, "the number of output rows", "pass rows=weight.shape[0]")
             total += _bits_to_bytes(rows * self.row_bits)
+            total += _bits_to_bytes(values // rows * self.column_bits) if rows else 0
         return total
 
     def storage_bytes(self, values: int, rows: int | None = None) -> int:
@@ -140,7 +157,7 @@ def _grouped(bits: int, group: int) -> NumberFormat:
     """Integers with a scale and a zero point per group of a row, as GPTQ and AWQ checkpoints hold them.
 
     GPTQ's also name each input's group, 4 bytes an input, which is not counted: engines drop it unless the groups
-    are out of order.
+    are out of order. As its own library keeps it, it is `gptq-int4`.
     """
     return NumberFormat(
         f"int{bits}-g{group}",
@@ -155,7 +172,22 @@ def _grouped(bits: int, group: int) -> NumberFormat:
     )
 
 
+def _checkpoint(name: str, bits: int, **fields: Any) -> NumberFormat:
+    """The same with groups of 128, as the library that wrote a checkpoint runs it; the group of each input with GPTQ.
+
+    AutoGPTQ's ExLlama kernels take 4 bits and decode into one buffer (autogptq_post_init in
+    auto_gptq/modeling/_utils.py); its others decode each weight from 128 tokens on. AutoAWQ's decode it from 1,024 on
+    (awq/modules/linear/gemm.py), and add up eight partial products below (split_k_iters).
+    """
+    return replace(_grouped(bits, 128), name=name, **fields)
+
+
+BNB_FUSED_TOKENS = 64  # up to so many, bitsandbytes decodes a 4-bit weight as it multiplies, and holds nothing
+
+
 def _bitsandbytes(name: str, bits: int, scale: str, source: str, **fields: Any) -> NumberFormat:
+    if bits == 4:
+        fields |= {"decoding": Decoding.WHOLE, "fused_tokens": BNB_FUSED_TOKENS}
     return NumberFormat(
         name, bits, scale, source, quantized=True, linears_only=True, keeps=BITSANDBYTES_KEEPS, **fields
     )
@@ -225,6 +257,9 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
         ),
         _bitsandbytes("nf4-dq", 4, _DOUBLE, _QLORA, constant_bytes=_CODES + _NESTED, **_BLOCKS_OF_CODES),
         *(_grouped(bits, group) for bits in (2, 3, 4, 8) for group in (32, 64, 128)),
+        _checkpoint("gptq-int4", 4, column_bits=32, decoding=Decoding.KEPT),
+        _checkpoint("gptq-int8", 8, column_bits=32, decoding=Decoding.WHOLE, fused_tokens=127),
+        _checkpoint("awq-int4", 4, decoding=Decoding.WHOLE, fused_tokens=1023, partial_sums=8),
         _mx(8, experts_only=False),
         _mx(4, experts_only=True),
         _NVFP4,

@@ -147,7 +147,9 @@ class ServeSetup:
     `weights` and `kv` are number formats; a format with scales shrinks linear layers only. `skipped` names those that
     stay in 16 bits, by part (attention, mlp, experts, projections, lm_head) or by name (down_proj), as
     `llm_int8_skip_modules` does; None is what the format's tool leaves: bitsandbytes lm_head and stacked experts, MXFP4
-    all but the experts where there are any, the others lm_head. Raises WorkbookError.
+    all but the experts where there are any, the others lm_head. `prompt` tokens of the context come in the prompt, the
+    rest is generated; None is all of them. `prefill_tokens` is the most that one forward takes: what vLLM calls
+    max_num_batched_tokens; None is one prompt at a time, whole. Raises WorkbookError.
 
     >>> ServeSetup("llama-2-70b", users=128).model.kv_values(2048) * 2 * 128 / 2**30
     80.0
@@ -161,6 +163,8 @@ class ServeSetup:
     users: int = 1
     context: int = 2048
     skipped: Iterable[str] | None = None
+    prompt: int | None = None
+    prefill_tokens: int | None = None
 
     def __post_init__(self) -> None:
         _refuse_mixed(self.weights)
@@ -170,6 +174,28 @@ class ServeSetup:
         require_whole("context", self.context, most=MAX_TOKENS)
         _check_positions("context", self.context, self.model)
         _set(self, "skipped", _skipped(self.skipped, self.model))
+        if self.prompt is not None:
+            do = "leave it out where the prompt is the whole context"
+            require_whole("prompt", self.prompt, most=self.context, do=do)
+        if self.prefill_tokens is not None:
+            require_whole("prefill_tokens", self.prefill_tokens, most=MAX_TOKENS)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of each sequence that prefill brings."""
+        return self.context if self.prompt is None else self.prompt
+
+    @property
+    def forward(self) -> tuple[int, int]:
+        """The largest forward of prefill: how many prompts have a part in it, and its tokens in all.
+
+        >>> ServeSetup("llama-3-8b", users=8, context=2048).forward
+        (1, 2048)
+        >>> ServeSetup("llama-3-8b", users=8, context=2048, prefill_tokens=8192).forward
+        (4, 8192)
+        """
+        tokens = min(self.prefill_tokens or self.prompt_tokens, self.users * self.prompt_tokens)
+        return -(-tokens // self.prompt_tokens), tokens
 
 
 def _set(setup: object, name: str, value: object) -> None:

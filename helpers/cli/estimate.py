@@ -11,7 +11,6 @@ from ..lesson import calculators
 from ..lesson.calculators.allocation import TRACES
 from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
 from ..lesson.traced import fit_figures
-from ..memory.closed_form import budget
 from ..memory.closed_form.breakdown import PARTS
 from ..memory.fit import changes, format_fits
 from . import flags
@@ -25,7 +24,9 @@ def add(commands: Commands) -> None:
     known = "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|load|offload|allocation|blocks"
     kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar=known)
     train = add_command(kinds, "train", "one training step, per rank", _estimate_train)
-    serve = add_command(kinds, "serve", "weights and KV cache of one replica", _estimate_serve)
+    serve = add_command(
+        kinds, "serve", "one replica: weights, KV cache, and what prefill and decoding take", _estimate_serve
+    )
     for parser in (train, serve):
         flags.model_flag(parser)
         flags.device_and_json_flags(parser)
@@ -59,7 +60,10 @@ def _estimate_train(arguments: argparse.Namespace) -> int:
 def _estimate_serve(arguments: argparse.Namespace) -> int:
     setup = setup_of(ServeSetup, arguments)
     answer = calculators.serving_answer(setup, flags.device_of(arguments), flags.reserve_bytes_of(arguments))
-    return _print_memory(answer, arguments, setup, kv_bytes_per_token=budget.serve(setup).kv_bytes_per_token)
+    predicted = answer.predicted
+    held = {part: predicted.held.get(part, 0) for part in ("parameters", "kv_cache")}
+    told = {"held": held, "moments": answer.figures["moments"], "kv_bytes_per_token": predicted.kv_bytes_per_token}
+    return _print_memory(answer, arguments, setup, **told)
 
 
 def _print_memory(

@@ -109,6 +109,9 @@ def serve_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--kv", default="bf16", help=", ".join(KV_FORMATS))
     parser.add_argument("--users", type=whole, default=1, help="sequences at once")
     parser.add_argument("--context", type=whole, default=2048, help="tokens that each of them holds")
+    parser.add_argument("--prompt", type=whole, help="of these, the tokens of its prompt; default: all")
+    pieces = "tokens that one forward of prefill takes at most; default: one prompt, whole"
+    parser.add_argument("--prefill-tokens", type=whole, metavar="N", help=pieces)
 
 
 def skipped_flag(parser: argparse._ActionsContainer) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from ..catalog.devices import Device
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import reference_of, require_cuda
 from ..catalog.setup import ServeSetup, TrainSetup
+from ..memory.closed_form.breakdown import Breakdown
 from . import flags
 from .flags import Commands, add_command, device_of, setup_of, whole
 
@@ -18,7 +21,7 @@ def add(commands: Commands) -> None:
     trace = commands.add_parser("trace", help="run the real code without memory: the peak a GPU would report")
     kinds = trace.add_subparsers(title="what to trace", required=True, metavar="train|serve")
     train = add_command(kinds, "train", "training steps, on one rank", _trace_train)
-    serve = add_command(kinds, "serve", "prefill, and one decode step", _trace_serve)
+    serve = add_command(kinds, "serve", "a batch from its prompts to its last token", _trace_serve)
     for parser in (train, serve):
         flags.model_flag(parser)
         flags.device_and_json_flags(parser)
@@ -28,7 +31,7 @@ def add(commands: Commands) -> None:
     flags.adapter_flags(train)
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
     flags.serve_flags(serve)
-    serve.add_argument("--phase", choices=("prefill", "decode"), default="decode", help="which of the two")
+    serve.add_argument("--phase", choices=("prefill", "decode"), help="one forward of it alone; default: all of it")
 
 
 def _trace_train(arguments: argparse.Namespace) -> int:
@@ -71,14 +74,28 @@ def _make(setup: TrainSetup) -> dict[str, Any]:
 
 def _trace_serve(arguments: argparse.Namespace) -> int:
     from ..memory import trace
-    from ..memory.closed_form import budget
 
     if arguments.dtype:
         arguments.weights = arguments.kv = arguments.dtype
     setup = setup_of(ServeSetup, arguments)
-    run = trace.prefill if arguments.phase == "prefill" else trace.decode
-    title = f"One {arguments.phase} of {setup.model.name}, {setup.users:,} users × {setup.context:,} tokens"
-    return _print_trace(title, run(setup, device_of(arguments)), budget.serve(setup).parts, arguments)
+    where = device_of(arguments)
+    run = {None: trace.serve, "prefill": trace.prefill, "decode": trace.decode}[arguments.phase]
+    title = (
+        f"{'Serving' if not arguments.phase else f'One {arguments.phase} of'} {setup.model.name}, {setup.users:,} users"
+    )
+    found = run(setup, where)
+    return _print_trace(
+        f"{title} × {setup.context:,} tokens", found, _predicted(setup, where, arguments.phase), arguments
+    )
+
+
+def _predicted(setup: ServeSetup, where: Device | None, phase: str | None) -> Breakdown:
+    """The closed form's peak, or that of one phase; of all prompts in one forward, which is what the trace runs."""
+    from ..memory.closed_form import budget
+
+    together = replace(setup, prefill_tokens=setup.prefill_tokens or setup.users * setup.prompt_tokens)
+    found = budget.serve(together, where or reference_of(setup))
+    return (found.at(phase) if phase else found.peak).parts
 
 
 def _print_trace(title: str, found, predicted, arguments: argparse.Namespace) -> int:

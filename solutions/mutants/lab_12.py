@@ -284,7 +284,7 @@ def fit(shape, contexts, free_bytes, value_bytes):
     from helpers.catalog import ServeSetup
     from helpers.memory.closed_form import budget
 
-    one = budget.serve(ServeSetup(shape, context=max(contexts, default=1), kv="fp32")).parts["kv_cache"]
+    one = budget.serve(ServeSetup(shape, context=max(contexts, default=1), kv="fp32")).held["kv_cache"]
     return min(len(contexts), free_bytes // one), free_bytes % one // (shape.kv_values(1) * value_bytes)
 
 

@@ -38,6 +38,9 @@ BITS = {
     "int8-g32": 8.75,
     "int8-g64": 8.375,
     "int8-g128": 8.1875,
+    "gptq-int4": 4.15625,  # and the group of each input, which depends on the width
+    "gptq-int8": 8.1875,
+    "awq-int4": 4.15625,
 }
 GGUF = {name for name in BITS if name.startswith("q")}
 
@@ -57,6 +60,7 @@ def test_bits_per_value():
         ("nf4", 65, None, 33 + 2 * 4),  # half a byte, and a second block, are whole ones
         ("nf4-dq", 64 * 256, None, 8192 + 256 + 4),
         ("nf4-dq", 64 * 256 + 1, None, 8193 + 257 + 8),
+        ("gptq-int4", 4 * 256, 4, 512 + 8 * 2.5 + 256 * 4),  # four rows of two groups, and 256 inputs
         ("int4-g128", 128, None, 64 + 3),  # 16 + 4 bits round up to 3 bytes
         ("int4-g128", 2 * 130, 2, 130 + 10),  # two groups in each row, though 260 values would fill three
         ("int3-g32", 64, 2, 24 + 5),  # 19 bits twice
@@ -108,6 +112,7 @@ def test_constants_are_those_of_a_real_bitsandbytes_tensor():
 def test_which_formats_are_quantized_and_what_they_leave():
     quantized = {name for name, entry in NUMBER_FORMATS.items() if entry.quantized}
     groups = {f"int{bits}-g{group}" for bits in (2, 3, 4, 8) for group in (32, 64, 128)}
+    groups |= {"gptq-int4", "gptq-int8", "awq-int4"}
     assert quantized == {"int8", "nf4", "nf4-dq", "mxfp8", "mxfp4", "nvfp4"} | groups | GGUF
     assert {name for name, entry in NUMBER_FORMATS.items() if entry.linears_only} == quantized - GGUF | {
         "fp8-e4m3",

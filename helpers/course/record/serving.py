@@ -109,7 +109,7 @@ def _filled(network: nn.Module, device: str) -> nn.Module:
 def cache_needs_bytes(sizes: ExperimentSizes, context: int) -> int:
     """Weights, cache, one layer's copy while it grows, and a chunk's activations, mask and scores: a planned margin."""
     shape = model(sizes.serve)
-    parts = budget.serve(ServeSetup(shape, context=context)).parts
+    parts = budget.serve(ServeSetup(shape, context=context)).held
     heads = shape.layers[0].attention.heads * shape.layers[0].attention.head_dim
     repeated = 2 * 2 * context * heads  # K and V for every query head, where a mask keeps them from being shared
     activations = 16 * 2 * sizes.chunk * shape.layers[0].mlp.linears[0].outputs

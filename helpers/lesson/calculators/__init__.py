@@ -16,7 +16,7 @@ from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_ans
 from .fine_tuning import FineTuningAnswer, as_usual, fine_tuning, fine_tuning_answer
 from .histograms import Histogram
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer
-from .memory import ServingAnswer, TrainingAnswer, changes_that_fit, serving_answer, training_answer, training_memory
+from .memory import TrainingAnswer, changes_that_fit, training_answer, training_memory
 from .numbers import NumberAnswer, number_answer, numbers
 from .offload import offload
 from .offload_serving import OffloadServingAnswer, offload_serving_answer
@@ -24,6 +24,7 @@ from .offload_training import OffloadTrainingAnswer, offload_training_answer
 from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
 from .serving_load import ServingLoadAnswer, serving_load, serving_load_answer
+from .serving_memory import ServingAnswer, serving_answer
 from .tensor_numbers import TensorNumbersAnswer, tensor_answer, tensor_numbers
 from .workloads import Efficiencies, Workload
 from .zero import ZeroAnswer, zero, zero_answer

@@ -11,12 +11,12 @@ from ...catalog.devices import DEVICES, Device, device
 from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.setup import TrainSetup
 from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import format_bytes
 from ...memory.closed_form.decoder import ADAPTERS, AdapterWidths
 from ...memory.fit import RESERVE_BYTES, Room, ladder
-from .answers import MemoryAnswer, row, weights_do_not_fit
+from .answers import MemoryAnswer, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, trained_models
 from .command import command, setup_options
@@ -213,48 +213,3 @@ def training_memory(**start: object) -> Calculator:
 
 def _compute(gpu: str, reserve: int, **choices: Any) -> TrainingAnswer:
     return training_answer(TrainSetup(**choices), gpu, reserve_bytes(reserve))
-
-
-@dataclass(frozen=True)
-class ServingAnswer(MemoryAnswer):
-    """Weights and a full KV cache."""
-
-    predicted: budget.ServeBudget
-
-    @property
-    def title(self) -> str:
-        model, size = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
-        return f"Serving {model}: {size} for weights and a full KV cache"
-
-    @property
-    def command(self) -> str | None:
-        return command("serve", chain(setup_options(self.predicted.setup), self.device_options()))
-
-    def lines(self) -> Iterator[str]:
-        setup, parts, a_token = self.predicted.setup, self.parts, self.predicted.kv_bytes_per_token
-        held = f"{setup.users:,} users × {setup.context:,} tokens, K and V in {setup.kv}"
-        yield row("parameters", format_bytes(parts["parameters"]), f"{setup.model.parameters:,} in {setup.weights}")
-        yield row("KV cache", format_bytes(parts["kv_cache"]), held)
-        yield row("a token", format_bytes(a_token), "of one sequence, over the layers that still grow")
-
-    def sentences(self) -> Iterator[str]:
-        need, gpu = self.predicted.peak_bytes, self.gpu
-        if gpu is None:
-            yield f"Weights and KV cache need {format_bytes(need)}; a decode step's activations come on top."
-        elif gpu.capacity_bytes < self.parts["parameters"]:
-            yield weights_do_not_fit(gpu, self.parts["parameters"] - gpu.capacity_bytes)
-        else:
-            room = Room(gpu, self.reserve_bytes)
-            yield room.sentence(need, " for activations")
-            if not self.holds(need):
-                left = max(0, room.for_tensors_bytes - self.parts["parameters"])
-                users = left * self.predicted.setup.users // self.parts["kv_cache"]
-                yield f"At this context {users:,} users would fit."
-
-
-def serving_answer(
-    setup: ServeSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
-) -> ServingAnswer:
-    """What `setup` needs on `gpu`: weights, KV cache, bytes per token and the users that fit beside the reserve."""
-    predicted = budget.serve(setup)
-    return ServingAnswer(predicted.parts, device(gpu) if gpu else None, predicted, reserve_bytes=reserve_bytes)

@@ -207,7 +207,7 @@ def _cure(answer: OffloadServingAnswer) -> Iterator[str]:
     if answer.forward.is_hidden or answer.forward.buffers == 1:
         return
     what = f"{plural(users, 'prompt')} of {one.context:,} tokens" if answer.step == PREFILL else plural(users, "user")
-    needs = f"{format_bytes(budget.serve(replace(one, users=users)).parts['kv_cache'])} of KV cache"
+    needs = f"{format_bytes(budget.serve(replace(one, users=users)).held['kv_cache'])} of KV cache"
     if users <= answer.users_that_fit:
         yield f"{what} at once would hide it; with their {needs} they fit beside the buffers."
     else:

@@ -139,7 +139,7 @@ def quantization_answer(
     (5702540160, 5.68, 4.88)
     """
     setup, where = ServeSetup(model, weights, context=context, skipped=skipped), device(gpu) if gpu else None
-    parts = {**weight_parts(setup), "kv_cache": budget.serve(setup).parts["kv_cache"]}
+    parts = {**weight_parts(setup), "kv_cache": budget.serve(setup).held["kv_cache"]}
     shown = Breakdown({part: size for part, size in parts.items() if size})
     return QuantizationAnswer(shown, where, setup, reserve_bytes=reserve_bytes)
 

@@ -47,7 +47,7 @@ class StreamedService:
     @property
     def parts(self) -> Breakdown:
         """On the card."""
-        root, cache = self.forward.root_bytes, budget.serve(self.setup).parts["kv_cache"]
+        root, cache = self.forward.root_bytes, budget.serve(self.setup).held["kv_cache"]
         return Breakdown(parameters=root, workspace=self.forward.device_bytes - root, kv_cache=cache)
 
     @property
@@ -63,7 +63,7 @@ class StreamedService:
     def users_that_fit(self) -> int:
         """With this context, beside what of the weights is on the card."""
         free = self.room.for_tensors_bytes - self.forward.device_bytes
-        return max(0, free) // max(1, budget.serve(replace(self.setup, users=1)).parts["kv_cache"])
+        return max(0, free) // max(1, budget.serve(replace(self.setup, users=1)).held["kv_cache"])
 
     @cached_property
     def break_even_tokens(self) -> float:

@@ -2,7 +2,7 @@
 
     from helpers.memory.closed_form import budget
     budget.train(TrainSetup("llama-2-7b", optimizer="adamw-fused")).peak     # the largest of a step's moments
-    budget.serve(ServeSetup("llama-3-8b", users=8)).parts                    # weights and KV cache
+    budget.serve(ServeSetup("llama-3-8b", users=8)).held                    # weights and KV cache
 
 `breakdown` holds the types that all three instruments answer in. `budget` is the door; `moments` and `sharded` write a
 step down, from `activations` (what forward keeps) and `recompute` (what checkpointing keeps and runs again); `zero` and

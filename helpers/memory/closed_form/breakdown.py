@@ -43,7 +43,7 @@ class Phase(TextEnum):
 
 
 class Point(TextEnum):
-    """The turning points of a step in closed form: its peak is at one of them."""
+    """The turning points of a step, or of a replica that serves, in closed form: its peak is at one of them."""
 
     END_OF_FORWARD = "end_of_forward"
     LOSS = "loss"
@@ -52,6 +52,8 @@ class Point(TextEnum):
     LAYER = "layer"
     EMBEDDING = "embedding"
     OPTIMIZER = "optimizer step"
+    PREFILL = "prefill"
+    DECODE = "decode"
 
 
 CAPTIONS: dict[str, str] = {
@@ -62,6 +64,8 @@ CAPTIONS: dict[str, str] = {
     Point.LAYER: "backward of layer",
     Point.EMBEDDING: "backward of the embedding",
     Point.OPTIMIZER: "optimizer step",
+    Point.PREFILL: "prefill",
+    Point.DECODE: "last decode step",
 }
 
 

@@ -1,4 +1,4 @@
-"""The closed form: bytes by part at every moment of a training step, and of a serving replica. Integers, no torch.
+"""The closed form: bytes by part at every moment of a training step; of a serving replica in `serving`. No torch.
 
 A training step is a short list of moments. Which of them is the peak depends on the shape of the run, so the
 budget writes down all of them and takes the largest, instead of adding up worst cases that never meet.
@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError
-from ...catalog.formats import number_format
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.setup import TrainSetup
 from . import activations
 from .adapters import AdapterMoments
-from .breakdown import Breakdown, Moment, Moments, Part
+from .breakdown import Moment, Moments
 from .decoder import FORMULA, FUSED
 from .float8 import Float8Moments, require_one_rank
 from .in_backward import Float8InBackward, MomentsInBackward
 from .moments import StepMoments
 from .recompute import StepFlops, runs_products_again, step_flops
+from .serving import ServeBudget as ServeBudget
+from .serving import decode_bytes as decode_bytes
+from .serving import serve as serve
 from .sharded import ShardedMoments
-from .weights import KEPT, layer_bytes, weight_bytes
+from .weights import weight_bytes as weight_bytes
 
 
 @dataclass(frozen=True)
@@ -59,19 +61,6 @@ class TrainBudget(Moments):
     def flops(self) -> StepFlops:
         """FLOPs of the step, those that checkpointing runs again apart."""
         return step_flops(self.setup)
-
-
-@dataclass(frozen=True)
-class ServeBudget:
-    """A predicted serving replica: weights and a full KV cache. Activations of a decode step are left out."""
-
-    setup: ServeSetup
-    parts: Breakdown
-    kv_bytes_per_token: int
-
-    @property
-    def peak_bytes(self) -> int:
-        return self.parts.total
 
 
 def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
@@ -158,43 +147,3 @@ def _cublaslt_threads(setup: TrainSetup) -> int:
     layer = setup.model.layers[0]
     biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
     return (2 if runs_products_again(setup) else 1) if biased else 0
-
-
-def serve(setup: ServeSetup) -> ServeBudget:
-    """Predict a serving replica: weights in their format, and K and V for `users` sequences of `context` tokens.
-
-    A format with scales covers linear layers only (`ServeSetup.skipped`); `weights.weight_parts` tells them apart.
-    Llama-3-8B in BF16: 14.96 GiB of weights. Qwen3-30B-A3B, one user, 262,144 tokens: 24.0 GiB of KV.
-    """
-    model, kv = setup.model, number_format(setup.kv)
-    kv_cache = setup.users * kv.storage_bytes(model.kv_values(setup.context))
-    parts = Breakdown(parameters=weight_bytes(setup), kv_cache=kv_cache)
-    return ServeBudget(setup, parts, kv.storage_bytes(model.kv_values_per_token_at(setup.context)))
-
-
-def decode_bytes(setup: ServeSetup) -> int:
-    """Bytes that one decode step, a token for each of `users`, must read: weights once, everybody's K and V.
-
-    Of the embedding table only `users` rows are looked up, unless it is tied to the head, which reads all of it. Of
-    a mixture of experts, as many are read as `users` tokens can choose at most. Divided by the memory's bandwidth
-    this is the floor of a step's time: no kernel is faster unless the weights stay in a cache.
-    Llama-3-8B in BF16, one user, 2048 tokens: 15.0 GB of weights and 0.27 GB of K and V, 4.6 ms on an H100.
-    """
-    model = setup.model
-    looked_up = model.learned_positions * model.hidden
-    if not model.tied:
-        looked_up += (model.vocab - setup.users) * model.embedding_width
-    rule = number_format(setup.weights)
-    table = number_format(KEPT) if rule.linears_only else rule
-    cached = serve(setup).parts[Part.KV_CACHE]
-    return weight_bytes(setup) - table.storage_bytes(max(0, looked_up)) - _idle_expert_bytes(setup) + cached
-
-
-def _idle_expert_bytes(setup: ServeSetup) -> int:
-    """Weights of experts that no user's token can have chosen."""
-    idle_bytes = 0
-    for layer in setup.model.layers:
-        idle = max(0, layer.mlp.experts - setup.users * layer.mlp.experts_per_token)
-        if idle:
-            idle_bytes += idle * sum(layer_bytes(setup, one) for one in layer.linears() if one.part == "experts")
-    return idle_bytes

@@ -18,7 +18,7 @@ from .tape import FROZEN, Tensor
 FP32, HALF = 4, 2
 FUSED, REPEATED, FORMULA = "fused", "repeated", "formula"
 ADAPTERS = FP32  # autocast_adapter_dtype, peft's default
-FUSED_TOKENS = 64  # up to so many, bitsandbytes decodes a 4-bit weight as it multiplies, and holds nothing
+FUSED_TOKENS = number_format("nf4").fused_tokens  # up to so many, bitsandbytes decodes a weight as it multiplies
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ...catalog.adapters import Adapter
@@ -237,21 +238,22 @@ COUNTS = {
 }
 
 
-def serving_changes(setup: ServeSetup, capacity_bytes: int) -> Iterator[Fit]:
+def serving_changes(setup: ServeSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[Fit]:
     """The formats that suffice, alone and together, then the most users and the longest context that fit as it is.
 
     When no user fits, neither of the last two is offered.
     """
-    yield from _formats(setup, capacity_bytes)
+    yield from _formats(setup, capacity_bytes, gpu)
+    need = partial(_need, setup, gpu)
     for name, (words, costs) in COUNTS.items():
         asked: int = getattr(setup, name)
         # Bytes never shrink with a longer cache, so the counts that fit come first.
-        most = bisect_right(range(1, asked + 1), capacity_bytes, key=lambda count: _need(setup, {name: count}))
+        most = bisect_right(range(1, asked + 1), capacity_bytes, key=lambda count: need({name: count}))
         if 0 < most < asked:
-            yield Fit(words.format(most, asked), _need(setup, {name: most}), costs.format(most), {name: most})
+            yield Fit(words.format(most, asked), need({name: most}), costs.format(most), {name: most})
 
 
-def _formats(setup: ServeSetup, capacity_bytes: int) -> Iterator[Fit]:
+def _formats(setup: ServeSetup, capacity_bytes: int, gpu: str | Device | None) -> Iterator[Fit]:
     """Steps down the two ladders: each weight format alone with the given cache, then with a smaller one."""
     caches, weights = _below(setup, "kv", KV_LADDER), _below(setup, "weights", WEIGHT_LADDER)
     taken: list[dict[str, str]] = []
@@ -261,7 +263,7 @@ def _formats(setup: ServeSetup, capacity_bytes: int) -> Iterator[Fit]:
         *({"weights": w, "kv": kv} for w in weights for kv in caches),
     ]
     for fields in steps:
-        need = _need(setup, fields)
+        need = _need(setup, gpu, fields)
         if any(part.items() <= fields.items() for part in taken) or need > capacity_bytes:
             continue
         taken.append(fields)
@@ -272,8 +274,8 @@ def _formats(setup: ServeSetup, capacity_bytes: int) -> Iterator[Fit]:
 
 def _below(setup: ServeSetup, name: str, formats: tuple[str, ...]) -> list[str]:
     """The formats of a ladder that take fewer bytes than the setup's own."""
-    return [chosen for chosen in formats if _need(setup, {name: chosen}) < _need(setup, {})]
+    return [chosen for chosen in formats if _need(setup, None, {name: chosen}) < _need(setup, None, {})]
 
 
-def _need(setup: ServeSetup, fields: Fields) -> int:
-    return budget.serve(replace(setup, **fields)).peak_bytes
+def _need(setup: ServeSetup, gpu: str | Device | None, fields: Fields) -> int:
+    return budget.serve(replace(setup, **fields), gpu).peak_bytes

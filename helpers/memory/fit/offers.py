@@ -22,7 +22,7 @@ PRICE_CLASSES = ("lowest", "low", "middle", "high", "top")  # as in the catalogu
 def peak_bytes(setup: Setup, gpu: str | Device | None = None) -> int:
     """The predicted peak of either kind of setup on `gpu`, as `workbook estimate` prints it."""
     if isinstance(setup, ServeSetup):
-        return budget.serve(setup).peak_bytes
+        return budget.serve(setup, gpu or reference_of(setup)).peak_bytes
     return budget.train(setup, gpu or reference_of(setup)).peak_bytes
 
 
@@ -41,7 +41,7 @@ def changes(
     if need <= capacity_bytes:
         return
     if isinstance(setup, ServeSetup):
-        yield from serving_changes(setup, capacity_bytes)
+        yield from serving_changes(setup, capacity_bytes, gpu or reference_of(setup))
     else:
         yield from training_changes(setup, capacity_bytes, gpu)
     yield from islice(larger_devices(need, capacity_bytes, setup, reserve_bytes), 2)

@@ -6,12 +6,15 @@
         model, x = MyModel(), torch.empty(8, 4096)
         found = trace.record(lambda: model(x).sum().backward(), model)
     found.peak_reserved_bytes, found.at_peak[:5]
+    trace.serve(ServeSetup("qwen2.5-7b", "awq-int4", context=8192, prompt=6144)).peak.name     # 'prefill'
 
 `record` runs and accounts, `fake` makes tensors without memory, `cuda` and `attention` take the paths that a GPU takes,
-`kernels` adds what its kernels keep to themselves, `runs` has steps ready made, `quantized` what bitsandbytes keeps,
-and `loading` brings a model to the GPU.
+`kernels` adds what its kernels keep to themselves, `runs` has training steps ready made and `serving` a replica's
+work, which `continued` tells to its last token; `quantized` is what bitsandbytes keeps, `packed` what GPTQ, AWQ and FP8
+do, and `loading` brings a model to the GPU.
 """
 
 from .quantized import QuantizedBase
 from .record import Trace, fake, record
-from .runs import decode, lora, prefill, train
+from .runs import lora, train
+from .serving import decode, prefill, serve

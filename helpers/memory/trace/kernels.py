@@ -50,7 +50,7 @@ class CudaMeter(FakeMeter):
             return self._four_bit_product(func, types, args, kwargs)
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if packet in PRODUCTS:
-            self._workspace(packet is _aten._scaled_mm or (packet is _aten.addmm and args[0].dim() == 1))
+            self.multiplied(packet is _aten._scaled_mm or (packet is _aten.addmm and args[0].dim() == 1))
         elif packet in TRANSIENT:
             for sizes_bytes in TRANSIENT[packet](self.cuda.capability, *args):
                 with self.held(*sizes_bytes):
@@ -79,10 +79,10 @@ class CudaMeter(FakeMeter):
         scales = [] if scales_8bit is None else [4 * scales_8bit.numel()] * 2  # without the offset, and with it
         with self.held(*scales, x.element_size() * shape[0] * shape[1]):
             result = super().__torch_dispatch__(func, types, args, kwargs)
-            self._workspace(bias is not None)
+            self.multiplied(bias is not None)
         return result
 
-    def _workspace(self, light: bool) -> None:
+    def multiplied(self, light: bool = False) -> None:
         """getCurrentCUDABlasHandle, getCUDABlasLtWorkspace: one for each thread, made at its first product and kept.
 
         A product with a bias goes through cuBLASLt (addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp), and so

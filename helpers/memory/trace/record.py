@@ -20,7 +20,7 @@ from ..allocator import Replay, Settings, replay
 from ..closed_form.breakdown import Breakdown, Moment, Part
 from ..meter.meter import LIBRARY, Meter
 from ..meter.process import what_was_before_aside
-from ..meter.timeline import Block, Event, Measurement, account, live_at_peak
+from ..meter.timeline import Block, Event, Measurement, PartOf, account, live_at_peak
 from ..meter.watch import Optimizers, Watch, adopt, tensors_in, weights_of
 from .cuda import cuda_paths
 from .fake import as_on_a_device
@@ -140,12 +140,14 @@ def record(
     optimizer: Optimizers = None,
     warmup: int = 1,
     kv_cache: Callable[[], Iterable[torch.Tensor]] = tuple,
+    part_of: PartOf | None = None,
 ) -> Trace:
     """Run `run()` inside `fake()` and account for its last run; `warmup` runs come first and leave what they leave.
 
     `run` takes no arguments: a training step, a forward, one operator. `model` and `optimizer`, one,
     several or a dict of them, let the trace tell parameters, gradients and states apart, and name modules; optimizers
-    that first step in here are found. `kv_cache()` gives the tensors that are K and V now.
+    that first step in here are found. `kv_cache()` gives the tensors that are K and V now; `part_of(block)` may name
+    the part of a block that is none of the model's or the optimizer's.
     Raises WorkbookError, with what to do, for code that cannot run without values.
     """
     session = _session()
@@ -172,7 +174,7 @@ def record(
     for one in watch.optimizers if session.device == CUDA else ():
         _leave_on_host(session.meter, one)
     events = tuple(session.meter.events)
-    return Trace(account(events, first, watch.vocab, 0, session.device, None), events, first)
+    return Trace(account(events, first, watch.vocab, 0, session.device, None, part_of), events, first)
 
 
 def _session() -> Session:

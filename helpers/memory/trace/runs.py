@@ -1,27 +1,25 @@
-"""Steps ready made: training, LoRA, prefill and decode of any model that the catalogue or a config.json describes."""
+"""Steps ready made: training and LoRA of any model that the catalogue or a config.json describes."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from ...catalog.adapters import ALL_LINEAR, Adapter
-from ...catalog.by_transformers import transformers_config
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.hardware import reference_of, require_float8_kernels
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.setup import TrainSetup
 from ..measure.steps import Apply, Make, build_model, make_optimizers, require_one_rank, require_segments, run_of
 from .fake import without_memory
 from .loading import linears_made_on_host, load
 from .optimizers import optimizers_without_values
-from .quantized import BASES, DTYPES, QuantizedBase, base_on_meta, decoded_for_dora, in_4_bits, in_16_bits
+from .quantized import QuantizedBase, base_on_meta, decoded_for_dora, in_16_bits
 from .record import CUDA, Trace, fake, record
 
 
@@ -106,70 +104,6 @@ def _adapter_of(
         raise WorkbookError(what, "adapters in one place", "leave rank and base out")
     adapter = setup.adapter
     return adapter, QuantizedBase(adapter.base, adapter.dtype, adapter.prepared) if adapter.base else None
-
-
-def prefill(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -> Trace:
-    """Trace the forward over `users` prompts of `context` tokens, which fills the KV cache. Raises WorkbookError.
-
-    As `generate` does it: logits of the last token only.
-    """
-    return _serve(setup, gpu, on, cached=0)
-
-
-def decode(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -> Trace:
-    """Trace one token for each of `users`, the last of `context`; the cache grows as Transformers' DynamicCache does.
-
-    That cache is concatenated layer by layer, so a layer's old and new K and V are alive together for a moment.
-    """
-    return _serve(setup, gpu, on, cached=setup.context - 1)
-
-
-def _serve(setup: ServeSetup, gpu: str | Device | None, on: str, cached: int) -> Trace:
-    from transformers import DynamicCache
-
-    model, base = _served(setup)
-    config = model.config
-    with fake(on, gpu) as session, torch.no_grad():
-        model = load(model, base, session) if base else without_memory(model, session.mode)
-        cache = DynamicCache(config=config)
-
-        def forward(tokens: int) -> None:
-            ids = torch.zeros(setup.users, tokens, dtype=torch.long)
-            model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-
-        if cached:
-            forward(cached)
-        return record(lambda: forward(setup.context - cached), model, warmup=0, kv_cache=lambda: _tensors_of(cache))
-
-
-def _served(setup: ServeSetup) -> tuple[Any, QuantizedBase | None]:
-    """The model on the meta device, and how it is quantized: in bitsandbytes' 4 bits, computing in the cache's type."""
-    quantized = setup.weights in BASES and setup.skipped is None and setup.kv in DTYPES
-    if not quantized and (setup.weights not in DTYPES or setup.kv != setup.weights):
-        raise WorkbookError(
-            f"weights in {setup.weights} and KV in {setup.kv} are not traced",
-            f"the same of {', '.join(DTYPES)} for both, or weights in {' or '.join(BASES)} with what "
-            "bitsandbytes skips",
-            "use helpers.memory.budget.serve for the others",
-        )
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        config = transformers_config(setup.model.config)
-        model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[setup.kv])
-    base = QuantizedBase(setup.weights, setup.kv, prepared=False) if quantized else None
-    model = (in_4_bits(model, base) if base else model).eval()
-    for module in model.modules():
-        if type(module).__name__ == "Linear4bit":
-            module.train()  # in eval mode bitsandbytes packs the weight anew for a CPU's own kernel
-    return model, base
-
-
-def _tensors_of(cache: Any) -> Iterable[torch.Tensor]:
-    for layer in cache.layers:
-        for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
-            if isinstance(tensor, torch.Tensor):
-                yield tensor
 
 
 def _with_adapters(model: nn.Module, adapter: Adapter) -> Any:

@@ -51,7 +51,7 @@ def test_every_model_is_the_budget_s_own_and_every_cache_the_closed_form_s(name)
     for kv in ("fp32", "bf16", "fp8-e4m3"):
         setup = ServeSetup(name, kv=kv, users=7, context=context)
         answer = kv_cache_answer(setup, H100)
-        assert answer.parts == budget.serve(setup).parts
+        assert answer.parts == budget.serve(setup).held
         assert answer.read_bytes == budget.decode_bytes(setup)
         assert answer.figures["kv_bytes_per_token"] == budget.serve(setup).kv_bytes_per_token
     for cache in ("int8", "int4:64", "int2-per-token", "window:1000+4"):
@@ -208,7 +208,7 @@ def test_curves_are_the_bytes_and_the_chosen_one_passes_through_the_ring():
     assert [curve.name for curve in answer.curves] == ["all heads, bf16", "own attention, bf16", "own attention, int4"]
     points = [dict(curve.points) for curve in answer.curves]
     assert points[0][8192] == answer.all_heads_bytes
-    assert points[1][8192] == budget.serve(answer.setup).parts["kv_cache"]
+    assert points[1][8192] == budget.serve(answer.setup).held["kv_cache"]
     assert points[2][8192] == answer.parts["kv_cache"]
     contexts = answer.cards[1]
     (here,) = (mark for mark in contexts.marks if isinstance(mark, Dot))

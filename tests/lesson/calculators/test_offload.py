@@ -64,7 +64,7 @@ def test_a_large_prefill_is_hidden_and_its_card_would_hold_it_all():
     assert "nothing needs to be offloaded" in answer.sentence
     assert "a prefill's activations are not counted" in answer.sentence
     assert answer.users_that_hide == 15
-    assert answer.resident_bytes == budget.serve(PROMPTS).peak_bytes
+    assert answer.resident_bytes == budget.serve(PROMPTS).held.total
     assert "nothing needs to be offloaded" not in decode().sentence
 
 

@@ -40,7 +40,7 @@ def test_every_model_in_every_format_answers_and_says_what_is_so(name):
     for weights in FORMATS:
         answer = quantization_answer(name, weights, "h100", context=longest)
         setup = ServeSetup(name, weights=weights, context=longest)
-        assert answer.parts.total == budget.serve(setup).peak_bytes
+        assert answer.parts.total == budget.serve(setup).held.total
         verdict = Room(device("h100")).verdict(answer.parts.total)
         assert answer.sentence.count("Fits the") == (verdict is Verdict.FITS)
         assert answer.figures["verdict"] == verdict

@@ -91,7 +91,7 @@ def test_windows_hold_less_and_share_nothing():
     workload = Workload(6000, 200, 4, shared=4096)
     answer = serving_load_answer(ServeSetup("mistral-7b"), "h100", workload)
     assert answer.pool.shared_bytes == 0
-    assert answer.pool.request_bytes == budget.serve(ServeSetup("mistral-7b", context=6208)).parts["kv_cache"]
+    assert answer.pool.request_bytes == budget.serve(ServeSetup("mistral-7b", context=6208)).held["kv_cache"]
     longer = serving_load_answer(ServeSetup("mistral-7b"), "h100", replace(workload, prompt=24_000))
     assert longer.pool.request_bytes == answer.pool.request_bytes
     assert longer.roof.flops_per_pair < answer.roof.flops_per_pair

@@ -35,9 +35,9 @@ def served(name, **choices):
 
 
 def test_serving_figures_that_people_quote():
-    assert round(served("llama-3-8b").parts["parameters"] / GIB, 2) == 14.96
-    assert served("qwen3-30b-a3b", context=262_144).parts["kv_cache"] == 24 * GIB
-    assert served("llama-2-70b", users=128, context=2048).parts["kv_cache"] == 80 * GIB
+    assert round(served("llama-3-8b").held["parameters"] / GIB, 2) == 14.96
+    assert served("qwen3-30b-a3b", context=262_144).held["kv_cache"] == 24 * GIB
+    assert served("llama-2-70b", users=128, context=2048).held["kv_cache"] == 80 * GIB
 
 
 # Bytes of KV that one more token costs in BF16, by hand: layers x 2 (K and V) x KV heads x head_dim x 2 bytes.
@@ -59,8 +59,8 @@ def test_a_token_of_kv_cache_by_hand(name, context, bytes_per_token):
 
 
 def test_a_full_window_stops_the_cache():
-    full = served("mistral-7b", context=4096).parts["kv_cache"]
-    assert served("mistral-7b", context=8192).parts["kv_cache"] == full == 4096 * PER_TOKEN[5][2]
+    full = served("mistral-7b", context=4096).held["kv_cache"]
+    assert served("mistral-7b", context=8192).held["kv_cache"] == full == 4096 * PER_TOKEN[5][2]
 
 
 def test_the_second_embedding_counts_when_it_is_untied():
@@ -77,7 +77,7 @@ def test_swiglu_has_three_matrices():
 def test_4_bit_weights_carry_their_scales_and_only_linear_layers_shrink():
     linear = 32 * (4 * WIDTH * WIDTH + 3 * WIDTH * FFN)
     kept = N - linear
-    nf4 = served("llama-2-7b", weights="nf4").parts["parameters"]
+    nf4 = served("llama-2-7b", weights="nf4").held["parameters"]
     levels = 32 * 7 * 16 * 4  # FP32, beside each weight
     assert nf4 == linear // 2 + 4 * linear // 64 + levels + 2 * kept  # half a byte, and an FP32 scale per 64 weights
 
@@ -201,7 +201,7 @@ def test_bytes_that_a_decode_step_reads(changes, expected):
 
 def test_more_users_share_the_weights_and_add_their_own_cache():
     one, many = (ServeSetup("llama-3-8b", users=users, context=2048) for users in (1, 64))
-    kv = budget.serve(one).parts["kv_cache"]
+    kv = budget.serve(one).held["kv_cache"]
     assert budget.decode_bytes(many) == budget.decode_bytes(one) + 63 * (kv + 2 * 4096)
     assert budget.decode_bytes(ServeSetup("mixtral-8x7b", users=8, context=1)) > 3 * budget.decode_bytes(
         ServeSetup("mixtral-8x7b", users=1, context=1)

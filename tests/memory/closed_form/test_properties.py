@@ -123,8 +123,10 @@ def test_serving_grows_with_users_and_context(setup, users, context):
     assert all(type(size) is int for size in (*here.parts.values(), here.kv_bytes_per_token))
     more_users = budget.serve(replace(setup, users=setup.users + users))
     longer = budget.serve(replace(setup, context=setup.context + context))
-    assert more_users.parts["kv_cache"] * setup.users == here.parts["kv_cache"] * more_users.setup.users
-    assert longer.parts["kv_cache"] >= here.parts["kv_cache"] > 0
+    assert more_users.held["kv_cache"] * setup.users == here.held["kv_cache"] * more_users.setup.users
+    assert longer.held["kv_cache"] >= here.held["kv_cache"] > 0
+    assert here.held.total <= here.peak_bytes <= more_users.peak_bytes
+    assert all(moment.total >= here.held["parameters"] for moment in here.moments)
 
 
 @quick

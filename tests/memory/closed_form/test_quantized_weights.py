@@ -226,7 +226,7 @@ def test_a_decode_step_reads_idle_experts_in_neither_format():
         rule = number_format("nf4" if skipped else "bf16")
         idle = sum(one.count * 6 // 8 * (rule.storage_bytes(one.linear.weights) + rule.constant_bytes) for one in group)
         looked_up = 2 * (setup.model.vocab - 1) * setup.model.hidden
-        cached = budget.serve(setup).parts["kv_cache"]
+        cached = budget.serve(setup).held["kv_cache"]
         assert budget.decode_bytes(setup) == weight_bytes(setup) - looked_up - idle + cached
 
 

@@ -18,7 +18,7 @@ def test_one_rank_holds_and_reads_what_the_budget_says(name, weights):
     for users in (1, 64, 2**20):
         setup = ServeSetup(name, weights, users=users, context=512)
         assert rank_weight_bytes(setup, 1) == budget.weight_bytes(setup)
-        read = budget.decode_bytes(setup) - budget.serve(setup).parts["kv_cache"]
+        read = budget.decode_bytes(setup) - budget.serve(setup).held["kv_cache"]
         assert rank_read_bytes(setup, 1) == read
     assert rank_shape(setup.model, 1) is setup.model
 

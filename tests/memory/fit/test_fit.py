@@ -80,8 +80,7 @@ def test_most_users_and_longest_context_are_the_most():
     found = {name: fit.fields[name] for fit in offers for name in ("users", "context") if name in fit.fields}
     assert set(found) == {"users", "context"}
     for name, most in found.items():
-        assert budget.serve(replace(setup, **{name: most})).peak_bytes <= room
-        assert budget.serve(replace(setup, **{name: most + 1})).peak_bytes > room
+        assert peak_bytes(replace(setup, **{name: most})) <= room < peak_bytes(replace(setup, **{name: most + 1}))
 
 
 def test_when_the_weights_alone_are_too_large_no_fewer_users_are_offered():

@@ -38,13 +38,13 @@ def test_the_first_step_makes_the_states():
 def test_prefill_leaves_the_cache_that_the_budget_counts():
     setup = ServeSetup("llama-3-8b", users=2, context=512)
     found = trace.prefill(setup)
-    assert found.parts["kv_cache"] == budget.serve(setup).parts["kv_cache"]
-    assert found.parts["parameters"] == pytest.approx(budget.serve(setup).parts["parameters"], rel=1e-5)
+    assert found.parts["kv_cache"] == budget.serve(setup).held["kv_cache"]
+    assert found.parts["parameters"] == pytest.approx(budget.serve(setup).held["parameters"], rel=1e-5)
 
 
 def test_a_decode_step_holds_a_layer_s_cache_twice_for_a_moment():
     setup = ServeSetup("llama-3-8b", users=8, context=1024)
-    found, kv = trace.decode(setup), budget.serve(setup).parts["kv_cache"]
+    found, kv = trace.decode(setup), budget.serve(setup).held["kv_cache"]
     assert kv < found.parts["kv_cache"] <= kv * (1 + 1 / 32)
 
 

@@ -60,8 +60,8 @@ def test_scores_of_an_evicting_cache_are_counted_too():
 def test_the_naive_cache_is_the_budget_of_serving(family):
     shape = model(FAMILIES[family])
     setup = ServeSetup(shape, users=2, context=73, kv="fp32")
-    assert budget.serve(setup).parts["kv_cache"] == kv.cache_bytes(shape, "concat", 73, 2, FP32).device
-    assert kv.held(filled(tiny(family), "concat", 71, 2)).device == budget.serve(setup).parts["kv_cache"]
+    assert budget.serve(setup).held["kv_cache"] == kv.cache_bytes(shape, "concat", 73, 2, FP32).device
+    assert kv.held(filled(tiny(family), "concat", 71, 2)).device == budget.serve(setup).held["kv_cache"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

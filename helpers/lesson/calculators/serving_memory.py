@@ -1,0 +1,117 @@
+"""What a served model needs: what it holds, and what the largest forward takes besides, against one device."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from ...catalog.devices import Device, device
+from ...catalog.hardware import reference_of, without_cuda
+from ...catalog.setup import ServeSetup
+from ...memory.closed_form import budget
+from ...memory.closed_form.breakdown import Moment, Part, Point, format_bytes
+from ...memory.fit import RESERVE_BYTES
+from .answers import MemoryAnswer, row, weights_do_not_fit
+from .command import command, setup_options
+
+PIECES = 8192  # tokens of a forward in an engine that takes a long prompt in pieces, as vLLM does on large cards
+
+
+@dataclass(frozen=True)
+class ServingAnswer(MemoryAnswer):
+    """The peak of a replica by part: in the prefill of a prompt, or in the last decode step."""
+
+    predicted: budget.ServeBudget
+
+    @property
+    def title(self) -> str:
+        model, size = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
+        if self.predicted.why:
+            return f"Serving {model}: {size} for weights and a full KV cache"
+        return f"Serving {model}: {size} at the peak, in the {self.predicted.peak.name}"
+
+    @property
+    def command(self) -> str | None:
+        return command("serve", chain(setup_options(self.predicted.setup), self.device_options()))
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        moments = {str(moment.at): moment.total for moment in self.predicted.moments}
+        return {**super().figures, "held": dict(self.predicted.held), "moments": moments}
+
+    def lines(self) -> Iterator[str]:
+        setup, a_token = self.predicted.setup, self.predicted.kv_bytes_per_token
+        explained = {
+            Part.PARAMETERS: f"{setup.model.parameters:,} in {setup.weights}",
+            Part.KV_CACHE: f"{setup.users:,} users × {setup.context:,} tokens, K and V in {setup.kv}",
+            Part.ACTIVATIONS: f"of {self._forward()}",
+            Part.LOGITS: f"of the last token of each sequence × {setup.model.vocab:,} vocabulary",
+            Part.WORKSPACE: "cuBLAS, and weights that a kernel decodes",
+        }
+        for part in (Part.PARAMETERS, Part.KV_CACHE, Part.ACTIVATIONS, Part.LOGITS, Part.WORKSPACE):
+            if size := self.parts.get(part, 0):
+                yield row(str(part).replace("kv_cache", "KV cache"), format_bytes(size), explained[part])
+        yield row("a token", format_bytes(a_token), "of one sequence, over the layers that still grow")
+        for moment in () if self.predicted.why else self.predicted.moments:
+            yield row(moment.name, format_bytes(moment.total), self._words(moment))
+
+    def _forward(self) -> str:
+        if self.predicted.peak.at is Point.DECODE:
+            return f"one token for each of {self.predicted.setup.users:,} users"
+        return f"one forward over {self.predicted.setup.forward[1]:,} tokens"
+
+    def _words(self, moment: Moment) -> str:
+        peak = ", the peak" if moment is self.predicted.peak else ""
+        if moment.at is Point.DECODE:
+            return f"all caches full{peak}"
+        prompts, tokens = self.predicted.setup.forward
+        others = self.predicted.setup.users - prompts
+        beside = f", beside {others:,} full caches" if others else ""
+        return f"{tokens:,} tokens in one forward{beside}{peak}"
+
+    def sentences(self) -> Iterator[str]:
+        need, gpu = self.predicted.peak_bytes, self.gpu
+        if gpu is None:
+            yield f"One replica needs {format_bytes(need)}."
+        elif self.room and gpu.capacity_bytes < self.parts["parameters"]:
+            yield weights_do_not_fit(gpu, self.parts["parameters"] - gpu.capacity_bytes)
+        elif self.room:
+            yield self.room.sentence(need, " for activations" if self.predicted.why else "")
+            if not self.holds(need):
+                yield f"At this context {self._users(self.room.for_tensors_bytes):,} users would fit."
+        if self.predicted.why:
+            yield f"{self.predicted.why[0].upper()}{self.predicted.why[1:]}."
+        else:
+            yield from self._in_pieces()
+        yield from without_cuda(gpu)
+
+    def _users(self, room_bytes: int) -> int:
+        """The most users that fit; never fewer with fewer bytes each."""
+        counts = range(1, self.predicted.setup.users + 1)
+        return bisect_right(counts, room_bytes, key=lambda users: self._need(users=users))
+
+    def _in_pieces(self) -> Iterator[str]:
+        """What an engine that takes a long prompt in pieces would need."""
+        setup = self.predicted.setup
+        if self.predicted.peak.at is Point.PREFILL and setup.forward[1] > PIECES:
+            need = format_bytes(self._need(prefill_tokens=PIECES))
+            yield f"An engine that takes {PIECES:,} tokens at a time (--prefill-tokens {PIECES}) needs {need}."
+
+    def _need(self, **changed: int) -> int:
+        setup = replace(self.predicted.setup, **changed)  # type: ignore[arg-type]
+        return budget.serve(setup, self.gpu or reference_of(setup)).peak_bytes
+
+
+def serving_answer(
+    setup: ServeSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+) -> ServingAnswer:
+    """What `setup` needs on `gpu`: the peak by part, of prefill or of decoding, and how many users would fit.
+
+    Of a model whose activations have no closed form, weights and KV cache alone.
+    """
+    card = device(gpu) if gpu else None
+    predicted = budget.serve(setup, card or reference_of(setup))
+    return ServingAnswer(predicted.parts, card, predicted, reserve_bytes=reserve_bytes)
