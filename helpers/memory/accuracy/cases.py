@@ -13,7 +13,7 @@ from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import model
 
 RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
-KINDS = ("op", "lora", "serving", RECORDED)
+KINDS = ("op", "lora", "serving", "generation", RECORDED)
 UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1}  # bytes, but for blocks of a paged cache
 _DATA = Path(__file__).parent / "data" / "measured.json"
 
@@ -22,7 +22,8 @@ _DATA = Path(__file__).parent / "data" / "measured.json"
 class Case:
     """One thing that was run and measured. `figures` are in `unit`, by quantity; `device` is "any" where none counts.
 
-    `setup` is what `ops`, `lora` or `serving` needs to rebuild it. A figure without a source cannot be built.
+    `setup` is what the module that rebuilds its kind needs (`ops`, `lora`, `serving`, `generation`). None is
+    built without a source.
     """
 
     name: str
@@ -83,7 +84,7 @@ def _data() -> dict:
 
 @cache
 def cases(kind: str | None = None) -> tuple[Case, ...]:
-    """All published cases, or those of one kind: "op", "lora" or "serving"; of the kind "recorded" there are none here.
+    """All published cases, or those of one of KINDS; of the kind "recorded" there are none here.
 
     >>> len(cases("op")), len(cases("lora"))
     (63, 20)

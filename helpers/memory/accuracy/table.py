@@ -14,7 +14,8 @@ from .user_cases import read
 
 
 def rows(kind: str | None = None, apply: Callable | None = None, of: Iterable[Case] | None = None) -> Iterator[Row]:
-    """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps two.
+    """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps
+    two, 16 generations two.
 
     `of` are cases of your own (`user_cases.read`), in place of the published ones.
 
@@ -28,6 +29,9 @@ def rows(kind: str | None = None, apply: Callable | None = None, of: Iterable[Ca
 
 def rows_of(case: Case) -> Iterator[Row]:
     """The figures of one case beside their predictions. Raises WorkbookError when its packages are missing."""
+    if case.kind == "generation":
+        yield from _generation(case)
+        return
     if case.kind == "serving":
         predicted, why = serving.predict(case), serving.why(case)
     else:
@@ -36,6 +40,15 @@ def rows_of(case: Case) -> Iterator[Row]:
         predicted, why = (ops if case.kind == "op" else lora).predict(case), ""
     for quantity, figure in case.figures.items():
         yield Row(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity), why)
+
+
+def _generation(case: Case) -> Iterator[Row]:
+    """One figure, and two instruments that answer it."""
+    from . import generation
+
+    (figure,) = case.figures.values()
+    for instrument, predicted in generation.predict(case).items():
+        yield Row(case, instrument, round(figure * case.unit_bytes), predicted)
 
 
 @dataclass(frozen=True)
@@ -60,8 +73,8 @@ def summaries(found: Sequence[Row]) -> list[Summary]:
 
 
 def _group(row: Row) -> str:
-    if row.case.kind == "serving":
-        return f"serving, {row.quantity}"
+    if row.case.kind in ("serving", "generation"):
+        return f"{row.case.kind}, {row.quantity}"
     attention = f" ({row.case.setup['attention']})" if row.case.kind == "lora" else ""
     return f"{row.case.kind}, {row.quantity}{attention}"
 

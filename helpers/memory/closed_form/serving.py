@@ -62,9 +62,9 @@ def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
 
     A format with scales covers linear layers only (`ServeSetup.skipped`); `weights.weight_parts` tells them apart.
     Prefill takes one prompt at a time, whole, beside the full caches of the other users, or what
-    `setup.prefill_tokens` says, of an engine whose kernels read a cache without a mask (Transformers needs one, and more
-    bytes, for a prompt in pieces); decoding takes a token for each user, with Transformers' cache, which copies one
-    layer's keys as it grows. `device` adds cuBLAS' workspaces on that card, and decides whether it has a fused kernel.
+    `setup.prefill_tokens` says, of an engine whose kernels read a cache without a mask (Transformers needs one for a
+    prompt in pieces, and so more bytes). Decoding takes a token for each user, with Transformers' cache, which copies
+    one layer's keys as it grows. `device` adds cuBLAS' workspaces on that card, and says whether it has a fused kernel.
 
     Llama-3-8B in BF16: 14.96 GiB of weights. Qwen3-30B-A3B, one user, 262,144 tokens: 24.0 GiB of KV. Qwen2.5-7B
     after a prompt of 30,720 tokens, of which 4.10 GiB are the prefill's: 19.93 GiB, 19.97 measured on an A100.

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
-from helpers.memory.closed_form import budget
 from helpers.memory.fit import Fit, changes, format_fits, peak_bytes
 from helpers.memory.fit.offers import PRICE_CLASSES, larger_devices
 

@@ -48,7 +48,9 @@ def test_what_a_forward_makes_is_called_activations_and_logits():
     found = trace.prefill(ServeSetup(LLAMA, users=40, context=64))
     assert found.parts["activations"] > 3 * 40 * 64 * 1024 * 2
     assert found.parts["workspace"] == found.library_bytes == 8_519_680
-    assert any(block.category == "logits" and block.shape[-1] == 512 for block in map(lambda e: e.block, found.events))
+    assert any(
+        block.category == "logits" and block.shape[-1] == 512 for block in (event.block for event in found.events)
+    )
 
 
 def test_pieces_of_a_prompt_lower_the_peak_and_take_a_mask_in_transformers():
@@ -60,7 +62,9 @@ def test_pieces_of_a_prompt_lower_the_peak_and_take_a_mask_in_transformers():
     assert pieces.peak_bytes - predicted.peak_bytes <= mask + repeated
 
 
-@pytest.mark.parametrize("weights", ["gptq-int4", "gptq-int8", "awq-int4", "int4-g64", "int3-g128", "fp8-e4m3", "mxfp8"])
+@pytest.mark.parametrize(
+    "weights", ["gptq-int4", "gptq-int8", "awq-int4", "int4-g64", "int3-g128", "fp8-e4m3", "mxfp8"]
+)
 def test_packed_weights_hold_what_the_closed_form_counts(weights):
     setup = ServeSetup(LLAMA, weights, "fp16", users=2, context=700)
     found, predicted = trace.serve(setup), budget.serve(replace(setup, prefill_tokens=1400), "a100")
@@ -82,7 +86,9 @@ def test_a_kernel_that_decodes_a_weight_for_many_tokens_holds_it_while_it_multip
 
 def test_layers_that_are_skipped_stay_in_16_bits():
     setup = ServeSetup(LLAMA, "awq-int4", "fp16", context=64)
-    more = [trace.prefill(replace(setup, skipped=names)).parts["parameters"] for names in (("lm_head",), ("down_proj",))]
+    more = [
+        trace.prefill(replace(setup, skipped=names)).parts["parameters"] for names in (("lm_head",), ("down_proj",))
+    ]
     assert more[1] - more[0] == pytest.approx(2 * 256 * 1024 * 1.47 - 512 * 256 * 1.47, rel=0.05)
 
 

@@ -1,0 +1,18 @@
+"""What `generate` allocates at most, from its prompt to its last token: the closed form and the trace beside it."""
+
+from __future__ import annotations
+
+from ...catalog.setup import ServeSetup
+from ..closed_form import budget
+from .cases import Case
+
+CLOSED_FORM, TRACE = "peak allocated, closed form", "peak allocated, trace"
+
+
+def predict(case: Case) -> dict[str, int]:
+    """Bytes that torch.cuda.max_memory_allocated() would say, by instrument."""
+    from .. import trace  # brings torch
+
+    setup = ServeSetup(**case.setup)
+    closed_form, traced = budget.serve(setup, case.device), trace.serve(setup, case.device)
+    return {CLOSED_FORM: closed_form.peak_allocated_bytes, TRACE: traced.peak_allocated_bytes}

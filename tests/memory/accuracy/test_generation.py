@@ -1,0 +1,26 @@
+"""Generation on an A100, as Qwen's documentation has it: the closed form everywhere, the trace where minutes allow."""
+
+import pytest
+
+from helpers.catalog import ServeSetup
+from helpers.memory.accuracy import cases, rows
+from helpers.memory.closed_form import budget
+
+CASES = cases("generation")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_closed_form_is_within_one_percent_and_names_the_peak(case):
+    found = budget.serve(ServeSetup(**case.setup), case.device)
+    (gib,) = case.figures.values()
+    assert found.peak_allocated_bytes / 2**30 == pytest.approx(gib, rel=0.01)
+    assert found.peak_bytes / 2**30 == pytest.approx(gib, rel=0.02)
+    assert found.peak.at == ("decode" if case.setup["prompt"] == 1 else "prefill")
+
+
+@pytest.mark.slow
+def test_both_instruments_answer_each_figure_within_one_percent():
+    some = [case for case in CASES if case.setup["prompt"] == 1 or case.setup["weights"] == "bf16"]
+    for row in rows(of=some):
+        assert abs(row.error) < (0.01 if "closed form" in row.quantity else 0.006), row
+    assert len({row.quantity for row in rows(of=some[:1])}) == 2
