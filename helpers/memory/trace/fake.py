@@ -71,17 +71,38 @@ def _one_sequence(*args: object, **kwargs: object) -> None:
     """What Transformers finds in a row that holds one sequence. A Mock in its place would keep its arguments alive."""
 
 
+def _known(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`torch.linspace` with values that can be asked for: encoders read from it how often each layer is dropped."""
+
+    def linspace(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with torch.utils._python_dispatch._disable_current_modes():
+            values = plain(*args, **kwargs).tolist()
+        return torch.tensor(values, dtype=kwargs.get("dtype"))
+
+    return linspace
+
+
+def _undrawn(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+    return tensor
+
+
 @contextlib.contextmanager
 def as_on_a_device() -> Iterator[None]:
     """Keep what fake tensors do differently from those of a device out of the way.
 
-    `Module._apply` is replaced by `convert`. On a device Transformers' `find_packed_sequence_indices` looks at the
-    positions, finds one sequence in each row and returns nothing; without values it gives up and keeps a T x T mask.
+    `Module._apply` is replaced by `convert`, `torch.linspace` knows its values, and weights are not drawn from a cut
+    normal distribution, which looks at what it has drawn. On a device Transformers' `find_packed_sequence_indices`
+    looks at the positions, finds one sequence in each row and returns nothing; without values it gives up and keeps a
+    T x T mask.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", convert))
+        stack.enter_context(mock.patch.object(torch, "linspace", _known(torch.linspace)))
+        stack.enter_context(mock.patch.object(nn.init, "trunc_normal_", _undrawn))
         with contextlib.suppress(ImportError):
-            from transformers import masking_utils
+            from transformers import initialization, masking_utils
 
+            drawn = {"trunc_normal_": _undrawn}
+            stack.enter_context(mock.patch.dict(initialization.TORCH_INIT_FUNCTIONS, drawn))
             stack.enter_context(mock.patch.object(masking_utils, "find_packed_sequence_indices", _one_sequence))
         yield
