@@ -1,4 +1,4 @@
-"""A model's shape: by catalogue name, from a config.json, a config dict, or a live Transformers config."""
+"""A model's shape: by name, of the catalogue or the hub, from a config.json, a config dict, or a live config."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from . import hub
 from .config import ConfigKeys, without_code
 from .errors import WorkbookError, unknown_name
 from .families import FAMILIES
@@ -28,8 +29,9 @@ MODELS: tuple[str, ...] = tuple(_entries())
 def model(spec: object) -> ModelShape:
     """The shape of the model that `spec` names or holds.
 
-    `spec` is a ModelShape (returned as it is), a catalogue name (whole, any case), a path to a config.json
-    or to a folder with one, a config dict, or any object with `to_dict()`, such as a Transformers config.
+    `spec` is a ModelShape (returned as it is), a catalogue name (whole, any case), a name of the hub such as
+    "Qwen/Qwen2.5-14B-Instruct" (`hub`), a path to a config.json or to a folder with one, a config dict, or any object
+    with `to_dict()`, such as a Transformers config.
     Keys that a config leaves out take Transformers' defaults. A family without a closed form is counted on
     the Transformers model, built without memory, where Transformers is installed. Raises WorkbookError.
 
@@ -40,6 +42,8 @@ def model(spec: object) -> ModelShape:
         return spec
     if isinstance(spec, str) and spec.lower() in MODELS:
         return _catalogued(spec.lower())
+    if isinstance(spec, str) and hub.is_hub_name(spec) and not os.path.exists(spec):
+        return _from_hub(spec)
     if isinstance(spec, str | Path):
         return _from_file(spec)
     if isinstance(spec, Mapping):
@@ -81,6 +85,23 @@ def from_config(config: Mapping[str, object], name: str | None = None, source: s
 def _catalogued(name: str) -> ModelShape:
     entry = _entries()[name]
     return from_config(entry["config"], name, f"{entry['source']}, {entry['date']}")
+
+
+def _from_hub(spec: str) -> ModelShape:
+    """The config that was downloaded, if it was; else the known one."""
+    if cached := hub.cached_config(spec):
+        return from_config(_read_json(cached), spec, str(cached))
+    if found := hub.find(spec):
+        return _known(found)
+    raise hub.unknown(spec)
+
+
+@cache
+def _known(name: str) -> ModelShape:
+    entry = hub.known()[name]
+    like = _entries()[entry["like"]]
+    config = {**like["config"], **entry.get("changed", {})}
+    return from_config(config, name, f"the model's config.json on the Hugging Face hub, {name}")
 
 
 def _from_file(spec: str | Path) -> ModelShape:

@@ -23,7 +23,7 @@ MOST_MIB = 2**20  # a terabyte
 Setup = TypeVar("Setup", TrainSetup, ServeSetup)
 Commands = argparse._SubParsersAction
 ADAPTER_FLAGS = {"kind": "adapter", "rank": "lora_rank", "targets": "lora_targets", "base": "lora_base"}
-MODEL_HELP = f"{', '.join(MODELS)}, or a path to a config.json"
+MODEL_HELP = f"{', '.join(MODELS)}; a name of the hub, as Qwen/Qwen2.5-14B; or a path to a config.json"
 
 
 class Parser(argparse.ArgumentParser):

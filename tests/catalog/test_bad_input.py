@@ -32,7 +32,7 @@ NAMES = [
     (model, "", "unknown model ''"),
     (model, "x" * 5000, "unknown model"),
     (model, "gpt2\0", "unknown model"),
-    (model, "meta-llama/Llama-2-7b-hf", "did you mean 'llama-2-7b'?"),
+    (model, "meta-llama/Llama-9-7b-hf", "hf download meta-llama/Llama-9-7b-hf config.json"),
     (model, None, "NoneType"),
     (model, 7, "int 7"),
     (model, [], "list"),

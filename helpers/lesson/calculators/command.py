@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
+from ...catalog import hub
 from ...catalog.adapters import Adapter
 from ...catalog.devices import DEVICES, Device
 from ...catalog.errors import WorkbookError
@@ -67,7 +68,7 @@ def adapter_options(adapter: Adapter) -> Iterator[Option]:
 
 def model_word(shape: ModelShape) -> str:
     """A catalogue name, or the path of the config.json that the shape was read from, from the root on."""
-    if shape.name in MODELS and resolve_model(shape.name) == shape:
+    if (shape.name in MODELS or shape.name in hub.known()) and resolve_model(shape.name) == shape:
         return shape.name
     try:
         if os.path.isfile(shape.source) and resolve_model(shape.source) == shape:
