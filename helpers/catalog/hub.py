@@ -45,7 +45,7 @@ def is_hub_name(spec: str) -> bool:
 
 @cache
 def known() -> Mapping[str, Mapping[str, Any]]:
-    """By name: the model of the catalogue that it is `like`, and where one is other, the keys `changed` and its count."""
+    """By name: the catalogue's model that it is `like`, and where it is other the keys `changed` and its count."""
     return MappingProxyType(json.loads(_DATA.read_text(encoding="utf-8"))["models"])
 
 
