@@ -145,3 +145,32 @@ def json_of(capsys, *flags):
     tiny = ["--model", "tiny-llama", "--micro-batch", "8", "--sequence", "256", "--precision", "bf16"]
     assert main(["trace", "train", "--json", *tiny, *flags]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_that_does_not_fit_says_out_of_memory_and_where(capsys):
+    big = ["trace", "train", "--model", "llama-3.2-1b", "--precision", "bf16", "--sequence", "2048"]
+    _, said = told(capsys, *big, "--gpu", "t4")
+    last = said.out.splitlines()[-1]
+    assert last.startswith("Out of memory on the NVIDIA T4 16 GB, in the forward, in model.layers.")
+    assert "it asks for" in last
+    _, said = told(capsys, *big, "--gpu", "t4", "--json")
+    failed = json.loads(said.out)["out_of_memory"]
+    assert failed["phase"] == "forward"
+    assert failed["module"].startswith("model.layers.")
+    assert failed["asked_bytes"] + failed["allocated_bytes"] - 2**30 * 12 > 0
+    _, said = told(capsys, *TRAIN, "--gpu", "t4", "--json")
+    assert json.loads(said.out)["out_of_memory"] is None
+
+
+def test_a_model_too_large_to_load_says_so(capsys):
+    _, said = told(capsys, "trace", "serve", "--model", "llama-3-70b", "--context", "16", "--gpu", "t4")
+    assert "Out of memory on the NVIDIA T4 16 GB, in the loading of the model" in said.out.splitlines()[-1]
+
+
+def test_the_closed_form_names_the_first_moment_that_is_too_much(capsys):
+    assert main(["estimate", "train", "--model", "llama-2-7b", "--gpu", "h100"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Out of memory in the end of forward, in the loss")
+    assert main(["estimate", "serve", "--model", "llama-3-8b", "--gpu", "rtx-4090", "--users", "64"]) == 0
+    assert "Out of memory in the prefill" in capsys.readouterr().out
+    assert main(["estimate", "serve", "--model", "llama-3-8b", "--gpu", "h100"]) == 0
+    assert "Out of memory" not in capsys.readouterr().out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..catalog.devices import Device
 from ..memory.closed_form.breakdown import PARTS, Breakdown, format_bytes
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..memory.trace import Trace
 
 MOST_NAMES = 8
+LOADING = "load"  # the phase of what a trace makes before anything runs
 
 
 def trace_report(
@@ -40,6 +41,7 @@ def trace_figures(
         "phases": {str(moment.at): moment.total for moment in found.measured.moments},
         "budget_parts": None if predicted is None else {part: predicted.get(part, 0) for part in PARTS},
         "device": None if where is None else fit_figures(where, found.peak_reserved_bytes, reserve_bytes),
+        "out_of_memory": _out_of_memory(found, Room(where, reserve_bytes)) if where else None,
     }
 
 
@@ -102,4 +104,35 @@ def _largest(found: Trace) -> list[tuple[int, str]]:
 def _sentence(found: Trace, room: Room | None) -> str:
     if room is None:
         return "The CUDA context comes on top: a few hundred MiB that PyTorch does not count."
+    if room.verdict(found.peak_reserved_bytes) is not Verdict.DOES_NOT_FIT:
+        return room.sentence(found.peak_reserved_bytes)
+    failed = _out_of_memory(found, room)
+    if failed:
+        asked, held = format_bytes(failed["asked_bytes"]), format_bytes(failed["allocated_bytes"])
+        where = f"in the {failed['phase']}" + (f", in {failed['module']}" if failed["module"] else "")
+        return (
+            f"Out of memory on the {room.card.title}, {where}: it asks for {asked} beside {held} in use, and "
+            f"{format_bytes(room.for_tensors_bytes)} are for tensors."
+        )
+    if room.verdict(found.peak_allocated_bytes) is Verdict.FITS:
+        over = format_bytes(found.peak_reserved_bytes - room.for_tensors_bytes)
+        return f"Runs on the {room.card.title}: the allocator gives back {over} of what it has cached on the way."
     return room.sentence(found.peak_reserved_bytes)
+
+
+def _out_of_memory(found: Trace, room: Room) -> dict[str, Any] | None:
+    """The request that fails where the card is full beside the reserve, and where in the run; None where none does."""
+    if room.verdict(found.peak_reserved_bytes) is not Verdict.DOES_NOT_FIT:
+        return None
+    played = found.replayed(capacity_bytes=max(1, room.for_tensors_bytes))
+    if played.oom is None:
+        return None
+    event = found.events[len(played) - 1]
+    phase = "loading of the model" if event.phase == LOADING else str(event.phase)
+    return {
+        "phase": phase,
+        "module": event.block.owner,
+        "asked_bytes": played.oom.size_bytes,
+        "allocated_bytes": played.oom.allocated_bytes,
+        "reason": str(played.oom.reason),
+    }
