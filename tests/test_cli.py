@@ -331,9 +331,9 @@ def test_without_json_a_table_and_one_sentence(capsys):
     assert main([*TRAIN, "--gpu", "h100-80gb"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Training llama-2-7b: ")
-    assert [line.split()[0] for line in lines[2:-3]] == ["parameters", "gradients", "optimizer", "workspace", "peak"]
-    assert lines[-2].startswith("Does not fit the NVIDIA H100 SXM")
-    assert lines[-1].startswith("Out of memory in the ")
+    assert [line.split()[0] for line in lines[2:-2]] == ["parameters", "gradients", "optimizer", "workspace", "peak"]
+    assert lines[-1].startswith("Does not fit the NVIDIA H100 SXM")
+    assert "Out of memory in the " in lines[-1]
     assert main([*SERVE, "--gpu", "h100-80gb"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Fits the NVIDIA H100 SXM")
 

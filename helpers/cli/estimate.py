@@ -12,7 +12,7 @@ from ..lesson.calculators.allocation import TRACES
 from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
 from ..lesson.traced import fit_figures
 from ..memory.closed_form.breakdown import PARTS
-from ..memory.fit import Verdict, changes, format_fits
+from ..memory.fit import changes, format_fits
 from . import flags
 from .flags import Commands, add_command, print_answer, setup_of, whole
 from .load import add_load
@@ -84,10 +84,6 @@ def _print_memory(
         print(json.dumps({"parts": parts, "peak_bytes": answer.parts.total, "device": fits, **extra}))
         return 0
     print(answer)
-    if room and room.verdict(answer.predicted.peak_bytes) is Verdict.DOES_NOT_FIT:
-        moments = answer.predicted.moments
-        over = next(moment for moment in moments if moment.total > room.for_tensors_bytes)
-        print(f"Out of memory in the {over.name}, the first of its moments that needs too much.")
     if room and arguments.fit:
         print("", format_fits(setup, room.for_tensors_bytes, offers, room.card, kept), sep="\n")
     return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from ...catalog.devices import Device
-from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ...memory.closed_form.breakdown import Breakdown, Moment, format_bytes
 from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card, Picture, png_of, svg_of
@@ -144,6 +144,14 @@ class MemoryAnswer(CalculatorAnswer):
     def seconds_to_read(self, size_bytes: int) -> float | None:
         """At the device's memory bandwidth; None without one whose bandwidth is known."""
         return size_bytes / self.gpu.memory_bytes_per_s if self.gpu and self.gpu.memory_bandwidth else None
+
+
+def first_over(moments: Iterable[Moment], room: Room) -> Iterator[str]:
+    """Where a run that does not fit stops: in the first of its moments that needs too much."""
+    moments = tuple(moments)
+    if room.verdict(max(moment.total for moment in moments)) is Verdict.DOES_NOT_FIT:
+        over = next(moment for moment in moments if moment.total > room.for_tensors_bytes)
+        yield f"Out of memory in the {over.name}."
 
 
 def row(name: str, value: str, text: str) -> str:

@@ -16,7 +16,7 @@ from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import format_bytes
 from ...memory.closed_form.decoder import ADAPTERS, AdapterWidths
 from ...memory.fit import RESERVE_BYTES, Room, ladder
-from .answers import MemoryAnswer, row
+from .answers import MemoryAnswer, first_over, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, trained_models
 from .command import command, setup_options
@@ -47,6 +47,7 @@ class TrainingAnswer(MemoryAnswer):
             return
         room = Room(gpu, self.reserve_bytes)
         yield room.sentence(need)
+        yield from first_over(self.predicted.moments, room)
         if not self.holds(need):
             change = next(changes_that_fit(self.predicted.setup, room.for_tensors_bytes, gpu), None)
             none = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."

@@ -14,7 +14,7 @@ from ...catalog.setup import ServeSetup
 from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Moment, Part, Point, format_bytes
 from ...memory.fit import RESERVE_BYTES
-from .answers import MemoryAnswer, row, weights_do_not_fit
+from .answers import MemoryAnswer, first_over, row, weights_do_not_fit
 from .command import command, setup_options
 
 PIECES = 8192  # tokens of a forward in an engine that takes a long prompt in pieces, as vLLM does on large cards
@@ -80,6 +80,7 @@ class ServingAnswer(MemoryAnswer):
             yield weights_do_not_fit(gpu, self.parts["parameters"] - gpu.capacity_bytes)
         elif self.room:
             yield self.room.sentence(need, " for activations" if self.predicted.why else "")
+            yield from first_over(self.predicted.moments, self.room)
             if not self.holds(need):
                 yield f"At this context {self._users(self.room.for_tensors_bytes):,} users would fit."
         if self.predicted.why:
