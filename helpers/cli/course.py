@@ -184,12 +184,13 @@ def _add_accuracy(commands: Commands) -> None:
     kinds = "op (half a minute), lora (two, with peft), serving, recorded; else all"
     which = accuracy.add_mutually_exclusive_group()
     which.add_argument("--only", metavar="KIND", help=kinds)
-    which.add_argument("--measured", metavar="FILE", help="LoRA steps that you measured: docs/your-measurements.md")
+    which.add_argument("--measured", metavar="FILE", help="runs that you measured: docs/your-measurements.md")
     accuracy.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
 
 
 def _accuracy(arguments: argparse.Namespace) -> int:
     from ..memory.accuracy import report
     from ..techniques.checkpointing import apply
+    from ..techniques.optimizers import make
 
-    return report(arguments.only, json_wanted=arguments.json, apply=apply, measured=arguments.measured)
+    return report(arguments.only, json_wanted=arguments.json, apply=apply, measured=arguments.measured, make=make)

@@ -14,7 +14,8 @@ from ...catalog.models import model
 
 RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
 KINDS = ("op", "lora", "serving", "generation", RECORDED)
-UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1}  # bytes, but for blocks of a paged cache
+OWN_KINDS = ("train", "serve")  # of `user_cases` alone
+UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1, "runs": 1}  # bytes, but for blocks of a cache, and runs
 _DATA = Path(__file__).parent / "data" / "measured.json"
 
 
@@ -36,7 +37,7 @@ class Case:
 
     def __post_init__(self) -> None:
         for part, fine in (
-            ("kind", self.kind in KINDS),
+            ("kind", self.kind in (*KINDS, *OWN_KINDS)),
             ("unit", self.unit in UNITS),
             ("source", isinstance(self.source, str) and len(self.source) > 3),
             ("figures", bool(self.figures) and all(f > 0 for f in self.figures.values())),
@@ -70,7 +71,7 @@ class Row:
 
     def __str__(self) -> str:
         of, unit = self.case.unit_bytes, self.case.unit
-        digits = 0 if unit == "blocks" else 2
+        digits = 0 if of == 1 else 2
         answer = "no answer" if self.predicted is None else f"{self.predicted / of:,.{digits}f}"
         error = "" if self.error is None else f"{self.error:+.3%}"
         figures = f"{answer:>11} {self.measured / of:>11,.{digits}f} {unit:6} {error:>8}"

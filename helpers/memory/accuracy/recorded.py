@@ -121,7 +121,7 @@ def _weights(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | Non
 
 def _cache(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
     setups = [ServeSetup(**fields, context=int(tokens)) for tokens in entry.x]
-    return {BUDGET: tuple(serve(setup).parts["kv_cache"] for setup in setups)}
+    return {BUDGET: tuple(serve(setup).held["kv_cache"] for setup in setups)}
 
 
 def _decode(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:

@@ -7,22 +7,28 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from . import recorded, serving
-from .cases import RECORDED, Case, Row, cases
+from . import own_runs, recorded, serving
+from .cases import OWN_KINDS, RECORDED, Case, Row, cases
 from .other_estimators import EstimatorAnswer, answers, listed
 from .user_cases import read
 
 
-def rows(kind: str | None = None, apply: Callable | None = None, of: Iterable[Case] | None = None) -> Iterator[Row]:
+def rows(
+    kind: str | None = None,
+    apply: Callable | None = None,
+    of: Iterable[Case] | None = None,
+    make: Callable | None = None,
+) -> Iterator[Row]:
     """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps
     two, 16 generations two.
 
     `of` are cases of your own (`user_cases.read`), in place of the published ones.
 
-    Those of recordings/ come last; some of their setups need `apply`: `helpers.techniques.checkpointing.apply`.
+    Those of recordings/ come last; some setups need `apply`, `helpers.techniques.checkpointing.apply`, and `make`,
+    `helpers.techniques.optimizers.make`.
     """
     for case in cases(kind) if of is None else of:
-        yield from rows_of(case)
+        yield from own_runs.rows(case, apply, make) if case.kind in OWN_KINDS else rows_of(case)
     if of is None and kind in (None, RECORDED):
         yield from recorded.rows(apply)
 
@@ -106,7 +112,7 @@ def as_json(found: Sequence[Row], others: Sequence[EstimatorAnswer] = ()) -> dic
                 "setup": dict(row.case.setup),
                 "measured": row.measured,
                 "predicted": row.predicted,
-                "unit": "blocks" if row.case.unit == "blocks" else "bytes",
+                "unit": row.case.unit if row.case.unit_bytes == 1 else "bytes",
                 "error": row.error,
                 "why": row.why,
                 "source": row.case.source,
@@ -122,9 +128,14 @@ NO_RECORDING = "no GPU has been recorded yet: `workbook record` on one adds its 
 
 
 def report(
-    kind: str | None = None, json_wanted: bool = False, apply: Callable | None = None, measured: str | None = None
+    kind: str | None = None,
+    json_wanted: bool = False,
+    apply: Callable | None = None,
+    measured: str | None = None,
+    make: Callable | None = None,
 ) -> int:
-    """Print all cases, those of one kind, or those of the file `measured`; return 0. `apply` is as in `rows`.
+    """Print all cases, those of one kind, or those of the file `measured`; return 0. `apply` and `make` are as in
+    `rows`.
 
     Raises WorkbookError for an unknown kind, a file that is not of the form of `user_cases.read`, or without peft.
     """
@@ -133,7 +144,7 @@ def report(
     yours = None if measured is None else read(measured)
     if not json_wanted:
         print(HEAD)
-    for row in rows(kind, apply, yours):
+    for row in rows(kind, apply, yours, make):
         found.append(row)
         if not json_wanted:
             print(row, flush=True)

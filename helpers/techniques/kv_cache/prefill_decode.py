@@ -40,5 +40,5 @@ def phases(setup: ServeSetup) -> Phases:
     a_token = sum(layer.attention.kv_values_per_token for layer in model.layers)
     prompt_flops, token_flops = context * body + before + 2 * table, body + after - before + 2 * table
     written = users * number_format(setup.kv).storage_bytes(a_token)
-    prefill = Work(users * prompt_flops, weight_bytes(setup), serve(setup).parts["kv_cache"])
+    prefill = Work(users * prompt_flops, weight_bytes(setup), serve(setup).held["kv_cache"])
     return Phases(prefill, Work(users * token_flops, decode_bytes(setup), written))

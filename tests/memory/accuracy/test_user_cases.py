@@ -145,3 +145,82 @@ def test_a_file_of_another_form_is_told(tmp_path, text, capsys) -> None:
 def test_a_file_that_is_not_there_is_told(capsys) -> None:
     assert main(["accuracy", "--measured", "nowhere.json"]) == 2
     assert "nowhere.json" in capsys.readouterr().err
+
+
+TRAIN = {"model": TINY, "precision": "bf16", "optimizer": "lion", "micro_batch": 2, "sequence": 64}
+RUN = {"name": "mine", "device": "l4-24gb", "train": TRAIN, "figures": {"peak allocated": 9}, "source": "mine"}
+SERVED = {"model": TINY, "weights": "gptq-int4", "kv": "fp16", "users": 2, "context": 96, "prompt": 64}
+
+
+def test_the_runs_of_the_page_are_read(tmp_path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    runs = json.loads(re.search(r"```json runs\n(.*?)```", page, re.DOTALL)[1])
+    assert [next(iter({"train", "serve"} & run.keys())) for run in runs] == ["train", "serve", "train"]
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps(runs))
+    assert [case.kind for case in read(path)] == ["train", "serve", "train"]
+
+
+@pytest.mark.parametrize("adapter", [None, {"rank": 4, "targets": ["q_proj"]}], ids=["full", "lora"])
+def test_a_training_run_is_what_the_trace_says(tmp_path, capsys, adapter) -> None:
+    if adapter:
+        pytest.importorskip("peft")
+    own = {**TRAIN, "optimizer": "adamw-fused", "adapter": adapter} if adapter else TRAIN
+    run = {**RUN, "train": own, "figures": {"peak allocated": 9, "peak reserved": 9, "peak of optimizer step": 9}}
+    assert main(["accuracy", "--measured", written(tmp_path, run), "--json"]) == 0
+    rows = {row["quantity"]: row["predicted"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    from helpers.catalog import Adapter
+    from helpers.techniques.optimizers import make
+
+    fields = {**own, "adapter": Adapter(**adapter)} if adapter else own
+    found = trace.train(TrainSetup(**fields), "l4-24gb", make=make)
+    assert rows["peak allocated"] == found.peak_allocated_bytes
+    assert rows["peak reserved"] == found.peak_reserved_bytes
+    assert rows["peak of optimizer step"] <= rows["peak allocated"]
+
+
+def test_a_service_is_what_the_trace_says(tmp_path, capsys) -> None:
+    figures = {"peak of prefill": 1, "peak of decode": 1, "after load": 1, "peak allocated": 1}
+    run = {"name": "s", "device": "a100", "serve": SERVED, "figures": figures, "source": "mine"}
+    assert main(["accuracy", "--measured", written(tmp_path, run), "--json"]) == 0
+    rows = {row["quantity"]: row["predicted"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["peak allocated"] == max(rows["peak of prefill"], rows["peak of decode"]) > rows["after load"] > 0
+
+
+@pytest.mark.parametrize(
+    ("gib", "happened", "right"), [(0.001, True, 1), (0.001, False, 0), (10.0, True, 0), (10.0, False, 1)]
+)
+def test_out_of_memory_or_not_is_right_or_wrong(tmp_path, capsys, gib, happened, right) -> None:
+    run = {key: value for key, value in RUN.items() if key != "figures"}
+    run |= {"train": {**TRAIN, "optimizer": "sgd"}, "out_of_memory": happened, "capacity_gib": gib}
+    assert main(["accuracy", "--measured", written(tmp_path, run), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["quantity"], row["predicted"], row["unit"]) == (
+        "out of memory" if happened else "runs to its end",
+        right,
+        "runs",
+    )
+    assert ("out of memory" in row["why"]) == (gib < 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"serve": SERVED}, "is several runs"),
+        ({"setup": SETUP}, "is several runs"),
+        ({"train": {"precision": "bf16"}}, "has no 'model'"),
+        ({"train": {**TRAIN, "optimiser": "sgd"}}, "did you mean 'optimizer'"),
+        ({"train": {**TRAIN, "precision": "bf17"}}, "unknown precision"),
+        ({"train": {**TRAIN, "adapter": {"r": 8}}}, "unknown key of an adapter"),
+        ({"train": {**TRAIN, "model": "lama"}}, "unknown model"),
+        ({"figures": {"peak of prefill": 1}}, "did you mean"),
+        ({"figures": {}}, "write down where"),
+        ({"out_of_memory": 1}, "true or false"),
+        ({"capacity_gib": True}, "a number"),
+        ({"train": []}, "an object"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_run_is_told(tmp_path, changes, told) -> None:
+    with pytest.raises(WorkbookError, match=told):
+        read(written(tmp_path, {**RUN, **changes}))
