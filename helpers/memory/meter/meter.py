@@ -83,6 +83,10 @@ class Meter(TorchDispatchMode):
         self._sum: GradientSum | None = None
         self.stepping = False  # whether an optimizer steps, which inside a backward is no phase of its own
 
+    def call(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run an operator; what it returns is counted."""
+        return func(*args, **kwargs)
+
     def adopt(self, tensors: Iterable[torch.Tensor], category: str) -> None:
         """Count tensors that were alive before the meter started, as `category`."""
         for tensor in tensors:
@@ -135,7 +139,7 @@ class Meter(TorchDispatchMode):
         if wraps_others(types):
             return NotImplemented
         peak_bytes = self.peak_bytes
-        result = func(*args, **(kwargs or {}))
+        result = self.call(func, args, kwargs or {})
         for value in tree_iter((args, kwargs) if result is None else result):  # `_foreach_copy_` returns nothing
             if isinstance(value, torch.Tensor):
                 self._see(value)

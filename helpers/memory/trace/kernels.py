@@ -17,6 +17,7 @@ from ..closed_form.decoder import FUSED_TOKENS
 from ..meter.meter import Meter
 from ..meter.timeline import Block
 from . import attention
+from .shapes import Shapes
 
 _aten = torch.ops.aten
 PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv, _aten._scaled_mm}
@@ -27,6 +28,18 @@ class FakeMeter(Meter):
 
     Such numbers scale updates and decide no size; anywhere else, to ask for a value is an error.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes = Shapes()
+
+    def call(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        return self.shapes.call(func, args, kwargs)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Meter's own dispatch is wrapped against dynamo; once is enough, and each time costs as much as a meter."""
+        return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
