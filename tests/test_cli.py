@@ -1,5 +1,6 @@
 """The `workbook` command: bad input is a table, good input prints JSON of one shape, and nothing is a traceback."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -401,3 +402,20 @@ def test_what_would_fit_a_card_without_cuda_says_so(capsys):
     said = capsys.readouterr().out
     assert "too much. What would fit" in said
     assert "CUDA" not in said.replace("has no CUDA", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(("estimate", "serve", "--model", "tiny-llama"), 0), (("estimate", "serve"), 2)]
+)
+def test_a_process_that_ends_at_once_has_said_all_and_keeps_its_code(words, code):
+    done = subprocess.run([sys.executable, "-m", "helpers.cli", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert ("Serving tiny-llama" in done.stdout) == (code == 0)
+    assert bool(done.stderr) == (code != 0)
+    assert not done.stdout or done.stdout.endswith("\n")
+
+
+def test_a_call_from_python_changes_nothing_of_the_process(capsys):
+    before = gc.get_threshold()
+    assert main(["estimate", "serve", "--model", "tiny-llama"]) == 0
+    assert gc.get_threshold() == before

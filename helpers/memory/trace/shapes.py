@@ -93,7 +93,7 @@ def _made(result: Any, args: tuple) -> Made | None:
     shared = [at for at, one in enumerate(args) if _storage_of(one) == storage]
     if any(result is one for one in args) or shared not in ([], [0]):
         return None
-    offset = result.storage_offset() if shared else None
+    offset = int(result.storage_offset()) if shared else None
     return Made(result.size(), result.stride(), result.dtype, result.fake_device, offset)
 
 
