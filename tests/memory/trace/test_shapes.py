@@ -1,0 +1,67 @@
+"""Results that are remembered are those that an operator gives, and only where nothing else can happen."""
+
+import torch
+
+from helpers.memory import trace
+from helpers.memory.trace.shapes import Shapes
+
+
+def remembered(run):
+    """The same asked three times, and how many results are remembered."""
+    shapes = Shapes()
+    with trace.fake("cpu"):
+        results = [run(lambda func, *args: shapes.call(func, args, {})) for _ in range(3)]
+    return results, len(shapes.known)
+
+
+def facts(tensor):
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def test_a_new_tensor_has_the_same_shape_and_its_own_memory():
+    def run(asked):
+        return asked(torch.ops.aten.mm.default, torch.empty(3, 4), torch.empty(4, 5))
+
+    results, known = remembered(run)
+    assert known == 1
+    assert len({facts(one) for one in results}) == 1
+    assert len({one.untyped_storage()._cdata for one in results}) == 3
+
+
+def test_a_view_shares_the_memory_of_its_argument():
+    def run(asked):
+        base = torch.empty(4, 6)
+        return base, asked(torch.ops.aten.slice.Tensor, base, 1, 2, 5)
+
+    results, known = remembered(run)
+    assert known == 1
+    for base, view in results:
+        assert facts(view) == (torch.Size([4, 3]), (6, 1), 2, torch.float32)
+        assert view.untyped_storage()._cdata == base.untyped_storage()._cdata
+
+
+def test_a_view_whose_schema_does_not_say_so_shares_it_too():
+    def run(asked):
+        base = torch.empty(4, 6)
+        return base, asked(torch.ops.aten._unsafe_view.default, base, [24])
+
+    for base, view in remembered(run)[0]:
+        assert view.untyped_storage()._cdata == base.untyped_storage()._cdata
+
+
+def test_arguments_that_differ_in_type_or_stride_are_other_arguments():
+    with trace.fake("cpu"):
+        shapes, x = Shapes(), torch.empty(4, 4)
+        add = torch.ops.aten.add.Scalar
+        results = [shapes.call(add, (x.int(), value), {}).dtype for value in (1, 1.0, True, 1)]
+        assert results == [torch.int32, torch.float32, torch.int32, torch.int32]
+        relu = torch.ops.aten.relu.default
+        assert shapes.call(relu, (x,), {}).stride() != shapes.call(relu, (x.t(),), {}).stride()
+
+
+def test_what_writes_and_what_returns_several_is_never_remembered():
+    with trace.fake("cpu"):
+        shapes, x = Shapes(), torch.empty(4, 4)
+        assert shapes.call(torch.ops.aten.add_.Tensor, (x, x), {}) is x
+        assert len(shapes.call(torch.ops.aten.max.dim, (x, 0), {})) == 2
+        assert not shapes.known
