@@ -1,8 +1,8 @@
-"""The simulator against a real allocator: a snapshot's history replayed, its calls to the driver compared."""
+"""The simulator against a real allocator: a snapshot's history replayed, calls to the driver and blocks compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...catalog.errors import WorkbookError
@@ -10,6 +10,7 @@ from ..closed_form.breakdown import format_bytes
 from .blocks import Segment
 from .driver import RETURNS, TAKES, Driver, SegmentEvent
 from .replay import Action, Replay, Request, empty_cache, replay
+from .rewind import beginning
 from .settings import Settings
 from .snapshot import Snapshot, TraceEvent
 
@@ -18,34 +19,44 @@ from .snapshot import Snapshot, TraceEvent
 class Comparison:
     """`differences` names, in order, what the simulator did otherwise; empty when everything is equal.
 
-    `unrecorded_bytes` were reserved before the history begins; what they caused shows among the differences.
+    `begins` are the segments that were held when the history begins, of `unrecorded_bytes` in all: the replay begins
+    with them, and `segment_events` are the calls to the driver after them. `allocations` were compared by address.
     """
 
     replay: Replay = field(repr=False)
     segment_events: int
     differences: tuple[str, ...]
-    unrecorded_bytes: int = 0
+    allocations: int = 0
+    begins: tuple[Segment, ...] = field(default=(), repr=False)
+
+    @property
+    def unrecorded_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.begins)
 
     @property
     def agrees(self) -> bool:
         return not self.differences
 
     def __str__(self) -> str:
+        late = f"{format_bytes(self.unrecorded_bytes)} were reserved before the history begins"
         if self.agrees:
-            return f"equal: {len(self.replay)} events, {self.segment_events} calls to the driver, every final block"
-        late = [f"{format_bytes(self.unrecorded_bytes)} were reserved before the history begins"]
-        return "\n".join([*(late if self.unrecorded_bytes else []), *self.differences])
+            equal = (
+                f"equal: {len(self.replay)} events, {self.allocations} allocations by address, "
+                f"{self.segment_events} calls to the driver, every final block"
+            )
+            return f"{equal}; {late}" if self.begins else equal
+        return "\n".join([*([late] if self.begins else []), *self.differences])
 
 
-def requests_of(trace: Sequence[TraceEvent]) -> list[Request]:
+def requests_of(trace: Sequence[TraceEvent], begins: Iterable[Segment] = ()) -> list[Request]:
     """The requests in a history: its alloc and free_completed entries, and an empty_cache where segments went back.
 
     A run of segment_free is an empty_cache or the retry of a failing request; both give back the same. With
     max_split_size_mb a retry may give back less, which the replay does not tell apart. What was allocated before the
-    history begins is left out when it is freed.
+    history begins is freed if it is live in `begins`, else left out.
     """
     requests: list[Request] = []
-    live: set[int] = set()
+    live = {block.address for segment in begins for block in segment.blocks if not block.is_free}
     returning = False
     for event in trace:
         if event.action in RETURNS and not returning:
@@ -74,12 +85,18 @@ def compare_with_snapshot(snapshot: Snapshot, settings: Settings | None = None, 
     if any(segment.private for segment in real):
         do = "record it without CUDA graphs and without torch.cuda.MemPool"
         raise WorkbookError("the snapshot has private memory pools", "PyTorch's two default pools", do)
+    begins = beginning(snapshot, device)
     recorded = [event for event in trace if event.action in (*TAKES, *RETURNS)]
     driver = Driver(recorded=[(event.size_bytes, event.address) for event in recorded if event.action in TAKES])
-    ran = replay(requests_of(trace), settings or Settings.parse(snapshot.conf), driver=driver)
-    balance = sum(event.size_bytes if event.action in TAKES else -event.size_bytes for event in recorded)
-    differences = (*_calls(recorded, ran.segment_events), *_final(by_address(real), by_address(ran.segments)))
-    return Comparison(ran, len(recorded), differences, sum(segment.size_bytes for segment in real) - balance)
+    chosen = settings or Settings.parse(snapshot.conf)
+    ran = replay(requests_of(trace, begins), chosen, driver=driver, begins=begins)
+    allocated = [event for event in trace if event.action == "alloc"]
+    differences = (
+        *_calls(recorded, ran.segment_events[len(begins) :]),
+        *_places(allocated, ran),
+        *_final(by_address(real), by_address(ran.segments)),
+    )
+    return Comparison(ran, len(recorded), differences, len(allocated), begins)
 
 
 def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator[str]:
@@ -93,6 +110,18 @@ def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator
             return
     if len(real) != len(ours):
         yield f"{len(real)} calls to the driver on the device, {len(ours)} here"
+
+
+def _places(real: Sequence[TraceEvent], ran: Replay) -> Iterator[str]:
+    """The first block that lies elsewhere."""
+    ours = [outcome for request, outcome in zip(ran.requests, ran.outcomes, strict=True) if request.action == "alloc"]
+    for number, (event, outcome) in enumerate(zip(real, ours, strict=False)):
+        if event.size_bytes and event.address != outcome.address:
+            yield (
+                f"allocation {number}, of {format_bytes(event.size_bytes)}, lies at {event.address:#x} on the device, "
+                f"at {outcome.address:#x} here"
+            )
+            return
 
 
 def by_address(segments: Sequence[Segment]) -> list[Segment]:
@@ -113,4 +142,5 @@ def _final(real: Sequence[Segment], ours: Sequence[Segment]) -> Iterator[str]:
 
 
 def _layout(segment: Segment) -> tuple[object, ...]:
-    return (segment.pool, *((block.size_bytes, block.state) for block in segment.blocks))
+    """A block that waits for another stream is as good as allocated: nobody gets it."""
+    return (segment.pool, *((block.size_bytes, block.is_free) for block in segment.blocks))

@@ -71,6 +71,11 @@ class Driver:
         self._count(SegmentEvent(DriverCall.ALLOC, size, address, stream), size)
         return address
 
+    def hold(self, size: int, address: int, stream: int) -> None:
+        """A segment that was there before."""
+        self._next = min(self._next, address)
+        self._count(SegmentEvent(DriverCall.ALLOC, size, address, stream), size)
+
     def free(self, address: int, size: int, stream: int) -> None:
         self._count(SegmentEvent(DriverCall.FREE, size, address, stream), -size)
 

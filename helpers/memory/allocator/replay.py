@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -112,8 +112,11 @@ def replay(
     capacity_bytes: int | None = None,
     allowed_bytes: int | None = None,
     driver: Driver | None = None,
+    begins: Sequence[Segment] = (),
 ) -> Replay:
-    """Run `events` through an allocator that is empty at first.
+    """Run `events` through an allocator that is empty at first, or that holds the segments `begins` (`rewind`).
+
+    A block that is live in them is freed by its address. Their calls to the driver come first in `segment_events`.
 
     `events` are Requests, or the Events that the meter and the trace give (their sizes are rounded to 512 B already,
     which changes nothing). `settings` may be text as in PYTORCH_CUDA_ALLOC_CONF. WorkbookError for a tensor that is
@@ -122,7 +125,7 @@ def replay(
     chosen = Settings.parse(settings) if isinstance(settings, str) else settings or Settings()
     allocator = Allocator(chosen, capacity_bytes, allowed_bytes, driver)
     requests = [_request(number, event) for number, event in enumerate(events)]
-    live: dict[Hashable, Allocation] = {}
+    live: dict[Hashable, Allocation] = dict(allocator.begin_with(begins))
     done: list[tuple[Request, Outcome, int, int]] = []
     oom = None
     for number, request in enumerate(requests):

@@ -7,6 +7,7 @@ CUDA graphs' and users' own pools, garbage collection by age, cudaMallocAsync.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError, require_whole
@@ -71,6 +72,25 @@ class Allocator:
         """What the allocator holds, the oldest first."""
         made = {call.address: number for number, call in enumerate(self.driver.calls)}
         return shown([*self.live.values(), *self.small.free, *self.large.free], made)
+
+    def begin_with(self, segments: Iterable[Segment]) -> Iterator[tuple[int, Allocation]]:
+        """Hold these segments, as another allocator held them: the handle of each live block, by its address."""
+        for segment in segments:
+            before, pool = None, self.small if segment.pool == "small" else self.large
+            self.driver.hold(segment.size_bytes, segment.address, segment.stream)
+            for block in segment.blocks:
+                chunk = Chunk(block.address, block.size_bytes, segment.stream, pool)
+                chunk.put_between(before, None)
+                before = chunk
+                if block.is_free:
+                    pool.free.add(chunk)
+                    continue
+                self._serial += 1
+                chunk.allocated, chunk.requested, chunk.name = True, block.requested_bytes, block.name
+                self.live[self._serial] = chunk
+                self.allocated_bytes += chunk.size
+                yield block.address, Allocation(self._serial, chunk.address, chunk.size, chunk.requested)
+        self.peak_allocated_bytes = self.allocated_bytes
 
     def alloc(self, size_bytes: int, stream: int = 0, name: str = "") -> Allocation:
         """A block of at least `size_bytes`; OutOfMemory when there is none, WorkbookError for a size that is none.
