@@ -5,8 +5,8 @@
     replay(step.events, "expandable_segments:True", capacity_bytes=24 * 2**30).oom
 
 `simulator` follows the C++ rule by rule, on the `blocks` of segments that a `driver` hands out; `replay` runs a list of
-requests, `outcome` says what each did; `snapshot` reads a real allocator's history and `compare` says where the
-simulator departs from it.
+requests, `outcome` says what each did; `snapshot` reads a real allocator's history, `rewind` finds what was held when
+it begins, `compare` says where the simulator departs from it, and `story` what it tells of the run.
 """
 
 from .blocks import Segment, SegmentBlock, State

@@ -7,7 +7,8 @@ at the end; undone from the last event to the first, they are those at the begin
     compare_with_snapshot(snapshot)     # seeds the simulator with them and replays the history
 
 A history says how many bytes a block was asked for, not how many it took. In the large pool the two differ by what was
-left unsplit, and no free piece is so small: what is too little to be a piece belongs to the block before it.
+left unsplit, and no free piece is so small: what is too little to be a piece belongs to the block before it. With
+max_split_size_mb a block from that size on has its segment to itself.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def beginning(snapshot: Snapshot, device: int = 0) -> tuple[Segment, ...]:
     """
     trace, settings = snapshot.trace(device), Settings.parse(snapshot.conf)
     final = [segment for segment in snapshot.segments if segment.device == device]
+    if _begins_empty(trace, final):
+        return ()
     if any(segment.expandable for segment in final) or any(event.action in MAPPED for event in trace):
-        if _begins_empty(trace, final):
-            return ()
         do = "record it from the start: _record_memory_history() before the first tensor"
         raise WorkbookError("a history of expandable segments that begins mid-run", "one of plain segments", do)
     held = {segment.address: _held(segment) for segment in final}
@@ -108,7 +109,8 @@ def _blocks(begin: int, held: Held, settings: Settings) -> Iterator[SegmentBlock
         rest = following - address - size
         if rest < 0:
             raise _contradiction(0, f"leaves {address:#x} beyond {following:#x}")
-        if held.pool == "large" and rest <= SMALL_BYTES:
+        whole = settings.max_split_bytes is not None and size >= settings.max_split_bytes  # which is never split
+        if held.pool == "large" and (whole or rest <= SMALL_BYTES):
             size += rest
         yield SegmentBlock(address, size, requested, State.ALLOCATED, f"{address:#x}")
         at = address + size

@@ -1,0 +1,29 @@
+"""`workbook snapshot`: what a snapshot of the allocator tells of a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from .flags import Commands, add_command, whole
+
+
+def add(commands: Commands) -> None:
+    text = "what a snapshot tells: the peak, what was live then, what other settings would have reserved"
+    snapshot = add_command(commands, "snapshot", text, _snapshot)
+    snapshot.add_argument("file", metavar="FILE", help="a pickle of torch.cuda.memory._dump_snapshot()")
+    snapshot.add_argument("--device", type=whole, help="one of its GPUs; default: all with a history")
+    settings = "settings to try besides, as PYTORCH_ALLOC_CONF has them; may be repeated"
+    snapshot.add_argument("--settings", action="append", default=[], metavar="TEXT", help=settings)
+    snapshot.add_argument("--json", action="store_true", help="print JSON, in bytes")
+
+
+def _snapshot(arguments: argparse.Namespace) -> int:
+    from ..memory.allocator import read_snapshot
+    from ..memory.allocator.story import devices_of, story
+
+    found = read_snapshot(arguments.file)
+    devices = devices_of(found) if arguments.device is None else [arguments.device]
+    stories = [story(found, device, arguments.settings) for device in devices]
+    print(json.dumps([one.figures for one in stories]) if arguments.json else "\n\n".join(map(str, stories)))
+    return 0
