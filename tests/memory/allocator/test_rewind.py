@@ -10,7 +10,6 @@ from helpers.memory.allocator.rewind import beginning
 from helpers.memory.allocator.story import devices_of, story
 from tests.memory.allocator.snapshots import snapshot_of
 
-SIZES = (300, 70_000, 900_000, 1_500_000, 7 * MIB, 11 * MIB + 1, 40 * MIB)
 SETTINGS = ["", "max_split_size_mb:32", "roundup_power2_divisions:4", "max_split_size_mb:64,large_segment_size_mb:32"]
 
 
