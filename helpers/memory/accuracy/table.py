@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from . import own_runs, recorded, serving
+from . import megatron, own_runs, recorded, serving
 from .cases import OWN_KINDS, RECORDED, Case, Row, cases
 from .other_estimators import EstimatorAnswer, answers, listed
 from .user_cases import read
@@ -20,7 +20,7 @@ def rows(
     make: Callable | None = None,
 ) -> Iterator[Row]:
     """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps
-    two, 16 generations two.
+    two, 16 generations two; 24 of Megatron's none.
 
     `of` are cases of your own (`user_cases.read`), in place of the published ones.
 
@@ -40,6 +40,8 @@ def rows_of(case: Case) -> Iterator[Row]:
         return
     if case.kind == "serving":
         predicted, why = serving.predict(case), serving.why(case)
+    elif case.kind == "megatron":
+        predicted, why = megatron.predict(case), ""
     else:
         from . import lora, ops  # here, for they bring torch and transformers
 
@@ -79,7 +81,7 @@ def summaries(found: Sequence[Row]) -> list[Summary]:
 
 
 def _group(row: Row) -> str:
-    if row.case.kind in ("serving", "generation"):
+    if row.case.kind in ("serving", "generation", "megatron"):
         return f"{row.case.kind}, {row.quantity}"
     attention = f" ({row.case.setup['attention']})" if row.case.kind == "lora" else ""
     return f"{row.case.kind}, {row.quantity}{attention}"

@@ -13,7 +13,7 @@ from helpers.memory.accuracy import answers, cases
 
 
 def test_there_are_as_many_as_published() -> None:
-    assert [len(cases(kind)) for kind in ("op", "lora", "serving", "generation")] == [63, 20, 13, 16]
+    assert [len(cases(kind)) for kind in ("op", "lora", "serving", "generation", "megatron")] == [63, 20, 13, 16, 24]
     assert sum(len(case.figures) for case in cases("lora")) == 120
 
 
