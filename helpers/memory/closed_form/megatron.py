@@ -106,6 +106,7 @@ class _Stage:
         self.is_first, self.is_last = at == 0, at == setup.pipeline - 1
         begin = at * setup.layers_of_a_stage
         self.layers = self.model.layers[begin : begin + setup.layers_of_a_stage]
+        self.last_layer = begin + setup.layers_of_a_stage - 1
         self.tokens = setup.micro_batch * setup.sequence
         self.in_flight = min(setup.micro_batches, setup.pipeline - at)  # 1F1B: forwards that wait for their backward
         self.hidden = BF16 * self.tokens * self.model.hidden  # of all tokens; t ranks share them
@@ -114,7 +115,7 @@ class _Stage:
     def moments(self) -> tuple[Moment, ...]:
         kept = self.in_flight * sum(map(self._kept, self.layers))
         layer = self.layers[-1]
-        found = [self._moment(Point.LAYER, kept + self._in_mlp(layer), 0, 0)]
+        found = [self._moment(Point.LAYER, kept + self._in_mlp(layer), 0, 0, self.last_layer)]
         if self.is_last:
             logits = BF16 * self.tokens * self.setup.vocab // self.t
             outside = 2 * self.hidden // self.t + self.hidden  # the final norm's input and output, which is gathered
@@ -125,7 +126,7 @@ class _Stage:
             found.append(self._moment(Point.LM_HEAD, kept + outside + self.hidden, logits, weight))
         return tuple(found)
 
-    def _moment(self, at: Point, activations: int, logits: int, workspace: int) -> Moment:
+    def _moment(self, at: Point, activations: int, logits: int, workspace: int, layer: int | None = None) -> Moment:
         parameters = self._parameters()
         sizes = {
             Part.PARAMETERS: BF16 * parameters,
@@ -135,7 +136,7 @@ class _Stage:
             Part.LOGITS: logits,
             Part.WORKSPACE: workspace + self._stand_ins() + self.library,
         }
-        return Moment(at, Breakdown({part: size for part, size in sizes.items() if size}))
+        return Moment(at, Breakdown({part: size for part, size in sizes.items() if size}), layer)
 
     def _parameters(self) -> int:
         """Products are split by rows or columns, embedding and head by the vocabulary; norms are on every rank."""

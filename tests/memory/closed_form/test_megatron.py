@@ -67,7 +67,9 @@ def test_activations_by_hand():
     hidden, q, kv, ffn = 64 * 2**20, 64 * 2**20, 8 * 2**20, 224 * 2**20  # bytes of 4,096 tokens in BF16
     layer = (4 * hidden + 2 * q + 2 * kv + 4 * 4096 * 64 + 3 * ffn) // 2
     outside = hidden + hidden
-    assert train(setup).at("loss").parts["activations"] == 2 * layer + outside
+    loss = train(setup).at("loss").parts
+    assert loss["activations"] == 2 * layer + outside
+    assert loss["logits"] == 4096 * 128_256 // 2 * (2 + 4)  # BF16, and FP32
 
 
 @pytest.mark.parametrize(
