@@ -23,7 +23,7 @@ SHARED_POSITIONS = "gpt2"
 # Tensors of N x h alive at the widest point: the embedding's output, the layer's input, the residual stream and its
 # norm; of GPT-2 attention's output as well, and the positions, which all sequences share. Held against the trace.
 HIDDEN_STATES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "opt"), 4)
-HIDDEN_STATES[SHARED_POSITIONS] = 5
+HIDDEN_STATES |= {"mixtral": 4, "qwen3_moe": 4, SHARED_POSITIONS: 5}
 WRITTEN_OUT = "gelu_new"  # in Python: four tensors of N x f, where a kernel needs two
 CAPPED = "gemma2"  # caps its attention scores, for which no fused kernel is taken
 FP32 = 4
@@ -139,9 +139,8 @@ class _Forward:
 
     def _points(self, layer: Layer) -> Iterator[tuple[int, int, int]]:
         outside = self._hidden_states() + self._rotary_tables() + self._masks()
-        wide = rounded(self.rows * layer.mlp.ffn * self.width)
-        yield outside + self._in_mlp(layer) * wide, 0, 0
-        yield outside + (2 if layer.mlp.gated else 1) * wide, 0, self._decoded(layer)
+        yield outside + self._in_mlp(layer), 0, 0
+        yield outside + (2 if layer.mlp.gated else 1) * self._wide(layer), 0, self._decoded(layer)
         if self._writes_scores():
             yield outside + self._in_attention(layer), 0, 0
         if self.tokens < self.keys:  # a cache that is there already: its keys once more, behind them the new ones
@@ -155,20 +154,32 @@ class _Forward:
         positions = rounded(self.tokens * self.model.hidden * self.width) if shared else 0
         return count * self.hidden + positions
 
+    def _wide(self, layer: Layer) -> int:
+        """N x f, where each token goes to as many experts as it chooses."""
+        return rounded(self.rows * max(1, layer.mlp.experts_per_token) * layer.mlp.ffn * self.width)
+
     def _in_mlp(self, layer: Layer) -> int:
-        """Tensors of N x f: the activation, what it is multiplied by, the product; gate and up where they are one."""
+        """Tensors of N x f: the activation, what it is multiplied by, the product; gate and up where they are one.
+
+        Experts have gate and up in one, and their input sorted by expert; where they are narrow, four tensors of the
+        width of that input are more: it, what comes out, that weighted, and sorted back.
+        """
+        wide = self._wide(layer)
+        if layer.mlp.experts:
+            sorted_input = self.hidden * layer.mlp.experts_per_token
+            return max(sorted_input + 4 * wide, 4 * sorted_input)
         if layer.mlp.gated:
-            return 4 if any("gate_up" in linear.name for linear in layer.mlp.linears) else 3
-        return 4 if layer.mlp.activation == WRITTEN_OUT else 2
+            return (4 if any("gate_up" in linear.name for linear in layer.mlp.linears) else 3) * wide
+        return (4 if layer.mlp.activation == WRITTEN_OUT else 2) * wide
 
     def _decoded(self, layer: Layer) -> int:
         """What the kernel of a product in the MLP holds: its weight in 16 bits, or for few tokens partial sums."""
         rule = number_format(self.setup.weights)
         if rule.partial_sums and self.rows <= rule.fused_tokens:
-            return rounded(2 * rule.partial_sums * self.rows * layer.mlp.ffn)
+            return rule.partial_sums * self._wide(layer)
         if rule.decoding is not Decoding.WHOLE or self.rows <= rule.fused_tokens:
             return 0
-        return max(rounded(2 * linear.weights) for linear in layer.mlp.linears or layer.attention.linears)
+        return max(rounded(2 * linear.weights) for linear in layer.mlp.linears or layer.mlp.expert_linears)
 
     def _rotary_tables(self) -> int:
         if self.model.learned_positions:
@@ -231,7 +242,7 @@ def _library_bytes(setup: ServeSetup, card: Device | None) -> int:
 def _why_not(setup: ServeSetup, card: Device | None) -> str:
     """Why a forward of this model has no closed form here; "" where it has one."""
     model = setup.model
-    if model.family not in HIDDEN_STATES or not model.is_dense_decoder:
+    if model.family not in HIDDEN_STATES or model.counted or any(layer.attention.mla for layer in model.layers):
         return f"what a forward of {model.name} takes besides has no closed form here: `workbook trace serve` runs it"
     cuda = cuda_of(card) if card else None
     if cuda is None or model.family == CAPPED:
