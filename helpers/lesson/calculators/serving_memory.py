@@ -56,7 +56,7 @@ class ServingAnswer(MemoryAnswer):
                 yield row(str(part).replace("kv_cache", "KV cache"), format_bytes(size), explained[part])
         yield row("a token", format_bytes(a_token), "of one sequence, over the layers that still grow")
         for moment in () if self.predicted.why else self.predicted.moments:
-            yield row(moment.name, format_bytes(moment.total), self._words(moment))
+            yield row(str(moment.at), format_bytes(moment.total), self._words(moment))
 
     def _forward(self) -> str:
         if self.predicted.peak.at is Point.DECODE:
