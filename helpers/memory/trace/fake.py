@@ -82,6 +82,15 @@ def _known(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return linspace
 
 
+def _only_in_bf16(can: Callable[..., bool]) -> Callable[..., bool]:
+    """The grouped product of experts runs without memory in BF16 alone; Transformers' own stands in, equal in bytes."""
+
+    def grouped(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> bool:
+        return weight.dtype == torch.bfloat16 and can(input, weight, offs)
+
+    return grouped
+
+
 def _undrawn(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     return tensor
 
@@ -105,4 +114,8 @@ def as_on_a_device() -> Iterator[None]:
             drawn = {"trunc_normal_": _undrawn}
             stack.enter_context(mock.patch.dict(initialization.TORCH_INIT_FUNCTIONS, drawn))
             stack.enter_context(mock.patch.object(masking_utils, "find_packed_sequence_indices", _one_sequence))
+        with contextlib.suppress(ImportError, AttributeError):  # AttributeError: a version without this function
+            from transformers.integrations import moe
+
+            stack.enter_context(mock.patch.object(moe, "_can_use_grouped_mm", _only_in_bf16(moe._can_use_grouped_mm)))
         yield

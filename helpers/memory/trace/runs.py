@@ -44,7 +44,6 @@ def train(
         return lora(setup, gpu=gpu, on=on, steps=steps, apply=apply, make=make)
     require_one_rank(setup)
     _require_steps(steps)
-    _require_grouped_products(setup)
     if apply is None:
         require_segments(setup)  # before a large model is built
     card = device(gpu or reference_of(setup))
@@ -120,13 +119,6 @@ def _with_adapters(model: nn.Module, adapter: Adapter) -> Any:
         names = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
         what = f"no adapters for {', '.join(adapter.targets)}: {str(problem)[:120]}"
         raise WorkbookError(what, ", ".join(names), "name linear layers of this model") from None
-
-
-def _require_grouped_products(setup: TrainSetup) -> None:
-    if setup.precision_recipe.weight_bytes != 2 and any(layer.mlp.experts for layer in setup.model.layers):
-        expected = "bf16 or megatron-bf16: the grouped product of experts runs without memory in BF16 only"
-        do = "trace it with precision='bf16', or measure a small one"
-        raise WorkbookError(f"experts with weights as {setup.precision} keeps them are not traced", expected, do)
 
 
 def _require_steps(steps: int) -> None:
