@@ -11,8 +11,9 @@ from ..fit import Fit
 from . import frames as stack_of
 from .cures import RETRY, Change, changes_for
 from .frames import Place, StackFrame
-from .message import Kind, Oom, clean, parse
-from .reason import Why, strangers, why
+from .message import Oom, Why, clean, parse, strangers
+from .reason import why
+from .words import Kind
 
 FAILED_AGAIN = (
     "It failed again while the first failure was being handled: inside an `except`, the error's frames "
@@ -86,7 +87,7 @@ def explain(text: str) -> Explanation:
     text = clean(text)
     oom = parse(text)
     stack = stack_of.frames(text, oom.start)
-    decided, place = why(oom), stack_of.place(stack)
+    decided, place = why(oom, stack), stack_of.place(stack)
     changes, notes = changes_for(oom, decided.reason, place), list(decided.notes)
     if oom.following and "During handling of the above exception" in text[oom.start :]:
         changes = (RETRY, *changes)

@@ -69,8 +69,8 @@ TEMPLATES = {
     "pytorch-hip": Template(f"torch.OutOfMemoryError: HIP out of memory. {NEW}{SEGMENTS_HINT}"),
     "pytorch-xpu": Template(
         "torch.OutOfMemoryError: XPU out of memory. Tried to allocate {asked}. GPU {gpu} has a total capacity of "
-        "{total}[ of which {free} is free]. Of the allocated memory {allocated} is allocated by PyTorch, and {cached} is "
-        "reserved by PyTorch but unallocated. Please use `empty_cache` to release all unoccupied cached memory."
+        "{total}[ of which {free} is free]. Of the allocated memory {allocated} is allocated by PyTorch, and {cached} "
+        "is reserved by PyTorch but unallocated. Please use `empty_cache` to release all unoccupied cached memory."
     ),
     "ipex": Template(
         "RuntimeError: XPU out of memory. Tried to allocate {asked} (GPU {gpu}; {total} total capacity; {allocated} "
