@@ -8,7 +8,7 @@ from ..allocator.outcome import Reason
 from .frames import Place
 from .message import Oom, strangers
 from .reason import is_nearly_full
-from .refused import is_wsl
+from .refused import is_windows, is_wsl
 from .words import Kind
 
 
@@ -179,10 +179,10 @@ def changes_for(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
         return (SMI, LOWER_UTILIZATION, OTHER_CARD)
     if oom.kind is Kind.DRIVER and reason is Reason.HOST:
         return (NO_PINNING, WSL_MEMORY, HOST_LIMIT)
+    if oom.kind is Kind.DRIVER and reason is Reason.OUTSIDE:
+        return (SMI, OTHER_CARD)
     if oom.kind in CURES_OF:
         return (*CURES_OF[oom.kind], *(CURES_AT[place] if oom.kind is Kind.CAP else ()))[:5]
-    if reason is Reason.HOST and oom.kind is Kind.ALLOCATOR:
-        return (CLOSE, PAGE_FILE)
     if reason is Reason.HOST:
         return (HOST_LOAD, WORKERS, HOST_LIMIT) if place in (Place.UNKNOWN, Place.LOADING) else (WORKERS, HOST_LIMIT)
     if oom.capacity_bytes and oom.requested_bytes and oom.requested_bytes > oom.capacity_bytes:
@@ -209,6 +209,8 @@ def _first(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
 def _of_the_unclear(oom: Oom) -> tuple[Change, ...]:
     if is_wsl(oom):
         return (SMALLER_SHARE, NO_PINNING, WSL_MEMORY)
+    if is_windows(oom) and oom.sizes:
+        return (CLOSE, PAGE_FILE, SMALLER_SHARE)
     if oom.backend == "HIP" and oom.sizes:
         return (APU_PAGES, BLOCKING)
     return (SMI, BLOCKING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import replace
 
 from ..allocator.outcome import Reason
 from ..closed_form.breakdown import format_bytes
@@ -12,24 +13,31 @@ from .message import ORDINARY_OUTSIDE_BYTES, Oom, Why
 from .words import Kind
 
 PINNING = re.compile(r"pin_memory|cudaHostAlloc|cudaHostRegister|cudaMallocHost")
+CONTEXT = re.compile(r"_lazy_init|_cuda_init|cuCtxCreate|cuDevicePrimaryCtxRetain")
 
 
 def why(oom: Oom, stack: tuple[StackFrame, ...] = ()) -> Why:
     """The reason for a message of another kind than the allocator's."""
     if oom.kind is Kind.VLLM:
         return _vllm(oom)
-    if oom.kind is Kind.DRIVER and any(
-        PINNING.search(f"{frame.path} {frame.function} {frame.code}") for frame in stack
-    ):
-        return PINNED
+    if oom.kind is Kind.DRIVER and (decided := _driver(oom, stack)):
+        return decided
     known = {
         name: format_bytes(size) for name, size in vars(oom).items() if name.endswith("_bytes") and size is not None
     }
     if oom.kind in _WITH_SIZES:
         with contextlib.suppress(KeyError):  # a size that the sentence names and the message does not
             reason, sentence = _WITH_SIZES[oom.kind]
-            return Why(reason, sentence.format(**known), _WITHOUT_SIZES[oom.kind].notes)
+            return replace(_WITHOUT_SIZES[oom.kind], reason=reason, sentence=sentence.format(**known))
     return _WITHOUT_SIZES[oom.kind]
+
+
+def _driver(oom: Oom, stack: tuple[StackFrame, ...]) -> Why | None:
+    """The driver's words are the same for everything; what was called tells host memory and a full card apart."""
+    calls = [oom.text, *(f"{frame.function} {frame.code}" for frame in stack)]
+    if any(map(PINNING.search, calls)):
+        return PINNED
+    return NO_CONTEXT if any(map(CONTEXT.search, calls)) else None
 
 
 def _vllm(oom: Oom) -> Why:
@@ -61,6 +69,12 @@ PINNED = Why(
     "The call was for pinned host memory, which CUDA reports with the same words: the machine's memory, or the limit "
     "on how much of it may be pinned, ran out. WSL has a low one.",
     ("pin_memory=False, or fewer and smaller pinned buffers, does without it.",),
+)
+# tensorflow/tensorflow/issues/30594: several programs on one server's card.
+NO_CONTEXT = Why(
+    Reason.OUTSIDE,
+    "Not even a context fitted, which is the first thing that a process asks for and some hundred MiB: others fill the "
+    "card.",
 )
 _WITH_SIZES = {  # sentences with fields of Oom
     Kind.CAP: (
@@ -143,7 +157,12 @@ _WITHOUT_SIZES = {
         "NCCL asked the driver for the buffers of a communicator, which are no tensors, and the card had too little "
         "left. The text gives no sizes; PyTorch's cache may hold much of the card.",
     ),
-    Kind.JAX: Why(Reason.UNCLEAR, "XLA could not place a buffer, and the text gives no sizes."),
+    # Without its memory up front JAX is prone to fragments: jax-ml/jax/issues/788.
+    Kind.JAX: Why(
+        Reason.UNCLEAR,
+        "XLA could not place a buffer, and the text gives no sizes.",
+        possible=(Reason.FULL, Reason.OUTSIDE, Reason.FRAGMENTED),
+    ),
     Kind.HOST: Why(Reason.HOST, "The machine's own memory ran out, not the GPU's."),
     # pytorch/pytorch/issues/5040 and 16979: a container's /dev/shm has 64 MiB unless told otherwise.
     Kind.SHARED: Why(
@@ -181,5 +200,6 @@ _WITHOUT_SIZES = {
             "Found behind it: under WSL, the limit on pinned memory or on WSL's own memory; else a card that other "
             "processes fill, so that not even a context fits.",
         ),
+        possible=(Reason.OUTSIDE, Reason.HOST),
     ),
 }

@@ -61,6 +61,7 @@ class Explanation:
             "reason": self.reason,
             "title": self.title,
             "sentence": self.why.sentence,
+            "possible": list(self.why.possible),
             "notes": list(self.why.notes),
             "place": self.place or None,
             "line": asdict(self.frame) if self.frame else None,
@@ -157,6 +158,8 @@ def _page(explained: Explanation) -> Iterator[str]:
         yield from ("", "Largest live blocks, by the line that made them")
         yield from _table(explained.blocks)
     yield from ("", f"{explained.reason.capitalize()}. {explained.why.sentence}")
+    if explained.why.possible:
+        yield f"  Left by what is known: {', '.join(explained.why.possible)}."
     yield from (f"  Note: {note}" for note in explained.why.notes)
     yield from _cures(explained)
     if explained.following:

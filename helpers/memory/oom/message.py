@@ -106,11 +106,15 @@ class Oom:
 
 @dataclass(frozen=True)
 class Why:
-    """Why a request failed: `sentence` is the arithmetic behind it; `notes` is what to know about these figures."""
+    """Why a request failed: `sentence` is the arithmetic behind it; `notes` is what to know about these figures.
+
+    `possible` are the reasons that are left where the bytes do not decide, the likeliest first.
+    """
 
     reason: Reason
     sentence: str
     notes: tuple[str, ...] = ()
+    possible: tuple[Reason, ...] = ()
 
 
 def parse(text: str) -> Oom:

@@ -14,8 +14,11 @@ from .frames import StackFrame
 from .message import ORDINARY_OUTSIDE_BYTES, ROUNDING_BYTES, Oom, Sizes, Why, others_bytes, possible_selves, strangers
 from .words import Kind
 
-# A running program always has blocks that are partly used: one byte in twenty, or 20 MiB segments of a few streams.
-USUAL_CACHED_SHARE, USUAL_CACHED_BYTES = 20, 3 * 20 * 2**20
+# A running program always has blocks that are partly used: one byte in thirty, or some segments of 20 MiB and 2 MiB.
+# Cards with 0.4 to 1.7 % cached were too small for their program (pytorch/pytorch/issues/67971, LambdaLabsML/examples/
+# issues/48, derrian-distro/LoRA_Easy_Training_Scripts/issues/178); with 5 % it was fragments (kaito-project/kaito/
+# issues/976).
+USUAL_CACHED_SHARE, USUAL_CACHED_BYTES = 32, 64 * 2**20
 
 
 def why(oom: Oom, stack: tuple[StackFrame, ...] = ()) -> Why:

@@ -16,12 +16,12 @@ XPU_SINGLE_BYTES = 4 * GIB
 LARGEST_CARD_BYTES = max(device.capacity_bytes for device in DEVICES.values())
 
 # Windows promises memory of a card only as far as RAM and page file together could hold it, so that a small page file
-# refuses what the card has free: github.com/victorchall/EveryDream2trainer/issues/163,
-# AUTOMATIC1111/stable-diffusion-webui/issues/5252 and ollama/ollama/issues/8825 cured it with a larger page file;
-# in pytorch/pytorch/issues/40002 the machine's memory was full.
+# refuses what the card has free. A larger page file cured it in github.com/victorchall/EveryDream2trainer/issues/163,
+# AUTOMATIC1111/stable-diffusion-webui/issues/5252 and ollama/ollama/issues/8825; in pytorch/pytorch/issues/40002 the
+# machine's memory was full. Others asked for less: lufficc/SSD/issues/113. No message tells these cases apart.
 WINDOWS = (
-    "This is Windows by its look: there memory of the card is promised only as far as the machine's memory and page "
-    "file could hold it, and that promise failed."
+    "This is Windows by its look. There memory of the card is promised only as far as the machine's memory and page "
+    "file could hold it: a full machine or a small page file refuses what is free. Asking for less has helped too."
 )
 # Below what nvidia-smi calls free the driver under WSL refuses to make memory resident (microsoft/WSL/issues/41176; of
 # 95 GiB a request for 3.48 failed with 50 free in pytorch/pytorch/issues/182286), and pinned host memory is limited
@@ -69,26 +69,26 @@ def without_sizes(oom: Oom) -> Why:
             "PyTorch ran out of memory and failed again while it asked the driver who holds the card, as 2.1 does on a "
             "MIG slice. Nothing more is known: a newer PyTorch prints the sizes."
         )
-        return Why(Reason.UNCLEAR, sentence)
+        return Why(Reason.UNCLEAR, sentence, possible=(Reason.CAPPED, Reason.FULL))
     if (oom.requested_bytes or 0) > LARGEST_CARD_BYTES:
         sentence = (
             f"One request of {format_bytes(oom.requested_bytes or 0)} is larger than any card that is known here."
         )
         return Why(Reason.FULL, f"{sentence} Look at the shapes on that line.")
     sentence = "The message gives no sizes, so it does not tell a full card from a fragmented one."
-    return Why(Reason.UNCLEAR, sentence)
+    return Why(Reason.UNCLEAR, sentence, possible=(Reason.FULL, Reason.FRAGMENTED))
 
 
 def although_free(oom: Oom, sizes: Sizes) -> Why:
     asked, _, _, free = map(format_bytes, sizes)
     sentence = f"{free} were free when the message was written, more than the {asked} asked."
     if oom.backend == "HIP":
-        return Why(Reason.UNCLEAR, f"{sentence} {ROCM}")
+        return Why(Reason.UNCLEAR, f"{sentence} {ROCM}", possible=(Reason.CAPPED, Reason.FRAGMENTED))
     if is_wsl(oom):
-        return Why(Reason.UNCLEAR, f"{sentence} {WSL}")
+        return Why(Reason.UNCLEAR, f"{sentence} {WSL}", possible=(Reason.CAPPED, Reason.HOST))
     if is_windows(oom):
-        return Why(Reason.HOST, f"{sentence} {WINDOWS}")
-    return Why(Reason.UNCLEAR, f"{sentence} {ELSEWHERE}")
+        return Why(Reason.UNCLEAR, f"{sentence} {WINDOWS}", possible=(Reason.HOST, Reason.FULL))
+    return Why(Reason.UNCLEAR, f"{sentence} {ELSEWHERE}", possible=(Reason.OUTSIDE, Reason.CAPPED, Reason.HOST))
 
 
 def is_wsl(oom: Oom) -> bool:

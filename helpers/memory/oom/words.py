@@ -69,7 +69,10 @@ SIZES_IN: Mapping[Kind, Mapping[str, str]] = {
         "allowed_bytes": r"max allowed: {}",
         "other_bytes": r"other allocations: {}",
     },
-    Kind.DRIVER: {"requested_bytes": r"failed to allocate \S+ \((\d{1,20}) bytes\)"},
+    Kind.DRIVER: {
+        "requested_bytes": r"failed to allocate \S+ \((\d{1,20}) bytes\)",
+        "capacity_bytes": r"total memory reported: (\d{1,20})",
+    },
     Kind.TRITON: {"requested_bytes": r"Required: (\d{1,20})", "allowed_bytes": r"Hardware limit: (\d{1,20})"},
     Kind.VLLM: {
         "requested_bytes": r"{} KV cache is needed|utilization \([\d.]+, {}\)",
@@ -95,7 +98,8 @@ KINDS: Mapping[Kind, re.Pattern[str]] = {
         Kind.MPS: r"MPS backend out of memory",
         Kind.CUBLAS: r"CUBLAS_STATUS_ALLOC_FAILED",
         Kind.DRIVER: r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA error \d+ at \S+: out of memory"
-        r"|(?:failed to allocate \S+ \(\d+ bytes\) from device: )?CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+        r"|(?:failed to allocate \S+ \(\d+ bytes\) from device: |failed call to cu\w+: )?CUDA_ERROR_OUT_OF_MEMORY"
+        r"|cudaErrorMemoryAllocation"
         r"|Error out of memory at line \d+ in file",
         Kind.TRITON: r"out of resource: shared memory",
         Kind.VLLM: r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with"

@@ -217,8 +217,8 @@ REAL = {
     ),
     # github.com/triton-lang/triton/issues/8182
     "Triton": (
-        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: 101376. "
-        "Reducing block sizes or `num_stages` may help.",
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: "
+        "101376. Reducing block sizes or `num_stages` may help.",
         "full",
         "This is not the card's memory",
     ),

@@ -6,11 +6,13 @@ The data lies in the JSON files beside this one, a thread a line:
     kind        the template in `templates.py`
     version     of the engine, where the thread names it beside the message
     numbers     the figures as printed, for the template's gaps
+    sample      2 for threads that were gathered when the rules for sample 1 stood
     cause       what the thread settled on, or null; settled_by says how, in our words
 
-A thread is settled where a maintainer gives the cause, or where somebody confirms a cure. `cause` is a reason of
-`explain-oom`, or "less": asking for less, or more room, cured it. That rules the host and other processes out. It does
-not tell a card that is full from one that is in pieces or has a limit: all three go away when less is asked for.
+A thread is settled where a maintainer gives the cause or closes it with that, or where somebody confirms a cure; a guess
+("might be") in an open thread does not settle it. `cause` is a reason of `explain-oom`, or "less": asking for less, or
+more room, cured it. That rules the host and other processes out. It does not tell a card that is full from one that is
+in pieces or has a limit: all three go away when less is asked for.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Case:
     engine: str
     version: str | None
     numbers: Mapping[str, object]
+    sample: int
     cause: str | None
     settled_by: str | None
 
@@ -60,7 +63,7 @@ class Case:
 
     @property
     def is_first_half(self) -> bool:
-        """The half of the settled threads that rules were tuned on; the other half was scored once."""
+        """The half of the first sample that rules were tuned on; the other half was scored once, then read as well."""
         return hashlib.sha256(self.thread.encode()).digest()[0] % 2 == 0
 
     def is_right(self, reason: Reason) -> bool:

@@ -59,7 +59,7 @@ class Template:
 
 
 TEMPLATES = {
-    "pytorch-1.0": Template(OLD + "{cached} cached)"),
+    "pytorch-1.0": Template(OLD + "{cached} cached[; {inactive} inactive])"),
     "pytorch-1.4": Template(OLD_RESERVED),
     "pytorch-1.10": Template(OLD_RESERVED + SPLIT_HINT),
     "pytorch-2.1": Template(
@@ -116,6 +116,8 @@ TEMPLATES = {
         "MiB",
     ),
     "ggml-pinned": Template("ggml_cuda_host_malloc: failed to allocate {asked} MiB of pinned memory: {error}", "MiB"),
+    "ggml-2023": Template("CUDA error 2 at {place}: out of memory\ncurrent device: 0"),
+    "ggml-2024": Template("CUDA error: out of memory\n  current device: 0, in function alloc at {place}"),
     "ollama-runner": Template(
         "Error: llama runner process has terminated: cudaMalloc failed: out of memory\n{caller}: failed to allocate "
         "{backend}{gpu} buffer of size {asked}"
@@ -144,6 +146,10 @@ TEMPLATES = {
     "tensorflow": Template(
         "E tensorflow/stream_executor/cuda/cuda_driver.cc:924] failed to allocate {rounded} ({asked} bytes) from "
         "device: CUDA_ERROR_OUT_OF_MEMORY"
+    ),
+    "tensorflow-context": Template(
+        "failed initializing StreamExecutor for CUDA device ordinal 0: Internal: failed call to "
+        "cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory; total memory reported: {total}"
     ),
     "triton": Template(
         "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: {asked}, Hardware limit: "
@@ -177,6 +183,14 @@ TEMPLATES = {
         "kB",
     ),
     "shell": Template("Killed"),
+    "torchrun": Template(
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: {rank} (pid: {pid}) of "
+        "binary: python"
+    ),
+    "spawn": Template(
+        "torch.multiprocessing.spawn.ProcessExitedException: process {rank} terminated with signal SIGKILL"
+    ),
+    "exit-9": Template("Training failed with exit code -9"),
     "sigkill": Template("subprocess.CalledProcessError: Command died with <Signals.SIGKILL: 9>."),
     "exit-137": Template("Process finished with exit code 137 (interrupted by signal 9: SIGKILL)"),
 }
