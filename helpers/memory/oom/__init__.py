@@ -4,8 +4,9 @@
     print(explain(log_text))
     explain_file("snapshot.pickle", setup=TrainSetup("llama-3.2-1b", micro_batch=4)).fits
 
-`message` reads what a message says, `frames` the traceback above it, `reason` decides, `cures` names changes; `file`
-reads logs and snapshots of `torch.cuda.memory._dump_snapshot`. No torch; nothing in a file is executed.
+`words` are what a message is known by, `message` reads it, `frames` the traceback above it. `reason` decides for
+PyTorch's allocator, `refused` where enough was free, `engines` for everybody else. `cures` names changes; `file` reads
+logs and snapshots of `torch.cuda.memory._dump_snapshot`. No torch; nothing in a file is executed.
 """
 
 from ..allocator import Reason
@@ -13,5 +14,6 @@ from .cures import Change
 from .explain import Explanation, Row, explain
 from .file import explain_file, explain_snapshot, with_setup
 from .frames import Place, StackFrame, frames, place
-from .message import Holder, Kind, Oom, clean, parse
-from .reason import Why, why
+from .message import Holder, Oom, Why, clean, parse
+from .reason import why
+from .words import Kind

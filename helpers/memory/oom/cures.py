@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from ..allocator.outcome import Reason
 from .frames import Place
-from .message import Kind, Oom
-from .reason import is_nearly_full, strangers
+from .message import Oom, strangers
+from .reason import is_nearly_full
+from .refused import is_windows, is_wsl
+from .words import Kind
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,30 @@ BLOCKING = Change(
     "a slow run",
 )
 SMI = Change("nvidia-smi: see who is on the card", "nothing")
+PAGE_FILE = Change(
+    "a larger page file (Windows: System, Advanced, Performance, Virtual memory): the card's memory at least",
+    "disk space",
+)
+CLOSE = Change(
+    "close what else uses the machine's memory, and load weights straight onto the GPU (device_map)", "nothing"
+)
+NO_PINNING = Change("pin_memory=False in DataLoader and offload settings", "slower copies to the GPU")
+WSL_MEMORY = Change("a higher memory= under [wsl2] in .wslconfig, or native Windows or Linux", "less for Windows")
+SMALLER_SHARE = Change("leave some of the card free: a smaller share, cache or batch", "less room")
+APU_PAGES = Change(
+    "on an APU let the kernel give the GPU more: ttm.pages_limit (amd-ttm sets it); rocminfo shows what it has",
+    "memory for the rest of the machine",
+)
+RELAXED = Change("UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, or the tensor in parts below 4 GiB", "some speed")
+SHARED_SIZE = Change(
+    "more shared memory: docker run --shm-size=8g or --ipc=host, a larger tmpfs on /dev/shm", "nothing"
+)
+FEWER_BATCHES = Change("fewer workers and a smaller prefetch_factor; num_workers=0 needs none of it", "input speed")
+SMALLER_TILES = Change("smaller block sizes, or num_stages less by one, for this card", "some speed")
+NEWER_KERNEL = Change(
+    "a version of the library that is tuned for this card, or its PyTorch path", "time to look for it"
+)
+LOWER_UTILIZATION = Change("a lower gpu_memory_utilization, below the share that is free", "less KV cache")
 OTHER_CARD = Change("another card: CUDA_VISIBLE_DEVICES=…", "nothing, if one is idle")
 
 CURES_AT = {
@@ -132,6 +158,8 @@ CURES_AT = {
 }
 CURES_OF = {
     Kind.MPS: (MPS_LIMIT, MICRO_BATCH, MPS_RATIO),
+    Kind.TRITON: (SMALLER_TILES, NEWER_KERNEL),
+    Kind.SHARED: (SHARED_SIZE, FEWER_BATCHES),
     Kind.VLLM: (UTILIZATION, MODEL_LEN, KV_FP8, EAGER_VLLM),
     Kind.SGLANG: (STATIC_SHARE, GRAPHS, QUANTIZE, MORE_GPUS),
     Kind.TENSORRT_LLM: (SMI, KV_SHARE, SMALLER_ENGINE, MORE_GPUS),
@@ -147,21 +175,45 @@ CURES_OF = {
 
 def changes_for(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
     """What to do, cheapest first; at most five."""
+    if oom.kind is Kind.VLLM and oom.capacity_bytes:
+        return (SMI, LOWER_UTILIZATION, OTHER_CARD)
+    if oom.kind is Kind.DRIVER and reason is Reason.HOST:
+        return (NO_PINNING, WSL_MEMORY, HOST_LIMIT)
+    if oom.kind is Kind.DRIVER and reason is Reason.OUTSIDE:
+        return (SMI, OTHER_CARD)
     if oom.kind in CURES_OF:
         return (*CURES_OF[oom.kind], *(CURES_AT[place] if oom.kind is Kind.CAP else ()))[:5]
-    if reason is Reason.HOST or oom.kind is Kind.KILLED:
+    if reason is Reason.HOST:
         return (HOST_LOAD, WORKERS, HOST_LIMIT) if place in (Place.UNKNOWN, Place.LOADING) else (WORKERS, HOST_LIMIT)
     if oom.capacity_bytes and oom.requested_bytes and oom.requested_bytes > oom.capacity_bytes:
         return (SHAPES, *CURES_AT[place])[:4]
-    if reason is Reason.FRAGMENTED:
-        return (_expandable(oom), *(CURES_AT[place] if is_nearly_full(oom) else (REUSE, SPLIT, CURES_AT[place][0])))
-    if reason is Reason.CAPPED:
-        return (LIMIT, *CURES_AT[place])[:5]
-    if reason is Reason.OUTSIDE:
-        return (_evict(oom), OTHER_CARD, *CURES_AT[place])[:5]
     if reason is Reason.UNCLEAR:
-        return (SMI, BLOCKING, *(CURES_AT[place] if place is not Place.UNKNOWN else ()))[:5]
-    return CURES_AT[place]
+        return (*_of_the_unclear(oom), *(CURES_AT[place] if place is not Place.UNKNOWN else ()))[:5]
+    return (*_first(oom, reason, place), *CURES_AT[place])[:5]
+
+
+def _first(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
+    """What goes before asking for less, which helps in all of these cases."""
+    match reason:
+        case Reason.FRAGMENTED:
+            return (_expandable(oom), REUSE, SPLIT)
+        case Reason.CAPPED:
+            return (RELAXED if oom.backend == "XPU" and oom.allowed_bytes is None else LIMIT,)
+        case Reason.OUTSIDE:
+            return (_evict(oom), OTHER_CARD)
+        case Reason.FULL if is_nearly_full(oom) and place is Place.UNKNOWN:
+            return (_expandable(oom),)
+    return ()
+
+
+def _of_the_unclear(oom: Oom) -> tuple[Change, ...]:
+    if is_wsl(oom):
+        return (SMALLER_SHARE, NO_PINNING, WSL_MEMORY)
+    if is_windows(oom) and oom.sizes:
+        return (CLOSE, PAGE_FILE, SMALLER_SHARE)
+    if oom.backend == "HIP" and oom.sizes:
+        return (APU_PAGES, BLOCKING)
+    return (SMI, BLOCKING)
 
 
 def _evict(oom: Oom) -> Change:

@@ -11,8 +11,9 @@ from ..fit import Fit
 from . import frames as stack_of
 from .cures import RETRY, Change, changes_for
 from .frames import Place, StackFrame
-from .message import Kind, Oom, clean, parse
-from .reason import Why, strangers, why
+from .message import Oom, Why, clean, parse, strangers
+from .reason import why
+from .words import Kind
 
 FAILED_AGAIN = (
     "It failed again while the first failure was being handled: inside an `except`, the error's frames "
@@ -60,6 +61,7 @@ class Explanation:
             "reason": self.reason,
             "title": self.title,
             "sentence": self.why.sentence,
+            "possible": list(self.why.possible),
             "notes": list(self.why.notes),
             "place": self.place or None,
             "line": asdict(self.frame) if self.frame else None,
@@ -86,7 +88,7 @@ def explain(text: str) -> Explanation:
     text = clean(text)
     oom = parse(text)
     stack = stack_of.frames(text, oom.start)
-    decided, place = why(oom), stack_of.place(stack)
+    decided, place = why(oom, stack), stack_of.place(stack)
     changes, notes = changes_for(oom, decided.reason, place), list(decided.notes)
     if oom.following and "During handling of the above exception" in text[oom.start :]:
         changes = (RETRY, *changes)
@@ -156,6 +158,8 @@ def _page(explained: Explanation) -> Iterator[str]:
         yield from ("", "Largest live blocks, by the line that made them")
         yield from _table(explained.blocks)
     yield from ("", f"{explained.reason.capitalize()}. {explained.why.sentence}")
+    if explained.why.possible:
+        yield f"  Left by what is known: {', '.join(explained.why.possible)}."
     yield from (f"  Note: {note}" for note in explained.why.notes)
     yield from _cures(explained)
     if explained.following:

@@ -22,8 +22,8 @@ from ..fit import changes, peak_bytes
 from .cures import changes_for
 from .explain import Explanation, Row, explain
 from .frames import Place
-from .message import Kind, Oom, Sizes
-from .reason import Why
+from .message import Oom, Sizes, Why
+from .words import Kind
 
 PICKLE = b"\x80"  # how a pickle of protocol 2 and later begins, and no UTF-8 text does
 MAX_LOG_BYTES = 2**28

@@ -1,51 +1,28 @@
-"""Out-of-memory messages, read: from the text of a log to a request, a device and who held what. Facts only.
+"""Out-of-memory messages, read: from the text of a log to a request, a device and who held what.
 
-The words are those of c10/cuda/CUDACachingAllocator.cpp (torch 1.0 to 2.13), aten/src/ATen/mps/MPSAllocator.mm,
-c10/core/impl/alloc_cpu.cpp, vLLM's kv_cache_utils.py, the Linux kernel's OOM killer, and of this workbook's `capped`;
-of ggml (llama.cpp, Ollama), SGLang's model runner, TensorRT-LLM's runtime, NCCL and XLA (JAX).
+`Why` is what `reason`, `refused` and `engines` make of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import TextEnum
+from ..allocator.outcome import Reason
+from .words import KINDS, LOOKED_FOR, SIZE, SIZES_IN, Kind
 
 PREFIXES = (("K", 10), ("M", 20), ("G", 30), ("T", 40))
 UNITS = {"bytes": 1, "B": 1} | {f"{prefix}{unit}": 2**power for prefix, power in PREFIXES for unit in ("B", "IB")}
-UNKNOWN_TO_DRIVER = 2**60  # Windows' driver answers −1 for the memory of a process: 17179869184.00 GiB in the message
+UNKNOWN_TO_DRIVER = 2**60  # under WSL NVML answers −1 for the memory of a process: 17179869184.00 GiB in the message
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-LOOKED_FOR = (
-    "'CUDA out of memory' (HIP and XPU too), 'MPS backend out of memory', CUBLAS_STATUS_ALLOC_FAILED, 'CUDA "
-    "error: out of memory', DefaultCPUAllocator, vLLM's 'No available memory for the cache blocks', "
-    "SGLang's 'Not enough "
-    "memory', ggml's 'cudaMalloc failed: out of memory' (llama.cpp, Ollama), TensorRT-LLM's 'CUDA "
-    "runtime error', NCCL's "
-    "'Cuda failure 2', JAX's RESOURCE_EXHAUSTED, 'Killed' or SIGKILL"
-)
 
-
-class Kind(TextEnum):
-    """Who says that memory is out: ALLOCATOR is PyTorch's, CAP this workbook's `capped`, DRIVER is CUDA itself."""
-
-    ALLOCATOR = "allocator"
-    CAP = "cap"
-    MPS = "mps"
-    CUBLAS = "cublas"
-    DRIVER = "driver"
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    TENSORRT_LLM = "tensorrt-llm"
-    LLAMA_CPP = "llama.cpp"
-    OLLAMA = "ollama"
-    NCCL = "nccl"
-    JAX = "jax"
-    HOST = "host"
-    KILLED = "killed"
+# A process's own CUDA context, kernels and libraries: 0.1 GiB (T4) to 1.8 GiB (vLLM) were seen. More than this on the
+# card without being PyTorch's is worth asking after; a quarter of the card and more is not one process's own.
+ORDINARY_OUTSIDE_BYTES = 2 * 2**30
+ORDINARY_SHARE = 4
+ROUNDING_BYTES = 2**30 // 50  # sizes are printed to 0.01 GiB; a sum of some of them is off by up to this
 
 
 class Sizes(NamedTuple):
@@ -79,7 +56,7 @@ class Oom:
 
     `requested_bytes` of CUDA is what was asked of the driver: for tensors up to 1 MiB a segment of 2 MiB, up to 10 MiB
     one of 20 MiB. `process_bytes` is the whole process on the card, `allowed_bytes` a limit below the card's size,
-    `other_bytes` what MPS counts beside its own.
+    `other_bytes` what MPS counts beside its own. `backend` is the allocator's word for the device (CUDA, HIP, XPU).
     """
 
     kind: Kind
@@ -94,6 +71,9 @@ class Oom:
     process_bytes: int | None = None
     allowed_bytes: int | None = None
     other_bytes: int | None = None
+    requested_tokens: int | None = None
+    free_tokens: int | None = None
+    backend: str = ""
     holders: tuple[Holder, ...] = ()
     start: int = 0
     following: int = 0
@@ -124,6 +104,19 @@ class Oom:
         return rest if rest >= 0 else None
 
 
+@dataclass(frozen=True)
+class Why:
+    """Why a request failed: `sentence` is the arithmetic behind it; `notes` is what to know about these figures.
+
+    `possible` are the reasons that are left where the bytes do not decide, the likeliest first.
+    """
+
+    reason: Reason
+    sentence: str
+    notes: tuple[str, ...] = ()
+    possible: tuple[Reason, ...] = ()
+
+
 def parse(text: str) -> Oom:
     """The first out-of-memory message in `text` (colour codes removed, wrapped lines joined); how many follow it.
 
@@ -148,7 +141,7 @@ def clean(text: str) -> str:
     return re.sub(r"^[│┃|] ?|[│┃]\s*$", "", _ANSI.sub("", text).replace("\r\n", "\n"), flags=re.MULTILINE)
 
 
-def _message(text: str, match: re.Match) -> str:
+def _message(text: str, match: re.Match[str]) -> str:
     """The message's own text: up to where the next one, or another traceback, begins."""
     rest = text[match.end() : match.end() + 2500]
     later = [m.start() for words in KINDS.values() for m in words.finditer(rest)]
@@ -159,20 +152,39 @@ def _message(text: str, match: re.Match) -> str:
 def _read(kind: Kind, text: str) -> Oom:
     sizes: dict[str, Any] = {name: _find(words, text) for name, words in SIZES_IN.get(kind, {}).items()}
     oom = Oom(kind, text, **sizes)
-    if kind is Kind.KILLED:
-        pids = re.findall(r"Killed process (\d+)", text)[:1]
-        return replace(oom, holders=tuple(Holder(int(pid), oom.process_bytes) for pid in pids))
-    if kind in (Kind.LLAMA_CPP, Kind.JAX):
-        number = re.search(r"on device(?: ordinal)? (\d+)|(?:CUDA|ROCm)(\d+) buffer", text)
-        return replace(oom, device=int(next(filter(None, number.groups()))) if number else None)
-    if kind is not Kind.ALLOCATOR:
-        return oom
-    card, reserved, cached = re.search(r"GPU (\d+)", text), _find(r"{} reserved in total", text), oom.cached_bytes
+    match kind:
+        case Kind.ALLOCATOR:
+            return _read_allocator(oom)
+        case Kind.KILLED:
+            pids = re.findall(r"Killed process (\d{1,20})", text)[:1]
+            return replace(oom, holders=tuple(Holder(int(pid), oom.process_bytes) for pid in pids))
+        case Kind.LLAMA_CPP | Kind.JAX:
+            number = re.search(r"on device(?: ordinal)? (\d{1,20})|(?:CUDA|ROCm)(\d{1,20}) buffer", text)
+            return replace(oom, device=int(next(filter(None, number.groups()))) if number else None)
+        case Kind.VLLM:
+            tokens = re.search(r"max seq len \((\d{1,20})\).*stored in KV cache \((\d{1,20})\)", text)
+            if tokens:
+                return replace(oom, requested_tokens=int(tokens[1]), free_tokens=int(tokens[2]))
+            device = re.search(r"on device \w+:(\d{1,20})", text)
+            return replace(oom, device=int(device[1]) if device else None)
+    return oom
+
+
+def _read_allocator(oom: Oom) -> Oom:
+    text, cached = oom.text, oom.cached_bytes
+    card, reserved = re.search(r"GPU (\d{1,20})", text), _find(r"{} reserved in total", text)
     if reserved is not None and oom.allocated_bytes is not None:
         cached = reserved - oom.allocated_bytes
-    named = re.findall(rf"Process (\d+) has {SIZE} memory", text)
+    named = re.findall(rf"Process (\d{{1,20}}) has {SIZE} memory", text)
     holders = tuple(Holder(int(pid), _size(*size)) for pid, *size in named)
-    return replace(oom, device=int(card[1]) if card else None, cached_bytes=cached, holders=holders)
+    backend = re.match(r"(\w+) out of memory", text)
+    return replace(
+        oom,
+        device=int(card[1]) if card else None,
+        cached_bytes=cached,
+        holders=holders,
+        backend=backend[1] if backend else "",
+    )
 
 
 def _find(words: str, text: str) -> int | None:
@@ -182,60 +194,30 @@ def _find(words: str, text: str) -> int | None:
 
 
 def _size(number: str, unit: str = "bytes") -> int | None:
-    size = round(float(number) * UNITS[unit if unit == "bytes" else unit.upper()])
+    size = round(float(number.replace(",", ".")) * UNITS[unit if unit == "bytes" else unit.upper()])
     return None if size >= UNKNOWN_TO_DRIVER and unit != "bytes" else size
 
 
-SIZE = r"([\d.]+) ?(bytes|[kKMGT]i?B|B)\b"
-# By field of Oom. "cached" (torch 1.0 to 1.3) is without what is allocated, "reserved in total" (1.4 to 2.0) with it.
-SIZES_IN: Mapping[Kind, Mapping[str, str]] = {
-    Kind.ALLOCATOR: {
-        "requested_bytes": r"Tried to allocate {}",
-        "capacity_bytes": r"total capaci?ty of {}|{} total capacity",
-        "free_bytes": r"of which {} is free|{} free",
-        "allocated_bytes": r"Of the allocated memory {} is allocated|{} already allocated",
-        "cached_bytes": r"{} is reserved by PyTorch but unallocated|{} cached",
-        "private_bytes": r"{} allocated in private pools",
-        "process_bytes": r"this process has {} memory",
-        "allowed_bytes": r"{} allowed",
-    },
-    Kind.CAP: {
-        "requested_bytes": r"allocate {}",
-        "allocated_bytes": r"{} is allocated",
-        "allowed_bytes": r"The cap is {}",
-        "free_bytes": r"of which {} is free",
-    },
-    Kind.MPS: {
-        "requested_bytes": r"Tried to allocate {}",
-        "allocated_bytes": r"MPS allocated: {}",
-        "allowed_bytes": r"max allowed: {}",
-        "other_bytes": r"other allocations: {}",
-    },
-    Kind.VLLM: {"requested_bytes": r"{} KV cache is needed", "free_bytes": r"available KV cache memory \({}\)"},
-    Kind.LLAMA_CPP: {"requested_bytes": r"allocating {} on device|buffer of size (\d+)"},
-    Kind.OLLAMA: {"requested_bytes": r"system memory \({}\)", "free_bytes": r"than is available \({}\)"},
-    Kind.JAX: {"requested_bytes": r"(?:while trying to allocate|allocating|allocate request for) {}"},
-    Kind.HOST: {"requested_bytes": r"(?i:you tried to allocate) {}|Unable to allocate {}"},
-    Kind.KILLED: {"process_bytes": r"anon-rss:{}"},
-}
-KINDS: Mapping[Kind, re.Pattern] = {
-    kind: re.compile(words, re.MULTILINE)
-    for kind, words in {
-        Kind.ALLOCATOR: r"(?:CUDA|HIP|XPU|(?<![\w.])NPU) out of memory|OutOfMemoryError: Tried to allocate",
-        Kind.CAP: r"(?<!CUDA )(?<!HIP )out of memory\. Tried to allocate [^.]+\.\d+ \w+\.\s+The cap is",
-        Kind.MPS: r"MPS backend out of memory",
-        Kind.CUBLAS: r"CUBLAS_STATUS_ALLOC_FAILED",
-        Kind.DRIVER: r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY",
-        Kind.VLLM: r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with)",
-        Kind.SGLANG: r"Not enough memory\. Please try to \w+ --mem-fraction-static",
-        Kind.TENSORRT_LLM: r"(?:\[TensorRT-LLM\]\[ERROR\] )+CUDA runtime error in .{0,200}?: out of memory",
-        Kind.LLAMA_CPP: r"(?:allocating [\d.]+ MiB on device \d+: )?(?:cuda|hip)Malloc failed: out of memory"
-        r"(?:\n.{0,120}failed to allocate \w+ buffer of size \d+)?|failed to allocate (?:CUDA|ROCm)\d+ buffer of size",
-        Kind.OLLAMA: r"requires more system memory \(",
-        Kind.NCCL: r"Cuda failure (?:2 )?'out of memory'",
-        Kind.JAX: r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Resource exhausted: Out\s+of memory",
-        Kind.HOST: r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b",
-        Kind.KILLED: r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*: ?-9\b"
-        r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",
-    }.items()
-}
+def strangers(oom: Oom) -> tuple[Holder, ...]:
+    """The processes that are named and are not this one.
+
+    Where the message does not say "this process" (in a container, where ids differ), the only one that holds at
+    least what PyTorch has reserved is taken to be this one; if several do, nobody is called a stranger.
+    """
+    if oom.process_bytes is not None:
+        return oom.holders
+    mine = possible_selves(oom)
+    return tuple(held for held in oom.holders if held is not mine[0]) if len(mine) == 1 else ()
+
+
+def possible_selves(oom: Oom) -> tuple[Holder, ...]:
+    least = (oom.reserved_bytes or 0) - ROUNDING_BYTES
+    return tuple(held for held in oom.holders if held.held_bytes is None or held.held_bytes >= least)
+
+
+def others_bytes(oom: Oom) -> int:
+    """What other processes hold: as the message names them, else by subtraction where it is too much to be our own."""
+    if oom.process_bytes is not None or oom.holders:
+        return sum(held.held_bytes or 0 for held in strangers(oom))
+    outside, capacity = oom.outside_bytes or 0, oom.capacity_bytes or 0
+    return outside if outside > max(ORDINARY_OUTSIDE_BYTES, capacity // ORDINARY_SHARE) else 0

@@ -49,7 +49,7 @@ REAL = {
     ),
     "2.2, nearly all in tensors": (
         now("22.00 MiB", "23.65 GiB", "11.06 MiB", "22.90 GiB", "194.87 MiB"),
-        "fragmented",
+        "full",
         "0.8% of what PyTorch holds",
     ),
     "2.6, full": (
@@ -215,6 +215,19 @@ REAL = {
         "capped",
         "no block",
     ),
+    # github.com/triton-lang/triton/issues/8182
+    "Triton": (
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: "
+        "101376. Reducing block sizes or `num_stages` may help.",
+        "full",
+        "This is not the card's memory",
+    ),
+    # github.com/pytorch/pytorch/issues/16979
+    "a worker's shared memory": (
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+        "host",
+        "--shm-size",
+    ),
     "vLLM, a long model": (
         "ValueError: To serve at least one request with the models's max seq len (1048576), (24.00 GiB KV "
         "cache is needed, which is larger than the available KV cache memory (9.97 GiB). Try",
@@ -237,10 +250,10 @@ REAL = {
         "host",
         "60.00 GiB",
     ),
-    "shell": ("./run.sh: line 3: 12345 Killed                  python train.py", "unclear", "SIGKILL"),
-    "shell, alone": ("epoch 3\nKilled\n", "unclear", "SIGKILL"),
-    "torchrun": ("  exitcode  : -9 (pid: 79468)", "unclear", "SIGKILL"),
-    "worker": ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.", "unclear", "SIGKILL"),
+    "shell": ("./run.sh: line 3: 12345 Killed                  python train.py", "host", "SIGKILL"),
+    "shell, alone": ("epoch 3\nKilled\n", "host", "SIGKILL"),
+    "torchrun": ("  exitcode  : -9 (pid: 79468)", "host", "SIGKILL"),
+    "worker": ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.", "host", "SIGKILL"),
     # github.com/ggml-org/llama.cpp/issues/20431, the weights
     "llama.cpp, weights": (
         ggml("144817.04", 0, "alloc_tensor_range", 151851674624)
