@@ -1,8 +1,8 @@
 """Scores `explain-oom` on the corpus and prints the table: `python -m tests.memory.oom.score`.
 
 Of each engine, and of each settled cause: messages, parsed, with all figures right, and the verdicts on those whose
-thread names a cause. Right: the reason is the cause. Named: the answer is that the bytes do not decide, and the cause is
-among the few that it leaves. Open: it is not. Wrong: another reason.
+thread names a cause. Right: the reason is the cause. Named: the answer is that the bytes do not decide, and the cause
+is among the few that it leaves. Open: it is not. Wrong: another reason.
 """
 
 from __future__ import annotations
