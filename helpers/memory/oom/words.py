@@ -117,6 +117,7 @@ KINDS: Mapping[Kind, re.Pattern[str]] = {
         r"|failed to allocate [\d.,]+ MiB of pinned memory",
         Kind.SHARED: r"is killed by signal: Bus error|insufficient shared memory \(shm\)",
         Kind.KILLED: r"Killed process \d+|is killed by signal: Killed|exit\s?code\s*:?\s*(?:-9|137)\b"
-        r"(?:\s*\(interrupted by signal 9:\s?SIGKILL\))?|SIGKILL|return code = -9\b|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",
+        r"(?:\s*\(interrupted by signal 9:\s?SIGKILL\))?|SIGKILL|return code = -9\b"
+        r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",
     }.items()
 }
