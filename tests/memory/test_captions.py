@@ -21,7 +21,7 @@ CAPTIONS = {
     "fit/ladders.py": {"Rung", "FORMATS", "COUNTS"},
     "allocator/outcome.py": {"OutcomeKind"},
     "oom/frames.py": {"Place", "TEXTS"},
-    "oom/message.py": {"Kind"},
+    "oom/words.py": {"Kind"},
     "oom/cures.py": {"Change"},
 }
 NUMBERS = """

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from ..allocator.outcome import Reason
 from .frames import Place
 from .message import Oom, strangers
-from .reason import is_nearly_full
 from .refused import is_windows, is_wsl
 from .words import Kind
 
@@ -189,19 +188,19 @@ def changes_for(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
         return (SHAPES, *CURES_AT[place])[:4]
     if reason is Reason.UNCLEAR:
         return (*_of_the_unclear(oom), *(CURES_AT[place] if place is not Place.UNKNOWN else ()))[:5]
-    return (*_first(oom, reason, place), *CURES_AT[place])[:5]
+    if reason is Reason.FRAGMENTED:
+        return (_expandable(oom), REUSE, SPLIT, CURES_AT[place][0])
+    return (*_first(oom, reason), *CURES_AT[place])[:5]
 
 
-def _first(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
+def _first(oom: Oom, reason: Reason) -> tuple[Change, ...]:
     """What goes before asking for less, which helps in all of these cases."""
     match reason:
-        case Reason.FRAGMENTED:
-            return (_expandable(oom), REUSE, SPLIT)
         case Reason.CAPPED:
             return (RELAXED if oom.backend == "XPU" and oom.allowed_bytes is None else LIMIT,)
         case Reason.OUTSIDE:
             return (_evict(oom), OTHER_CARD)
-        case Reason.FULL if is_nearly_full(oom) and place is Place.UNKNOWN:
+        case Reason.FULL if oom.sizes and oom.sizes.asked <= oom.sizes.unused:
             return (_expandable(oom),)
     return ()
 

@@ -89,33 +89,35 @@ SIZES_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     Kind.KILLED: {"process_bytes": r"anon-rss:{}"},
 }
+# A terminal or an issue form wraps a message at any of its spaces, so each stands for any white space.
 KINDS: Mapping[Kind, re.Pattern[str]] = {
-    kind: re.compile(words, re.MULTILINE)
+    kind: re.compile(words.replace(" ", r"\s+"), re.MULTILINE)
     for kind, words in {
         Kind.ALLOCATOR: r"(?:CUDA|HIP|XPU|(?<![\w.])NPU) out of memory|OutOfMemoryError: Tried to allocate"
         r'|NVML_SUCCESS == \w+ INTERNAL ASSERT FAILED at "[^"\n]*CUDACachingAllocator',
-        Kind.CAP: r"(?<!CUDA )(?<!HIP )out of memory\. Tried to allocate [^.]+\.\d+ \w+\.\s+The cap is",
+        Kind.CAP: r"(?<!CUDA\s)(?<!HIP\s)out of memory\. Tried to allocate [^.]+\.\d+ \w+\. The cap is",
         Kind.MPS: r"MPS backend out of memory",
         Kind.CUBLAS: r"CUBLAS_STATUS_ALLOC_FAILED",
         Kind.DRIVER: r"(?:CUDA|HIP)(?: driver)? error: out of memory|CUDA error \d+ at \S+: out of memory"
         r"|(?:failed to allocate \S+ \(\d+ bytes\) from device: |failed call to cu\w+: )?CUDA_ERROR_OUT_OF_MEMORY"
-        r"|cudaErrorMemoryAllocation"
-        r"|Error out of memory at line \d+ in file",
+        r"|cudaErrorMemoryAllocation|Error out of memory at line \d+ in file",
         Kind.TRITON: r"out of resource: shared memory",
         Kind.VLLM: r"ValueError: (?:No available memory for the cache blocks|To serve at least one request with"
-        r"|Free memory on device .{0,20}\([\d.]+/|The model's max seq len \(\d+\) is larger than the maximum)",
+        r"|Free memory on device [^(]{0,40}\([\d.]+/|The model's max seq len \(\d+\) is larger than the maximum)",
         Kind.SGLANG: r"Not enough memory\. Please try to \w+ --mem-fraction-static",
-        Kind.TENSORRT_LLM: r"(?:\[TensorRT-LLM\]\[ERROR\] )+CUDA runtime error in .{0,200}?: out of memory"
+        Kind.TENSORRT_LLM: r"(?:\[TensorRT-LLM\]\[ERROR\] )+CUDA runtime error in [\s\S]{0,200}?: out of memory"
         r"|Requested amount of GPU memory \(\d+ bytes\) could not be allocated",
         Kind.LLAMA_CPP: r"(?:allocating [\d.]+ MiB on device \d+: )?(?:cuda|hip)Malloc failed: out of memory"
-        r"(?:\n.{0,120}failed to allocate \w+ buffer of size \d+)?|failed to allocate (?:CUDA|ROCm)\d+ buffer of size",
+        r"(?:\s*\n.{0,120}failed to allocate \w+ buffer of size \d+)?"
+        r"|failed to allocate (?:CUDA|ROCm)\d+ buffer of size",
         Kind.OLLAMA: r"requires more system memory \(",
-        Kind.NCCL: r"Cuda failure (?:2 )?'out of memory'(?:\s+.{0,120}Failed to CUDA \w+ \d+ bytes)?",
-        Kind.JAX: r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Resource exhausted: Out\s+of memory",
+        Kind.NCCL: r"Cuda failure (?:2 )?'out of memory'(?:\s+[^\n]{0,120}\s?Failed to CUDA \w+ \d+ bytes)?",
+        Kind.JAX: r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Resource exhausted: Out of memory",
         Kind.HOST: r"DefaultCPUAllocator:|ArrayMemoryError|^MemoryError\b"
         r"|failed to allocate [\d.,]+ MiB of pinned memory",
         Kind.SHARED: r"is killed by signal: Bus error|insufficient shared memory \(shm\)",
-        Kind.KILLED: r"Killed process \d+|is killed by signal: Killed|SIGKILL|exit ?code\s*:? ?(?:-9|137)\b"
-        r"|return code = -9\b|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",
+        Kind.KILLED: r"Killed process \d+|is killed by signal: Killed|exit\s?code\s*:?\s*(?:-9|137)\b"
+        r"(?:\s*\(interrupted by signal 9:\s?SIGKILL\))?|SIGKILL|return code = -9\b"
+        r"|^.{0,80}\bKilled\s*$|line \d+:\s+\d+ Killed\b",
     }.items()
 }

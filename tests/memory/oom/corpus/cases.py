@@ -9,10 +9,10 @@ The data lies in the JSON files beside this one, a thread a line:
     sample      2 for threads that were gathered when the rules for sample 1 stood
     cause       what the thread settled on, or null; settled_by says how, in our words
 
-A thread is settled where a maintainer gives the cause or closes it with that, or where somebody confirms a cure; a
+A thread is settled where a maintainer gives the cause or closes it with that, or where somebody confirms a cure. A
 guess ("might be") in an open thread does not settle it. `cause` is a reason of `explain-oom`, or "less": asking for
-less, or more room, cured it. That rules the host and other processes out. It does not tell a card that is full from
-one that is in pieces or has a limit: all three go away when less is asked for.
+less, or more room, cured it. That rules the host and other processes out. It does not tell a card that is full from one
+that is in pieces or has a limit: all three go away when less is asked for.
 """
 
 from __future__ import annotations
