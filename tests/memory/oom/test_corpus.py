@@ -13,7 +13,7 @@ from helpers.memory.oom import Reason, explain, parse
 
 from .corpus.cases import CASES, LESS, read_figures
 from .corpus.templates import TEMPLATES
-from .score import count, main, score
+from .score import Scored, count, main, score
 
 BY_KIND = {case.kind: case for case in CASES}
 
@@ -38,12 +38,13 @@ def test_every_message_is_read_with_all_its_figures():
 
 
 def test_the_cause_is_found_where_a_thread_names_one():
-    """Right alone in 64 of 74; where the bytes do not decide, the cause is among the few reasons that are left."""
+    """Nine in ten, counting an answer that the bytes do not decide if it leaves the cause among few; right alone in 64.
+
+    What is written down here are today's counts: a rule that loses one of them shows.
+    """
     verdicts = count(map(score, CASES))
-    settled = verdicts.total()
-    assert verdicts["right"] >= 0.85 * settled, verdicts
-    assert verdicts["right"] + verdicts["named"] >= 0.9 * settled, verdicts
-    assert verdicts["wrong"] <= 0.05 * settled, verdicts
+    assert verdicts == {"right": 64, "named": 7, "open": 1, "wrong": 2}
+    assert verdicts["right"] + verdicts["named"] >= 0.9 * verdicts.total()
 
 
 def test_an_answer_leaves_few_reasons_and_never_beside_a_decided_one():
@@ -65,6 +66,7 @@ def test_the_score_tells_right_named_open_and_wrong_apart():
         "": replace(full, cause=None),
     }
     assert {name: score(case).verdict for name, case in verdict.items()} == {name: name for name in verdict}
+    assert Scored(replace(full, cause="full"), parsed=False).verdict == "wrong"
     assert score(replace(full, cause=LESS)).verdict == "right"
     assert score(replace(BY_KIND["ollama-host"], cause=LESS)).verdict == "wrong"
     misread = replace(full, numbers={**full.numbers, "gpu": "7", "backend": "Other"})

@@ -7,7 +7,10 @@ The data lies in the JSON files beside this one, a thread a line:
     version     of the engine, where the thread names it beside the message
     numbers     the figures as printed, for the template's gaps
     sample      2 for threads that were gathered when the rules for sample 1 stood
-    cause       what the thread settled on, or null; settled_by says how, in our words
+    cause       what the thread settled on, null where none was seen; settled_by says how, in our words
+
+Threads were read in excerpts of a search, not whole, so a null may hide a cause further down. Names of hosts and
+programs that a template needs and no thread gave are fillers.
 
 A thread is settled where a maintainer gives the cause or closes it with that, or where somebody confirms a cure. A
 guess ("might be") in an open thread does not settle it. `cause` is a reason of `explain-oom`, or "less": asking for
