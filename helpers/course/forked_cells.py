@@ -240,9 +240,14 @@ class ForkedRanks:
         child = os.fork()
         if child == 0:
             receive.close()
-            _then_exit(lambda: send.send(self._answer(rank, store, function)))
+            _then_exit(lambda: self._answer_and_wait(send, rank, store, function))
         send.close()
         return child, receive
+
+    def _answer_and_wait(self, send: Connection, rank: int, store: str, function: Callable[[], Any]) -> None:
+        """A rank that sends nothing is done before the others have connected: if it left, they would fail for it."""
+        send.send(self._answer(rank, store, function))
+        time.sleep(self.timeout_s)  # until it is killed, when all have answered
 
     def _answer(self, rank: int, store: str, function: Callable[[], Any]) -> tuple[str, list[str], bytes]:
         """On a rank: (its error or '', the modules that it imported, what it returned)."""
