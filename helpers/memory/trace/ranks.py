@@ -27,11 +27,13 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...catalog.errors import WorkbookError, require_whole
 
 MOST_RANKS = 1 << 20
+LEARNS_SHAPES = "_propagate_tensor_meta_non_cached"
 USES_NUMBERS = ("__getitem__", "__repr__", "_flatten", "_unflatten", "get_coordinate")
 
 
@@ -50,7 +52,7 @@ def rank_of(ranks: int, rank: int = 0) -> Iterator[None]:
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
-        with _meshes_of_numbers():
+        with _outside_where_values_count():
             yield
     finally:
         if dist.is_initialized():
@@ -58,16 +60,18 @@ def rank_of(ranks: int, rank: int = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _meshes_of_numbers() -> Iterator[None]:
+def _outside_where_values_count() -> Iterator[None]:
     """Meshes keep the numbers of their ranks in tensors, and read them: these must have values inside `fake()`.
 
-    A mesh "on cuda" becomes one on the CPU, where the fake tensors are.
+    A mesh "on cuda" becomes one on the CPU, where the fake tensors are. To learn what an operator returns, DTensor runs
+    it once on whole tensors without memory, which are none of the reader's: that goes on outside of `fake()` too.
     """
-    mesh = device_mesh.DeviceMesh
+    mesh, shapes = device_mesh.DeviceMesh, ShardingPropagator
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(mesh, "__init__", _built_with_values(mesh.__init__)))
         for name in USES_NUMBERS:
-            stack.enter_context(mock.patch.object(mesh, name, _with_values(getattr(mesh, name))))
+            stack.enter_context(mock.patch.object(mesh, name, _outside(getattr(mesh, name))))
+        stack.enter_context(mock.patch.object(shapes, LEARNS_SHAPES, _outside(getattr(shapes, LEARNS_SHAPES))))
         yield
 
 
@@ -83,7 +87,7 @@ def _built_with_values(construct: Callable[..., None]) -> Callable[..., None]:
     return constructed
 
 
-def _with_values(method: Callable[..., Any]) -> Callable[..., Any]:
+def _outside(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:
         with _disable_current_modes():

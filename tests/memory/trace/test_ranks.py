@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from helpers.catalog.errors import WorkbookError
 from helpers.memory import trace
-from helpers.memory.closed_form.breakdown import Part
+from helpers.memory.closed_form.breakdown import Part, Phase
 from helpers.memory.meter.meter import local
 from helpers.memory.meter.timeline import live_after
 from tests.memory.trace import rank_cases
@@ -153,3 +153,22 @@ def test_a_process_that_is_a_rank_already_is_an_error(tmp_path):
         dist.destroy_process_group()
     with trace.fake(ranks=2), pytest.raises(WorkbookError, match=r"fake\(\) inside fake"), trace.fake(ranks=2):
         pass
+
+
+def test_tensors_that_dtensor_makes_to_learn_shapes_are_not_counted():
+    """It does so for shapes that it has not seen yet: these are of no other test."""
+    with trace.fake("cpu", ranks=4):
+        with torch.device("meta"):
+            model = nn.Linear(1031, 1048, bias=False)
+        fully_shard(model, mesh=init_device_mesh("cpu", (4,)))
+        model.to_empty(device="cpu")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+        def step() -> None:
+            model(torch.zeros(1, 1031)).sum().backward()
+            optimizer.step()
+
+        found = trace.record(step, model, optimizer, warmup=0)
+    stepping = [event.block for event in found.events if event.phase == Phase.OPTIMIZER and event.sign > 0]
+    assert stepping
+    assert max(block.size_bytes for block in stepping) == 4 * 262 * 1031 // 512 * 512 + 512
