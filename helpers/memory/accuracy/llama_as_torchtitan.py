@@ -1,6 +1,6 @@
 """A Llama with the operators that torchtitan's runs in eager mode, and its selective checkpointing.
 
-What these modules keep for the backward is what torchtitan's keep: norms and rotary embeddings in FP32, K and V
+Each tensor lives as long as torchtitan's does: norms and rotary embeddings in FP32, those of Q and K together, K and V
 repeated for every query head. Written anew after torchtitan/models/llama/model.py and
 torchtitan/parallelisms/parallelize_llama.py at 9dec370; names of modules follow it, for its plan of tensor parallelism
 goes by names. Shapes: (sequences, tokens, hidden), heads split as (sequences, tokens, heads, width).
@@ -35,9 +35,11 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(hidden))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
-        return scaled.type_as(x) * self.weight
+        scaled = self._scaled(x.float()).type_as(x)
+        return scaled * self.weight
+
+    def _scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
 
 
 class Attention(nn.Module):
@@ -54,22 +56,25 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         sequences, tokens, _ = x.shape
         q, k, v = (made.view(sequences, tokens, -1, self.width) for made in (self.wq(x), self.wk(x), self.wv(x)))
-        q, k = turned(q, turns), turned(k, turns)
+        q, k = turned(q, k, turns)
         k, v = self._for_every_query_head(k), self._for_every_query_head(v)
         out = functional.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
         )
-        return self.wo(out.transpose(1, 2).contiguous().view(sequences, tokens, -1))
+        out = out.transpose(1, 2).contiguous().view(sequences, tokens, -1)
+        return self.wo(out)
 
     def _for_every_query_head(self, x: torch.Tensor) -> torch.Tensor:
         return x.unsqueeze(3).expand(*x.shape[:3], self.repeats, self.width).reshape(*x.shape[:2], -1, self.width)
 
 
-def turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+def turned(q: torch.Tensor, k: torch.Tensor, turns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotary embeddings as products of complex numbers, in FP32."""
-    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-    turns = turns[: x.shape[1]].view(1, x.shape[1], 1, -1)
-    return torch.view_as_real(pairs * turns).flatten(3).type_as(x)
+    q_pairs, k_pairs = (torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2)) for x in (q, k))
+    turns = turns[: q.shape[1]].view(1, q.shape[1], 1, -1)
+    q_turned = torch.view_as_real(q_pairs * turns).flatten(3)
+    k_turned = torch.view_as_real(k_pairs * turns).flatten(3)
+    return q_turned.type_as(q), k_turned.type_as(k)
 
 
 class FeedForward(nn.Module):
@@ -113,7 +118,8 @@ class Llama(nn.Module):
         x = self.tok_embeddings(ids)
         for layer in self.layers:
             x = layer(x, self.freqs_cis)
-        return self.output(self.norm(x))
+        x = self.norm(x)
+        return self.output(x)
 
 
 def checkpointed(layer: nn.Module, mode: str) -> nn.Module:
