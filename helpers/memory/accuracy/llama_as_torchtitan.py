@@ -124,7 +124,7 @@ class Llama(nn.Module):
 
 def checkpointed(layer: nn.Module, mode: str) -> nn.Module:
     """`layer` with "full" checkpointing, or "selective": every second matrix product is computed again."""
-    options = {"context_fn": _every_second_product} if mode == "selective" else {}
+    options: dict[str, Any] = {"context_fn": _every_second_product} if mode == "selective" else {}
     return checkpoint_wrapper(layer, preserve_rng_state=False, **options)
 
 

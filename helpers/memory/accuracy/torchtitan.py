@@ -99,9 +99,7 @@ def in_parts(llama: Llama, mesh: DeviceMesh) -> None:
         inside: dict[str, ParallelStyle] = {
             "attention_norm": SequenceParallel(),
             "ffn_norm": SequenceParallel(),
-            "attention": PrepareModuleInput(
-                input_layouts=(by_tokens, None), desired_input_layouts=(Replicate(), None)
-            ),
+            "attention": PrepareModuleInput(input_layouts=(by_tokens, None), desired_input_layouts=(Replicate(), None)),
             "feed_forward": PrepareModuleInput(input_layouts=(by_tokens,), desired_input_layouts=(Replicate(),)),
             **dict.fromkeys(("attention.wq", "attention.wk", "attention.wv"), ColwiseParallel()),
             **dict.fromkeys(("feed_forward.w1", "feed_forward.w3"), ColwiseParallel()),

@@ -35,7 +35,7 @@ class Event:
         return True
 
 
-class Stream:
+class Numbered:
     """A CUDA stream as far as its allocations: a number, 0 for the default stream."""
 
     def __init__(self, number: int) -> None:
@@ -57,18 +57,18 @@ class Streams:
     Event = Event
 
     def __init__(self) -> None:
-        self.made = [Stream(0)]
+        self.made = [Numbered(0)]
         self.current = self.made[0]
 
-    def Stream(self, device: object = None, priority: int = 0) -> Stream:
-        self.made.append(Stream(len(self.made)))
+    def Stream(self, device: object = None, priority: int = 0) -> Numbered:  # noqa: N802 - torch.cuda.Stream
+        self.made.append(Numbered(len(self.made)))
         return self.made[-1]
 
-    def current_stream(self, device: object = None) -> Stream:
+    def current_stream(self, device: object = None) -> Numbered:
         return self.current
 
     @contextlib.contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: Numbered) -> Iterator[None]:
         before, self.current = self.current, stream
         try:
             yield
@@ -89,6 +89,6 @@ def streams_as_on_cuda() -> Iterator[Streams]:
     streams = Streams()
     with contextlib.ExitStack() as stack:
         for name in FSDP2:
-            stack.enter_context(mock.patch.object(import_module(name), "_get_device_handle", lambda device: streams))
+            stack.enter_context(mock.patch.object(import_module(name), "_get_device_handle", return_value=streams))
         stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", streams.current_stream))
         yield streams

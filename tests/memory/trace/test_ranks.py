@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 
@@ -103,7 +104,7 @@ def test_a_model_on_meta_takes_no_memory():
 
 
 def test_the_group_is_gone_afterwards_whatever_happened():
-    with pytest.raises(ZeroDivisionError), trace.fake(ranks=2):
+    with contextlib.suppress(ZeroDivisionError), trace.fake(ranks=2):
         assert dist.get_world_size() == 2
         raise ZeroDivisionError
     assert not dist.is_initialized()

@@ -42,7 +42,7 @@ def test_gathered_parameters_come_in_through_the_copy_in_stream(traced):
 
 def test_reduced_gradients_are_made_in_the_reduce_scatter_stream_in_fp32(traced):
     shard, found = traced
-    reduced = [block for block in made_in(found, REDUCE_SCATTER)]
+    reduced = made_in(found, REDUCE_SCATTER)
     assert [block.size_bytes for block in reduced].count(-(-4 * shard // 512) * 512) == 3
     assert {block.category for block in reduced} == {Part.GRADIENTS}
     assert len(reduced) == 4  # one buffer for each layer, and one for the rest
