@@ -181,7 +181,7 @@ def _train_lm(arguments: argparse.Namespace) -> int:
 def _add_accuracy(commands: Commands) -> None:
     text = "predictions beside published and recorded GPU measurements, with errors"
     accuracy = add_command(commands, "accuracy", text, _accuracy)
-    kinds = "op (half a minute), lora (two, with peft), serving, generation (two), megatron, recorded; else all"
+    kinds = "op (half a minute), lora (two, with peft), serving, generation (two), torchtitan (two), megatron, recorded"
     which = accuracy.add_mutually_exclusive_group()
     which.add_argument("--only", metavar="KIND", help=kinds)
     which.add_argument("--measured", metavar="FILE", help="runs that you measured: docs/your-measurements.md")

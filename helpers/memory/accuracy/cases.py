@@ -13,7 +13,7 @@ from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import model
 
 RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
-KINDS = ("op", "lora", "serving", "generation", "megatron", RECORDED)
+KINDS = ("op", "lora", "serving", "generation", "megatron", "torchtitan", RECORDED)
 OWN_KINDS = ("train", "serve")  # of `user_cases` alone
 UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1, "runs": 1}  # bytes, but for blocks of a cache, and runs
 _DATA = Path(__file__).parent / "data" / "measured.json"

@@ -20,7 +20,7 @@ def rows(
     make: Callable | None = None,
 ) -> Iterator[Row]:
     """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps
-    two, 16 generations two; 24 of Megatron's none.
+    two, 16 generations two, 18 of torchtitan's one and a half; 24 of Megatron's none.
 
     `of` are cases of your own (`user_cases.read`), in place of the published ones.
 
@@ -42,6 +42,10 @@ def rows_of(case: Case) -> Iterator[Row]:
         predicted, why = serving.predict(case), serving.why(case)
     elif case.kind == "megatron":
         predicted, why = megatron.predict(case), ""
+    elif case.kind == "torchtitan":
+        from . import torchtitan  # here, for it brings torch.distributed
+
+        predicted, why = torchtitan.predict(case), torchtitan.why(case)
     else:
         from . import lora, ops  # here, for they bring torch and transformers
 
@@ -81,7 +85,7 @@ def summaries(found: Sequence[Row]) -> list[Summary]:
 
 
 def _group(row: Row) -> str:
-    if row.case.kind in ("serving", "generation", "megatron"):
+    if row.case.kind in ("serving", "generation", "megatron", "torchtitan"):
         return f"{row.case.kind}, {row.quantity}"
     attention = f" ({row.case.setup['attention']})" if row.case.kind == "lora" else ""
     return f"{row.case.kind}, {row.quantity}{attention}"

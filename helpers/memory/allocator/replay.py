@@ -177,6 +177,6 @@ def _request(number: int, event: Request | Event) -> Request:
     if isinstance(event, Event):
         block = event.block
         action = Action.ALLOC if event.sign > 0 else Action.FREE
-        return Request(action, id(block), block.size_bytes, 0, block.owner or block.category)
+        return Request(action, id(block), block.size_bytes, block.stream, block.owner or block.category)
     what = f"event {number} is a {type(event).__name__}"
     raise WorkbookError(what, "a Request or an Event", "write [alloc('a', 3 * MIB), free('a')]")

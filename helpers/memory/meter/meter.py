@@ -90,7 +90,7 @@ class Meter(TorchDispatchMode):
     def adopt(self, tensors: Iterable[torch.Tensor], category: str) -> None:
         """Count tensors that were alive before the meter started, as `category`."""
         for tensor in tensors:
-            self._see(tensor, category)
+            self._see(local(tensor), category)
 
     def relabel(self, tensors: Iterable[torch.Tensor], category: str) -> None:
         """Settle the category of blocks that are alive now."""
@@ -103,7 +103,7 @@ class Meter(TorchDispatchMode):
             block.owner = owner
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
-        return self.live.get(tensor.untyped_storage()._cdata)
+        return self.live.get(local(tensor).untyped_storage()._cdata)
 
     def place_of(self, storage: torch.UntypedStorage) -> str:
         """Where a storage lies, for meters that tell places apart."""
@@ -287,6 +287,11 @@ def _asked_by_autograd() -> bool:
 def _belongs_to_a_mode(frame: FrameType) -> bool:
     module = frame.f_globals.get("__name__", "")
     return module == __name__ or module.startswith("torch._") or frame.f_code.co_name == "__torch_dispatch__"
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a DTensor, which claims the bytes of all ranks and holds none; any other tensor as it is."""
+    return local(tensor._local_tensor) if type(tensor).__name__ == "DTensor" else tensor  # type: ignore[attr-defined]
 
 
 def holds_no_memory(types: Iterable[type]) -> bool:

@@ -19,7 +19,7 @@ class Block:
 
     `phase` is the Phase that made it, or a name of the caller's own ("" for none); `owner` is the module at work.
     `category` is a Part, or what a caller sorts by; it is settled when it is known who needed the block.
-    `place` is the memory it lies in, where a meter tells places apart.
+    `place` is the memory it lies in, where a meter tells places apart; `stream` the CUDA stream it was made in.
     """
 
     size_bytes: int
@@ -28,6 +28,7 @@ class Block:
     shape: tuple[int, ...]
     category: str = Part.WORKSPACE
     place: str = ""
+    stream: int = 0
 
 
 @dataclass(frozen=True)

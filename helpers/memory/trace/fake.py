@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .dtensors import on_parts
 from .quantized import is_unpacked, packed
 
 # The old tensor, which keeps its id its own, and the new one, by that id.
@@ -24,7 +25,7 @@ def without_memory(model: nn.Module, mode: FakeTensorMode, made: Swapped | None 
     are there already.
     """
     with mode:
-        return _swap(model, twin, {} if made is None else made)
+        return _swap(model, on_parts(twin), {} if made is None else made)
 
 
 def _swap(
@@ -59,7 +60,7 @@ def convert(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recur
 
     def converted(tensor: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            new = fn(tensor)
+            new = on_parts(fn)(tensor)
         if new is tensor or not isinstance(tensor, nn.Parameter):
             return new
         return nn.Parameter(new, requires_grad=tensor.requires_grad)

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...catalog.hardware import Cuda
-from ..closed_form.breakdown import Phase
+from ..closed_form.breakdown import Part, Phase
 from ..closed_form.decoder import FUSED_TOKENS
 from ..meter.meter import Meter
 from ..meter.timeline import Block
@@ -20,6 +20,7 @@ from . import attention
 from .shapes import Shapes
 
 _aten = torch.ops.aten
+META = torch.device("meta")
 PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv, _aten._scaled_mm}
 
 
@@ -48,6 +49,10 @@ class FakeMeter(Meter):
             return 1.0
         return super().__torch_dispatch__(func, types, args, kwargs)
 
+    def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
+        if getattr(tensor, "fake_device", None) != META:  # one that is built there has no memory yet
+            super()._see(tensor, category)
+
 
 class CudaMeter(FakeMeter):
     """Also counts what CUDA's kernels keep to themselves."""
@@ -56,6 +61,7 @@ class CudaMeter(FakeMeter):
         super().__init__()
         self.cuda = cuda
         self.workspaces: dict[str, Block] = {}  # by library and thread: autograd has handles of its own
+        self.stream: Callable[[], int] = lambda: 0  # in which CUDA stream an allocation is made
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         packet = func._overloadpacket
@@ -71,6 +77,10 @@ class CudaMeter(FakeMeter):
             if packet is _aten._scaled_dot_product_efficient_attention:
                 self._on_host(result[2:])  # dropout's seed and offset, unless a graph is captured (attention.cu)
         return result
+
+    def _allocated(self, block: Block) -> None:
+        block.stream = self.stream()
+        super()._allocated(block)
 
     def _on_host(self, tensors: Iterable[torch.Tensor]) -> None:
         """These come from an operator, and take no memory of the device."""

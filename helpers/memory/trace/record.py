@@ -101,12 +101,15 @@ _open: list[Session] = []
 
 
 @contextlib.contextmanager
-def fake(device: str = CUDA, gpu: str | Device | None = None) -> Iterator[Session]:
+def fake(
+    device: str = CUDA, gpu: str | Device | None = None, ranks: int | None = None, rank: int = 0
+) -> Iterator[Session]:
     """A place where tensors have shapes and no memory. Build models and inputs inside it, then `record` a run.
 
     `device` says whose memory is predicted: "cuda" with the kernels of `gpu`, a card of the catalogue (an A100 unless
-    it is named), or "cpu". Tensors stay CPU tensors in either case: leave out `.cuda()`. WorkbookError for a card
-    without CUDA.
+    it is named), or "cpu". Tensors stay CPU tensors in either case: leave out `.cuda()`. With `ranks` this process is
+    number `rank` of so many, and code for FSDP2 and DTensors runs as it is (`ranks.rank_of`). WorkbookError for a card
+    without CUDA, and for a process that is a rank already.
 
     >>> with fake():
     ...     layer, x = nn.Linear(4096, 4096), torch.empty(8, 4096)
@@ -116,6 +119,8 @@ def fake(device: str = CUDA, gpu: str | Device | None = None) -> Iterator[Sessio
     """
     if device not in (CUDA, CPU):
         raise WorkbookError(f"the device is {device!r}", "cuda or cpu", "say whose memory is to be predicted")
+    if rank and ranks is None:
+        raise WorkbookError(f"rank {rank} of no ranks", "ranks beside rank", "fake(ranks=8, rank=3)")
     if _open:
         raise WorkbookError("fake() inside fake()", "one at a time", "record everything inside the outer one")
     mode = FakeTensorMode()
@@ -123,6 +128,8 @@ def fake(device: str = CUDA, gpu: str | Device | None = None) -> Iterator[Sessio
     meter = CudaMeter(cuda) if cuda else FakeMeter()
     meter.where = lambda: ("load", "")
     with what_was_before_aside(), contextlib.ExitStack() as stack:
+        if ranks is not None:
+            _be_a_rank(stack, meter, ranks, rank)
         stack.enter_context(as_on_a_device())
         stack.enter_context(mode)
         if cuda:
@@ -132,6 +139,15 @@ def fake(device: str = CUDA, gpu: str | Device | None = None) -> Iterator[Sessio
         _open.append(Session(mode, meter, device))
         stack.callback(_open.pop)
         yield _open[-1]
+
+
+def _be_a_rank(stack: contextlib.ExitStack, meter: FakeMeter, ranks: int, rank: int) -> None:
+    from .ranks import rank_of  # here, for torch.distributed takes half a second, and most traces need none
+    from .streams import streams_as_on_cuda
+
+    stack.enter_context(rank_of(ranks, rank))
+    if isinstance(meter, CudaMeter):
+        meter.stream = stack.enter_context(streams_as_on_cuda()).number
 
 
 def record(

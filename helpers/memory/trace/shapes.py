@@ -71,7 +71,7 @@ def _key(func: Any, args: tuple, kwargs: dict) -> Hashable | None:
             if value.constant is not None or not _is_plain(value):
                 return None
             tensors += 1
-            parts.append((value.size(), value.stride(), value.storage_offset(), value.dtype))
+            parts.append((value.size(), value.stride(), value.storage_offset(), value.dtype, value.fake_device))
         elif isinstance(value, list | tuple):
             if not all(isinstance(one, int) for one in value):
                 return None

@@ -1,0 +1,135 @@
+"""Peaks that torchtitan logged on 8 to 512 H100, answered by a trace of one rank of them.
+
+A rank's step as train.py at 9dec370 takes it, in eager mode: FSDP2 with FP32 shards, BF16 where it computes, FP32 where
+it reduces; gradients live until the next step begins; clipping and AdamW by foreach. What torchtitan logs is reserved
+memory, and run_llama_train.sh asks for expandable segments. Where a row's technique changes more, `why` says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn import functional
+
+from ...catalog.models import model
+from .. import trace
+from .cases import Case
+from .llama_as_torchtitan import Llama, checkpointed
+
+SETTINGS = "expandable_segments:True"
+STEPS_BEFORE = 2  # the states are made in the first, and what is reserved grows in the second
+CHANGES = {
+    "compile": "eager is traced: compiled layers have fewer temporaries in FP32",
+    "float8": "products in BF16",
+    "context": "its share of each sequence alone: no blocks of K and V that travel",
+    "async": "no symmetric buffers",
+    "synchronous": "why this takes 4.3 GiB more than asynchronous TP is open",
+    "pipeline": "no schedule of a pipeline is rebuilt here",
+}
+
+
+def predict(case: Case) -> dict[str, int]:
+    """Bytes by quantity, and none for a stage of a pipeline."""
+    setup = case.setup
+    if setup["pipeline"] > 1:
+        return {}
+    tokens = setup["sequence"] // setup["context_parallel"]
+    shards = setup["fsdp"] * setup["context_parallel"]  # torchtitan shards parameters over both
+    traced = (setup["model"], shards, setup["tensor_parallel"], setup["batch"], tokens, setup["checkpointing"])
+    return {"peak reserved": _peak_reserved_bytes(case.device, *traced)}
+
+
+def why(case: Case) -> str:
+    """What the traced step leaves out of this one."""
+    setup = case.setup
+    if setup["pipeline"] > 1:
+        return CHANGES["pipeline"]
+    named = [what for word, what in CHANGES.items() if word in setup["technique"]]
+    named += [CHANGES["context"]] if setup["context_parallel"] > 1 else []
+    named += [CHANGES["synchronous"]] if setup["tensor_parallel"] > 1 and "async" not in setup["technique"] else []
+    return "; ".join(named)
+
+
+@cache
+def _peak_reserved_bytes(
+    device: str, name: str, shards: int, parts: int, batch: int, tokens: int, checkpointing: str
+) -> int:
+    """Of a rank that holds one of `shards` of one of `parts` of the model, over all of its steps."""
+    with trace.fake(gpu=device, ranks=shards * parts):
+        mesh = init_device_mesh("cuda", (shards, parts), mesh_dim_names=("shard", "part"))
+        with torch.device("meta"):
+            llama = Llama(model(name).config, tokens)
+        if parts > 1:
+            mesh._flatten()  # one all-reduce for the norm over both dimensions, and no warning of two
+            in_parts(llama, mesh["part"])
+        sharded(llama, mesh["shard"], checkpointing)
+        llama.to_empty(device="cpu")
+        optimizer = torch.optim.AdamW(llama.parameters(), betas=(0.9, 0.95), weight_decay=0.1, foreach=True)
+        step = step_of(llama, optimizer, batch, tokens)
+        found = trace.record(step, llama, optimizer, warmup=STEPS_BEFORE)
+    return found.replayed(SETTINGS).peak_reserved_bytes
+
+
+def in_parts(llama: Llama, mesh: DeviceMesh) -> None:
+    """Tensor and sequence parallelism: between layers each rank has some of the tokens, in them some of the heads."""
+    by_tokens = Shard(1)
+    ends: dict[str, ParallelStyle] = {
+        "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=by_tokens),
+        "norm": SequenceParallel(),
+        "output": ColwiseParallel(input_layouts=by_tokens, output_layouts=Shard(-1), use_local_output=False),
+    }
+    parallelize_module(llama, mesh, ends)
+    for layer in llama.layers:
+        inside: dict[str, ParallelStyle] = {
+            "attention_norm": SequenceParallel(),
+            "ffn_norm": SequenceParallel(),
+            "attention": PrepareModuleInput(input_layouts=(by_tokens, None), desired_input_layouts=(Replicate(), None)),
+            "feed_forward": PrepareModuleInput(input_layouts=(by_tokens,), desired_input_layouts=(Replicate(),)),
+            **dict.fromkeys(("attention.wq", "attention.wk", "attention.wv"), ColwiseParallel()),
+            **dict.fromkeys(("feed_forward.w1", "feed_forward.w3"), ColwiseParallel()),
+            **dict.fromkeys(("attention.wo", "feed_forward.w2"), RowwiseParallel(output_layouts=by_tokens)),
+        }
+        parallelize_module(layer, mesh, inside)
+
+
+def sharded(llama: Llama, mesh: DeviceMesh, checkpointing: str) -> None:
+    """FSDP2 on each checkpointed layer, then on the rest; the last layer stays whole between forward and backward."""
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    last = len(llama.layers) - 1
+    for at, layer in enumerate(llama.layers):
+        llama.layers[at] = checkpointed(layer, checkpointing)
+        fully_shard(llama.layers[at], mesh=mesh, mp_policy=policy, reshard_after_forward=at < last)
+    fully_shard(llama, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+
+
+def step_of(llama: nn.Module, optimizer: Any, batch: int, tokens: int) -> Callable[[], None]:
+    """One step of the loop in train.py."""
+
+    def step() -> None:
+        ids, labels = (torch.zeros(batch, tokens, dtype=torch.long) for _ in range(2))
+        optimizer.zero_grad()
+        with loss_parallel():
+            logits = llama(ids)
+            loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
+            del logits
+            loss.backward()
+        nn.utils.clip_grad_norm_(llama.parameters(), 1.0, foreach=True)
+        optimizer.step()
+
+    return step
