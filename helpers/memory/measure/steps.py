@@ -248,7 +248,7 @@ def _checkpoint(model: nn.Module, setup: TrainSetup, apply: Apply | None) -> Non
         apply(model, setup.checkpointing)
         return
     every = require_segments(setup)
-    owner, name = _layer_list(model, len(setup.model.layers))
+    owner, name = layer_list(model, len(setup.model.layers))
     layers = list(getattr(owner, name))
     segments = [Segment(layers[start : start + every]) for start in range(0, len(layers), every)]
     setattr(owner, name, nn.ModuleList(segments))
@@ -263,7 +263,7 @@ def require_segments(setup: TrainSetup) -> int:
     return setup.checkpoint_every
 
 
-def _layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
+def layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:
     """The module that holds the decoder layers, and the attribute they are under."""
     for owner in model.modules():
         for name, child in owner.named_children():

@@ -12,14 +12,17 @@
         found = trace.record(step, model, optimizer)
 
 The backend "fake" is PyTorch's own: a collective returns at once and leaves its output unfilled. What is allocated
-for it is allocated as on a real rank.
+for it is allocated as on a real rank. Stages of torch.distributed.pipelining run too, if that is imported before and
+they are given the shapes of what they take and make.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -28,6 +31,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...catalog.errors import WorkbookError, require_whole
@@ -35,6 +39,7 @@ from ...catalog.errors import WorkbookError, require_whole
 MOST_RANKS = 1 << 20
 LEARNS_SHAPES = "_propagate_tensor_meta_non_cached"
 USES_NUMBERS = ("__getitem__", "__repr__", "_flatten", "_unflatten", "get_coordinate")
+YES = SimpleNamespace(item=lambda: 1)  # a vote of all stages
 
 
 @contextlib.contextmanager
@@ -50,6 +55,7 @@ def rank_of(ranks: int, rank: int = 0) -> Iterator[None]:
         raise WorkbookError("this process has a process group already", "one that has none", do)
     from torch.testing._internal.distributed.fake_pg import FakeStore  # its import registers the backend "fake"
 
+    _clear_sharding_prop_cache()  # DTensor remembers answers with the mesh of a group that may be closed
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
         with _outside_where_values_count():
@@ -57,6 +63,7 @@ def rank_of(ranks: int, rank: int = 0) -> Iterator[None]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        _clear_sharding_prop_cache()
 
 
 @contextlib.contextmanager
@@ -72,7 +79,26 @@ def _outside_where_values_count() -> Iterator[None]:
         for name in USES_NUMBERS:
             stack.enter_context(mock.patch.object(mesh, name, _outside(getattr(mesh, name))))
         stack.enter_context(mock.patch.object(shapes, LEARNS_SHAPES, _outside(getattr(shapes, LEARNS_SHAPES))))
+        stages = getattr(
+            sys.modules.get("torch.distributed.pipelining"), "PipelineStage", None
+        )  # half a second to import
+        if hasattr(stages, "_warmup_forward_vote"):  # since PyTorch 2.13; earlier ones do not vote
+            stack.enter_context(mock.patch.object(stages, "_warmup_forward_vote", _shapes_are_given))
+            stack.enter_context(mock.patch.object(stages, "_warmup_backward_result", return_value=YES))
         yield
+
+
+def _shapes_are_given(stage: Any, has_backward: bool, received_acc: object = None) -> SimpleNamespace:
+    """A pipeline's stages vote on whether all know their shapes, and tell each other if not: here nobody answers."""
+    from torch.distributed.pipelining._utils import InferenceMode
+
+    if InferenceMode.needs_dynamic(stage._user_meta, has_backward):
+        what, expected = (
+            f"stage {stage.stage_index} does not know its shapes",
+            "shapes from the start: no stage answers",
+        )
+        raise WorkbookError(what, expected, "PipelineStage(..., input_args=..., output_args=...), as meta tensors")
+    return YES
 
 
 def _built_with_values(construct: Callable[..., None]) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...catalog.devices import Device
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import require_cuda
 from ..allocator import Replay, Settings, replay
 from ..closed_form.breakdown import Breakdown, Moment, Part
@@ -191,6 +191,10 @@ def record(
         _leave_on_host(session.meter, one)
     events = tuple(session.meter.events)
     return Trace(account(events, first, watch.vocab, 0, session.device, None, part_of), events, first)
+
+
+def require_steps(steps: int) -> None:
+    require_whole("steps", steps, most=10, do="the second step is like all that follow")
 
 
 def _session() -> Session:

@@ -12,15 +12,16 @@ from torch import nn
 
 from ...catalog.adapters import ALL_LINEAR, Adapter
 from ...catalog.devices import Device, device
-from ...catalog.errors import WorkbookError, require_package, require_whole
+from ...catalog.errors import WorkbookError, require_package
 from ...catalog.hardware import reference_of, require_float8_kernels
 from ...catalog.setup import TrainSetup
+from ...catalog.split import Split
 from ..measure.steps import Apply, Make, build_model, make_optimizers, require_one_rank, require_segments, run_of
 from .fake import without_memory
 from .loading import linears_made_on_host, load
 from .optimizers import optimizers_without_values
 from .quantized import QuantizedBase, base_on_meta, decoded_for_dora, in_16_bits
-from .record import CUDA, Trace, fake, record
+from .record import CUDA, Trace, fake, record, require_steps
 
 
 def train(
@@ -30,6 +31,7 @@ def train(
     steps: int = 2,
     apply: Apply | None = None,
     make: Make = make_optimizers,
+    split: Split | None = None,
 ) -> Trace:
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
@@ -37,13 +39,18 @@ def train(
     `measure.training_step` would measure here. `apply(model, policy)` puts the checkpointing in where it is more than
     segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers that are
     no library's: `helpers.techniques.optimizers.make`. bitsandbytes' have stand-ins, which make the same states. With
-    an adapter in the setup, only that is trained (`lora`). Raises WorkbookError. Llama-2-7B in BF16, one sequence of
-    2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
+    an adapter in the setup, only that is trained (`lora`). With a `split` one rank of several is traced. Raises
+    WorkbookError. Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no
+    memory.
     """
+    if split is not None:
+        from .split import train_split  # here, for torch.distributed takes half a second
+
+        return train_split(setup, split, gpu, on, steps, apply, make)
     if setup.adapter:
         return lora(setup, gpu=gpu, on=on, steps=steps, apply=apply, make=make)
     require_one_rank(setup)
-    _require_steps(steps)
+    require_steps(steps)
     if apply is None:
         require_segments(setup)  # before a large model is built
     card = device(gpu or reference_of(setup))
@@ -74,7 +81,7 @@ def lora(
     `make` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises WorkbookError.
     """
     require_one_rank(setup)
-    _require_steps(steps)
+    require_steps(steps)
     adapter, quantized = _adapter_of(setup, rank, targets, base)
     require_package("peft", "a LoRA step")  # before fake(): what it imports makes tensors that are no part of the step
     model = base_on_meta(setup, quantized) if quantized else in_16_bits(build_model(setup, "meta"), adapter.dtype)
@@ -119,7 +126,3 @@ def _with_adapters(model: nn.Module, adapter: Adapter) -> Any:
         names = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
         what = f"no adapters for {', '.join(adapter.targets)}: {str(problem)[:120]}"
         raise WorkbookError(what, ", ".join(names), "name linear layers of this model") from None
-
-
-def _require_steps(steps: int) -> None:
-    require_whole("steps", steps, most=10, do="the second step is like all that follow")

@@ -94,7 +94,7 @@ def test_what_cannot_run_here_is_refused_before_it_is_built(change, phrase):
 
 def test_a_model_without_a_list_of_layers_cannot_be_checkpointed_by_us():
     with pytest.raises(WorkbookError, match="no list of 4 layers"):
-        steps._layer_list(torch.nn.Linear(1, 1), 4)
+        steps.layer_list(torch.nn.Linear(1, 1), 4)
 
 
 def test_the_matrices_of_scores_of_an_eager_step_are_found():

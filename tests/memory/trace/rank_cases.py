@@ -12,6 +12,8 @@ from helpers.memory.meter.meter import local
 
 SHAPE = {"hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3, "vocab_size": 301}
 HEADS = {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 32}
+CONFIG = {"model_type": "llama", **SHAPE, "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2}
+CONFIG |= {"head_dim": 32, "vocab_size": 304, "tie_word_embeddings": False}
 POLICIES = {"plain": MixedPrecisionPolicy(), "mixed": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}
 
 
@@ -80,3 +82,23 @@ def second_step_traced(policy: str, reshard: bool):
 
     found = trace.record(step, model, optimizer)
     return dict(seen[0]), dict(seen[1]), found.peak_bytes
+
+
+def peak_of_split(setup, split):
+    """What a real rank measures of the second step of a split run."""
+    import gc
+
+    from helpers.memory.meter.meter import FreshMeter
+    from helpers.memory.meter.timeline import live_at_peak
+    from helpers.memory.trace.split import run_on_rank
+
+    run = run_on_rank(setup, split)
+    meter = FreshMeter()
+    meter.adopt((local(tensor) for tensor in (*run.model.parameters(), *run.model.buffers())), "parameters")
+    with meter:
+        run.step()
+        gc.collect()
+        first = len(meter.events)
+        run.step()
+    meter.stop()
+    return sum(block.size_bytes for block in live_at_peak(meter.events, first))
