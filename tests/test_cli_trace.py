@@ -112,7 +112,7 @@ def test_lora(capsys):
     [
         ([*TRAIN, "--steps", "0"], "steps"),
         ([*TRAIN, "--gpu", "h1000"], "h1000"),
-        ([*TRAIN, "--zero", "3", "--ranks", "2"], "ranks"),
+        ([*TRAIN, "--zero", "2", "--ranks", "2"], "ranks"),
         ([*TRAIN, "--lora-rank", "0"], "LoRA rank"),
         ([*TRAIN, "--dtype", "fp8"], "fp8"),
         ([*SERVE, "--weights", "int8"], "int8"),
@@ -174,3 +174,46 @@ def test_the_closed_form_names_the_first_moment_that_is_too_much(capsys):
     assert "Out of memory in the prefill" in capsys.readouterr().out
     assert main(["estimate", "serve", "--model", "llama-3-8b", "--gpu", "h100"]) == 0
     assert "Out of memory" not in capsys.readouterr().out
+
+
+def peak(capsys, *words):
+    code, said = told(capsys, *TRAIN, *words, "--json")
+    assert (code, said.err) == (0, "")
+    return json.loads(said.out)
+
+
+def test_one_rank_of_several(capsys):
+    alone, shared = peak(capsys), peak(capsys, "--fsdp", "4")
+    assert shared["parts"]["optimizer"] == pytest.approx(alone["parts"]["optimizer"] / 4, rel=0.1)
+    assert shared["budget_parts"] is None
+    code, said = told(capsys, *TRAIN, "--fsdp", "4", "--rank", "3")
+    assert code == 0
+    assert "on rank 3 of FSDP 4" in said.out
+
+
+def test_ranks_are_those_of_all_dimensions(capsys):
+    both = peak(capsys, "--ranks", "4", "--tensor-parallel", "2")
+    assert both == peak(capsys, "--fsdp", "2", "--tensor-parallel", "2")
+    assert peak(capsys, "--zero", "3", "--ranks", "2") == peak(capsys, "--fsdp", "2")
+
+
+def test_a_pipelines_last_stage_has_the_head(capsys):
+    pipeline = ["--pipeline", "2", "--accumulate", "4", "--rank"]
+    first, last = (peak(capsys, *pipeline, rank) for rank in ("0", "1"))
+    assert last["peak_bytes"] > first["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--ranks", "5", "--tensor-parallel", "2"], "multiple of 2"),
+        (["--tensor-parallel", "0", "--ranks", "4"], "tensor_parallel is 0"),
+        (["--rank", "1"], "0 to 0"),
+        (["--pipeline", "2", "--schedule", "best"], "1F1B"),
+    ],
+)
+def test_a_split_that_cannot_be(capsys, flags, words):
+    code, said = told(capsys, *TRAIN, *flags)
+    assert code == 2
+    assert words in said.err
+    assert "Traceback" not in said.err

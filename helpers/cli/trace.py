@@ -12,6 +12,7 @@ from ..catalog.devices import Device
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import reference_of, require_cuda
 from ..catalog.setup import ServeSetup, TrainSetup
+from ..catalog.split import STAGES_PER_RANK, Split
 from ..memory.closed_form.breakdown import Breakdown
 from . import flags
 from .flags import Commands, add_command, device_of, setup_of, whole
@@ -20,7 +21,7 @@ from .flags import Commands, add_command, device_of, setup_of, whole
 def add(commands: Commands) -> None:
     trace = commands.add_parser("trace", help="run the real code without memory: the peak a GPU would report")
     kinds = trace.add_subparsers(title="what to trace", required=True, metavar="train|serve")
-    train = add_command(kinds, "train", "training steps, on one rank", _trace_train)
+    train = add_command(kinds, "train", "training steps, on one GPU or on one rank of several", _trace_train)
     serve = add_command(kinds, "serve", "a batch from its prompts to its last token", _trace_serve)
     for parser in (train, serve):
         flags.model_flag(parser)
@@ -29,9 +30,37 @@ def add(commands: Commands) -> None:
         parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="weights and what is computed with them")
     flags.train_flags(train)
     flags.adapter_flags(train)
+    split_flags(train)
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
     flags.serve_flags(serve)
     serve.add_argument("--phase", choices=("prefill", "decode"), help="one forward of it alone; default: all of it")
+
+
+def split_flags(parser: argparse.ArgumentParser) -> None:
+    """How several GPUs share the run; any of them makes it the trace of one rank."""
+    split = parser.add_argument_group("several GPUs", "one rank of them is traced, without any of them")
+    split.add_argument(
+        "--fsdp", type=whole, metavar="N", help="FSDP2 over N ranks; with --ranks, what the others leave"
+    )
+    split.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="ranks that share each layer")
+    split.add_argument("--pipeline", type=whole, default=1, metavar="N", help="ranks that share the layers")
+    split.add_argument("--schedule", default="1F1B", help=f"the pipeline's: {', '.join(STAGES_PER_RANK)}")
+    split.add_argument("--no-reshard", action="store_true", help="FSDP2 keeps what it gathered until the backward")
+    split.add_argument("--rank", type=whole, default=0, metavar="N", help="which rank (default 0)")
+
+
+def _split_of(arguments: argparse.Namespace) -> Split | None:
+    """The split that the flags describe, and none of one GPU. `--zero 3 --ranks 8` is `--fsdp 8`."""
+    inner, fsdp = arguments.tensor_parallel * arguments.pipeline, arguments.fsdp
+    if fsdp is None and arguments.ranks > 1 and (inner > 1 or arguments.zero == 3):
+        if arguments.ranks % max(1, inner):
+            expected = f"a multiple of {inner:,}"
+            raise WorkbookError(f"{arguments.ranks:,} ranks", expected, "--ranks counts those of all dimensions")
+        fsdp, arguments.ranks, arguments.zero = arguments.ranks // max(1, inner), 1, 0
+    if fsdp is None and inner == 1 and not arguments.rank:
+        return None
+    size = {"fsdp": fsdp or 1, "tensor_parallel": arguments.tensor_parallel, "pipeline": arguments.pipeline}
+    return Split(**size, schedule=arguments.schedule, reshard=not arguments.no_reshard, rank=arguments.rank)
 
 
 def _trace_train(arguments: argparse.Namespace) -> int:
@@ -40,15 +69,17 @@ def _trace_train(arguments: argparse.Namespace) -> int:
 
     if arguments.dtype:
         arguments.precision = arguments.dtype
+    split = _split_of(arguments)
     setup, where = setup_of(TrainSetup, arguments), device_of(arguments)
     require_cuda(where, "a trace")  # before a large model is built
     title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {setup.sequence:,} tokens"
     title += f", {setup.micro_batches:,} accumulated" if setup.micro_batches > 1 else ""
     title += ", the optimizer in the backward" if setup.in_backward else ""
     title = f"{setup.adapter}, of {title}" if setup.adapter else f"Training {title}"
-    found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup), **_make(setup))
+    title += f", on rank {split.rank:,} of {split}" if split else ""
+    found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup), **_make(setup), split=split)
     try:
-        predicted = budget.train(setup, where or reference_of(setup)).parts
+        predicted = None if split else budget.train(setup, where or reference_of(setup)).parts
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
     return _print_trace(title, found, predicted, arguments)

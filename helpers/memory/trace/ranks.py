@@ -30,8 +30,8 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
+from torch.distributed.tensor import debug
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...catalog.errors import WorkbookError, require_whole
@@ -39,6 +39,7 @@ from ...catalog.errors import WorkbookError, require_whole
 MOST_RANKS = 1 << 20
 LEARNS_SHAPES = "_propagate_tensor_meta_non_cached"
 USES_NUMBERS = ("__getitem__", "__repr__", "_flatten", "_unflatten", "get_coordinate")
+FORGET = getattr(debug, "_clear_sharding_prop_cache", lambda: None)  # which not every version has
 YES = SimpleNamespace(item=lambda: 1)  # a vote of all stages
 
 
@@ -55,7 +56,7 @@ def rank_of(ranks: int, rank: int = 0) -> Iterator[None]:
         raise WorkbookError("this process has a process group already", "one that has none", do)
     from torch.testing._internal.distributed.fake_pg import FakeStore  # its import registers the backend "fake"
 
-    _clear_sharding_prop_cache()  # DTensor remembers answers with the mesh of a group that may be closed
+    FORGET()  # DTensor remembers answers with the mesh of a group that may be closed
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
         with _outside_where_values_count():
@@ -63,7 +64,7 @@ def rank_of(ranks: int, rank: int = 0) -> Iterator[None]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-        _clear_sharding_prop_cache()
+        FORGET()
 
 
 @contextlib.contextmanager
@@ -79,9 +80,8 @@ def _outside_where_values_count() -> Iterator[None]:
         for name in USES_NUMBERS:
             stack.enter_context(mock.patch.object(mesh, name, _outside(getattr(mesh, name))))
         stack.enter_context(mock.patch.object(shapes, LEARNS_SHAPES, _outside(getattr(shapes, LEARNS_SHAPES))))
-        stages = getattr(
-            sys.modules.get("torch.distributed.pipelining"), "PipelineStage", None
-        )  # half a second to import
+        pipelining = sys.modules.get("torch.distributed.pipelining")  # which takes half a second to import
+        stages = getattr(pipelining, "PipelineStage", None)
         if hasattr(stages, "_warmup_forward_vote"):  # since PyTorch 2.13; earlier ones do not vote
             stack.enter_context(mock.patch.object(stages, "_warmup_forward_vote", _shapes_are_given))
             stack.enter_context(mock.patch.object(stages, "_warmup_backward_result", return_value=YES))
@@ -93,11 +93,8 @@ def _shapes_are_given(stage: Any, has_backward: bool, received_acc: object = Non
     from torch.distributed.pipelining._utils import InferenceMode
 
     if InferenceMode.needs_dynamic(stage._user_meta, has_backward):
-        what, expected = (
-            f"stage {stage.stage_index} does not know its shapes",
-            "shapes from the start: no stage answers",
-        )
-        raise WorkbookError(what, expected, "PipelineStage(..., input_args=..., output_args=...), as meta tensors")
+        what, do = f"stage {stage.stage_index} knows no shapes", "PipelineStage(..., input_args=..., output_args=...)"
+        raise WorkbookError(what, "meta tensors of what it takes and makes: no other stage can be asked", do)
     return YES
 
 
