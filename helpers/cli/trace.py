@@ -65,7 +65,6 @@ def _split_of(arguments: argparse.Namespace) -> Split | None:
 
 def _trace_train(arguments: argparse.Namespace) -> int:
     from ..memory import trace
-    from ..memory.closed_form import budget
 
     if arguments.dtype:
         arguments.precision = arguments.dtype
@@ -79,10 +78,20 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     title += f", on rank {split.rank:,} of {split}" if split else ""
     found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup), **_make(setup), split=split)
     try:
-        predicted = None if split else budget.train(setup, where or reference_of(setup)).parts
+        predicted = _closed_form(setup, split, where or reference_of(setup))
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
     return _print_trace(title, found, predicted, arguments)
+
+
+def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) -> Breakdown | None:
+    """The budget's parts at its peak; of several GPUs there is one for FSDP2 alone."""
+    from ..memory.closed_form import budget
+
+    if split is None:
+        return budget.train(setup, where).parts
+    alone = split.tensor_parallel == split.pipeline == 1 and split.reshard and split.fsdp > 1 and not split.rank
+    return budget.fsdp2(setup, split.fsdp, where).parts if alone else None
 
 
 def _policy(setup: TrainSetup) -> Callable | None:

@@ -1,0 +1,144 @@
+"""A training step of PyTorch's FSDP2 in closed form, for one rank: shards that stay, and what is gathered for a while.
+
+`fully_shard` on each decoder layer, then on the rest, which is called the root here. Its mixed precision takes the
+place of autocast: FP32 shards, BF16 where it computes, FP32 where gradients are reduced. What lives when is in
+torch/distributed/fsdp/_fully_shard (`_fsdp_param_group.py`, `_fsdp_collectives.py`). No torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+
+from ...catalog.errors import WorkbookError, require_whole
+from ...catalog.setup import TrainSetup
+from .activations import Owner, Role, Saved, total_bytes
+from .breakdown import Moment, Part, Point, rounded
+from .moments import Shapes, StepMoments, tensors_bytes, update_bytes
+from .sharded import more
+
+MAX_RANKS = 2**17
+WIDTHS = {"autocast-bf16": (4, 2, 4), "bf16": (2, 2, 2), "fp32": (4, 4, 4)}  # of shards; gathered; reduced
+
+
+class FullyShardedMoments(StepMoments):
+    """The moments of a step on one of `ranks`, with `reshard_after_forward` left on."""
+
+    def __init__(self, setup: TrainSetup, ranks: int, cublas_bytes: int, on_cuda: bool = False) -> None:
+        if setup.precision not in WIDTHS:
+            do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
+            raise WorkbookError(f"{setup.precision} under FSDP2", ", ".join(WIDTHS), do)
+        if setup.checkpoint_every not in (0, 1):
+            what = f"checkpointing {setup.checkpointing!r} under FSDP2 has no closed form here"
+            raise WorkbookError(what, "none, or full", "trace it: trace.train(setup, split=Split(fsdp=...))")
+        self.ranks = require_whole("ranks", ranks, 2, MAX_RANKS, do="predict one rank by budget.train(setup)")
+        self.shard_width, self.gathered_width, self.reduced_width = WIDTHS[setup.precision]
+        computes = "bf16" if self.gathered_width == 2 else "fp32"
+        super().__init__(replace(setup, precision=computes, zero=0, ranks=1), cublas_bytes, on_cuda)
+        layers = [shape for shapes in self.layer_tensors for shape in shapes]
+        self.root_tensors = list((self.tensors - Counter(layers)).elements())
+        self.root, self.layer = self._gathered(self.root_tensors), max(map(self._gathered, self.layer_tensors))
+        self.parameter_bytes = self._shards(self.tensors)
+        self.optimizer_bytes = self._states()
+
+    def _mine(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Rows of a tensor on this rank, those of the first, to which storages are padded."""
+        return (-(-shape[0] // self.ranks), *shape[1:])
+
+    def _shards(self, shapes: Shapes) -> int:
+        return tensors_bytes(map(self._mine, _each(shapes)), self.shard_width)
+
+    def _states(self) -> int:
+        made = (self.rule.state_bytes(self._mine(shape), self.shard_width, role) for shape, role in self.trained)
+        return sum(map(rounded, made))
+
+    def _gathered(self, shapes: Shapes) -> int:
+        return tensors_bytes(_each(shapes), self.gathered_width)
+
+    def _flat(self, shapes: Shapes) -> int:
+        """What is reduce-scattered: one buffer for all gradients of a unit."""
+        return rounded(sum(map(prod, _each(shapes))) * self.reduced_width)
+
+    def _gradients(self, shapes: Shapes) -> int:
+        """Shards of layers alone: the root's are reduced after all others."""
+        if self.accumulates:
+            return self._shards(self.tensors)
+        root = set(self.root_tensors)
+        return self._shards([shape for shape in _each(shapes) if shape not in root])
+
+    def _to_be_added(self, shapes: Shapes) -> int:
+        return 0
+
+    def _copies(self) -> int:
+        mine = [(self._mine(shape), role) for shape, role in self.trained]
+        return update_bytes(self.rule, mine, self.shard_width)
+
+    def end_of_forward(self) -> Moment:
+        return more(super().end_of_forward(), workspace=self.root + self.layer)
+
+    def backward_of_loss(self) -> Moment:
+        return more(super().backward_of_loss(), workspace=self.root + self.layer)
+
+    def backward_of_lm_head(self) -> Moment:
+        made = tensors_bytes(self.head, self.gathered_width)
+        return more(super().backward_of_lm_head(), workspace=self.root + self.layer + made)
+
+    def backward_of_final_norm(self) -> Moment:
+        made = tensors_bytes(self.head, self.gathered_width)
+        return more(super().backward_of_final_norm(), workspace=self.root + self.layer + made)
+
+    def candidate_peak_layers(self) -> list[int]:
+        """Also the layer before the last, in whose backward the last one's gradients are still on their way."""
+        return sorted({*super().candidate_peak_layers(), max(0, len(self.model.layers) - 2)}, reverse=True)
+
+    def backward_of_layer(self, at: int) -> Moment:
+        """Four spots: in the MLP; in the norm before it; at the layer's end, gathered still; and when it is reduced.
+
+        In the first three the next layer comes in, and the flat of the layer behind is held until this one's is made.
+        """
+        last = at == len(self.model.layers) - 1
+        layer, mine = self.model.layers[at], self.layer_tensors[at]
+        held = self.root + tensors_bytes(self.head, self.gathered_width) + self.layer
+        whole = held + self.layer + (0 if last else self._flat(self.layer_tensors[at + 1]))
+        kept = self.kept.live_bytes(at) + self._rotary_tables()
+        left = kept - total_bytes(saved for saved in self.kept.tensors[at] if _of_mlp(saved))
+        behind = max(0, kept - self.kept.layer_bytes[at])
+        mlp = [shape for linear in layer.mlp.linears for shape in linear.tensors()]
+        down = self._gathered(layer.mlp.linears[-1].tensors())
+        norm = 2 * self.residual if self.model.norm == "layernorm" else 5 * self.hidden_fp32 + self.residual
+        spots = (
+            more(super().backward_of_layer(at), workspace=whole + down),
+            self._spot(at, left, whole + self._gathered(mlp) + norm),
+            self._spot(at, behind, whole + self._gathered(mine) + 2 * self.residual),
+            self._spot(at, behind, held + self._gathered(mine) + self._flat(mine) + self.residual),
+        )
+        return max(spots, key=lambda moment: moment.total)
+
+    def _spot(self, at: int, saved: int, workspace: int) -> Moment:
+        return self._moment(Point.LAYER, self._made_above(at), saved, 0, workspace, at)
+
+    def backward_of_embedding(self) -> Moment:
+        """The embedding's gradient comes, the root's weights still there; or all are copied into the root's flat.
+
+        A tied table's two gradients and their sum are there together.
+        """
+        layers = [shape for shapes in self.layer_tensors for shape in shapes]
+        tables = self._gathered(self.head) * (3 if self.model.tied else 2)
+        coming = self.root + tables + self._flat(self.layer_tensors[0]) + self.residual
+        sent = self._gathered(self.root_tensors) + self._flat(self.root_tensors)
+        return self._moment(Point.EMBEDDING, layers, 0, 0, max(coming, sent))
+
+    def optimizer_step(self) -> Moment:
+        stepping = super().optimizer_step()
+        return more(stepping, gradients=self._shards(self.tensors) - stepping.parts.get(Part.GRADIENTS, 0))
+
+
+def _each(shapes: Shapes) -> Iterable[tuple[int, ...]]:
+    return shapes.elements() if hasattr(shapes, "elements") else shapes  # a Counter's, as often as it counts
+
+
+def _of_mlp(saved: Saved) -> bool:
+    """Whether the backward has used up this tensor of its layer when it comes to the norm before the MLP."""
+    return saved.owner is Owner.MLP or (saved.owner is Owner.MLP_NORM and saved.role in (Role.OUTPUT, Role.NORMALISED))

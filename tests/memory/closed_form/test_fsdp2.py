@@ -1,0 +1,69 @@
+"""FSDP2 in closed form, beside the trace of one rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.catalog.setup import TrainSetup
+from helpers.catalog.split import Split
+from helpers.memory import trace
+from helpers.memory.closed_form import budget
+
+BASE = TrainSetup("llama-3.2-1b", optimizer="adamw-fused")
+# Each has its peak in another place: the loss, a layer in its MLP, at its end, the embedding, the root's reduction.
+RUNS = {
+    "a tied table's three gradients": (replace(BASE, sequence=64, checkpointing="full"), 2),
+    "the loss": (replace(BASE, sequence=2048), 4),
+    "the root's flat": (TrainSetup("qwen3-0.6b", sequence=128, optimizer="adamw-fused", checkpointing="full"), 8),
+}
+LARGE = {
+    "the root's flat, 8B": (TrainSetup("llama-3-8b", sequence=128, optimizer="adamw-fused"), 8),
+    "the norm before an MLP": (TrainSetup("llama-2-7b", optimizer="adamw-fused"), 64),
+    "the end of a layer": (
+        TrainSetup("llama-2-7b", precision="fp32", sequence=1024, optimizer="adamw-fused", checkpointing="full"),
+        8,
+    ),
+    "bf16": (TrainSetup("qwen2.5-7b", precision="bf16", sequence=256, optimizer="adamw-fused"), 16),
+    "foreach": (TrainSetup("llama-2-7b", sequence=512, checkpointing="full"), 4),
+    "accumulated": (TrainSetup("llama-2-7b", sequence=512, checkpointing="full", micro_batches=2), 4),
+    "layernorm": (TrainSetup("gpt2", sequence=512, optimizer="adamw-fused"), 4),
+}
+
+
+def off(setup: TrainSetup, ranks: int) -> float:
+    traced = trace.train(setup, "h100", split=Split(fsdp=ranks))
+    return budget.fsdp2(setup, ranks, "h100").peak_bytes / traced.peak_bytes - 1
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_peak_is_the_traces(run):
+    assert abs(off(*RUNS[run])) < 0.003
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", LARGE)
+def test_the_peak_of_a_large_model_is_the_traces(run):
+    assert abs(off(*LARGE[run])) < 0.01
+
+
+def test_what_a_rank_keeps_is_its_share():
+    one, many = (budget.fsdp2(BASE, ranks).at("optimizer step").parts for ranks in (2, 64))
+    assert many["parameters"] == pytest.approx(one["parameters"] / 32, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("setup", "ranks", "words"),
+    [
+        (replace(BASE, precision="megatron-bf16"), 8, "megatron-bf16 under FSDP2"),
+        (replace(BASE, checkpointing="every:4"), 8, "no closed form"),
+        (replace(BASE, zero=3, ranks=8), 8, "not predicted"),
+        (BASE, 1, "ranks is 1"),
+        (BASE, 0.5, "ranks is 0.5"),
+    ],
+)
+def test_what_is_not_predicted_says_so(setup, ranks, words):
+    with pytest.raises(WorkbookError, match=words):
+        budget.fsdp2(setup, ranks)
