@@ -1,0 +1,11 @@
+"""A model in stages, one after another, and micro-batches that follow each other through them.
+
+    from helpers.techniques.parallel.pipeline import one_f_one_b, lay_out, in_flight
+    schedule = one_f_one_b(ranks=4, micro_batches=8)
+    lay_out(schedule).bubble, in_flight(schedule)           # 3/11 and (4, 3, 2, 1)
+
+Without torch: `schedules` is what each rank computes in which order, `timeline` when, and whether it can.
+"""
+
+from .schedules import Action, Kind, Schedule, gpipe, in_flight, interleaved, one_f_one_b, zero_bubble
+from .timeline import Span, Timeline, Times, bubble, checked, lay_out
