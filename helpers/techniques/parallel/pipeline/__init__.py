@@ -4,8 +4,19 @@
     schedule = one_f_one_b(ranks=4, micro_batches=8)
     lay_out(schedule).bubble, in_flight(schedule)           # 3/11 and (4, 3, 2, 1)
 
-Without torch: `schedules` is what each rank computes in which order, `timeline` when, and whether it can.
+Without torch: `schedules` is what each rank computes in which order, `timeline` when, and whether it can. With it:
+`runner` runs a schedule on ranks, over `messages`; `deferred` divides a backward in two for ZB-H1.
 """
 
+from typing import TYPE_CHECKING
+
+from ....catalog.lazy import lazy
 from .schedules import Action, Kind, Schedule, gpipe, in_flight, interleaved, one_f_one_b, zero_bubble
 from .timeline import Span, Timeline, Times, bubble, checked, lay_out
+
+if TYPE_CHECKING:
+    from .deferred import defer_weights
+    from .messages import Messages, traffic
+    from .runner import Pipeline, Stage
+
+__getattr__ = lazy(__name__)

@@ -1,0 +1,159 @@
+"""Runs a schedule: stages of a model on real ranks, which send each other outputs and gradients. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ....catalog.errors import WorkbookError, require_number
+from .deferred import Later, defer_weights
+from .messages import Messages
+from .schedules import Action, Kind, Schedule
+from .timeline import checked
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+After = Callable[[Action], object]
+
+
+class Stage:
+    """What one rank computes for one stage. Between forward and backward it keeps a micro-batch's input and output.
+
+    Everything else that backward needs hangs on the output, in autograd's graph.
+    """
+
+    def __init__(self, module: nn.Module, split_backward: bool = False) -> None:
+        self.module = module
+        self.later: Later = defer_weights(module) if split_backward else []
+        self.in_flight: dict[int, tuple[Tensor, Tensor]] = {}
+        self.weights_of: dict[int, Later] = {}
+
+    def forward(self, micro_batch: int, x: Tensor, head: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The stage's output; with `head`, the loss on the last stage."""
+        if x.is_floating_point():
+            x.requires_grad_()
+        output = self.module(x)
+        output = output if head is None else head(output)
+        self.in_flight[micro_batch] = x, output
+        return output
+
+    def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
+        """From the gradient of the output (None for a loss) to that of the input; what was kept is freed."""
+        x, output = self.in_flight.pop(micro_batch)
+        torch.autograd.backward(output, gradient)
+        if self.later:
+            self.weights_of[micro_batch] = self.later[:]
+            self.later.clear()
+        return x.grad
+
+    def weights(self, micro_batch: int) -> None:
+        """The gradients of the weights, if `backward` left them for later."""
+        for add in self.weights_of.pop(micro_batch, ()):
+            add()
+
+
+class Pipeline:
+    """One rank of a pipeline: `stages` has its modules by the number of their stage; each takes and gives one tensor.
+
+    `loss(output, target)` is the mean over one micro-batch; `boundary` has the shape and format of what passes between
+    stages. `tied` is the parameter that the first and the last stage have in common, passed on the ranks of both.
+    Gradients are those of the mean over all micro-batches, added to what is there.
+
+        pipeline = Pipeline(one_f_one_b(4, 8), {rank: layers}, cross_entropy, torch.empty(2, 128, 512, device="meta"))
+        loss = pipeline.step(ids.chunk(8), targets.chunk(8))    # a number on the last rank, None on the others
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        stages: Mapping[int, nn.Module],
+        loss: Loss,
+        boundary: Tensor,
+        tied: nn.Parameter | None = None,
+        timeout_s: float = 30,
+    ) -> None:
+        self.schedule, self.loss, self.boundary, self.tied = checked(schedule), loss, boundary, tied
+        self.rank = _require_alike(schedule, stages, boundary)
+        self.timeout_s = require_number("timeout_s", timeout_s, expected="seconds, above 0", do="timeout_s=30")
+        self.stages = {at: Stage(module, schedule.splits_backward) for at, module in stages.items()}
+
+    def step(self, inputs: Sequence[Tensor], targets: Sequence[Tensor], after: After | None = None) -> Tensor | None:
+        """Forward and backward of all micro-batches, in the schedule's order; `after` is called after each action.
+
+        The first stage reads `inputs`, the last `targets`, one entry for each micro-batch.
+        """
+        messages = Messages(self.schedule, self.boundary, self.timeout_s)
+        losses: list[Tensor] = []
+        _require_micro_batches(self.schedule, inputs, targets)
+        for action in self.schedule.by_rank[self.rank]:
+            self._run(action, messages, inputs, targets, losses)
+            if after:
+                after(action)
+        messages.finish()
+        self._exchange_tied(messages)
+        return torch.stack(losses).mean() if losses else None
+
+    def _run(
+        self, action: Action, messages: Messages, inputs: Sequence[Tensor], targets: Sequence[Tensor], losses: list[Tensor]
+    ) -> None:
+        kind, at, micro_batch = action
+        stage, received = self.stages[at], messages.receive(action)
+        if kind == Kind.WEIGHT:
+            stage.weights(micro_batch)
+        elif kind == Kind.FORWARD:
+            x = inputs[micro_batch] if received is None else received
+            if at < self.schedule.stages - 1:
+                messages.send(action, stage.forward(micro_batch, x))
+            else:
+                losses.append(self._last(stage, micro_batch, x, targets[micro_batch]))
+        else:
+            gradient = stage.backward(micro_batch, received)
+            if at:
+                messages.send(action, gradient)
+            if kind == Kind.BACKWARD:
+                stage.weights(micro_batch)
+
+    def _last(self, stage: Stage, micro_batch: int, x: Tensor, target: Tensor) -> Tensor:
+        count = self.schedule.micro_batches
+        return stage.forward(micro_batch, x, lambda output: self.loss(output, target) / count).detach() * count
+
+    def _exchange_tied(self, messages: Messages) -> None:
+        """Add the gradient that the other end has found for the same weight."""
+        ends = self.schedule.rank_of(0), self.schedule.rank_of(self.schedule.stages - 1)
+        if self.tied is None or ends[0] == ends[1] or self.rank not in ends:
+            return
+        gradient = self.tied.grad
+        assert gradient is not None
+        gradient += messages.exchange(gradient, sum(ends) - self.rank)
+
+
+def _require_alike(schedule: Schedule, stages: Mapping[int, nn.Module], boundary: Tensor) -> int:
+    """This rank, if it has its stages and all ranks have one plan; all of them raise WorkbookError otherwise."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    plan = (schedule.name, schedule.ranks, schedule.stages, schedule.micro_batches, tuple(boundary.shape))
+    on_cpu = all(parameter.device.type == "cpu" for module in stages.values() for parameter in module.parameters())
+    plans: list = [None] * ranks
+    dist.all_gather_object(plans, (*plan, str(boundary.dtype), sorted(stages), on_cpu))
+    for other, (*theirs, held, cpu) in enumerate(plans):
+        if theirs != list(plans[0][:-2]):
+            what = f"rank {other} has the plan {theirs}, rank 0 {list(plans[0][:-2])}"
+            raise WorkbookError(what, "one schedule and one boundary on all ranks", "build both from the same numbers")
+        if schedule.ranks != ranks:
+            do = f"build the schedule for ranks={ranks}"
+            raise WorkbookError(f"a schedule for {schedule.ranks} ranks on {ranks}", "one list for each rank", do)
+        if held != list(schedule.stages_of(other)):
+            what, expected = f"rank {other} has the stages {held}", f"{list(schedule.stages_of(other))}"
+            raise WorkbookError(what, expected, "pass {stage: modules[stage] for stage in schedule.stages_of(rank)}")
+        if not cpu:
+            do = "run torch.distributed.pipelining there, as in engines.TorchPipeline"
+            raise WorkbookError(f"rank {other} has stages on a GPU", "stages on the CPU: gloo carries messages", do)
+    return rank
+
+
+def _require_micro_batches(schedule: Schedule, *given: Sequence[Tensor]) -> None:
+    for tensors in given:
+        if len(tensors) != schedule.micro_batches:
+            what, expected = f"{len(tensors)} pieces of the batch", f"{schedule.micro_batches}, one a micro-batch"
+            raise WorkbookError(what, expected, f"pass batch.chunk({schedule.micro_batches}); its rows must divide")

@@ -1,0 +1,92 @@
+"""A model to cut into stages, and what one process computes with it. Imported on the ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from helpers.memory.measure import Collectives
+from helpers.memory.meter import FreshMeter
+from helpers.techniques.parallel.pipeline import Pipeline, Schedule, gpipe, interleaved, one_f_one_b, zero_bubble
+
+BLOCKS, WIDTH, TOKENS, VOCAB, ROWS = 8, 12, 5, 31, 2
+
+
+class Block(nn.Module):
+    """A residual block with a norm, biases, and a width of its own."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+
+def model(tied: bool = False, width: int = WIDTH, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(0)
+    blocks = [Block(width, 2 * width + at) for at in range(BLOCKS)]
+    layers = nn.Sequential(nn.Embedding(VOCAB, width), *blocks, nn.Linear(width, VOCAB, bias=False)).to(dtype)
+    if tied:
+        layers[-1].weight = layers[0].weight
+    return layers
+
+
+def batch(micro_batches: int, tokens: int = TOKENS) -> tuple[Tensor, Tensor]:
+    numbers = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, VOCAB, (micro_batches * ROWS, tokens + 1), generator=numbers)
+    return ids[:, :-1], ids[:, 1:]
+
+
+def loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def alone(micro_batches: int, tied: bool = False) -> tuple[float, dict[str, Tensor]]:
+    """The whole batch at once in one process: loss and gradients."""
+    whole, (ids, targets) = model(tied), batch(micro_batches)
+    found = loss(whole(ids), targets)
+    found.backward()
+    return found.item(), {name: p.grad for name, p in whole.named_parameters(remove_duplicate=False)}
+
+
+def schedule_of(name: str, ranks: int, micro_batches: int) -> Schedule:
+    if name == "interleaved":
+        return interleaved(ranks, micro_batches, virtual=2)
+    return {"gpipe": gpipe, "1f1b": one_f_one_b, "zero-bubble": zero_bubble}[name](ranks, micro_batches)
+
+
+def cuts(stages: int, uneven: bool) -> list[slice]:
+    """Where stages begin and end among the ten layers: nearly equal, or the first of them with all that is left."""
+    ends = [(BLOCKS + 2) * at // stages for at in range(stages + 1)]
+    if uneven:
+        ends = [0, *range(BLOCKS + 3 - stages, BLOCKS + 3)]
+    return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+
+
+def pipeline_of(schedule: Schedule, rank: int, uneven: bool = False, tied: bool = False, **options):
+    """(the pipeline, the names of this rank's parameters in the whole model)."""
+    whole = model(tied, options.pop("width", WIDTH), options.pop("dtype", torch.float64))
+    boundary = options.pop("boundary", torch.empty(ROWS, TOKENS, WIDTH, dtype=torch.float64, device="meta"))
+    pieces = {stage: cuts(schedule.stages, uneven)[stage] for stage in schedule.stages_of(rank)}
+    stages = {stage: whole[piece] for stage, piece in pieces.items()}
+    names = {}
+    for stage, piece in pieces.items():
+        for at, layer in zip(range(BLOCKS + 2)[piece], stages[stage], strict=True):
+            names |= {f"{at}.{name}": parameter for name, parameter in layer.named_parameters()}
+    weight = whole[0].weight if tied else None
+    return Pipeline(schedule, stages, loss, boundary, tied=weight, **options), names
+
+
+def step(name: str, micro_batches: int, uneven: bool = False, tied: bool = False):
+    """One step on this rank: (loss, gradients by name, bytes sent)."""
+    import torch.distributed as dist
+
+    schedule = schedule_of(name, dist.get_world_size(), micro_batches)
+    pipeline, names = pipeline_of(schedule, dist.get_rank(), uneven, tied)
+    ids, targets = batch(micro_batches)
+    with Collectives() as counted:
+        mean = pipeline.step(ids.chunk(micro_batches), targets.chunk(micro_batches))
+    gradients = {key: parameter.grad for key, parameter in names.items()}
+    return mean, gradients, counted.traffic.sent_bytes
