@@ -7,7 +7,16 @@ from torch import Tensor, nn
 
 from helpers.memory.measure import Collectives
 from helpers.memory.meter import FreshMeter
-from helpers.techniques.parallel.pipeline import Pipeline, Schedule, gpipe, interleaved, one_f_one_b, zero_bubble
+from helpers.techniques.parallel.pipeline import (
+    Pipeline,
+    Schedule,
+    gpipe,
+    interleaved,
+    measure_stage,
+    one_f_one_b,
+    predicted_peak,
+    zero_bubble,
+)
 
 BLOCKS, WIDTH, TOKENS, VOCAB, ROWS = 8, 12, 5, 31, 2
 
@@ -90,3 +99,34 @@ def step(name: str, micro_batches: int, uneven: bool = False, tied: bool = False
         mean = pipeline.step(ids.chunk(micro_batches), targets.chunk(micro_batches))
     gradients = {key: parameter.grad for key, parameter in names.items()}
     return mean, gradients, counted.traffic.sent_bytes
+
+
+MEASURED = {"width": 64, "dtype": torch.float32}
+MEASURED_TOKENS = 64
+MEASURED_BOUNDARY = torch.empty(ROWS, MEASURED_TOKENS, 64, device="meta")
+
+
+def measured_step(name: str, micro_batches: int):
+    """The second step of this rank: (peak, predicted peak, most micro-batches in flight by their bytes)."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    schedule = schedule_of(name, dist.get_world_size(), micro_batches)
+    pipeline, _ = pipeline_of(schedule, rank, boundary=MEASURED_BOUNDARY, **MEASURED)
+    ids, targets = (tensor.chunk(micro_batches) for tensor in batch(micro_batches, MEASURED_TOKENS))
+    pipeline.step(ids, targets)
+    costs = {
+        at: measure_stage(
+            stage,
+            ids[0] if at == 0 else torch.empty(MEASURED_BOUNDARY.shape),
+            MEASURED_BOUNDARY,
+            targets[0],
+            loss if at == schedule.stages - 1 else None,
+        )
+        for at, stage in pipeline.stages.items()
+    }
+    meter, live = FreshMeter(), []
+    with meter:
+        pipeline.step(ids, targets, after=lambda action: live.append((action, meter.live_bytes)))
+    meter.stop()
+    return meter.peak_bytes, predicted_peak(schedule, rank, costs), live, costs

@@ -17,6 +17,7 @@ from .timeline import Span, Timeline, Times, bubble, checked, lay_out
 if TYPE_CHECKING:
     from .deferred import defer_weights
     from .messages import Messages, traffic
+    from .peaks import StageBytes, measure_stage, predicted_peak
     from .runner import Pipeline, Stage
 
 __getattr__ = lazy(__name__)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ....catalog.errors import WorkbookError
+
 Later = list[Callable[[], None]]
 
 
@@ -46,11 +48,15 @@ def add_gradients(weight: nn.Parameter, bias: nn.Parameter | None, x: Tensor, gr
 def defer_weights(module: nn.Module) -> Later:
     """Have all linear layers of a module, in place, put that work on the list which is returned.
 
-    Norms and embeddings keep their backward in one piece: their gradients take little time.
+    Norms and embeddings keep their backward in one piece: their gradients take little time. WorkbookError for a module
+    that puts it on another list already: whoever holds that one would wait for it in vain.
     """
     later: Later = []
     for layer in module.modules():
         if type(layer) is nn.Linear:
+            if "forward" in vars(layer):
+                what, do = "a linear layer whose forward was replaced before", "divide the backward of a module once"
+                raise WorkbookError(what, "layers as nn.Linear made them", do)
             layer.forward = partial(_forward, layer, later)  # type: ignore[method-assign]
     return later
 
