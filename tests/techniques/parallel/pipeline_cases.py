@@ -10,13 +10,17 @@ from helpers.memory.meter import FreshMeter
 from helpers.techniques.parallel.pipeline import (
     Pipeline,
     Schedule,
+    TorchPipeline,
     gpipe,
     interleaved,
     measure_stage,
     one_f_one_b,
     predicted_peak,
+    stages_of,
     zero_bubble,
 )
+
+from helpers.techniques.parallel.pipeline.engines import SCHEDULES
 
 BLOCKS, WIDTH, TOKENS, VOCAB, ROWS = 8, 12, 5, 31, 2
 
@@ -130,3 +134,33 @@ def measured_step(name: str, micro_batches: int):
         pipeline.step(ids, targets, after=lambda action: live.append((action, meter.live_bytes)))
     meter.stop()
     return meter.peak_bytes, predicted_peak(schedule, rank, costs), live, costs
+
+
+def torch_step(name: str, micro_batches: int):
+    """One step of PyTorch's pipeline on this rank: (loss, gradients by name)."""
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    count = SCHEDULES[name] * ranks
+    pieces = {at: cuts(count, uneven=False)[at] for at in stages_of(name, rank, ranks)}
+    whole = model()
+    pipeline = TorchPipeline(name, {at: whole[piece] for at, piece in pieces.items()}, micro_batches, loss)
+    mean = pipeline.step(*batch(micro_batches))
+    held = {at for piece in pieces.values() for at in range(BLOCKS + 2)[piece]}
+    return mean, {key: p.grad for key, p in whole.named_parameters() if int(key.partition(".")[0]) in held}
+
+
+def torch_peak(name: str, micro_batches: int):
+    """The peak of its second step, beside parameters and gradients."""
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    whole = model(width=MEASURED["width"], dtype=MEASURED["dtype"])
+    pieces = {at: cuts(SCHEDULES[name] * ranks, uneven=False)[at] for at in stages_of(name, rank, ranks)}
+    pipeline = TorchPipeline(name, {at: whole[piece] for at, piece in pieces.items()}, micro_batches, loss)
+    ids, targets = batch(micro_batches, MEASURED_TOKENS)
+    pipeline.step(ids, targets)
+    with FreshMeter() as meter:
+        pipeline.step(ids, targets)
+    meter.stop()
+    return meter.peak_bytes

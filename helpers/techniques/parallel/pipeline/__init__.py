@@ -5,7 +5,8 @@
     lay_out(schedule).bubble, in_flight(schedule)           # 3/11 and (4, 3, 2, 1)
 
 Without torch: `schedules` is what each rank computes in which order, `timeline` when, and whether it can. With it:
-`runner` runs a schedule on ranks, over `messages`; `deferred` divides a backward in two for ZB-H1.
+`runner` runs a schedule on ranks, over `messages`; `deferred` divides a backward in two for ZB-H1; `peaks` predicts what
+each rank holds. `engines` is torch.distributed.pipelining on the same stages.
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from .timeline import Span, Timeline, Times, bubble, checked, lay_out
 
 if TYPE_CHECKING:
     from .deferred import defer_weights
+    from .engines import TorchPipeline, stages_of
     from .messages import Messages, traffic
     from .peaks import StageBytes, measure_stage, predicted_peak
     from .runner import Pipeline, Stage

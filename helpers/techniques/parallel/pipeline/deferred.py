@@ -29,7 +29,7 @@ class InputGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,), (weight, bias) = ctx.saved_tensors, ctx.parameters
-        ctx.later.append(partial(add_gradients, weight, bias, x, grad))
+        ctx.later.append(partial(add_gradients, weight, bias, x.detach(), grad))  # x itself would keep the whole graph
         return grad @ weight if ctx.needs_input_grad[0] else None, None, None, None
 
 
