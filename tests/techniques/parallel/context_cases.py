@@ -41,7 +41,9 @@ def divided(how: str, heads: int, kv_heads: int, tokens: int, dtype: torch.dtype
     for tensor in tensors:
         tensor.requires_grad_()
     with Collectives() as forward:
-        output = ulysses.ulysses_attention(*tensors) if how == "ulysses" else ring.ring_attention(*tensors, layout, tile)
+        output = (
+            ulysses.ulysses_attention(*tensors) if how == "ulysses" else ring.ring_attention(*tensors, layout, tile)
+        )
     with Collectives() as backward:
         output.backward(grad)
     sent = forward.traffic.sent_bytes, backward.traffic.sent_bytes

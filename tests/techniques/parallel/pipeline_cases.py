@@ -19,7 +19,6 @@ from helpers.techniques.parallel.pipeline import (
     stages_of,
     zero_bubble,
 )
-
 from helpers.techniques.parallel.pipeline.engines import SCHEDULES
 
 BLOCKS, WIDTH, TOKENS, VOCAB, ROWS = 8, 12, 5, 31, 2
@@ -30,11 +29,14 @@ class Block(nn.Module):
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, inner),
+            nn.Linear(inner, width, bias=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
-
 
 
 def model(tied: bool = False, width: int = WIDTH, dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -111,7 +113,7 @@ MEASURED_BOUNDARY = torch.empty(ROWS, MEASURED_TOKENS, 64, device="meta")
 
 
 def measured_step(name: str, micro_batches: int):
-    """The second step of this rank: (peak, predicted peak, most micro-batches in flight by their bytes)."""
+    """The second step of this rank: (peak, predicted peak, bytes held after each action, each stage's bytes)."""
     import torch.distributed as dist
 
     rank = dist.get_rank()
@@ -131,7 +133,7 @@ def measured_step(name: str, micro_batches: int):
     }
     meter, live = FreshMeter(), []
     with meter:
-        pipeline.step(ids, targets, after=lambda action: live.append((action, meter.live_bytes)))
+        pipeline.step(ids, targets, after=lambda action: live.append(meter.live_bytes))
     meter.stop()
     return meter.peak_bytes, predicted_peak(schedule, rank, costs), live, costs
 
@@ -164,3 +166,59 @@ def torch_peak(name: str, micro_batches: int):
         pipeline.step(ids, targets)
     meter.stop()
     return meter.peak_bytes
+
+
+def two_steps():
+    """Gradients after one step and after two."""
+    import torch.distributed as dist
+
+    rank, ids_and_targets = dist.get_rank(), [tensor.chunk(4) for tensor in batch(4)]
+    pipeline, names = pipeline_of(schedule_of("1f1b", 2, 4), rank)
+    pipeline.step(*ids_and_targets)
+    once = {name: parameter.grad.clone() for name, parameter in names.items()}
+    pipeline.step(*ids_and_targets)
+    return once, {name: parameter.grad for name, parameter in names.items()}
+
+
+def mistaken(wrong: str) -> None:
+    """Two ranks that disagree, or a schedule, a boundary or a batch that do not fit."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    odd = rank == 1
+    schedule = schedule_of("1f1b" if wrong == "schedule" and odd else "gpipe", 3 if wrong == "ranks" else 2, 4)
+    tokens = 6 if wrong == "boundary" and odd else 4 if wrong == "pieces" else TOKENS
+    boundary = torch.empty(ROWS, tokens, WIDTH, dtype=torch.float64, device="meta")
+    pipeline, _ = pipeline_of(schedule, 0 if wrong == "stages" else rank, boundary=boundary)
+    pieces = 3 if wrong == "pieces" else 4
+    ids, targets = (tensor.chunk(pieces) for tensor in batch(pieces, 4 if wrong == "output" else TOKENS))
+    pipeline.step(ids, targets)
+
+
+def stops_at_stage(rank_that_stops: int, how: str, timeout_s: float) -> None:
+    """1F1B in which one rank hangs or dies in the forward of micro-batch 2."""
+    import os
+    import signal
+    import time
+
+    import torch.distributed as dist
+
+    rank, calls = dist.get_rank(), []
+    pipeline, _ = pipeline_of(schedule_of("1f1b", dist.get_world_size(), 8), rank, timeout_s=timeout_s)
+
+    def stop(*_: object) -> None:
+        calls.append(1)
+        if len(calls) == 3 and how == "hang":
+            time.sleep(100)
+        elif len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if rank == rank_that_stops:
+        pipeline.stages[rank].module.register_forward_pre_hook(stop)
+    pipeline.step(*(tensor.chunk(8) for tensor in batch(8)))
+
+
+def pid() -> int:
+    import os
+
+    return os.getpid()

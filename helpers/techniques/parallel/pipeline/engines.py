@@ -13,13 +13,7 @@ from ....catalog.errors import WorkbookError, require_name, require_whole
 from .runner import Loss
 
 # The names of its schedules, and how many stages each of them puts on a rank.
-SCHEDULES = {
-    "GPipe": 1,
-    "1F1B": 1,
-    "Interleaved1F1B": 2,
-    "InterleavedZeroBubble": 2,
-    "ZBVZeroBubble": 2,
-}
+SCHEDULES = {"GPipe": 1, "1F1B": 1, "Interleaved1F1B": 2, "InterleavedZeroBubble": 2, "ZBVZeroBubble": 2}
 
 
 def stages_of(name: str, rank: int, ranks: int) -> tuple[int, ...]:

@@ -96,7 +96,12 @@ class Pipeline:
         return torch.stack(losses).mean() if losses else None
 
     def _run(
-        self, action: Action, messages: Messages, inputs: Sequence[Tensor], targets: Sequence[Tensor], losses: list[Tensor]
+        self,
+        action: Action,
+        messages: Messages,
+        inputs: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        losses: list[Tensor],
     ) -> None:
         kind, at, micro_batch = action
         stage, received = self.stages[at], messages.receive(action)
