@@ -25,7 +25,7 @@ WAYS = ("auto", "sequential")
 
 @dataclass(frozen=True)
 class DeviceRoom:
-    """What lies on one device, in bytes, and the room that is left of what it was given; None on a disk, without end."""
+    """What lies on one device, in bytes, and the room that is left of what it was given; None on a disk."""
 
     device: Device
     modules: tuple[str, ...]
@@ -76,9 +76,10 @@ class DeviceMap:
 def device_map(model: nn.Module, max_memory: Mapping[Device, int], how: str = "auto") -> DeviceMap:
     """Where Transformers would put the modules of a PreTrainedModel, which may lie on the meta device.
 
-    `max_memory` in bytes: {0: 24 * GIB, 1: 24 * GIB, "cpu": 64 * GIB}. "auto" gives all GPUs but the last about the same
-    share; "sequential" fills each before the next. The first GPU keeps room for the largest layer that is not placed
-    yet, in case that it must be copied there: room that stays empty where everything fits.
+    `max_memory` in bytes: {0: 24 * GIB, 1: 24 * GIB, "cpu": 64 * GIB}. "auto" gives each GPU but the last its share and
+    a quarter more than a layer, so that the last may stay empty; "sequential" fills each before the next. The first GPU
+    and the host keep room for the largest layer that is not placed yet, in case that it must be copied there: so a host
+    that is small is left empty, and the disk is taken.
     """
     sizes = _checked(model, max_memory)
     require_name("way", how, WAYS)
@@ -134,8 +135,7 @@ def _checked(model: nn.Module, max_memory: Mapping[Device, int]) -> dict[Device,
         if device != "cpu" and (isinstance(device, bool) or not isinstance(device, int) or device < 0):
             raise WorkbookError(f"the device {device!r}", 'a GPU by its number from 0, or "cpu"; a disk is added', do)
         require_whole(f"max_memory[{device!r}]", size, least=0, unit="bytes", do=do)
-    gpus = sorted(device for device in max_memory if isinstance(device, int))
-    return {device: max_memory[device] for device in [*gpus, *({"cpu"} & set(max_memory))]}
+    return {device: max_memory[device] for device in sorted(max_memory, key=lambda device: (device == "cpu", device))}
 
 
 @contextlib.contextmanager

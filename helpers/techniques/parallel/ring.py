@@ -109,7 +109,8 @@ def visits(layout: Layout, k: Tensor, v: Tensor) -> Iterator[Visit]:
 
     While one visit is worked on the next arrives, so two are held at a time.
     """
-    rank, here = dist.get_rank(), (k.contiguous(), v.contiguous())
+    rank = dist.get_rank()
+    here: tuple[Tensor, ...] = (k.contiguous(), v.contiguous())
     for step in range(layout.ranks):
         arriving = Passing(here) if step < layout.ranks - 1 else None
         yield Visit(layout, (rank - step) % layout.ranks, here)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -77,7 +79,7 @@ def cuts(stages: int, uneven: bool) -> list[slice]:
     ends = [(BLOCKS + 2) * at // stages for at in range(stages + 1)]
     if uneven:
         ends = [0, *range(BLOCKS + 3 - stages, BLOCKS + 3)]
-    return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def pipeline_of(schedule: Schedule, rank: int, uneven: bool = False, tied: bool = False, **options):
@@ -126,8 +128,7 @@ def measured_step(name: str, micro_batches: int):
             stage,
             ids[0] if at == 0 else torch.empty(MEASURED_BOUNDARY.shape),
             MEASURED_BOUNDARY,
-            targets[0],
-            loss if at == schedule.stages - 1 else None,
+            (lambda output: loss(output, targets[0])) if at == schedule.stages - 1 else None,
         )
         for at, stage in pipeline.stages.items()
     }

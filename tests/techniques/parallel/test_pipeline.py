@@ -1,4 +1,4 @@
-"""The runner on real ranks: the gradients of the unsplit model, the bytes of the formula, and sentences for the rest."""
+"""The runner on real ranks: the gradients of the unsplit model, bytes as predicted, sentences for the rest."""
 
 from __future__ import annotations
 

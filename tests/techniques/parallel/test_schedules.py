@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_no_two_actions_of_a_rank_overlap_and_none_starts_before_what_it_needs()
     for rank in range(3):
         spans = laid.of(rank)
         assert [span.action for span in spans] == list(schedule.by_rank[rank])
-        assert all(after.start >= before.end for before, after in zip(spans, spans[1:], strict=False))
+        assert all(after.start >= before.end for before, after in pairwise(spans))
     for span in laid.spans:
         assert span.end - span.start == times.of(span.action.kind)
         for need in schedule.needs(span.action):
@@ -104,10 +104,14 @@ def broken(change) -> Schedule:
     return replace(schedule, by_rank=tuple(map(tuple, rows)))
 
 
+def crossed(rows) -> None:
+    """Each rank does last what the other waits for."""
+    for row in rows:
+        row[1], row[2] = row[2], row[1]
+
+
 BROKEN = {
-    "a deadlock: rank 0 waits with B0 on stage 0 for B0 on stage 1, of rank 1": lambda rows: rows[0].sort(
-        key=lambda a: a.kind != "B"
-    ),
+    "a deadlock: rank 0 waits with B0 on stage 0 for B0 on stage 1, of rank 1; rank 1 waits with F1": crossed,
     "micro-batch 2 on stage 1 with 1 F, 0 B": lambda rows: rows[1].pop(),
     "micro-batch 0 on stage 0 with 2 F": lambda rows: rows[0].append(Action(Kind.FORWARD, 0, 0)),
     "micro-batch 0 on stage 1 with 1 F, 1 B, 0 I, 1 W": lambda rows: rows[1].append(Action(Kind.WEIGHT, 1, 0)),

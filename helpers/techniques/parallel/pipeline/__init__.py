@@ -5,8 +5,8 @@
     lay_out(schedule).bubble, in_flight(schedule)           # 3/11 and (4, 3, 2, 1)
 
 Without torch: `schedules` is what each rank computes in which order, `timeline` when, and whether it can. With it:
-`runner` runs a schedule on ranks, over `messages`; `deferred` divides a backward in two for ZB-H1; `peaks` predicts what
-each rank holds. `engines` is torch.distributed.pipelining on the same stages.
+`runner` runs a schedule on ranks, over `messages`; `deferred` divides a backward in two for ZB-H1; `peaks` predicts
+what each rank holds. `engines` is torch.distributed.pipelining on the same stages.
 """
 
 from typing import TYPE_CHECKING

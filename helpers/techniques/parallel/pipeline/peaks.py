@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from ....memory.closed_form.breakdown import rounded
 from ....memory.meter import FreshMeter
 from .messages import Unread
-from .runner import Loss, Stage
+from .runner import Stage
 from .schedules import Kind, Schedule
 
 
@@ -33,15 +33,14 @@ class StageBytes:
 
 
 def measure_stage(
-    stage: Stage, x: Tensor, boundary: Tensor, target: Tensor | None = None, loss: Loss | None = None
+    stage: Stage, x: Tensor, boundary: Tensor, head: Callable[[Tensor], Tensor] | None = None
 ) -> StageBytes:
     """Run one micro-batch through one stage, and count; gradients of the parameters must be there, as after a step.
 
     `x` is the input of the first stage; that of others, floating-point, is received and therefore counted. The last
-    stage has a `loss` and a `target`. Gradients grow by this run's.
+    stage has a `head`, from its output to the loss. Gradients grow by this run's.
     """
     meter, received = FreshMeter(), x.is_floating_point()
-    head = None if loss is None else lambda output: loss(output, target)
     lives, peaks = [0], []
     with meter:
         for part in ("forward", "backward", "weight"):
@@ -73,8 +72,7 @@ def predicted_peak(schedule: Schedule, rank: int, stages: Mapping[int, StageByte
     for action in schedule.by_rank[rank]:
         kind, at, _ = action
         stage, sender, reader = stages[at], schedule.sender(action), schedule.receiver(action)
-        from_another = sender is not None and schedule.rank_of(sender.stage) != rank
-        if from_another:
+        if sender is not None and schedule.rank_of(sender.stage) != rank:
             peak = max(peak, live + stage.message)
             live -= sum(unread.read_before(sender))
         above = {Kind.FORWARD: stage.forward_peak, Kind.WEIGHT: stage.weight_peak}.get(kind, stage.backward_peak)

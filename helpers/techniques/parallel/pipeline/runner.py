@@ -84,45 +84,44 @@ class Pipeline:
 
         The first stage reads `inputs`, the last `targets`, one entry for each micro-batch.
         """
+        _require_micro_batches(self.schedule, inputs, targets)
         messages = Messages(self.schedule, self.boundary, self.timeout_s)
         losses: list[Tensor] = []
-        _require_micro_batches(self.schedule, inputs, targets)
+        result: Tensor | None
         for action in self.schedule.by_rank[self.rank]:
-            self._run(action, messages, inputs, targets, losses)
+            stage, received = self.stages[action.stage], messages.receive(action)
+            if action.kind == Kind.FORWARD:
+                x = inputs[action.micro_batch] if received is None else received
+                result = self._forward(stage, action, x, targets)
+                if action.stage == self.schedule.stages - 1:
+                    losses.append(result.detach())
+            else:
+                result = self._backward(stage, action, received)
+            del received
+            if result is not None:
+                messages.send(action, result)
+            del result
             if after:
                 after(action)
         messages.finish()
         self._exchange_tied(messages)
-        return torch.stack(losses).mean() if losses else None
+        return torch.stack(losses).sum() if losses else None
 
-    def _run(
-        self,
-        action: Action,
-        messages: Messages,
-        inputs: Sequence[Tensor],
-        targets: Sequence[Tensor],
-        losses: list[Tensor],
-    ) -> None:
-        kind, at, micro_batch = action
-        stage, received = self.stages[at], messages.receive(action)
-        if kind == Kind.WEIGHT:
-            stage.weights(micro_batch)
-        elif kind == Kind.FORWARD:
-            x = inputs[micro_batch] if received is None else received
-            if at < self.schedule.stages - 1:
-                messages.send(action, stage.forward(micro_batch, x))
-            else:
-                losses.append(self._last(stage, micro_batch, x, targets[micro_batch]))
-        else:
-            gradient = stage.backward(micro_batch, received)
-            if at:
-                messages.send(action, gradient)
-            if kind == Kind.BACKWARD:
-                stage.weights(micro_batch)
+    def _forward(self, stage: Stage, action: Action, x: Tensor, targets: Sequence[Tensor]) -> Tensor:
+        """What goes to the next stage; on the last one this micro-batch's share of the loss."""
+        if action.stage < self.schedule.stages - 1:
+            return stage.forward(action.micro_batch, x)
+        target, count = targets[action.micro_batch], self.schedule.micro_batches
+        return stage.forward(action.micro_batch, x, lambda output: self.loss(output, target) / count)
 
-    def _last(self, stage: Stage, micro_batch: int, x: Tensor, target: Tensor) -> Tensor:
-        count = self.schedule.micro_batches
-        return stage.forward(micro_batch, x, lambda output: self.loss(output, target) / count).detach() * count
+    def _backward(self, stage: Stage, action: Action, received: Tensor | None) -> Tensor | None:
+        """What goes to the stage before, if there is one."""
+        gradient = None
+        if action.kind != Kind.WEIGHT:
+            gradient = stage.backward(action.micro_batch, received)
+        if action.kind != Kind.INPUT:
+            stage.weights(action.micro_batch)
+        return gradient if action.stage else None
 
     def _exchange_tied(self, messages: Messages) -> None:
         """Add the gradient that the other end has found for the same weight."""

@@ -138,18 +138,12 @@ def interleaved(ranks: int, micro_batches: int, virtual: int) -> Schedule:
     if micro_batches % ranks:
         below, above = micro_batches // ranks * ranks, -(-micro_batches // ranks) * ranks
         what = f"{micro_batches} micro-batches on {ranks} ranks, interleaved"
-        do = (
-            f"pass micro_batches={above}"
-            + (f" or {below}" if below else "")
-            + ", or take one_f_one_b, which needs none"
-        )
+        do = f"pass micro_batches={above}" + (f" or {below}" if below else "") + ", or take one_f_one_b"
         raise WorkbookError(what, f"a multiple of {ranks}: micro-batches travel in groups of as many as ranks", do)
     rows = []
+    groups = range(0, micro_batches, ranks)
+    turns = [(chunk, at) for first in groups for chunk in range(virtual) for at in range(first, first + ranks)]
     for rank in range(ranks):
-        turns = [
-            (turn // ranks % virtual, turn // (ranks * virtual) * ranks + turn % ranks)
-            for turn in range(virtual * micro_batches)
-        ]
         forwards = [(Kind.FORWARD, chunk * ranks + rank, at) for chunk, at in turns]
         backwards = [(Kind.BACKWARD, (virtual - 1 - chunk) * ranks + rank, at) for chunk, at in turns]
         rows.append(_alternate(forwards, backwards, warm_up=2 * (ranks - rank - 1) + (virtual - 1) * ranks))
