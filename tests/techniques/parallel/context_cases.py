@@ -48,3 +48,20 @@ def divided(how: str, heads: int, kv_heads: int, tokens: int, dtype: torch.dtype
         output.backward(grad)
     sent = forward.traffic.sent_bytes, backward.traffic.sent_bytes
     return mine, [output.detach(), *(tensor.grad for tensor in tensors)], sent
+
+
+def mistaken(wrong: str) -> None:
+    heads = 3 if wrong == "heads" else 4
+    q, k, v, _ = inputs(heads, heads, 4)
+    if wrong == "heads":
+        ulysses.ulysses_attention(q, k, v)
+    layout = layouts.contiguous(3 if wrong == "layout" else 2)
+    ring.ring_attention(q[:, :, :2] if wrong == "shape" else q, k, v, layout)
+
+
+def sent_in_forward(tokens: int) -> int:
+    """Four heads of 64 in FP32."""
+    own = torch.zeros(1, 4, tokens // dist.get_world_size(), 64)
+    with Collectives() as counted:
+        ring.ring_attention(own, own, own)
+    return counted.traffic.sent_bytes

@@ -17,6 +17,7 @@ from helpers.techniques.parallel.pipeline import (
     interleaved,
     measure_stage,
     one_f_one_b,
+    predicted_bytes,
     predicted_peak,
     stages_of,
     zero_bubble,
@@ -115,7 +116,7 @@ MEASURED_BOUNDARY = torch.empty(ROWS, MEASURED_TOKENS, 64, device="meta")
 
 
 def measured_step(name: str, micro_batches: int):
-    """The second step of this rank: (peak, predicted peak, bytes held after each action, each stage's bytes)."""
+    """The second step of this rank: (peak, predicted, bytes held after each action, predicted)."""
     import torch.distributed as dist
 
     rank = dist.get_rank()
@@ -136,7 +137,7 @@ def measured_step(name: str, micro_batches: int):
     with meter:
         pipeline.step(ids, targets, after=lambda action: live.append(meter.live_bytes))
     meter.stop()
-    return meter.peak_bytes, predicted_peak(schedule, rank, costs), live, costs
+    return meter.peak_bytes, predicted_peak(schedule, rank, costs), live, predicted_bytes(schedule, rank, costs)
 
 
 def torch_step(name: str, micro_batches: int):

@@ -52,14 +52,15 @@ def test_fewer_micro_batches_than_ranks_will_do(ranks4, name, micro_batches):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_peaks_are_within_two_percent_and_micro_batches_in_flight_exact(ranks, name):
+def test_peaks_are_within_two_percent_and_what_is_in_flight_exact(ranks, name):
+    """After each action to the byte; the last stage has its losses as well, a block of 512 bytes each."""
     schedule = cases.schedule_of(name, ranks.count, 8)
-    flights = in_flight(schedule)
-    for rank, (peak, predicted, held, costs) in enumerate(ranks.run(cases.measured_step, name, 8)):
-        assert peak == pytest.approx(predicted, rel=0.02)
-        if name in ("gpipe", "1f1b"):  # one stage a rank, and all of a micro-batch is freed at once
-            (stage,) = costs.values()
-            assert max(held) // stage.kept == flights[rank]
+    for rank, (peak, peak_predicted, held, predicted) in enumerate(ranks.run(cases.measured_step, name, 8)):
+        assert peak == pytest.approx(peak_predicted, rel=0.02)
+        losses = 8 * 512 * (rank == ranks.count - 1)
+        assert all(0 <= one - other <= losses for one, other in zip(held, predicted, strict=True))
+        if name in ("gpipe", "1f1b"):  # one stage a rank, and a micro-batch is freed at once
+            assert max(held) // held[0] == in_flight(schedule)[rank]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -91,7 +92,7 @@ def test_a_step_adds_to_the_gradients_that_are_there(ranks2):
         ("boundary", r"rank 1 has the plan .*\(2, 6, 12\)"),
         ("stages", r"rank 1 has the stages \[0\]"),
         ("ranks", "a schedule for 3 ranks on 2"),
-        ("output", r"F0 on stage 0 gives torch.float64 of shape \(2, 4, 12\)"),
+        pytest.param("output", r"F0 on stage 0 gives torch.float64 of shape \(2, 4, 12\)", marks=pytest.mark.slow),
         ("pieces", "3 pieces of the batch"),
     ],
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .deferred import defer_weights
     from .engines import TorchPipeline, stages_of
     from .messages import Messages, traffic
-    from .peaks import StageBytes, measure_stage, predicted_peak
+    from .peaks import StageBytes, measure_stage, predicted_bytes, predicted_peak
     from .runner import Pipeline, Stage
 
 __getattr__ = lazy(__name__)

@@ -128,8 +128,10 @@ class Messages:
     def _stuck(self) -> WorkbookError:
         """Follow who waits for whom to the rank that waits for nobody."""
         rank: int | None = self.rank
-        while rank is not None:
+        passed: list[int] = []
+        while rank is not None and rank not in passed:
             stuck = rank
+            passed.append(rank)
             doing, rank = json.loads(self.store.get(f"pipeline/{rank}"))
         what = f"rank {stuck} does not go on: it is at {doing}, and others have waited {self.timeout_s:g} s"
         do = f"see what rank {stuck} runs there, or pass a longer timeout_s where a stage takes that long"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from ....memory.closed_form.breakdown import rounded
 from ....memory.meter import FreshMeter
 from .messages import Unread
-from .runner import Stage
+from .runner import Head, Stage
 from .schedules import Kind, Schedule
 
 
@@ -31,10 +31,16 @@ class StageBytes:
     backward_peak: int
     weight_peak: int
 
+    def parts(self, kind: Kind) -> list[tuple[int, int]]:
+        """What an action consists of: for each part its peak, and how much more or less is held after it."""
+        of_input, of_weight = (self.backward_peak, self.late - self.kept), (self.weight_peak, -self.late)
+        whole = [of_input, of_weight]
+        return {Kind.FORWARD: [(self.forward_peak, self.kept)], Kind.INPUT: [of_input], Kind.WEIGHT: [of_weight]}.get(
+            kind, whole
+        )
 
-def measure_stage(
-    stage: Stage, x: Tensor, boundary: Tensor, head: Callable[[Tensor], Tensor] | None = None
-) -> StageBytes:
+
+def measure_stage(stage: Stage, x: Tensor, boundary: Tensor, head: Head | None = None) -> StageBytes:
     """Run one micro-batch through one stage, and count; gradients of the parameters must be there, as after a step.
 
     `x` is the input of the first stage; that of others, floating-point, is received and therefore counted. The last
@@ -42,46 +48,57 @@ def measure_stage(
     """
     meter, received = FreshMeter(), x.is_floating_point()
     lives, peaks = [0], []
+
+    def note() -> None:
+        peaks.append(meter.peak_bytes - lives[-1])
+        lives.append(meter.live_bytes)
+        meter.peak_bytes = meter.live_bytes
+
     with meter:
-        for part in ("forward", "backward", "weight"):
-            meter.peak_bytes = meter.live_bytes
-            if part == "forward":
-                output = stage.forward(0, torch.empty_like(x) if received else x, head)
-                del output
-            elif part == "backward":
-                gradient = torch.empty(boundary.shape, dtype=boundary.dtype) if head is None else None
-                sent = stage.backward(0, gradient)
-                del gradient
-            else:
-                stage.weights(0)
-            peaks.append(meter.peak_bytes - lives[-1])
-            lives.append(meter.live_bytes)
-        message = rounded(boundary.numel() * boundary.element_size())
-        late = lives[2] - (message if sent is not None else 0)
+        stage.forward(0, torch.empty_like(x) if received else x, received, head)
+        note()
+        sent = _backward(stage, boundary if head is None else None)
+        note()
+        stage.weights(0)
+        note()
     meter.stop()
-    return StageBytes(lives[1], late, message, *peaks)
+    message = rounded(boundary.numel() * boundary.element_size())
+    return StageBytes(lives[1], lives[2] - (0 if sent is None else message), message, *peaks)
+
+
+def _backward(stage: Stage, boundary: Tensor | None) -> Tensor | None:
+    """With a gradient as if it had been received, unless the stage ends in a loss."""
+    return stage.backward(0, None if boundary is None else torch.empty(boundary.shape, dtype=boundary.dtype))
 
 
 def predicted_peak(schedule: Schedule, rank: int, stages: Mapping[int, StageBytes]) -> int:
     """The most that one rank holds in a step beside parameters and gradients, `stages` being its own.
 
-    Gradients that it has sent stay until they are known to have been read. The losses, one number each, are left out.
+    The losses, one number each, are left out.
     """
-    live = peak = 0
-    unread = Unread(schedule)
+    return max(peak for peak, _ in _moments(schedule, rank, stages))
+
+
+def predicted_bytes(schedule: Schedule, rank: int, stages: Mapping[int, StageBytes]) -> list[int]:
+    """The same after each of the rank's actions, for a figure beside the timeline."""
+    return [live for _, live in _moments(schedule, rank, stages)]
+
+
+def _moments(schedule: Schedule, rank: int, stages: Mapping[int, StageBytes]) -> Iterator[tuple[int, int]]:
+    """For each action the most that is held while it runs, and what is held after it.
+
+    Gradients that were sent stay until they are known to have been read.
+    """
+    live, unread = 0, Unread(schedule)
     for action in schedule.by_rank[rank]:
-        kind, at, _ = action
-        stage, sender, reader = stages[at], schedule.sender(action), schedule.receiver(action)
+        stage, sender, reader, peak = stages[action.stage], schedule.sender(action), schedule.receiver(action), live
         if sender is not None and schedule.rank_of(sender.stage) != rank:
-            peak = max(peak, live + stage.message)
+            peak = live + stage.message
             live -= sum(unread.read_before(sender))
-        above = {Kind.FORWARD: stage.forward_peak, Kind.WEIGHT: stage.weight_peak}.get(kind, stage.backward_peak)
-        peak = max(peak, live + above)
-        live += {Kind.FORWARD: stage.kept, Kind.WEIGHT: -stage.late}.get(kind, stage.late - stage.kept)
-        if kind == Kind.BACKWARD:
-            peak = max(peak, live + stage.weight_peak)
-            live -= stage.late
-        if kind in (Kind.BACKWARD, Kind.INPUT) and reader is not None and schedule.rank_of(reader.stage) != rank:
+        for above, change in stage.parts(action.kind):
+            peak = max(peak, live + above)
+            live += change
+        if action.kind in (Kind.BACKWARD, Kind.INPUT) and reader and schedule.rank_of(reader.stage) != rank:
             live += stage.message
             unread.add(reader, stage.message)
-    return peak
+        yield peak, live

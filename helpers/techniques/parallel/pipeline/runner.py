@@ -15,6 +15,7 @@ from .schedules import Action, Kind, Schedule
 from .timeline import checked
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Head = Callable[[Tensor], Tensor]
 After = Callable[[Action], object]
 
 
@@ -30,9 +31,9 @@ class Stage:
         self.in_flight: dict[int, tuple[Tensor, Tensor]] = {}
         self.weights_of: dict[int, Later] = {}
 
-    def forward(self, micro_batch: int, x: Tensor, head: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """The stage's output; with `head`, the loss on the last stage."""
-        if x.is_floating_point():
+    def forward(self, micro_batch: int, x: Tensor, received: bool, head: Head | None = None) -> Tensor:
+        """The stage's output; with `head`, the loss on the last stage. What was received gets a gradient."""
+        if received:
             x.requires_grad_()
         output = self.module(x)
         output = output if head is None else head(output)
@@ -42,7 +43,8 @@ class Stage:
     def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
         """From the gradient of the output (None for a loss) to that of the input; what was kept is freed."""
         x, output = self.in_flight.pop(micro_batch)
-        torch.autograd.backward(output, gradient)
+        if output.requires_grad:  # a first stage may be frozen as a whole
+            torch.autograd.backward(output, gradient)
         if self.later:
             self.weights_of[micro_batch] = self.later[:]
             self.later.clear()
@@ -92,7 +94,8 @@ class Pipeline:
             stage, received = self.stages[action.stage], messages.receive(action)
             if action.kind == Kind.FORWARD:
                 x = inputs[action.micro_batch] if received is None else received
-                result = self._forward(stage, action, x, targets)
+                result = stage.forward(action.micro_batch, x, received is not None, self._head(action, targets))
+                del x
                 if action.stage == self.schedule.stages - 1:
                     losses.append(result.detach())
             else:
@@ -107,12 +110,12 @@ class Pipeline:
         self._exchange_tied(messages)
         return torch.stack(losses).sum() if losses else None
 
-    def _forward(self, stage: Stage, action: Action, x: Tensor, targets: Sequence[Tensor]) -> Tensor:
-        """What goes to the next stage; on the last one this micro-batch's share of the loss."""
+    def _head(self, action: Action, targets: Sequence[Tensor]) -> Head | None:
+        """On the last stage, from its output to this micro-batch's share of the loss."""
         if action.stage < self.schedule.stages - 1:
-            return stage.forward(action.micro_batch, x)
+            return None
         target, count = targets[action.micro_batch], self.schedule.micro_batches
-        return stage.forward(action.micro_batch, x, lambda output: self.loss(output, target) / count)
+        return lambda output: self.loss(output, target) / count
 
     def _backward(self, stage: Stage, action: Action, received: Tensor | None) -> Tensor | None:
         """What goes to the stage before, if there is one."""

@@ -145,10 +145,8 @@ def _require_complete(schedule: Schedule) -> None:
     found = Counter(action for actions in schedule.by_rank for action in actions)
     for rank, actions in enumerate(schedule.by_rank):
         for action in actions:
-            if schedule.rank_of(action.stage) != rank:
-                raise _invalid(
-                    schedule, f"{action} on rank {rank}, and the stage is on {schedule.rank_of(action.stage)}"
-                )
+            if (home := schedule.rank_of(action.stage)) != rank:
+                raise _invalid(schedule, f"{action} on rank {rank}, and the stage is on {home}")
             if not (0 <= action.stage < schedule.stages and 0 <= action.micro_batch < schedule.micro_batches):
                 raise _invalid(schedule, f"{action}, which is none of its stages and micro-batches")
     for stage in range(schedule.stages):
