@@ -175,7 +175,7 @@ def two_steps():
     import torch.distributed as dist
 
     rank, ids_and_targets = dist.get_rank(), [tensor.chunk(4) for tensor in batch(4)]
-    pipeline, names = pipeline_of(schedule_of("1f1b", 2, 4), rank)
+    pipeline, names = pipeline_of(schedule_of("1f1b", 2, 4), rank, tied=True)
     pipeline.step(*ids_and_targets)
     once = {name: parameter.grad.clone() for name, parameter in names.items()}
     pipeline.step(*ids_and_targets)
@@ -191,7 +191,9 @@ def mistaken(wrong: str) -> None:
     schedule = schedule_of("1f1b" if wrong == "schedule" and odd else "gpipe", 3 if wrong == "ranks" else 2, 4)
     tokens = 6 if wrong == "boundary" and odd else 4 if wrong == "pieces" else TOKENS
     boundary = torch.empty(ROWS, tokens, WIDTH, dtype=torch.float64, device="meta")
-    pipeline, _ = pipeline_of(schedule, 0 if wrong == "stages" else rank, boundary=boundary)
+    pipeline, _ = pipeline_of(
+        schedule, 0 if wrong == "stages" else rank, tied=wrong == "tied" and odd, boundary=boundary
+    )
     pieces = 3 if wrong == "pieces" else 4
     ids, targets = (tensor.chunk(pieces) for tensor in batch(pieces, 4 if wrong == "output" else TOKENS))
     pipeline.step(ids, targets)

@@ -79,7 +79,7 @@ def test_the_first_rank_of_zbv_has_the_last_stage():
     assert [stages_of("ZBVZeroBubble", rank, 2) for rank in range(2)] == [(0, 3), (1, 2)]
 
 
-def test_a_step_adds_to_the_gradients_that_are_there(ranks2):
+def test_a_step_adds_to_the_gradients_that_are_there_a_tied_one_too(ranks2):
     for once, twice in ranks2.run(cases.two_steps):
         for name in once:
             torch.testing.assert_close(twice[name], 2 * once[name])
@@ -88,9 +88,10 @@ def test_a_step_adds_to_the_gradients_that_are_there(ranks2):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ("schedule", r"rank 1 has the plan \['1F1B'"),
+        ("schedule", r"rank 1 has the plan \('1F1B'"),
         ("boundary", r"rank 1 has the plan .*\(2, 6, 12\)"),
         ("stages", r"rank 1 has the stages \[0\]"),
+        ("tied", "a tied weight on rank 1 alone"),
         ("ranks", "a schedule for 3 ranks on 2"),
         pytest.param("output", r"F0 on stage 0 gives torch.float64 of shape \(2, 4, 12\)", marks=pytest.mark.slow),
         ("pieces", "3 pieces of the batch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -77,7 +78,7 @@ class Pipeline:
         timeout_s: float = 30,
     ) -> None:
         self.schedule, self.loss, self.boundary, self.tied = checked(schedule), loss, boundary, tied
-        self.rank = _require_alike(schedule, stages, boundary)
+        self.rank = _require_alike(schedule, stages, boundary, tied)
         self.timeout_s = require_number("timeout_s", timeout_s, expected="seconds, above 0", do="timeout_s=30")
         self.stages = {at: Stage(module, schedule.splits_backward) for at, module in stages.items()}
 
@@ -90,6 +91,7 @@ class Pipeline:
         messages = Messages(self.schedule, self.boundary, self.timeout_s)
         losses: list[Tensor] = []
         result: Tensor | None
+        before = self._take_tied()
         for action in self.schedule.by_rank[self.rank]:
             stage, received = self.stages[action.stage], messages.receive(action)
             if action.kind == Kind.FORWARD:
@@ -107,7 +109,7 @@ class Pipeline:
             if after:
                 after(action)
         messages.finish()
-        self._exchange_tied(messages)
+        self._exchange_tied(messages, before)
         return torch.stack(losses).sum() if losses else None
 
     def _head(self, action: Action, targets: Sequence[Tensor]) -> Head | None:
@@ -126,37 +128,69 @@ class Pipeline:
             stage.weights(action.micro_batch)
         return gradient if action.stage else None
 
-    def _exchange_tied(self, messages: Messages) -> None:
-        """Add the gradient that the other end has found for the same weight."""
+    @property
+    def _shares_tied(self) -> bool:
+        """Whether another rank has the same weight: this step's gradients are then exchanged."""
         ends = self.schedule.rank_of(0), self.schedule.rank_of(self.schedule.stages - 1)
-        if self.tied is None or ends[0] == ends[1] or self.rank not in ends:
+        return self.tied is not None and ends[0] != ends[1] and self.rank in ends
+
+    def _take_tied(self) -> Tensor | None:
+        """Put aside the tied gradient of earlier steps, which holds both ends' already."""
+        if not self._shares_tied or self.tied is None:
+            return None
+        before, self.tied.grad = self.tied.grad, None
+        return before
+
+    def _exchange_tied(self, messages: Messages, before: Tensor | None) -> None:
+        """Add the gradient that the other end has found for the same weight, and those of earlier steps."""
+        if not self._shares_tied or self.tied is None:
             return
-        gradient = self.tied.grad
-        assert gradient is not None
-        gradient += messages.exchange(gradient, sum(ends) - self.rank)
+        gradient = torch.zeros_like(self.tied) if self.tied.grad is None else self.tied.grad
+        other = self.schedule.rank_of(0) + self.schedule.rank_of(self.schedule.stages - 1) - self.rank
+        gradient += messages.exchange(gradient, other)
+        self.tied.grad = gradient if before is None else before.add_(gradient)
 
 
-def _require_alike(schedule: Schedule, stages: Mapping[int, nn.Module], boundary: Tensor) -> int:
+class Plan(NamedTuple):
+    """What a rank was told; `common` must be the same on all."""
+
+    common: tuple
+    stages: list[int]
+    tied: bool
+    on_cpu: bool
+
+
+def _require_alike(
+    schedule: Schedule, stages: Mapping[int, nn.Module], boundary: Tensor, tied: nn.Parameter | None
+) -> int:
     """This rank, if it has its stages and all ranks have one plan; all of them raise WorkbookError otherwise."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    plan = (schedule.name, schedule.ranks, schedule.stages, schedule.micro_batches, tuple(boundary.shape))
+    common = schedule.name, schedule.ranks, schedule.stages, schedule.micro_batches, tuple(boundary.shape)
     on_cpu = all(parameter.device.type == "cpu" for module in stages.values() for parameter in module.parameters())
-    plans: list = [None] * ranks
-    dist.all_gather_object(plans, (*plan, str(boundary.dtype), sorted(stages), on_cpu))
-    for other, (*theirs, held, cpu) in enumerate(plans):
-        if theirs != list(plans[0][:-2]):
-            what = f"rank {other} has the plan {theirs}, rank 0 {list(plans[0][:-2])}"
-            raise WorkbookError(what, "one schedule and one boundary on all ranks", "build both from the same numbers")
-        if schedule.ranks != ranks:
-            do = f"build the schedule for ranks={ranks}"
-            raise WorkbookError(f"a schedule for {schedule.ranks} ranks on {ranks}", "one list for each rank", do)
-        if held != list(schedule.stages_of(other)):
-            what, expected = f"rank {other} has the stages {held}", f"{list(schedule.stages_of(other))}"
-            raise WorkbookError(what, expected, "pass {stage: modules[stage] for stage in schedule.stages_of(rank)}")
-        if not cpu:
-            do = "run torch.distributed.pipelining there, as in engines.TorchPipeline"
-            raise WorkbookError(f"rank {other} has stages on a GPU", "stages on the CPU: gloo carries messages", do)
-    return rank
+    mine = Plan((*common, str(boundary.dtype)), sorted(stages), tied is not None, on_cpu)
+    plans: list = [None] * dist.get_world_size()
+    dist.all_gather_object(plans, mine)
+    for rank, plan in enumerate(plans):
+        _require_fitting(schedule, rank, plan, plans[0])
+    first, last = schedule.rank_of(0), schedule.rank_of(schedule.stages - 1)
+    if plans[first].tied != plans[last].tied:
+        what = f"a tied weight on rank {first if plans[first].tied else last} alone"
+        raise WorkbookError(what, "the weight on the ranks of the first and the last stage", "pass tied= on both")
+    return dist.get_rank()
+
+
+def _require_fitting(schedule: Schedule, rank: int, plan: Plan, first: Plan) -> None:
+    if plan.common != first.common:
+        what = f"rank {rank} has the plan {plan.common}, rank 0 {first.common}"
+        raise WorkbookError(what, "one schedule and one boundary on all ranks", "build both from the same numbers")
+    if schedule.ranks != dist.get_world_size():
+        what, do = f"a schedule for {schedule.ranks} ranks on {dist.get_world_size()}", "build it for as many"
+        raise WorkbookError(what, "one list of actions for each rank", do)
+    if plan.stages != list(schedule.stages_of(rank)):
+        what, expected = f"rank {rank} has the stages {plan.stages}", f"{list(schedule.stages_of(rank))}"
+        raise WorkbookError(what, expected, "pass {stage: modules[stage] for stage in schedule.stages_of(rank)}")
+    if not plan.on_cpu:
+        do = "run torch.distributed.pipelining there, as in engines.TorchPipeline"
+        raise WorkbookError(f"rank {rank} has stages on a GPU", "stages on the CPU: gloo carries messages", do)
 
 
 def _require_micro_batches(schedule: Schedule, *given: Sequence[Tensor]) -> None:
