@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -72,6 +73,10 @@ def alone(micro_batches: int, tied: bool = False) -> tuple[float, dict[str, Tens
 def schedule_of(name: str, ranks: int, micro_batches: int) -> Schedule:
     if name == "interleaved":
         return interleaved(ranks, micro_batches, virtual=2)
+    if name == "turned":  # GPipe whose other ranks take the last micro-batch first
+        plain = gpipe(ranks, micro_batches)
+        rows = [sorted(row, key=lambda a: (a.kind != "F", -a.micro_batch)) for row in plain.by_rank[1:]]
+        return replace(plain, by_rank=(plain.by_rank[0], *map(tuple, rows)))
     return {"gpipe": gpipe, "1f1b": one_f_one_b, "zero-bubble": zero_bubble}[name](ranks, micro_batches)
 
 
@@ -154,20 +159,23 @@ def torch_step(name: str, micro_batches: int):
     return mean, {key: p.grad for key, p in whole.named_parameters() if int(key.partition(".")[0]) in held}
 
 
-def torch_peak(name: str, micro_batches: int):
-    """The peak of its second step, beside parameters and gradients."""
+def torch_bytes(name: str, micro_batches: int):
+    """(what PyTorch's pipeline keeps from one step to the next, its peak above that), beside weights and gradients."""
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     whole = model(width=MEASURED["width"], dtype=MEASURED["dtype"])
+    for parameter in whole.parameters():
+        parameter.grad = torch.zeros_like(parameter)
     pieces = {at: cuts(SCHEDULES[name] * ranks, uneven=False)[at] for at in stages_of(name, rank, ranks)}
-    pipeline = TorchPipeline(name, {at: whole[piece] for at, piece in pieces.items()}, micro_batches, loss)
     ids, targets = batch(micro_batches, MEASURED_TOKENS)
-    pipeline.step(ids, targets)
     with FreshMeter() as meter:
+        pipeline = TorchPipeline(name, {at: whole[piece] for at, piece in pieces.items()}, micro_batches, loss)
+        pipeline.step(ids, targets)
+        kept = meter.peak_bytes = meter.live_bytes
         pipeline.step(ids, targets)
     meter.stop()
-    return meter.peak_bytes
+    return kept, meter.peak_bytes - kept
 
 
 def two_steps():

@@ -45,6 +45,10 @@ def test_gradients_are_those_of_the_unsplit_model_and_bytes_those_of_the_formula
         assert sent_bytes == traffic(schedule, rank, BOUNDARY_BYTES, tied * TIED_BYTES).sent_bytes
 
 
+def test_messages_may_be_read_in_another_order_than_they_were_sent(ranks2):
+    same_step([rank[:2] for rank in ranks2.run(cases.step, "turned", 4)], 4)
+
+
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zero-bubble"])
 def test_fewer_micro_batches_than_ranks_will_do(ranks4, name, micro_batches):
@@ -69,10 +73,12 @@ def test_pytorch_finds_the_same_loss_and_gradients(ranks, name):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gpipe", "GPipe"), ("1f1b", "1F1B")])
-def test_pytorch_holds_as_much(ranks4, ours, theirs):
-    """Beside the buffers in which it receives, which it keeps from one step to the next."""
-    mine = [peak for peak, *_ in ranks4.run(cases.measured_step, ours, 8)]
-    assert ranks4.run(cases.torch_peak, theirs, 8) == pytest.approx(mine, rel=0.1)
+def test_pytorch_holds_as_much_and_a_buffer_for_each_message(ranks4, ours, theirs):
+    """It receives each of a step's messages in a buffer of its own, and keeps them all from one step to the next."""
+    message = 4 * cases.MEASURED_BOUNDARY.numel()
+    kept, above = zip(*ranks4.run(cases.torch_bytes, theirs, 8), strict=True)
+    assert kept == (8 * message, 16 * message, 16 * message, 8 * message)
+    assert above == pytest.approx([peak for peak, *_ in ranks4.run(cases.measured_step, ours, 8)], rel=0.1)
 
 
 def test_the_first_rank_of_zbv_has_the_last_stage():
