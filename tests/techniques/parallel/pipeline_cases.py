@@ -134,6 +134,7 @@ def measured_step(name: str, micro_batches: int):
             stage,
             ids[0] if at == 0 else torch.empty(MEASURED_BOUNDARY.shape),
             MEASURED_BOUNDARY,
+            at > 0,
             (lambda output: loss(output, targets[0])) if at == schedule.stages - 1 else None,
         )
         for at, stage in pipeline.stages.items()

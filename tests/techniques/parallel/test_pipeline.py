@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from helpers.catalog import WorkbookError
+from helpers.lesson.ranks import Ranks
 from helpers.lesson.ranks.errors import RankError
-from helpers.techniques.parallel.pipeline import in_flight, traffic
+from helpers.techniques.parallel.pipeline import StageBytes, in_flight, predicted_peak, traffic
 from helpers.techniques.parallel.pipeline.deferred import defer_weights
 from helpers.techniques.parallel.pipeline.engines import SCHEDULES, stages_of
 from tests.techniques.parallel import pipeline_cases as cases
@@ -79,6 +80,16 @@ def test_pytorch_holds_as_much_and_a_buffer_for_each_message(ranks4, ours, their
     kept, above = zip(*ranks4.run(cases.torch_bytes, theirs, 8), strict=True)
     assert kept == (8 * message, 16 * message, 16 * message, 8 * message)
     assert above == pytest.approx([peak for peak, *_ in ranks4.run(cases.measured_step, ours, 8)], rel=0.1)
+
+
+@pytest.mark.slow
+def test_stages_of_one_rank_hand_over_without_a_message():
+    with Ranks(1) as alone:
+        ((loss, gradients, sent_bytes),) = alone.run(cases.step, "interleaved", 4, tied=True)
+    same_step([(loss, gradients)], 4, tied=True)
+    assert sent_bytes == 0
+    with pytest.raises(WorkbookError, match="several stages on a single rank"):
+        predicted_peak(cases.schedule_of("interleaved", 1, 4), 0, dict.fromkeys(range(2), StageBytes(1, 0, 1, 1, 1, 0)))
 
 
 def test_the_first_rank_of_zbv_has_the_last_stage():

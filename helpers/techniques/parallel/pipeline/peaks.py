@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ....catalog.errors import WorkbookError
 from ....memory.closed_form.breakdown import rounded
 from ....memory.meter import FreshMeter
 from .messages import Unread
@@ -33,21 +34,21 @@ class StageBytes:
 
     def parts(self, kind: Kind) -> list[tuple[int, int]]:
         """What an action consists of: for each part its peak, and how much more or less is held after it."""
+        forward = self.forward_peak, self.kept
         of_input, of_weight = (self.backward_peak, self.late - self.kept), (self.weight_peak, -self.late)
-        whole = [of_input, of_weight]
-        return {Kind.FORWARD: [(self.forward_peak, self.kept)], Kind.INPUT: [of_input], Kind.WEIGHT: [of_weight]}.get(
-            kind, whole
-        )
+        apart = {Kind.FORWARD: [forward], Kind.INPUT: [of_input], Kind.WEIGHT: [of_weight]}
+        return apart.get(kind, [of_input, of_weight])
 
 
-def measure_stage(stage: Stage, x: Tensor, boundary: Tensor, head: Head | None = None) -> StageBytes:
+def measure_stage(
+    stage: Stage, x: Tensor, boundary: Tensor, received: bool = True, head: Head | None = None
+) -> StageBytes:
     """Run one micro-batch through one stage, and count; gradients of the parameters must be there, as after a step.
 
-    `x` is the input of the first stage; that of others, floating-point, is received and therefore counted. The last
-    stage has a `head`, from its output to the loss. Gradients grow by this run's.
+    `x` is an input; it is counted where it is `received`, which the first stage's is not. The last stage has a `head`,
+    from its output to the loss. Gradients grow by this run's.
     """
-    meter, received = FreshMeter(), x.is_floating_point()
-    lives, peaks = [0], []
+    meter, lives, peaks = FreshMeter(), [0], []
 
     def note() -> None:
         peaks.append(meter.peak_bytes - lives[-1])
@@ -89,6 +90,9 @@ def _moments(schedule: Schedule, rank: int, stages: Mapping[int, StageBytes]) ->
 
     Gradients that were sent stay until they are known to have been read.
     """
+    if schedule.ranks == 1 < schedule.stages:
+        what, expected = "several stages on a single rank", "stages whose neighbours are on other ranks"
+        raise WorkbookError(what, expected, "measure it: one stage's output is the next one's input there")
     live, unread = 0, Unread(schedule)
     for action in schedule.by_rank[rank]:
         stage, sender, reader, peak = stages[action.stage], schedule.sender(action), schedule.receiver(action), live
