@@ -1,0 +1,89 @@
+"""Who shares a model: process groups, meshes of two dimensions, and how sizes are divided among ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from ...catalog.errors import WorkbookError, require_whole
+from .operators import Group
+
+
+def whole_world(group: Group | None = None) -> Group:
+    """`group`, or all ranks; WorkbookError where no process group is."""
+    if not dist.is_initialized():
+        do = "run it with helpers.lesson.ranks.Ranks(n).run(...), or under torchrun"
+        raise WorkbookError("there is no process group", "code that runs on a rank", do)
+    return group or dist.group.WORLD
+
+
+def part(size: int, group: Group) -> slice:
+    """This rank's part of `size` rows or columns. Parts differ by one where `size` does not divide.
+
+    301 over four ranks: 76, 75, 75, 75.
+    """
+    return part_of(size, group.size(), group.rank())
+
+
+def part_of(size: int, ranks: int, rank: int) -> slice:
+    """
+    >>> [part_of(301, 4, rank) for rank in (0, 1, 3)]
+    [slice(0, 76, None), slice(76, 151, None), slice(226, 301, None)]
+    """
+    if size < ranks:
+        do = f"divide it over {size} ranks or fewer"
+        raise WorkbookError(f"{ranks} ranks cannot share {size}", "something for every rank", do)
+    least, over = divmod(size, ranks)
+    start = rank * least + min(rank, over)
+    return slice(start, start + least + (rank < over))
+
+
+def mesh(**sizes: int) -> DeviceMesh:
+    """A mesh with named dimensions, of which the last one's ranks are neighbours: `mesh(data=2, tensor=2)`.
+
+    `mesh(...).get_group("tensor")` are the ranks that share a model, `get_group("data")` those that hold the same part.
+    Raises WorkbookError on every rank where ranks disagree, or the sizes do not multiply to their number.
+    """
+    world = whole_world()
+    for name, size in sizes.items():
+        require_whole(name, size, unit="ranks", do="mesh(data=2, tensor=2)")
+    require_agreement(sizes, world)
+    if prod(sizes.values()) != world.size():
+        product = " x ".join(str(size) for size in sizes.values())
+        expected = f"sizes whose product is the number of ranks, {world.size()}"
+        raise WorkbookError(f"a mesh of {product} is {prod(sizes.values())} ranks", expected, _fitting(sizes, world))
+    device = "cuda" if "nccl" in dist.get_backend(world) else "cpu"
+    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def require_agreement(sizes: Mapping[str, object], group: Group) -> None:
+    """Raise the same WorkbookError on every rank where one was given other sizes than the first.
+
+    Without it, a collective would wait for ever, or add what does not belong together.
+    """
+    found: list[dict[str, object]] = [{} for _ in range(group.size())]
+    dist.all_gather_object(found, dict(sizes), group=group)
+    first, names = found[0], dist.get_process_group_ranks(group)
+    for rank, other in zip(names, found, strict=True):
+        for name in dict.fromkeys((*first, *other)):
+            if first.get(name) != other.get(name):
+                what = f"rank {rank} has {name} = {other.get(name)}, and rank {names[0]} has {first.get(name)}"
+                raise WorkbookError(what, "the same sizes on every rank", "pass all ranks the same arguments")
+
+
+def average_gradients(model: nn.Module, group: Group) -> None:
+    """Data parallelism in its plainest form: every rank of `group` holds the same part and has seen other samples."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad.div_(group.size()), group=group)
+
+
+def _fitting(sizes: Mapping[str, int], world: Group) -> str:
+    """The same mesh with its first dimension changed so that it fits; or with all ranks in one dimension."""
+    (first, *_), inner = sizes, prod(list(sizes.values())[1:])
+    fitting = {**sizes, first: world.size() // inner} if world.size() % inner == 0 else {first: world.size()}
+    return f"mesh({', '.join(f'{name}={size}' for name, size in fitting.items())})"
