@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
-from ...catalog.errors import WorkbookError, require_number
+from ...catalog.errors import WorkbookError
+from ...memory.closed_form.split import capacity
 from .groups import part, require_agreement, whole_world
 from .operators import Group, exchange
 from .tensor import cut
@@ -42,8 +42,6 @@ class ExpertParallel(nn.Module):
 
     def __init__(self, block: nn.Module, group: Group | None = None, capacity_factor: float = 1.25) -> None:
         super().__init__()
-        do = "capacity_factor=1.25"
-        require_number("capacity_factor", capacity_factor, expected="a number above 0", do=do)
         self.group, self.router, self.capacity_factor = whole_world(group), block.gate, capacity_factor
         self.experts, self.top_k = block.experts.num_experts, block.gate.top_k
         width, ffn = block.experts.hidden_dim, block.experts.intermediate_dim
@@ -84,15 +82,6 @@ class ExpertParallel(nn.Module):
         answers[routed.kept] = back.flatten(0, 1)[routed.slots]
         weights = weights.to(back.dtype).unsqueeze(-1)
         return (answers.view(-1, self.top_k, back.shape[-1]) * weights).sum(1)
-
-
-def capacity(tokens: int, top_k: int, experts: int, factor: float) -> int:
-    """How many assignments of one rank an expert takes: at least one.
-
-    >>> capacity(tokens=512, top_k=2, experts=8, factor=1.25)
-    160
-    """
-    return max(1, ceil(factor * tokens * top_k / experts))
 
 
 def route(chosen: Tensor, experts: int, capacity: int) -> Routed:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ...catalog.errors import WorkbookError, require_whole
+from ...memory.closed_form.split import part_of
 from .operators import Group
 
 
@@ -27,19 +28,6 @@ def part(size: int, group: Group) -> slice:
     301 over four ranks: 76, 75, 75, 75.
     """
     return part_of(size, group.size(), group.rank())
-
-
-def part_of(size: int, ranks: int, rank: int) -> slice:
-    """
-    >>> [part_of(301, 4, rank) for rank in (0, 1, 3)]
-    [slice(0, 76, None), slice(76, 151, None), slice(226, 301, None)]
-    """
-    if size < ranks:
-        do = f"divide it over {size} ranks or fewer"
-        raise WorkbookError(f"{ranks} ranks cannot share {size}", "something for every rank", do)
-    least, over = divmod(size, ranks)
-    start = rank * least + min(rank, over)
-    return slice(start, start + least + (rank < over))
 
 
 def mesh(**sizes: int) -> DeviceMesh:

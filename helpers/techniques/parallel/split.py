@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...catalog.errors import WorkbookError
+from ...memory.closed_form.split import require_heads
 from .groups import part, require_agreement, whole_world
 from .operators import Group, copy_to_ranks, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
-from .tensor import ColumnParallel, Exit, RowParallel, heads_on_rank, split_attention
+from .tensor import ColumnParallel, Exit, RowParallel, split_attention
 from .vocabulary import IGNORED, VocabularyParallelEmbedding, cross_entropy, mean_over_labels
 
 SHAPE = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads".split()
@@ -92,7 +93,7 @@ def split(model: nn.Module, group: Group | None = None, sequence: bool = False) 
     if config._attn_implementation != "sdpa":
         do = 'model.set_attn_implementation("sdpa")'
         raise WorkbookError(f"attention is {config._attn_implementation!r}", "'sdpa', which is causal unasked", do)
-    heads_on_rank(config.num_attention_heads, config.num_key_value_heads, group)
+    require_heads(config.num_attention_heads, config.num_key_value_heads, group.size())
     with torch.no_grad():
         for tensor in model.parameters():
             dist.broadcast(tensor, group=group, group_src=0)

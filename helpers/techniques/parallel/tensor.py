@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ...catalog.errors import WorkbookError
 from .groups import part
 from .operators import Group, sum_gradient, sum_over_ranks
 
@@ -61,7 +60,7 @@ def split_attention(attention: nn.Module, group: Group, exit: Exit = sum_over_ra
     Where ranks outnumber KV heads, several ranks hold the same one, and the gradients of its copies are added.
     """
     config, width = attention.config, attention.head_dim
-    queries = heads_on_rank(config.num_attention_heads, config.num_key_value_heads, group)
+    queries = part(config.num_attention_heads, group)
     per_kv = config.num_attention_heads // config.num_key_value_heads
     keys = slice(queries.start // per_kv, -(-queries.stop // per_kv))
     for name, heads in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
@@ -74,29 +73,6 @@ def split_attention(attention: nn.Module, group: Group, exit: Exit = sum_over_ra
         for layer in (attention.k_proj, attention.v_proj):
             for parameter in layer.parameters():
                 sum_gradient(parameter, copies)
-
-
-def heads_on_rank(heads: int, kv_heads: int, group: Group) -> slice:
-    """This rank's query heads. WorkbookError where ranks would have unequal numbers, or pieces of a KV head's group."""
-    ranks = group.size()
-    if not divides(heads, kv_heads, ranks):
-        able = [count for count in range(1, heads + 1) if divides(heads, kv_heads, count)]
-        raise WorkbookError(
-            f"{ranks} ranks cannot share {heads} query heads that read {kv_heads} KV heads",
-            f"a number of ranks among {', '.join(map(str, able))}: it divides the query heads, and it divides the "
-            f"KV heads or is a multiple of them",
-            f"split over {max(count for count in able if count < ranks)} ranks, and use the rest for data parallelism",
-        )
-    return part(heads, group)
-
-
-def divides(heads: int, kv_heads: int, ranks: int) -> bool:
-    """Whether each rank gets whole query heads, all of them reading equally many whole KV heads.
-
-    >>> [ranks for ranks in (1, 2, 3, 4, 6) if divides(6, 2, ranks)]
-    [1, 2, 6]
-    """
-    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
 
 
 def kv_copies(kv_heads: int, group: Group) -> Group | None:

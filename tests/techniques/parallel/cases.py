@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.functional import cross_entropy
 
 from helpers.memory.measure import rank_step
@@ -20,6 +21,9 @@ KINDS = {
     "one kv head": {"num_key_value_heads": 1},
     "two kv heads": {"num_key_value_heads": 2, "attention_bias": True},
     "no groups": {"num_attention_heads": 4, "num_key_value_heads": 4},
+    "even": {"intermediate_size": 52},
+    "even tied": {"intermediate_size": 52, "tie_word_embeddings": True},
+    "even biases": {"intermediate_size": 52, "attention_bias": True, "mlp_bias": True},
     "six heads": {"num_attention_heads": 6, "num_key_value_heads": 2},
 }
 
@@ -112,3 +116,29 @@ def large_logits() -> float:
 
 def uneven_tokens() -> None:
     parallel.split(build(), sequence=True)(ids(tokens=7))
+
+
+def by_dtensor(kind: str, **options) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and whole gradients of PyTorch's DTensor, under the names of the whole model."""
+    from helpers.techniques.parallel import dtensor
+
+    model = dtensor.DTensorModel(build(kind), parallel.mesh(tensor=dist.get_world_size()), **options)
+    with loss_parallel():
+        loss = model(ids())
+        loss.backward()
+    gradients = {name.removeprefix("model."): dtensor.whole(p.grad) for name, p in model.named_parameters()}
+    return dtensor.whole(loss).item(), gradients
+
+
+def counted(loss_of_model, model) -> tuple[dict, dict]:
+    """(forward, backward): of each kind the payloads, sorted, with the ranks that took part."""
+    with loss_parallel():  # which changes nothing for a model whose logits are plain tensors
+        with Collectives() as forward:
+            loss = loss_of_model(model)
+        with Collectives() as backward:
+            loss.backward()
+    return calls_of(forward.traffic), calls_of(backward.traffic)
+
+
+def calls_of(traffic) -> list[tuple[str, int, int]]:
+    return sorted((call.kind, call.payload_bytes, call.ranks) for call in traffic.calls)
