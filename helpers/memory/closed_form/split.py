@@ -19,6 +19,7 @@ from .zero import Collective, Traffic
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 ROWS = ("o_proj", "down_proj")
+AGREEMENT_BYTES = 16  # two whole numbers, by which ranks see before a forward whether they were given the same
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,15 @@ def tensor_traffic(
     """What splitting over `ranks` sends for `tokens` tokens, all sequences of the micro-batch together.
 
     Forward: the embedding's and each layer's two results are added over the ranks, and three numbers a token for the
-    loss. Backward: gradients are added where a norm's output enters divided layers. The small model, two ranks: 9
-    all-reduces forward and 9 back, 768 bytes a token each; with `sequence` each becomes a reduce-scatter and an
-    all-gather in the other pass, and the nine norms' gradients are added.
+    loss; 16 bytes before it say whether all ranks were given the same ids. Backward: gradients are added where a norm's
+    output enters divided layers. The small model, two ranks: 9 all-reduces forward and 9 back, 768 bytes a token each.
+    With `sequence` each becomes a reduce-scatter and an all-gather in the other pass, and norms' gradients are added.
     """
     _require_split(model, ranks)
     require_whole("tokens", tokens, do="pass tokens=batch * sequence")
     places = 1 + 2 * len(model.layers)  # exits: the embedding and two a layer; entries: two a layer and the head
     hidden = tokens * model.hidden * value_bytes
-    loss = _calls("all_reduce", 3, tokens * value_bytes, ranks)
+    loss = _agreement(ranks) + _calls("all_reduce", 3, tokens * value_bytes, ranks)
     copies = _kv_copies(model, ranks, value_bytes)
     if not sequence:
         sums = _calls("all_reduce", places, hidden, ranks)
@@ -126,8 +127,8 @@ def expert_traffic(layer: Layer, tokens: int, ranks: int, factor: float = 1.25, 
     require_whole("tokens", tokens, do="pass tokens=batch * sequence, of one rank")
     slots = layer.mlp.experts * capacity(tokens, layer.mlp.experts_per_token, layer.mlp.experts, factor)
     width = layer.mlp.expert_linears[0].inputs
-    both = Traffic(_calls("all_to_all", 2, slots * width * value_bytes, ranks))
-    return PassTraffic(both, both)
+    both = _calls("all_to_all", 2, slots * width * value_bytes, ranks)
+    return PassTraffic(Traffic(_agreement(ranks) + both), Traffic(both))
 
 
 def _layer_values(layer: Layer, ranks: int, rank: int) -> int:
@@ -168,6 +169,10 @@ def _whole_vectors(model: ModelShape) -> Iterator[int]:
 
 def _calls(kind: str, count: int, payload_bytes: int, ranks: int) -> tuple[Collective, ...]:
     return (Collective(kind, payload_bytes, ranks),) * count
+
+
+def _agreement(ranks: int) -> tuple[Collective, ...]:
+    return _calls("all_reduce", 1, AGREEMENT_BYTES, ranks)
 
 
 def _size(part: slice) -> int:

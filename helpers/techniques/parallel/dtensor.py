@@ -45,6 +45,8 @@ class DTensorModel(nn.Module):
         require_divisible(model.config, mesh.size())
         self.parallel_loss, self.sequence = loss == "parallel", sequence
         self.model = parallelize_module(model, mesh, ends(self.parallel_loss, sequence))
+        if model.config.tie_word_embeddings:  # each plan line makes a parameter of its own
+            model.lm_head.weight = model.model.embed_tokens.weight
         for layer in model.model.layers:
             parallelize_module(layer, mesh, layer_plan(sequence, shared_entries))
 

@@ -11,7 +11,7 @@ from torch.nn.functional import linear, silu
 
 from ...catalog.errors import WorkbookError
 from ...memory.closed_form.split import capacity
-from .groups import part, require_agreement, whole_world
+from .groups import part, require_agreement, require_same, whole_world
 from .operators import Group, exchange
 from .tensor import cut
 
@@ -54,6 +54,8 @@ class ExpertParallel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)
+        count = torch.tensor([len(tokens)], device=x.device)
+        require_same("numbers of tokens", [count], self.group, "pad every rank's batch to the same length")
         _, weights, chosen = self.router(tokens)
         routed = route(chosen, self.experts, capacity(len(tokens), self.top_k, self.experts, self.capacity_factor))
         self.dropped = routed.dropped

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ...catalog.errors import WorkbookError, require_whole
@@ -63,11 +64,33 @@ def require_agreement(sizes: Mapping[str, object], group: Group) -> None:
                 raise WorkbookError(what, "the same sizes on every rank", "pass all ranks the same arguments")
 
 
+def require_same(what: str, tensors: Sequence[Tensor], group: Group, do: str) -> None:
+    """Raise a WorkbookError on every rank where the ranks' `tensors` differ in size or values.
+
+    Sixteen bytes travel: the largest of all ranks' checksums, and the smallest, negated.
+    """
+    checksum = hash(tuple(number for tensor in tensors for number in (*tensor.shape, _checksum(tensor))))
+    both = torch.tensor([checksum, -checksum], device=tensors[0].device)
+    dist.all_reduce(both, dist.ReduceOp.MAX, group=group)
+    largest, smallest_negated = both.tolist()
+    if largest != -smallest_negated:
+        raise WorkbookError(f"{what} differ between the ranks", "the same on every rank of the group", do)
+
+
 def average_gradients(model: nn.Module, group: Group) -> None:
-    """Data parallelism in its plainest form: every rank of `group` holds the same part and has seen other samples."""
+    """Data parallelism in its plainest form: every rank of `group` holds the same part and has seen other samples.
+
+    The copies must have begun equal: ranks that load one checkpoint do.
+    """
     for parameter in model.parameters():
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad.div_(group.size()), group=group)
+
+
+def _checksum(tensor: Tensor) -> int:
+    """Of whole numbers, each weighted by its place."""
+    flat = tensor.flatten()
+    return int((flat * torch.arange(1, len(flat) + 1, device=flat.device)).sum())
 
 
 def _fitting(sizes: Mapping[str, int], world: Group) -> str:

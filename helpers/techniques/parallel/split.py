@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from ...catalog.errors import WorkbookError
 from ...memory.closed_form.split import require_heads
-from .groups import part, require_agreement, whole_world
+from .groups import part, require_agreement, require_same, whole_world
 from .operators import Group, copy_to_ranks, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
 from .tensor import ColumnParallel, Exit, RowParallel, split_attention
 from .vocabulary import IGNORED, VocabularyParallelEmbedding, cross_entropy, mean_over_labels
@@ -57,7 +57,10 @@ class SplitModel(nn.Module):
 
     def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
         """The mean loss of the next tokens: those of `ids`, or of `labels`, where -100 is left out."""
-        labels = pad((ids if labels is None else labels)[:, 1:], (0, 1), value=IGNORED).flatten()
+        labels = ids if labels is None else labels
+        do = "give the ranks of one split model the same batch; those of other models may have another"
+        require_same("ids or labels", [ids, labels], self.group, do)
+        labels = pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         losses = cross_entropy(self.logits(ids).flatten(0, 1), labels, self.words, self.group)
         return mean_over_labels(losses, labels)
 

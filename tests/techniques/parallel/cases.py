@@ -142,3 +142,162 @@ def counted(loss_of_model, model) -> tuple[dict, dict]:
 
 def calls_of(traffic) -> list[tuple[str, int, int]]:
     return sorted((call.kind, call.payload_bytes, call.ranks) for call in traffic.calls)
+
+
+def small(**options) -> tuple[object, list, list]:
+    """The workbook's small model, split: (parameters and gradients held, calls forward, calls backward)."""
+    from helpers.memory.measure import held
+    from helpers.small_lm import load
+
+    model = parallel.split(load().model, **options)
+    forward, backward = counted(lambda model: model(words()), model)
+    return held(model.holds()), forward, backward
+
+
+def small_by_dtensor(**options) -> tuple[object, list, list]:
+    from helpers.memory.measure import held
+    from helpers.small_lm import load
+    from helpers.techniques.parallel import dtensor
+
+    model = dtensor.DTensorModel(load().model, parallel.mesh(tensor=dist.get_world_size()), **options)
+    forward, backward = counted(lambda model: model(words()), model)
+    return held(model.holds()), forward, backward
+
+
+def words(rows: int = 2, tokens: int = 16) -> torch.Tensor:
+    return torch.arange(rows * tokens).view(rows, tokens)
+
+
+def bytes_and_calls(kind: str, sequence: bool) -> tuple[object, list, list]:
+    from helpers.memory.measure import held
+
+    model = parallel.split(build(kind), sequence=sequence)
+    forward, backward = counted(lambda model: model(ids()), model)
+    return held(model.holds()), forward, backward
+
+
+def saved_bytes(sequence: bool, rows: int = 2, tokens: int = 64) -> int:
+    """What a forward of the small model leaves for its backward, on this rank."""
+    from helpers.memory.meter import Meter
+    from helpers.small_lm import load
+
+    model = parallel.split(load().model, sequence=sequence)
+    model(words(1, tokens))  # tables that are made once
+    with Meter() as meter:
+        loss = model(words(rows, tokens))  # noqa: F841 - keeps what was saved alive
+        return meter.live_bytes
+
+
+def moe(experts: int = 8) -> nn.Module:
+    from transformers import MixtralConfig
+    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 12, "intermediate_size": 10, "num_local_experts": experts, "num_experts_per_tok": 2}
+    block = MixtralSparseMoeBlock(MixtralConfig(**sizes))
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.normal_()
+    return block.double()
+
+
+def tokens_of(rank: int, tokens: int = 20) -> torch.Tensor:
+    return torch.randn(2, tokens // 2, 12, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+
+
+def moe_alone(ranks: int) -> tuple[float, list[torch.Tensor], torch.Tensor]:
+    """All ranks' tokens in one process, by Transformers' own code: loss, gradients of weights, and of the inputs."""
+    block, x = moe(), torch.stack([tokens_of(rank) for rank in range(ranks)]).requires_grad_()
+    loss = block(x.flatten(0, 1)).square().mean()
+    loss.backward()
+    return loss.item(), [block.gate.weight.grad, block.experts.gate_up_proj.grad, block.experts.down_proj.grad], x.grad
+
+
+def moe_together(factor: float) -> tuple[float, list[torch.Tensor], torch.Tensor, int]:
+    """This rank's part of it, and how many assignments were dropped."""
+    block = parallel.ExpertParallel(moe(), capacity_factor=factor)
+    x = tokens_of(dist.get_rank()).requires_grad_()
+    loss = block(x).square().mean()
+    loss.backward()
+    parallel.average_expert_gradients(block, dist.group.WORLD)
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    gradients = [block.router.weight.grad, block.gate_up.grad, block.down.grad]
+    return mean.item() / dist.get_world_size(), gradients, x.grad / dist.get_world_size(), block.dropped
+
+
+def moe_output(factor: float) -> tuple[torch.Tensor, int]:
+    block = parallel.ExpertParallel(moe(), capacity_factor=factor)
+    return block(tokens_of(dist.get_rank())).detach(), block.dropped
+
+
+def moe_with_drops(rank: int, room: int) -> tuple[torch.Tensor, int]:
+    """One rank's tokens in one process, expert by expert in a loop, each taking its first `room` assignments."""
+    block, x = moe(), tokens_of(rank).flatten(0, 1)
+    _, weights, chosen = block.gate(x)
+    out, taken, dropped = torch.zeros_like(x), [0] * 8, 0
+    for token in range(len(x)):
+        for weight, expert in zip(weights[token], chosen[token].tolist(), strict=True):
+            if taken[expert] == room:
+                dropped += 1
+                continue
+            taken[expert] += 1
+            gate, up = (block.experts.gate_up_proj[expert] @ x[token]).chunk(2)
+            answer = block.experts.down_proj[expert] @ (nn.functional.silu(gate) * up)
+            out[token] += weight * answer
+    return out.view(2, -1, 12).detach(), dropped
+
+
+def moe_traffic(factor: float) -> tuple[list, list, int]:
+    """(calls forward, calls backward, bytes of parameters held)."""
+    block = parallel.ExpertParallel(moe(), capacity_factor=factor)
+    forward, backward = counted(lambda block: block(tokens_of(dist.get_rank()).requires_grad_()).square().mean(), block)
+    return forward, backward, sum(p.nbytes for p in block.parameters())
+
+
+def moe_of(experts: int) -> None:
+    parallel.ExpertParallel(moe(experts))
+
+
+def moe_uneven_tokens() -> None:
+    parallel.ExpertParallel(moe())(tokens_of(0, 20 + 40 * dist.get_rank()))
+
+
+def different_models() -> None:
+    parallel.split(build("tied" if dist.get_rank() == 1 else "one kv head"))
+
+
+def different_meshes() -> None:
+    parallel.mesh(**({"data": 2, "tensor": 2} if dist.get_rank() else {"data": 4, "tensor": 1}))
+
+
+def mesh_of(**sizes) -> None:
+    parallel.mesh(**sizes)
+
+
+def different_inputs() -> None:
+    parallel.split(build())(ids(tokens=8 + 4 * dist.get_rank()))
+
+
+def equally_many_other_ids() -> None:
+    parallel.split(build())(ids().flip(dist.get_rank() % 2))
+
+
+def on_a_mesh(sequence: bool) -> tuple[float, dict[str, torch.Tensor], int]:
+    """Two by two: each pair shares a model and sees half of the rows; (mean loss, gradients, rank in its pair)."""
+    mesh = parallel.mesh(data=2, tensor=2)
+    tensor, data = mesh.get_group("tensor"), mesh.get_group("data")
+    model = parallel.split(build("tied"), tensor, sequence=sequence)
+    loss = model(ids(rows=4).chunk(2)[data.rank()])
+    loss.backward()
+    parallel.average_gradients(model, data)
+    mean = loss.detach().clone()
+    dist.all_reduce(mean, group=data)
+    return mean.item() / 2, {name: p.grad for name, p in model.named_parameters()}, tensor.rank()
+
+
+def alone_on_four_rows(kind: str) -> tuple[float, dict[str, torch.Tensor]]:
+    model = build(kind)
+    loss = loss_of(model, ids(rows=4))
+    loss.backward()
+    return loss.item(), {name: p.grad for name, p in model.named_parameters()}

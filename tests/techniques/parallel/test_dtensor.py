@@ -1,0 +1,30 @@
+"""PyTorch's DTensor on the same model: the whole model's loss and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.catalog import WorkbookError
+from tests.techniques.parallel import cases
+
+OPTIONS = [{}, {"shared_entries": True}, {"loss": "parallel"}, {"sequence": True}, {"sequence": True, "loss": "parallel"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
+@pytest.mark.parametrize("kind", ["even", "even tied", "even biases"])
+def test_two_ranks_have_the_whole_models_loss_and_gradients(ranks2, kind, options):
+    want, gradients = cases.alone(kind)
+    for loss, found in ranks2.run(cases.by_dtensor, kind, **options):
+        assert loss == pytest.approx(want, rel=1e-9)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("plain", "intermediate_size is 51"), ("one kv head", "num_key_value_heads is 1")]
+)
+def test_sizes_that_do_not_divide_are_refused(ranks2, kind, name):
+    with pytest.raises(WorkbookError, match=name) as error:
+        ranks2.run(cases.by_dtensor, kind)
+    assert "use parallel.split" in error.value.what
