@@ -69,6 +69,15 @@ def require_heads(heads: int, kv_heads: int, ranks: int) -> None:
         )
 
 
+def require_experts(experts: int, ranks: int) -> None:
+    """WorkbookError unless each rank gets equally many: an all-to-all has pieces of one size."""
+    require_whole("ranks", ranks, do="pass ranks=8")
+    if experts % ranks:
+        able = [count for count in range(1, experts + 1) if experts % count == 0]
+        do = f"use {max(count for count in able if count < ranks)} ranks for the experts"
+        raise WorkbookError(f"{ranks} ranks cannot share {experts} experts", f"{', '.join(map(str, able))} ranks", do)
+
+
 def parameter_bytes(model: ModelShape, ranks: int, rank: int = 0, value_bytes: int = 4) -> int:
     """Bytes of the parameters on one rank; its gradients take as many, and Adam's two states twice as many.
 
@@ -76,6 +85,7 @@ def parameter_bytes(model: ModelShape, ranks: int, rank: int = 0, value_bytes: i
     nine norms, which both have.
     """
     _require_split(model, ranks)
+    require_whole("rank", rank, least=0, most=ranks - 1, do="ranks are counted from 0")
     table = _size(part_of(model.vocab, ranks, rank)) * model.hidden
     layers = sum(_layer_values(layer, ranks, rank) for layer in model.layers)
     return value_bytes * ((1 if model.tied else 2) * table + layers + model.final_norm_parameters)
@@ -123,8 +133,8 @@ def expert_traffic(layer: Layer, tokens: int, ranks: int, factor: float = 1.25, 
     """
     if not layer.mlp.experts:
         raise WorkbookError("a layer without experts", "one with routed experts", 'model("mixtral-8x7b").layers[0]')
-    require_whole("ranks", ranks, do="pass ranks=8")
     require_whole("tokens", tokens, do="pass tokens=batch * sequence, of one rank")
+    require_experts(layer.mlp.experts, ranks)
     slots = layer.mlp.experts * capacity(tokens, layer.mlp.experts_per_token, layer.mlp.experts, factor)
     width = layer.mlp.expert_linears[0].inputs
     both = _calls("all_to_all", 2, slots * width * value_bytes, ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.functional import cross_entropy, pad
 
+from ...catalog.by_transformers import saved_config
 from ...catalog.errors import WorkbookError
 from .vocabulary import IGNORED
 
@@ -36,7 +38,11 @@ class DTensorModel(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, mesh: DeviceMesh, sequence: bool = False, shared_entries: bool = False,
+        self,
+        model: nn.Module,
+        mesh: DeviceMesh,
+        sequence: bool = False,
+        shared_entries: bool = False,
         loss: str = "gathered",
     ) -> None:
         super().__init__()
@@ -71,6 +77,20 @@ def require_divisible(config: Any, ranks: int) -> None:
         if (size := getattr(config, name)) % ranks:
             do = "use parallel.split, which has uneven parts and copies of KV heads"
             raise WorkbookError(f"{name} is {size} on {ranks} ranks", "a multiple of the ranks for DTensor", do)
+
+
+def load_by_transformers(folder: str | Path, ranks: int) -> nn.Module:
+    """A checkpoint loaded by Transformers with its own plan: each rank reads its part of every weight.
+
+    It is the plan of `DTensorModel` with nothing shared and logits gathered, and Transformers' own forward around it.
+    A rank's parameters may be views of larger storages on a CPU. Raises WorkbookError where sizes do not divide.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    require_divisible(saved_config(folder, local=True), ranks)
+    how: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}
+    return AutoModelForCausalLM.from_pretrained(folder, **how, distributed_config=DistributedConfig(tp_size=ranks))
 
 
 def ends(parallel_loss: bool, sequence: bool) -> Plan:

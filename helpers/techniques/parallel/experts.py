@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
-from ...catalog.errors import WorkbookError
-from ...memory.closed_form.split import capacity
+from ...memory.closed_form.split import capacity, require_experts
 from .groups import part, require_agreement, require_same, whole_world
 from .operators import Group, exchange
 from .tensor import cut
@@ -47,7 +46,7 @@ class ExpertParallel(nn.Module):
         width, ffn = block.experts.hidden_dim, block.experts.intermediate_dim
         sizes = {"experts": self.experts, "hidden_size": width, "intermediate_size": ffn}
         require_agreement({**sizes, "capacity_factor": capacity_factor}, self.group)
-        require_equal_shares(self.experts, self.group.size())
+        require_experts(self.experts, self.group.size())
         mine = part(self.experts, self.group)
         self.gate_up, self.down = cut(block.experts.gate_up_proj[mine]), cut(block.experts.down_proj[mine])
         self.dropped = 0
@@ -101,14 +100,6 @@ def route(chosen: Tensor, experts: int, capacity: int) -> Routed:
 def swiglu(x: Tensor) -> Tensor:
     gate, up = x.chunk(2, dim=-1)
     return silu(gate) * up
-
-
-def require_equal_shares(experts: int, ranks: int) -> None:
-    """An all-to-all of equal pieces needs equally many experts on every rank."""
-    if experts % ranks:
-        able = [count for count in range(1, experts + 1) if experts % count == 0]
-        do = f"use {max(count for count in able if count < ranks)} ranks for the experts"
-        raise WorkbookError(f"{ranks} ranks cannot share {experts} experts", f"{', '.join(map(str, able))} ranks", do)
 
 
 def average_expert_gradients(model: nn.Module, group: Group) -> None:

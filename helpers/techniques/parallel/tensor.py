@@ -36,9 +36,7 @@ class RowParallel(nn.Module):
     The bias is whole on every rank and added once, after the sum. `exit` is `scatter_tokens` with sequence parallelism.
     """
 
-    def __init__(
-        self, whole: nn.Linear, group: Group, mine: slice | None = None, exit: Exit = sum_over_ranks
-    ) -> None:
+    def __init__(self, whole: nn.Linear, group: Group, mine: slice | None = None, exit: Exit = sum_over_ranks) -> None:
         super().__init__()
         self.group, self.exit = group, exit
         self.weight = cut(whole.weight[:, mine or part(whole.in_features, group)])

@@ -301,3 +301,31 @@ def alone_on_four_rows(kind: str) -> tuple[float, dict[str, torch.Tensor]]:
     loss = loss_of(model, ids(rows=4))
     loss.backward()
     return loss.item(), {name: p.grad for name, p in model.named_parameters()}
+
+
+def by_transformers() -> tuple[float, int, list, list]:
+    """(loss, bytes of a rank's parameters, calls forward, calls backward) of Transformers' own tensor parallelism."""
+    from helpers.small_lm.model import CHECKPOINT
+    from helpers.techniques.parallel import dtensor
+
+    model = dtensor.load_by_transformers(CHECKPOINT, dist.get_world_size())
+    losses = []
+
+    def loss_of_model(model):
+        losses.append(model(input_ids=words(), labels=words()).loss)
+        return losses[0]
+
+    forward, backward = counted(loss_of_model, model)
+    return losses[0].item(), sum(dtensor.local(p).nbytes for p in model.parameters()), forward, backward
+
+
+def small_loss() -> float:
+    from helpers.small_lm import load
+
+    return parallel.split(load().model)(words()).item()
+
+
+def small_alone() -> float:
+    from helpers.small_lm import load
+
+    return load().model(input_ids=words(), labels=words()).loss.item()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 
 from helpers.catalog import WorkbookError
 from tests.techniques.parallel import cases
 
-OPTIONS = [{}, {"shared_entries": True}, {"loss": "parallel"}, {"sequence": True}, {"sequence": True, "loss": "parallel"}]
+OPTIONS = [
+    {},
+    {"shared_entries": True},
+    {"loss": "parallel"},
+    {"sequence": True},
+    {"sequence": True, "loss": "parallel"},
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
@@ -28,3 +36,19 @@ def test_sizes_that_do_not_divide_are_refused(ranks2, kind, name):
     with pytest.raises(WorkbookError, match=name) as error:
         ranks2.run(cases.by_dtensor, kind)
     assert "use parallel.split" in error.value.what
+
+
+def test_transformers_own_plan_has_the_same_loss_bytes_and_traffic(ranks2):
+    want = cases.small_alone()
+    assert ranks2.run(cases.small_loss) == pytest.approx([want] * 2, rel=1e-5)
+    for loss, size, forward, backward in ranks2.run(cases.by_transformers):
+        assert loss == pytest.approx(want, rel=1e-5)
+        assert size == 3_472_128
+        assert Counter(kind for kind, *_ in forward) == {"all_reduce": 9, "all_gather": 1}
+        assert Counter(kind for kind, *_ in backward) == {"all_reduce": 21}
+
+
+def test_transformers_cannot_give_four_ranks_two_kv_heads(ranks4):
+    """Its own words are "shape '[2, 16, -1, 32]' is invalid", from inside attention."""
+    with pytest.raises(WorkbookError, match="num_attention_heads is 6 on 4 ranks"):
+        ranks4.run(cases.by_transformers)
