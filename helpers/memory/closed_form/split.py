@@ -1,9 +1,9 @@
 """What one rank of a split model holds, and what it sends in a forward and in a backward pass. Integers, no torch.
 
-Linear layers are divided by columns and rows, attention by heads, both tables by words, as `helpers.techniques.parallel`
-divides them; norms and the biases of row-parallel layers are whole on every rank. (`tensor_parallel` is vLLM's way of
-serving, whose rounding differs.) With sequence parallelism tokens are divided wherever a whole layer's ranks would
-otherwise hold equal ones.
+Linear layers are divided by columns and rows, attention by heads, both tables by words, as in
+`helpers.techniques.parallel`; norms and the biases of row-parallel layers are whole on every rank. (vLLM's way of
+serving, in `tensor_parallel`, rounds otherwise.) With sequence parallelism each rank has a part of the tokens between
+divided layers, where all ranks would otherwise hold the same.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _layer_values(layer: Layer, ranks: int, rank: int) -> int:
 
 
 def _linear_values(linear: Linear, attention: Attention, ranks: int, rank: int) -> int:
-    """Weight and bias of one linear layer on a rank. Heads are whole there, columns and rows of an MLP may be uneven."""
+    """Weight and bias of one linear layer on a rank. Heads are whole, an MLP's columns and rows may be uneven."""
     if linear.name in ("k_proj", "v_proj"):
         outputs = max(1, attention.kv_heads // ranks) * attention.head_dim
         return outputs * (linear.inputs + linear.bias)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -28,29 +28,24 @@ Plan = dict[str, Any]
 class DTensorModel(nn.Module):
     """A Llama of Transformers, its weights DTensors on `mesh`. Calling it gives the loss, as a `SplitModel` does.
 
-    `sequence` divides tokens as well. `shared_entries` gathers a gradient once for q, k and v, and once for gate and up;
+    `sequence` divides tokens as well. `shared_entries` adds gradients once for q, k and v, and once for gate and up;
     PyTorch's usual plan lets each of the five add its own: 21 all-reduces in the small model's backward instead of 9.
-    `loss="gathered"` makes all logits on every rank; "parallel" leaves them divided, and then this call and its backward
-    must both run within one `loss_parallel()`. Heads and the MLP's width must divide by the ranks.
+    `loss="gathered"` makes all logits on every rank; "parallel" leaves them divided, and then this call and its
+    backward must both run within one `loss_parallel()`. Heads and the MLP's width must divide by the ranks.
 
     Two gradients are not what one expects: the embedding's is whole on every rank, and with `sequence` those of norms
     are `Partial`, which means that they are added when somebody reads them.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        mesh: DeviceMesh,
-        sequence: bool = False,
-        shared_entries: bool = False,
-        loss: str = "gathered",
+        self, model: Any, mesh: DeviceMesh, sequence: bool = False, shared_entries: bool = False, loss: str = "gathered"
     ) -> None:
         super().__init__()
         if loss not in ("gathered", "parallel"):
             raise WorkbookError(f"loss is {loss!r}", "'gathered' or 'parallel'", "leave it out")
         require_divisible(model.config, mesh.size())
         self.parallel_loss, self.sequence = loss == "parallel", sequence
-        self.model = parallelize_module(model, mesh, ends(self.parallel_loss, sequence))
+        self.model: Any = parallelize_module(model, mesh, ends(self.parallel_loss, sequence))
         if model.config.tie_word_embeddings:  # each plan line makes a parameter of its own
             model.lm_head.weight = model.model.embed_tokens.weight
         for layer in model.model.layers:
@@ -111,15 +106,14 @@ def layer_plan(sequence: bool, shared_entries: bool) -> Plan:
     """The plan for one decoder layer."""
     plan: Plan = {f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
     plan |= {f"mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
-    exit = {"output_layouts": Shard(1) if sequence else Replicate()}
+    exit: Plan = {"output_layouts": Shard(1) if sequence else Replicate()}
     plan |= {name: RowwiseParallel(**exit) for name in ("self_attn.o_proj", "mlp.down_proj")}
     if sequence:
         plan |= {name: SequenceParallel() for name in ("input_layernorm", "post_attention_layernorm")}
     if sequence or shared_entries:
-        given = Shard(1) if sequence else Replicate()
-        attention = {"hidden_states": given}, {"hidden_states": Replicate()}
+        given: Placement = Shard(1) if sequence else Replicate()
         plan["self_attn"] = PrepareModuleInput(
-            input_kwarg_layouts=attention[0], desired_input_kwarg_layouts=attention[1]
+            input_kwarg_layouts={"hidden_states": given}, desired_input_kwarg_layouts={"hidden_states": Replicate()}
         )
         plan["mlp"] = PrepareModuleInput(input_layouts=(given,), desired_input_layouts=(Replicate(),))
     return plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,7 +40,7 @@ class ExpertParallel(nn.Module):
     carries on. `dropped` counts the last call's. With a factor of experts / experts per token nothing ever is.
     """
 
-    def __init__(self, block: nn.Module, group: Group | None = None, capacity_factor: float = 1.25) -> None:
+    def __init__(self, block: Any, group: Group | None = None, capacity_factor: float = 1.25) -> None:
         super().__init__()
         self.group, self.router, self.capacity_factor = whole_world(group), block.gate, capacity_factor
         self.experts, self.top_k = block.experts.num_experts, block.gate.top_k

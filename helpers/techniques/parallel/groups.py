@@ -20,7 +20,7 @@ def whole_world(group: Group | None = None) -> Group:
     if not dist.is_initialized():
         do = "run it with helpers.lesson.ranks.Ranks(n).run(...), or under torchrun"
         raise WorkbookError("there is no process group", "code that runs on a rank", do)
-    return group or dist.group.WORLD
+    return group or dist.distributed_c10d._get_default_group()
 
 
 def part(size: int, group: Group) -> slice:

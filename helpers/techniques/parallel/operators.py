@@ -7,6 +7,7 @@ results are added: Megatron-LM's f and g (Shoeybi et al. 2019). With sequence pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 Group = dist.ProcessGroup
+Crossing = Callable[[Tensor, Group], Tensor]  # an entry or an exit
 
 # PyTorch 2.13 renamed both; 2.11 knows the old names only.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -106,7 +108,8 @@ def sum_gradient(parameter: nn.Parameter, group: Group) -> None:
 
     A norm that sees some of the tokens is one, and a KV head with a copy on another rank.
     """
-    parameter.register_hook(partial(summed, group=group))
+    if parameter.requires_grad:
+        parameter.register_hook(partial(summed, group=group))
 
 
 def summed(x: Tensor, group: Group, operation: Any = dist.ReduceOp.SUM) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -10,11 +12,11 @@ from torch.nn.functional import pad
 from ...catalog.errors import WorkbookError
 from ...memory.closed_form.split import require_heads
 from .groups import part, require_agreement, require_same, whole_world
-from .operators import Group, copy_to_ranks, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
-from .tensor import ColumnParallel, Exit, RowParallel, split_attention
+from .operators import Crossing, Group, copy_to_ranks, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
+from .tensor import ColumnParallel, RowParallel, split_attention
 from .vocabulary import IGNORED, VocabularyParallelEmbedding, cross_entropy, mean_over_labels
 
-SHAPE = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads".split()
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
 class Enter(nn.Module):
@@ -23,7 +25,7 @@ class Enter(nn.Module):
     In a Llama every norm stands just there: before attention, before the MLP, and before the head.
     """
 
-    def __init__(self, norm: nn.Module, group: Group, entry: Exit) -> None:
+    def __init__(self, norm: nn.Module, group: Group, entry: Crossing) -> None:
         super().__init__()
         self.norm, self.group, self.entry = norm, group, entry
 
@@ -38,7 +40,7 @@ class SplitModel(nn.Module):
     multiple of the ranks. The model given is taken apart: what belongs to other ranks is freed.
     """
 
-    def __init__(self, model: nn.Module, group: Group, sequence: bool = False) -> None:
+    def __init__(self, model: Any, group: Group, sequence: bool = False) -> None:
         super().__init__()
         self.group, self.sequence, self.words = group, sequence, part(model.config.vocab_size, group)
         entry, exit = (gather_tokens, scatter_tokens) if sequence else (copy_to_ranks, sum_over_ranks)
@@ -80,19 +82,21 @@ class SplitModel(nn.Module):
         return {"parameters": list(self.parameters()), "gradients": gradients}
 
 
-def split(model: nn.Module, group: Group | None = None, sequence: bool = False) -> SplitModel:
+def split(model: Any, group: Group | None = None, sequence: bool = False) -> SplitModel:
     """Split a Llama over the ranks of `group`, all of them where it is left out; every rank calls it.
 
     The weights are those of the group's first rank. Raises WorkbookError, on every rank, where the ranks' models differ
     in size, heads cannot be shared, or the model is none that is taken apart here.
     """
-    group, config = whole_world(group), getattr(model, "config", None)
-    sizes = {name: getattr(config, name, None) for name in SHAPE}
+    group = whole_world(group)
+    config: Any = getattr(model, "config", None)
+    sizes = {name: getattr(config, name, None) for name in (*SIZES, "num_key_value_heads")}
     kind = {"model": type(model).__name__, "dtype": str(next(model.parameters()).dtype), "sequence": sequence}
-    require_agreement({**kind, **sizes}, group)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    require_agreement({**kind, **sizes, **shapes}, group)
     if getattr(config, "model_type", None) != "llama":
-        do = "split its layers with ColumnParallel and RowParallel, or use dtensor.tensor_parallel"
-        raise WorkbookError(f"a {type(model).__name__} is taken apart nowhere here", "a LlamaForCausalLM", do)
+        do = "split its layers with ColumnParallel and RowParallel, or use dtensor.load_by_transformers"
+        raise WorkbookError(f"a {type(model).__name__} is not split here", "a LlamaForCausalLM", do)
     if config._attn_implementation != "sdpa":
         do = 'model.set_attn_implementation("sdpa")'
         raise WorkbookError(f"attention is {config._attn_implementation!r}", "'sdpa', which is causal unasked", do)
@@ -103,7 +107,7 @@ def split(model: nn.Module, group: Group | None = None, sequence: bool = False) 
     return SplitModel(model, group, sequence)
 
 
-def split_layer(layer: nn.Module, group: Group, entry: Exit, exit: Exit) -> None:
+def split_layer(layer: Any, group: Group, entry: Crossing, exit: Crossing) -> None:
     """One decoder layer: two entries, two exits, and nothing else is sent."""
     layer.input_layernorm = Enter(layer.input_layernorm, group, entry)
     split_attention(layer.self_attn, group, exit)

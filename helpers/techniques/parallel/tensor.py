@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from .groups import part
-from .operators import Group, sum_gradient, sum_over_ranks
-
-Exit = Callable[[Tensor, Group], Tensor]
+from .operators import Crossing, Group, sum_gradient, sum_over_ranks
 
 
 class ColumnParallel(nn.Module):
@@ -36,7 +34,9 @@ class RowParallel(nn.Module):
     The bias is whole on every rank and added once, after the sum. `exit` is `scatter_tokens` with sequence parallelism.
     """
 
-    def __init__(self, whole: nn.Linear, group: Group, mine: slice | None = None, exit: Exit = sum_over_ranks) -> None:
+    def __init__(
+        self, whole: nn.Linear, group: Group, mine: slice | None = None, exit: Crossing = sum_over_ranks
+    ) -> None:
         super().__init__()
         self.group, self.exit = group, exit
         self.weight = cut(whole.weight[:, mine or part(whole.in_features, group)])
@@ -49,10 +49,10 @@ class RowParallel(nn.Module):
 
 def cut(view: Tensor) -> nn.Parameter:
     """A parameter with memory of its own, so that the whole weight is freed with the layer it came from."""
-    return nn.Parameter(view.detach().clone())
+    return nn.Parameter(view.detach().clone(), view.requires_grad)
 
 
-def split_attention(attention: nn.Module, group: Group, exit: Exit = sum_over_ranks) -> None:
+def split_attention(attention: Any, group: Group, exit: Crossing = sum_over_ranks) -> None:
     """Divide a Llama attention by heads: each rank has some query heads, and the KV heads that these read.
 
     Where ranks outnumber KV heads, several ranks hold the same one, and the gradients of its copies are added.

@@ -10,8 +10,8 @@ from torch.autograd import Function
 from torch.nn.functional import embedding
 
 from .groups import part
-from .operators import Group, sum_over_ranks, summed
-from .tensor import Exit, cut
+from .operators import Crossing, Group, sum_over_ranks, summed
+from .tensor import cut
 
 IGNORED = -100  # as in PyTorch's cross_entropy
 
@@ -19,7 +19,7 @@ IGNORED = -100  # as in PyTorch's cross_entropy
 class VocabularyParallelEmbedding(nn.Module):
     """Each rank looks up the words that it has, leaves zeros for the others, and the ranks' results are added."""
 
-    def __init__(self, whole: nn.Embedding, group: Group, exit: Exit = sum_over_ranks) -> None:
+    def __init__(self, whole: nn.Embedding, group: Group, exit: Crossing = sum_over_ranks) -> None:
         super().__init__()
         self.group, self.exit, self.mine = group, exit, part(whole.num_embeddings, group)
         self.weight = cut(whole.weight[self.mine])

@@ -8,7 +8,6 @@ from torch import nn
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.functional import cross_entropy
 
-from helpers.memory.measure import rank_step
 from helpers.memory.measure.ranks import Collectives
 from helpers.techniques import parallel
 
@@ -265,6 +264,32 @@ def moe_uneven_tokens() -> None:
 
 def different_models() -> None:
     parallel.split(build("tied" if dist.get_rank() == 1 else "one kv head"))
+
+
+def without_biases_on_one() -> None:
+    parallel.split(build("plain" if dist.get_rank() else "biases"))
+
+
+def of_another_family() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    parallel.split(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=11)))
+
+
+def with_eager_attention() -> None:
+    model = build()
+    model.set_attn_implementation("eager")
+    parallel.split(model)
+
+
+def frozen() -> list[str]:
+    """Names of the parameters that have gradients where all but the norms are frozen."""
+    model = build("two kv heads")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("norm" in name)
+    part = parallel.split(model, sequence=True)
+    part(ids()).backward()
+    return [name for name, parameter in part.named_parameters() if parameter.grad is not None]
 
 
 def different_meshes() -> None:

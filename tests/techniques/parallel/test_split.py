@@ -65,3 +65,8 @@ def test_tokens_that_do_not_divide_are_refused_with_the_length_that_would(ranks2
     with pytest.raises(WorkbookError, match="7 tokens on 2 ranks") as error:
         ranks2.run(cases.uneven_tokens)
     assert "pad the sequence to 8 tokens" in error.value.what
+
+
+def test_frozen_weights_stay_frozen(ranks4):
+    names = [cases.split_name(name) for name, _ in cases.build().named_parameters() if "norm" in name]
+    assert [sorted(found) for found in ranks4.run(cases.frozen)] == [sorted(names)] * 4
