@@ -9,10 +9,11 @@ import pytest
 from helpers.catalog import model as shape
 from helpers.memory.closed_form import split as formula
 from helpers.small_lm.model import configuration
-from tests.techniques.parallel import cases
+from tests.techniques.parallel import split_cases as cases
 
 SMALL = shape(configuration())
 KINDS = ("tied", "biases", "one kv head", "two kv heads")
+ON_FOUR = [pytest.param(kind, marks=[] if kind == "two kv heads" else pytest.mark.slow) for kind in KINDS]
 
 
 def kinds(calls):
@@ -36,7 +37,7 @@ def test_two_ranks_hold_and_send_what_the_formula_says(ranks2, kind, sequence):
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ON_FOUR)
 def test_four_ranks_hold_and_send_what_the_formula_says(ranks4, kind, sequence):
     same_as_the_formula(ranks4, kind, sequence)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.catalog import WorkbookError
-from tests.techniques.parallel import cases
+from tests.techniques.parallel import split_cases as cases
 
 OPTIONS = [
     {},

@@ -12,7 +12,8 @@ from helpers.catalog import WorkbookError
 from helpers.catalog import model as shape
 from helpers.memory.closed_form import split as formula
 from helpers.techniques.parallel.experts import route
-from tests.techniques.parallel import cases
+from tests.techniques.parallel import expert_cases as cases
+from tests.techniques.parallel.split_cases import calls_of
 
 NO_DROPS = 8 / 2  # experts / experts per token
 
@@ -50,8 +51,8 @@ def test_ranks_hold_and_send_what_the_formula_says(ranks, factor):
     router = block.gate.weight.nbytes
     share = sum(p.nbytes for p in block.experts.parameters()) // ranks.count
     for forward, backward, held in ranks.run(cases.moe_traffic, factor):
-        assert forward == cases.calls_of(want.forward)
-        assert backward == cases.calls_of(want.backward)
+        assert forward == calls_of(want.forward)
+        assert backward == calls_of(want.backward)
         assert held == router + share
 
 

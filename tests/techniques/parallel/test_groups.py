@@ -8,7 +8,8 @@ import torch
 from helpers.catalog import WorkbookError
 from helpers.lesson.ranks import RankError
 from helpers.techniques import parallel
-from tests.techniques.parallel import cases
+from tests.techniques.parallel import expert_cases
+from tests.techniques.parallel import split_cases as cases
 from tests.techniques.parallel.test_split import expected_part
 
 
@@ -31,7 +32,7 @@ DISAGREE = [
     (cases.different_meshes, "rank 1 has data = 2, and rank 0 has 4"),
     (cases.different_inputs, "ids or labels differ between the ranks"),
     (cases.equally_many_other_ids, "ids or labels differ between the ranks"),
-    (cases.moe_uneven_tokens, "numbers of tokens differ between the ranks"),
+    (expert_cases.moe_uneven_tokens, "numbers of tokens differ between the ranks"),
 ]
 
 
