@@ -6,13 +6,13 @@
 
 `groups` says who shares a model and divides sizes among them, `operators` are the pairs of collectives that stand at a
 part's entry and exit, `tensor` divides linear layers and heads, `vocabulary` the embedding, the head and the loss, and
-`split` a whole model, with its tokens if asked. `experts` sends tokens to experts that live on other ranks. Beside them
-`dtensor` does the same with PyTorch's DTensor. May import catalog and memory.
+`split_model` a whole Llama, with its tokens if asked. `experts` sends tokens to experts that live on other ranks.
+Beside them `dtensor` does the same with PyTorch's DTensor. May import catalog and memory.
 """
 
 from .experts import ExpertParallel, average_expert_gradients
 from .groups import average_gradients, mesh, part
 from .operators import copy_to_ranks, exchange, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
-from .split import SplitModel, split
+from .split_model import SplitModel, split
 from .tensor import ColumnParallel, RowParallel
 from .vocabulary import VocabularyParallelEmbedding, cross_entropy
