@@ -1,0 +1,79 @@
+"""Experts on several ranks: Transformers' own block in one process, capacity, drops, and bytes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from helpers.catalog import WorkbookError
+from helpers.catalog import model as shape
+from helpers.memory.closed_form import split as formula
+from helpers.techniques.parallel.experts import route
+from tests.techniques.parallel import expert_cases as cases
+from tests.techniques.parallel.split_cases import calls_of
+
+NO_DROPS = 8 / 2  # experts / experts per token
+
+
+@pytest.fixture(params=[2, 4])
+def ranks(request):
+    return request.getfixturevalue(f"ranks{request.param}")
+
+
+def test_loss_and_gradients_are_those_of_one_process_with_all_tokens(ranks):
+    want, (router, gate_up, down), inputs = cases.moe_alone(ranks.count)
+    for rank, (loss, gradients, x, dropped) in enumerate(ranks.run(cases.moe_together, NO_DROPS)):
+        assert dropped == 0
+        assert loss == pytest.approx(want, rel=1e-6)
+        mine = [router, gate_up.chunk(ranks.count)[rank], down.chunk(ranks.count)[rank]]
+        for got, whole in zip([*gradients, x], [*mine, inputs[rank]], strict=True):
+            assert_close(got, whole, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.25])
+def test_what_is_beyond_capacity_adds_nothing_and_is_counted(ranks2, factor):
+    room = formula.capacity(20, 2, 8, factor)
+    for rank, (output, dropped) in enumerate(ranks2.run(cases.moe_output, factor)):
+        want, left_out = cases.moe_with_drops(rank, room)
+        assert dropped == left_out > 0
+        assert_close(output, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("factor", [1.0, NO_DROPS])
+def test_ranks_hold_and_send_what_the_formula_says(ranks, factor):
+    """Two all-to-alls a pass, of every slot, filled or not; nothing is gathered."""
+    block = cases.moe()
+    mlp = SimpleNamespace(experts=8, experts_per_token=2, expert_linears=[SimpleNamespace(inputs=12)])
+    want = formula.expert_traffic(SimpleNamespace(mlp=mlp), 20, ranks.count, factor, value_bytes=8)
+    router = block.gate.weight.nbytes
+    share = sum(p.nbytes for p in block.experts.parameters()) // ranks.count
+    for forward, backward, held in ranks.run(cases.moe_traffic, factor):
+        assert forward == calls_of(want.forward)
+        assert backward == calls_of(want.backward)
+        assert held == router + share
+
+
+def test_mixtral_sends_what_the_docstring_says():
+    traffic = formula.expert_traffic(shape("mixtral-8x7b").layers[0], 4096, 8)
+    assert [call.payload_bytes for call in traffic.step.of("all_to_all").calls] == [8 * 1280 * 4096 * 2] * 4
+
+
+def test_slots_are_filled_first_come_first_served():
+    routed = route(torch.tensor([[0, 1], [0, 1], [0, 2]]), experts=3, capacity=2)
+    assert routed.kept.tolist() == [True, True, True, True, False, True]
+    assert routed.slots.tolist() == [0, 2, 1, 3, 4]
+    assert routed.dropped == 1
+
+
+def test_experts_that_do_not_divide_are_refused_with_what_would(ranks4):
+    with pytest.raises(WorkbookError, match="4 ranks cannot share 6 experts") as error:
+        ranks4.run(cases.moe_of, 6)
+    assert "use 3 ranks" in error.value.what
+
+
+def test_a_factor_that_is_none_is_refused():
+    with pytest.raises(WorkbookError, match="capacity_factor is 0"):
+        formula.capacity(20, 2, 8, 0)
