@@ -124,8 +124,8 @@ def lines(
 
 
 def _name_ends(axes: Axes, x: float, ends: Mapping[str, float]) -> None:
-    """The name of each curve right of its end, clear of a dot there; a name is raised off the one below it."""
-    colours, free = dict(zip(ends, LINES, strict=False)), 0.0
+    """The name of each curve right of its end, clear of a dot there, raised off the axis and off the name below it."""
+    colours, free = dict(zip(ends, LINES, strict=False)), 0.04 * axes.get_ylim()[1]
     for name, end in sorted(ends.items(), key=lambda entry: entry[1]):
         at = max(end, free)
         place: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}

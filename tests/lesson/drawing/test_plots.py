@@ -119,3 +119,10 @@ def test_the_names_of_curves_that_end_together_stand_apart():
     places = sorted(text.xy[1] for text in axes.texts)
     assert places == [1.0, 1.0 + 0.075 * 20, 20.0]
     assert {text.xy[0] for text in axes.texts} == {5}
+
+
+def test_the_name_of_a_curve_that_ends_on_the_axis_stands_clear_of_it():
+    _, axes = plots.new_figure("Lines", height=3.0)
+    axes.set_ylim(0, 20)
+    plots._name_ends(axes, 5, {"kept": 0.1})
+    assert axes.texts[0].xy[1] == 0.04 * 20
