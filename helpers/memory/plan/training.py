@@ -7,8 +7,7 @@ here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 
 from ...catalog.adapters import Adapter
 from ...catalog.devices import Device
@@ -18,7 +17,10 @@ from ..closed_form import budget, megatron, zero
 from ..closed_form.breakdown import Breakdown, TextEnum
 from ..closed_form.recompute import StepFlops, step_flops
 
-ADAPTERS = {"lora": Adapter("lora", rank=16, targets="all-linear"), "qlora": Adapter("lora", rank=16, targets="all-linear", base="nf4-dq")}
+ADAPTERS = {
+    "lora": Adapter("lora", rank=16, targets="all-linear"),
+    "qlora": Adapter("lora", rank=16, targets="all-linear", base="nf4-dq"),
+}
 
 
 class Engine(TextEnum):
@@ -121,61 +123,55 @@ class Need:
     parts: Breakdown
     moment: str
     stage: int = 0
-    host: Breakdown = Breakdown()
+    host: Breakdown = field(default_factory=Breakdown)
 
     @property
     def total(self) -> int:
         return self.parts.total
 
 
-def need(layout: Layout, model: ModelShape, sequence: int, device: Device) -> Need:
-    """Bytes of the rank that needs most, from the closed form of its engine."""
-    if layout.engine is Engine.MEGATRON:
-        found = megatron.train(megatron_setup(layout, model, sequence), device)
-        return Need(found.parts, found.peak.name, found.stage)
-    setup = train_setup(layout, model, sequence)
-    step = budget.train(setup, device)
-    return Need(step.parts, step.peak.name, host=zero.held(setup).host if layout.offload else Breakdown())
+class Job:
+    """A model and the length of its sequences, with what every layout asks about them computed once."""
 
+    def __init__(self, model: ModelShape, sequence: int) -> None:
+        self.model, self.sequence = model, sequence
+        self.parameters = model.parameters
+        self._flops: dict[tuple[str, str], StepFlops] = {}
+        self._held: dict[Layout, int] = {}
 
-@lru_cache(maxsize=4096)
-def held_bytes(layout: Layout, model: ModelShape) -> int:
-    """Weights, gradients and states of a rank: no step of this layout needs less. Quick, to drop hopeless layouts."""
-    if layout.engine is Engine.MEGATRON:
-        shared = layout.tensor * layout.pipeline
-        per = megatron.BF16 + megatron.FP32
-        return model.parameters * per // shared + model.parameters * megatron.STATES // (layout.ranks)
-    if layout.method != "full":
-        return 0
-    held = zero.held(train_setup(layout, model, 1)).device
-    return held.total
+    def flops(self, layout: Layout) -> StepFlops:
+        """FLOPs of one sequence. A frozen weight needs no gradient of its own: half of the products of a backward."""
+        key = layout.checkpointing, layout.method
+        if key not in self._flops:
+            setup = TrainSetup(self.model, precision="bf16", sequence=self.sequence, checkpointing=key[0])
+            flops = step_flops(setup)
+            frozen = flops.forward if layout.method != "full" else 0
+            self._flops[key] = StepFlops(flops.forward, flops.backward - frozen, flops.recomputed)
+        return self._flops[key]
 
+    def held_bytes(self, layout: Layout) -> int:
+        """Weights, gradients and states of a rank: no step of this layout needs less. Drops hopeless layouts early."""
+        if layout.engine is Engine.MEGATRON:
+            whole, states = megatron.BF16 + megatron.FP32, megatron.STATES
+            return self.parameters * whole // (layout.tensor * layout.pipeline) + self.parameters * states // layout.ranks
+        if layout.method != "full":
+            return 0
+        key = replace(layout, checkpointing="none", micro_batch=1, micro_batches=1)
+        if key not in self._held:
+            self._held[key] = zero.held(train_setup(key, self.model, 1)).device.total
+        return self._held[key]
 
-@lru_cache(maxsize=256)
-def sequence_flops(model: ModelShape, sequence: int, checkpointing: str, method: str = "full") -> StepFlops:
-    """FLOPs of one sequence, forward and backward. With adapters, frozen weights need no gradient of their own."""
-    flops = step_flops(TrainSetup(model, precision="bf16", sequence=sequence, checkpointing=checkpointing))
-    if method == "full":
-        return flops
-    return StepFlops(flops.forward, flops.backward - flops.forward, flops.recomputed)
+    def need(self, layout: Layout, device: Device) -> Need:
+        """Bytes of the rank that needs most, from the closed form of its engine."""
+        if layout.engine is Engine.MEGATRON:
+            found = megatron.train(megatron_setup(layout, self.model, self.sequence), device)
+            return Need(found.parts, found.peak.name, found.stage)
+        setup = train_setup(layout, self.model, self.sequence)
+        step = budget.train(setup, device)
+        return Need(step.parts, step.peak.name, host=zero.held(setup).host if layout.offload else Breakdown())
 
-
-def parameters_sent(layout: Layout, model: ModelShape) -> tuple[int, int]:
-    """Bytes that a rank sends in a step for the weights and their gradients: (between steps, in every micro-batch).
-
-    Gradients in the recipe's width and weights in theirs, on a ring, as `zero.traffic` counts them flat by flat.
-    """
-    recipe = train_setup(layout, model, 1).precision_recipe if layout.engine is Engine.ZERO else None
-    weight, grad = (recipe.weight_bytes, recipe.grad_bytes) if recipe else (megatron.BF16, megatron.FP32)
-    group = layout.data * layout.context
-    values = model.parameters // (layout.tensor * layout.pipeline)
-    if layout.method != "full":
-        values = ADAPTERS[layout.method].parameters(model)
-    ring = (group - 1) / group
-    if layout.zero == 0 and layout.engine is Engine.ZERO:
-        return int(2 * values * grad * ring), 0
-    if layout.zero == 2:
-        return int(values * weight * ring), int(values * grad * ring)
-    if layout.zero == 3:
-        return 0, int(values * (2 * weight + grad) * ring)
-    return int(values * (weight + grad) * ring), 0
+    def trained(self, layout: Layout) -> int:
+        """Values that a rank's share of the model trains."""
+        if layout.method != "full":
+            return ADAPTERS[layout.method].parameters(self.model)
+        return self.parameters // (layout.tensor * layout.pipeline)
