@@ -24,7 +24,7 @@ METHODS = ("full", "lora", "qlora")
 TRAIN_PRECISIONS = ("megatron-bf16", "autocast-bf16")  # both keep FP32 masters; pure BF16 gives up small updates
 SERVED_WEIGHTS = ("bf16", "fp8-e4m3", "awq-int4")
 SERVED_KV = ("bf16", "fp8-e4m3")
-GENERATED_SHARE = 8  # of a context, one token in eight is generated unless the reader says how long a prompt is
+GENERATED_SHARE = 4  # of a context, one token in four is generated unless the reader says how long a prompt is
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class ServeGoal:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of a prompt: as said, or seven eighths of the context."""
+        """Tokens of a prompt: as said, or three quarters of the context."""
         return self.context - max(1, self.context // GENERATED_SHARE) if self.prompt is None else self.prompt
 
     @property

@@ -55,6 +55,8 @@ class Replica:
 
     def __init__(self, goal: ServeGoal, layout: ReplicaLayout, cards: Cards, rates: Efficiency) -> None:
         self.goal, self.layout, self.cards, self.rates = goal, layout, cards, rates
+        self._read: dict[int, int] = {}
+        self._work: dict[int, float] = {}
         self.setup = ServeSetup(
             stage_of(goal.model, layout.pipeline),
             weights=layout.weights,
@@ -100,8 +102,7 @@ class Replica:
         """
         rates, device, stages = self.rates, self.cards.device, self.layout.pipeline
         at_once = max(1, -(-users // stages))
-        read = tensor_parallel.rank_read_bytes(replace(self.setup, users=at_once), self.layout.tensor)
-        memory = at(read + at_once * self.kv_bytes, device.memory_bytes_per_s, rates.bandwidth)
+        memory = at(self._read_bytes(at_once) + at_once * self.kv_bytes, device.memory_bytes_per_s, rates.bandwidth)
         prefilled = at_once * self.goal.prompt_tokens / self.goal.new_tokens
         flops = at_once * self._flops(1) + prefilled * self._flops(self.goal.prompt_tokens) / self.goal.prompt_tokens
         products = at(flops / self.layout.ranks, flops_rate(device, self.layout.weights), rates.serving_flops)
@@ -115,8 +116,22 @@ class Replica:
         prompt = at(flops / self.layout.tensor, peak, self.rates.serving_flops)
         return added(prompt, self.between_tokens(users))
 
+    def _read_bytes(self, users: int) -> int:
+        """Weights that a rank reads for a token of each user: more users choose more experts, until all are chosen."""
+        enough = max(-(-layer.mlp.experts // max(1, layer.mlp.experts_per_token)) for layer in self.setup.model.layers)
+        counted = min(users, max(1, enough))
+        if counted not in self._read:
+            setup = replace(self.setup, users=counted)
+            self._read[counted] = tensor_parallel.rank_read_bytes(setup, self.layout.tensor)
+        return self._read[counted]
+
     def _flops(self, tokens: int) -> float:
         """Of the whole model for so many tokens of one sequence."""
+        if tokens not in self._work:
+            self._work[tokens] = self._counted_flops(tokens)
+        return self._work[tokens]
+
+    def _counted_flops(self, tokens: int) -> float:
         model = self.goal.model
         head = model.vocab * model.embedding_width
         products = 2 * tokens * weights_used(model) + 2 * head
@@ -135,10 +150,16 @@ class Replica:
 
 
 def stage_of(model: ModelShape, stages: int) -> ModelShape:
-    """The largest of `stages` equal parts of the model, with embedding and head."""
+    """The heaviest of `stages` parts with equally many layers, with embedding and head.
+
+    The first layers of a mixture of experts may be dense, so the first stage need not be the heaviest.
+    """
     if stages == 1:
         return model
-    return replace(model, layers=model.layers[: -(-len(model.layers) // stages)])
+    each = -(-len(model.layers) // stages)
+    sizes = {layer: layer.parameters for layer in set(model.layers)}
+    parts = (model.layers[start : start + each] for start in range(0, len(model.layers), each))
+    return replace(model, layers=max(parts, key=lambda layers: sum(sizes[layer] for layer in layers)))
 
 
 def flops_rate(device: Device, weights: str) -> int:
