@@ -47,6 +47,10 @@ class TrainPlan:
     steps: int
 
     @property
+    def ranks(self) -> int:
+        return self.layout.ranks
+
+    @property
     def hours(self) -> Seconds:
         return self.step.total.times(self.steps / 3600)
 

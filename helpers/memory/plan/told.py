@@ -71,8 +71,9 @@ def _story(answer: TrainAnswer) -> Iterator[str]:
     layout, cards = plan.layout, plan.cards
     yield (
         f"The cheapest plan takes {layout.ranks:,} {cards.device.title}, divided as {layout}: {_kept(layout)}, "
-        f"{CHECKPOINTS[layout.checkpointing]}, {layout.micro_batches:,} micro-batches of {layout.micro_batch} on each of "
-        f"{layout.data:,} data-parallel {'group' if layout.data == 1 else 'groups'}."
+        f"{CHECKPOINTS[layout.checkpointing]}; a step is {layout.micro_batches:,} micro-batches of "
+        f"{layout.micro_batch} x {answer.goal.sequence:,} tokens"
+        + (f" on each of {layout.data:,} data-parallel groups." if layout.data > 1 else ".")
     )
     where = f" of stage {plan.need.stage + 1}" if layout.pipeline > 1 else ""
     yield (

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..closed_form.breakdown import format_bytes
+from ...catalog.setup import ServeSetup
+from ..closed_form import budget
+from ..closed_form.breakdown import Part, format_bytes
+from ..closed_form.weights import weight_bytes
 from .least import least_for_serving
 from .serve_search import ServeAnswer, ServeFailure, ServePlan, Shortage
 from .told import dollars, duration, interval, offers_told, parts_told, table
@@ -109,11 +112,13 @@ def _impossible(answer: ServeAnswer) -> Iterator[str]:
     goal, cards = answer.goal, max(answer.fleet, key=lambda one: one.count * one.device.capacity_bytes)
     short = [one for one in answer.failures if one.shortage in (Shortage.WEIGHTS, Shortage.KV_CACHE)]
     if len(short) == len(answer.failures) and short:
-        widest = max((one for one in short if one.cards == cards), key=lambda one: one.ranks)
-        whole = format_bytes(widest.needed * widest.ranks)
-        what = "weights alone" if widest.shortage is Shortage.WEIGHTS else "weights and the KV cache of one user"
-        there = format_bytes(widest.limit * cards.count)
-        yield f"No plan. In {widest.layout.weights} the {what} are {whole}, and {cards.count:,} x {cards.device.title} have {there} to give."
+        format_name = min(goal.weights, key=lambda name: weight_bytes(ServeSetup(goal.model, name)))
+        held = budget.serve(ServeSetup(goal.model, format_name, goal.kv[-1], context=goal.context)).held
+        yield (
+            f"No plan. In {format_name} the weights alone are {format_bytes(held[Part.PARAMETERS])}, and a user's KV cache "
+            f"takes {format_bytes(held[Part.KV_CACHE])}; {cards.count:,} x {cards.device.title} have "
+            f"{format_bytes(cards.room.for_tensors_bytes * cards.count)} to give."
+        )
     elif answer.failures:
         nearest = min(answer.failures, key=lambda one: (one.shortage is not Shortage.CARDS, one.needed / one.limit))
         yield f"No plan. Nearest was this one: {serve_failure_told(nearest)}"
