@@ -15,7 +15,7 @@ from .machine import Cards
 from .training import Engine, Layout
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-CHECKPOINTINGS = ("none", "selective", "full")
+CHECKPOINTINGS = ("none", "full")  # what every engine's configuration can say
 MOST_STAGES = 32
 MOST_OVER = 1.125  # a batch may be so much larger than what was asked for, where ranks do not divide it
 
@@ -66,13 +66,12 @@ def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
 
 def with_batches(goal: TrainGoal, layout: Layout) -> Iterator[Layout]:
     """The layout with each checkpointing and micro-batch, and as many micro-batches as the goal's batch takes."""
-    checkpointings = ("none", "full") if layout.engine is Engine.MEGATRON or layout.method != "full" else CHECKPOINTINGS
     for micro_batch in MICRO_BATCHES:
         at_once = layout.data * micro_batch
         micro_batches = max(1, -(-goal.sequences // at_once))
         if at_once * micro_batches > MOST_OVER * goal.sequences:
             continue
-        for checkpointing in checkpointings:
+        for checkpointing in CHECKPOINTINGS:
             yield replace(
                 layout, checkpointing=checkpointing, micro_batch=micro_batch, micro_batches=micro_batches
             )

@@ -18,7 +18,7 @@ PRECISIONS = {
     "bf16": "BF16 alone",
 }
 STATES = {"adamw-fused": "AdamW", "adamw-8bit": "AdamW in 8 bits"}
-CHECKPOINTS = {"none": "no checkpointing", "full": "full checkpointing", "selective": "selective checkpointing"}
+CHECKPOINTS = {"none": "no checkpointing", "full": "full checkpointing"}
 
 
 def training_told(answer: TrainAnswer) -> str:
@@ -39,7 +39,7 @@ def _row(plan: TrainPlan) -> tuple[str, ...]:
         f"{layout.ranks:,} x {plan.cards.device.name}",
         str(layout) + (", states on the host" if layout.offload else ""),
         _kept(layout),
-        f"{layout.micro_batch} x {layout.micro_batches:,}" + {"none": "", "full": ", full"}.get(layout.checkpointing, ", some"),
+        f"{layout.micro_batch} x {layout.micro_batches:,}" + (", checkpointed" if layout.checkpointing != "none" else ""),
         format_bytes(plan.need.total),
         duration(plan.step.total.middle),
         duration(plan.hours.middle * 3600),
@@ -70,7 +70,9 @@ def _story(answer: TrainAnswer) -> Iterator[str]:
     plan = answer.plans[0]
     layout, cards = plan.layout, plan.cards
     yield (
-        f"The cheapest plan takes {layout.ranks:,} {cards.device.title}, divided as {layout}: {_kept(layout)}, "
+        f"The cheapest plan takes {layout.ranks:,} x {cards.device.title}"
+        + (f", divided as {layout}" if layout.ranks > 1 else "")
+        + f": {_kept(layout)}, "
         f"{CHECKPOINTS[layout.checkpointing]}; a step is {layout.micro_batches:,} micro-batches of "
         f"{layout.micro_batch} x {answer.goal.sequence:,} tokens"
         + (f" on each of {layout.data:,} data-parallel groups." if layout.data > 1 else ".")

@@ -56,7 +56,7 @@ def _story(answer: ServeAnswer) -> Iterator[str]:
     layout, cards = plan.layout, plan.cards
     replicas = "one replica" if plan.replicas == 1 else f"{plan.replicas} replicas"
     yield (
-        f"The cheapest plan takes {plan.ranks:,} {cards.device.title} as {replicas} of {layout}, with weights in "
+        f"The cheapest plan takes {plan.ranks:,} x {cards.device.title} as {replicas} of {layout}, with weights in "
         f"{layout.weights} and the KV cache in {layout.kv}; each serves {plan.users:,} users at once."
     )
     yield (

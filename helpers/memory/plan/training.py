@@ -67,7 +67,7 @@ class Layout:
         found = []
         if self.optimizer.startswith(("adamw-8bit", "lion-8bit")):
             found.append("optimizer states in 8 bits")
-        if self.precision in ("bf16", "torchao-fp8"):
+        if self.precision in ("bf16", "torchao-fp8") and self.method == "full":
             found.append("no FP32 copy of the weights, so small updates may round to nothing")
         if self.method != "full":
             found.append("adapters alone are trained")
