@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from ...catalog.adapters import Adapter
@@ -15,7 +16,8 @@ from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from ..closed_form import budget, megatron, zero
 from ..closed_form.breakdown import Breakdown, TextEnum
-from ..closed_form.recompute import StepFlops, step_flops
+from ..closed_form.layer_work import attention_flops
+from ..closed_form.recompute import FUSED_BACKWARD, StepFlops, step_flops
 
 ADAPTERS = {
     "lora": Adapter("lora", rank=16, targets="all-linear"),
@@ -140,14 +142,27 @@ class Job:
         self._held: dict[Layout, int] = {}
 
     def flops(self, layout: Layout) -> StepFlops:
-        """FLOPs of one sequence. A frozen weight needs no gradient of its own: half of the products of a backward."""
+        """FLOPs of one sequence, without those of pairs that a mask hides: fused kernels skip their blocks.
+
+        A frozen weight needs no gradient of its own: half of the products of a backward.
+        """
         key = layout.checkpointing, layout.method
         if key not in self._flops:
             setup = TrainSetup(self.model, precision="bf16", sequence=self.sequence, checkpointing=key[0])
             flops = step_flops(setup)
             frozen = flops.forward if layout.method != "full" else 0
-            self._flops[key] = StepFlops(flops.forward, flops.backward - frozen, flops.recomputed)
+            masked = self._masked()
+            backward = flops.backward - frozen - int(FUSED_BACKWARD * masked)
+            again = flops.recomputed - masked if flops.recomputed else 0
+            self._flops[key] = StepFlops(flops.forward - masked, backward, again)
         return self._flops[key]
+
+    def _masked(self) -> int:
+        """What fused attention skips of all pairs in a forward: those behind the causal mask, and outside of windows."""
+        pairs = self.sequence * self.sequence
+        layers = Counter(layer.attention for layer in self.model.layers)
+        all_of_them = sum(4 * pairs * one.heads * one.head_dim * count for one, count in layers.items())
+        return all_of_them - sum(attention_flops(one, self.sequence) * count for one, count in layers.items())
 
     def held_bytes(self, layout: Layout) -> int:
         """Weights, gradients and states of a rank: no step of this layout needs less. Drops hopeless layouts early."""
