@@ -7,7 +7,19 @@ import pytest
 from helpers.cli import main
 
 TRAIN = ["plan", "train", "llama-3.1-8b", "--tokens", "1e9", "--cards", "h100=8", "--deadline", "24h"]
-SERVE = "plan serve llama-3.1-70b --users 200 --context 8192 --latency 50ms --cards h100=8,h200=4".split()
+SERVE = [
+    "plan",
+    "serve",
+    "llama-3.1-70b",
+    "--users",
+    "200",
+    "--context",
+    "8192",
+    "--latency",
+    "50ms",
+    "--cards",
+    "h100=8,h200=4",
+]
 
 
 def test_a_training_plan_is_a_table_and_its_story(capsys):
@@ -35,7 +47,7 @@ def test_json_has_bytes_by_part_and_intervals(capsys):
 
 
 def test_an_impossible_goal_ends_with_1_and_the_least_that_would_do(capsys):
-    assert main("plan serve llama-3.1-405b --weights bf16 --cards h100=4".split()) == 1
+    assert main(["plan", "serve", "llama-3.1-405b", "--weights", "bf16", "--cards", "h100=4"]) == 1
     assert "The least that would do" in capsys.readouterr().out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from ..catalog import prices
@@ -63,11 +62,15 @@ def _train_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=flags.MODEL_HELP)
     parser.add_argument("--tokens", type=count, required=True, metavar="N", help="to train on, as in 1e9")
     parser.add_argument("--sequence", type=whole, default=4096, metavar="N", help="tokens in a sequence (default 4096)")
-    parser.add_argument("--batch", type=count, metavar="N", help="tokens in a batch, about (train 4194304, fine-tune 131072)")
+    parser.add_argument(
+        "--batch", type=count, metavar="N", help="tokens in a batch, about (train 4194304, fine-tune 131072)"
+    )
     parser.add_argument("--deadline", type=seconds, metavar="TIME", help="as in 24h, 90min or 30d")
     parser.add_argument("--methods", type=names, metavar="NAMES", help=f"of {', '.join(METHODS)}")
     usual = ",".join(TRAIN_PRECISIONS)
-    parser.add_argument("--precisions", type=names, default=TRAIN_PRECISIONS, metavar="NAMES", help=f"(default {usual})")
+    parser.add_argument(
+        "--precisions", type=names, default=TRAIN_PRECISIONS, metavar="NAMES", help=f"(default {usual})"
+    )
     optimizers = ("adamw-fused", "adamw-8bit")
     text = f"that may be used (default {','.join(optimizers)})"
     parser.add_argument("--optimizers", type=names, default=optimizers, metavar="NAMES", help=text)
@@ -80,7 +83,9 @@ def _serve_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=whole, metavar="N", help="of these, in the prompt (default three quarters)")
     parser.add_argument("--latency", type=seconds, metavar="TIME", help="longest from token to token, as in 50ms")
     parser.add_argument("--ttft", type=seconds, metavar="TIME", help="longest to the first token, as in 2s")
-    parser.add_argument("--weights", type=names, default=SERVED_WEIGHTS, metavar="NAMES", help=", ".join(WEIGHT_FORMATS))
+    parser.add_argument(
+        "--weights", type=names, default=SERVED_WEIGHTS, metavar="NAMES", help=", ".join(WEIGHT_FORMATS)
+    )
     parser.add_argument("--kv", type=names, default=SERVED_KV, metavar="NAMES", help=", ".join(KV_FORMATS))
 
 
@@ -166,14 +171,18 @@ def pairs(flag: str, text: str) -> list[tuple[str, str]]:
     for one in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = one.partition("=")
         if not (name and equals and value):
-            raise WorkbookError(f"{flag} has {one!r}", "a card and a number, as in h100=8", f"pass {flag} h100=8,h200=4")
+            raise WorkbookError(
+                f"{flag} has {one!r}", "a card and a number, as in h100=8", f"pass {flag} h100=8,h200=4"
+            )
         found.append((name.strip(), value.strip()))
     return found
 
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise WorkbookError(f"{name}={text}", f"a whole number of cards, up to {MOST_CARDS:,}", f"pass --cards {name}=8")
+        raise WorkbookError(
+            f"{name}={text}", f"a whole number of cards, up to {MOST_CARDS:,}", f"pass --cards {name}=8"
+        )
     return require_whole(f"the number of {name}", int(text), most=MOST_CARDS, do=f"pass --cards {name}=8")
 
 
@@ -190,11 +199,13 @@ def _rates(arguments: argparse.Namespace, name: str) -> Efficiency:
     try:
         given = [decimal(text) for text in arguments.efficiency]
     except argparse.ArgumentTypeError as problem:
-        raise WorkbookError(f"--efficiency: {problem}", "three shares, the poorest first", "as in 0.32,0.45,0.58") from None
+        raise WorkbookError(
+            f"--efficiency: {problem}", "three shares, the poorest first", "as in 0.32,0.45,0.58"
+        ) from None
     if len(given) != 3:
         raise WorkbookError(f"--efficiency has {len(given)} shares", "three, the poorest first", "as in 0.32,0.45,0.58")
-    chosen: Mapping[str, Shares] = {name: Shares(*given)}
-    return Efficiency(**chosen)
+    chosen = Shares(*given)
+    return Efficiency(training_flops=chosen) if name == "training_flops" else Efficiency(serving_flops=chosen)
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
             continue
         for pipeline in stages(len(model.layers)):
             for context in (1, 2, 4, 8):
-                if goal.sequence % (context * tensor) or goal.sequence // context < 1024 and context > 1:
+                if goal.sequence % (context * tensor) or (goal.sequence // context < 1024 and context > 1):
                     continue
                 group = tensor * pipeline * context
                 for data in counts(cards.count // group):
@@ -72,9 +72,7 @@ def with_batches(goal: TrainGoal, layout: Layout) -> Iterator[Layout]:
         if at_once * micro_batches > MOST_OVER * goal.sequences:
             continue
         for checkpointing in CHECKPOINTINGS:
-            yield replace(
-                layout, checkpointing=checkpointing, micro_batch=micro_batch, micro_batches=micro_batches
-            )
+            yield replace(layout, checkpointing=checkpointing, micro_batch=micro_batch, micro_batches=micro_batches)
 
 
 def counts(most: int) -> list[int]:

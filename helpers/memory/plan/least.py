@@ -13,7 +13,7 @@ from functools import partial
 
 from ...catalog.devices import DEVICES, Device
 from ...catalog.errors import WorkbookError
-from .goal import METHODS, SERVED_KV, SERVED_WEIGHTS, ServeGoal, TrainGoal
+from .goal import METHODS, SERVED_KV, SERVED_WEIGHTS
 from .machine import MOST_CARDS, Cards
 from .search import Reason, TrainAnswer, TrainPlan, plan_training
 from .serve_search import ServeAnswer, ServePlan, Shortage, plan_serving
@@ -38,13 +38,17 @@ def least_for_training(answer: TrainAnswer) -> list[Offer]:
     """More of each card, then larger cards, then less to train: the first of each that works."""
     goal = answer.goal
     late = [one.hours.middle * 3600 / goal.deadline_s for one in answer.failures if goal.deadline_s]
-    offers = list(_more(answer.fleet, lambda cards: plan_training(goal, [cards], answer.rates).plans, min(late, default=1)))
+
+    def plans_on(cards: Cards) -> Plans:
+        return plan_training(goal, [cards], answer.rates).plans
+
+    offers = list(_more(answer.fleet, plans_on, min(late, default=1)))
     if all(one.reason is Reason.BYTES for one in answer.failures):
         for method in METHODS[1:]:
             if method in goal.methods:
                 continue
             other = replace(goal, methods=(method,))
-            plans = _plans(lambda other=other: plan_training(other, answer.fleet, answer.rates).plans)
+            plans = _plans(partial(_trained, other, answer))
             if plans:
                 offers.append(Offer(f"{method.upper().replace('LORA', 'LoRA')} on the same cards", plans[0]))
     return offers
@@ -54,16 +58,28 @@ def least_for_serving(answer: ServeAnswer) -> list[Offer]:
     """More of each card, then larger cards, then fewer bits on the same cards, then fewer users."""
     goal, rates = answer.goal, answer.rates
     short = [one.needed / one.limit for one in answer.failures if one.shortage is Shortage.CARDS]
-    offers = list(_more(answer.fleet, lambda cards: plan_serving(goal, [cards], rates).plans, min(short, default=1)))
+
+    def plans_on(cards: Cards) -> Plans:
+        return plan_serving(goal, [cards], rates).plans
+
+    offers = list(_more(answer.fleet, plans_on, min(short, default=1)))
     for weights, kv in FEWER_BITS:
         if weights in goal.weights and kv in goal.kv:
             continue
         fewer = replace(goal, weights=(weights,), kv=(kv,))
-        plans = _plans(lambda fewer=fewer: plan_serving(fewer, answer.fleet, rates).plans)
+        plans = _plans(partial(_served, fewer, answer))
         if plans:
             offers.append(Offer(f"{weights} weights and a {kv} KV cache on the same cards", plans[0]))
             break
     return [*offers, *_fewer_users(answer)]
+
+
+def _trained(goal: TrainGoal, answer: TrainAnswer) -> Plans:
+    return plan_training(goal, answer.fleet, answer.rates).plans
+
+
+def _served(goal: ServeGoal, answer: ServeAnswer) -> Plans:
+    return plan_serving(goal, answer.fleet, answer.rates).plans
 
 
 def _fewer_users(answer: ServeAnswer) -> Iterator[Offer]:
@@ -71,7 +87,7 @@ def _fewer_users(answer: ServeAnswer) -> Iterator[Offer]:
     goal = answer.goal
 
     def plans(users: int) -> Plans:
-        return _plans(lambda: plan_serving(replace(goal, users=users), answer.fleet, answer.rates).plans)
+        return _plans(partial(_served, replace(goal, users=users), answer))
 
     if goal.users == 1 or not plans(1):
         return

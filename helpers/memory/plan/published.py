@@ -2,9 +2,10 @@
 
     for row in scores(): print(row)
 
-Three kinds of rows. Megatron-LM on eight B200 has bytes and seconds of a known layout. Model cards have the card hours of
-whole runs, and no layout. torchtitan on 8 to 512 H100 has bytes of an engine, FSDP2, that the planner has no closed form
-of: there the planner only says whether the run is possible on those cards, and `accuracy.torchtitan` traces the bytes.
+Four kinds of rows. Megatron-LM on eight B200 has bytes and seconds of a known layout. Model cards have card hours of
+whole runs, and no layout. torchtitan on 8 to 512 H100 has bytes of an engine, FSDP2, that the planner has no closed
+form of: there it only says whether the run is possible on those cards, and `accuracy.torchtitan` traces the bytes. Of
+services (`services`) only the cards are published, and formats.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from pathlib import Path
 
 from ...catalog.devices import Device, Figure
 from ...catalog.devices import device as resolve_device
+from ...catalog.errors import WorkbookError
 from ...catalog.models import model
 from ..accuracy.cases import cases
-from .goal import TrainGoal
+from .goal import ServeGoal, TrainGoal
 from .machine import Cards
 from .search import TrainPlan, plan_training
 from .seconds import Efficiency, Seconds
+from .serve_search import ServePlan, plan_serving
 from .step import step_time
 from .training import Engine, Job, Layout
 
@@ -53,7 +56,7 @@ class Score:
 
     `feasible`: it calls the published layout, or where none is known the goal on those cards, possible. `error` is of
     the bytes, predicted over measured less 1. `cost_ratio` is its own best plan's card hours over the published ones,
-    middle of the interval; `own_time` the published layout's step by its clock, for `step_s`.
+    as an interval; `own_time` the published layout's step by its clock, for `step_s`. `why` says what it refused.
     """
 
     run: Published
@@ -62,6 +65,7 @@ class Score:
     predicted_gib: float | None = None
     own_time: Seconds | None = field(default=None)
     cost_ratio: Seconds | None = field(default=None)
+    why: str = ""
 
     @property
     def error(self) -> float | None:
@@ -82,10 +86,11 @@ class Score:
         return None if self.cost_ratio is None else self.cost_ratio.low <= 1 <= self.cost_ratio.high
 
     def __str__(self) -> str:
-        told = f"{self.run.name:58} {'feasible' if self.feasible else 'NOT FEASIBLE':12}"
+        told = f"{self.run.name:58} {'feasible' if self.feasible else self.why or 'NOT FEASIBLE':12}"
         told += f" {self.error:+7.2%}" if self.error is not None else " " * 8
         if self.cost_ratio:
-            told += f"  best plan {self.cost_ratio.middle:.2f} of its cost ({self.cost_ratio.low:.2f} to {self.cost_ratio.high:.2f})"
+            low, middle, high = self.cost_ratio
+            told += f"  best plan {middle:.2f} of its cost ({low:.2f} to {high:.2f})"
         if self.own_time and self.run.step_s:
             told += f"  step {self.run.step_s:.2f} s, here {self.own_time.low:.2f} to {self.own_time.high:.2f}"
         return told.rstrip()
@@ -106,7 +111,10 @@ def scores() -> Iterator[Score]:
 def score(run: Published, rates: Efficiency | None = None) -> Score:
     """The planner on one published run: its layout, and the best plan for the same goal on the same cards."""
     rates, cards = rates or Efficiency(), Cards(run.card, run.cards, per_hour=1.0)
-    best = next(iter(plan_training(run.goal, [cards], rates).plans), None)
+    try:
+        best = next(iter(plan_training(run.goal, [cards], rates).plans), None)
+    except WorkbookError as refused:
+        return Score(run, False, None, why=refused.what)
     ratio = best.card_hours.times(1 / theirs) if best and (theirs := _card_hours(run)) else None
     if run.layout is None:
         return Score(run, best is not None, best, cost_ratio=ratio)
@@ -114,6 +122,33 @@ def score(run: Published, rates: Efficiency | None = None) -> Score:
     need = job.need(run.layout, cards.device).total
     seconds = step_time(job, run.layout, cards, rates).total
     return Score(run, need <= cards.room.for_tensors_bytes, best, need / 2**30, seconds, ratio)
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service that somebody publishes as running: a model in a format on so many cards."""
+
+    name: str
+    card: str
+    cards: int
+    goal: ServeGoal
+    source: str
+
+    @property
+    def plan(self) -> ServePlan | None:
+        """The planner's cheapest on those cards; None where it calls the service impossible."""
+        return next(iter(plan_serving(self.goal, [Cards(self.card, self.cards, per_hour=1.0)]).plans), None)
+
+
+@cache
+def services() -> tuple[Service, ...]:
+    """Published services, each for one user with 8,192 tokens, which the sources leave open."""
+    found = []
+    for row in json.loads(_DATA.read_text(encoding="utf-8"))["services"]:
+        goal = ServeGoal(row["model"], weights=(row["weights"],), kv=("bf16",))
+        name = f"{row['model']}, {row['weights']}, {row['cards']} x {row['card']}"
+        found.append(Service(name, row["card"], row["cards"], goal, row["source"]))
+    return tuple(found)
 
 
 def _card_hours(run: Published) -> float | None:

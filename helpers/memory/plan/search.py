@@ -71,7 +71,7 @@ class TrainPlan:
 
 @dataclass(frozen=True)
 class Failure:
-    """A layout that is no plan: `need` is None where weights, gradients and states alone are too much (`held_bytes`)."""
+    """A layout that is no plan; `need` is None where weights, gradients and states, `held_bytes`, are too much alone."""
 
     cards: Cards
     layout: Layout

@@ -158,7 +158,7 @@ def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
     return ServePlan(cards, layout, replicas, users, fits, replica.parts(users), *times)
 
 
-def _most(allowed, upper: int) -> int:  # noqa: ANN001
+def _most(allowed, upper: int) -> int:
     """The largest number of users from 1 to `upper` that is allowed, where fewer always are if more are."""
     low, high = 1, upper
     while low < high:
@@ -168,7 +168,7 @@ def _most(allowed, upper: int) -> int:  # noqa: ANN001
 
 
 def _best(plans: Iterator[ServePlan]) -> list[ServePlan]:
-    """For each card and formats the cheapest, and of those the quickest; a format is listed where it saves something."""
+    """For each card and formats the cheapest, of those the quickest; fewer bits are listed where they save money."""
     chosen: dict[tuple, ServePlan] = {}
     for plan in sorted(plans, key=_order):
         chosen.setdefault((plan.cards.device.name, plan.layout.weights, plan.layout.kv), plan)

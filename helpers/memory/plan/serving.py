@@ -137,7 +137,9 @@ class Replica:
         products = 2 * tokens * weights_used(model) + 2 * head
         if tokens == 1:  # which looks back on the whole context
             seen = self.goal.context
-            scores = sum(attention_flops(one.attention, seen + 1) - attention_flops(one.attention, seen) for one in model.layers)
+            scores = sum(
+                attention_flops(one.attention, seen + 1) - attention_flops(one.attention, seen) for one in model.layers
+            )
             return products + scores
         return products + sum(attention_flops(one.attention, tokens) for one in model.layers)
 

@@ -10,7 +10,7 @@ from .goal import FINE_TUNING_BATCH, PRETRAINING_BATCH
 from .least import Offer, least_for_training
 from .search import Failure, Reason, TrainAnswer, TrainPlan
 from .seconds import Seconds
-from .training import Engine, Job, Layout
+from .training import Job, Layout
 
 PRECISIONS = {
     "megatron-bf16": "BF16 weights, FP32 masters",
@@ -39,7 +39,8 @@ def _row(plan: TrainPlan) -> tuple[str, ...]:
         f"{layout.ranks:,} x {plan.cards.device.name}",
         str(layout) + (", states on the host" if layout.offload else ""),
         _kept(layout),
-        f"{layout.micro_batch} x {layout.micro_batches:,}" + (", checkpointed" if layout.checkpointing != "none" else ""),
+        f"{layout.micro_batch} x {layout.micro_batches:,}"
+        + (", checkpointed" if layout.checkpointing != "none" else ""),
         format_bytes(plan.need.total),
         duration(plan.step.total.middle),
         duration(plan.hours.middle * 3600),
@@ -57,7 +58,9 @@ def _goal(answer: TrainAnswer) -> str:
     goal = answer.goal
     had = " and ".join(f"{cards.count:,} x {cards.device.title}" for cards in answer.fleet)
     usual = goal.batch_tokens in (PRETRAINING_BATCH, FINE_TUNING_BATCH)
-    batch = f"batches of {goal.sequences * goal.sequence:,} tokens" + (" (the usual; --batch says another)" if usual else "")
+    batch = f"batches of {goal.sequences * goal.sequence:,} tokens" + (
+        " (the usual; --batch says another)" if usual else ""
+    )
     within = f" within {duration(goal.deadline_s)}" if goal.deadline_s else ""
     return (
         f"{goal.model.name} trained on {goal.tokens:,} tokens{within}, in sequences of {goal.sequence:,} and {batch}, "
@@ -90,12 +93,17 @@ def _story(answer: TrainAnswer) -> Iterator[str]:
         f"These are rooflines with assumed efficiencies, and no measurements."
     )
     if plan.cost:
-        yield f"At {cards.per_hour:,.2f} dollars a card and hour that is {dollars(plan.cost.middle)} ({dollars(plan.cost.low)} to {dollars(plan.cost.high)})."
+        low, middle, high = map(dollars, plan.cost)
+        yield f"At {cards.per_hour:,.2f} dollars a card and hour that is {middle} ({low} to {high})."
     else:
         yield f"Nobody has said what an hour of the {cards.device.title} costs: pass --price {cards.device.name}=2.50."
     share = {name: time.middle / plan.step.total.middle for name, time in plan.step.parts.items()}
-    others = ", ".join(f"{name} {part:.0%}" for name, part in share.items() if part >= 0.005 and name != plan.step.limit)
-    yield f"What limits it: {plan.step.limit} take {share[plan.step.limit]:.0%} of a step" + (f"; {others}." if others else ".")
+    others = ", ".join(
+        f"{name} {part:.0%}" for name, part in share.items() if part >= 0.005 and name != plan.step.limit
+    )
+    yield f"What limits it: {plan.step.limit} take {share[plan.step.limit]:.0%} of a step" + (
+        f"; {others}." if others else "."
+    )
     yield breaks_first(answer, plan)
     if layout.compromises:
         yield f"What it gives up: {'; '.join(layout.compromises)}."
@@ -109,7 +117,10 @@ def breaks_first(answer: TrainAnswer, plan: TrainPlan) -> str:
         longer = Job(goal.model, goal.sequence * factor).need(plan.layout, plan.cards.device)
         wider = replace(plan.layout, micro_batch=plan.layout.micro_batch * factor)
         larger = Job(goal.model, goal.sequence).need(wider, plan.cards.device)
-        for what, need in ((f"micro-batches of {wider.micro_batch}", larger), (f"sequences of {goal.sequence * factor:,}", longer)):
+        for what, need in (
+            (f"micro-batches of {wider.micro_batch}", larger),
+            (f"sequences of {goal.sequence * factor:,}", longer),
+        ):
             if need.total > room:
                 part = max(need.parts, key=lambda name: need.parts[name] - plan.need.parts.get(name, 0))
                 return (
@@ -129,19 +140,24 @@ def _why_not_cheaper(answer: TrainAnswer) -> str:
 def failure_told(failed: Failure, answer: TrainAnswer) -> str:
     """Which layout, and why it is no plan."""
     layout = failed.layout
-    name = f"{layout} on {layout.ranks:,} x {failed.cards.device.name} with {_kept(layout)} and {CHECKPOINTS[layout.checkpointing]}"
+    cards = f"{layout.ranks:,} x {failed.cards.device.name}"
+    name = f"{layout} on {cards} with {_kept(layout)} and {CHECKPOINTS[layout.checkpointing]}"
     if failed.reason is Reason.DEADLINE:
         deadline = answer.goal.deadline_s or 0
         return f"{name} takes {duration(failed.hours.middle * 3600)} and the deadline is {duration(deadline)}."
-    room = failed.cards.room.for_tensors_bytes
+    room, needed = format_bytes(failed.cards.room.for_tensors_bytes), format_bytes(failed.need_bytes)
     if failed.need is None:
-        return f"{name} needs {format_bytes(failed.held_bytes)} for weights, gradients and states alone, and {format_bytes(room)} are there."
-    return f"{name} needs {format_bytes(failed.need.total)} a rank ({parts_told(failed.need.parts)}), and {format_bytes(room)} are there."
+        return f"{name} needs {needed} a rank for weights, gradients and states alone, and {room} are there."
+    return f"{name} needs {needed} a rank ({parts_told(failed.need.parts)}), and {room} are there."
 
 
 def _impossible(answer: TrainAnswer) -> Iterator[str]:
     nearest = nearest_failure(answer)
-    yield f"No plan. Nearest was this one: {failure_told(nearest, answer)}" if nearest else "No plan: no layout makes up this batch on these cards."
+    yield (
+        f"No plan. Nearest was this one: {failure_told(nearest, answer)}"
+        if nearest
+        else "No plan: no layout makes up this batch on these cards."
+    )
     yield from offers_told(least_for_training(answer))
 
 
@@ -194,7 +210,7 @@ def duration(seconds: float) -> str:
     for unit, size, most in (("s", 1, 60), ("min", 60, 60), ("h", 3600, 48), ("days", 86400, 1e9)):
         if seconds / size < most:
             value = seconds / size
-            return f"{value:,.1f} {unit}" if value < 10 or unit == "days" and value < 100 else f"{value:,.0f} {unit}"
+            return f"{value:,.1f} {unit}" if value < 10 or (unit == "days" and value < 100) else f"{value:,.0f} {unit}"
     raise AssertionError(seconds)
 
 
@@ -208,7 +224,7 @@ def dollars(amount: float) -> str:
     return f"${amount:,.0f}" if amount >= 100 else f"${amount:,.2f}"
 
 
-def table(columns: tuple[str, ...], rows) -> Iterator[str]:  # noqa: ANN001
+def table(columns: tuple[str, ...], rows) -> Iterator[str]:
     """Rows under their headings, numbered, each column as wide as it must be."""
     numbered = [columns, *((str(at), *row) for at, row in enumerate(rows, 1))]
     widths = [max(len(row[at]) for row in numbered) for at in range(len(columns))]

@@ -52,7 +52,7 @@ def _goal(answer: ServeAnswer) -> str:
 
 
 def _story(answer: ServeAnswer) -> Iterator[str]:
-    plan, goal = answer.plans[0], answer.goal
+    plan, _goal = answer.plans[0], answer.goal
     layout, cards = plan.layout, plan.cards
     replicas = "one replica" if plan.replicas == 1 else f"{plan.replicas} replicas"
     yield (
@@ -60,8 +60,8 @@ def _story(answer: ServeAnswer) -> Iterator[str]:
         f"{layout.weights} and the KV cache in {layout.kv}; each serves {plan.users:,} users at once."
     )
     yield (
-        f"A rank holds {format_bytes(plan.parts.total)}: {parts_told(plan.parts)}. {format_bytes(plan.spare_bytes)} are "
-        f"to spare beside {format_bytes(cards.reserve_bytes)} kept for the CUDA context and holes."
+        f"A rank holds {format_bytes(plan.parts.total)}: {parts_told(plan.parts)}. {format_bytes(plan.spare_bytes)} "
+        f"are to spare beside {format_bytes(cards.reserve_bytes)} kept for the CUDA context and holes."
     )
     yield (
         f"The first token comes after {interval(plan.first_token)} where nobody waits, the next ones every "
@@ -69,12 +69,17 @@ def _story(answer: ServeAnswer) -> Iterator[str]:
         f"{plan.tokens_per_s:,.0f} tokens a second. These are rooflines with assumed efficiencies, and no measurements."
     )
     if plan.per_hour is not None:
-        yield f"At {cards.per_hour:,.2f} dollars a card and hour that is {dollars(plan.per_hour)} an hour, {dollars(plan.per_hour / plan.tokens_per_s / 3600 * 1e6)} for a million generated tokens under full load."
+        a_million = dollars(plan.per_hour / (3600 * plan.tokens_per_s) * 1e6)
+        yield (
+            f"At {cards.per_hour:,.2f} dollars a card and hour that is {dollars(plan.per_hour)} an hour, {a_million} for "
+            "a million generated tokens under full load."
+        )
     else:
         yield f"Nobody has said what an hour of the {cards.device.title} costs: pass --price {cards.device.name}=2.50."
     yield _limit(answer, plan)
     if layout.compromises:
-        yield f"What it gives up: {', '.join(layout.compromises)}. Measure the answers' quality, or pass --weights bf16 --kv bf16."
+        given_up = ", ".join(layout.compromises)
+        yield f"What it gives up: {given_up}. Measure the answers' quality, or pass --weights bf16 --kv bf16."
     failed = answer.next_cheaper
     if failed is None:
         yield "Nothing cheaper was left to try."
@@ -86,26 +91,29 @@ def _limit(answer: ServeAnswer, plan: ServePlan) -> str:
     """What breaks first as users come: memory, or the limits on time."""
     goal = answer.goal
     if plan.most_users < 2 * plan.users or not goal.latency_s:
-        return f"What breaks first: the KV cache of a replica is full with {plan.most_users:,} users; it has {plan.users:,}."
+        full = f"{plan.most_users:,} users"
+        return f"What breaks first: the KV cache of a replica is full with {full}; it has {plan.users:,}."
     spare = goal.latency_s / plan.between_tokens.middle - 1
     return (
-        f"What breaks first: time, for memory has room for {plan.most_users:,} users a replica. {spare:.0%} are left to the "
-        f"limit of {duration(goal.latency_s)}; at the interval's end a token takes {duration(plan.between_tokens.high)}."
+        f"What breaks first: time, for memory has room for {plan.most_users:,} users a replica. {spare:.0%} are left to "
+        f"the limit of {duration(goal.latency_s)}; at the interval's end a token takes {duration(plan.between_tokens.high)}."
     )
 
 
 def serve_failure_told(failed: ServeFailure) -> str:
     """Which layout, and what it lacks."""
     layout = failed.layout
+    needed, there = format_bytes(failed.needed), f"{format_bytes(failed.limit)} are there"
     name = f"{layout} of {failed.cards.device.name} with {layout.weights} weights and a {layout.kv} KV cache"
     match failed.shortage:
         case Shortage.WEIGHTS:
-            return f"{name}: the weights alone take {format_bytes(failed.needed)} a rank, and {format_bytes(failed.limit)} are there."
+            return f"{name}: the weights alone take {needed} a rank, and {there}."
         case Shortage.KV_CACHE:
-            return f"{name}: one user takes {format_bytes(failed.needed)} a rank with the weights, and {format_bytes(failed.limit)} are there."
+            return f"{name}: one user takes {needed} a rank with the weights, and {there}."
         case Shortage.CARDS:
             return f"{name}: its replicas would need {failed.needed:,.0f} cards, and there are {failed.limit:,.0f}."
-    return f"{name}: {failed.shortage} is {duration(failed.needed)} for one user already, and the limit is {duration(failed.limit)}."
+    took, limit = duration(failed.needed), duration(failed.limit)
+    return f"{name}: {failed.shortage} is {took} for one user already, and the limit is {limit}."
 
 
 def _impossible(answer: ServeAnswer) -> Iterator[str]:
@@ -115,8 +123,8 @@ def _impossible(answer: ServeAnswer) -> Iterator[str]:
         format_name = min(goal.weights, key=lambda name: weight_bytes(ServeSetup(goal.model, name)))
         held = budget.serve(ServeSetup(goal.model, format_name, goal.kv[-1], context=goal.context)).held
         yield (
-            f"No plan. In {format_name} the weights alone are {format_bytes(held[Part.PARAMETERS])}, and a user's KV cache "
-            f"takes {format_bytes(held[Part.KV_CACHE])}; {cards.count:,} x {cards.device.title} have "
+            f"No plan. In {format_name} the weights alone are {format_bytes(held[Part.PARAMETERS])}, and a user's KV "
+            f"cache takes {format_bytes(held[Part.KV_CACHE])}; {cards.count:,} x {cards.device.title} have "
             f"{format_bytes(cards.room.for_tensors_bytes * cards.count)} to give."
         )
     elif answer.failures:

@@ -158,7 +158,7 @@ class Job:
         return self._flops[key]
 
     def _masked(self) -> int:
-        """What fused attention skips of all pairs in a forward: those behind the causal mask, and outside of windows."""
+        """What fused attention skips of all pairs in a forward: behind the causal mask, and outside of windows."""
         pairs = self.sequence * self.sequence
         layers = Counter(layer.attention for layer in self.model.layers)
         all_of_them = sum(4 * pairs * one.heads * one.head_dim * count for one, count in layers.items())
@@ -168,7 +168,9 @@ class Job:
         """Weights, gradients and states of a rank: no step of this layout needs less. Drops hopeless layouts early."""
         if layout.engine is Engine.MEGATRON:
             whole, states = megatron.BF16 + megatron.FP32, megatron.STATES
-            return self.parameters * whole // (layout.tensor * layout.pipeline) + self.parameters * states // layout.ranks
+            return (
+                self.parameters * whole // (layout.tensor * layout.pipeline) + self.parameters * states // layout.ranks
+            )
         if layout.method != "full":
             return 0
         key = replace(layout, checkpointing="none", micro_batch=1, micro_batches=1)

@@ -3,8 +3,8 @@ torchtitan's TOML, vLLM's YAML.
 
     write(plan_training(goal, fleet), Path("run"))     # ['run/deepspeed.json', 'run/accelerate.yaml', ...]
 
-Only what the plan decided is in them: no data, no learning rate. A TOML or YAML file begins with a comment that says how
-it is used. Torchtitan shards with FSDP2, whose bytes are not Megatron's and not DeepSpeed's: its file divides the model
+Only what the plan decided is in them: no data, no learning rate. TOML and YAML begin with a comment that says how they
+are used. Torchtitan shards with FSDP2, whose bytes are not Megatron's and not DeepSpeed's: its file divides the model
 alike, and `workbook trace train` tells its bytes.
 """
 
@@ -62,10 +62,7 @@ def training_files(answer: TrainAnswer, at: int = 0) -> dict[str, str]:
     if plan.layout.engine is Engine.MEGATRON:
         files = {"megatron.args": megatron_args(plan, goal)}
     else:
-        files = {
-            "accelerate.yaml": accelerate_yaml(plan),
-            "training_arguments.json": _json(training_arguments(plan)),
-        }
+        files = {"accelerate.yaml": accelerate_yaml(plan), "training_arguments.json": _json(training_arguments(plan))}
         if plan.layout.method != "full":
             files["lora_config.json"] = _json(lora_config(plan))
         if uses_deepspeed(plan):
@@ -136,7 +133,10 @@ def accelerate_yaml(plan: TrainPlan) -> str:
     }
     if uses_deepspeed(plan):
         found["distributed_type"] = "DEEPSPEED"
-        found["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": plan.layout.zero == 3}
+        found["deepspeed_config"] = {
+            "deepspeed_config_file": "deepspeed.json",
+            "zero3_init_flag": plan.layout.zero == 3,
+        }
     else:
         found["distributed_type"] = "MULTI_GPU" if plan.ranks > 1 else "NO"
         found["mixed_precision"] = "bf16"
@@ -209,7 +209,9 @@ def vllm_yaml(plan: ServePlan, goal: ServeGoal) -> str:
     if method := VLLM_WEIGHTS[layout.weights]:
         flags["quantization"] = method
     copies = f"; {plan.replicas} servers like this, with a router before them" if plan.replicas > 1 else ""
-    return f"# vllm serve MODEL --config vllm.yaml{copies}\n" + "".join(f"{k}: {json.dumps(v)}\n" for k, v in flags.items())
+    return f"# vllm serve MODEL --config vllm.yaml{copies}\n" + "".join(
+        f"{k}: {json.dumps(v)}\n" for k, v in flags.items()
+    )
 
 
 def _json(found: Mapping[str, object]) -> str:

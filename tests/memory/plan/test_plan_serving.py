@@ -84,8 +84,7 @@ def test_the_next_cheaper_layout_is_cheaper_and_fails():
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"users": 0}, {"context": 1}, {"prompt": 8192}, {"latency_s": 0.0}, {"weights": ("bf17",)}, {"kv": ()}],
+    "bad", [{"users": 0}, {"context": 1}, {"prompt": 8192}, {"latency_s": 0.0}, {"weights": ("bf17",)}, {"kv": ()}]
 )
 def test_a_goal_that_makes_no_sense_is_refused(bad):
     with pytest.raises(WorkbookError):
