@@ -13,7 +13,7 @@ from functools import partial
 
 from ...catalog.devices import DEVICES, Device
 from ...catalog.errors import WorkbookError
-from .goal import METHODS, SERVED_KV, SERVED_WEIGHTS
+from .goal import METHODS, SERVED_KV, SERVED_WEIGHTS, ServeGoal, TrainGoal
 from .machine import MOST_CARDS, Cards
 from .search import Reason, TrainAnswer, TrainPlan, plan_training
 from .serve_search import ServeAnswer, ServePlan, Shortage, plan_serving

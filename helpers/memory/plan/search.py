@@ -71,7 +71,7 @@ class TrainPlan:
 
 @dataclass(frozen=True)
 class Failure:
-    """A layout that is no plan; `need` is None where weights, gradients and states, `held_bytes`, are too much alone."""
+    """A layout that is no plan; `need` is None where what is always held (`held_bytes`) is too much already."""
 
     cards: Cards
     layout: Layout

@@ -71,8 +71,8 @@ def _story(answer: ServeAnswer) -> Iterator[str]:
     if plan.per_hour is not None:
         a_million = dollars(plan.per_hour / (3600 * plan.tokens_per_s) * 1e6)
         yield (
-            f"At {cards.per_hour:,.2f} dollars a card and hour that is {dollars(plan.per_hour)} an hour, {a_million} for "
-            "a million generated tokens under full load."
+            f"At {cards.per_hour:,.2f} dollars a card and hour that is {dollars(plan.per_hour)} an hour, {a_million} "
+            "for a million generated tokens under full load."
         )
     else:
         yield f"Nobody has said what an hour of the {cards.device.title} costs: pass --price {cards.device.name}=2.50."
@@ -93,10 +93,10 @@ def _limit(answer: ServeAnswer, plan: ServePlan) -> str:
     if plan.most_users < 2 * plan.users or not goal.latency_s:
         full = f"{plan.most_users:,} users"
         return f"What breaks first: the KV cache of a replica is full with {full}; it has {plan.users:,}."
-    spare = goal.latency_s / plan.between_tokens.middle - 1
+    spare, limit = goal.latency_s / plan.between_tokens.middle - 1, duration(goal.latency_s)
     return (
-        f"What breaks first: time, for memory has room for {plan.most_users:,} users a replica. {spare:.0%} are left to "
-        f"the limit of {duration(goal.latency_s)}; at the interval's end a token takes {duration(plan.between_tokens.high)}."
+        f"What breaks first: time, for memory has room for {plan.most_users:,} users a replica. {spare:.0%} are left "
+        f"to the limit of {limit}; at the interval's end a token takes {duration(plan.between_tokens.high)}."
     )
 
 

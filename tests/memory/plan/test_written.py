@@ -49,8 +49,9 @@ def test_transformers_reads_its_arguments(found, tmp_path):
     assert read.optim == "adamw_torch_fused"
 
 
-def test_deepspeed_reads_its_file(found, tmp_path):
+def test_deepspeed_reads_its_file(found, tmp_path, monkeypatch):
     config = pytest.importorskip("deepspeed.runtime.config")
+    monkeypatch.setattr(config.dist, "get_rank", lambda: 0)  # there is no process group, and eight ranks are meant
     write(with_layout(found, ZERO_3), tmp_path)
     eight = SimpleNamespace(get_data_parallel_world_size=lambda: 8)
     read = config.DeepSpeedConfig(str(tmp_path / "deepspeed.json"), mpu=eight)
