@@ -99,6 +99,7 @@ def _fleet_flags(parser: argparse.ArgumentParser) -> None:
     text = "shares of the FLOP rate that a run reaches: poor, usual, best (train 0.32,0.45,0.58)"
     parser.add_argument("--efficiency", type=names, metavar="SHARES", help=text)
     parser.add_argument("--write", type=Path, metavar="DIR", help="write the first plan as files that engines read")
+    parser.add_argument("--confirm", action="store_true", help="trace the first plan as well: seconds to minutes")
     parser.add_argument("--json", action="store_true", help="print JSON, in bytes, seconds and dollars")
     flags.reserve_flag(parser, RESERVE_MIB)
 
@@ -136,7 +137,11 @@ def _plan_serving(arguments: argparse.Namespace) -> int:
 
 
 def _written(answer: TrainAnswer | ServeAnswer, arguments: argparse.Namespace) -> int:
-    """The files of the first plan, where they were asked for; exit code 1 where there is no plan."""
+    """The trace's word and the files of the first plan, as asked for; exit code 1 where there is no plan."""
+    if answer.plans and arguments.confirm and not arguments.json:
+        from ..memory.plan.confirm import confirm
+
+        print(confirm(answer).sentence)
     if answer.plans and arguments.write:
         from ..memory.plan.written import write
 
