@@ -8,8 +8,9 @@ Bytes and seconds both grow with the users of a replica, so the most that it tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from ...catalog.errors import WorkbookError
@@ -18,7 +19,7 @@ from .goal import ServeGoal
 from .machine import Cards, require_comparable
 from .search import MOST_PLANS
 from .seconds import Efficiency, Seconds
-from .serving import Replica, ReplicaLayout
+from .serving import Replica, ReplicaLayout, largest
 
 TENSOR = (1, 2, 4, 8)
 PIPELINE = (1, 2, 4, 8)
@@ -134,7 +135,7 @@ def _all(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[ServePlan
 def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
     cards, layout = replica.cards, replica.layout
     room = cards.room.for_tensors_bytes
-    fits = replica.most_users()
+    fits = replica.most_users
     if fits < 1:
         short = Shortage.WEIGHTS if replica.weight_bytes > room else Shortage.KV_CACHE
         needed = replica.weight_bytes if short is Shortage.WEIGHTS else replica.parts(1).total
@@ -148,7 +149,7 @@ def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
             continue
         if seconds(1).middle > limit:
             return ServeFailure(cards, layout, short, seconds(1).middle, limit, layout.ranks)
-        most = _most(lambda users, of=seconds, limit=limit: of(users).middle <= limit, most)
+        most = largest(partial(_within, seconds, limit), most)
     replicas = -(-goal.users // most)
     if replicas * layout.ranks > cards.count:
         needed = replicas * layout.ranks
@@ -158,13 +159,8 @@ def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
     return ServePlan(cards, layout, replicas, users, fits, replica.parts(users), *times)
 
 
-def _most(allowed, upper: int) -> int:
-    """The largest number of users from 1 to `upper` that is allowed, where fewer always are if more are."""
-    low, high = 1, upper
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if allowed(middle) else (low, middle - 1)
-    return low
+def _within(seconds: Callable[[int], Seconds], limit: float, users: int) -> bool:
+    return seconds(users).middle <= limit
 
 
 def _best(plans: Iterator[ServePlan]) -> list[ServePlan]:

@@ -8,12 +8,13 @@ A stage is counted with embedding and head, so of the middle ones a little too m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...catalog.devices import Device
 from ...catalog.formats import number_format
-from ...catalog.setup import ServeSetup
+from ...catalog.setup import MAX_COUNT, ServeSetup
 from ...catalog.shape import ModelShape
 from ..closed_form import budget, tensor_parallel
 from ..closed_form.breakdown import Breakdown, Part
@@ -56,6 +57,7 @@ class Replica:
     def __init__(self, goal: ServeGoal, layout: ReplicaLayout, cards: Cards, rates: Efficiency) -> None:
         self.goal, self.layout, self.cards, self.rates = goal, layout, cards, rates
         self._read: dict[int, int] = {}
+        self._transient: dict[int, int] = {}
         self._work: dict[int, float] = {}
         self.setup = ServeSetup(
             stage_of(goal.model, layout.pipeline),
@@ -77,22 +79,28 @@ class Replica:
         shape = tensor_parallel.rank_shape(self.setup.model, self.layout.tensor)
         return number_format(self.layout.kv).storage_bytes(shape.kv_values(self.goal.context))
 
-    @cached_property
-    def transient_bytes(self) -> int:
-        """What the largest forward makes, with the libraries' workspaces."""
-        budgeted = budget.serve(self.setup, self.cards.device)
-        kept = (Part.PARAMETERS, Part.KV_CACHE)
-        return max(sum(size for part, size in one.parts.items() if part not in kept) for one in budgeted.moments)
+    def transient_bytes(self, users: int) -> int:
+        """What the largest forward makes beside so many users' caches, with the libraries' workspaces."""
+        if users not in self._transient:
+            budgeted = budget.serve(replace(self.setup, users=users), self.cards.device)
+            kept = (Part.PARAMETERS, Part.KV_CACHE)
+            sizes = (sum(size for part, size in one.parts.items() if part not in kept) for one in budgeted.moments)
+            self._transient[users] = max(sizes)
+        return self._transient[users]
 
+    @cached_property
     def most_users(self) -> int:
-        """That the memory of a rank has room for; below 0 where not even the weights have."""
-        left = self.cards.room.for_tensors_bytes - self.weight_bytes - self.transient_bytes
-        return left // self.kv_bytes
+        """That the memory of a rank has room for: 0 where it has none for one, and no more than a setup can name."""
+        room = self.cards.room.for_tensors_bytes
+        upper = min(MAX_COUNT, (room - self.weight_bytes) // self.kv_bytes)
+        if upper < 1 or self.parts(1).total > room:
+            return 0
+        return largest(lambda users: self.parts(users).total <= room, upper)
 
     def parts(self, users: int) -> Breakdown:
         """Bytes of a rank with `users` full contexts."""
         kv = users * self.kv_bytes
-        return Breakdown(parameters=self.weight_bytes, kv_cache=kv, workspace=self.transient_bytes)
+        return Breakdown(parameters=self.weight_bytes, kv_cache=kv, workspace=self.transient_bytes(users))
 
     def between_tokens(self, users: int) -> Seconds:
         """Seconds from one token of a user to the next, while others' prompts are computed in the same steps.
@@ -149,6 +157,19 @@ class Replica:
         calls = COLLECTIVES * len(self.setup.model.layers)
         slow = 1 if self.layout.tensor <= self.cards.node else 4
         return self.rates.collective_s.times(calls * slow)
+
+
+def largest(allowed: Callable[[int], bool], upper: int) -> int:
+    """The largest number of users from 1 to `upper` that is allowed, where fewer always are if more are.
+
+    >>> largest(lambda users: users * users <= 50, 100)
+    7
+    """
+    low, high = 1, upper
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if allowed(middle) else (low, middle - 1)
+    return low
 
 
 def stage_of(model: ModelShape, stages: int) -> ModelShape:

@@ -21,9 +21,10 @@ def test_one_card_is_confirmed_within_a_percent():
     assert "The trace allocates" in found.sentence
 
 
-def test_a_replica_is_confirmed_within_three_percent():
+def test_a_replica_holds_what_the_trace_says_or_a_little_more():
+    """The plan adds the largest transient to full caches, although prefill meets them before they are full."""
     found = confirm(plan_serving(ServeGoal(TINY, users=4, context=256, weights=("bf16",), kv=("bf16",)), CARD))
-    assert abs(found.error) < 0.03
+    assert -0.01 < found.error < 0.05
 
 
 @pytest.mark.parametrize(
