@@ -1,9 +1,9 @@
-"""The finalist once more, by the trace: the real code on fake tensors, beside the closed form that chose it. Imports torch.
+"""The finalist once more, by the trace: real code on fake tensors, beside the closed form that chose it. Imports torch.
 
-    confirm(plan_training(goal, fleet)).sentence       # 'The trace allocates 60.9 GiB, 1.2 % less than the closed form.'
+    confirm(plan_training(goal, fleet)).sentence       # 'The trace allocates 60.9 GiB, 1.2% less than …'
 
-What the trace can run is one rank of DDP, of FSDP2 (for ZeRO-3 with autocast), of adapters, and a replica on one card. Of
-the rest `sentence` says why it was not traced; Megatron's closed form stands by itself, within 3 % of 15 published runs.
+What the trace can run is one rank of DDP, of FSDP2 (for ZeRO-3 with autocast), of adapters, and a replica on one card.
+Of the rest `sentence` says why it was not traced; Megatron's closed form is within 3 % of 15 published runs.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog.errors import WorkbookError
+from helpers.catalog.models import model
 from helpers.memory.closed_form import megatron, zero
 from helpers.memory.plan import Cards, Efficiency, Shares, TrainGoal, least_for_training, plan_training, training_told
+from helpers.memory.plan.layouts import training_layouts
 from helpers.memory.plan.search import Reason
 from helpers.memory.plan.step import sent_bytes
 from helpers.memory.plan.training import Engine, Job, Layout, train_setup
@@ -95,8 +97,10 @@ def test_on_one_small_card_adapters_are_the_plan():
 
 
 def test_the_batch_is_what_was_asked_for_to_an_eighth():
-    for plan in answer(fleet=[Cards("h100", 12, 2.0)]).plans:
-        assert 1 <= plan.layout.sequences / GOAL.sequences <= 1.125
+    goal = replace(GOAL, batch_tokens=20 * GOAL.sequence)  # which twelve ranks do not divide
+    layouts = list(training_layouts(goal, Cards("h100", 12, 2.0)))
+    assert layouts
+    assert all(1 <= layout.sequences / 20 <= 1.125 for layout in layouts)
 
 
 def test_better_efficiency_makes_a_faster_plan():
@@ -115,9 +119,6 @@ def test_bytes_on_the_links_are_those_of_the_closed_form_of_zero(stage):
 
 def test_context_parallel_ranks_hold_what_eight_b200_measured():
     """Peak allocated, 12 layers of Llama-3-70B, 32,768 tokens: SimuMax docs/b200/b200_release_v1.2_summary.md."""
-    config = {**GOAL.model.config}
-    from helpers.catalog.models import model
-
     config = {**model("llama-3-70b").config, "num_hidden_layers": 12}
     for tensor, context, measured in ((2, 4, 68.43), (1, 8, 104.51)):
         setup = megatron.MegatronSetup(
