@@ -60,6 +60,16 @@ def test_a_price_of_ones_own_counts(capsys):
 def test_files_are_written(tmp_path, capsys):
     assert main([*TRAIN, "--write", str(tmp_path / "run")]) == 0
     assert list((tmp_path / "run").iterdir())
+    assert "wrote " in capsys.readouterr().out
+
+
+def test_json_says_what_was_confirmed_and_written(tmp_path, capsys):
+    words = [*TRAIN, "--json", "--confirm", "--write", str(tmp_path / "run")]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["confirmed"]["predicted_bytes"] == told["plans"][0]["peak_bytes"]
+    assert told["confirmed"]["traced_bytes"] or told["confirmed"]["why"]
+    assert told["written"]
 
 
 @pytest.mark.parametrize(

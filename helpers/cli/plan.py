@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ..catalog import prices
 from ..catalog.devices import device
@@ -35,9 +38,13 @@ from ..memory.plan.goal import (
     TRAIN_PRECISIONS,
 )
 from ..memory.plan.machine import MOST_CARDS, USUAL_NETWORK_BYTES_PER_S, USUAL_NODE
+from ..memory.plan.written import write
 from . import flags
 from .flags import Commands, add_command, decimal, whole
 
+Answer = TypeVar("Answer", TrainAnswer, ServeAnswer)
+Told = Callable[[Answer], str]
+Figures = Callable[[Answer], Mapping[str, object]]
 TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|min|h|d)")
 UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 COUNT = re.compile(r"(\d{1,18})|(\d{1,6}(?:\.\d{1,6})?)e(\d{1,2})")
@@ -116,8 +123,7 @@ def _plan_training(arguments: argparse.Namespace) -> int:
         optimizers=arguments.optimizers,
     )
     found = plan_training(goal, fleet_of(arguments), _rates(arguments, "training_flops"))
-    print(json.dumps(training_figures(found)) if arguments.json else training_told(found))
-    return _written(found, arguments)
+    return _answered(found, arguments, training_told, training_figures)
 
 
 def _plan_serving(arguments: argparse.Namespace) -> int:
@@ -132,23 +138,30 @@ def _plan_serving(arguments: argparse.Namespace) -> int:
         kv=arguments.kv,
     )
     found = plan_serving(goal, fleet_of(arguments), _rates(arguments, "serving_flops"))
-    print(json.dumps(serving_figures(found)) if arguments.json else serving_told(found))
-    return _written(found, arguments)
+    return _answered(found, arguments, serving_told, serving_figures)
 
 
-def _written(answer: TrainAnswer | ServeAnswer, arguments: argparse.Namespace) -> int:
-    """The trace's word and the files of the first plan, as asked for; exit code 1 where there is no plan."""
-    if answer.plans and arguments.confirm and not arguments.json:
-        from ..memory.plan.confirm import confirm
+def _answered(found: Answer, arguments: argparse.Namespace, told: Told[Answer], figures: Figures[Answer]) -> int:
+    """Print text or JSON, with the trace's word and the files of the first plan, as asked for; 1 without a plan."""
+    confirmed = _confirmed(found) if found.plans and arguments.confirm else None
+    paths = [str(path) for path in _written(found, arguments)]
+    if arguments.json:
+        print(json.dumps({**figures(found), "confirmed": confirmed, "written": paths}))
+    else:
+        traced = [confirmed["sentence"]] if confirmed else []
+        print("\n".join([told(found), *traced, *(f"wrote {path}" for path in paths)]))
+    return 0 if found.plans else 1
 
-        print(confirm(answer).sentence)
-    if answer.plans and arguments.write:
-        from ..memory.plan.written import write
 
-        for path in write(answer, arguments.write):
-            if not arguments.json:
-                print(f"wrote {path}")
-    return 0 if answer.plans else 1
+def _confirmed(found: TrainAnswer | ServeAnswer) -> dict[str, Any]:
+    from ..memory.plan.confirm import confirm  # which imports torch
+
+    confirmation = confirm(found)
+    return {**asdict(confirmation), "sentence": confirmation.sentence}
+
+
+def _written(found: TrainAnswer | ServeAnswer, arguments: argparse.Namespace) -> list[Path]:
+    return write(found, arguments.write) if found.plans and arguments.write else []
 
 
 def fleet_of(arguments: argparse.Namespace) -> list[Cards]:
