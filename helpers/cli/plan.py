@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..catalog import prices
 from ..catalog.devices import device
@@ -42,9 +42,6 @@ from ..memory.plan.written import write
 from . import flags
 from .flags import Commands, add_command, decimal, whole
 
-Answer = TypeVar("Answer", TrainAnswer, ServeAnswer)
-Told = Callable[[Answer], str]
-Figures = Callable[[Answer], Mapping[str, object]]
 TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|min|h|d)")
 UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 COUNT = re.compile(r"(\d{1,18})|(\d{1,6}(?:\.\d{1,6})?)e(\d{1,2})")
@@ -123,7 +120,8 @@ def _plan_training(arguments: argparse.Namespace) -> int:
         optimizers=arguments.optimizers,
     )
     found = plan_training(goal, fleet_of(arguments), _rates(arguments, "training_flops"))
-    return _answered(found, arguments, training_told, training_figures)
+    told = "" if arguments.json else training_told(found)
+    return _answered(found, arguments, told, training_figures(found) if arguments.json else {})
 
 
 def _plan_serving(arguments: argparse.Namespace) -> int:
@@ -138,18 +136,21 @@ def _plan_serving(arguments: argparse.Namespace) -> int:
         kv=arguments.kv,
     )
     found = plan_serving(goal, fleet_of(arguments), _rates(arguments, "serving_flops"))
-    return _answered(found, arguments, serving_told, serving_figures)
+    told = "" if arguments.json else serving_told(found)
+    return _answered(found, arguments, told, serving_figures(found) if arguments.json else {})
 
 
-def _answered(found: Answer, arguments: argparse.Namespace, told: Told[Answer], figures: Figures[Answer]) -> int:
+def _answered(
+    found: TrainAnswer | ServeAnswer, arguments: argparse.Namespace, told: str, figures: Mapping[str, object]
+) -> int:
     """Print text or JSON, with the trace's word and the files of the first plan, as asked for; 1 without a plan."""
     confirmed = _confirmed(found) if found.plans and arguments.confirm else None
     paths = [str(path) for path in _written(found, arguments)]
     if arguments.json:
-        print(json.dumps({**figures(found), "confirmed": confirmed, "written": paths}))
+        print(json.dumps({**figures, "confirmed": confirmed, "written": paths}))
     else:
         traced = [confirmed["sentence"]] if confirmed else []
-        print("\n".join([told(found), *traced, *(f"wrote {path}" for path in paths)]))
+        print("\n".join([told, *traced, *(f"wrote {path}" for path in paths)]))
     return 0 if found.plans else 1
 
 
