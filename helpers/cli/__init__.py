@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 
 from ..catalog.errors import WorkbookError
-from . import course, estimate, grade, number, oom, serve, snapshot, trace
+from . import course, estimate, grade, number, oom, plan, serve, snapshot, trace
 from .flags import Parser
 
 USAGE_ERROR = 2
 # Of a trace of two seconds the process takes six: two of them in collecting no garbage while torch and Transformers
 # load, and in taking their modules apart at the end. Commands that leave nothing behind end at once.
 LOADING_THRESHOLD = 100_000  # objects that are made before the collector looks
-THAT_ONLY_ANSWER = ("trace", "estimate", "accuracy", "number", "tensor", "explain-oom", "snapshot")
+THAT_ONLY_ANSWER = ("trace", "estimate", "plan", "accuracy", "number", "tensor", "explain-oom", "snapshot")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,6 +60,6 @@ def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
 def _parser() -> Parser:
     parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for family in (estimate, number, oom, snapshot, trace, serve, course, grade):
+    for family in (estimate, plan, number, oom, snapshot, trace, serve, course, grade):
         family.add(commands)
     return parser

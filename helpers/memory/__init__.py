@@ -12,6 +12,7 @@
     fit           the changes that make a setup fit, cheapest first
     oom           from a log or a snapshot to the reason
     accuracy      predictions beside what GPUs measured
+    plan          from a goal and the cards at hand to what works, cheapest first
 
 Each imports only what stands above it. All answer in the types of `closed_form`.
 """

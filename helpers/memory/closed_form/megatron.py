@@ -5,7 +5,8 @@
 
 Its GPT model with Transformer Engine's layers, as Megatron runs it by default: BF16 weights, FP32 main gradients in one
 buffer, FP32 master copies and Adam's states divided by the data-parallel ranks, sequence parallelism wherever tensors
-are split, RMSNorm, SwiGLU and rotary positions fused, flash attention, no recomputation. Shape letters, of one rank:
+are split, RMSNorm, SwiGLU and rotary positions fused, flash attention; with `recompute="full"` each layer keeps its
+input alone. Of a sequence each context-parallel rank has its share. Shape letters, of one rank:
 s = tokens of a micro-batch, h = hidden, f = FFN, q and k = heads x head_dim and KV heads x head_dim, t = tensor
 parallel, each split tensor divided by it.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...catalog.devices import Device
-from ...catalog.errors import WorkbookError, require_whole
+from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...catalog.hardware import cuda_of
 from ...catalog.layers import Layer, Linear
 from ...catalog.setup import MAX_COUNT, MAX_TOKENS, ModelField
@@ -26,13 +27,16 @@ STATES = 12  # FP32 master copy and Adam's two states: DistributedOptimizer in m
 VOCAB_MULTIPLE = 128  # --make-vocab-size-divisible-by, times tensor parallel (vocab_size_with_padding)
 # cuBLAS' of the two threads, and Transformer Engine's own (get_workspace in transformer_engine/pytorch)
 WORKSPACES = 3
+RECOMPUTED = ("none", "full")
 
 
 @dataclass(frozen=True)
 class MegatronSetup:
     """How a model lies on `tensor_parallel` x `pipeline` x `data_parallel` ranks, and what each step reads.
 
-    `micro_batches` of `micro_batch` sequences follow each other through the pipeline (1F1B). Raises WorkbookError.
+    `micro_batches` of `micro_batch` sequences follow each other through the pipeline (1F1B). `context_parallel` ranks
+    share each sequence and, with the data-parallel ones, the states. `recompute` is "none", or "full": each layer keeps
+    its input and is run again (--recompute-granularity full, uniform, one layer each). Raises WorkbookError.
     """
 
     model: ModelField = ModelField()  # noqa: RUF009 - a descriptor, and no default
@@ -42,10 +46,14 @@ class MegatronSetup:
     micro_batches: int = 8
     micro_batch: int = 1
     sequence: int = 4096
+    context_parallel: int = 1
+    recompute: str = "none"
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel", "pipeline", "data_parallel", "micro_batches", "micro_batch"):
+        degrees = ("tensor_parallel", "pipeline", "data_parallel", "context_parallel")
+        for name in (*degrees, "micro_batches", "micro_batch"):
             require_whole(name, getattr(self, name), most=MAX_COUNT)
+        require_name("recomputation", self.recompute, RECOMPUTED)
         require_whole("sequence", self.sequence, most=MAX_TOKENS)
         layers, attention = self.model.layers, self.model.layers[0].attention
         if not self.model.is_dense_decoder or not all(layer.mlp.gated for layer in layers):
@@ -54,7 +62,13 @@ class MegatronSetup:
         if len(layers) % self.pipeline:
             do = f"choose a number that divides {len(layers)}"
             raise WorkbookError(f"{len(layers)} layers in {self.pipeline} stages", "equal stages", do)
-        for what, size in (("KV heads", attention.kv_heads), ("FFN", layers[0].mlp.ffn), ("tokens", self.sequence)):
+        if self.sequence % self.context_parallel:
+            do = f"choose context_parallel that divides {self.sequence:,}"
+            raise WorkbookError(
+                f"{self.sequence:,} tokens over {self.context_parallel} context-parallel ranks", "equal shares", do
+            )
+        tokens = self.sequence // self.context_parallel
+        for what, size in (("KV heads", attention.kv_heads), ("FFN", layers[0].mlp.ffn), ("tokens", tokens)):
             if size % self.tensor_parallel:
                 do = f"choose tensor_parallel that divides {size:,}"
                 raise WorkbookError(f"{size:,} {what} over {self.tensor_parallel} ranks", "equal shares", do)
@@ -107,15 +121,17 @@ class _Stage:
         begin = at * setup.layers_of_a_stage
         self.layers = self.model.layers[begin : begin + setup.layers_of_a_stage]
         self.last_layer = begin + setup.layers_of_a_stage - 1
-        self.tokens = setup.micro_batch * setup.sequence
+        self.tokens = setup.micro_batch * setup.sequence // setup.context_parallel
         self.in_flight = min(setup.micro_batches, setup.pipeline - at)  # 1F1B: forwards that wait for their backward
         self.hidden = BF16 * self.tokens * self.model.hidden  # of all tokens; t ranks share them
         self.library = library
 
     def moments(self) -> tuple[Moment, ...]:
+        layer, again = self.layers[-1], 0
         kept = self.in_flight * sum(map(self._kept, self.layers))
-        layer = self.layers[-1]
-        found = [self._moment(Point.LAYER, kept + self._in_mlp(layer), 0, 0, self.last_layer)]
+        if self.setup.recompute == "full":
+            kept, again = self.in_flight * len(self.layers) * self.hidden // self.t, self._kept(layer)
+        found = [self._moment(Point.LAYER, kept + again + self._in_mlp(layer), 0, 0, self.last_layer)]
         if self.is_last:
             logits = BF16 * self.tokens * self.setup.vocab // self.t
             outside = 2 * self.hidden // self.t + self.hidden  # the final norm's input and output, which is gathered
@@ -131,7 +147,7 @@ class _Stage:
         sizes = {
             Part.PARAMETERS: BF16 * parameters,
             Part.GRADIENTS: FP32 * parameters,
-            Part.OPTIMIZER: -(-STATES * parameters // self.setup.data_parallel),
+            Part.OPTIMIZER: -(-STATES * parameters // (self.setup.data_parallel * self.setup.context_parallel)),
             Part.ACTIVATIONS: activations,
             Part.LOGITS: logits,
             Part.WORKSPACE: workspace + self._stand_ins() + self.library,

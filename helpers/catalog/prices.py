@@ -1,0 +1,60 @@
+"""What an hour of a card costs: dated list prices, each with its source, and the reader's own in their place. No torch.
+
+    prices.price("h100").per_hour                  # of the card, in US dollars
+    prices.with_own({"h100": 2.50})["h100-80gb"]   # the table with a price of the reader's
+
+A list price is what one vendor asked on one day. It is good for comparing plans, and no quotation: edit
+`data/prices.json`, or pass your own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .devices import Device, device
+from .errors import WorkbookError, require_number
+
+_DATA = Path(__file__).parent / "data" / "prices.json"
+MOST_PER_HOUR = 1000.0  # more than any card costs: a typing error, or the price of a whole machine
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars for an hour of one card; `source` and `date` say whose price it is, and of when."""
+
+    per_hour: float
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        expected = f"US dollars for an hour of one card, above 0 and below {MOST_PER_HOUR:,.0f}"
+        require_number("the price of a card", self.per_hour, below=MOST_PER_HOUR, expected=expected, do="as in 2.50")
+        if not (self.source and self.date):
+            what = f"a price of {self.per_hour} without source or date"
+            raise WorkbookError(what, "whose price it is, and of when", "complete the entry in data/prices.json")
+
+
+@cache
+def listed() -> Mapping[str, Price]:
+    """The prices of `data/prices.json`, by the name of the device."""
+    entries = json.loads(_DATA.read_text(encoding="utf-8"))["prices"]
+    return {device(name).name: Price(**entry) for name, entry in entries.items()}
+
+
+def with_own(own: Mapping[str, float]) -> Mapping[str, Price]:
+    """The listed prices, with `own` (by name or alias of a device) in their place.
+
+    >>> with_own({"h100": 2.5})["h100-80gb"].source
+    'your own'
+    """
+    mine = {device(name).name: Price(per_hour, "your own", "today") for name, per_hour in own.items()}
+    return {**listed(), **mine}
+
+
+def price(of: str | Device) -> Price | None:
+    """The listed price of a device, None where there is none."""
+    return listed().get(device(of).name)

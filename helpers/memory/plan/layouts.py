@@ -1,0 +1,98 @@
+"""Every layout worth trying for a training goal: the search enumerates, and leaves the clever part to arithmetic.
+
+Degrees are small: tensor parallel ranks stay within a machine and divide the KV heads, stages divide the layers,
+micro-batches are powers of two. What the closed forms refuse is not proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...catalog.shape import ModelShape
+from .goal import TrainGoal
+from .machine import Cards
+from .training import Engine, Layout
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+CHECKPOINTINGS = ("none", "full")  # what every engine's configuration can say
+MOST_STAGES = 32
+MOST_OVER = 1.125  # a batch may be so much larger than what was asked for, where ranks do not divide it
+
+
+def training_layouts(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
+    """Layouts on up to `cards.count` cards, with the micro-batches that make up the goal's batch."""
+    for layout in _undivided(goal, cards):
+        yield from with_batches(goal, layout)
+
+
+def _undivided(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
+    if "full" in goal.methods:
+        yield from _zero(goal, cards)
+        if "megatron-bf16" in goal.precisions and "adamw-fused" in goal.optimizers and has_megatron(goal.model):
+            yield from _megatron(goal, cards)
+    for method in goal.methods:
+        if method != "full":
+            for ranks in counts(cards.count):
+                yield Layout(Engine.ZERO, data=ranks, precision="bf16", optimizer="adamw-fused", method=method)
+
+
+def _zero(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
+    """Stages 0 to 3; from stage 2 on, where gradients are shards, with the optimizer on the host as well."""
+    has_host = "pcie" in cards.device.links
+    for ranks in counts(cards.count):
+        for precision in goal.precisions:
+            for optimizer in goal.optimizers:
+                plain = Layout(Engine.ZERO, ranks, precision=precision, optimizer=optimizer)
+                yield from (replace(plain, zero=stage) for stage in ((0, 1, 2, 3) if ranks > 1 else (0,)))
+                if has_host and optimizer == "adamw-fused":
+                    yield from (replace(plain, zero=stage, offload=True) for stage in (2, 3))
+
+
+def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
+    model = goal.model
+    heads, ffn = model.layers[0].attention.kv_heads, model.layers[0].mlp.ffn
+    for tensor in (1, 2, 4, 8):
+        if tensor > min(cards.node, cards.count) or heads % tensor or ffn % tensor:
+            continue
+        for pipeline in stages(len(model.layers)):
+            for context in (1, 2, 4, 8):
+                if goal.sequence % (context * tensor) or (goal.sequence // context < 1024 and context > 1):
+                    continue
+                group = tensor * pipeline * context
+                for data in counts(cards.count // group):
+                    yield Layout(Engine.MEGATRON, data, tensor, pipeline, context)
+
+
+def with_batches(goal: TrainGoal, layout: Layout) -> Iterator[Layout]:
+    """The layout with each checkpointing and micro-batch, and as many micro-batches as the goal's batch takes."""
+    for micro_batch in MICRO_BATCHES:
+        at_once = layout.data * micro_batch
+        micro_batches = max(1, -(-goal.sequences // at_once))
+        if at_once * micro_batches > MOST_OVER * goal.sequences:
+            continue
+        for checkpointing in CHECKPOINTINGS:
+            yield replace(layout, checkpointing=checkpointing, micro_batch=micro_batch, micro_batches=micro_batches)
+
+
+def counts(most: int) -> list[int]:
+    """Powers of two up to `most`, and `most` itself.
+
+    >>> counts(12)
+    [1, 2, 4, 8, 12]
+    """
+    return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | ({most} if most else set()))
+
+
+def stages(layers: int) -> list[int]:
+    """Numbers of stages with equally many layers.
+
+    >>> stages(80)
+    [1, 2, 4, 5, 8, 10, 16, 20]
+    """
+    return [count for count in range(1, MOST_STAGES + 1) if layers % count == 0]
+
+
+def has_megatron(model: ModelShape) -> bool:
+    """Whether Megatron's closed form knows the model: a dense decoder with SwiGLU."""
+    return model.is_dense_decoder and all(layer.mlp.gated for layer in model.layers)

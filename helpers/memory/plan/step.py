@@ -1,0 +1,148 @@
+"""How long a training step takes, part by part: products, links, the pipeline's bubble, the update. A roofline.
+
+Products run at a share of the card's BF16 peak. Tensor and context parallel ranks wait for their links in every layer.
+Gradients and weights travel while products run, at ZeRO stage 2 and 3 under all of them and else under the last
+micro-batch; what does not fit under them is exposed. Left out: the data loader, checkpoints to disk, stragglers, the
+hand-over between stages (one tensor of tokens x hidden for each).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..closed_form import megatron
+from .machine import Cards
+from .seconds import NOTHING, Efficiency, Seconds, added, at
+from .training import Engine, Job, Layout, train_setup
+
+BF16 = 2
+# Passes of a layer's input over the tensor-parallel ranks: in the forward two gathers and two reduce-scatters, in the
+# backward as many, and two gathers again for the weights' gradients (Korthikanti et al. 2022, section 4.2.2)
+TENSOR_PASSES, AGAIN_PASSES = 10, 4
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step by what they go to; `total` is their sum, since only what is exposed is counted."""
+
+    products: Seconds
+    tensor_links: Seconds
+    context_links: Seconds
+    bubble: Seconds
+    data_links: Seconds
+    update: Seconds
+    host_link: Seconds
+
+    @property
+    def total(self) -> Seconds:
+        return added(*self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, Seconds]:
+        """By the words that a reader sees."""
+        return {
+            "matrix products": self.products,
+            "tensor-parallel links": self.tensor_links,
+            "context-parallel links": self.context_links,
+            "the pipeline's bubble": self.bubble,
+            "exposed gradients and weights on the links": self.data_links,
+            "the optimizer's update": self.update,
+            "PCIe to the host": self.host_link,
+        }
+
+    @property
+    def limit(self) -> str:
+        """What takes most of the time."""
+        return max(self.parts, key=lambda name: self.parts[name].middle)
+
+
+def step_time(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> StepTime:
+    """The interval of a step. Llama-3-8B, a batch of 4M tokens on 8 H100 with ZeRO-2: about a minute."""
+    sequences = layout.micro_batch * layout.micro_batches  # that one rank sees
+    flops = job.flops(layout)
+    share = layout.tensor * layout.pipeline * layout.context
+    peak = cards.device.flops_per_s("bf16")
+    products = at(flops.total * sequences / share, peak, rates.training_flops)
+    tensor = _tensor_links(job, layout, cards, rates)
+    context = _context_links(job, layout, cards, rates)
+    bubble = added(products, tensor).times((layout.pipeline - 1) / layout.micro_batches)
+    return StepTime(
+        products,
+        tensor,
+        context,
+        bubble,
+        _exposed(job, layout, cards, rates, products),
+        _update(job, layout, cards, rates),
+        _host_link(job, layout, cards, rates),
+    )
+
+
+def _tensor_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Seconds:
+    if layout.tensor == 1:
+        return NOTHING
+    layers = len(job.model.layers) / layout.pipeline
+    tokens = job.sequence // layout.context * layout.micro_batch * layout.micro_batches
+    passes = TENSOR_PASSES + (AGAIN_PASSES if layout.checkpointing != "none" else 0)
+    each = BF16 * tokens * job.model.hidden * (layout.tensor - 1) / layout.tensor
+    return at(passes * layers * each, cards.link_bytes_per_s(layout.tensor), rates.link)
+
+
+def _context_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Seconds:
+    """K and V of the other ranks pass by in every layer, forward, and with their gradients backward; half is hidden."""
+    if layout.context == 1:
+        return NOTHING
+    attention, layers = job.model.layers[0].attention, len(job.model.layers) / layout.pipeline
+    values = 2 * attention.kv_heads * attention.head_dim / layout.tensor * job.sequence
+    moved = BF16 * values * (layout.context - 1) / layout.context * layers * layout.micro_batch * layout.micro_batches
+    all_of_it = at(3 * moved, cards.link_bytes_per_s(layout.tensor * layout.context), rates.link)
+    return Seconds(0.0, all_of_it.middle / 2, all_of_it.high)
+
+
+def sent_bytes(job: Job, layout: Layout) -> tuple[float, float]:
+    """Bytes that a rank sends for weights and gradients: once a step, and in every micro-batch. On a ring.
+
+    Gradients in the recipe's width and weights in theirs, as `zero.traffic` counts them flat by flat; Llama-2-7B in
+    BF16 on 8 ranks at stage 3: 35.4 GB in every micro-batch.
+    """
+    weight, grad = megatron.BF16, megatron.FP32
+    if layout.engine is Engine.ZERO:
+        recipe = train_setup(layout, job.model, 1).precision_recipe
+        weight, grad = recipe.weight_bytes, recipe.grad_bytes
+    group = layout.data * layout.context
+    passed = job.trained(layout) * (group - 1) / group
+    if layout.zero == 3:
+        return 0, passed * (2 * weight + grad)
+    if layout.zero == 2:
+        return passed * weight, passed * grad
+    return passed * (2 * grad if layout.engine is Engine.ZERO and not layout.zero else weight + grad), 0
+
+
+def _exposed(job: Job, layout: Layout, cards: Cards, rates: Efficiency, products: Seconds) -> Seconds:
+    once, each = sent_bytes(job, layout)
+    rate = cards.link_bytes_per_s(layout.ranks)
+    if not once and not each:
+        return NOTHING
+    sent = at(once, rate, rates.link)
+    streamed = at(each * layout.micro_batches, rate, rates.link)
+    under = products.middle / layout.micro_batches
+    middle = max(0.0, sent.middle - under) + max(0.0, streamed.middle - products.middle)
+    low = max(0.0, sent.low + streamed.low - products.low)
+    return Seconds(low, max(low, middle), sent.high + streamed.high / 2)
+
+
+def _update(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Seconds:
+    """Weights, gradients and states are read and written once; with offload by the host, which DRAM limits."""
+    return at(2 * job.held_bytes(layout), cards.device.memory_bytes_per_s, rates.bandwidth)
+
+
+def _host_link(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Seconds:
+    """Gradient shards go down, updated weights come up, and the host updates its share of the states in DRAM."""
+    if not layout.offload:
+        return NOTHING
+    shard = job.trained(layout) / layout.data
+    passes = layout.micro_batches if layout.zero >= 2 else 1
+    link = at(shard * (4 * passes + 4), cards.device.link_bytes_per_s("pcie"), rates.link)
+    return added(link, at(shard * 16 * 2 * min(cards.node, layout.data), HOST_BYTES_PER_S, rates.bandwidth))
+
+
+HOST_BYTES_PER_S = 409.6e9  # DRAM of a DGX A100, helpers/catalog/data/tiers.json; a host's cards share it

@@ -1,0 +1,194 @@
+"""One way to train on some of the cards: how the model lies on them, the bytes of the rank that needs most, its step.
+
+Two engines have a closed form. `ZeRO` (data parallel, stages 0 to 3, offload, adapters) is `budget.train`, and Megatron
+(tensor, pipeline, context and data parallel) is `closed_form.megatron`. A `Layout` names one way; nothing is decided
+here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from ...catalog.adapters import Adapter
+from ...catalog.devices import Device
+from ...catalog.setup import TrainSetup
+from ...catalog.shape import ModelShape
+from ..closed_form import budget, megatron, zero
+from ..closed_form.breakdown import Breakdown, TextEnum
+from ..closed_form.layer_work import attention_flops
+from ..closed_form.recompute import FUSED_BACKWARD, StepFlops, step_flops
+
+ADAPTERS = {
+    "lora": Adapter("lora", rank=16, targets="all-linear"),
+    "qlora": Adapter("lora", rank=16, targets="all-linear", base="nf4-dq"),
+}
+
+
+class Engine(TextEnum):
+    """Whose step it is."""
+
+    ZERO = "ZeRO"
+    MEGATRON = "Megatron"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a step is divided. `ranks` is the product of the four degrees.
+
+    A rank reads `micro_batches` of `micro_batch` sequences one after the other; `precision`, `optimizer`, `zero`,
+    `offload` and `method` are ZeRO's, Megatron has its own (BF16 weights, FP32 masters, states divided by `data`).
+    """
+
+    engine: Engine
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    zero: int = 0
+    precision: str = "megatron-bf16"
+    optimizer: str = "adamw-fused"
+    method: str = "full"
+    offload: bool = False
+    checkpointing: str = "none"
+    micro_batch: int = 1
+    micro_batches: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a batch."""
+        return self.data * self.micro_batch * self.micro_batches
+
+    @property
+    def compromises(self) -> tuple[str, ...]:
+        """What this way gives up in the result, for money or memory: the reader has to agree."""
+        found = []
+        if self.optimizer.startswith(("adamw-8bit", "lion-8bit")):
+            found.append("optimizer states in 8 bits")
+        if self.precision in ("bf16", "torchao-fp8") and self.method == "full":
+            found.append("no FP32 copy of the weights, so small updates may round to nothing")
+        if self.method != "full":
+            found.append("adapters alone are trained")
+        if self.method == "qlora":
+            found.append("the frozen weights are in 4 bits")
+        return tuple(found)
+
+    def __str__(self) -> str:
+        degrees = [("TP", self.tensor), ("PP", self.pipeline), ("CP", self.context), ("DP", self.data)]
+        named = " x ".join(f"{name} {size}" for name, size in degrees if size > 1) or "one card"
+        if self.engine is Engine.MEGATRON:
+            return f"{named}, ZeRO-1" if self.data > 1 else named
+        name = f"ZeRO-{self.zero}" if self.zero else "DDP" if self.data > 1 else "one card"
+        return f"{name} x {self.data}" if self.data > 1 else name
+
+
+def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
+    """The ZeRO engine's setup, which `budget.train`, `trace.train` and `workbook estimate train` take as it is."""
+    return TrainSetup(
+        model,
+        precision=layout.precision,
+        optimizer=layout.optimizer,
+        micro_batch=layout.micro_batch,
+        sequence=sequence,
+        checkpointing=layout.checkpointing,
+        zero=layout.zero,
+        ranks=layout.data,
+        offload_optimizer="cpu" if layout.offload else "none",
+        micro_batches=layout.micro_batches,
+        adapter=ADAPTERS.get(layout.method),
+    )
+
+
+def megatron_setup(layout: Layout, model: ModelShape, sequence: int) -> megatron.MegatronSetup:
+    """Megatron's setup. Of a sequence each context-parallel rank has its share, and the states are divided by both."""
+    return megatron.MegatronSetup(
+        model,
+        tensor_parallel=layout.tensor,
+        pipeline=layout.pipeline,
+        data_parallel=layout.data,
+        context_parallel=layout.context,
+        micro_batches=layout.micro_batches,
+        micro_batch=layout.micro_batch,
+        sequence=sequence,
+        recompute=layout.checkpointing,
+    )
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the rank that needs most holds at its peak: bytes by part, at which moment, on which stage, and the host."""
+
+    parts: Breakdown
+    moment: str
+    stage: int = 0
+    host: Breakdown = field(default_factory=Breakdown)
+
+    @property
+    def total(self) -> int:
+        return self.parts.total
+
+
+class Job:
+    """A model and the length of its sequences, with what every layout asks about them computed once."""
+
+    def __init__(self, model: ModelShape, sequence: int) -> None:
+        self.model, self.sequence = model, sequence
+        self.parameters = model.parameters
+        self._flops: dict[tuple[str, str], StepFlops] = {}
+        self._held: dict[Layout, int] = {}
+
+    def flops(self, layout: Layout) -> StepFlops:
+        """FLOPs of one sequence, without those of pairs that a mask hides: fused kernels skip their blocks.
+
+        A frozen weight needs no gradient of its own: half of the products of a backward.
+        """
+        key = layout.checkpointing, layout.method
+        if key not in self._flops:
+            setup = TrainSetup(self.model, precision="bf16", sequence=self.sequence, checkpointing=key[0])
+            flops = step_flops(setup)
+            frozen = flops.forward if layout.method != "full" else 0
+            masked = self._masked()
+            backward = flops.backward - frozen - int(FUSED_BACKWARD * masked)
+            again = flops.recomputed - masked if flops.recomputed else 0
+            self._flops[key] = StepFlops(flops.forward - masked, backward, again)
+        return self._flops[key]
+
+    def _masked(self) -> int:
+        """What fused attention skips of all pairs in a forward: behind the causal mask, and outside of windows."""
+        pairs = self.sequence * self.sequence
+        layers = Counter(layer.attention for layer in self.model.layers)
+        all_of_them = sum(4 * pairs * one.heads * one.head_dim * count for one, count in layers.items())
+        return all_of_them - sum(attention_flops(one, self.sequence) * count for one, count in layers.items())
+
+    def held_bytes(self, layout: Layout) -> int:
+        """Weights, gradients and states of a rank: no step of this layout needs less. Drops hopeless layouts early."""
+        if layout.engine is Engine.MEGATRON:
+            whole, states = megatron.BF16 + megatron.FP32, megatron.STATES
+            return (
+                self.parameters * whole // (layout.tensor * layout.pipeline) + self.parameters * states // layout.ranks
+            )
+        if layout.method != "full":
+            return 0
+        key = replace(layout, checkpointing="none", micro_batch=1, micro_batches=1)
+        if key not in self._held:
+            self._held[key] = zero.held(train_setup(key, self.model, 1)).device.total
+        return self._held[key]
+
+    def need(self, layout: Layout, device: Device) -> Need:
+        """Bytes of the rank that needs most, from the closed form of its engine."""
+        if layout.engine is Engine.MEGATRON:
+            found = megatron.train(megatron_setup(layout, self.model, self.sequence), device)
+            return Need(found.parts, found.peak.name, found.stage)
+        setup = train_setup(layout, self.model, self.sequence)
+        step = budget.train(setup, device)
+        return Need(step.parts, step.peak.name, host=zero.held(setup).host if layout.offload else Breakdown())
+
+    def trained(self, layout: Layout) -> int:
+        """Values that a rank's share of the model trains."""
+        if layout.method != "full":
+            return ADAPTERS[layout.method].parameters(self.model)
+        return self.parameters // (layout.tensor * layout.pipeline)

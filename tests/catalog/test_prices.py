@@ -1,0 +1,34 @@
+"""Prices: dated, with a source, and the reader's own in their place."""
+
+import pytest
+
+from helpers.catalog import prices
+from helpers.catalog.errors import WorkbookError
+
+
+def test_every_listed_price_is_dated_and_has_a_source():
+    assert len(prices.listed()) >= 8
+    for one in prices.listed().values():
+        assert 0 < one.per_hour < 20
+        assert len(one.date) == 10
+        assert "/" in one.source
+
+
+def test_ones_own_price_takes_the_listed_ones_place():
+    assert prices.with_own({"h100": 2.5})["h100-80gb"].per_hour == 2.5
+    assert prices.with_own({})["h100-80gb"] == prices.price("h100")
+
+
+def test_a_card_without_a_price_has_none():
+    assert prices.price("v100") is None
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, float("nan"), 98.32e3, "2.50"])
+def test_what_is_no_price_is_refused(bad):
+    with pytest.raises(WorkbookError):
+        prices.with_own({"h100": bad})
+
+
+def test_a_price_without_a_source_cannot_be_built():
+    with pytest.raises(WorkbookError, match="source"):
+        prices.Price(2.5, "", "2026-01-01")

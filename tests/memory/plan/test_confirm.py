@@ -1,0 +1,51 @@
+"""The trace beside the closed form that chose a plan: near where the code runs, and a reason where it does not."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.catalog.models import model
+from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
+from helpers.memory.plan.confirm import confirm
+from helpers.memory.plan.training import Engine, Layout
+
+TINY = model("tiny-llama")
+CARD = [Cards("rtx-4090", 1, 1.0)]
+
+
+def test_one_card_is_confirmed_within_a_percent():
+    goal = TrainGoal(TINY, tokens=10**6, sequence=256, batch_tokens=2**11, precisions=("autocast-bf16",))
+    found = confirm(plan_training(goal, CARD))
+    assert abs(found.error) < 0.01
+    assert "The trace allocates" in found.sentence
+
+
+def test_a_replica_holds_what_the_trace_says_or_a_little_more():
+    """The plan adds the largest transient to full caches, although prefill meets them before they are full."""
+    found = confirm(plan_serving(ServeGoal(TINY, users=4, context=256, weights=("bf16",), kv=("bf16",)), CARD))
+    assert -0.01 < found.error < 0.05
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(Engine.MEGATRON, 2, 2),
+        Layout(Engine.ZERO, 2, zero=2),
+        Layout(Engine.ZERO, 2, zero=3, precision="megatron-bf16"),
+        Layout(Engine.ZERO, 1, zero=2, offload=True),
+    ],
+    ids=str,
+)
+def test_what_is_not_traced_has_its_reason(layout):
+    answer = plan_training(TrainGoal(TINY, tokens=10**6, sequence=256, batch_tokens=2**11), CARD)
+    found = confirm(replace(answer, plans=(replace(answer.plans[0], layout=layout),)))
+    assert found.traced_bytes is None
+    assert found.error is None
+    assert "does not run here" in found.sentence
+
+
+def test_nothing_is_confirmed_without_a_plan():
+    answer = plan_training(TrainGoal(TINY, tokens=10**6, sequence=256, batch_tokens=2**11), CARD)
+    with pytest.raises(WorkbookError, match="no plan"):
+        confirm(replace(answer, plans=()))

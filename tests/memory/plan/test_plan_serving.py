@@ -1,0 +1,91 @@
+"""A serving plan: it holds its users, keeps its limits, and where there is none says the least that would do."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.catalog.models import model
+from helpers.memory.closed_form import tensor_parallel
+from helpers.memory.plan import Cards, Efficiency, ServeGoal, least_for_serving, plan_serving, serving_told
+from helpers.memory.plan.serving import Replica, ReplicaLayout, stage_of
+
+FLEET = [Cards("h100", 8, 2.0)]
+GOAL = ServeGoal("llama-3.1-70b", users=200, context=8192, latency_s=0.05)
+
+
+def test_a_plan_holds_its_users_within_memory_and_latency():
+    plans = plan_serving(GOAL, FLEET).plans
+    assert plans
+    for plan in plans:
+        assert plan.parts.total <= plan.cards.room.for_tensors_bytes
+        assert plan.between_tokens.middle <= GOAL.latency_s
+        assert plan.users * plan.replicas >= GOAL.users
+        assert plan.ranks <= 8
+
+
+def test_a_rank_holds_its_share_of_the_weights():
+    replica = Replica(GOAL, ReplicaLayout(tensor=8), FLEET[0], Efficiency())
+    assert replica.weight_bytes == tensor_parallel.rank_weight_bytes(replica.setup, 8)
+    assert replica.parts(3).total - replica.parts(2).total == 8192 * 80 * 2 * 128 * 2  # one KV head of eight, BF16
+
+
+def test_of_two_limits_the_tighter_takes_more_cards():
+    goal = replace(GOAL, users=60, latency_s=None)
+    loose = plan_serving(goal, FLEET).plans[0]
+    tight = plan_serving(replace(goal, latency_s=loose.between_tokens.middle * 0.6), FLEET).plans[0]
+    assert tight.ranks > loose.ranks
+
+
+def test_more_users_take_longer_and_so_does_a_longer_context():
+    replica = Replica(GOAL, ReplicaLayout(tensor=8), FLEET[0], Efficiency())
+    longer = Replica(replace(GOAL, context=16384), ReplicaLayout(tensor=8), FLEET[0], Efficiency())
+    assert replica.between_tokens(1).middle < replica.between_tokens(100).middle < longer.between_tokens(100).middle
+
+
+def test_times_are_intervals():
+    for plan in plan_serving(GOAL, FLEET).plans:
+        for seconds in (plan.between_tokens, plan.first_token):
+            assert seconds.low < seconds.middle < seconds.high
+
+
+def test_405b_in_bf16_on_four_h100_gets_the_shortest_honest_answer():
+    found = plan_serving(ServeGoal("llama-3.1-405b", weights=("bf16",)), [Cards("h100", 4)])
+    told = serving_told(found)
+    assert not found.plans
+    assert "the weights alone are 755.96 GiB" in told
+    assert "8 x NVIDIA H200" in told
+    assert "awq-int4 weights" in told
+
+
+def test_every_offer_works():
+    goal = ServeGoal("llama-3.1-8b", users=5000, latency_s=0.05)
+    for offer in least_for_serving(plan_serving(goal, [Cards("h100", 4)])):
+        assert offer.plan.parts.total <= offer.plan.cards.room.for_tensors_bytes
+        assert offer.plan.between_tokens.middle <= 0.05
+
+
+def test_the_heaviest_stage_is_counted_where_the_first_layers_are_dense():
+    deepseek = model("deepseek-v3")
+    stage = stage_of(deepseek, 8)
+    assert stage.parameters * 8 > deepseek.parameters
+
+
+def test_fewer_bits_are_listed_only_where_they_are_cheaper():
+    plans = plan_serving(ServeGoal("llama-3.1-8b"), FLEET).plans
+    assert [plan.layout.compromises for plan in plans] == [()]
+
+
+def test_the_next_cheaper_layout_is_cheaper_and_fails():
+    found = plan_serving(GOAL, FLEET)
+    failed = found.next_cheaper
+    assert failed.price < found.plans[0].per_hour
+    assert failed.needed > failed.limit
+
+
+@pytest.mark.parametrize(
+    "bad", [{"users": 0}, {"context": 1}, {"prompt": 8192}, {"latency_s": 0.0}, {"weights": ("bf17",)}, {"kv": ()}]
+)
+def test_a_goal_that_makes_no_sense_is_refused(bad):
+    with pytest.raises(WorkbookError):
+        ServeGoal(**{"model": "llama-3.1-8b", **bad})

@@ -1,0 +1,175 @@
+"""A training plan: feasible, cheapest first, the same each time, and honest where there is none."""
+
+import itertools
+import time
+from dataclasses import replace
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.catalog.models import model
+from helpers.memory.closed_form import megatron, zero
+from helpers.memory.plan import Cards, Efficiency, Shares, TrainGoal, least_for_training, plan_training, training_told
+from helpers.memory.plan.layouts import training_layouts
+from helpers.memory.plan.search import Reason
+from helpers.memory.plan.step import sent_bytes
+from helpers.memory.plan.training import Engine, Job, Layout, train_setup
+
+H100 = [Cards("h100", 8, 2.0)]
+GOAL = TrainGoal("llama-3.1-8b", tokens=10**9)
+
+
+def answer(goal=GOAL, fleet=H100, rates=None):
+    return plan_training(goal, fleet, rates)
+
+
+def test_every_plan_fits_its_cards_with_the_reserve():
+    for plan in answer().plans:
+        assert plan.need.total + plan.cards.reserve_bytes <= plan.cards.device.capacity_bytes
+        assert plan.ranks <= plan.cards.count
+
+
+def test_a_plan_needs_what_the_closed_form_of_its_engine_says():
+    for plan in answer().plans:
+        assert plan.need == Job(GOAL.model, GOAL.sequence).need(plan.layout, plan.cards.device)
+
+
+def test_plans_come_cheapest_first_to_a_percent():
+    costs = [plan.cost.middle for plan in answer().plans]
+    assert len(costs) > 3
+    assert all(after >= 0.98 * before for before, after in itertools.pairwise(costs))
+
+
+def test_the_same_input_gives_the_same_answer():
+    assert training_told(answer()) == training_told(answer())
+
+
+@pytest.mark.parametrize("cards", [8, 64, 1024])
+def test_70b_is_planned_within_ten_seconds(cards):
+    began = time.process_time()
+    found = answer(TrainGoal("llama-3.1-70b", tokens=10**12), [Cards("h100", cards)])
+    assert found.plans
+    assert time.process_time() - began < 10
+
+
+def test_a_deadline_drops_what_is_late_and_says_so():
+    cheap = answer(fleet=[Cards("h100", 64, 2.0)]).plans[0]
+    goal = replace(GOAL, deadline_s=cheap.hours.middle * 3600 / 4)
+    found = answer(goal, [Cards("h100", 64, 2.0)])
+    assert all(plan.hours.middle * 3600 <= goal.deadline_s for plan in found.plans)
+    assert Reason.DEADLINE in {one.reason for one in found.failures}
+
+
+def test_what_is_cheaper_than_the_first_plan_and_failed_is_told():
+    found = answer()
+    failed = found.next_cheaper
+    assert failed.price <= found.plans[0].cost.middle
+    assert failed.need_bytes > failed.cards.room.for_tensors_bytes
+    assert "The next cheaper layout fails: " in training_told(found)
+
+
+def test_an_impossible_goal_gets_the_least_that_would_do():
+    found = answer(TrainGoal("llama-3.1-405b", tokens=10**9), [Cards("h100", 8)])
+    assert not found.plans
+    offers = least_for_training(found)
+    assert offers
+    for offer in offers:
+        assert offer.plan.need.total <= offer.plan.cards.room.for_tensors_bytes
+    assert "The least that would do:" in training_told(found)
+
+
+def test_a_larger_card_at_a_price_is_chosen_by_money():
+    dear = answer(fleet=[Cards("h100", 8, 2.0), Cards("h200", 8, 100.0)]).plans[0]
+    cheap = answer(fleet=[Cards("h100", 8, 2.0), Cards("h200", 8, 0.1)]).plans[0]
+    assert (dear.cards.device.name, cheap.cards.device.name) == ("h100-80gb", "h200-141gb")
+
+
+def test_a_compromise_is_listed_only_where_it_saves_money():
+    for plan in answer().plans:
+        assert not plan.layout.compromises
+
+
+def test_on_one_small_card_adapters_are_the_plan():
+    goal = TrainGoal("llama-3.1-8b", tokens=10**8, batch_tokens=2**17, methods=("full", "lora", "qlora"))
+    plan = answer(goal, [Cards("rtx-4090", 1, 0.4)]).plans[0]
+    assert plan.layout.method == "qlora"
+    assert "adapters alone are trained" in plan.layout.compromises
+
+
+def test_the_batch_is_what_was_asked_for_to_an_eighth():
+    goal = replace(GOAL, batch_tokens=20 * GOAL.sequence)  # which twelve ranks do not divide
+    layouts = list(training_layouts(goal, Cards("h100", 12, 2.0)))
+    assert layouts
+    assert all(1 <= layout.sequences / 20 <= 1.125 for layout in layouts)
+
+
+def test_better_efficiency_makes_a_faster_plan():
+    slow = answer(rates=Efficiency(training_flops=Shares(0.1, 0.2, 0.3))).plans[0]
+    assert slow.hours.middle * slow.ranks > 1.5 * answer().plans[0].hours.middle * answer().plans[0].ranks
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bytes_on_the_links_are_those_of_the_closed_form_of_zero(stage):
+    job = Job(GOAL.model, 2048)
+    layout = Layout(Engine.ZERO, data=8, zero=stage, micro_batches=4)
+    once, each = sent_bytes(job, layout)
+    told = zero.traffic(train_setup(layout, GOAL.model, 2048)).sent_bytes
+    assert once + 4 * each == pytest.approx(told, rel=0.07)  # stage 3 gathers the root once and not twice
+
+
+def test_context_parallel_ranks_hold_what_eight_b200_measured():
+    """Peak allocated, 12 layers of Llama-3-70B, 32,768 tokens: SimuMax docs/b200/b200_release_v1.2_summary.md."""
+    config = {**model("llama-3-70b").config, "num_hidden_layers": 12}
+    for tensor, context, measured in ((2, 4, 68.43), (1, 8, 104.51)):
+        setup = megatron.MegatronSetup(
+            model(config), tensor_parallel=tensor, context_parallel=context, sequence=32768, micro_batches=4
+        )
+        assert megatron.train(setup, "b200").peak_bytes / 2**30 == pytest.approx(measured, rel=0.01)
+
+
+def test_full_recomputation_keeps_inputs_alone():
+    plain = megatron.MegatronSetup("llama-3-70b", tensor_parallel=8, pipeline=4, data_parallel=2)
+    kept = {
+        how: megatron.train(replace(plain, recompute=how)).at("layer").parts["activations"] for how in ("none", "full")
+    }
+    inputs = 4 * 20 * 2 * 4096 * 8192 // 8  # in flight, layers, BF16, tokens, hidden, ranks
+    assert inputs < kept["full"] < 0.2 * kept["none"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ({"tokens": 0}, "tokens"),
+        ({"tokens": 1.5}, "tokens"),
+        ({"batch_tokens": 100}, "batch"),
+        ({"deadline_s": -1.0}, "deadline"),
+        ({"methods": ()}, "methods"),
+        ({"methods": ("loRa",)}, "method"),
+        ({"precisions": ("fp7",)}, "precision"),
+        ({"model": "llama-9"}, "llama-9"),
+    ],
+)
+def test_a_goal_that_makes_no_sense_is_refused(bad, what):
+    with pytest.raises(WorkbookError, match=what):
+        TrainGoal(**{"model": "llama-3.1-8b", **bad})
+
+
+@pytest.mark.parametrize("bad", [{"count": 0}, {"count": 2.5}, {"card": "h1000"}, {"network_bytes_per_s": 0}])
+def test_cards_that_make_no_sense_are_refused(bad):
+    with pytest.raises(WorkbookError):
+        Cards(**{"card": "h100", "count": 8, **bad})
+
+
+def test_no_cards_and_types_without_a_price_are_refused():
+    with pytest.raises(WorkbookError, match="no cards"):
+        answer(fleet=[])
+    with pytest.raises(WorkbookError, match="no price"):
+        answer(fleet=[Cards("h100", 8), Cards("v100", 8)])
+    with pytest.raises(WorkbookError, match="twice"):
+        answer(fleet=[Cards("h100", 8), Cards("h100", 4)])
+
+
+def test_a_mixture_of_experts_is_refused_with_what_is_known():
+    with pytest.raises(WorkbookError, match="no closed form") as refused:
+        answer(TrainGoal("mixtral-8x7b"))
+    assert "696 GiB" in str(refused.value)

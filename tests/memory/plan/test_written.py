@@ -1,0 +1,127 @@
+"""What is written is read back by the engine's own loader, where it is installed, and says what the plan says."""
+
+import json
+import tomllib
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
+from helpers.memory.plan.search import TrainAnswer
+from helpers.memory.plan.training import Engine, Layout
+from helpers.memory.plan.written import serving_files, training_files, write
+
+GOAL = TrainGoal("llama-3.1-8b", tokens=10**9)
+
+
+@pytest.fixture(scope="module")
+def found() -> TrainAnswer:
+    return plan_training(GOAL, [Cards("h100", 8, 2.0)])
+
+
+def with_layout(found: TrainAnswer, layout: Layout) -> TrainAnswer:
+    return replace(found, plans=(replace(found.plans[0], layout=layout),))
+
+
+ZERO_3 = Layout(Engine.ZERO, data=8, zero=3, micro_batch=2, micro_batches=64, checkpointing="full")
+DDP = Layout(Engine.ZERO, data=8, precision="autocast-bf16", micro_batches=8)
+SPLIT = Layout(Engine.MEGATRON, 2, 2, 2, 1, micro_batches=512)
+
+
+def test_accelerate_reads_its_file(found, tmp_path):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    for layout, kind in ((ZERO_3, "DEEPSPEED"), (DDP, "MULTI_GPU")):
+        write(with_layout(found, layout), tmp_path)
+        read = config_args.load_config_from_file(str(tmp_path / "accelerate.yaml"))
+        assert (str(read.distributed_type.value), read.num_processes, read.num_machines) == (kind, 8, 1)
+
+
+def test_transformers_reads_its_arguments(found, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    given = json.loads(training_files(with_layout(found, ZERO_3))["training_arguments.json"])
+    read = transformers.TrainingArguments(
+        **{**given, "output_dir": str(tmp_path), "bf16": False}
+    )  # a CPU has no BF16 run
+    assert (read.per_device_train_batch_size, read.gradient_accumulation_steps) == (2, 64)
+    assert read.gradient_checkpointing
+    assert read.optim == "adamw_torch_fused"
+
+
+def test_deepspeed_reads_its_file(found, tmp_path, monkeypatch):
+    config = pytest.importorskip("deepspeed.runtime.config")
+    monkeypatch.setattr(config.dist, "get_rank", lambda: 0)  # there is no process group, and eight ranks are meant
+    write(with_layout(found, ZERO_3), tmp_path)
+    eight = SimpleNamespace(get_data_parallel_world_size=lambda: 8)
+    read = config.DeepSpeedConfig(str(tmp_path / "deepspeed.json"), mpu=eight)
+    assert read.zero_optimization_stage == 3
+
+
+def test_deepspeeds_batch_is_the_product_that_it_checks(found):
+    given = json.loads(training_files(with_layout(found, ZERO_3))["deepspeed.json"])
+    parts = given["train_micro_batch_size_per_gpu"] * given["gradient_accumulation_steps"] * 8
+    assert given["train_batch_size"] == parts
+    assert given["zero_optimization"] == {"stage": 3}
+    assert given["bf16"] == {"enabled": True}
+
+
+def test_an_offloaded_optimizer_is_on_the_cpu(found):
+    given = json.loads(training_files(with_layout(found, replace(ZERO_3, offload=True)))["deepspeed.json"])
+    assert given["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+
+
+def test_torchtitans_file_is_toml_with_the_degrees(found):
+    read = tomllib.loads(training_files(with_layout(found, SPLIT))["torchtitan.toml"])
+    degrees = read["parallelism"]
+    assert degrees["data_parallel_shard_degree"] * degrees["tensor_parallel_degree"] == 4
+    assert degrees["pipeline_parallel_degree"] == 2
+    assert read["training"]["global_batch_size"] == SPLIT.sequences
+
+
+def test_torchtitan_reads_its_file(found, tmp_path):
+    manager = pytest.importorskip("torchtitan.config")
+    write(with_layout(found, SPLIT), tmp_path)
+    read = manager.ConfigManager().parse_args([f"--job.config_file={tmp_path / 'torchtitan.toml'}"])
+    assert read.parallelism.tensor_parallel_degree == 2
+
+
+def test_megatrons_flags_are_those_of_the_layout(found):
+    words = training_files(with_layout(found, SPLIT))["megatron.args"].split()
+    assert words[words.index("--tensor-model-parallel-size") + 1] == "2"
+    assert words[words.index("--global-batch-size") + 1] == str(SPLIT.sequences)
+    assert {"--use-distributed-optimizer", "--sequence-parallel", "--bf16"} <= set(words)
+
+
+def test_vllms_file_is_yaml_with_the_plans_figures():
+    yaml = pytest.importorskip("yaml")
+    goal = ServeGoal("llama-3.1-70b", users=100, weights=("fp8-e4m3",), kv=("fp8-e4m3",))
+    found = plan_serving(goal, [Cards("h100", 8, 2.0)])
+    read = yaml.safe_load(serving_files(found)["vllm.yaml"])
+    assert (read["quantization"], read["kv-cache-dtype"]) == ("fp8", "fp8_e4m3")
+    assert read["tensor-parallel-size"] * read["pipeline-parallel-size"] == found.plans[0].layout.ranks
+    assert read["max-num-seqs"] == found.plans[0].users
+    assert 0.9 < read["gpu-memory-utilization"] < 1
+
+
+def test_vllm_knows_the_flags():
+    utils = pytest.importorskip("vllm.engine.arg_utils")
+    names = set(utils.EngineArgs.__dataclass_fields__)
+    found = plan_serving(ServeGoal("llama-3.1-8b"), [Cards("h100", 1)])
+    flags = [line.partition(":")[0] for line in serving_files(found)["vllm.yaml"].splitlines()[1:]]
+    assert {flag.replace("-", "_") for flag in flags} <= names
+
+
+def test_nothing_is_written_without_a_plan_or_over_a_file(found, tmp_path):
+    with pytest.raises(WorkbookError, match="no plan"):
+        write(replace(found, plans=()), tmp_path)
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    with pytest.raises(WorkbookError, match="is a file"):
+        write(found, taken)
+
+
+def test_a_format_that_vllm_has_no_name_for_is_refused():
+    found = plan_serving(ServeGoal("llama-3.1-8b", weights=("mxfp4",)), [Cards("h100", 1)])
+    with pytest.raises(WorkbookError, match="mxfp4"):
+        serving_files(found)
