@@ -9,7 +9,7 @@
 
 `groups` says who shares a model and divides sizes among them, `operators` are the pairs of collectives that stand at a
 part's entry and exit, `tensor` divides linear layers and heads, `vocabulary` the embedding, the head and the loss, and
-`split` a whole model, with its tokens if asked. `experts` sends tokens to experts that live on other ranks. Beside them
+`split_model` a whole Llama, with its tokens if asked. `experts` sends tokens to experts on other ranks. Beside them
 `dtensor` does the same with PyTorch's DTensor. `pipeline` has schedules as data and a runner for them; `ring` and
 `ulysses` divide the tokens of attention, and `layouts` says who has which; `device_map` shows what `device_map="auto"`
 does. May import catalog, memory and, for the merge of partial results, `attention`.
@@ -18,6 +18,6 @@ does. May import catalog, memory and, for the merge of partial results, `attenti
 from .experts import ExpertParallel, average_expert_gradients
 from .groups import average_gradients, mesh, part
 from .operators import copy_to_ranks, exchange, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
-from .split import SplitModel, split
+from .split_model import SplitModel, split
 from .tensor import ColumnParallel, RowParallel
 from .vocabulary import VocabularyParallelEmbedding, cross_entropy
