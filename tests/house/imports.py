@@ -40,6 +40,17 @@ def graph(sources: Mapping[Path, str]) -> Graph:
     return found
 
 
+def nowhere(sources: Mapping[Path, str]) -> list[str]:
+    """Imports of `helpers` that lead to no module: the owner of each name must be a file."""
+    modules = {module_of(path) for path in sources}
+    return [
+        f"{path}: {name}"
+        for path, source in sources.items()
+        for name in imported(path, source)
+        if name.startswith("helpers.") and not {name, name.rpartition(".")[0]} & modules
+    ]
+
+
 def circles(of: Graph) -> list[list[str]]:
     """Every set of modules that can reach one another, sorted: Tarjan's strongly connected components."""
     number: dict[str, int] = {}

@@ -73,6 +73,19 @@ def test_a_circle_is_found() -> None:
     assert imports.circles(imports.graph(planted)) == [["helpers.a", "helpers.b", "helpers.c"]]
 
 
+def test_every_import_leads_to_a_module() -> None:
+    """Neither ruff nor mypy says so, for imports of what is not installed are no errors to them."""
+    assert imports.nowhere(sources()) == []
+
+
+def test_an_import_of_a_module_that_is_gone_is_found() -> None:
+    planted = {
+        Path("helpers/a/__init__.py"): "from .b import x\nfrom .gone import y\nimport torch\n",
+        Path("helpers/a/b.py"): "from . import c\n",
+    }
+    assert imports.nowhere(planted) == ["helpers/a/__init__.py: helpers.a.gone.y"]
+
+
 def test_importing_a_room_loads_nothing_heavy() -> None:
     """In one interpreter, one after the other, so that a red one is named by the first that is heavy."""
     code = "import importlib, sys\n" + "".join(
