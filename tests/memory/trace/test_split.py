@@ -10,6 +10,8 @@ from helpers.catalog.errors import WorkbookError
 from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
 from helpers.memory import trace
+from helpers.memory.closed_form.breakdown import Part
+from helpers.memory.closed_form.split import parameter_bytes
 from tests.memory.trace import rank_cases
 
 SETUP = TrainSetup(rank_cases.CONFIG, precision="fp32", sequence=64, micro_batch=2)
@@ -80,3 +82,49 @@ def test_a_split_that_cannot_be_says_what_can(case):
 def test_ranks_count_as_torchruns_do():
     assert [Split(2, 2, 2, rank=rank).stage for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert str(Split(fsdp=64, tensor_parallel=8)) == "FSDP 64 × TP 8"
+
+
+def parameters(setup: TrainSetup, split: Split) -> int:
+    return trace.train(setup, on="cpu", split=split).parts[Part.PARAMETERS]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_tensor_parallel_rank_holds_what_the_formula_says(tied):
+    """A tied table is one, in parts as well: PyTorch's parallelize_module makes two of it."""
+    setup = replace(SETUP, model={**rank_cases.CONFIG, "tie_word_embeddings": tied})
+    assert parameters(setup, Split(tensor_parallel=2)) == pytest.approx(parameter_bytes(setup.model, 2), rel=0.01)
+
+
+def test_stages_hold_the_whole_model_together_and_each_its_own():
+    setup = replace(SETUP, micro_batches=2)
+    first, last = (parameters(setup, Split(pipeline=2, rank=rank)) for rank in range(2))
+    table, layer = 4 * setup.model.vocab * setup.model.hidden, 4 * setup.model.layers[0].parameters
+    assert first == pytest.approx(table + 2 * layer, rel=0.01)
+    assert last == pytest.approx(table + 3 * layer, rel=0.01)
+
+
+def test_fsdp_gathers_a_layer_and_not_the_model():
+    """Beside the shards a forward of one token has the root's weights, and of the layers two at most."""
+    setup = replace(SETUP, micro_batch=1, sequence=1)
+    kept = parameters(setup, Split(fsdp=4))
+    peak = trace.train(setup, on="cpu", split=Split(fsdp=4)).measured.at("forward").total
+    layers = 4 * sum(layer.parameters for layer in setup.model.layers)
+    root = 4 * setup.model.parameters - layers
+    assert kept * 3 + root < peak < kept * 3 + root + 0.7 * layers
+
+
+def test_weights_that_stay_gathered_are_more_at_the_end_of_the_forward():
+    setup = replace(SETUP, micro_batch=1, sequence=1)
+    again, stays = (trace.train(setup, on="cpu", split=Split(fsdp=4, reshard=reshard)) for reshard in (True, False))
+    assert (
+        stays.measured.at("forward").total > again.measured.at("forward").total + 4 * setup.model.layers[0].parameters
+    )
+
+
+def test_a_last_stage_keeps_no_micro_batchs_logits():
+    """Twice the micro-batches bring more buffers of hidden states, and no more logits."""
+    few, many = (
+        trace.train(replace(SETUP, micro_batches=count), on="cpu", split=Split(pipeline=2, rank=1)).peak_bytes
+        for count in (4, 8)
+    )
+    assert many - few < 4 * 4 * SETUP.tokens * SETUP.model.vocab
