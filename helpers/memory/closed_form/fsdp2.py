@@ -94,14 +94,14 @@ class FullyShardedMoments(StepMoments):
         return sorted({*super().candidate_peak_layers(), max(0, len(self.model.layers) - 2)}, reverse=True)
 
     def backward_of_layer(self, at: int) -> Moment:
-        """Four spots: in the MLP; in the norm before it; at the layer's end, gathered still; and when it is reduced.
+        """Three spots: in the MLP, in the norm before it, and at the layer's end.
 
-        In the first three the next layer comes in, and the flat of the layer behind is held until this one's is made.
+        In all of them the next layer comes in, and the flat of the layer behind is held until this one's is made.
         """
         last = at == len(self.model.layers) - 1
         layer, mine = self.model.layers[at], self.layer_tensors[at]
-        held = self.root + tensors_bytes(self.head, self.gathered_width) + self.layer
-        whole = held + self.layer + (0 if last else self._flat(self.layer_tensors[at + 1]))
+        head = tensors_bytes(self.head, self.gathered_width)
+        whole = self.root + head + 2 * self.layer + (0 if last else self._flat(self.layer_tensors[at + 1]))
         kept = self.kept.live_bytes(at) + self._rotary_tables()
         left = kept - total_bytes(saved for saved in self.kept.tensors[at] if _of_mlp(saved))
         behind = max(0, kept - self.kept.layer_bytes[at])
@@ -112,7 +112,6 @@ class FullyShardedMoments(StepMoments):
             more(super().backward_of_layer(at), workspace=whole + down),
             self._spot(at, left, whole + self._gathered(mlp) + norm),
             self._spot(at, behind, whole + self._gathered(mine) + 2 * self.residual),
-            self._spot(at, behind, held + self._gathered(mine) + self._flat(mine) + self.residual),
         )
         return max(spots, key=lambda moment: moment.total)
 
