@@ -82,38 +82,43 @@ class FullyShardedMoments(StepMoments):
         return more(super().backward_of_loss(), workspace=self.root + self.layer)
 
     def backward_of_lm_head(self) -> Moment:
-        made = tensors_bytes(self.head, self.gathered_width)
+        made = self._gathered(self.head)
         return more(super().backward_of_lm_head(), workspace=self.root + self.layer + made)
 
     def backward_of_final_norm(self) -> Moment:
-        made = tensors_bytes(self.head, self.gathered_width)
+        made = self._gathered(self.head)
         return more(super().backward_of_final_norm(), workspace=self.root + self.layer + made)
 
     def candidate_peak_layers(self) -> list[int]:
-        """Also the layer before the last, in whose backward the last one's gradients are still on their way."""
-        return sorted({*super().candidate_peak_layers(), max(0, len(self.model.layers) - 2)}, reverse=True)
+        """Also the layer before the last, in whose backward the last one's gradients are still on their way, and the
+        one after the first, in whose backward that is gathered."""
+        layers = len(self.model.layers)
+        return sorted({*super().candidate_peak_layers(), max(0, layers - 2), min(1, layers - 1)}, reverse=True)
 
     def backward_of_layer(self, at: int) -> Moment:
-        """Three spots: in the MLP, in the norm before it, and at the layer's end.
-
-        In all of them the next layer comes in, and the flat of the layer behind is held until this one's is made.
-        """
-        last = at == len(self.model.layers) - 1
-        layer, mine = self.model.layers[at], self.layer_tensors[at]
-        head = tensors_bytes(self.head, self.gathered_width)
-        whole = self.root + head + 2 * self.layer + (0 if last else self._flat(self.layer_tensors[at + 1]))
+        """Three spots: in the MLP, in the norm before it, and in the norm before attention."""
+        whole, layer, saved = self._whole_beside(at), self.model.layers[at], self.kept.tensors[at]
         kept = self.kept.live_bytes(at) + self._rotary_tables()
-        left = kept - total_bytes(saved for saved in self.kept.tensors[at] if _of_mlp(saved))
-        behind = max(0, kept - self.kept.layer_bytes[at])
+        left = kept - total_bytes(one for one in saved if _used_up(one, Owner.MLP, Owner.MLP_NORM))
+        entry = [one for one in saved if one.owner is Owner.ATTENTION_NORM]
+        first = total_bytes(one for one in entry if not _used_up(one, Owner.ATTENTION, Owner.ATTENTION_NORM))
+        behind = max(0, kept - self.kept.layer_bytes[at]) + first
         mlp = [shape for linear in layer.mlp.linears for shape in linear.tensors()]
         down = self._gathered(layer.mlp.linears[-1].tensors())
         norm = 2 * self.residual if self.model.norm == "layernorm" else 5 * self.hidden_fp32 + self.residual
         spots = (
             more(super().backward_of_layer(at), workspace=whole + down),
             self._spot(at, left, whole + self._gathered(mlp) + norm),
-            self._spot(at, behind, whole + self._gathered(mine) + 2 * self.residual),
+            self._spot(at, behind, whole + self._gathered(self.layer_tensors[at]) + norm),
         )
         return max(spots, key=lambda moment: moment.total)
+
+    def _whole_beside(self, at: int) -> int:
+        """Not divided while layer `at` runs backward: the root and its head's gradient, this layer and the next to come
+        in, and the flat of the layer behind, which is held until this one's is made."""
+        layers = 2 * self.layer if at else self.layer
+        behind = self.layer_tensors[at + 1 : at + 2]
+        return self.root + self._gathered(self.head) + layers + sum(map(self._flat, behind))
 
     def _spot(self, at: int, saved: int, workspace: int) -> Moment:
         return self._moment(Point.LAYER, self._made_above(at), saved, 0, workspace, at)
@@ -138,6 +143,6 @@ def _each(shapes: Shapes) -> Iterable[tuple[int, ...]]:
     return shapes.elements() if hasattr(shapes, "elements") else shapes  # a Counter's, as often as it counts
 
 
-def _of_mlp(saved: Saved) -> bool:
-    """Whether the backward has used up this tensor of its layer when it comes to the norm before the MLP."""
-    return saved.owner is Owner.MLP or (saved.owner is Owner.MLP_NORM and saved.role in (Role.OUTPUT, Role.NORMALISED))
+def _used_up(saved: Saved, part: Owner, norm: Owner) -> bool:
+    """Whether the backward needs this tensor of `part` and its `norm` no more when it comes to that norm."""
+    return saved.owner is part or (saved.owner is norm and saved.role in (Role.OUTPUT, Role.NORMALISED))

@@ -21,14 +21,18 @@ RUNS = {
 }
 LARGE = {
     "the root's flat, 8B": (TrainSetup("llama-3-8b", sequence=128, optimizer="adamw-fused"), 8),
-    "the norm before an MLP": (TrainSetup("llama-2-7b", optimizer="adamw-fused"), 64),
+    "the norm before an MLP": (
+        TrainSetup("llama-2-7b", sequence=1536, optimizer="adamw-fused", checkpointing="full"),
+        64,
+    ),
     "the end of a layer": (
         TrainSetup("llama-2-7b", precision="fp32", sequence=1024, optimizer="adamw-fused", checkpointing="full"),
         8,
     ),
     "bf16": (TrainSetup("qwen2.5-7b", precision="bf16", sequence=256, optimizer="adamw-fused"), 16),
     "foreach": (TrainSetup("llama-2-7b", sequence=512, checkpointing="full"), 4),
-    "accumulated": (TrainSetup("llama-2-7b", sequence=512, checkpointing="full", micro_batches=2), 4),
+    "accumulated": (TrainSetup("llama-2-7b", sequence=1024, optimizer="adamw-fused", micro_batches=2), 4),
+    "accumulated, tied": (TrainSetup("llama-3.2-1b", sequence=1024, optimizer="adamw-fused", micro_batches=2), 2),
     "layernorm": (TrainSetup("gpt2", sequence=512, optimizer="adamw-fused"), 4),
 }
 
@@ -40,13 +44,13 @@ def off(setup: TrainSetup, ranks: int) -> float:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_peak_is_the_traces(run):
-    assert abs(off(*RUNS[run])) < 0.003
+    assert abs(off(*RUNS[run])) < 0.001
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", LARGE)
 def test_the_peak_of_a_large_model_is_the_traces(run):
-    assert abs(off(*LARGE[run])) < 0.003
+    assert abs(off(*LARGE[run])) < 0.001
 
 
 def test_what_a_rank_keeps_is_its_share():
