@@ -217,3 +217,11 @@ def test_a_split_that_cannot_be(capsys, flags, words):
     assert code == 2
     assert words in said.err
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("flags", [["--no-reshard"], ["--rank", "3"], ["--tensor-parallel", "2"]])
+def test_the_closed_form_is_that_of_rank_0_of_fsdp2_alone(capsys, flags):
+    found = peak(capsys, "--fsdp", "4", *flags)
+    assert found["budget_parts"] is None
+    if flags == ["--no-reshard"]:
+        assert found["phases"]["forward"] > peak(capsys, "--fsdp", "4")["phases"]["forward"]
