@@ -17,13 +17,14 @@ from . import flags
 from .flags import Commands, add_command, print_answer, setup_of, whole
 from .load import add_load
 from .megatron import add_megatron
+from .mesh import add_mesh
 from .offload import add_offload
 
 
 def add(commands: Commands) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU")
     known = (
-        "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|load|offload|megatron|allocation|blocks"
+        "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|load|offload|megatron|mesh|allocation|blocks"
     )
     kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar=known)
     train = add_command(kinds, "train", "one training step, per rank", _estimate_train)
@@ -49,6 +50,7 @@ def add(commands: Commands) -> None:
         add_load,
         add_offload,
         add_megatron,
+        add_mesh,
         _add_allocation,
         _add_blocks,
     ):

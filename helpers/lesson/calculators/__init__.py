@@ -18,6 +18,7 @@ from .histograms import Histogram
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer
 from .memory import TrainingAnswer, changes_that_fit, training_answer, training_memory
 from .numbers import NumberAnswer, number_answer, numbers
+from .mesh import MeshAnswer, mesh, mesh_answer
 from .offload import offload
 from .offload_serving import OffloadServingAnswer, offload_serving_answer
 from .offload_training import OffloadTrainingAnswer, offload_training_answer

@@ -80,11 +80,16 @@ def step_time(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Step
 def _tensor_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Seconds:
     if layout.tensor == 1:
         return NOTHING
+    return at(tensor_sent_bytes(job, layout), cards.link_bytes_per_s(layout.tensor), rates.link)
+
+
+def tensor_sent_bytes(job: Job, layout: Layout) -> float:
+    """What a rank sends in a step to those that share its layers: gathers and reduce-scatters, of BF16 tokens."""
     layers = len(job.model.layers) / layout.pipeline
     tokens = job.sequence // layout.context * layout.micro_batch * layout.micro_batches
     passes = TENSOR_PASSES + (AGAIN_PASSES if layout.checkpointing != "none" else 0)
     each = BF16 * tokens * job.model.hidden * (layout.tensor - 1) / layout.tensor
-    return at(passes * layers * each, cards.link_bytes_per_s(layout.tensor), rates.link)
+    return passes * layers * each
 
 
 def _context_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Seconds:

@@ -1,4 +1,4 @@
-"""One model over several ranks, each holding and computing a part of it. Imports torch.
+"""One model over several ranks, each holding and computing a part of it. Names here load torch when asked for.
 
     from helpers.techniques.parallel import split
     part = split(model)                      # on every rank: a Llama of Transformers, divided over all ranks
@@ -15,9 +15,16 @@ part's entry and exit, `tensor` divides linear layers and heads, `vocabulary` th
 does. May import catalog, memory and, for the merge of partial results, `attention`.
 """
 
-from .experts import ExpertParallel, average_expert_gradients
-from .groups import average_gradients, mesh, part
-from .operators import copy_to_ranks, exchange, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
-from .split_model import SplitModel, split
-from .tensor import ColumnParallel, RowParallel
-from .vocabulary import VocabularyParallelEmbedding, cross_entropy
+from typing import TYPE_CHECKING
+
+from ...catalog.lazy import lazy
+
+if TYPE_CHECKING:
+    from .experts import ExpertParallel, average_expert_gradients
+    from .groups import average_gradients, mesh, part
+    from .operators import copy_to_ranks, exchange, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
+    from .split_model import SplitModel, split
+    from .tensor import ColumnParallel, RowParallel
+    from .vocabulary import VocabularyParallelEmbedding, cross_entropy
+
+__getattr__ = lazy(__name__)
