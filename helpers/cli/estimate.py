@@ -23,9 +23,8 @@ from .offload import add_offload
 
 def add(commands: Commands) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU")
-    known = (
-        "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|load|offload|megatron|mesh|allocation|blocks"
-    )
+    ours = "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|load|offload"
+    known = f"{ours}|megatron|mesh|allocation|blocks"
     kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar=known)
     train = add_command(kinds, "train", "one training step, per rank", _estimate_train)
     serve = add_command(

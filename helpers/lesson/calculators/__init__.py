@@ -17,8 +17,8 @@ from .fine_tuning import FineTuningAnswer, as_usual, fine_tuning, fine_tuning_an
 from .histograms import Histogram
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer
 from .memory import TrainingAnswer, changes_that_fit, training_answer, training_memory
-from .numbers import NumberAnswer, number_answer, numbers
 from .mesh import MeshAnswer, mesh, mesh_answer
+from .numbers import NumberAnswer, number_answer, numbers
 from .offload import offload
 from .offload_serving import OffloadServingAnswer, offload_serving_answer
 from .offload_training import OffloadTrainingAnswer, offload_training_answer

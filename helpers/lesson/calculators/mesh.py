@@ -5,10 +5,10 @@ Bytes are Megatron-LM's in closed form, seconds the planner's roofline at usual 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from functools import cached_property
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -33,8 +33,13 @@ from .calculator import Calculator
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes
 from .command import Option, command, model_word
 
-SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "interleaved": interleaved, "ZB-H1": zb_h1}
-# The bubble beside 1F1B's: two virtual stages on a rank halve it, and ZB-H1 fills two of three units with weights' work.
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "GPipe": gpipe,
+    "1F1B": one_f_one_b,
+    "interleaved": partial(interleaved, virtual=2),
+    "ZB-H1": zb_h1,
+}
+# The bubble beside 1F1B's: two stages on a rank halve it, and ZB-H1 fills two of three units with weights' work
 SHORTER = {"GPipe": Fraction(1), "1F1B": Fraction(1), "interleaved": Fraction(1, 2), "ZB-H1": Fraction(1, 3)}
 MOST_DRAWN = 8  # stages, and twice as many micro-batches: more boxes would have no room for their numbers
 NETWORKS = {"400 Gb/s": 400, "200 Gb/s": 200, "100 Gb/s": 100, "25 Gb/s": 25}  # for each card
@@ -49,23 +54,9 @@ class MeshAnswer(MemoryAnswer):
     budget: MegatronBudget = field(repr=False)
     fleet: Cards
     schedule: str
-
-    @cached_property
-    def job(self) -> Job:
-        return Job(self.setup.model, self.setup.sequence)
-
-    @property
-    def layout(self) -> Layout:
-        setup = self.setup
-        degrees = {"tensor": setup.tensor_parallel, "pipeline": setup.pipeline, "context": setup.context_parallel}
-        batch = {"micro_batch": setup.micro_batch, "micro_batches": setup.micro_batches}
-        return Layout(
-            Engine.MEGATRON, data=setup.data_parallel, checkpointing=setup.recompute, **degrees, **batch
-        )
-
-    @cached_property
-    def time(self) -> StepTime:
-        return step_time(self.job, self.layout, self.fleet, Efficiency())
+    job: Job = field(repr=False)
+    layout: Layout
+    time: StepTime
 
     @property
     def waits(self) -> Fraction:
@@ -152,7 +143,7 @@ class MeshAnswer(MemoryAnswer):
 def schedule_of(name: str, ranks: int, micro_batches: int) -> Schedule:
     """A schedule by the calculator's name; "interleaved" has two stages on a rank."""
     require_name("schedule", name, SCHEDULES)
-    return interleaved(ranks, micro_batches, 2) if name == "interleaved" else SCHEDULES[name](ranks, micro_batches)
+    return SCHEDULES[name](ranks, micro_batches)
 
 
 def mesh_answer(
@@ -178,8 +169,24 @@ def mesh_answer(
     if setup.pipeline > 1:
         schedule_of(schedule, setup.pipeline, setup.micro_batches)
         _require_filled(schedule, setup)
-    found = train(setup, fleet.device)
-    return MeshAnswer(found.parts, fleet.device, setup, found, fleet, schedule, reserve_bytes=reserve_bytes)
+    found, job, layout = train(setup, fleet.device), Job(setup.model, setup.sequence), layout_of(setup)
+    time = step_time(job, layout, fleet, Efficiency())
+    whose = fleet.device, setup, found, fleet, schedule, job, layout, time
+    return MeshAnswer(found.parts, *whose, reserve_bytes=reserve_bytes)
+
+
+def layout_of(setup: MegatronSetup) -> Layout:
+    """The planner's word for it."""
+    return Layout(
+        Engine.MEGATRON,
+        data=setup.data_parallel,
+        tensor=setup.tensor_parallel,
+        pipeline=setup.pipeline,
+        context=setup.context_parallel,
+        checkpointing=setup.recompute,
+        micro_batch=setup.micro_batch,
+        micro_batches=setup.micro_batches,
+    )
 
 
 def _require_filled(schedule: str, setup: MegatronSetup) -> None:
@@ -249,7 +256,11 @@ def mesh(**start: object) -> Calculator:
     known = tuple(name for name in MODELS if has_megatron(model(name)))
     controls = {
         "model": ("model", known, "llama-3.1-70b"),
-        "gpu": ("GPU", tuple(name for name in DEVICES if DEVICES[name].links), "h100-80gb"),
+        "gpu": (
+            "GPU",
+            tuple(name for name, card in DEVICES.items() if card.links and "bf16" in card.peak_flops),
+            "h100-80gb",
+        ),
         "tensor_parallel": ("tensor", DEGREES, 8),
         "pipeline": ("pipeline", DEGREES, 1),
         "data_parallel": ("data", tuple(2**power for power in range(11)), 8),
@@ -263,7 +274,9 @@ def mesh(**start: object) -> Calculator:
         "network": ("network", tuple(NETWORKS), "400 Gb/s"),
         "reserve": RESERVE,
     }
-    invites = "It does not fit. Take 4 pipeline stages instead of 8 replicas, then 4 cards a machine: what is waited for?"
+    invites = (
+        "It does not fit. Take 4 pipeline stages instead of 8 replicas, then 4 cards a machine: what is waited for?"
+    )
     return Calculator(_compute, controls, start, invites)
 
 
