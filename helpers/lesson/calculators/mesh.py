@@ -265,7 +265,7 @@ def mesh(**start: object) -> Calculator:
         "pipeline": ("pipeline", DEGREES, 1),
         "data_parallel": ("data", tuple(2**power for power in range(11)), 8),
         "context_parallel": ("context", DEGREES, 1),
-        "micro_batches": ("micro-batches", (1, 2, 4, 8, 16, 32, 64, 128), 32),
+        "micro_batches": ("micro-batches", (1, 2, 4, 8, 16, 32, 64, 128, 256), 32),
         "micro_batch": ("sequences in one", MICRO_BATCHES, 1),
         "sequence": ("sequence", SEQUENCES, 8192),
         "recompute": ("recompute", ("none", "full"), "none"),

@@ -64,7 +64,7 @@ HEAVY = {
     "checkpointing": {"model": "llama-3-70b", "policy": "recursive"},
     "fine_tuning": {"model": "llama-3-70b", "method": "QDoRA"},
     "kv_cache": {"model": "llama-3.1-405b", "cache": "int4", "context": 2**20},
-    "mesh": {"pipeline": 16, "micro_batches": 128, "data_parallel": 1, "schedule": "interleaved"},
+    "mesh": {"pipeline": 16, "micro_batches": 256, "data_parallel": 1, "schedule": "interleaved"},
     "numbers": {"value": "1.7e-310", "format": "nvfp4", "block_largest": 2**20},
     "offload": {"question": "train", "model": "llama-3.1-405b", "offload_optimizer": "nvme", "micro_batches": 64},
     "quantization": {"model": "deepseek-v3"},
