@@ -247,8 +247,9 @@ def _bubble(answer: MeshAnswer) -> Iterator[str]:
     stages, count = answer.setup.pipeline, answer.setup.micro_batches
     if stages == 1:
         return
-    few = f": {count} micro-batches are few for {stages} stages" if count < 4 * stages else ""
-    yield f"The pipeline is idle for {percent(float(answer.bubble))} of its time{few}."
+    few = f", for these are few for {stages} stages" if count < 4 * stages else ""
+    of = "one micro-batch" if count == 1 else f"{count:,} micro-batches"
+    yield f"With {of} the pipeline is idle for {percent(float(answer.bubble))} of its time{few}."
 
 
 def mesh(**start: object) -> Calculator:
