@@ -24,6 +24,7 @@ CALCULATORS = (
     "checkpointing",
     "fine_tuning",
     "kv_cache",
+    "mesh",
     "numbers",
     "offload",
     "quantization",
