@@ -275,9 +275,7 @@ def mesh(**start: object) -> Calculator:
         "network": ("network", tuple(NETWORKS), "400 Gb/s"),
         "reserve": RESERVE,
     }
-    invites = (
-        "It does not fit. Take 4 pipeline stages instead of 8 replicas, then 4 cards a machine: what is waited for?"
-    )
+    invites = "It does not fit. Take 4 pipeline stages and 2 replicas; then 4 cards a machine: what is waited for?"
     return Calculator(_compute, controls, start, invites)
 
 
