@@ -99,7 +99,7 @@ def _context_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) ->
     attention, layers = job.model.layers[0].attention, len(job.model.layers) / layout.pipeline
     values = 2 * attention.kv_heads * attention.head_dim / layout.tensor * job.sequence
     moved = BF16 * values * (layout.context - 1) / layout.context * layers * layout.micro_batch * layout.micro_batches
-    all_of_it = at(3 * moved, cards.link_bytes_per_s(layout.tensor * layout.context), rates.link)
+    all_of_it = at(3 * moved, cards.link_bytes_per_s(layout.context, layout.tensor), rates.link)
     return Seconds(0.0, all_of_it.middle / 2, all_of_it.high)
 
 
@@ -124,7 +124,7 @@ def sent_bytes(job: Job, layout: Layout) -> tuple[float, float]:
 
 def _exposed(job: Job, layout: Layout, cards: Cards, rates: Efficiency, products: Seconds) -> Seconds:
     once, each = sent_bytes(job, layout)
-    rate = cards.link_bytes_per_s(layout.ranks)
+    rate = cards.link_bytes_per_s(layout.data * layout.context, layout.tensor)
     if not once and not each:
         return NOTHING
     sent = at(once, rate, rates.link)

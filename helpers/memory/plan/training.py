@@ -18,6 +18,7 @@ from ..closed_form import budget, megatron, zero
 from ..closed_form.breakdown import Breakdown, TextEnum
 from ..closed_form.layer_work import attention_flops
 from ..closed_form.recompute import FUSED_BACKWARD, StepFlops, step_flops
+from ..closed_form.work import matmul
 
 ADAPTERS = {
     "lora": Adapter("lora", rank=16, targets="all-linear"),
@@ -138,7 +139,7 @@ class Job:
     def __init__(self, model: ModelShape, sequence: int) -> None:
         self.model, self.sequence = model, sequence
         self.parameters = model.parameters
-        self._flops: dict[tuple[str, str], StepFlops] = {}
+        self._flops: dict[tuple[str, str, Engine], StepFlops] = {}
         self._held: dict[Layout, int] = {}
 
     def flops(self, layout: Layout) -> StepFlops:
@@ -146,16 +147,22 @@ class Job:
 
         A frozen weight needs no gradient of its own: half of the products of a backward.
         """
-        key = layout.checkpointing, layout.method
+        key = layout.checkpointing, layout.method, layout.engine
         if key not in self._flops:
             setup = TrainSetup(self.model, precision="bf16", sequence=self.sequence, checkpointing=key[0])
             flops = step_flops(setup)
             frozen = flops.forward if layout.method != "full" else 0
             masked = self._masked()
             backward = flops.backward - frozen - int(FUSED_BACKWARD * masked)
-            again = flops.recomputed - masked if flops.recomputed else 0
+            again = self._again(flops, layout.engine) - masked if flops.recomputed else 0
             self._flops[key] = StepFlops(flops.forward - masked, backward, again)
         return self._flops[key]
+
+    def _again(self, flops: StepFlops, engine: Engine) -> int:
+        """Megatron runs a whole layer again; PyTorch stops before its last product, whose result nobody reads."""
+        if engine is not Engine.MEGATRON:
+            return flops.recomputed
+        return flops.forward - matmul(self.sequence, self.model.vocab, self.model.embedding_width).flops
 
     def _masked(self) -> int:
         """What fused attention skips of all pairs in a forward: behind the causal mask, and outside of windows."""

@@ -44,8 +44,8 @@ def test_between_stages_a_rank_sends_what_the_pipeline_counts(name, stages):
 def test_tensors_over_the_network_are_told():
     inside, across = (mesh_answer(SETUP, node=node) for node in (4, 2))
     assert "inside a machine" in inside.sentence
-    assert "TP 4 leaves the machine of 2 cards: its sums travel at 50.0 GB/s" in across.sentence
-    assert across.seconds["tensor-parallel links"] == pytest.approx(9 * inside.seconds["tensor-parallel links"])
+    assert "TP 4 leaves the machine of 2 cards: its sums travel at 100 GB/s" in across.sentence
+    assert across.seconds["tensor-parallel links"] == pytest.approx(4.5 * inside.seconds["tensor-parallel links"])
 
 
 def test_few_micro_batches_are_told():
