@@ -17,7 +17,7 @@ from .words import listed
 USED, MARKED, HOLE, WAITING = LINES[0], LINES[4], "#e4e2dc", LINES[5]
 LEFT, RIGHT, TOP, ROW, BAR = 112, 744, 40, 30, 22
 STRIP = 74  # height of allocated and reserved over time, under the segments
-MARKED_STATE, SPARE = "marked", "spare"
+MARKED_STATE, SPARE, OPEN = "marked", "spare", "open"
 MOST_BLOCKS = 40  # that are told one by one to whoever cannot see them
 STATES = {  # of a block, in the order of the legend: how it is drawn, and what that means
     "allocated": (Box(0, 0, 0, 0, USED), "in use"),
@@ -25,6 +25,7 @@ STATES = {  # of a block, in the order of the legend: how it is drawn, and what 
     "free": (Box(0, 0, 0, 0, HOLE), "free, kept in the cache"),
     "pending": (Box(0, 0, 0, 0, WAITING), "waits for another stream"),
     SPARE: (Box(0, 0, 0, 0, CARD, "stripes", USED), "more than was asked for"),
+    OPEN: (Box(0, 0, 0, 0, CARD, edge=FAINT, dashed=True), "the driver's: in no segment"),
 }
 
 
@@ -72,6 +73,24 @@ def segments(title: str, source: Replay | Snapshot | Sequence[Segment], rows: in
     return Card(title, foot + 76, tuple(body), f"{_in_words(drawn)}{more}.")
 
 
+def on_card(title: str, ran: Replay, capacity_bytes: int) -> Card:
+    """All of a card in one row: its segments end to end, framed, what is in none of them, and the refused request.
+
+    WorkbookError for a card smaller than its segments.
+    """
+    open_bytes = capacity_bytes - sum(segment.size_bytes for segment in ran.segments)
+    if open_bytes < 0:
+        raise WorkbookError(
+            f"a card of {format_bytes(capacity_bytes)}", "one that holds its segments", "pass what the replay had"
+        )
+    grid, foot = SegmentGrid(capacity_bytes, 1), TOP + (1 + bool(ran.oom)) * ROW
+    states = {block.state for segment in ran.segments for block in segment.blocks} | ({OPEN} if open_bytes else set())
+    name = Text(LEFT - 8, TOP + 15, f"{short_bytes(capacity_bytes)} card", anchor="end")
+    body = (name, *_end_to_end(ran.segments, open_bytes, grid), *_refused(ran, grid, 1), *_legend(states, foot + 12))
+    words = f"{_in_words(ran.segments)}; {short_bytes(open_bytes)} in no segment.{_refusal_in_words(ran)}"
+    return Card(title, foot + 30, body, words)
+
+
 def segments_at_event(
     title: str, ran: Replay, full: Replay, grid: SegmentGrid, capacity_bytes: int | None = None
 ) -> Card:
@@ -85,8 +104,8 @@ def segments_at_event(
     plane = Plane(Axis(0, max(len(full), 1), LEFT, RIGHT), Axis(0, highest, top + STRIP, top))
     body = [
         *_rows(ran.segments, grid, marked),
-        *_refused(ran, grid),
-        *_legend({*STATES} - {"pending"}, top - 24),
+        *_refused(ran, grid, len(ran.segments)),
+        *_legend({*STATES} - {"pending", OPEN}, top - 24),
         *_series(plane, full, FAINT),
         *_strip_labels(plane, len(ran), capacity_bytes),
     ]
@@ -151,8 +170,11 @@ def _sums(blocks: Sequence[SegmentBlock]) -> str:
 
 def _event_in_words(ran: Replay) -> str:
     held = f"After event {len(ran):,}: allocated {_last(ran.allocated)}, reserved {_last(ran.reserved)}"
-    refused = f" Refused: {ran.oom.name} {short_bytes(ran.oom.size_bytes)}, {ran.oom.reason}." if ran.oom else ""
-    return f"{held}. {_in_words(ran.segments)}.{refused}"
+    return f"{held}. {_in_words(ran.segments)}.{_refusal_in_words(ran)}"
+
+
+def _refusal_in_words(ran: Replay) -> str:
+    return f" Refused: {ran.oom.name} {short_bytes(ran.oom.size_bytes)}, {ran.oom.reason}." if ran.oom else ""
 
 
 def _last(series: Sequence[int]) -> str:
@@ -169,6 +191,19 @@ def _rows(every: Sequence[Segment], grid: SegmentGrid, marked: int = 0) -> Itera
         yield Text(LEFT - 8, y + 21, kind, 9.5, FAINT, "end")
         for block in segment.blocks:
             yield from _block(block, grid, LEFT + grid.px(block.address - segment.address), y, block.address == marked)
+
+
+def _end_to_end(every: Sequence[Segment], open_bytes: int, grid: SegmentGrid) -> Iterator[Mark]:
+    """The segments in one row, each framed around its blocks, and the bytes that are in none."""
+    x = float(LEFT)
+    for segment in every:
+        for block in segment.blocks:
+            yield from _block(block, grid, x + grid.px(block.address - segment.address), TOP, False)
+        yield Box(x, TOP, grid.px(segment.size_bytes), BAR, edge=INK, line=2, kind="segment")
+        x += grid.px(segment.size_bytes)
+    if open_bytes:
+        yield replace(STATES[OPEN][0], x=x, y=TOP, width=grid.px(open_bytes), height=BAR, kind=OPEN)
+        yield Text(x + grid.px(open_bytes) / 2, TOP + 15, short_bytes(open_bytes), 11, anchor="middle")
 
 
 def _block(block: SegmentBlock, grid: SegmentGrid, x: float, y: float, marked: bool) -> Iterator[Mark]:
@@ -192,11 +227,11 @@ def _spare(block: SegmentBlock) -> int:
     return 0 if block.is_free else block.size_bytes - block.requested_bytes
 
 
-def _refused(ran: Replay, grid: SegmentGrid) -> Iterator[Mark]:
+def _refused(ran: Replay, grid: SegmentGrid, row: int) -> Iterator[Mark]:
     """The request that no segment could serve, as an outline under them."""
     if ran.oom is None:
         return
-    y, name = TOP + len(ran.segments) * ROW, f"{ran.oom.name} {short_bytes(ran.oom.size_bytes)}"
+    y, name = TOP + row * ROW, f"{ran.oom.name} {short_bytes(ran.oom.size_bytes)}"
     yield Box(LEFT, y, grid.px(ran.oom.size_bytes), BAR, edge=INK, line=1.5, dashed=True, kind="refused")
     yield Text(LEFT + 8, y + 15, f"{name}: {ran.oom.reason}, out of memory", 11)
     yield Text(LEFT - 8, y + 15, "refused", anchor="end")

@@ -172,3 +172,25 @@ def test_nothing_to_draw_is_told():
     ):
         with pytest.raises(WorkbookError, match="no"):
             call()
+
+
+def test_a_card_in_one_row_is_all_of_it_and_the_refused_request_stands_below_at_the_same_scale():
+    events = (alloc("batch", 40 * MIB), free("batch"), alloc("weights", 12 * MIB), alloc("next", 36 * MIB))
+    ran = replay(events, "", 64 * MIB)
+    card = figures.on_card("t", ran, 64 * MIB)
+    (row,) = {box.y for kind in ("block", "segment", "open") for box in boxes(card, kind)}
+    widths = [box.width / (RIGHT - LEFT) * 64 for box in [*boxes(card, "block"), *boxes(card, "open")]]
+    assert widths == pytest.approx([12, 28, 24])
+    (refused,) = boxes(card, "refused")
+    assert refused.y > row
+    assert refused.width / (RIGHT - LEFT) * 64 == pytest.approx(36)
+    assert card.words.endswith("24 MiB in no segment. Refused: next 36 MiB, fragmented.")
+
+
+def test_a_card_that_is_full_has_no_open_part():
+    assert not boxes(figures.on_card("t", replay([alloc("x", 64 * MIB)], "", 64 * MIB), 64 * MIB), "open")
+
+
+def test_a_card_smaller_than_its_segments_is_refused():
+    with pytest.raises(WorkbookError, match="a card of 32"):
+        figures.on_card("t", replay([alloc("x", 64 * MIB)]), 32 * MIB)
