@@ -36,7 +36,7 @@ def ring_steps(ranks: int) -> list[RingStep]:
     steps = [RingStep(tuple(map(tuple, added)), (None,) * ranks)]
     for step in range(1, 2 * ranks - 1):
         gathering = step >= ranks
-        arrived = [(rank - step - 1 + gathering) % ranks for rank in range(ranks)]
+        arrived = [(rank - step - 1) % ranks for rank in range(ranks)]
         before = [list(row) for row in added]
         for rank, part in enumerate(arrived):
             came = before[rank - 1][part]
@@ -46,7 +46,7 @@ def ring_steps(ranks: int) -> list[RingStep]:
 
 
 def all_reduce(title: str, ranks: int = 4) -> Card:
-    """A column for each step, a row for each rank, a box for each part with the number of ranks that are summed in it."""
+    """A column for each step, a row for each rank, a box for each part with how many ranks are summed in it."""
     steps = ring_steps(ranks)
     column = (WIDTH - 2 * MARGIN - LABEL) / len(steps)
     body: list[Mark] = [Text(MARGIN, TOP + at * ROW + 15, f"rank {at}") for at in range(ranks)]
@@ -77,7 +77,7 @@ def _buffers(step: RingStep, left: float) -> Iterator[Mark]:
 def _words(steps: list[RingStep], ranks: int) -> str:
     scattered = ", ".join(str(row) for row in steps[ranks - 1].added[0])
     return (
-        f"{ranks} ranks, a buffer of {ranks} parts on each, {len(steps) - 1} steps; in each step a rank sends one part. "
+        f"{ranks} ranks, a buffer of {ranks} parts on each, {len(steps) - 1} steps, one part sent in each. "
         f"After {ranks - 1} every rank has one complete part (rank 0 has sums of {scattered} ranks), "
         f"after {2 * ranks - 2} every part is complete everywhere."
     )
