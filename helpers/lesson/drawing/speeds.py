@@ -135,16 +135,20 @@ def growth(
     title: str,
     x: Sequence[int],
     seconds: Sequence[float],
-    floors: Sequence[float],
+    floors: Mapping[int, float],
     x_label: str,
     turn: float | None = None,
 ) -> Picture:
-    """Measured seconds as dots over `x`, the floor as a line under them, and a dotted line where the floor turns."""
+    """Measured seconds as dots over `x`, the floor as a line under them, and a dotted line where the floor turns.
+
+    `floors` is the floor at as many x as its line needs; with only those of the dots it would not bend at `turn`.
+    """
     figure, axes = new_figure(title, height=3.3, left=0.12, right=0.88)
     _log_axes(axes, "s")
-    axes.plot(x, floors, color=LINES[0], linewidth=3)
+    at, floor = list(floors), list(floors.values())
+    axes.plot(at, floor, color=LINES[0], linewidth=3)
     axes.plot(x, seconds, "o-", color=LINES[1], markersize=6, linewidth=1)
-    for values, name, colour in ((floors, " floor", LINES[0]), (seconds, " measured", LINES[1])):
+    for values, name, colour in ((floor, " floor", LINES[0]), (seconds, " measured", LINES[1])):
         axes.annotate(name, (x[-1], values[-1]), va="bottom" if values is seconds else "top", fontsize=9, color=colour)
     if turn:
         axes.axvline(turn, color=FAINT, linestyle=":", linewidth=1)
@@ -153,8 +157,8 @@ def growth(
     axes.minorticks_off()
     axes.set_xlabel(x_label, fontsize=9)
     curves = (
-        of_curve(name, x, values, x_label, lambda value: si(value, "s"))
-        for name, values in (("the floor", floors), ("what was measured", seconds))
+        of_curve(name, over_x, values, x_label, lambda value: si(value, "s"))
+        for name, over_x, values in (("the floor", at, floor), ("what was measured", x, seconds))
     )
     bend = f" The floor turns at {turn:,.3g}." if turn else ""
     return as_picture(figure, title, f"{over(x, x_label)}; up, time: {'; '.join(curves)}.{bend}")

@@ -109,7 +109,7 @@ CARDS = {  # what each other picture must say
     "sweep": (lambda: speeds.staircase("t", SWEEP), ["L1 90.0 GB/s up to", "30.0 GB/s", "reports: L1 32 KiB"]),
     "times": (lambda: speeds.bars("t", {"copy": 2e-3}, {"copy": 1e-3}), ["copy 2.00 ms (floor: 1.00 ms)"]),
     "growth": (
-        lambda: speeds.growth("t", [1, 64], [2e-3, 4e-3], [1e-3, 3e-3], "tokens", 48),
+        lambda: speeds.growth("t", [1, 64], [2e-3, 4e-3], {1: 1e-3, 64: 3e-3}, "tokens", 48),
         ["turns at 48", "4.00 ms"],
     ),
 }
