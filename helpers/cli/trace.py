@@ -11,6 +11,7 @@ from typing import Any
 from ..catalog.devices import Device
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import reference_of, require_cuda
+from ..catalog.loaders import loader
 from ..catalog.setup import ServeSetup, TrainSetup
 from ..catalog.split import STAGES_PER_RANK, Split
 from ..memory.closed_form.breakdown import Breakdown
@@ -31,6 +32,8 @@ def add(commands: Commands) -> None:
     flags.train_flags(train)
     flags.adapter_flags(train)
     split_flags(train)
+    text = "release that loads a base in 4 bits, as 5.2: until 5.3 reserved memory is a range (default: the installed one)"
+    train.add_argument("--transformers", metavar="VERSION", help=text)
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
     flags.serve_flags(serve)
     serve.add_argument("--phase", choices=("prefill", "decode"), help="one forward of it alone; default: all of it")
@@ -71,6 +74,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     split = _split_of(arguments)
     setup, where = setup_of(TrainSetup, arguments), device_of(arguments)
     require_cuda(where, "a trace")  # before a large model is built
+    loader(arguments.transformers)
     title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {setup.sequence:,} tokens"
     title += f", {setup.micro_batches:,} accumulated" if setup.micro_batches > 1 else ""
     title += ", the optimizer in the backward" if setup.in_backward else ""
@@ -81,7 +85,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
         predicted = _closed_form(setup, split, where or reference_of(setup))
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
-    return _print_trace(title, found, predicted, arguments)
+    return _print_trace(title, found, predicted, arguments, arguments.transformers)
 
 
 def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) -> Breakdown | None:
@@ -138,9 +142,9 @@ def _predicted(setup: ServeSetup, where: Device | None, phase: str | None) -> Br
     return (found.at(phase) if phase else found.peak).parts
 
 
-def _print_trace(title: str, found, predicted, arguments: argparse.Namespace) -> int:
+def _print_trace(title: str, found, predicted, arguments: argparse.Namespace, loaded_by: str | None = None) -> int:
     from ..lesson.traced import trace_figures, trace_report
 
-    told = found, predicted, device_of(arguments), flags.reserve_bytes_of(arguments)
+    told = found, predicted, device_of(arguments), flags.reserve_bytes_of(arguments), loaded_by
     print(json.dumps(trace_figures(*told)) if arguments.json else trace_report(title, *told))
     return 0

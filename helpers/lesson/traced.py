@@ -13,6 +13,7 @@ from .drawing.marks import label
 
 if TYPE_CHECKING:
     from ..memory.trace import Trace
+    from ..memory.trace.read_ahead import ReservedRange
 
 MOST_NAMES = 8
 LOADING = "load"  # the phase of what a trace makes before anything runs
@@ -24,20 +25,30 @@ def trace_report(
     predicted: Breakdown | None,
     where: Device | None = None,
     reserve_bytes: int = RESERVE_BYTES,
+    loaded_by: str | None = None,
 ) -> str:
-    """What `workbook trace` prints; `predicted` is the closed form's breakdown, None where there is none."""
-    return "\n".join(_lines(title, found, predicted, Room(where, reserve_bytes) if where else None))
+    """What `workbook trace` prints; `predicted` is the closed form's breakdown, None where there is none.
+
+    `loaded_by` is the release of Transformers that loads a base in 4 bits, the installed one where it is None.
+    """
+    return "\n".join(_lines(title, found, predicted, Room(where, reserve_bytes) if where else None, loaded_by))
 
 
 def trace_figures(
-    found: Trace, predicted: Breakdown | None, where: Device | None = None, reserve_bytes: int = RESERVE_BYTES
+    found: Trace,
+    predicted: Breakdown | None,
+    where: Device | None = None,
+    reserve_bytes: int = RESERVE_BYTES,
+    loaded_by: str | None = None,
 ) -> dict[str, object]:
     """The same for programs: every size in bytes."""
+    reserved = _reserved(found, loaded_by)
     return {
         "parts": {part: found.parts.get(part, 0) for part in PARTS},
         "peak_bytes": found.peak_bytes,
         "peak_allocated_bytes": found.peak_allocated_bytes,
         "peak_reserved_bytes": found.peak_reserved_bytes,
+        "peak_reserved_range_bytes": None if reserved is None else [reserved.low, reserved.high],
         "phases": {str(moment.at): moment.total for moment in found.measured.moments},
         "budget_parts": None if predicted is None else {part: predicted.get(part, 0) for part in PARTS},
         "device": None if where is None else fit_figures(where, found.peak_reserved_bytes, reserve_bytes),
@@ -57,13 +68,26 @@ def fit_figures(where: Device, need_bytes: int, reserve_bytes: int = RESERVE_BYT
     }
 
 
-def _lines(title: str, found: Trace, predicted: Breakdown | None, room: Room | None) -> Iterator[str]:
+def _reserved(found: Trace, loaded_by: str | None) -> ReservedRange | None:
+    """The range of what is reserved; None where loading is no race."""
+    from ..memory.trace.read_ahead import reserved_range  # here, for it brings torch
+
+    reserved = reserved_range(found, loaded_by)
+    return reserved if reserved.low < reserved.high else None
+
+
+def _lines(
+    title: str, found: Trace, predicted: Breakdown | None, room: Room | None, loaded_by: str | None
+) -> Iterator[str]:
     yield f"{title}: {format_bytes(found.peak_allocated_bytes)} allocated at the peak, in the {found.peak.name}"
     yield ""
     yield from _table(found.parts, predicted)
     yield ""
     yield f"{'allocated':<14}{format_bytes(found.peak_allocated_bytes):>12}   torch.cuda.max_memory_allocated()"
     yield f"{'reserved':<14}{format_bytes(found.peak_reserved_bytes):>12}   torch.cuda.max_memory_reserved()"
+    reserved = _reserved(found, loaded_by)
+    if reserved:
+        yield f"{'':<14}{format_bytes(reserved.low):>12} to {format_bytes(reserved.high)}: {reserved.why}"
     yield ""
     yield "highest in each phase"
     for moment in found.measured.moments:
@@ -74,6 +98,8 @@ def _lines(title: str, found: Trace, predicted: Breakdown | None, room: Room | N
         yield f"  {format_bytes(size):>12}  {name}"
     yield ""
     yield _sentence(found, room)
+    if reserved and room:
+        yield f"If loading reserves the most: {room.sentence(reserved.high)}"
 
 
 def _table(parts: Breakdown, predicted: Breakdown | None) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import model
 
 RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
-KINDS = ("op", "lora", "serving", "generation", "megatron", "torchtitan", RECORDED)
+KINDS = ("op", "lora", "qlora", "serving", "generation", "megatron", "torchtitan", RECORDED)
 OWN_KINDS = ("train", "serve")  # of `user_cases` alone
 UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1, "runs": 1}  # bytes, but for blocks of a cache, and runs
 _DATA = Path(__file__).parent / "data" / "measured.json"
@@ -55,7 +55,8 @@ class Case:
 class Row:
     """One figure of one case. `predicted` is None where there is no answer, and `why` then says the reason.
 
-    Both figures are in bytes, but for counts of blocks.
+    Both figures are in bytes, but for counts of blocks. `span` is the least and the most where equal runs differ, as
+    reserved memory does after some releases' loading: a measurement within it is met.
     """
 
     case: Case
@@ -63,16 +64,22 @@ class Row:
     measured: int
     predicted: int | None
     why: str = ""
+    span: tuple[int, int] | None = None
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less 1; None without a prediction."""
-        return None if self.predicted is None else self.predicted / self.measured - 1
+        """Predicted over measured, less 1; of a span, its end that is nearer. None without a prediction."""
+        if self.predicted is None:
+            return None
+        least, most = self.span or (self.predicted, self.predicted)
+        return min(max(self.measured, least), most) / self.measured - 1
 
     def __str__(self) -> str:
         of, unit = self.case.unit_bytes, self.case.unit
         digits = 0 if of == 1 else 2
         answer = "no answer" if self.predicted is None else f"{self.predicted / of:,.{digits}f}"
+        if self.span:
+            answer = "–".join(f"{end / of:,.0f}" for end in self.span)
         error = "" if self.error is None else f"{self.error:+.3%}"
         figures = f"{answer:>11} {self.measured / of:>11,.{digits}f} {unit:6} {error:>8}"
         return f"{self.case.name:44} {self.quantity:22} {figures}  {self.why}".rstrip()

@@ -21,6 +21,8 @@ from ..closed_form.breakdown import Phase
 from ..trace.fake import without_memory
 from ..trace.loading import linears_made_on_host, load
 from ..trace.quantized import DTYPES, QuantizedBase, in_4_bits
+from ..trace.read_ahead import ReservedRange, reserved_range
+from ..trace.record import Trace
 from .cases import Case, model_config
 
 
@@ -29,6 +31,17 @@ def predict(case: Case) -> dict[str, int]:
 
     A base in 4 bits needs bitsandbytes too.
     """
+    return peaks(*traced(case))
+
+
+def reserved(case: Case, found: Trace) -> ReservedRange | None:
+    """The range of a step whose release of Transformers the case names; None where it names none."""
+    version = case.setup.get("transformers")
+    return reserved_range(found, version) if version else None
+
+
+def traced(case: Case) -> tuple[Trace, int]:
+    """The script's second step, and how many events loading had."""
     with _quiet():  # before fake(): what peft imports makes tensors that are no part of the step
         require_package("peft", "a LoRA step", "pip install --no-deps peft==0.21.2, or leave them out: --only op")
     quantized = _quantized(case)
@@ -41,7 +54,11 @@ def predict(case: Case) -> dict[str, int]:
             model = _adapted(case, model)
         loaded = len(session.meter.events)
         step, optimizer = _step(case, model)
-        found = trace.record(step, model, optimizer)
+        return trace.record(step, model, optimizer), loaded
+
+
+def peaks(found: Trace, loaded: int) -> dict[str, int]:
+    """What the script reports of a traced step, by quantity."""
     played = found.on_gpu
     phases = [event.phase for event in found.events]
 

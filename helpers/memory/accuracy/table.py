@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from . import megatron, own_runs, recorded, serving
 from .cases import OWN_KINDS, RECORDED, Case, Row, cases
@@ -35,8 +35,8 @@ def rows(
 
 def rows_of(case: Case) -> Iterator[Row]:
     """The figures of one case beside their predictions. Raises WorkbookError when its packages are missing."""
-    if case.kind == "generation":
-        yield from _generation(case)
+    if case.kind in ("generation", "lora", "qlora"):
+        yield from _generation(case) if case.kind == "generation" else _adapters(case)
         return
     if case.kind == "serving":
         predicted, why = serving.predict(case), serving.why(case)
@@ -47,11 +47,24 @@ def rows_of(case: Case) -> Iterator[Row]:
 
         predicted, why = torchtitan.predict(case), torchtitan.why(case)
     else:
-        from . import lora, ops  # here, for they bring torch and transformers
+        from . import ops  # here, for it brings torch and transformers
 
-        predicted, why = (ops if case.kind == "op" else lora).predict(case), ""
+        predicted, why = ops.predict(case), ""
     for quantity, figure in case.figures.items():
         yield Row(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity), why)
+
+
+def _adapters(case: Case) -> Iterator[Row]:
+    """A LoRA step; what it reserves is a range where the case names a release of Transformers that loads by threads."""
+    from . import lora  # here, for it brings torch and transformers
+
+    found, loaded = lora.traced(case)
+    predicted, reserved = lora.peaks(found, loaded), lora.reserved(case, found)
+    for quantity, figure in case.figures.items():
+        row = Row(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity))
+        if reserved and quantity == "peak reserved":
+            row = replace(row, why=reserved.why, span=(reserved.low, reserved.high))
+        yield row
 
 
 def _generation(case: Case) -> Iterator[Row]:
@@ -87,7 +100,7 @@ def summaries(found: Sequence[Row]) -> list[Summary]:
 def _group(row: Row) -> str:
     if row.case.kind in ("serving", "generation", "megatron", "torchtitan"):
         return f"{row.case.kind}, {row.quantity}"
-    attention = f" ({row.case.setup['attention']})" if row.case.kind == "lora" else ""
+    attention = f" ({row.case.setup['attention']})" if row.case.kind in ("lora", "qlora") else ""
     return f"{row.case.kind}, {row.quantity}{attention}"
 
 
@@ -118,6 +131,7 @@ def as_json(found: Sequence[Row], others: Sequence[EstimatorAnswer] = ()) -> dic
                 "setup": dict(row.case.setup),
                 "measured": row.measured,
                 "predicted": row.predicted,
+                "span": row.span,
                 "unit": row.case.unit if row.case.unit_bytes == 1 else "bytes",
                 "error": row.error,
                 "why": row.why,

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from ...catalog.devices import device
 from ...catalog.errors import WorkbookError, require_name
+from ...catalog.loaders import loader
 from . import own_runs
 from .cases import Case, model_config
 
 FORM = "a JSON list of runs, each with a name, device, figures, source, and train, serve or setup (a LoRA step)"
 SEE = "docs/your-measurements.md shows some that can be copied"
 NEEDED = {"model": (str, Mapping), "attention": str, "micro_batch": int, "sequence": int, "rank": int, "targets": list}
-OPTIONAL = {"dtype": str, "base": str}
+OPTIONAL = {"dtype": str, "base": str, "transformers": str}
 CHOICES = {"attention": ("eager", "sdpa"), "dtype": ("fp16", "bf16", "fp32"), "base": ("nf4", "nf4-dq")}
 PEAKS = ("allocated", "reserved", "of forward", "of backward", "of optimizer step")
 OWN_KINDS = own_runs.SETUPS.keys()
@@ -45,6 +46,8 @@ def _case(one: dict, at: int) -> Case:
     _known(f"the figures of {called}", one["figures"], {}, dict.fromkeys(FIGURES, (int, float)))
     device(one["device"])
     model_config(one["setup"]["model"])
+    if "transformers" in one["setup"]:
+        loader(one["setup"]["transformers"])
     return Case(**{"unit": "MiB", **one, "kind": "lora"})
 
 

@@ -11,7 +11,7 @@
 `record` runs and accounts, `fake` makes tensors without memory, `cuda` and `attention` take the paths that a GPU takes,
 `kernels` adds what its kernels keep to themselves, `runs` has training steps ready made and `serving` a replica's
 work, which `continued` tells to its last token; `quantized` is what bitsandbytes keeps, `packed` what GPTQ, AWQ and FP8
-do, and `loading` brings a model to the GPU.
+do, `loading` brings a model to the GPU, and `read_ahead` says what that reserves where it is a race.
 """
 
 from .quantized import QuantizedBase

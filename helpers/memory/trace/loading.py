@@ -30,7 +30,7 @@ def load(model: nn.Module, base: QuantizedBase, session: Session) -> nn.Module:
 
     First one block as large as all of it (caching_allocator_warmup), freed at once: the weights come to lie in it. Then
     they come one by one, by name, and each is quantized before the next (convert_and_load_state_dict_in_model uses no
-    threads then).
+    threads then, from 5.4 on; `read_ahead` has the releases before). The session keeps where each weight begins.
     """
     made: Swapped = {}
     with session.mode:
@@ -38,7 +38,9 @@ def load(model: nn.Module, base: QuantizedBase, session: Session) -> nn.Module:
             with session.meter.held(_all_of_it(model)):
                 pass
         for _, weight in sorted(model.named_parameters(), key=lambda named: _natural(named[0])):
+            session.weights_from.append(len(session.meter.events))
             made[id(weight)] = weight, twin(weight)
+        session.weights_from.append(len(session.meter.events))
     model = without_memory(model, session.mode, made)
     if session.device == "cuda" and BASES[base.weights]:
         session.meter.hold(DYNAMIC_MAP_BYTES, "bitsandbytes: levels of an 8-bit scale")

@@ -39,6 +39,7 @@ class Trace:
     measured: Measurement
     events: tuple[Event, ...] = field(repr=False)
     first: int  # the event with which the measured run begins
+    weights_from: tuple[int, ...] = field(default=(), repr=False)  # events at which weights begin that are quantized
 
     @property
     def peak(self) -> Moment:
@@ -95,6 +96,7 @@ class Session:
 
     def __init__(self, mode: FakeTensorMode, meter: Meter, device: str) -> None:
         self.mode, self.meter, self.device = mode, meter, device
+        self.weights_from: list[int] = []  # the event that begins each weight of a base that is quantized, and the end
 
 
 _open: list[Session] = []
@@ -190,7 +192,8 @@ def record(
     for one in watch.optimizers if session.device == CUDA else ():
         _leave_on_host(session.meter, one)
     events = tuple(session.meter.events)
-    return Trace(account(events, first, watch.vocab, 0, session.device, None, part_of), events, first)
+    measured = account(events, first, watch.vocab, 0, session.device, None, part_of)
+    return Trace(measured, events, first, tuple(session.weights_from))
 
 
 def require_steps(steps: int) -> None:
