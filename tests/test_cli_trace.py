@@ -225,3 +225,28 @@ def test_the_closed_form_is_that_of_rank_0_of_fsdp2_alone(capsys, flags):
     assert found["budget_parts"] is None
     if flags == ["--no-reshard"]:
         assert found["phases"]["forward"] > peak(capsys, "--fsdp", "4")["phases"]["forward"]
+
+
+def test_qlora_with_a_release_that_loads_by_threads_reserves_a_range(capsys, tmp_path):
+    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("peft")
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 8}
+    path.write_text(json.dumps({"model_type": "llama", "num_key_value_heads": 8, "vocab_size": 1000, **sizes}))
+    words = ["trace", "train", "--model", str(path), "--lora-rank", "4", "--lora-base", "nf4", "--precision", "bf16"]
+    words += ["--sequence", "64", "--gpu", "t4", "--transformers"]
+    _, early = told(capsys, *words, "5.1", "--json")
+    _, late = told(capsys, *words, "5.17", "--json")
+    _, text = told(capsys, *words, "5.1")
+    low, high = json.loads(early.out)["peak_reserved_range_bytes"]
+    assert low <= json.loads(early.out)["peak_reserved_bytes"] <= high
+    assert low < high
+    assert json.loads(late.out)["peak_reserved_range_bytes"] is None
+    assert "read weights ahead of the quantizer" in text.out
+    assert "If loading reserves the most: Fits" in text.out
+
+
+def test_a_release_before_5_0_is_refused_before_anything_runs(capsys):
+    code, said = told(capsys, *TRAIN, "--transformers", "4.57")
+    assert code == 2
+    assert "not known here" in said.err
