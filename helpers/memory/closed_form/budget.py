@@ -13,7 +13,7 @@ from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.setup import TrainSetup
-from . import activations
+from . import activations, tensor_parts
 from .adapters import AdapterMoments
 from .breakdown import Moment, Moments
 from .decoder import FORMULA, FUSED
@@ -99,13 +99,36 @@ def fsdp2(setup: TrainSetup, ranks: int, device: str | Device | None = None) -> 
     for other precisions, and for checkpointing but "none" and "full". Llama-3-8B, one sequence of 4,096 with full
     checkpointing, fused AdamW, on 8 ranks of H100: 20.6 GiB, at the backward of the loss.
     """
+    return _of_a_rank("FSDP2", FullyShardedMoments, setup, ranks, device)
+
+
+def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None = None) -> TrainBudget:
+    """Predict one of `ranks` that share each layer by the plan in Transformers' config, as DTensor carries it out.
+
+    All ranks are equal. Hidden states and gathered logits are whole on each. Raises WorkbookError where the trace
+    would refuse, and for other precisions than fp32, bf16 and autocast-bf16. Llama-2-7B in BF16, one sequence of 1,024,
+    fused AdamW, four ranks of H100: 12.9 GiB.
+    """
+    mine = tensor_parts.of_rank(setup, ranks)
+    if device is not None:
+        require_kernels(mine, resolve_device(device))
+    return _of_a_rank("tensor parallelism", tensor_parts.TensorParallelMoments, setup, ranks, device)
+
+
+def _of_a_rank(
+    what: str,
+    kind: type[FullyShardedMoments] | type[tensor_parts.TensorParallelMoments],
+    setup: TrainSetup,
+    ranks: int,
+    device: str | Device | None,
+) -> TrainBudget:
     activations.require_closed_form(setup)
     if setup.adapter or setup.in_backward or setup.zero or setup.ranks > 1:
         do = "leave adapter, in_backward, zero and ranks as they are: the ranks are this function's"
-        raise WorkbookError("a setup that FSDP2 is not predicted for", "a plain step of one rank's micro-batch", do)
+        raise WorkbookError(f"a setup that {what} is not predicted for", "a plain step of one rank's micro-batch", do)
     card = None if device is None else resolve_device(device)
     libraries = library_bytes(card, _cublaslt_threads(setup))
-    step = FullyShardedMoments(setup, ranks, libraries, card is not None and cuda_of(card) is not None)
+    step = kind(setup, ranks, libraries, card is not None and cuda_of(card) is not None)
     return TrainBudget(setup, _in_order(step), step.saved_bytes(), step.stored_bytes, libraries, step.paged_bytes)
 
 
