@@ -250,3 +250,9 @@ def test_a_release_before_5_0_is_refused_before_anything_runs(capsys):
     code, said = told(capsys, *TRAIN, "--transformers", "4.57")
     assert code == 2
     assert "not known here" in said.err
+
+
+def test_a_tensor_parallel_rank_stands_beside_its_closed_form(capsys):
+    code, said = told(capsys, *TRAIN, "--gpu", "h100", "--tensor-parallel", "2", "--rank", "1")
+    assert code == 0
+    assert abs(float(said.out.split("budget off by ")[1].split("%")[0])) < 0.5
