@@ -73,7 +73,7 @@ class StepMoments:
         self.stored_bytes = self.kept.stored_bytes()
         self.outside = activations.outside_tensors(setup)
         self.outside_bytes = total_bytes(self.outside)
-        self.trained = list(self.model.trained())
+        self.trained = list(self._trained())
         self.tensors = Counter(shape for shape, _ in self.trained)
         shapes = {layer: list(layer.tensors(self.model.hidden)) for layer in set(self.model.layers)}
         self.layer_tensors = [shapes[layer] for layer in self.model.layers]
@@ -86,6 +86,10 @@ class StepMoments:
         self.optimizer_bytes = rank_share(setup, Part.OPTIMIZER, self._states_and_master()) - self.paged_bytes
 
     # --- constants of the step -------------------------------------------------------------------------------------
+
+    def _trained(self) -> Iterable[tuple[tuple[int, ...], str]]:
+        """Every tensor that this rank trains, with its role."""
+        return self.model.trained()
 
     def _states_and_master(self) -> int:
         def of(shape: tuple[int, ...], role: str) -> int:

@@ -1,0 +1,129 @@
+"""A training step in closed form on one rank of a pipeline, GPipe or 1F1B, as torch.distributed.pipelining runs it.
+
+A rank's stage has some of the layers; the embedding is with the first, norm and head with the last. What a micro-batch
+has saved waits until its backward, so as many sets of activations are alive as micro-batches are in flight. Beside them
+lie buffers for what is received, made once for every micro-batch, and each stage's output until its backward. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ...catalog.errors import WorkbookError, require_name, require_whole
+from ...catalog.optimizers import EMBEDDING, HEAD
+from ...catalog.setup import TrainSetup
+from . import activations
+from .activations import Owner, total_bytes
+from .breakdown import Moment, Part, Point, rounded
+from .moments import StepMoments
+from .sharded import more
+
+SCHEDULES = ("GPipe", "1F1B")
+PRECISIONS = ("fp32", "bf16")
+
+
+class StageMoments(StepMoments):
+    """The moments of rank `stage`, counted from 0, of `stages`."""
+
+    def __init__(
+        self, setup: TrainSetup, stages: int, stage: int, schedule: str, cublas_bytes: int, on_cuda: bool = False
+    ) -> None:
+        _require_known(setup, stages, stage, schedule)
+        self.first, self.last = stage == 0, stage == stages - 1
+        self.whole = setup.model
+        layers = len(setup.model.layers)
+        mine = setup.model.layers[stage * layers // stages : (stage + 1) * layers // stages]
+        super().__init__(replace(setup, model=replace(setup.model, tied=False, layers=mine)), cublas_bytes, on_cuda)
+        if not self.last:
+            self.outside = tuple(saved for saved in self.outside if saved.owner is Owner.ROTARY)
+            self.outside_bytes = total_bytes(self.outside)
+        flying = setup.micro_batches if schedule == "GPipe" else stages - stage
+        self.in_flight = min(setup.micro_batches, flying)
+        self.buffers = self._buffers()
+
+    def _trained(self) -> Iterator[tuple[tuple[int, ...], str]]:
+        table = self.model.vocab, self.model.hidden
+        if self.first:
+            yield table, EMBEDDING
+        for layer in self.model.layers:
+            yield from ((shape, "") for shape in layer.tensors(self.model.hidden))
+        if self.last:
+            yield (self.model.hidden,), ""
+            yield table, HEAD
+
+    def _micro_batch(self) -> int:
+        """What one micro-batch keeps from its forward to its backward, but for the buffer that it came in."""
+        kept = self.stored_bytes + self.outside_bytes - self._received()
+        if self.last:
+            return kept + self.logits + self.logits_fp32 + self.targets
+        return kept + self.residual
+
+    def _received(self) -> int:
+        """A stage's input that its first layer keeps lies in the buffer in which it was received."""
+        keeps = self.setup.checkpointing != "none" or activations.shares_boundary(self.setup)
+        return 0 if self.first or not keeps else self.residual
+
+    def _buffers(self) -> int:
+        """For the inputs and the gradients of all micro-batches; the batch's ids; what the one at work sends on."""
+        ends = (not self.first) + (not self.last)
+        ids = rounded(8 * self.setup.tokens * self.setup.micro_batches)
+        return ends * self.setup.micro_batches * self.residual + ids
+
+    def moments(self) -> tuple[Moment, ...]:
+        """In order, each as the first backward meets it, before there are gradients, or any later one, beside them."""
+        first = self._moments(self.in_flight, accumulates=False)
+        later = self._moments(min(self.in_flight, self.setup.micro_batches - 1), accumulates=True)
+        held = [max(two, key=lambda moment: moment.total) for two in zip(first, later, strict=True)]
+        return (*held, more(self.optimizer_step(), activations=self.buffers))
+
+    def _moments(self, in_flight: int, accumulates: bool) -> list[Moment]:
+        """Those of one micro-batch; only the last stage has a head and a loss, and only the first an embedding."""
+        self.accumulates = accumulates
+        waiting = (in_flight - 1) * self._micro_batch()
+        found = list(self._at_the_end()) if self.last else [self._forwarded()]
+        found += [self.backward_of_layer(at) for at in self.candidate_peak_layers()]
+        if self.first:
+            found.append(self.backward_of_embedding())
+        return [self._beside(moment, waiting) for moment in found]
+
+    def _made_above(self, at: int) -> list[tuple[int, ...]]:
+        """Of the head and the norm only with the last stage."""
+        made = super()._made_above(at)
+        return made if self.last else made[2:]
+
+    def _at_the_end(self) -> Iterable[Moment]:
+        yield self.end_of_forward()
+        for moment in (self.backward_of_loss(), self.backward_of_lm_head(), self.backward_of_final_norm()):
+            yield more(moment, logits=self.logits)  # the stage's output, which the schedule holds
+
+    def _forwarded(self) -> Moment:
+        saved = self.stored_bytes + self.outside_bytes + self.residual
+        return self._moment(Point.END_OF_FORWARD, (), saved, 0)
+
+    def _beside(self, moment: Moment, waiting: int) -> Moment:
+        """With what waits for other micro-batches, and what this one has in buffers and as its output.
+
+        The gradient that a backward begins with lies in a buffer; the last one sent to the stage before is still held.
+        """
+        forward = moment.at is Point.END_OF_FORWARD
+        output = 0 if self.last or forward else self.residual
+        sent = 0 if self.first else self.residual
+        came = self.residual if moment.at is Point.LAYER and not self.last else 0
+        beside = waiting + self.buffers + output - self._received()
+        return more(moment, activations=beside, workspace=sent - came)
+
+
+def _require_known(setup: TrainSetup, stages: int, stage: int, schedule: str) -> None:
+    require_whole("stages", stages, 2, len(setup.model.layers), do="predict one rank by budget.train(setup)")
+    require_whole("stage", stage, 0, stages - 1, do="stages are counted from 0")
+    require_name("schedule with a closed form:", schedule, SCHEDULES)
+    do = "trace it: trace.train(setup, split=Split(pipeline=...))"
+    if setup.precision not in PRECISIONS:
+        raise WorkbookError(f"{setup.precision} in a pipeline has no closed form here", ", ".join(PRECISIONS), do)
+    if setup.checkpoint_every is None or setup.model.learned_positions or setup.model.norm != "rmsnorm":
+        what = f"{setup.model.name} with checkpointing {setup.checkpointing!r} in stages"
+        raise WorkbookError(f"{what} has no closed form here", "a Llama or Qwen; none, full or every:K", do)
+    if setup.micro_batches < stages:
+        what, expected = f"{setup.micro_batches} micro-batches in {stages} stages", f"at least {stages}"
+        raise WorkbookError(what, expected, f"pass micro_batches={stages * 2}")
