@@ -89,13 +89,15 @@ def _trace_train(arguments: argparse.Namespace) -> int:
 
 
 def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) -> Breakdown | None:
-    """The budget's parts at its peak; of several GPUs there is one for FSDP2 alone and for tensor parallelism alone."""
+    """The budget's parts at its peak; of several GPUs there is one for each kind of split alone."""
     from ..memory.closed_form import budget
 
     if split is None:
         return budget.train(setup, where).parts
     if split.tensor_parallel > 1 and split.pipeline == split.fsdp == 1:
         return budget.tensor_parallel(setup, split.tensor_parallel, where).parts
+    if split.pipeline > 1 and split.tensor_parallel == split.fsdp == 1:
+        return budget.pipeline(setup, split.pipeline, split.stage, split.schedule, where).parts
     alone = split.tensor_parallel == split.pipeline == 1 and split.reshard and split.fsdp > 1 and not split.rank
     return budget.fsdp2(setup, split.fsdp, where).parts if alone else None
 

@@ -58,6 +58,8 @@ def rank_share(setup: TrainSetup, part: Part, size_bytes: int) -> int:
 class StepMoments:
     """One step's quantities, computed once; each method is one moment. What ZeRO adds for a while is in `sharded`."""
 
+    counted_elsewhere: tuple[Owner, ...] = ()  # whose saved tensors are not those of one micro-batch
+
     def __init__(self, setup: TrainSetup, cublas_bytes: int, on_cuda: bool = False) -> None:
         self.setup, self.model, self.cublas = setup, setup.model, cublas_bytes
         self.width = activations.Widths.of(setup)
@@ -69,7 +71,7 @@ class StepMoments:
         self.capped_logits = activations.capped_logits_bytes(setup)
         self.targets = rounded(8 * setup.tokens)  # the shifted labels, int64, kept by the loss
         self.head = [(self.model.vocab, self.model.hidden)]
-        self.kept = SavedActivations(setup)
+        self.kept = SavedActivations(setup, self.counted_elsewhere)
         self.stored_bytes = self.kept.stored_bytes()
         self.outside = activations.outside_tensors(setup)
         self.outside_bytes = total_bytes(self.outside)

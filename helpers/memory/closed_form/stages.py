@@ -11,20 +11,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
+from ...catalog.layers import Layer
 from ...catalog.optimizers import EMBEDDING, HEAD
 from ...catalog.setup import TrainSetup
 from . import activations
 from .activations import Owner, total_bytes
 from .breakdown import Moment, Part, Point, rounded
-from .moments import StepMoments
+from .moments import StepMoments, tensors_bytes
 from .sharded import more
 
 SCHEDULES = ("GPipe", "1F1B")
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "autocast-bf16")
 
 
 class StageMoments(StepMoments):
     """The moments of rank `stage`, counted from 0, of `stages`."""
+
+    counted_elsewhere = (Owner.WEIGHTS,)  # autocast's cache has one copy for all micro-batches, to the end of the step
 
     def __init__(
         self, setup: TrainSetup, stages: int, stage: int, schedule: str, cublas_bytes: int, on_cuda: bool = False
@@ -35,9 +38,9 @@ class StageMoments(StepMoments):
         layers = len(setup.model.layers)
         mine = setup.model.layers[stage * layers // stages : (stage + 1) * layers // stages]
         super().__init__(replace(setup, model=replace(setup.model, tied=False, layers=mine)), cublas_bytes, on_cuda)
-        if not self.last:
-            self.outside = tuple(saved for saved in self.outside if saved.owner is Owner.ROTARY)
-            self.outside_bytes = total_bytes(self.outside)
+        mine_outside = (Owner.ROTARY, Owner.FINAL_NORM) if self.last else (Owner.ROTARY,)
+        self.outside = tuple(saved for saved in self.outside if saved.owner in mine_outside)
+        self.outside_bytes = total_bytes(self.outside)
         flying = setup.micro_batches if schedule == "GPipe" else stages - stage
         self.in_flight = min(setup.micro_batches, flying)
         self.buffers = self._buffers()
@@ -70,6 +73,30 @@ class StageMoments(StepMoments):
         ids = rounded(8 * self.setup.tokens * self.setup.micro_batches)
         return ends * self.setup.micro_batches * self.residual + ids
 
+    def _copies_of_weights(self, start: int = 0) -> int:
+        """Autocast's cache from layer `start` on: it lives as long as the step's context, for all micro-batches."""
+        if not self.width.autocast:
+            return 0
+        linears = (one for layer in self.model.layers[start:] for one in layer.attention.linears + layer.mlp.linears)
+        return sum(rounded(2 * linear.weights) for linear in linears) + self.last * tensors_bytes(self.head, 2)
+
+    def _waiting_gradients(self, moment: Moment) -> int:
+        """BF16 gradients of the cached copies. The casts were made in the first micro-batch's forward, so in a later
+        one's backward autograd, which goes by age, comes to them when everything else is done."""
+        if not (self.width.autocast and self.accumulates):
+            return 0
+        if moment.at is Point.EMBEDDING:
+            return self._copies_of_weights()
+        if moment.layer is None:
+            return tensors_bytes(self.head, 2) if moment.at is Point.FINAL_NORM else 0
+        last = self.model.layers[moment.layer].mlp.linears[-1]
+        return self._copies_of_weights(moment.layer + 1) + rounded(2 * last.weights)
+
+    def _in_mlp(self, layer: Layer) -> tuple[int, int]:
+        """The copy of the last weight is not freed."""
+        freed, temporaries = super()._in_mlp(layer)
+        return freed - self.width.autocast * rounded(2 * layer.mlp.linears[-1].weights), temporaries
+
     def moments(self) -> tuple[Moment, ...]:
         """In order, each as the first backward meets it, before there are gradients, or any later one, beside them."""
         first = self._moments(self.in_flight, accumulates=False)
@@ -85,7 +112,19 @@ class StageMoments(StepMoments):
         found += [self.backward_of_layer(at) for at in self.candidate_peak_layers()]
         if self.first:
             found.append(self.backward_of_embedding())
-        return [self._beside(moment, waiting) for moment in found]
+        return [*(self._beside(moment, waiting) for moment in found), self._last_casts(waiting)]
+
+    def _last_casts(self, waiting: int) -> Moment:
+        """Behind all else in a later backward under autocast: gradients of the copies, and the first that is cast."""
+        made = self._copies_of_weights()
+        kept = waiting + self.buffers + made
+        largest = max(rounded(4 * shape[0] * shape[1]) for shape in self._cast()) if self.accumulates and made else 0
+        return self._moment(Point.LAYER, self.tensors, kept, 0, largest + self.accumulates * made, 0)
+
+    def _cast(self) -> list[tuple[int, ...]]:
+        """Weights of which autocast makes copies."""
+        matrices = [shape for shapes in self.layer_tensors for shape in shapes if len(shape) > 1]
+        return matrices + self.last * self.head
 
     def _made_above(self, at: int) -> list[tuple[int, ...]]:
         """Of the head and the norm only with the last stage."""
@@ -93,7 +132,8 @@ class StageMoments(StepMoments):
         return made if self.last else made[2:]
 
     def _at_the_end(self) -> Iterable[Moment]:
-        yield self.end_of_forward()
+        forward = self.end_of_forward()
+        yield more(forward, activations=-self.kept.unsaved_copies() if self.width.autocast else 0)
         for moment in (self.backward_of_loss(), self.backward_of_lm_head(), self.backward_of_final_norm()):
             yield more(moment, logits=self.logits)  # the stage's output, which the schedule holds
 
@@ -108,16 +148,18 @@ class StageMoments(StepMoments):
         """
         forward = moment.at is Point.END_OF_FORWARD
         output = 0 if self.last or forward else self.residual
-        sent = 0 if self.first else self.residual
+        sent = self.residual if self.accumulates and not self.first else 0
         came = self.residual if moment.at is Point.LAYER and not self.last else 0
-        beside = waiting + self.buffers + output - self._received()
-        return more(moment, activations=beside, workspace=sent - came)
+        beside = waiting + self.buffers + self._copies_of_weights() + output - self._received()
+        return more(moment, activations=beside, workspace=sent - came + self._waiting_gradients(moment))
 
 
 def _require_known(setup: TrainSetup, stages: int, stage: int, schedule: str) -> None:
     require_whole("stages", stages, 2, len(setup.model.layers), do="predict one rank by budget.train(setup)")
     require_whole("stage", stage, 0, stages - 1, do="stages are counted from 0")
     require_name("schedule with a closed form:", schedule, SCHEDULES)
+    if setup.precision == "autocast-bf16" and setup.attention == "eager":
+        raise WorkbookError("eager attention under autocast in stages", "sdpa, or another precision", "trace it")
     do = "trace it: trace.train(setup, split=Split(pipeline=...))"
     if setup.precision not in PRECISIONS:
         raise WorkbookError(f"{setup.precision} in a pipeline has no closed form here", ", ".join(PRECISIONS), do)
