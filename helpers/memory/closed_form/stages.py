@@ -16,7 +16,7 @@ from ...catalog.optimizers import EMBEDDING, HEAD
 from ...catalog.setup import TrainSetup
 from . import activations
 from .activations import Owner, total_bytes
-from .breakdown import Moment, Part, Point, rounded
+from .breakdown import Moment, Point, rounded
 from .moments import StepMoments, tensors_bytes
 from .sharded import more
 

@@ -20,7 +20,7 @@ CONFIG |= {"num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 819
 SMALL = TrainSetup(CONFIG, precision="bf16", sequence=64, optimizer="adamw-fused")
 BASE = TrainSetup("llama-3.2-1b", precision="bf16", sequence=32, optimizer="adamw-fused")
 TIED = {**CONFIG, "tie_word_embeddings": True}
-# Each has its peak in another place: the optimizer's share of the table, the gathering of logits, a tied table, the loss
+# Each has its peak in another place: the optimizer's share of the table, gathered logits, a tied table, the loss
 RUNS = {
     "an embedding's whole gradient": (SMALL, 2),
     "tied tables": (replace(SMALL, model=TIED, sequence=16), 2),

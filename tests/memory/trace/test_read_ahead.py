@@ -47,7 +47,8 @@ def test_with_5_0_it_is_a_range_that_holds_the_answer_of_5_17(found) -> None:
     assert late.low == late.high == found.peak_reserved_bytes
     assert early.low < early.high
     assert found.peak_reserved_bytes in early
-    assert "ahead" in early.why and "before the next" in late.why
+    assert "ahead" in early.why
+    assert "before the next" in late.why
 
 
 def test_a_base_that_is_not_quantized_is_loaded_without_a_race() -> None:
@@ -65,7 +66,8 @@ def test_a_published_step_that_was_13_percent_off_lies_in_the_range() -> None:
     pytest.importorskip("peft")
     (row,) = rows_of(cases("qlora")[0])
     assert row.predicted == 5556 * MIB
-    assert row.span is not None and row.span[0] <= row.measured <= row.span[1]
+    assert row.span is not None
+    assert row.span[0] <= row.measured <= row.span[1]
     assert row.error == 0
 
 
