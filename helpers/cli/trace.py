@@ -32,9 +32,7 @@ def add(commands: Commands) -> None:
     flags.train_flags(train)
     flags.adapter_flags(train)
     split_flags(train)
-    text = (
-        "release that loads a base in 4 bits (default: the installed one); until 5.3 reserved memory is a range"
-    )
+    text = "release that loads a base in 4 bits (default: the installed one); until 5.3 reserved memory is a range"
     train.add_argument("--transformers", metavar="VERSION", help=text)
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
     flags.serve_flags(serve)

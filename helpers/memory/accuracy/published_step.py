@@ -9,13 +9,15 @@ copied from there does.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import accumulate
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from .. import trace
+from ..allocator.story import story
 from ..closed_form.breakdown import rounded
 from ..trace.record import Trace
 from .published import history
@@ -135,8 +137,46 @@ def predicted() -> Trace:
             for weight in model.parameters():
                 weight.grad = None
             logits = model(ids)
-            every = torch.ops.aten.slice(logits, 0, 0, BATCH)  # logits[:, -1, :] as PyTorch read it until its release 2.11
+            every = torch.ops.aten.slice(logits, 0, 0, BATCH)  # the first index of logits[:, -1, :] was an operator
             loss_of(every[:, -1], labels).backward()
             optimizer.step()
 
         return trace.record(step, model, warmup=STEPS - 1)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the prediction goes: allocations on the card, those that agree in size and order, and three peaks each.
+
+    Peaks are of tensors, rounded to 512 bytes; of whole blocks, which is "allocated"; and reserved.
+    """
+
+    allocations: int
+    in_order: int
+    measured: tuple[int, int, int]
+    predicted: tuple[int, int, int]
+
+    @property
+    def share(self) -> float:
+        return self.in_order / self.allocations
+
+
+def compare(found: Trace) -> Agreement:
+    """The prediction beside the history, event by event: the longest runs of equal sizes in the same order."""
+    snapshot = history("transformer-step").snapshot
+    real = [(event.action, event.address, rounded(event.size_bytes)) for event in snapshot.trace()]
+    sizes = [size for action, _, size in real if action == "alloc"]
+    mine = [event.block.size_bytes for event in found.events if event.sign > 0 and event.block.size_bytes]
+    blocks = SequenceMatcher(None, sizes, mine, autojunk=False).get_matching_blocks()
+    told = story(snapshot)
+    changes = [
+        size if action == "alloc" else -size for action, _, size in real if action in ("alloc", "free_completed")
+    ]
+    traced = (event.sign * event.block.size_bytes for event in found.events)
+    replayed = found.on_gpu
+    return Agreement(
+        len(sizes),
+        sum(block.size for block in blocks),
+        (max(accumulate(changes)), told.peak_allocated_bytes, told.peak_reserved_bytes),
+        (max(accumulate(traced)), replayed.peak_allocated_bytes, replayed.peak_reserved_bytes),
+    )

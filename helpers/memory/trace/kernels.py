@@ -21,6 +21,9 @@ from .shapes import Shapes
 
 _aten = torch.ops.aten
 META = torch.device("meta")
+# A gradient that is scattered into new zeros is so in place, unless a mode is active (index_backward and
+# value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp and aten ask areAnyTensorSubclassLike)
+SCATTERED = {_aten.index_put.default: _aten.index_put_.default, _aten.scatter.src: _aten.scatter_.src}
 PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv, _aten._scaled_mm}
 
 
@@ -67,6 +70,8 @@ class CudaMeter(FakeMeter):
         packet = func._overloadpacket
         if packet._qualified_op_name == "bitsandbytes::gemm_4bit":
             return self._four_bit_product(func, types, args, kwargs)
+        if func in SCATTERED and self.where()[0] == Phase.BACKWARD and self._is_newest(args[0]):
+            func = SCATTERED[func]
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if packet in PRODUCTS:
             self.multiplied(packet is _aten._scaled_mm or (packet is _aten.addmm and args[0].dim() == 1))
@@ -77,6 +82,10 @@ class CudaMeter(FakeMeter):
             if packet is _aten._scaled_dot_product_efficient_attention:
                 self._on_host(result[2:])  # dropout's seed and offset, unless a graph is captured (attention.cu)
         return result
+
+    def _is_newest(self, tensor: torch.Tensor) -> bool:
+        block = self.block_of(tensor)
+        return block is not None and block is next(reversed(self.live.values()))
 
     def _allocated(self, block: Block) -> None:
         block.stream = self.stream()

@@ -1,0 +1,40 @@
+"""A published run, predicted from its shapes: what the card allocated, in its order, and its peaks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.memory import trace
+from helpers.memory.accuracy.published_step import compare, predicted
+from helpers.memory.allocator import MIB
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare(predicted())
+
+
+def test_of_a_hundred_allocations_98_agree_in_size_and_order(found) -> None:
+    assert found.allocations == 3853
+    assert found.share > 0.98
+
+
+def test_the_peak_of_all_tensors_is_the_cards_to_the_byte(found) -> None:
+    assert found.predicted[0] == found.measured[0]
+
+
+def test_blocks_and_what_is_reserved_are_within_half_a_percent(found) -> None:
+    assert found.predicted[1] == pytest.approx(found.measured[1], rel=0.005)
+    assert found.predicted[2] == pytest.approx(found.measured[2], rel=0.005)
+    assert found.measured[2] == 750 * MIB
+
+
+@pytest.mark.parametrize("read", [lambda x, at: x[at], lambda x, at: x.max(dim=1).values])
+def test_a_gradient_is_scattered_into_zeros_in_place(read) -> None:
+    """A mode makes autograd do it out of place, with a second tensor as large."""
+    with trace.fake():
+        x, at = torch.nn.Parameter(torch.empty(1024, 256)), torch.zeros(8, dtype=torch.long)
+        found = trace.record(lambda: read(x, at).sum().backward(), warmup=0)
+    made = [event for event in found.events if event.sign > 0 and event.phase == "backward"]
+    assert sum(event.block.size_bytes == 4 * 1024 * 256 for event in made) == 1
