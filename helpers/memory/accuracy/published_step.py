@@ -117,7 +117,8 @@ class Adam:
 
     def step(self) -> None:
         for at, weight in enumerate(self.weights):
-            grad = weight.grad.data
+            grad = weight.grad
+            assert grad is not None
             new_m = 0.9 * self.m[at] + 0.1 * grad
             self.m[at] = new_m
             new_v = 0.999 * self.v[at] + 0.001 * grad**2
