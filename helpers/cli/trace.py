@@ -99,7 +99,7 @@ def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) ->
     if split.pipeline > 1 and split.tensor_parallel == split.fsdp == 1:
         return budget.pipeline(setup, split.pipeline, split.stage, split.schedule, where).parts
     alone = split.tensor_parallel == split.pipeline == 1 and split.reshard and split.fsdp > 1 and not split.rank
-    return budget.fsdp2(setup, split.fsdp, where).parts if alone else None
+    return budget.fsdp2(setup, split.fsdp, where, reduced=split.reduced).parts if alone else None
 
 
 def _policy(setup: TrainSetup) -> Callable | None:

@@ -1,7 +1,7 @@
 """A training step of PyTorch's FSDP2 in closed form, for one rank: shards that stay, and what is gathered for a while.
 
 `fully_shard` on each decoder layer, then on the rest, which is called the root here. Its mixed precision takes the
-place of autocast: FP32 shards, BF16 where it computes, FP32 where gradients are reduced. What lives when is in
+place of autocast: FP32 shards, BF16 where it computes, FP32 or BF16 where gradients are reduced. What lives when is in
 torch/distributed/fsdp/_fully_shard (`_fsdp_param_group.py`, `_fsdp_collectives.py`). No torch.
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
-from ...catalog.errors import WorkbookError, require_whole
+from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...catalog.setup import TrainSetup
+from ...catalog.split import REDUCED
 from .activations import Owner, Role, Saved, total_bytes
 from .breakdown import Moment, Part, Point, rounded
 from .moments import Shapes, StepMoments, tensors_bytes, update_bytes
@@ -23,10 +24,23 @@ MAX_RANKS = 2**17
 WIDTHS = {"autocast-bf16": (4, 2, 4), "bf16": (2, 2, 2), "fp32": (4, 4, 4)}  # of shards; gathered; reduced
 
 
+def widths(precision: str, reduced: str) -> tuple[int, int, int]:
+    """Bytes of a value in shards, gathered, and where gradients are reduced: one precision's throughout, or mixed.
+
+    >>> widths("autocast-bf16", "bf16"), widths("bf16", "fp32")
+    ((4, 2, 2), (2, 2, 2))
+    """
+    require_name("format that gradients are reduced in", reduced, REDUCED)
+    shards, gathered, mixed = WIDTHS[precision]
+    return shards, gathered, gathered if reduced == "bf16" else mixed
+
+
 class FullyShardedMoments(StepMoments):
     """The moments of a step on one of `ranks`, with `reshard_after_forward` left on."""
 
-    def __init__(self, setup: TrainSetup, ranks: int, cublas_bytes: int, on_cuda: bool = False) -> None:
+    def __init__(
+        self, setup: TrainSetup, ranks: int, cublas_bytes: int, on_cuda: bool = False, reduced: str = "fp32"
+    ) -> None:
         if setup.precision not in WIDTHS:
             do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
             raise WorkbookError(f"{setup.precision} under FSDP2", ", ".join(WIDTHS), do)
@@ -34,7 +48,7 @@ class FullyShardedMoments(StepMoments):
             what = f"checkpointing {setup.checkpointing!r} under FSDP2 has no closed form here"
             raise WorkbookError(what, "none, or full", "trace it: trace.train(setup, split=Split(fsdp=...))")
         self.ranks = require_whole("ranks", ranks, 2, MAX_RANKS, do="predict one rank by budget.train(setup)")
-        self.shard_width, self.gathered_width, self.reduced_width = WIDTHS[setup.precision]
+        self.shard_width, self.gathered_width, self.reduced_width = widths(setup.precision, reduced)
         computes = "bf16" if self.gathered_width == 2 else "fp32"
         super().__init__(replace(setup, precision=computes, zero=0, ranks=1), cublas_bytes, on_cuda)
         layers = [shape for shapes in self.layer_tensors for shape in shapes]
@@ -124,7 +138,8 @@ class FullyShardedMoments(StepMoments):
         return self._moment(Point.LAYER, self._made_above(at), saved, 0, workspace, at)
 
     def backward_of_embedding(self) -> Moment:
-        """The embedding's gradient comes, the root's weights still there; or all are copied into the root's flat.
+        """The embedding's gradient comes, the root's weights still there; or all are copied into the root's flat; or that
+        is reduced into shards, in its own format and then theirs, while autograd still holds the embedding's gradient.
 
         A tied table's two gradients and their sum are there together.
         """
@@ -132,7 +147,10 @@ class FullyShardedMoments(StepMoments):
         tables = self._gathered(self.head) * (3 if self.model.tied else 2)
         coming = self.root + tables + self._flat(self.layer_tensors[0]) + self.residual
         sent = self._gathered(self.root_tensors) + self._flat(self.root_tensors)
-        return self._moment(Point.EMBEDDING, layers, 0, 0, max(coming, sent))
+        cast = self.shard_width if self.reduced_width != self.shard_width else 0
+        shards = tensors_bytes(map(self._mine, _each(self.root_tensors)), self.reduced_width + cast)
+        reduced = self._flat(self.root_tensors) + self._gathered(self.head) + shards
+        return self._moment(Point.EMBEDDING, layers, 0, 0, max(coming, sent, reduced))
 
     def optimizer_step(self) -> Moment:
         stepping = super().optimizer_step()

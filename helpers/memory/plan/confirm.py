@@ -2,8 +2,8 @@
 
     confirm(plan_training(goal, fleet)).sentence       # 'The trace allocates 60.9 GiB, 1.2% less than …'
 
-What the trace can run is one rank of DDP, of FSDP2 (for ZeRO-3 with autocast), of adapters, and a replica on one card.
-Of the rest `sentence` says why it was not traced; Megatron's closed form is within 3 % of 15 published runs.
+What the trace can run is one rank of DDP, of FSDP2, of adapters, and a replica on one card. Of the rest `sentence` says
+why it was not traced; Megatron's closed form is within 3 % of 15 published runs.
 """
 
 from __future__ import annotations
@@ -61,12 +61,9 @@ def _training(answer: TrainAnswer, at: int) -> Confirmation:
     if why:
         return Confirmation(predicted, None, why)
     batches = min(MOST_TRACED, layout.micro_batches)
-    alone = replace(layout, data=1, zero=0, micro_batches=batches)
-    setup = train_setup(alone, goal.model, goal.sequence)
-    split = Split(fsdp=layout.data) if layout.zero == 3 else None
-    note = "; it is FSDP2's, whose shards are those of ZeRO-3" if split else ""
-    run = partial(trace.train, setup, plan.cards.device, split=split)
-    return _traced(predicted, run, note)
+    setup = train_setup(replace(layout, data=1, micro_batches=batches), goal.model, goal.sequence)
+    split = Split(fsdp=layout.data, reduced=layout.reduced) if layout.engine is Engine.FSDP2 else None
+    return _traced(predicted, partial(trace.train, setup, plan.cards.device, split=split))
 
 
 def _no_trace(layout: Layout) -> str:
@@ -75,10 +72,8 @@ def _no_trace(layout: Layout) -> str:
         return "Megatron's code does not run here"
     if layout.offload:
         return "an optimizer on the host is DeepSpeed's, whose code does not run here"
-    if layout.zero in (1, 2):
+    if layout.zero:
         return f"ZeRO-{layout.zero} is DeepSpeed's, whose code does not run here"
-    if layout.zero == 3 and layout.precision != "autocast-bf16":
-        return "BF16 weights with FP32 masters in shards are DeepSpeed's, whose code does not run here"
     return ""
 
 
@@ -93,7 +88,7 @@ def _serving(answer: ServeAnswer, at: int) -> Confirmation:
     return _traced(replica.parts(users).total, partial(trace.serve, setup, plan.cards.device), note)
 
 
-def _traced(predicted: int, run: Callable[[], trace.Trace], note: str) -> Confirmation:
+def _traced(predicted: int, run: Callable[[], trace.Trace], note: str = "") -> Confirmation:
     """What a trace allocates; its own refusal is the reason where it cannot run the plan."""
     try:
         return Confirmation(predicted, run().peak_allocated_bytes, note)

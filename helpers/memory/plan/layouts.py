@@ -12,7 +12,7 @@ from dataclasses import replace
 from ...catalog.shape import ModelShape
 from .goal import TrainGoal
 from .machine import Cards
-from .training import Engine, Layout
+from .training import TORCHTITAN, Engine, Layout
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CHECKPOINTINGS = ("none", "full")  # what every engine's configuration can say
@@ -29,6 +29,7 @@ def training_layouts(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
 def _undivided(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
     if "full" in goal.methods:
         yield from _zero(goal, cards)
+        yield from _fsdp2(goal, cards)
         if "megatron-bf16" in goal.precisions and "adamw-fused" in goal.optimizers and has_megatron(goal.model):
             yield from _megatron(goal, cards)
     for method in goal.methods:
@@ -38,15 +39,30 @@ def _undivided(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
 
 
 def _zero(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
-    """Stages 0 to 3; from stage 2 on, where gradients are shards, with the optimizer on the host as well."""
+    """Stages 0 to 3; from stage 2 on, where gradients are shards, with the optimizer on the host as well.
+
+    Stage 3 of FP32 weights with a fused AdamW is left to FSDP2, which keeps the same shards and less beside them.
+    """
     has_host = "pcie" in cards.device.links
     for ranks in counts(cards.count):
         for precision in goal.precisions:
             for optimizer in goal.optimizers:
                 plain = Layout(Engine.ZERO, ranks, precision=precision, optimizer=optimizer)
-                yield from (replace(plain, zero=stage) for stage in ((0, 1, 2, 3) if ranks > 1 else (0,)))
+                for stage in (0, 1, 2, 3) if ranks > 1 else (0,):
+                    if stage < 3 or (precision, optimizer) != ("autocast-bf16", "adamw-fused"):
+                        yield replace(plain, zero=stage)
                 if has_host and optimizer == "adamw-fused":
                     yield from (replace(plain, zero=stage, offload=True) for stage in (2, 3))
+
+
+def _fsdp2(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
+    """FP32 shards with the engines that configure them: torchtitan reduces in FP32, for the models it has, accelerate
+    in BF16."""
+    if "autocast-bf16" not in goal.precisions or "adamw-fused" not in goal.optimizers:
+        return
+    for ranks in counts(cards.count)[1:]:
+        for reduced in ("fp32", "bf16") if goal.model.name in TORCHTITAN else ("bf16",):
+            yield Layout(Engine.FSDP2, ranks, precision="autocast-bf16", reduced=reduced)
 
 
 def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:

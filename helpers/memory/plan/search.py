@@ -131,9 +131,14 @@ class _Timed:
         return self.hours.middle * self.layout.ranks * (self.cards.per_hour or 1.0)
 
     @property
-    def order(self) -> tuple[float, float, str]:
-        """By price; where prices agree to a percent, what may cost least at worst comes first."""
-        return round(log(self.price), 2), self.step.total.high * self.steps * self.layout.ranks, repr(self.layout)
+    def order(self) -> tuple[float, bool, float, str]:
+        """By price; where prices agree to a percent, gradients added in FP32 come first, then the least cost at worst."""
+        return (
+            round(log(self.price), 2),
+            self.layout.reduced != "fp32",
+            self.step.total.high * self.steps * self.layout.ranks,
+            repr(self.layout),
+        )
 
 
 def plan_training(goal: TrainGoal, fleet: Sequence[Cards], rates: Efficiency | None = None) -> TrainAnswer:

@@ -1,7 +1,7 @@
 """How long a training step takes, part by part: products, links, the pipeline's bubble, the update. A roofline.
 
 Products run at a share of the card's BF16 peak. Tensor and context parallel ranks wait for their links in every layer.
-Gradients and weights travel while products run, at ZeRO stage 2 and 3 under all of them and else under the last
+Gradients and weights travel while products run, at ZeRO stage 2 and 3 and in FSDP2 under all of them and else under the last
 micro-batch; what does not fit under them is exposed. Left out: the data loader, checkpoints to disk, stragglers, the
 hand-over between stages (one tensor of tokens x hidden for each).
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..closed_form import megatron
+from ..closed_form import megatron, zero
+from ..closed_form.fsdp2 import widths
 from .machine import Cards
 from .seconds import NOTHING, Efficiency, Seconds, added, at
 from .training import Engine, Job, Layout, train_setup
@@ -109,12 +110,16 @@ def sent_bytes(job: Job, layout: Layout) -> tuple[float, float]:
     Gradients in the recipe's width and weights in theirs, as `zero.traffic` counts them flat by flat; Llama-2-7B in
     BF16 on 8 ranks at stage 3: 35.4 GB in every micro-batch.
     """
+    group = layout.data * layout.context
+    passed = job.trained(layout) * (group - 1) / group
     weight, grad = megatron.BF16, megatron.FP32
+    if layout.engine is Engine.FSDP2:  # the root, what is in no layer, is gathered once: it stays for the backward
+        _, gathered, reduced = widths(layout.precision, layout.reduced)
+        root, *_ = zero.units(job.model)
+        return 0, passed * (2 * gathered + reduced) - root * gathered * (group - 1) / group
     if layout.engine is Engine.ZERO:
         recipe = train_setup(layout, job.model, 1).precision_recipe
         weight, grad = recipe.weight_bytes, recipe.grad_bytes
-    group = layout.data * layout.context
-    passed = job.trained(layout) * (group - 1) / group
     if layout.zero == 3:
         return 0, passed * (2 * weight + grad)
     if layout.zero == 2:

@@ -10,12 +10,16 @@ from .goal import FINE_TUNING_BATCH, PRETRAINING_BATCH
 from .least import Offer, least_for_training
 from .search import Failure, Reason, TrainAnswer, TrainPlan
 from .seconds import Seconds
-from .training import Job, Layout
+from .training import Engine, Job, Layout
 
 PRECISIONS = {
     "megatron-bf16": "BF16 weights, FP32 masters",
     "autocast-bf16": "FP32 weights, BF16 products",
     "bf16": "BF16 alone",
+}
+REDUCTIONS = {  # of gradients over the ranks, in FSDP2
+    "fp32": "FP32 shards and sums, BF16 products",
+    "bf16": "FP32 shards, BF16 products and sums",
 }
 STATES = {"adamw-fused": "AdamW", "adamw-8bit": "AdamW in 8 bits"}
 CHECKPOINTS = {"none": "no checkpointing", "full": "full checkpointing"}
@@ -51,6 +55,8 @@ def _row(plan: TrainPlan) -> tuple[str, ...]:
 def _kept(layout: Layout) -> str:
     if layout.method != "full":
         return layout.method.upper().replace("LORA", "LoRA")
+    if layout.engine is Engine.FSDP2:
+        return REDUCTIONS[layout.reduced]
     return PRECISIONS.get(layout.precision, layout.precision) + (", 8-bit AdamW" if "8bit" in layout.optimizer else "")
 
 

@@ -1,8 +1,8 @@
 """One way to train on some of the cards: how the model lies on them, the bytes of the rank that needs most, its step.
 
-Two engines have a closed form. `ZeRO` (data parallel, stages 0 to 3, offload, adapters) is `budget.train`, and Megatron
-(tensor, pipeline, context and data parallel) is `closed_form.megatron`. A `Layout` names one way; nothing is decided
-here.
+Three engines have a closed form. `ZeRO` (data parallel, stages 0 to 3, offload, adapters) is `budget.train`, `FSDP2`
+(PyTorch's shards of everything) is `budget.fsdp2`, and Megatron (tensor, pipeline, context and data parallel) is
+`closed_form.megatron`. A `Layout` names one way; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,21 @@ ADAPTERS = {
     "qlora": Adapter("lora", rank=16, targets="all-linear", base="nf4-dq"),
 }
 
+SHARDED = 16  # bytes a parameter, FP32 all: weight, gradient and Adam's two states
+TORCHTITAN = {  # the flavors of what its model registry calls "llama3"
+    "llama-3-8b": "8B",
+    "llama-3.1-8b": "8B",
+    "llama-3-70b": "70B",
+    "llama-3.1-70b": "70B",
+    "llama-3.1-405b": "405B",
+}
+
 
 class Engine(TextEnum):
     """Whose step it is."""
 
     ZERO = "ZeRO"
+    FSDP2 = "FSDP2"
     MEGATRON = "Megatron"
 
 
@@ -39,6 +49,7 @@ class Layout:
 
     A rank reads `micro_batches` of `micro_batch` sequences one after the other; `precision`, `optimizer`, `zero`,
     `offload` and `method` are ZeRO's, Megatron has its own (BF16 weights, FP32 masters, states divided by `data`).
+    FSDP2 divides all by `data`, and `reduced` is the format in which it adds gradients over the ranks.
     """
 
     engine: Engine
@@ -51,6 +62,7 @@ class Layout:
     optimizer: str = "adamw-fused"
     method: str = "full"
     offload: bool = False
+    reduced: str = "fp32"
     checkpointing: str = "none"
     micro_batch: int = 1
     micro_batches: int = 1
@@ -83,12 +95,17 @@ class Layout:
         named = " x ".join(f"{name} {size}" for name, size in degrees if size > 1) or "one card"
         if self.engine is Engine.MEGATRON:
             return f"{named}, ZeRO-1" if self.data > 1 else named
+        if self.engine is Engine.FSDP2:
+            return f"FSDP2 x {self.data}"
         name = f"ZeRO-{self.zero}" if self.zero else "DDP" if self.data > 1 else "one card"
         return f"{name} x {self.data}" if self.data > 1 else name
 
 
 def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
-    """The ZeRO engine's setup, which `budget.train`, `trace.train` and `workbook estimate train` take as it is."""
+    """The ZeRO engine's setup, which `budget.train`, `trace.train` and `workbook estimate train` take as it is.
+
+    Of FSDP2 it is one rank's step: `budget.fsdp2` and `Split` have the ranks.
+    """
     return TrainSetup(
         model,
         precision=layout.precision,
@@ -97,7 +114,7 @@ def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
         sequence=sequence,
         checkpointing=layout.checkpointing,
         zero=layout.zero,
-        ranks=layout.data,
+        ranks=layout.data if layout.engine is Engine.ZERO else 1,
         offload_optimizer="cpu" if layout.offload else "none",
         micro_batches=layout.micro_batches,
         adapter=ADAPTERS.get(layout.method),
@@ -178,6 +195,8 @@ class Job:
             return (
                 self.parameters * whole // (layout.tensor * layout.pipeline) + self.parameters * states // layout.ranks
             )
+        if layout.engine is Engine.FSDP2:
+            return SHARDED * self.parameters // layout.data
         if layout.method != "full":
             return 0
         key = replace(layout, checkpointing="none", micro_batch=1, micro_batches=1)
@@ -188,9 +207,12 @@ class Job:
     def need(self, layout: Layout, device: Device) -> Need:
         """Bytes of the rank that needs most, from the closed form of its engine."""
         if layout.engine is Engine.MEGATRON:
-            found = megatron.train(megatron_setup(layout, self.model, self.sequence), device)
-            return Need(found.parts, found.peak.name, found.stage)
+            stages = megatron.train(megatron_setup(layout, self.model, self.sequence), device)
+            return Need(stages.parts, stages.peak.name, stages.stage)
         setup = train_setup(layout, self.model, self.sequence)
+        if layout.engine is Engine.FSDP2:
+            found = budget.fsdp2(setup, layout.data, device, reduced=layout.reduced)
+            return Need(found.parts, found.peak.name)
         step = budget.train(setup, device)
         return Need(step.parts, step.peak.name, host=zero.held(setup).host if layout.offload else Breakdown())
 

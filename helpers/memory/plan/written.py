@@ -4,8 +4,8 @@ torchtitan's TOML, vLLM's YAML.
     write(plan_training(goal, fleet), Path("run"))     # ['run/deepspeed.json', 'run/accelerate.yaml', ...]
 
 Only what the plan decided is in them: no data, no learning rate. TOML and YAML begin with a comment that says how they
-are used. Torchtitan shards with FSDP2, whose bytes are not Megatron's and not DeepSpeed's: its file divides the model
-alike, and `workbook trace train` tells its bytes.
+are used. An FSDP2 that reduces gradients in BF16 is accelerate's, and one that reduces them in FP32 is torchtitan's:
+neither's file can say the other. For a Megatron plan torchtitan's file divides the model alike, with other bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,9 @@ from ...catalog.errors import WorkbookError
 from .goal import ServeGoal, TrainGoal
 from .search import TrainAnswer, TrainPlan
 from .serve_search import ServeAnswer, ServePlan
-from .training import ADAPTERS, Engine
+from .training import ADAPTERS, TORCHTITAN, Engine
 
 OPTIMS = {"adamw-fused": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit"}
-FLAVORS = {  # torchtitan's, by what its model registry calls "llama3"
-    "llama-3-8b": "8B",
-    "llama-3.1-8b": "8B",
-    "llama-3-70b": "70B",
-    "llama-3.1-70b": "70B",
-    "llama-3.1-405b": "405B",
-}
 VLLM_WEIGHTS = {
     "bf16": None,
     "fp16": None,
@@ -59,16 +52,18 @@ def write(answer: TrainAnswer | ServeAnswer, folder: Path) -> list[Path]:
 def training_files(answer: TrainAnswer, at: int = 0) -> dict[str, str]:
     """The texts of one plan's files, by name."""
     plan, goal = answer.plans[at], answer.goal
-    if plan.layout.engine is Engine.MEGATRON:
+    layout = plan.layout
+    if layout.engine is Engine.MEGATRON:
         files = {"megatron.args": megatron_args(plan, goal)}
+    elif layout.engine is Engine.FSDP2 and layout.reduced == "fp32":
+        files = {}
     else:
         files = {"accelerate.yaml": accelerate_yaml(plan), "training_arguments.json": _json(training_arguments(plan))}
-        if plan.layout.method != "full":
+        if layout.method != "full":
             files["lora_config.json"] = _json(lora_config(plan))
         if uses_deepspeed(plan):
             files["deepspeed.json"] = _json(deepspeed(plan))
-    sharded = plan.layout.engine is Engine.MEGATRON or plan.layout.zero == 3
-    if sharded and not plan.layout.offload and goal.model.name in FLAVORS:
+    if layout.reduced == "fp32" and layout.engine is not Engine.ZERO and goal.model.name in TORCHTITAN:
         files["torchtitan.toml"] = torchtitan_toml(plan, goal)
     return files
 
@@ -79,7 +74,10 @@ def serving_files(answer: ServeAnswer, at: int = 0) -> dict[str, str]:
 
 def uses_deepspeed(plan: TrainPlan) -> bool:
     """Shards and an FP32 copy beside BF16 weights are DeepSpeed's; DDP with autocast is PyTorch's own."""
-    return plan.layout.method == "full" and (plan.layout.zero > 0 or plan.layout.precision == "megatron-bf16")
+    layout = plan.layout
+    if layout.engine is Engine.FSDP2:
+        return False
+    return layout.method == "full" and (layout.zero > 0 or layout.precision == "megatron-bf16")
 
 
 def deepspeed(plan: TrainPlan) -> Mapping[str, object]:
@@ -104,16 +102,19 @@ def deepspeed(plan: TrainPlan) -> Mapping[str, object]:
 
 def training_arguments(plan: TrainPlan) -> Mapping[str, object]:
     """Keyword arguments of `transformers.TrainingArguments`."""
-    layout = plan.layout
-    return {
+    layout, sharded = plan.layout, plan.layout.engine is Engine.FSDP2
+    found = {
         "output_dir": "run",
         "per_device_train_batch_size": layout.micro_batch,
         "gradient_accumulation_steps": layout.micro_batches,
-        "gradient_checkpointing": layout.checkpointing == "full",
+        "gradient_checkpointing": layout.checkpointing == "full" and not sharded,  # FSDP2's own is in accelerate.yaml
         "optim": OPTIMS[layout.optimizer],
         "bf16": True,
         "max_steps": plan.steps,
     }
+    if sharded:  # else gradients stay whole on every rank until the last micro-batch
+        found["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    return found
 
 
 def lora_config(plan: TrainPlan) -> Mapping[str, object]:
@@ -136,6 +137,16 @@ def accelerate_yaml(plan: TrainPlan) -> str:
         found["deepspeed_config"] = {
             "deepspeed_config_file": "deepspeed.json",
             "zero3_init_flag": plan.layout.zero == 3,
+        }
+    elif plan.layout.engine is Engine.FSDP2:
+        found["distributed_type"] = "FSDP"
+        found["mixed_precision"] = "bf16"
+        found["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": True,
+            "fsdp_activation_checkpointing": plan.layout.checkpointing == "full",
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
     else:
         found["distributed_type"] = "MULTI_GPU" if plan.ranks > 1 else "NO"
@@ -169,12 +180,14 @@ def torchtitan_toml(plan: TrainPlan, goal: TrainGoal) -> str:
     """What torchtitan's `--job.config_file` reads: model, batch, degrees, checkpointing."""
     layout = plan.layout
     sections: dict[str, dict[str, object]] = {
-        "model": {"name": "llama3", "flavor": FLAVORS[goal.model.name]},
+        "model": {"name": "llama3", "flavor": TORCHTITAN[goal.model.name]},
         "training": {
             "local_batch_size": layout.micro_batch * (layout.micro_batches if layout.pipeline > 1 else 1),
             "global_batch_size": layout.sequences,
             "seq_len": goal.sequence,
             "steps": plan.steps,
+            "mixed_precision_param": "bfloat16",
+            "mixed_precision_reduce": "float32",
         },
         "parallelism": {
             "data_parallel_shard_degree": layout.data,

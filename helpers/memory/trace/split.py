@@ -1,9 +1,9 @@
 """A training run split over GPUs, as one rank of them: FSDP2, DTensor's tensor parallelism, PyTorch's pipelines.
 
 The model is Transformers', and every split is the library's own. FSDP2 shards each decoder layer, then the rest; its
-mixed precision takes the place of autocast: FP32 shards, BF16 gathered, gradients reduced in FP32. Tensor parallelism
-follows the plan in the model's own config, which keeps hidden states whole on every rank. A pipeline's stages have
-equal numbers of layers, the embedding with the first of them, the head with the last.
+mixed precision takes the place of autocast: FP32 shards, BF16 gathered, gradients reduced as the split says. Tensor
+parallelism follows the plan in the model's own config, which keeps hidden states whole on every rank. A pipeline's
+stages have equal numbers of layers, the embedding with the first of them, the head with the last.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ from .optimizers import optimizers_without_values
 from .record import CUDA, Trace, fake, record, require_steps
 from .stages import Stages, require_pipeline
 
-POLICIES = {
-    "fp32": MixedPrecisionPolicy(),
-    "bf16": MixedPrecisionPolicy(),
-    "autocast-bf16": MixedPrecisionPolicy(torch.bfloat16, torch.float32),
-}
+PRECISIONS = ("fp32", "bf16", "autocast-bf16")
+REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def train_split(
@@ -91,9 +88,12 @@ def run_on_rank(
 
 
 def _require_possible(setup: TrainSetup, split: Split) -> None:
-    if setup.precision not in POLICIES:
+    if setup.precision not in PRECISIONS:
         do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
-        raise WorkbookError(f"{setup.precision} over several GPUs", ", ".join(POLICIES), do)
+        raise WorkbookError(f"{setup.precision} over several GPUs", ", ".join(PRECISIONS), do)
+    if split.reduced == "bf16" and setup.precision == "fp32":
+        do = "pass precision='autocast-bf16', or leave reduced out"
+        raise WorkbookError("gradients reduced in bf16 from fp32", "a mixed precision", do)
     if setup.adapter or setup.in_backward:
         what = "adapters" if setup.adapter else "an optimizer in the backward"
         raise WorkbookError(f"{what} over several GPUs", "a step that trains all of the model", "trace it on one")
@@ -108,11 +108,17 @@ def _sharded(model: nn.Module, layers: Any, mesh: DeviceMesh, setup: TrainSetup,
     """FSDP2 on each decoder layer, then on the rest, as accelerate wraps a Transformers model."""
     if split.fsdp == 1:
         return
-    options: dict[str, Any] = {"mesh": mesh, "mp_policy": POLICIES[setup.precision]}
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": _policy(setup, split)}
     options["reshard_after_forward"] = split.reshard
     for layer in layers:
         fully_shard(layer, **options)
     fully_shard(model, **options)
+
+
+def _policy(setup: TrainSetup, split: Split) -> MixedPrecisionPolicy:
+    if setup.precision != "autocast-bf16":
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(torch.bfloat16, REDUCED[split.reduced])
 
 
 def in_parts(model: Any, mesh: DeviceMesh, setup: TrainSetup) -> None:

@@ -19,6 +19,11 @@ RUNS = {
     "the loss": (replace(BASE, sequence=2048), 4),
     "the root's flat": (TrainSetup("qwen3-0.6b", sequence=128, optimizer="adamw-fused", checkpointing="full"), 8),
 }
+REDUCED = {  # gradients added in BF16, as accelerate does
+    "a tied table's three gradients": RUNS["a tied table's three gradients"],
+    "accumulated, tied": (replace(BASE, sequence=1024, micro_batches=2), 2),
+    "untied, into shards": (replace(BASE, model="tiny-llama", sequence=64), 2),
+}
 LARGE = {
     "the root's flat, 8B": (TrainSetup("llama-3-8b", sequence=128, optimizer="adamw-fused"), 8),
     "the norm before an MLP": (
@@ -37,14 +42,36 @@ LARGE = {
 }
 
 
-def off(setup: TrainSetup, ranks: int) -> float:
-    traced = trace.train(setup, "h100", split=Split(fsdp=ranks))
-    return budget.fsdp2(setup, ranks, "h100").peak_bytes / traced.peak_bytes - 1
+def off(setup: TrainSetup, ranks: int, reduced: str = "fp32") -> float:
+    traced = trace.train(setup, "h100", split=Split(fsdp=ranks, reduced=reduced))
+    return budget.fsdp2(setup, ranks, "h100", reduced=reduced).peak_bytes / traced.peak_bytes - 1
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_peak_is_the_traces(run):
     assert abs(off(*RUNS[run])) < 0.001
+
+
+@pytest.mark.parametrize("run", REDUCED)
+def test_the_peak_with_gradients_reduced_in_bf16_is_the_traces(run):
+    assert abs(off(*REDUCED[run], "bf16")) < 0.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reduced", ["fp32", "bf16"])
+def test_the_root_reduced_into_half_a_model_s_shards_is_the_traces(reduced):
+    """On two ranks a shard of both tables is as large as they are: the peak is inside of the reduction."""
+    large = TrainSetup("llama-3-8b", optimizer="adamw-fused", sequence=1024, checkpointing="full")
+    assert abs(off(large, 2, reduced)) < 0.001
+
+
+def test_gradients_are_reduced_in_a_format_that_fsdp2_has():
+    with pytest.raises(WorkbookError, match="fp8"):
+        budget.fsdp2(BASE, 8, reduced="fp8")
+    with pytest.raises(WorkbookError, match="fp8"):
+        Split(fsdp=8, reduced="fp8")
+    with pytest.raises(WorkbookError, match="reduced in bf16 from fp32"):
+        trace.train(replace(BASE, precision="fp32"), split=Split(fsdp=2, reduced="bf16"))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
 from helpers.memory.plan.confirm import confirm
-from helpers.memory.plan.training import Engine, Layout
+from helpers.memory.plan.training import Engine, Job, Layout
 
 TINY = model("tiny-llama")
 CARD = [Cards("rtx-4090", 1, 1.0)]
@@ -27,12 +27,22 @@ def test_a_replica_holds_what_the_trace_says_or_a_little_more():
     assert -0.01 < found.error < 0.05
 
 
+@pytest.mark.parametrize("reduced", ["fp32", "bf16"])
+def test_a_rank_of_fsdp2_is_confirmed(reduced):
+    answer = plan_training(TrainGoal(TINY, tokens=10**6, sequence=64, batch_tokens=2**11), CARD)
+    layout = Layout(Engine.FSDP2, 2, precision="autocast-bf16", reduced=reduced, micro_batches=4)
+    need = Job(TINY, 64).need(layout, CARD[0].device)
+    found = confirm(replace(answer, plans=(replace(answer.plans[0], layout=layout, need=need),)))
+    assert abs(found.error) < 0.001
+
+
 @pytest.mark.parametrize(
     "layout",
     [
         Layout(Engine.MEGATRON, 2, 2),
         Layout(Engine.ZERO, 2, zero=2),
         Layout(Engine.ZERO, 2, zero=3, precision="megatron-bf16"),
+        Layout(Engine.ZERO, 2, zero=3, precision="autocast-bf16", optimizer="adamw-8bit"),
         Layout(Engine.ZERO, 1, zero=2, offload=True),
     ],
     ids=str,

@@ -117,6 +117,37 @@ def test_bytes_on_the_links_are_those_of_the_closed_form_of_zero(stage):
     assert once + 4 * each == pytest.approx(told, rel=0.07)  # stage 3 gathers the root once and not twice
 
 
+@pytest.mark.parametrize(("reduced", "width"), [("fp32", 4), ("bf16", 2)])
+def test_bytes_on_fsdp2s_links_are_layers_twice_the_root_once_and_gradients(reduced, width):
+    job, layout = (
+        Job(GOAL.model, 2048),
+        Layout(Engine.FSDP2, data=8, precision="autocast-bf16", reduced=reduced, micro_batches=4),
+    )
+    root, *layers = zero.units(GOAL.model)
+    whole = (2 + width) * root + (4 + width) * sum(layers)
+    assert sent_bytes(job, layout) == (0, pytest.approx(whole * 7 / 8))
+
+
+@pytest.mark.parametrize(("name", "formats"), [("llama-3.1-8b", {"fp32", "bf16"}), ("qwen2.5-7b", {"bf16"})])
+def test_fsdp2_reduces_as_an_engine_that_has_the_model_can_be_told_to(name, formats):
+    found = training_layouts(replace(GOAL, model=name), Cards("h100", 8, 2.0))
+    assert {layout.reduced for layout in found if layout.engine is Engine.FSDP2} == formats
+
+
+def test_fp32_shards_of_everything_are_fsdp2s_and_not_zeros():
+    for layout in training_layouts(GOAL, Cards("h100", 8, 2.0)):
+        plain = layout.optimizer == "adamw-fused" and not layout.offload and layout.precision == "autocast-bf16"
+        assert not (layout.engine is Engine.ZERO and layout.zero == 3 and plain)
+
+
+def test_what_fsdp2_holds_is_no_more_than_it_needs():
+    """A layout is dropped by what it holds before anybody counts what it needs."""
+    for ranks, share in ((2, 0.9), (8, 0.5)):
+        job, layout = Job(GOAL.model, 1024), Layout(Engine.FSDP2, ranks, precision="autocast-bf16")
+        need = job.need(layout, H100[0].device).total
+        assert share * need < job.held_bytes(layout) <= need
+
+
 def test_context_parallel_ranks_hold_what_eight_b200_measured():
     """Peak allocated, 12 layers of Llama-3-70B, 32,768 tokens: SimuMax docs/b200/b200_release_v1.2_summary.md."""
     config = {**model("llama-3-70b").config, "num_hidden_layers": 12}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.catalog.errors import WorkbookError
+from helpers.memory.closed_form.fsdp2 import widths
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
 from helpers.memory.plan.search import TrainAnswer
 from helpers.memory.plan.training import Engine, Layout
@@ -27,15 +28,52 @@ def with_layout(found: TrainAnswer, layout: Layout) -> TrainAnswer:
 
 ZERO_3 = Layout(Engine.ZERO, data=8, zero=3, micro_batch=2, micro_batches=64, checkpointing="full")
 DDP = Layout(Engine.ZERO, data=8, precision="autocast-bf16", micro_batches=8)
+FSDP2 = Layout(
+    Engine.FSDP2, 8, precision="autocast-bf16", reduced="bf16", micro_batch=2, micro_batches=64, checkpointing="full"
+)
 SPLIT = Layout(Engine.MEGATRON, 2, 2, 2, 1, micro_batches=512)
 
 
 def test_accelerate_reads_its_file(found, tmp_path):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
-    for layout, kind in ((ZERO_3, "DEEPSPEED"), (DDP, "MULTI_GPU")):
+    for layout, kind in ((ZERO_3, "DEEPSPEED"), (DDP, "MULTI_GPU"), (FSDP2, "FSDP")):
         write(with_layout(found, layout), tmp_path)
         read = config_args.load_config_from_file(str(tmp_path / "accelerate.yaml"))
         assert (str(read.distributed_type.value), read.num_processes, read.num_machines) == (kind, 8, 1)
+
+
+def test_accelerate_makes_the_fsdp2_that_the_closed_form_counts(found, tmp_path, monkeypatch):
+    """Its own launcher turns the file into the environment of a rank, and its plugin is what shards the model."""
+    launch, utils = pytest.importorskip("accelerate.commands.launch"), pytest.importorskip("accelerate.utils")
+    write(with_layout(found, FSDP2), tmp_path)
+    given = launch.launch_command_parser().parse_args(["--config_file", str(tmp_path / "accelerate.yaml"), "train.py"])
+    read, *_ = launch._validate_launch_command(given)
+    for name, value in utils.launch.prepare_multi_gpu_env(read).items():
+        if name.startswith(("FSDP", "ACCELERATE")):
+            monkeypatch.setenv(name, value)
+    plugin = utils.FullyShardedDataParallelPlugin()
+    plugin.set_mixed_precision(read.mixed_precision)
+    policy = plugin.mixed_precision_policy
+    assert (plugin.fsdp_version, plugin.reshard_after_forward, plugin.activation_checkpointing) == (2, True, True)
+    assert (policy.param_dtype.itemsize, policy.reduce_dtype.itemsize) == widths(FSDP2.precision, FSDP2.reduced)[1:]
+
+
+def test_an_accumulated_step_of_fsdp2_keeps_shards_of_gradients_alone(found, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    given = json.loads(training_files(with_layout(found, FSDP2))["training_arguments.json"])
+    read = transformers.TrainingArguments(**{**given, "output_dir": str(tmp_path), "bf16": False})
+    assert read.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
+    assert not read.gradient_checkpointing  # once is enough: accelerate's file has it
+
+
+def test_what_reduces_in_fp32_is_torchtitans_and_what_reduces_in_bf16_accelerates(found):
+    titan = training_files(with_layout(found, replace(FSDP2, reduced="fp32")))
+    assert set(titan) == {"torchtitan.toml"}
+    assert set(training_files(with_layout(found, FSDP2))) == {"accelerate.yaml", "training_arguments.json"}
+    read = tomllib.loads(titan["torchtitan.toml"])
+    assert read["training"]["mixed_precision_reduce"] == "float32"
+    assert read["parallelism"]["data_parallel_shard_degree"] == 8
+    assert read["activation_checkpoint"]["mode"] == "full"
 
 
 def test_transformers_reads_its_arguments(found, tmp_path):
