@@ -138,8 +138,8 @@ class FullyShardedMoments(StepMoments):
         return self._moment(Point.LAYER, self._made_above(at), saved, 0, workspace, at)
 
     def backward_of_embedding(self) -> Moment:
-        """The embedding's gradient comes, the root's weights still there; or all are copied into the root's flat; or that
-        is reduced into shards, in its own format and then theirs, while autograd still holds the embedding's gradient.
+        """The embedding's gradient comes, the root's weights still there; or all are copied into the root's flat; or
+        that is reduced into shards, in its own format and then theirs, while autograd still holds one gradient.
 
         A tied table's two gradients and their sum are there together.
         """

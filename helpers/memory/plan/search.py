@@ -132,7 +132,7 @@ class _Timed:
 
     @property
     def order(self) -> tuple[float, bool, float, str]:
-        """By price; where prices agree to a percent, gradients added in FP32 come first, then the least cost at worst."""
+        """By price; where prices agree to a percent, gradients added in FP32 come first, then the least at worst."""
         return (
             round(log(self.price), 2),
             self.layout.reduced != "fp32",

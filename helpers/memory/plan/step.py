@@ -1,9 +1,9 @@
 """How long a training step takes, part by part: products, links, the pipeline's bubble, the update. A roofline.
 
 Products run at a share of the card's BF16 peak. Tensor and context parallel ranks wait for their links in every layer.
-Gradients and weights travel while products run, at ZeRO stage 2 and 3 and in FSDP2 under all of them and else under the last
-micro-batch; what does not fit under them is exposed. Left out: the data loader, checkpoints to disk, stragglers, the
-hand-over between stages (one tensor of tokens x hidden for each).
+Gradients and weights travel while products run, at ZeRO stage 2 and 3 and in FSDP2 under all of them and else under the
+last micro-batch; what does not fit under them is exposed. Left out: the data loader, checkpoints to disk, stragglers,
+the hand-over between stages (one tensor of tokens x hidden for each).
 """
 
 from __future__ import annotations
