@@ -25,5 +25,5 @@ def test_in_bytes(capsys):
 
 
 def test_a_bad_layout_is_told(capsys):
-    assert main([*ASKED, "--pipeline", "7"]) == 2
+    assert main([*ASKED, "--pipeline", "64"]) == 2
     assert "equal stages" in capsys.readouterr().err

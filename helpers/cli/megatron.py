@@ -14,8 +14,9 @@ from .flags import Commands, add_command, whole
 
 WORDS = {
     "tensor_parallel": "ranks that share each matrix",
-    "pipeline": "stages of equally many layers",
+    "pipeline": "stages of layers; where they do not divide, the first and the last have fewer",
     "data_parallel": "replicas, which share the optimizer's states",
+    "expert_parallel": "of these, ranks that share a layer's experts",
     "micro_batches": "micro-batches of a step, one after the other (1F1B)",
     "micro_batch": "sequences in one of them",
     "sequence": "tokens in a sequence",
@@ -45,6 +46,7 @@ def _estimate_megatron(arguments: argparse.Namespace) -> int:
         print(json.dumps({"parts": dict(found.parts), **figures, "verdict": verdict}))
         return 0
     layout = f"TP {setup.tensor_parallel} x PP {setup.pipeline} x DP {setup.data_parallel}"
+    layout += f", EP {setup.expert_parallel}" if setup.expert_parallel > 1 else ""
     title = f"{setup.model.name} over {layout}: {format_bytes(found.peak_bytes)} on a rank of stage {found.stage + 1}"
     print(f"{title}, in the {found.peak.name}\n\n{found.parts}\n")
     for at, peak in enumerate(found.stage_peaks_bytes) if setup.pipeline > 1 else ():

@@ -1,4 +1,4 @@
-"""Megatron-LM's training step in closed form: tensor, sequence and pipeline parallel, ZeRO-1. No torch.
+"""Megatron-LM's training step in closed form: tensor, sequence, pipeline and expert parallel, ZeRO-1. No torch.
 
     setup = MegatronSetup("llama-3-70b", tensor_parallel=8, pipeline=4, data_parallel=2, micro_batches=16)
     train(setup, "h100").peak_bytes, train(setup, "h100").stage
@@ -6,9 +6,9 @@
 Its GPT model with Transformer Engine's layers, as Megatron runs it by default: BF16 weights, FP32 main gradients in one
 buffer, FP32 master copies and Adam's states divided by the data-parallel ranks, sequence parallelism wherever tensors
 are split, RMSNorm, SwiGLU and rotary positions fused, flash attention; with `recompute="full"` each layer keeps its
-input alone. Of a sequence each context-parallel rank has its share. Shape letters, of one rank:
-s = tokens of a micro-batch, h = hidden, f = FFN, q and k = heads x head_dim and KV heads x head_dim, t = tensor
-parallel, each split tensor divided by it.
+input alone. Of a sequence each context-parallel rank has its share. What one layer holds is in `megatron_layer`. Shape
+letters, of one rank: s = tokens of a micro-batch, h = hidden, f = FFN, q and k = heads x head_dim and KV heads x
+head_dim, t = tensor parallel, each split tensor divided by it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...catalog.hardware import cuda_of
-from ...catalog.layers import Layer, Linear
+from ...catalog.layers import Layer
 from ...catalog.setup import MAX_COUNT, MAX_TOKENS, ModelField
+from ...catalog.shape import ModelShape
 from .breakdown import Breakdown, Moment, Moments, Part, Point
+from .megatron_layer import BF16, FP32, RankLayer
 
-BF16, FP32 = 2, 4
 STATES = 12  # FP32 master copy and Adam's two states: DistributedOptimizer in megatron/core/optimizer
 VOCAB_MULTIPLE = 128  # --make-vocab-size-divisible-by, times tensor parallel (vocab_size_with_padding)
 # cuBLAS' of the two threads, and Transformer Engine's own (get_workspace in transformer_engine/pytorch)
@@ -36,7 +37,8 @@ class MegatronSetup:
 
     `micro_batches` of `micro_batch` sequences follow each other through the pipeline (1F1B). `context_parallel` ranks
     share each sequence and, with the data-parallel ones, the states. `recompute` is "none", or "full": each layer keeps
-    its input and is run again (--recompute-granularity full, uniform, one layer each). Raises WorkbookError.
+    its input and is run again (--recompute-granularity full, uniform, one layer each). Of the ranks that share data,
+    `expert_parallel` share the experts of a layer, and the others the states of an expert. Raises WorkbookError.
     """
 
     model: ModelField = ModelField()  # noqa: RUF009 - a descriptor, and no default
@@ -48,40 +50,67 @@ class MegatronSetup:
     sequence: int = 4096
     context_parallel: int = 1
     recompute: str = "none"
+    expert_parallel: int = 1
 
     def __post_init__(self) -> None:
-        degrees = ("tensor_parallel", "pipeline", "data_parallel", "context_parallel")
+        degrees = ("tensor_parallel", "pipeline", "data_parallel", "context_parallel", "expert_parallel")
         for name in (*degrees, "micro_batches", "micro_batch"):
             require_whole(name, getattr(self, name), most=MAX_COUNT)
         require_name("recomputation", self.recompute, RECOMPUTED)
         require_whole("sequence", self.sequence, most=MAX_TOKENS)
         layers, attention = self.model.layers, self.model.layers[0].attention
-        if not self.model.is_dense_decoder or not all(layer.mlp.gated for layer in layers):
-            what, expected = f"{self.model.name} in Megatron's closed form", "a dense decoder with SwiGLU, as Llama"
-            raise WorkbookError(what, expected, "experts and other MLPs are not known here")
-        if len(layers) % self.pipeline:
-            do = f"choose a number that divides {len(layers)}"
-            raise WorkbookError(f"{len(layers)} layers in {self.pipeline} stages", "equal stages", do)
+        require_known(self.model)
+        stage_layers(len(layers), self.pipeline)
         if self.sequence % self.context_parallel:
             do = f"choose context_parallel that divides {self.sequence:,}"
             raise WorkbookError(
                 f"{self.sequence:,} tokens over {self.context_parallel} context-parallel ranks", "equal shares", do
             )
+        self._require_experts()
         tokens = self.sequence // self.context_parallel
-        for what, size in (("KV heads", attention.kv_heads), ("FFN", layers[0].mlp.ffn), ("tokens", tokens)):
+        for what, size in (("KV heads", attention.kv_heads), ("FFN", layers[-1].mlp.ffn), ("tokens", tokens)):
             if size % self.tensor_parallel:
                 do = f"choose tensor_parallel that divides {size:,}"
                 raise WorkbookError(f"{size:,} {what} over {self.tensor_parallel} ranks", "equal shares", do)
 
-    @property
-    def layers_of_a_stage(self) -> int:
-        return len(self.model.layers) // self.pipeline
+    def _require_experts(self) -> None:
+        """Ranks of experts are among those that share data, and get equally many."""
+        experts, ranks, group = (
+            most_experts(self.model),
+            self.expert_parallel,
+            self.data_parallel * self.context_parallel,
+        )
+        if ranks > 1 and (not experts or experts % ranks):
+            what = (
+                f"{experts} experts over {ranks} ranks" if experts else f"experts of {self.model.name}, which has none"
+            )
+            do = f"choose expert_parallel that divides {experts}" if experts else "leave expert_parallel at 1"
+            raise WorkbookError(what, "equal shares", do)
+        if group % ranks:
+            what = f"{ranks} ranks of experts among {group} that share data"
+            raise WorkbookError(what, "a divisor of them", f"choose data_parallel as a multiple of {ranks}")
 
     @property
     def vocab(self) -> int:
         """Rows of the embedding and the head, padded so that each rank has as many."""
         multiple = VOCAB_MULTIPLE * self.tensor_parallel
         return -(-self.model.vocab // multiple) * multiple
+
+
+def is_known(model: ModelShape) -> bool:
+    """Whether each layer is one that `megatron_layer` counts: gated MLPs, dense or of experts, and no sinks."""
+    return model.counted is None and all(layer.mlp.gated and not layer.attention.sinks for layer in model.layers)
+
+
+def require_known(model: ModelShape) -> None:
+    if not is_known(model):
+        what, expected = f"{model.name} in Megatron's closed form", "a decoder with SwiGLU, as Llama, Mixtral, DeepSeek"
+        raise WorkbookError(what, expected, "other MLPs and attention with sinks are not known here")
+
+
+def most_experts(model: ModelShape) -> int:
+    """Routed experts of a layer that has them; 0 for a dense model."""
+    return max(layer.mlp.experts for layer in model.layers)
 
 
 @dataclass(frozen=True)
@@ -118,20 +147,25 @@ class _Stage:
     def __init__(self, setup: MegatronSetup, at: int, library: int) -> None:
         self.setup, self.model, self.t = setup, setup.model, setup.tensor_parallel
         self.is_first, self.is_last = at == 0, at == setup.pipeline - 1
-        begin = at * setup.layers_of_a_stage
-        self.layers = self.model.layers[begin : begin + setup.layers_of_a_stage]
-        self.last_layer = begin + setup.layers_of_a_stage - 1
         self.tokens = setup.micro_batch * setup.sequence // setup.context_parallel
+        sizes = stage_layers(len(self.model.layers), setup.pipeline)
+        begin = sum(sizes[:at])
+        made = {layer: self._on_rank(layer) for layer in set(self.model.layers)}
+        self.layers = [made[layer] for layer in self.model.layers[begin : begin + sizes[at]]]
+        self.last_layer = begin + sizes[at] - 1
         self.in_flight = min(setup.micro_batches, setup.pipeline - at)  # 1F1B: forwards that wait for their backward
         self.hidden = BF16 * self.tokens * self.model.hidden  # of all tokens; t ranks share them
         self.library = library
 
+    def _on_rank(self, layer: Layer) -> RankLayer:
+        return RankLayer(layer, self.model.hidden, self.tokens, self.t, self.setup.expert_parallel)
+
     def moments(self) -> tuple[Moment, ...]:
         layer, again = self.layers[-1], 0
-        kept = self.in_flight * sum(map(self._kept, self.layers))
+        kept = self.in_flight * sum(one.kept for one in self.layers)
         if self.setup.recompute == "full":
-            kept, again = self.in_flight * len(self.layers) * self.hidden // self.t, self._kept(layer)
-        found = [self._moment(Point.LAYER, kept + again + self._in_mlp(layer), 0, 0, self.last_layer)]
+            kept, again = self.in_flight * len(self.layers) * self.hidden // self.t, layer.kept
+        found = [self._moment(Point.LAYER, kept + again + layer.in_mlp, 0, 0, self.last_layer)]
         if self.is_last:
             logits = BF16 * self.tokens * self.setup.vocab // self.t
             outside = 2 * self.hidden // self.t + self.hidden  # the final norm's input and output, which is gathered
@@ -143,50 +177,48 @@ class _Stage:
         return tuple(found)
 
     def _moment(self, at: Point, activations: int, logits: int, workspace: int, layer: int | None = None) -> Moment:
-        parameters = self._parameters()
+        dense, experts = self._parameters()
+        group = self.setup.data_parallel * self.setup.context_parallel
+        states = -(-STATES * dense // group) - (-STATES * experts * self.setup.expert_parallel // group)
         sizes = {
-            Part.PARAMETERS: BF16 * parameters,
-            Part.GRADIENTS: FP32 * parameters,
-            Part.OPTIMIZER: -(-STATES * parameters // (self.setup.data_parallel * self.setup.context_parallel)),
+            Part.PARAMETERS: BF16 * (dense + experts),
+            Part.GRADIENTS: FP32 * (dense + experts),
+            Part.OPTIMIZER: states,
             Part.ACTIVATIONS: activations,
             Part.LOGITS: logits,
             Part.WORKSPACE: workspace + self._stand_ins() + self.library,
         }
         return Moment(at, Breakdown({part: size for part, size in sizes.items() if size}), layer)
 
-    def _parameters(self) -> int:
-        """Products are split by rows or columns, embedding and head by the vocabulary; norms are on every rank."""
-        split = sum(linear.weights for layer in self.layers for linear in _linears(layer))
-        tables = (self.is_first + self.is_last) * self.setup.vocab * self.model.hidden
-        norms = sum(layer.norm_parameters for layer in self.layers) + self.is_last * self.model.final_norm_parameters
-        return (split + tables) // self.t + norms
-
-    def _kept(self, layer: Layer) -> int:
-        """What a layer keeps for its backward: both norms' inputs and outputs, q, k, v, attention's output with its
-        log-sum-exp, gate and up, and their product (LayerNormLinear, LayerNormMLP's parts, the fused SwiGLU)."""
-        attention = layer.attention
-        norms = 4 * self.hidden
-        heads = 2 * attention.heads + 2 * attention.kv_heads  # q and the output; k and v
-        attended = self.tokens * (BF16 * heads * attention.head_dim + FP32 * attention.heads)
-        return (norms + attended + 3 * BF16 * self.tokens * layer.mlp.ffn) // self.t
-
-    def _in_mlp(self, layer: Layer) -> int:
-        """Inside the backward of SwiGLU: gradients of its three tensors, the product gone; and of the hidden states."""
-        return 2 * BF16 * self.tokens * layer.mlp.ffn // self.t + 2 * self.hidden // self.t
+    def _parameters(self) -> tuple[int, int]:
+        """Of a rank: all but experts, and experts. Embedding and head are split by the vocabulary, norms are whole."""
+        tables = (self.is_first + self.is_last) * self.setup.vocab * self.model.hidden // self.t
+        norm = self.is_last * self.model.final_norm_parameters
+        return tables + norm + sum(one.parameters for one in self.layers), sum(
+            one.expert_parameters for one in self.layers
+        )
 
     def _stand_ins(self) -> int:
         """Gradients that are none: a product adds to the main gradient itself, and autograd gets one empty tensor for
         each shape of weight, which stays (get_dummy_wgrad in transformer_engine/pytorch/module/base.py, from 2.3)."""
-        shapes = {(outputs, inputs) for layer in self.layers for outputs, inputs in _fused_shapes(layer)}
+        shapes = {shape for one in self.layers for shape in one.fused_shapes}
         return sum(BF16 * outputs * inputs // self.t for outputs, inputs in shapes)
 
 
-def _linears(layer: Layer) -> tuple[Linear, ...]:
-    return layer.attention.linears + layer.mlp.linears
+def stage_layers(layers: int, pipeline: int) -> tuple[int, ...]:
+    """Layers of each stage. Where they do not divide, the first and the last have fewer (Megatron's flags
+    --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers), as embedding and head are there.
 
-
-def _fused_shapes(layer: Layer) -> tuple[tuple[int, int], ...]:
-    """The weights as Megatron holds them: q, k and v in one, and gate and up."""
-    attention, hidden = layer.attention, layer.mlp.linears[-1].outputs
-    q, kv = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-    return (q + 2 * kv, hidden), (hidden, q), (2 * layer.mlp.ffn, hidden), (hidden, layer.mlp.ffn)
+    >>> stage_layers(126, 16)[0], stage_layers(126, 16)[1], stage_layers(61, 4)
+    (7, 8, (15, 16, 16, 14))
+    """
+    most = -(-layers // pipeline)
+    short = most * pipeline - layers
+    first, last = most - short // 2, most - (short - short // 2)
+    if pipeline == 1:
+        first = last = layers
+    if min(first, last) < 1:
+        able = [count for count in range(1, min(layers, 64) + 1) if -(-layers // count) * count - layers < 2]
+        do = f"choose a number of stages among {', '.join(map(str, able))}"
+        raise WorkbookError(f"{layers} layers in {pipeline} stages", "a layer for each stage", do)
+    return (first, *[most] * (pipeline - 2), last) if pipeline > 1 else (layers,)

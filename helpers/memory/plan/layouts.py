@@ -1,7 +1,8 @@
 """Every layout worth trying for a training goal: the search enumerates, and leaves the clever part to arithmetic.
 
-Degrees are small: tensor parallel ranks stay within a machine and divide the KV heads, stages divide the layers,
-micro-batches are powers of two. What the closed forms refuse is not proposed.
+Degrees are small: tensor parallel ranks stay within a machine and divide the KV heads, stages divide the layers or are
+a power of two, ranks of experts divide those that share data, micro-batches are powers of two. What the closed forms
+refuse is not proposed: a mixture of experts has Megatron's alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...catalog.shape import ModelShape
+from ..closed_form import megatron
 from .goal import TrainGoal
 from .machine import Cards
 from .training import TORCHTITAN, Engine, Layout
@@ -17,6 +18,7 @@ from .training import TORCHTITAN, Engine, Layout
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CHECKPOINTINGS = ("none", "full")  # what every engine's configuration can say
 MOST_STAGES = 32
+MOST_MISSING = 3  # layers of the first and last stage together, where layers do not divide: embedding and head weigh
 MOST_OVER = 1.125  # a batch may be so much larger than what was asked for, where ranks do not divide it
 
 
@@ -28,12 +30,13 @@ def training_layouts(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
 
 def _undivided(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
     if "full" in goal.methods:
-        yield from _zero(goal, cards)
-        yield from _fsdp2(goal, cards)
-        if "megatron-bf16" in goal.precisions and "adamw-fused" in goal.optimizers and has_megatron(goal.model):
+        if goal.model.is_dense_decoder:
+            yield from _zero(goal, cards)
+            yield from _fsdp2(goal, cards)
+        if "megatron-bf16" in goal.precisions and "adamw-fused" in goal.optimizers and megatron.is_known(goal.model):
             yield from _megatron(goal, cards)
     for method in goal.methods:
-        if method != "full":
+        if method != "full" and goal.model.is_dense_decoder:
             for ranks in counts(cards.count):
                 yield Layout(Engine.ZERO, data=ranks, precision="bf16", optimizer="adamw-fused", method=method)
 
@@ -67,7 +70,7 @@ def _fsdp2(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
 
 def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
     model = goal.model
-    heads, ffn = model.layers[0].attention.kv_heads, model.layers[0].mlp.ffn
+    heads, ffn, experts = model.layers[0].attention.kv_heads, model.layers[-1].mlp.ffn, megatron.most_experts(model)
     for tensor in (1, 2, 4, 8):
         if tensor > min(cards.node, cards.count) or heads % tensor or ffn % tensor:
             continue
@@ -77,7 +80,8 @@ def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
                     continue
                 group = tensor * pipeline * context
                 for data in counts(cards.count // group):
-                    yield Layout(Engine.MEGATRON, data, tensor, pipeline, context)
+                    for expert in expert_ranks(experts, data * context):
+                        yield Layout(Engine.MEGATRON, data, tensor, pipeline, context, expert)
 
 
 def with_batches(goal: TrainGoal, layout: Layout) -> Iterator[Layout]:
@@ -101,14 +105,24 @@ def counts(most: int) -> list[int]:
 
 
 def stages(layers: int) -> list[int]:
-    """Numbers of stages with equally many layers.
+    """Numbers of stages with equally many layers; and powers of two, if only the first and the last have fewer.
 
-    >>> stages(80)
-    [1, 2, 4, 5, 8, 10, 16, 20]
+    >>> stages(80), stages(61)
+    ([1, 2, 4, 5, 8, 10, 16, 20], [1, 2, 4, 8, 16])
     """
-    return [count for count in range(1, MOST_STAGES + 1) if layers % count == 0]
+    return [count for count in range(1, min(layers, MOST_STAGES) + 1) if layers % count == 0 or _nearly(layers, count)]
 
 
-def has_megatron(model: ModelShape) -> bool:
-    """Whether Megatron's closed form knows the model: a dense decoder with SwiGLU."""
-    return model.is_dense_decoder and all(layer.mlp.gated for layer in model.layers)
+def _nearly(layers: int, count: int) -> bool:
+    missing = -layers % count
+    return count.bit_count() == 1 and missing <= min(MOST_MISSING, 2 * (layers // count))
+
+
+def expert_ranks(experts: int, group: int) -> list[int]:
+    """Powers of two that divide the experts and the ranks that share data.
+
+    >>> expert_ranks(8, 32), expert_ranks(0, 32)
+    ([1, 2, 4, 8], [1])
+    """
+    most = min(experts, group)
+    return [1] + [2**power for power in range(1, most.bit_length()) if not (experts % 2**power or group % 2**power)]

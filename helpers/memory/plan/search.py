@@ -16,7 +16,7 @@ from math import log
 
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
-from ..closed_form import activations
+from ..closed_form import activations, megatron
 from ..closed_form.breakdown import TextEnum
 from .goal import TrainGoal
 from .layouts import training_layouts
@@ -159,14 +159,16 @@ def plan_training(goal: TrainGoal, fleet: Sequence[Cards], rates: Efficiency | N
 def require_plannable(goal: TrainGoal) -> None:
     """Refuse a model whose step has no closed form, with what can be said of it."""
     model = goal.model
-    if not model.is_dense_decoder:
+    if not model.is_dense_decoder and not (megatron.is_known(model) and "full" in goal.methods):
         states = 16 * model.parameters / 2**30
         raise WorkbookError(
             f"a training step of {model.name} has no closed form here",
-            f"a dense decoder; of this model weights, gradients and Adam's states alone are {states:,.0f} GiB",
+            f"a dense decoder, or experts with SwiGLU, trained whole; of this model weights, gradients and Adam's states "
+            f"alone are {states:,.0f} GiB",
             "trace one rank: `workbook trace train`, or plan serving it: `workbook plan serve`",
         )
-    activations.require_closed_form(TrainSetup(model, sequence=goal.sequence))
+    if model.is_dense_decoder:
+        activations.require_closed_form(TrainSetup(model, sequence=goal.sequence))
 
 
 def _timed(goal: TrainGoal, fleet: Iterable[Cards], job: Job, rates: Efficiency) -> Iterator[_Timed]:
@@ -219,4 +221,4 @@ def _same_way(plan: TrainPlan, one: _Timed) -> bool:
 
 
 def _way(layout: Layout) -> tuple:
-    return layout.ranks, layout.engine, layout.zero, layout.offload, layout.compromises
+    return layout.ranks, layout.engine, layout.expert, layout.zero, layout.offload, layout.compromises

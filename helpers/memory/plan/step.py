@@ -1,6 +1,7 @@
 """How long a training step takes, part by part: products, links, the pipeline's bubble, the update. A roofline.
 
-Products run at a share of the card's BF16 peak. Tensor and context parallel ranks wait for their links in every layer.
+Products run at a share of the card's BF16 peak, in the stage with the most layers. Tensor, context and expert parallel
+ranks wait for their links in every layer.
 Gradients and weights travel while products run, at ZeRO stage 2 and 3 and in FSDP2 under all of them and else under the
 last micro-batch; what does not fit under them is exposed. Left out: the data loader, checkpoints to disk, stragglers,
 the hand-over between stages (one tensor of tokens x hidden for each).
@@ -20,6 +21,7 @@ BF16 = 2
 # Passes of a layer's input over the tensor-parallel ranks: in the forward two gathers and two reduce-scatters, in the
 # backward as many, and two gathers again for the weights' gradients (Korthikanti et al. 2022, section 4.2.2)
 TENSOR_PASSES, AGAIN_PASSES = 10, 4
+ALL_TO_ALLS = 4
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class StepTime:
     products: Seconds
     tensor_links: Seconds
     context_links: Seconds
+    expert_links: Seconds
     bubble: Seconds
     data_links: Seconds
     update: Seconds
@@ -45,6 +48,7 @@ class StepTime:
             "matrix products": self.products,
             "tensor-parallel links": self.tensor_links,
             "context-parallel links": self.context_links,
+            "all-to-alls of experts": self.expert_links,
             "the pipeline's bubble": self.bubble,
             "exposed gradients and weights on the links": self.data_links,
             "the optimizer's update": self.update,
@@ -61,16 +65,19 @@ def step_time(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Step
     """The interval of a step. Llama-3-8B, a batch of 4M tokens on 8 H100 with ZeRO-2: about a minute."""
     sequences = layout.micro_batch * layout.micro_batches  # that one rank sees
     flops = job.flops(layout)
-    share = layout.tensor * layout.pipeline * layout.context
+    slowest = max(megatron.stage_layers(len(job.model.layers), layout.pipeline)) / len(job.model.layers)
+    share = layout.tensor * layout.context / slowest
     peak = cards.device.flops_per_s("bf16")
     products = at(flops.total * sequences / share, peak, rates.training_flops)
     tensor = _tensor_links(job, layout, cards, rates)
     context = _context_links(job, layout, cards, rates)
-    bubble = added(products, tensor).times((layout.pipeline - 1) / layout.micro_batches)
+    expert = _expert_links(job, layout, cards, rates)
+    bubble = added(products, tensor, expert).times((layout.pipeline - 1) / layout.micro_batches)
     return StepTime(
         products,
         tensor,
         context,
+        expert,
         bubble,
         _exposed(job, layout, cards, rates, products),
         _update(job, layout, cards, rates),
@@ -104,6 +111,18 @@ def _context_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) ->
     return Seconds(0.0, all_of_it.middle / 2, all_of_it.high)
 
 
+def _expert_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Seconds:
+    """Each token goes to its experts and comes back, forward and backward: four all-to-alls in a layer, and two more
+    where it is run again. Nothing hides them; a router that keeps tokens within few machines sends less."""
+    if layout.expert == 1:
+        return NOTHING
+    tokens = job.sequence // layout.context * layout.micro_batch * layout.micro_batches / layout.tensor
+    rows = sum(layer.mlp.experts_per_token for layer in job.model.layers) / layout.pipeline
+    passes = ALL_TO_ALLS + (ALL_TO_ALLS // 2 if layout.checkpointing != "none" else 0)
+    sent = passes * BF16 * tokens * rows * job.model.hidden * (layout.expert - 1) / layout.expert
+    return at(sent, cards.link_bytes_per_s(layout.expert, layout.tensor * layout.context), rates.link)
+
+
 def sent_bytes(job: Job, layout: Layout) -> tuple[float, float]:
     """Bytes that a rank sends for weights and gradients: once a step, and in every micro-batch. On a ring.
 
@@ -111,7 +130,7 @@ def sent_bytes(job: Job, layout: Layout) -> tuple[float, float]:
     BF16 on 8 ranks at stage 3: 35.4 GB in every micro-batch.
     """
     group = layout.data * layout.context
-    passed = job.trained(layout) * (group - 1) / group
+    passed = _passed(job, layout, group)
     weight, grad = megatron.BF16, megatron.FP32
     if layout.engine is Engine.FSDP2:  # the root, what is in no layer, is gathered once: it stays for the backward
         _, gathered, reduced = widths(layout.precision, layout.reduced)
@@ -125,6 +144,15 @@ def sent_bytes(job: Job, layout: Layout) -> tuple[float, float]:
     if layout.zero == 2:
         return passed * weight, passed * grad
     return passed * (2 * grad if layout.engine is Engine.ZERO and not layout.zero else weight + grad), 0
+
+
+def _passed(job: Job, layout: Layout, group: int) -> float:
+    """Values that a ring passes on for a rank's share of the model: experts go around those that have the same."""
+    if layout.method != "full":
+        return job.trained(layout) * (group - 1) / group
+    dense, experts = job.shares(layout)
+    same = group // layout.expert
+    return dense * (group - 1) / group + experts * (same - 1) / same
 
 
 def _exposed(job: Job, layout: Layout, cards: Cards, rates: Efficiency, products: Seconds) -> Seconds:

@@ -1,8 +1,8 @@
 """One way to train on some of the cards: how the model lies on them, the bytes of the rank that needs most, its step.
 
 Three engines have a closed form. `ZeRO` (data parallel, stages 0 to 3, offload, adapters) is `budget.train`, `FSDP2`
-(PyTorch's shards of everything) is `budget.fsdp2`, and Megatron (tensor, pipeline, context and data parallel) is
-`closed_form.megatron`. A `Layout` names one way; nothing is decided here.
+(PyTorch's shards of everything) is `budget.fsdp2`, and Megatron (tensor, pipeline, context, expert and data parallel)
+is `closed_form.megatron`. A `Layout` names one way; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from ..closed_form import budget, megatron, zero
 from ..closed_form.breakdown import Breakdown, TextEnum
-from ..closed_form.layer_work import attention_flops
+from ..closed_form.layer_work import attention_flops, weights_used
+from ..closed_form.megatron_layer import expert_weights
 from ..closed_form.recompute import FUSED_BACKWARD, StepFlops, step_flops
 from ..closed_form.work import matmul
 
@@ -45,7 +46,8 @@ class Engine(TextEnum):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a step is divided. `ranks` is the product of the four degrees.
+    """How a step is divided. `ranks` is the product of the first four degrees; `expert` of those that share data have
+    a layer's experts between them.
 
     A rank reads `micro_batches` of `micro_batch` sequences one after the other; `precision`, `optimizer`, `zero`,
     `offload` and `method` are ZeRO's, Megatron has its own (BF16 weights, FP32 masters, states divided by `data`).
@@ -57,6 +59,7 @@ class Layout:
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
+    expert: int = 1
     zero: int = 0
     precision: str = "megatron-bf16"
     optimizer: str = "adamw-fused"
@@ -93,6 +96,7 @@ class Layout:
     def __str__(self) -> str:
         degrees = [("TP", self.tensor), ("PP", self.pipeline), ("CP", self.context), ("DP", self.data)]
         named = " x ".join(f"{name} {size}" for name, size in degrees if size > 1) or "one card"
+        named += f", EP {self.expert}" if self.expert > 1 else ""
         if self.engine is Engine.MEGATRON:
             return f"{named}, ZeRO-1" if self.data > 1 else named
         if self.engine is Engine.FSDP2:
@@ -133,6 +137,7 @@ def megatron_setup(layout: Layout, model: ModelShape, sequence: int) -> megatron
         micro_batch=layout.micro_batch,
         sequence=sequence,
         recompute=layout.checkpointing,
+        expert_parallel=layout.expert,
     )
 
 
@@ -156,6 +161,7 @@ class Job:
     def __init__(self, model: ModelShape, sequence: int) -> None:
         self.model, self.sequence = model, sequence
         self.parameters = model.parameters
+        self.experts = sum(map(expert_weights, model.layers))
         self._flops: dict[tuple[str, str, Engine], StepFlops] = {}
         self._held: dict[Layout, int] = {}
 
@@ -165,6 +171,8 @@ class Job:
         A frozen weight needs no gradient of its own: half of the products of a backward.
         """
         key = layout.checkpointing, layout.method, layout.engine
+        if key not in self._flops and not self.model.is_dense_decoder:
+            self._flops[key] = self._flops_of_experts(key[0])
         if key not in self._flops:
             setup = TrainSetup(self.model, precision="bf16", sequence=self.sequence, checkpointing=key[0])
             flops = step_flops(setup)
@@ -181,6 +189,15 @@ class Job:
             return flops.recomputed
         return flops.forward - matmul(self.sequence, self.model.vocab, self.model.embedding_width).flops
 
+    def _flops_of_experts(self, checkpointing: str) -> StepFlops:
+        """Each token meets its experts alone, and latent attention has heads of two widths. All pairs are counted once
+        that a causal mask leaves."""
+        attention = sum(attention_flops(layer.attention, self.sequence) for layer in self.model.layers)
+        layers = 2 * self.sequence * weights_used(self.model)
+        head = 2 * self.sequence * self.model.vocab * self.model.hidden
+        backward = 2 * (layers + head) + int(FUSED_BACKWARD * attention)
+        return StepFlops(layers + head + attention, backward, layers + attention if checkpointing == "full" else 0)
+
     def _masked(self) -> int:
         """What fused attention skips of all pairs in a forward: behind the causal mask, and outside of windows."""
         pairs = self.sequence * self.sequence
@@ -192,9 +209,7 @@ class Job:
         """Weights, gradients and states of a rank: no step of this layout needs less. Drops hopeless layouts early."""
         if layout.engine is Engine.MEGATRON:
             whole, states = megatron.BF16 + megatron.FP32, megatron.STATES
-            return (
-                self.parameters * whole // (layout.tensor * layout.pipeline) + self.parameters * states // layout.ranks
-            )
+            return self.trained(layout) * whole + self.parameters * states // layout.ranks
         if layout.engine is Engine.FSDP2:
             return SHARDED * self.parameters // layout.data
         if layout.method != "full":
@@ -220,4 +235,9 @@ class Job:
         """Values that a rank's share of the model trains."""
         if layout.method != "full":
             return ADAPTERS[layout.method].parameters(self.model)
-        return self.parameters // (layout.tensor * layout.pipeline)
+        return sum(self.shares(layout))
+
+    def shares(self, layout: Layout) -> tuple[int, int]:
+        """Values of a rank: all but experts, which the ranks that share data have each; and experts."""
+        divided = layout.tensor * layout.pipeline
+        return (self.parameters - self.experts) // divided, self.experts // (divided * layout.expert)

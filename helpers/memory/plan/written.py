@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError
+from ..closed_form import megatron
 from .goal import ServeGoal, TrainGoal
 from .search import TrainAnswer, TrainPlan
 from .serve_search import ServeAnswer, ServePlan
-from .training import ADAPTERS, TORCHTITAN, Engine
+from .training import ADAPTERS, TORCHTITAN, Engine, Layout
 
 OPTIMS = {"adamw-fused": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit"}
 VLLM_WEIGHTS = {
@@ -168,12 +169,34 @@ def megatron_args(plan: TrainPlan, goal: TrainGoal) -> str:
         "seq-length": goal.sequence,
         "train-iters": plan.steps,
     }
+    flags |= _uneven_stages(goal, layout)
+    flags |= _experts(goal, layout)
     switches = ["bf16", "use-distributed-optimizer", "use-flash-attn"]
     switches += ["sequence-parallel"] if layout.tensor > 1 else []
     if layout.checkpointing == "full":
         flags |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+    switches += ["moe-grouped-gemm"] if megatron.most_experts(goal.model) else []
     lines = [f"--{name} {value}" for name, value in flags.items()] + [f"--{name}" for name in switches]
     return "\n".join(lines) + "\n"
+
+
+def _uneven_stages(goal: TrainGoal, layout: Layout) -> Mapping[str, int]:
+    """Layers of the first and the last stage, where they have fewer than the others."""
+    sizes = megatron.stage_layers(len(goal.model.layers), layout.pipeline)
+    if len(set(sizes)) == 1:
+        return {}
+    return {"decoder-first-pipeline-num-layers": sizes[0], "decoder-last-pipeline-num-layers": sizes[-1]}
+
+
+def _experts(goal: TrainGoal, layout: Layout) -> Mapping[str, object]:
+    """A mixture's ranks, and the balance that the closed form counts with: each rank gets as much as it sends."""
+    if not megatron.most_experts(goal.model):
+        return {}
+    return {
+        "expert-model-parallel-size": layout.expert,
+        "expert-tensor-parallel-size": layout.tensor,
+        "moe-token-dispatcher-type": "alltoall",
+    }
 
 
 def torchtitan_toml(plan: TrainPlan, goal: TrainGoal) -> str:

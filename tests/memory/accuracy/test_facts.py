@@ -18,7 +18,7 @@ def test_there_are_as_many_as_published() -> None:
         20,
         13,
         16,
-        24,
+        36,
         18,
     ]
     assert sum(len(case.figures) for case in cases("lora")) == 120

@@ -12,7 +12,7 @@ from helpers.memory.closed_form import megatron, zero
 from helpers.memory.plan import Cards, Efficiency, Shares, TrainGoal, least_for_training, plan_training, training_told
 from helpers.memory.plan.layouts import training_layouts
 from helpers.memory.plan.search import Reason
-from helpers.memory.plan.step import sent_bytes
+from helpers.memory.plan.step import sent_bytes, step_time
 from helpers.memory.plan.training import Engine, Job, Layout, train_setup
 
 H100 = [Cards("h100", 8, 2.0)]
@@ -200,7 +200,41 @@ def test_no_cards_and_types_without_a_price_are_refused():
         answer(fleet=[Cards("h100", 8), Cards("h100", 4)])
 
 
-def test_a_mixture_of_experts_is_refused_with_what_is_known():
+def test_a_mixture_of_experts_trains_with_its_experts_on_several_ranks():
+    found = answer(TrainGoal("mixtral-8x7b", tokens=10**10), [Cards("h100", 64, 2.0)])
+    assert any(plan.layout.expert > 1 for plan in found.plans)
+    assert all(plan.need.total <= plan.cards.room.for_tensors_bytes for plan in found.plans)
+    assert {plan.layout.engine for plan in found.plans} == {Engine.MEGATRON}
+
+
+def test_a_mixture_s_step_computes_with_the_experts_that_a_token_meets():
+    """Six times the active parameters for each token, and attention."""
+    shape = model("mixtral-8x7b")
+    flops = Job(shape, 2048).flops(Layout(Engine.MEGATRON)).total
+    assert 1 < flops / (6 * 2048 * shape.active_parameters) < 1.05
+
+
+def test_experts_travel_four_times_a_layer_and_their_gradients_around_fewer_ranks():
+    job, cards = Job(model("mixtral-8x7b"), 4096), Cards("h100", 8, 2.0)
+    alone, shared = Layout(Engine.MEGATRON, 8), Layout(Engine.MEGATRON, 8, expert=8)
+    exact = Efficiency(link=Shares(1, 1, 1))
+    sent = 4 * 32 * 2 * 2 * 4096 * 4096 * 7 / 8  # passes, layers, experts, BF16, tokens, hidden
+    assert step_time(job, alone, cards, exact).expert_links.middle == 0
+    assert step_time(job, shared, cards, exact).expert_links.middle == pytest.approx(sent / 450e9)
+    dense = job.parameters - job.experts
+    assert sent_bytes(job, shared)[0] == pytest.approx(6 * dense * 7 / 8)
+    assert sent_bytes(job, alone)[0] == pytest.approx(6 * job.parameters * 7 / 8)
+
+
+def test_the_slowest_stage_sets_the_pace():
+    job, cards = Job(model("llama-3.1-405b"), 4096), Cards("h100", 1024, 2.0)
+    uneven = step_time(job, Layout(Engine.MEGATRON, 8, 8, 16, micro_batches=64), cards, Efficiency())
+    even = step_time(job, Layout(Engine.MEGATRON, 8, 8, 18, micro_batches=64), cards, Efficiency())
+    assert uneven.products.middle / even.products.middle == pytest.approx(8 / 7)
+
+
+@pytest.mark.parametrize("goal", [TrainGoal("gpt-oss-20b"), TrainGoal("mixtral-8x7b", methods=("lora",))])
+def test_a_mixture_without_a_closed_form_is_refused_with_what_is_known(goal):
     with pytest.raises(WorkbookError, match="no closed form") as refused:
-        answer(TrainGoal("mixtral-8x7b"))
-    assert "696 GiB" in str(refused.value)
+        answer(goal)
+    assert f"{16 * goal.model.parameters / 2**30:,.0f} GiB" in str(refused.value)

@@ -1,5 +1,6 @@
 """What is written is read back by the engine's own loader, where it is installed, and says what the plan says."""
 
+import itertools
 import json
 import tomllib
 from dataclasses import replace
@@ -129,6 +130,18 @@ def test_megatrons_flags_are_those_of_the_layout(found):
     assert words[words.index("--tensor-model-parallel-size") + 1] == "2"
     assert words[words.index("--global-batch-size") + 1] == str(SPLIT.sequences)
     assert {"--use-distributed-optimizer", "--sequence-parallel", "--bf16"} <= set(words)
+
+
+def test_megatrons_flags_divide_experts_and_uneven_stages():
+    goal = TrainGoal("deepseek-v3", tokens=10**9)
+    answer = plan_training(goal, [Cards("h100", 512, 2.0)])
+    layout = Layout(Engine.MEGATRON, 8, 4, 16, expert=8, micro_batches=128)
+    words = training_files(with_layout(answer, layout))["megatron.args"].split()
+    given = dict(itertools.pairwise(words))
+    assert given["--expert-model-parallel-size"] == "8"
+    first, last = (int(given[f"--decoder-{end}-pipeline-num-layers"]) for end in ("first", "last"))
+    assert (first, last, first + last + 14 * 4) == (3, 2, 61)
+    assert "--moe-grouped-gemm" in words
 
 
 def test_vllms_file_is_yaml_with_the_plans_figures():
