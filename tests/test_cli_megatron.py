@@ -26,4 +26,4 @@ def test_in_bytes(capsys):
 
 def test_a_bad_layout_is_told(capsys):
     assert main([*ASKED, "--pipeline", "64"]) == 2
-    assert "equal stages" in capsys.readouterr().err
+    assert "a layer for each stage" in capsys.readouterr().err

@@ -163,8 +163,8 @@ def require_plannable(goal: TrainGoal) -> None:
         states = 16 * model.parameters / 2**30
         raise WorkbookError(
             f"a training step of {model.name} has no closed form here",
-            f"a dense decoder, or experts with SwiGLU, trained whole; of this model weights, gradients and Adam's states "
-            f"alone are {states:,.0f} GiB",
+            "a dense decoder, or experts with SwiGLU, trained whole; of this model weights, gradients and Adam's "
+            f"states alone are {states:,.0f} GiB",
             "trace one rank: `workbook trace train`, or plan serving it: `workbook plan serve`",
         )
     if model.is_dense_decoder:
