@@ -181,7 +181,10 @@ def _train_lm(arguments: argparse.Namespace) -> int:
 def _add_accuracy(commands: Commands) -> None:
     text = "predictions beside published and recorded GPU measurements, with errors"
     accuracy = add_command(commands, "accuracy", text, _accuracy)
-    kinds = "op (half a minute), lora (two, with peft), serving, generation (two), torchtitan (two), megatron, recorded"
+    kinds = (
+        "op (half a minute), lora (two, with peft), serving, generation (two), torchtitan (two), megatron, recorded, "
+    )
+    kinds += "plans (one; what the planner makes of published runs)"
     which = accuracy.add_mutually_exclusive_group()
     which.add_argument("--only", metavar="KIND", help=kinds)
     which.add_argument("--measured", metavar="FILE", help="runs that you measured: docs/your-measurements.md")
@@ -189,6 +192,10 @@ def _add_accuracy(commands: Commands) -> None:
 
 
 def _accuracy(arguments: argparse.Namespace) -> int:
+    if arguments.only == "plans":
+        from ..memory.plan import published
+
+        return published.report(arguments.json)
     from ..memory.accuracy import report
     from ..techniques.checkpointing import apply
     from ..techniques.optimizers import make

@@ -2,16 +2,17 @@
 
     for row in scores(): print(row)
 
-Four kinds of rows. Megatron-LM on eight B200 has bytes and seconds of a known layout. Model cards have card hours of
-whole runs, and no layout. torchtitan on 8 to 512 H100 has bytes of an engine, FSDP2, that the planner has no closed
-form of: there it only says whether the run is possible on those cards, and `accuracy.torchtitan` traces the bytes. Of
-services (`services`) only the cards are published, and formats.
+Five kinds of rows. Megatron-LM on eight B200 has bytes and seconds of a known layout; NVIDIA's guide and Llama 3's
+paper have layouts alone. Model cards and papers have card hours or seconds of whole runs, and no layout that a closed form
+here knows. torchtitan on 8 to 512 H100 has reserved bytes of layouts that no closed form here knows whole (its own
+checkpointing policy, FP8, shards beside tensors in parallel): there the planner only says whether the run is possible
+on those cards, and `accuracy.torchtitan` traces the bytes. Of services (`services`) only cards and formats are known.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -31,13 +32,15 @@ from .training import Engine, Job, Layout
 
 _DATA = Path(__file__).parent / "data" / "published.json"
 HOUR = 3600
+WITHIN = 0.10  # of published bytes
 # torchtitan's H100 has 96 GB of HBM2e; what PyTorch reports of it is not published, so this is the nominal figure
 TORCHTITANS = Figure(96_000_000_000, "bytes", "convention", "96 GB, as its benchmarks/ name the card", "2024-12")
 
 
 @dataclass(frozen=True)
 class Published:
-    """One run. `layout` is None where the source gives none, or none that a closed form here knows."""
+    """One run. `layout` is None where the source gives none, or none that a closed form here knows; `miss` is the
+    reason where the planner is known to be wrong about it."""
 
     name: str
     card: str | Device
@@ -48,6 +51,7 @@ class Published:
     peak_gib: float | None = None
     step_s: float | None = None
     card_hours: float | None = None
+    miss: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,27 @@ class Score:
             return self.own_time.low <= self.run.step_s <= self.own_time.high
         return None if self.cost_ratio is None else self.cost_ratio.low <= 1 <= self.cost_ratio.high
 
+    @property
+    def is_miss(self) -> bool:
+        """Infeasible, bytes a tenth off, a step outside of its interval; or, without a layout, a dearer best plan."""
+        wrong_bytes = self.error is not None and abs(self.error) > WITHIN
+        told = self.in_interval if self.run.layout and self.run.step_s else self.as_cheap
+        return not self.feasible or wrong_bytes or told is False
+
+    @property
+    def figures(self) -> Mapping[str, object]:
+        """Plain data: fractions for errors and costs, null for what is not known."""
+        return {
+            "name": self.run.name,
+            "feasible": self.feasible,
+            "error": self.error,
+            "cost_ratio": self.cost_ratio and self.cost_ratio.middle,
+            "step_s": self.run.step_s,
+            "predicted_step_s": self.own_time and self.own_time._asdict(),
+            "miss": self.run.miss if self.is_miss else None,
+            "source": self.run.source,
+        }
+
     def __str__(self) -> str:
         told = f"{self.run.name:58} {'feasible' if self.feasible else self.why or 'NOT FEASIBLE':12}"
         told += f" {self.error:+7.2%}" if self.error is not None else " " * 8
@@ -93,7 +118,7 @@ class Score:
             told += f"  best plan {middle:.2f} of its cost ({low:.2f} to {high:.2f})"
         if self.own_time and self.run.step_s:
             told += f"  step {self.run.step_s:.2f} s, here {self.own_time.low:.2f} to {self.own_time.high:.2f}"
-        return told.rstrip()
+        return (told + (f"  miss: {self.run.miss}" if self.is_miss else "")).rstrip()
 
 
 @cache
@@ -122,6 +147,36 @@ def score(run: Published, rates: Efficiency | None = None) -> Score:
     need = job.need(run.layout, cards.device).total
     seconds = step_time(job, run.layout, cards, rates).total
     return Score(run, need <= cards.room.for_tensors_bytes, best, need / 2**30, seconds, ratio)
+
+
+def report(json_wanted: bool = False) -> int:
+    """Print every run and service with the planner's verdict, then how many it gets right; return 0. A minute or so."""
+    if json_wanted:
+        print(json.dumps({"rows": [one.figures for one in scores()]}))
+        return 0
+    found = []
+    for one in scores():
+        found.append(one)
+        print(one, flush=True)
+    for service in services():
+        print(f"{service.name:58} {'feasible' if service.plan else 'NOT FEASIBLE'}", flush=True)
+    print(f"\n{summary(found)}")
+    return 0
+
+
+def summary(found: Sequence[Score]) -> str:
+    """How many runs are called feasible, how near their bytes are, how many best plans cost no more."""
+    errors = [abs(one.error) for one in found if one.error is not None]
+    cheap = [one.as_cheap for one in found if one.as_cheap is not None]
+    timed = [one for one in found if one.own_time and one.run.step_s]
+    inside = sum(bool(one.in_interval) for one in timed)
+    lines = [f"{sum(one.feasible for one in found)} of {len(found)} runs are called feasible."]
+    if errors:
+        near = sum(error <= WITHIN for error in errors)
+        lines.append(f"{near} of {len(errors)} published peaks are within 10 %, the worst {max(errors):.2%} off.")
+    lines.append(f"{sum(cheap)} of {len(cheap)} best plans cost no more than the run.")
+    lines.append(f"{inside} of {len(timed)} steps of a known layout are inside their interval.")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -170,7 +225,8 @@ def _row(row: Mapping) -> Published:
     )
     layout = Layout(Engine.MEGATRON, **row["layout"]) if "layout" in row else None
     measured = {name: row.get(name) for name in ("peak_gib", "step_s", "card_hours")}
-    return Published(row["name"], row["card"], row["cards"], goal, row["source"], layout, **measured)
+    miss = row.get("miss", "")
+    return Published(row["name"], row["card"], row["cards"], goal, row["source"], layout, miss=miss, **measured)
 
 
 def _torchtitans() -> Iterator[Published]:
