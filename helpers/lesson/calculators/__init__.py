@@ -22,6 +22,7 @@ from .numbers import NumberAnswer, number_answer, numbers
 from .offload import offload
 from .offload_serving import OffloadServingAnswer, offload_serving_answer
 from .offload_training import OffloadTrainingAnswer, offload_training_answer
+from .planner import PlannerAnswer, planner, planner_answer
 from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
 from .serving_load import ServingLoadAnswer, serving_load, serving_load_answer

@@ -114,7 +114,7 @@ def bargain(
         line = tuple(plane.at(*corner) for corner in (_stepped(curve) if steps else curve))
         body.append(Line(line, LINES[0] if steps else "#bbbbbb", width, kind="front"))
         labels.avoid_line(line)
-    if limit and limit[0] <= plane.y.high:
+    if limit and plane.y.low <= limit[0] <= plane.y.high:
         body += _limit(plane.y.at(limit[0]), limit[1], labels)
     body += _dots(plane, points, labels)
     for point in sorted(points, key=lambda point: not point.important):

@@ -84,6 +84,9 @@ class Cards:
     def with_count(self, count: int) -> Cards:
         return Cards(self.device, count, self.per_hour, self.node, self.network_bytes_per_s, self.reserve_bytes)
 
+    def with_price(self, per_hour: float) -> Cards:
+        return Cards(self.device, self.count, per_hour, self.node, self.network_bytes_per_s, self.reserve_bytes)
+
 
 def require_comparable(fleet: list[Cards]) -> None:
     """Plans on several types are ranked by money, so all must have a price, or there must be one type."""

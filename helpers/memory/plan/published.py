@@ -3,8 +3,8 @@
     for row in scores(): print(row)
 
 Five kinds of rows. Megatron-LM on eight B200 has bytes and seconds of a known layout; NVIDIA's guide and Llama 3's
-paper have layouts alone. Model cards and papers have card hours or seconds of whole runs, and no layout that a closed form
-here knows. torchtitan on 8 to 512 H100 has reserved bytes of layouts that no closed form here knows whole (its own
+paper have layouts alone. Model cards and papers have card hours or seconds of whole runs, and no layout that a closed
+form here knows. torchtitan on 8 to 512 H100 has reserved bytes of layouts that no closed form here knows whole (its own
 checkpointing policy, FP8, shards beside tensors in parallel): there the planner only says whether the run is possible
 on those cards, and `accuracy.torchtitan` traces the bytes. Of services (`services`) only cards and formats are known.
 """

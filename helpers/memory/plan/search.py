@@ -114,7 +114,7 @@ class TrainAnswer:
 
 
 @dataclass(frozen=True)
-class _Timed:
+class Timed:
     """A layout with its time, before anybody counted bytes."""
 
     cards: Cards
@@ -151,9 +151,9 @@ def plan_training(goal: TrainGoal, fleet: Sequence[Cards], rates: Efficiency | N
     require_plannable(goal)
     rates = rates or Efficiency()
     job = Job(goal.model, goal.sequence)
-    timed = sorted(_timed(goal, fleet, job, rates), key=lambda one: one.order)
-    plans, failures = _sifted(goal, job, timed)
-    return TrainAnswer(goal, tuple(fleet), rates, tuple(plans), tuple(failures), len(timed))
+    ways = sorted(timed(goal, fleet, job, rates), key=lambda one: one.order)
+    plans, failures = _sifted(goal, job, ways)
+    return TrainAnswer(goal, tuple(fleet), rates, tuple(plans), tuple(failures), len(ways))
 
 
 def require_plannable(goal: TrainGoal) -> None:
@@ -171,30 +171,31 @@ def require_plannable(goal: TrainGoal) -> None:
         activations.require_closed_form(TrainSetup(model, sequence=goal.sequence))
 
 
-def _timed(goal: TrainGoal, fleet: Iterable[Cards], job: Job, rates: Efficiency) -> Iterator[_Timed]:
+def timed(goal: TrainGoal, fleet: Iterable[Cards], job: Job, rates: Efficiency) -> Iterator[Timed]:
+    """Every layout with its time."""
     for cards in fleet:
         for layout in training_layouts(goal, cards):
             steps = -(-goal.tokens // (layout.sequences * goal.sequence))
-            yield _Timed(cards, layout, step_time(job, layout, cards, rates), steps)
+            yield Timed(cards, layout, step_time(job, layout, cards, rates), steps)
 
 
-def _sifted(goal: TrainGoal, job: Job, timed: Sequence[_Timed]) -> tuple[list[TrainPlan], list[Failure]]:
+def _sifted(goal: TrainGoal, job: Job, ways: Sequence[Timed]) -> tuple[list[TrainPlan], list[Failure]]:
     """Bytes are counted from the cheapest on, until there are enough plans.
 
     The cheapest that gives nothing up is looked for first: what does give something up is listed where it costs less
     than `WORTH_A_COMPROMISE` of it.
     """
-    whole = (one for one in timed if not one.layout.compromises)
-    best = next((one for one in whole if isinstance(_tried(goal, job, one), TrainPlan)), None)
+    whole = (one for one in ways if not one.layout.compromises)
+    best = next((one for one in whole if isinstance(tried(goal, job, one), TrainPlan)), None)
     limit = best.price * WORTH_A_COMPROMISE if best else float("inf")
     plans: list[TrainPlan] = []
     failures: list[Failure] = []
-    for one in timed:
+    for one in ways:
         if len(plans) == MOST_PLANS:
             break
         if (one.layout.compromises and one.price > limit) or any(_same_way(plan, one) for plan in plans):
             continue
-        found = _tried(goal, job, one)
+        found = tried(goal, job, one)
         if isinstance(found, TrainPlan):
             plans.append(found)
         else:
@@ -202,7 +203,8 @@ def _sifted(goal: TrainGoal, job: Job, timed: Sequence[_Timed]) -> tuple[list[Tr
     return plans, failures
 
 
-def _tried(goal: TrainGoal, job: Job, one: _Timed) -> TrainPlan | Failure:
+def tried(goal: TrainGoal, job: Job, one: Timed) -> TrainPlan | Failure:
+    """A layout with its bytes: a plan, or why it is none."""
     room = one.cards.room.for_tensors_bytes
     held = job.held_bytes(one.layout)
     if goal.deadline_s is not None and one.hours.middle * 3600 > goal.deadline_s:
@@ -215,7 +217,7 @@ def _tried(goal: TrainGoal, job: Job, one: _Timed) -> TrainPlan | Failure:
     return TrainPlan(one.cards, one.layout, need, one.step, one.steps)
 
 
-def _same_way(plan: TrainPlan, one: _Timed) -> bool:
+def _same_way(plan: TrainPlan, one: Timed) -> bool:
     """Whether both are one row for a reader: the same engine and stage on as many of the same cards."""
     return plan.cards == one.cards and _way(plan.layout) == _way(one.layout)
 
