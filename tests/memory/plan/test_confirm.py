@@ -6,6 +6,9 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
+from helpers.catalog.setup import TrainSetup
+from helpers.catalog.split import Split
+from helpers.memory import trace
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
 from helpers.memory.plan.confirm import confirm
 from helpers.memory.plan.training import Engine, Job, Layout
@@ -36,10 +39,24 @@ def test_a_rank_of_fsdp2_is_confirmed_in_its_own_reduction(reduced):
     assert -0.015 < found.error < 0.001  # of a tiny model blocks that cannot be split are a percent
 
 
+@pytest.mark.parametrize("layout", [Layout(Engine.MEGATRON, 2, 2), Layout(Engine.MEGATRON, 1, 2)], ids=str)
+def test_tensor_parallel_ranks_are_traced_as_pytorchs_and_the_difference_is_told(layout):
+    answer = plan_training(TrainGoal(TINY, tokens=10**6, sequence=256, batch_tokens=2**11), CARD)
+    need = Job(TINY, 256).need(layout, CARD[0].device)
+    found = confirm(replace(answer, plans=(replace(answer.plans[0], layout=layout, need=need),)))
+    split = Split(fsdp=layout.data, tensor_parallel=2)
+    setup = TrainSetup(TINY, precision="autocast-bf16", optimizer="adamw-fused", sequence=256)
+    assert found.traced_bytes == trace.train(setup, "rtx-4090", split=split).peak_allocated_bytes
+    more = found.traced_bytes / need.total - 1
+    assert f"{abs(more):.1%} {'more' if more > 0 else 'less'} than the closed form" in found.sentence
+    assert f"({split}), with FP32 shards, and not Megatron" in found.sentence
+
+
 @pytest.mark.parametrize(
     "layout",
     [
-        Layout(Engine.MEGATRON, 2, 2),
+        Layout(Engine.MEGATRON, 2, 2, 2),
+        Layout(Engine.MEGATRON, 2, 2, context=2),
         Layout(Engine.ZERO, 2, zero=2),
         Layout(Engine.ZERO, 2, zero=3, precision="megatron-bf16"),
         Layout(Engine.ZERO, 2, zero=3, precision="autocast-bf16", optimizer="adamw-8bit"),

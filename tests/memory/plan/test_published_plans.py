@@ -67,6 +67,7 @@ def test_what_the_planner_gets_right_is_summed_up():
     assert "2 of 3 published peaks are within 10 %, the worst 100.00% off." in told
     assert lost.is_miss
     assert not found[0].is_miss
+    assert replace(found[0], feasible=False).is_miss
 
 
 @pytest.mark.parametrize("name", [run.name for run in published() if "FSDP" in run.name])
