@@ -15,11 +15,11 @@ from typing import Any
 from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import MODELS, model
+from ...catalog.shape import ModelShape
 from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.megatron import BF16, MegatronBudget, MegatronSetup, train
+from ...memory.closed_form.megatron import BF16, MegatronBudget, MegatronSetup, is_known, train
 from ...memory.fit import RESERVE_BYTES
 from ...memory.plan import Cards, Efficiency, Layout
-from ...memory.plan.layouts import has_megatron
 from ...memory.plan.step import StepTime, sent_bytes, step_time, tensor_sent_bytes
 from ...memory.plan.training import Engine, Job
 from ...techniques.parallel.pipeline import Schedule, Times, gpipe, in_flight, interleaved, lay_out, one_f_one_b
@@ -164,6 +164,9 @@ def mesh_answer(
     (64, Fraction(7, 135))
     """
     require_name("schedule", schedule, SCHEDULES)
+    if not setup.model.is_dense_decoder:
+        do = f"workbook plan train {setup.model.name}"
+        raise WorkbookError(f"{setup.model.name} on a mesh", "a dense decoder: experts are not drawn here", do)
     ranks = setup.tensor_parallel * setup.pipeline * setup.data_parallel * setup.context_parallel
     fleet = Cards(gpu, ranks, node=node, network_bytes_per_s=network_gbit * 1e9 / 8, reserve_bytes=reserve_bytes)
     if setup.pipeline > 1:
@@ -173,6 +176,10 @@ def mesh_answer(
     time = step_time(job, layout, fleet, Efficiency())
     whose = fleet.device, setup, found, fleet, schedule, job, layout, time
     return MeshAnswer(found.parts, *whose, reserve_bytes=reserve_bytes)
+
+
+def _is_dense(model: ModelShape) -> bool:
+    return model.is_dense_decoder and is_known(model)
 
 
 def layout_of(setup: MegatronSetup) -> Layout:
@@ -254,7 +261,7 @@ def _bubble(answer: MeshAnswer) -> Iterator[str]:
 
 def mesh(**start: object) -> Calculator:
     """The live planner. `start` moves its controls: `mesh(model="llama-3.1-405b", pipeline=14)`."""
-    known = tuple(name for name in MODELS if has_megatron(model(name)))
+    known = tuple(name for name in MODELS if _is_dense(model(name)))
     controls = {
         "model": ("model", known, "llama-3.1-70b"),
         "gpu": (
