@@ -5,7 +5,8 @@ Rooms, and what each may import (downwards only; a test holds it):
     catalog      devices, models, number formats, setups      nothing of ours
     memory       closed form, meter, trace, allocator …       catalog
     techniques   ways to need less                            catalog, memory
-    lesson       what a notebook shows                        catalog, memory, techniques, small_lm
+    watch        a running machine: samples, alarms           catalog, memory
+    lesson       what a notebook shows                        catalog, memory, techniques, watch, small_lm
     course       what an author runs: build, release, doctor  all of these
     grading      what an instructor runs                      all of these
     cli          the `workbook` command                       anything

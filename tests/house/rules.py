@@ -16,13 +16,14 @@ from tests.house.imports import imported
 
 Rule = Callable[[Path, str], Iterator[str]]
 
-EVERYTHING = {"catalog", "memory", "techniques", "lesson", "course", "grading", "small_lm", "cli"}
+EVERYTHING = {"catalog", "memory", "techniques", "watch", "lesson", "course", "grading", "small_lm", "cli"}
 MAY_IMPORT = {
     "catalog": set(),
     "small_lm": {"catalog"},
     "memory": {"catalog"},
     "techniques": {"catalog", "memory"},
-    "lesson": {"catalog", "memory", "techniques", "small_lm"},
+    "watch": {"catalog", "memory"},
+    "lesson": {"catalog", "memory", "techniques", "watch", "small_lm"},
     "course": EVERYTHING - {"grading", "cli"},
     "grading": EVERYTHING - {"cli"},
     "cli": EVERYTHING,
@@ -97,6 +98,7 @@ def no_clutter(path: Path, text: str) -> Iterator[str]:
 RULES = (
     Guarded(imports_go_one_way, "helpers/catalog/x.py", "def f():\n    from ..memory import budget\n"),
     Guarded(imports_go_one_way, "helpers/memory/x.py", "import helpers.lesson.drawing.plots\n"),
+    Guarded(imports_go_one_way, "helpers/watch/x.py", "from ..techniques import scheduling\n"),
     Guarded(imports_go_one_way, "helpers/lesson/x.py", "from helpers import course\n"),
     Guarded(imports_go_one_way, "helpers/course/x.py", "from ..grading import batch\n"),
     Guarded(imports_go_one_way, "helpers/attic/x.py", ""),

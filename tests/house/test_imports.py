@@ -14,6 +14,7 @@ LIGHT = (
     "helpers.catalog",
     "helpers.memory",
     "helpers.memory.closed_form.budget",
+    "helpers.watch",
     "helpers.lesson",
     "helpers.course",
     "helpers.grading",
