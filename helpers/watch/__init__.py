@@ -7,13 +7,15 @@
 
 `nvml` and `simulated` are sources of `samples`; `torch_counters` are those of processes that opt in. `watcher` keeps a
 ring for each card, and `exhaustion` says when it will be full. `view`, `exporter` and `alert_rules` tell people,
-Prometheus and Alertmanager; `workbook watch` puts them together.
+Prometheus and Alertmanager; `workbook watch` puts them together. `reconfigure`
+simulates a day of a service that changes its formats and offloads as its load changes.
 """
 
 from .alert_rules import Rule, alert_rules, rules_file
 from .exhaustion import Forecast, Trend, forecast
 from .exporter import METRICS, exposition, serve_metrics
 from .nvml import Nvml
+from .reconfigure import LADDER, Day, Mode, Policy, Service, day_of_users, simulate_day
 from .samples import Reading, Ring, Source
 from .simulated import SERIES, SimulatedCard, series
 from .torch_counters import TorchCounters, publish_counters, read_counters
