@@ -61,7 +61,7 @@ def torch_counters() -> list[TorchCounters]:
         found.append(
             TorchCounters(
                 os.getpid(),
-                f"GPU-{torch.cuda.get_device_properties(index).uuid}",
+                f"GPU-{str(torch.cuda.get_device_properties(index).uuid).removeprefix('GPU-')}",
                 stats.get("allocated_bytes.all.current", 0),
                 stats.get("reserved_bytes.all.current", 0),
                 stats.get("allocated_bytes.all.peak", 0),

@@ -85,6 +85,15 @@ def test_a_lost_card_is_down_and_tells_no_bytes() -> None:
     assert ("gpu_memory_used_bytes", "gpu=1") in found
 
 
+def test_jumps_are_counted() -> None:
+    card = Card("GPU-a")
+    watcher = Watcher(Nvml(FakeNvml(card)))
+    for second in range(3):
+        card.used_bytes = (10 + 20 * (second % 2)) * GIB
+        watcher.sample(second)
+    assert values(watcher)["gpu_memory_jumps_total", "gpu=0"] == 2
+
+
 def test_metric_names_follow_prometheus_conventions() -> None:
     for metric in METRICS:
         assert re.fullmatch(r"(gpu|torch)(_[a-z]+)+", metric.name)

@@ -7,12 +7,13 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.watch import TorchCounters, publish_counters, read_counters
-from helpers.watch.torch_counters import STALE_S
+from helpers.watch.torch_counters import STALE_S, torch_counters
 
 FOUND = TorchCounters(os.getpid(), "GPU-a", 1024, 2048, 1536, 0, 0)
 
@@ -41,6 +42,45 @@ def test_a_process_without_cuda_publishes_nothing_and_does_not_fail(tmp_path: Pa
     assert read_counters(tmp_path) == []
     assert writer.path.exists()
     writer.stop()
+
+
+class Cuda:
+    """torch.cuda of a process on a machine with two cards."""
+
+    def __init__(self, initialized: bool) -> None:
+        self.initialized, self.asked = initialized, 0
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def device_count(self) -> int:
+        self.asked += 1
+        return 2
+
+    def memory_stats(self, index: int) -> dict[str, int]:
+        return {"allocated_bytes.all.current": 100 + index, "reserved_bytes.all.current": 200, "num_ooms": 1}
+
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(uuid=["GPU-a", "b"][index])
+
+
+def test_counters_are_those_of_every_card_with_the_uuid_that_nvml_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda", Cuda(initialized=True))
+    found = torch_counters()
+    assert [(one.uuid, one.allocated_bytes, one.reserved_bytes, one.ooms) for one in found] == [
+        ("GPU-a", 100, 200, 1),
+        ("GPU-b", 101, 200, 1),
+    ]
+
+
+def test_asking_does_not_initialize_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda(initialized=False)
+    monkeypatch.setattr("torch.cuda", cuda)
+    assert torch_counters() == []
+    assert cuda.asked == 0
 
 
 def test_counters_are_stale_after_ten_seconds(tmp_path: Path) -> None:
