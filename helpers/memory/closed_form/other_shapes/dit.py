@@ -64,27 +64,18 @@ class _DiT(Layers):
         super().__init__()
         self.shape, self.batch, self.rows = shape, batch, batch * shape.tokens
 
-    def step(self) -> StepBytes:
-        out, by_layer = self.forward()
-        saved, node, forward_peak = self.live, out.node, self.highest.total
-        assert node is not None
-        self.backward(node, out.values, self.width)
-        peak = max(forward_peak, self.highest.total)
-        return StepBytes(self.parameter_bytes, saved, self.parameter_bytes + peak, by_layer)
-
-    def forward(self) -> tuple[Tensor, dict[str, int]]:
+    def forward(self) -> Tensor:
         shape = self.shape
         pixels = shape.channels * shape.patch**2
         hidden = self.linear(self.new(self.rows * pixels, self.width), pixels, shape.hidden)
         hidden = self.add(hidden, *self.weights((shape.tokens, shape.hidden)))
         condition = self.linear(self.new(self.batch * shape.hidden, self.width), shape.hidden, shape.hidden)
         condition = self.linear(self.activation(condition), shape.hidden, shape.hidden)
-        by_layer: dict[str, int] = {}
+        self.credit("patches and time")
         for layer in range(shape.layers):
-            before = self.live
             hidden = self.block(hidden, condition)
-            by_layer[f"layer {layer + 1}"] = self.live - before
-        return self.linear(self.norm(hidden, self.rows), shape.hidden, pixels), by_layer
+            self.credit(f"layer {layer + 1}")
+        return self.linear(self.norm(hidden, self.rows), shape.hidden, pixels)
 
     def block(self, x: Tensor, condition: Tensor) -> Tensor:
         shape, hidden = self.shape, self.shape.hidden

@@ -29,11 +29,29 @@ class StepBytes:
 
 
 class Layers(Operators):
-    """Operators with weights. Each weight's bytes are added to `parameter_bytes` when it is first used."""
+    """Operators with weights, whose bytes add up in `parameter_bytes`; a model is a subclass with its `forward`."""
 
     def __init__(self, width: int = FP32) -> None:
         super().__init__()
         self.width, self.parameter_bytes = width, 0
+        self.saved: dict[str, int] = {}
+
+    def forward(self) -> Tensor:
+        """The model's own: returns what the backward begins with."""
+        raise NotImplementedError
+
+    def step(self) -> StepBytes:
+        """Forward, then backward from a gradient as large as its result."""
+        out = self.forward()
+        saved, node, forward_peak = self.live, out.node, self.highest.total
+        assert node is not None
+        self.backward(node, out.values, self.width)
+        peak = max(forward_peak, self.highest.total)
+        return StepBytes(self.parameter_bytes, saved, self.parameter_bytes + peak, self.saved)
+
+    def credit(self, name: str) -> None:
+        """What is alive, and was not at the last call, is saved by `name`."""
+        self.saved[name] = self.saved.get(name, 0) + self.live - sum(self.saved.values())
 
     def weights(self, *shapes: Sequence[int]) -> list[Tensor]:
         made = [self.weight(shape, self.width) for shape in shapes]

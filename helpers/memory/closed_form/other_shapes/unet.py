@@ -94,42 +94,37 @@ class _UNet(Layers):
     def __init__(self, shape: UNetShape, batch: int) -> None:
         super().__init__()
         self.shape, self.batch = shape, batch
-        self.saved: dict[str, int] = {}
-
-    def step(self) -> StepBytes:
-        out = self.forward()
-        saved = self.live
-        node, values = out.node, out.values
-        assert node is not None
-        forward_peak = self.highest.total
-        self.backward(node, values, self.width)
-        peak = max(forward_peak, self.highest.total)
-        del out
-        return StepBytes(self.parameter_bytes, saved, self.parameter_bytes + peak, self.saved)
 
     def forward(self) -> Tensor:
         shape, batch = self.shape, self.batch
-        pixels = batch * shape.side**2
-        time = self.linear(Tensor(batch * shape.base, self.width, None), shape.base, shape.time_width)
+        time = self.linear(self.new(batch * shape.base, self.width), shape.base, shape.time_width)
         time = self.linear(self.activation(time), shape.time_width, shape.time_width)
+        self.credit("time")
+        pixels = batch * shape.side**2
         hidden = self.conv(Tensor(pixels * shape.channels, self.width, None), shape.channels, shape.base, 3)
         skips: list[Tensor] = []
-        for at, stage in enumerate(shape.down):
+        for stage in shape.down:
             hidden = self.blocks_of(hidden, time, stage)
             skips.append(hidden)
-            if stage.last_of_level and at < len(shape.down) - 1:
+            self.credit(self._resolution(stage.level))
+            if stage.last_of_level and stage.level < len(shape.widths) - 1:
                 hidden = self.conv(hidden, stage.outputs, stage.outputs, 3, stride=2)
         for _ in range(2):
             hidden = self.residual(hidden, time, shape.widths[-1], shape.widths[-1])
         for stage in shape.up:
-            joined = self.joined(hidden, skips.pop())
-            hidden = self.blocks_of(joined, time, stage)
-            del joined
+            hidden = self.blocks_of(self.joined(hidden, skips.pop()), time, stage)
+            self.credit(self._resolution(stage.level))
             if stage.last_of_level and stage.level:
                 hidden = self.resized(hidden, 4 * hidden.values)
                 hidden = self.conv(hidden, stage.outputs, stage.outputs, 3)
         hidden = self.activation(self.norm(hidden, batch * shape.groups, shape.base))
-        return self.conv(hidden, shape.base, shape.channels, 3)
+        hidden = self.conv(hidden, shape.base, shape.channels, 3)
+        self.credit(self._resolution(0))
+        return hidden
+
+    def _resolution(self, level: int) -> str:
+        side = self.shape.side // 2**level
+        return f"{side} x {side}"
 
     def blocks_of(self, x: Tensor, time: Tensor, stage: Stage) -> Tensor:
         hidden = self.residual(x, time, stage.inputs, stage.outputs)
