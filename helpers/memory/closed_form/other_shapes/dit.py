@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ....catalog.errors import WorkbookError, require_whole
 from ..breakdown import rounded
 from ..tape import Tensor
-from .layers import FP32, Layers, StepBytes
+from .layers import FP32, INT64, Layers, StepBytes
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def step_cache_bytes(shape: DiTShape, batch: int, width: int = FP32) -> int:
 
 
 def dit_step(shape: DiTShape, batch: int) -> StepBytes:
-    """Forward and backward of a DiT in FP32, the noise's gradient given; inputs are the caller's and not counted."""
+    """Forward and backward of a DiT in FP32, the noise's gradient given."""
     require_whole("batch", batch)
     return _DiT(shape, batch).step()
 
@@ -67,6 +67,8 @@ class _DiT(Layers):
     def forward(self) -> Tensor:
         shape = self.shape
         pixels = shape.channels * shape.patch**2
+        self.given(self.batch * shape.channels * shape.side**2)
+        self.given(self.batch, INT64)
         hidden = self.linear(self.new(self.rows * pixels, self.width), pixels, shape.hidden)
         hidden = self.add(hidden, *self.weights((shape.tokens, shape.hidden)))
         condition = self.linear(self.new(self.batch * shape.hidden, self.width), shape.hidden, shape.hidden)

@@ -12,14 +12,14 @@ from ..breakdown import rounded
 from ..operators import Operators
 from ..tape import Tensor
 
-FP32 = 4
+FP32, INT64 = 4, 8
 
 
 @dataclass(frozen=True)
 class StepBytes:
     """A training step without an optimizer: weights, what is saved at the end of forward, and the peak of it all.
 
-    `by_part` divides the saved bytes as the model is divided: a U-Net's by resolution, a transformer's by layer.
+    The batch that the step is given is among what is saved. `by_part` divides the saved bytes as the model is divided: a U-Net's by resolution, a transformer's by layer.
     """
 
     parameter_bytes: int
@@ -35,6 +35,12 @@ class Layers(Operators):
         super().__init__()
         self.width, self.parameter_bytes = width, 0
         self.saved: dict[str, int] = {}
+        self._inputs: list[Tensor] = []
+
+    def given(self, values: int, width: int = FP32) -> Tensor:
+        """What the step is given: an image, the number of a denoising step. The caller holds it until the end."""
+        self._inputs.append(self.new(values, width))
+        return self._inputs[-1]
 
     def forward(self) -> Tensor:
         """The model's own: returns what the backward begins with."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ....catalog.errors import WorkbookError, require_whole
 from ..tape import Tensor
-from .layers import Layers, StepBytes
+from .layers import INT64, Layers, StepBytes
 
 TIME_FACTOR = 4
 
@@ -82,7 +82,7 @@ class UNetShape:
 def unet_step(shape: UNetShape, batch: int) -> StepBytes:
     """Forward and backward of a U-Net in FP32, the noise's gradient given. WorkbookError for a batch below 1.
 
-    Inputs are the caller's and not counted. `by_part` is what is saved at each resolution, "32 x 32" first, and "time".
+    `by_part` is what is saved at each resolution, "32 x 32" first, and "time".
     """
     require_whole("batch", batch)
     return _UNet(shape, batch).step()
@@ -97,11 +97,12 @@ class _UNet(Layers):
 
     def forward(self) -> Tensor:
         shape, batch = self.shape, self.batch
+        self.given(batch, INT64)
         time = self.linear(self.new(batch * shape.base, self.width), shape.base, shape.time_width)
         time = self.linear(self.activation(time), shape.time_width, shape.time_width)
         self.credit("time")
         pixels = batch * shape.side**2
-        hidden = self.conv(Tensor(pixels * shape.channels, self.width, None), shape.channels, shape.base, 3)
+        hidden = self.conv(self.given(pixels * shape.channels), shape.channels, shape.base, 3)
         skips: list[Tensor] = []
         for stage in shape.down:
             hidden = self.blocks_of(hidden, time, stage)

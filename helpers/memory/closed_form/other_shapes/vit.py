@@ -35,7 +35,7 @@ class ViTShape:
 
 
 def vit_step(shape: ViTShape, batch: int) -> StepBytes:
-    """Forward and backward in FP32, the logits' gradient given; dropout off, images the caller's and not counted."""
+    """Forward and backward in FP32, the logits' gradient given; dropout is off."""
     require_whole("batch", batch)
     return _ViT(shape, batch).step()
 
@@ -50,7 +50,7 @@ class _ViT(Layers):
         pixels = self.batch * shape.side**2 * shape.channels
         patches = self.new((self.rows - self.batch) * hidden, self.width)
         weights = self.weights((hidden, shape.channels, shape.patch, shape.patch), (hidden,))
-        patches = self.fused(patches, Tensor(pixels, self.width, None), weights, ())
+        patches = self.fused(patches, self.given(pixels), weights, ())
         first, positions = self.weights((1, 1, hidden), (1, shape.tokens, hidden))
         x = self.joined(Tensor(self.batch * hidden, self.width, None, first.node), self.reordered(patches))
         x = self.add(x, positions)
