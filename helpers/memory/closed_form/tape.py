@@ -174,12 +174,15 @@ class Tape:
 
     # --- the engine --------------------------------------------------------------------------------------------------
 
-    def backward(self, first: Node, values: int, width: int) -> None:
-        """Run all nodes behind `first`, which a gradient of so many values has come to. Forgets earlier highests."""
+    def backward(self, first: Node, values: int, width: int, given: Tensor | None = None) -> None:
+        """Run all nodes behind `first`, which a gradient of so many values has come to. Forgets earlier highests.
+
+        The gradient is made here, and freed when it has been used, unless it is `given` and its owner holds it.
+        """
         self.stages.clear()
         asked = False
         pending, ready = _dependencies(first), [first]
-        waiting: dict[Node, Tensor] = {first: self.new(values, width)}
+        waiting: dict[Node, Tensor] = {first: given or self.new(values, width)}
         while ready:
             node = heapq.heappop(ready)
             self.stage = node.stage or self.stage

@@ -53,7 +53,7 @@ class DiT(nn.Module):
         self.norm, self.last = nn.LayerNorm(hidden, elementwise_affine=False), nn.Linear(hidden, pixels)
 
     def forward(self, x: Tensor, steps: Tensor, cache: StepCache | None = None) -> Tensor:
-        """The noise, as patches (batch, tokens, pixels). `cache` keeps what layers computed for the steps that follow."""
+        """The noise, as patches (batch, tokens, pixels). `cache` keeps what layers computed for later steps."""
         side, patch = self.shape.side // self.shape.patch, self.shape.patch
         patches = x.unflatten(3, (side, patch)).unflatten(2, (side, patch)).permute(0, 2, 4, 1, 3, 5).flatten(3)
         hidden = self.patch(patches.reshape(len(x), side * side, -1)) + self.positions

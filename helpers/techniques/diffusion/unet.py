@@ -1,4 +1,4 @@
-"""A small U-Net as diffusion models have it: residual blocks at falling resolutions, attention at the lowest, and skips.
+"""A small U-Net as diffusion models have it: residual blocks at falling resolutions, attention at some, and skips.
 
 Every block's output on the way down is kept until its twin on the way up joins it, in the forward as well: that is what
 tells a U-Net from a stack of layers, and why its memory does not fall when nothing is trained.

@@ -40,9 +40,6 @@ class GraphStore:
     def upper_entries(self) -> int:
         return len(self.upper)
 
-    def tensors(self) -> list[Tensor]:
-        return [self.vectors, self.lowest, self.upper, self.levels, self.starts]
-
     def search(self, queries: Tensor, k: int, width: int = 64) -> Tensor:
         """The k best of what is found by walking down the layers, `width` candidates wide in the lowest."""
         require_whole("width", width, k)

@@ -16,10 +16,6 @@ class FlatStore:
     def __init__(self, vectors: Tensor) -> None:
         self.vectors = require_matrix(vectors).clone()
 
-    def tensors(self) -> list[Tensor]:
-        """All that the store holds."""
-        return [self.vectors]
-
     def search(self, queries: Tensor, k: int) -> Tensor:
         """The indices (queries, k) of the nearest by inner product, the nearest first."""
         return (queries @ self.vectors.T).topk(k).indices
@@ -32,9 +28,6 @@ class ScalarStore:
         self.low = require_matrix(vectors).amin(0)
         self.scale = (vectors.amax(0) - self.low).clamp_min(1e-12) / (CODES - 1)
         self.codes = ((vectors - self.low) / self.scale).round().to(torch.uint8)
-
-    def tensors(self) -> list[Tensor]:
-        return [self.codes, self.low, self.scale]
 
     def search(self, queries: Tensor, k: int) -> Tensor:
         """Codes are compared as they are: low adds the same to every score, and the scale goes to the query."""
@@ -59,9 +52,6 @@ class ProductStore:
                 filled = torch.bincount(code, minlength=CODES)[:, None]
                 centroids.copy_(torch.where(filled > 0, sums / filled.clamp_min(1), centroids))
         self.codes = torch.cdist(pieces, self.centroids).argmin(-1).T.to(torch.uint8).contiguous()
-
-    def tensors(self) -> list[Tensor]:
-        return [self.codes, self.centroids]
 
     def search(self, queries: Tensor, k: int) -> Tensor:
         """A table of a piece's scores with all centroids, once for each query; then sums of look-ups."""

@@ -19,7 +19,8 @@ FP32, INT64 = 4, 8
 class StepBytes:
     """A training step without an optimizer: weights, what is saved at the end of forward, and the peak of it all.
 
-    The batch that the step is given is among what is saved. `by_part` divides the saved bytes as the model is divided: a U-Net's by resolution, a transformer's by layer.
+    The batch, and the gradient that the backward begins with, are among what is saved. `by_part` divides what is saved as the model is divided: a
+    U-Net's by resolution, a transformer's by layer.
     """
 
     parameter_bytes: int
@@ -47,11 +48,13 @@ class Layers(Operators):
         raise NotImplementedError
 
     def step(self) -> StepBytes:
-        """Forward, then backward from a gradient as large as its result."""
+        """Forward, then backward from a gradient as large as its result, which the caller holds until the end."""
         out = self.forward()
-        saved, node, forward_peak = self.live, out.node, self.highest.total
+        node = out.node
         assert node is not None
-        self.backward(node, out.values, self.width)
+        gradient = self.new(out.values, self.width)
+        saved, forward_peak = self.live, self.highest.total
+        self.backward(node, out.values, self.width, gradient)
         peak = max(forward_peak, self.highest.total)
         return StepBytes(self.parameter_bytes, saved, self.parameter_bytes + peak, self.saved)
 

@@ -52,7 +52,7 @@ class _ViT(Layers):
         weights = self.weights((hidden, shape.channels, shape.patch, shape.patch), (hidden,))
         patches = self.fused(patches, self.given(pixels), weights, ())
         first, positions = self.weights((1, 1, hidden), (1, shape.tokens, hidden))
-        x = self.joined(Tensor(self.batch * hidden, self.width, None, first.node), self.reordered(patches))
+        x = self.joined(Tensor(self.batch * hidden, self.width, None, first.node), patches)
         x = self.add(x, positions)
         del patches
         self.credit("patches")
