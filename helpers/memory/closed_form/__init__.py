@@ -10,7 +10,7 @@ step down, from `activations` (what forward keeps) and `recompute` (what checkpo
 one layer that `decoder` runs on a `tape` of `operators`, where autograd counts bytes; `weights` are a served model's,
 `work` is what an operator asks for and `layer_work` a layer, `offload` the seconds of copies beside those of computing;
 `serving` is a replica's forwards, `fsdp2` a step of FSDP2's and `megatron` a step of Megatron-LM's over tensor and
-pipeline ranks. Imports catalog.
+pipeline ranks; `other_shapes` are models that are no decoder of text, and embedding stores. Imports catalog.
 """
 
 from .breakdown import BLOCK_BYTES, GIB, PARTS, Breakdown, Moment, Part, Phase, Point, format_bytes, rounded

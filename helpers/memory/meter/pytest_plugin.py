@@ -6,8 +6,9 @@
 
 The peak is that of storages which the block allocates (and of the models in `holding`), rounded to 512 bytes as CUDA
 counts them, so a CPU runner guards what a GPU will use. On a GPU the allocator's own peak counts where it is higher.
-`--memory-report` prints every block's peak beside its budget. pytest finds the plugin where this package is installed;
-where it merely lies on the path: pytest_plugins = ["helpers.memory.meter.pytest_plugin"] in your top conftest.py.
+`--memory-report` prints every block's peak beside its budget; `--memory-baseline FILE` fails a run in which a peak has
+grown since the file was written (`baseline`). pytest finds the plugin where this package is installed; where it merely
+lies on the path: pytest_plugins = ["helpers.memory.meter.pytest_plugin"] in your top conftest.py.
 Imports memory; torch only when a budget is used.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import chain
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ import pytest
 from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import format_bytes
 from . import memory_budget as guard
+from .baseline import growth, read_baseline, write_baseline
 from .memory_budget import Report
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ Budget = Callable[..., AbstractContextManager[Report]]
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("memory budget")
     group.addoption("--memory-report", action="store_true", help="print every block's peak and budget")
+    group.addoption("--memory-baseline", type=Path, metavar="FILE", help="fail where a peak has grown since this file")
+    group.addoption("--memory-baseline-update", action="store_true", help="write this run's peaks to that file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -101,6 +106,35 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name, peak, budget in rows:
         row = f"{name:<{width}}  {format_bytes(peak):>11}  {format_bytes(budget):>11}  {_remark(peak, budget)}"
         terminalreporter.write_line(row.rstrip())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """The baseline is compared once, by the process that has all reports; growth is told and fails the run."""
+    path: Path | None = session.config.getoption("memory_baseline")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if path is None or reporter is None or hasattr(session.config, "workerinput"):
+        return (yield)
+    found: dict[str, int] = {}
+    for name, peak, _ in _rows(reporter):
+        found[name] = max(peak, found.get(name, 0))
+    try:
+        told = _compare(path, found, session.config.getoption("memory_baseline_update"))
+    except WorkbookError as error:
+        told = [str(error)]
+    if told:
+        reporter.section("memory baseline", red=True)
+        reporter.write_line("\n".join(told))
+        session.exitstatus = max(session.exitstatus, pytest.ExitCode.TESTS_FAILED)
+    return (yield)
+
+
+def _compare(path: Path, found: dict[str, int], update: bool) -> list[str]:
+    """What has grown; nothing where the file is written instead."""
+    if update:
+        write_baseline(path, read_baseline(path) if path.exists() else {}, found)
+        return []
+    return growth(read_baseline(path), found)
 
 
 def _rows(reporter: pytest.TerminalReporter) -> Iterator[tuple[str, int, int]]:

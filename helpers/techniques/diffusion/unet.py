@@ -92,8 +92,8 @@ class UNet(nn.Module):
         return self.last(functional.silu(self.norm(hidden)))
 
 
-def run_stage(stage: nn.ModuleList, hidden: Tensor, time: Tensor) -> Tensor:
-    for block in stage:
+def run_stage(stage: nn.Module, hidden: Tensor, time: Tensor) -> Tensor:
+    for block in stage.children():
         hidden = block(hidden, time) if isinstance(block, ResidualBlock) else block(hidden)
     return hidden
 

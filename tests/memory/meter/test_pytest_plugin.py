@@ -1,10 +1,13 @@
 """The memory budget as a fixture, tried as a project would: in a pytest run of its own."""
 
+import json
+
 import pytest
 import torch
 import torch._dynamo  # torch imports it late, and a run inside this process must not be the first to do so
 
 from helpers.catalog import WorkbookError
+from helpers.memory.meter.baseline import growth, read_baseline, write_baseline
 from helpers.memory.meter.memory_budget import memory_budget
 
 pytest_plugins = ["pytester"]
@@ -215,6 +218,45 @@ def test_the_report_is_a_table_of_peaks_and_budgets(run, workers):
         ],
         consecutive=True,
     )
+
+
+def test_a_peak_that_has_grown_since_the_baseline_fails_the_run(run, pytester):
+    flags = ("--memory-baseline", "peaks.json")
+    source = "import torch\ndef test_it(memory_budget):\n    with memory_budget(mib=9):\n        torch.empty(2**{})"
+    assert run(source.format(18), *flags, "--memory-baseline-update").ret == 0
+    name = "test_a_peak_that_has_grown_since_the_baseline_fails_the_run.py::test_it"
+    assert json.loads((pytester.path / "peaks.json").read_text()) == {name: 2**20}
+    assert run(source.format(18), *flags).ret == 0
+    grown = run(source.format(19), *flags)
+    grown.assert_outcomes(passed=1)
+    assert grown.ret == 1
+    grown.stdout.fnmatch_lines(["*memory baseline*", f"{name}: 2.00 MiB, 1.00 MiB before (+100.0 %)"])
+    assert run(source.format(19)).ret == 0
+    assert run(source.format(19), *flags, "--memory-baseline-update").ret == 0
+    assert run(source.format(19), *flags).ret == 0
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"a": "1"}', '{"a": -1}', '{"a": true}'])
+def test_a_baseline_that_is_none_fails_the_run_and_says_what_to_do(run, pytester, text):
+    if text is not None:
+        (pytester.path / "peaks.json").write_text(text)
+    result = run("def test_it(): pass", "--memory-baseline", "peaks.json")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*run once with --memory-baseline-update, and commit the file"])
+
+
+def test_a_baseline_forgives_two_percent_and_knows_nothing_of_new_tests():
+    old = {"a": 1000, "gone": 5}
+    assert growth(old, {"a": 1020, "new": 10**9}) == []
+    assert growth(old, {"a": 1021}) == ["a: 1021 B, 1000 B before (+2.1 %)"]
+
+
+def test_an_update_of_some_tests_keeps_the_others(tmp_path):
+    path = tmp_path / "peaks.json"
+    write_baseline(path, {"a": 1, "b": 2}, {"b": 3})
+    assert read_baseline(path) == {"a": 1, "b": 3}
+    with pytest.raises(WorkbookError, match="a file that can be written"):
+        write_baseline(tmp_path / "none" / "peaks.json", {}, {})
 
 
 def test_the_report_when_nobody_used_it(run):

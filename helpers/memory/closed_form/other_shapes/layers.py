@@ -19,8 +19,8 @@ FP32, INT64 = 4, 8
 class StepBytes:
     """A training step without an optimizer: weights, what is saved at the end of forward, and the peak of it all.
 
-    The batch, and the gradient that the backward begins with, are among what is saved. `by_part` divides what is saved as the model is divided: a
-    U-Net's by resolution, a transformer's by layer.
+    The batch, and the gradient that the backward begins with, are among what is saved. `by_part` divides what the
+    forward saves as the model is divided: a U-Net's by resolution, a transformer's by layer.
     """
 
     parameter_bytes: int
