@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch._dynamo  # noqa: F401 - here, before a run inside this process: torch cannot be loaded twice
 import yaml
 
 from helpers.cli import main
