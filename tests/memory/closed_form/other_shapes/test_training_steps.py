@@ -93,6 +93,8 @@ def test_formula_trace_and_measurement_agree_within_a_percent(name: str) -> None
         assert predicted.peak_bytes == pytest.approx(found.peak_bytes, rel=0.002)
         assert predicted.saved_bytes == pytest.approx(found.saved_bytes, rel=0.002)
         assert predicted.parameter_bytes == found.moments[0].parts["parameters"]
+        if "DiT" not in name:  # whose broadcast sums autograd orders in its own way
+            assert (predicted.peak_bytes, predicted.saved_bytes) == (found.peak_bytes, found.saved_bytes)
     assert sum(predicted.by_part.values()) <= predicted.saved_bytes
 
 
@@ -134,6 +136,7 @@ def test_vit_b16_has_its_published_number_of_parameters() -> None:
         (lambda: UNetShape(side=33), "side 33 for widths"),
         (lambda: UNetShape(widths=()), "widths ()"),
         (lambda: UNetShape(widths=(30,)), "a width of 30"),
+        (lambda: UNetShape(widths=(32,), groups=5), "a width of 32 for 5 groups"),
         (lambda: DiTShape(patch=3), "side 16 in patches of 3"),
         (lambda: DiTShape(heads=5), "hidden 128 of 5 heads"),
         (lambda: ViTShape(patch=15), "side 224 in patches of 15"),
