@@ -69,8 +69,8 @@ def test_a_store_finds_what_is_near(name: str, least: float) -> None:
 def test_the_mean_number_of_upper_entries_is_that_of_many_draws() -> None:
     drawn = [GraphStore(VECTORS[:400], LINKS, seed).upper_entries for seed in range(20)]
     assert sum(drawn) / len(drawn) == pytest.approx(400 / (LINKS - 1), rel=0.1)
-    mean = graph_store(400, DIMENSIONS, LINKS, round(sum(drawn) / len(drawn))).total
-    assert graph_store(400, DIMENSIONS, LINKS).total == pytest.approx(mean, rel=0.01)
+    mean = graph_store(40_000, DIMENSIONS, LINKS)["upper_layers"]
+    assert mean / 100 == pytest.approx(sum(drawn) / len(drawn) * LINKS * 4, rel=0.1)
 
 
 def test_a_graph_has_no_link_to_itself_and_none_twice() -> None:
