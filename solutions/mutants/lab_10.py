@@ -26,8 +26,8 @@ class FromAllTokens(FromAllTokens):
 
     @staticmethod
     def backward(ctx, grad):
-        (mine, weight), found = ctx.saved_tensors, FromAllTokens.__base__.backward(ctx, grad)
-        return (grad @ weight)[:, part(grad.shape[1], ctx.group)], *found[1:]
+        found = FromAllTokens.__base__.backward(ctx, grad)
+        return (grad @ ctx.saved_tensors[1])[:, part(grad.shape[1], ctx.group)], *found[1:]
 
 
 @mutant("from-all-tokens", feedback="one all-gather and one reduce-scatter")
@@ -49,7 +49,8 @@ class FromAllTokens(FromAllTokens):
 
     @staticmethod
     def backward(ctx, grad):
-        (mine, weight), whole = ctx.saved_tensors, gathered(ctx.saved_tensors[0], ctx.group)
+        mine, weight = ctx.saved_tensors
+        whole = gathered(mine, ctx.group)
         for_tokens = summed(grad @ weight, ctx.group)[:, part(grad.shape[1], ctx.group)]
         return for_tokens, grad[0].T @ whole[0], grad[0].sum(0), None
 
@@ -328,14 +329,12 @@ def seconds(job, mesh, cluster, right=seconds):
     return right(job, mesh, replace(cluster, network_bytes_per_s=cluster.nvlink_bytes_per_s))
 
 
-@mutant("seconds", feedback="replicas of a part are 2 ranks apart, and span 8")
+@mutant("seconds", feedback="replicas of a part are 8 ranks apart, and span 16")
 def seconds(job, mesh, cluster, right=seconds):
-    """Replicas count as neighbours: a data group of four is in one machine."""
+    """Replicas count as neighbours, although a whole tensor-parallel group lies between two of them."""
     found = right(job, mesh, cluster)
     if mesh.data <= cluster.per_machine < mesh.tensor * mesh.data:
         found["data"] *= cluster.network_bytes_per_s / cluster.nvlink_bytes_per_s
-    if mesh.tensor == 2 and mesh.data == 4:
-        found["data"] *= 2
     return found
 
 
@@ -386,7 +385,8 @@ def dispatch(tokens, chosen, experts, capacity, group):
     sent = tokens.new_zeros(experts * routed.capacity, tokens.shape[1])
     source = torch.arange(len(tokens)).repeat_interleave(chosen.shape[1])[routed.kept]
     sent = sent.index_copy(0, routed.slots, tokens[source]).view(ranks, -1, tokens.shape[1])
-    return routed.kept.view(chosen.shape), list(exchange(sent, group).view(ranks, experts // ranks, -1, tokens.shape[1]))
+    arrived = exchange(sent, group).view(ranks, experts // ranks, -1, tokens.shape[1])
+    return routed.kept.view(chosen.shape), list(arrived)
 
 
 @mutant("dispatch", feedback="send each only where it is wanted")
