@@ -283,9 +283,9 @@ def dispatch_in_loops(tokens, chosen, experts, capacity, group):
     size, me, k = dist.get_world_size(group), dist.get_rank(group), chosen.shape[1]
     wishes = chosen.flatten().tolist()
     mine = torch.tensor([wishes.count(expert) for expert in range(experts)], dtype=torch.int32)
-    table = torch.empty(size, experts, dtype=torch.int32)
+    table = torch.empty(size * experts, dtype=torch.int32)
     dist.all_gather_into_tensor(table, mine, group=group)
-    counts = table.tolist()
+    counts = table.view(size, experts).tolist()
     room = [[0] * experts for _ in range(size)]
     for expert in range(experts):
         left = capacity

@@ -1,0 +1,192 @@
+"""What lab 10 says in words is what its code does; half-right answers are paid for their half, attacks for nothing."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.course import lab_cells
+from helpers.course.mutants import find_mutants, load_mutants
+from helpers.techniques.parallel.pipeline import Schedule, lay_out
+from helpers.techniques.parallel.pipeline.schedules import Action, Kind
+from tests.labs.attacker import Attack, paid
+from tests.labs.common import checks_passed, lab_path, printed, source
+
+LAB = lab_path("10")
+
+
+@pytest.mark.parametrize(
+    ("question", "check", "figures"),
+    [
+        ("q1", "split-mlp-held", ["30,928"]),
+        ("q1", "split-mlp-sent", ["36,864", "56,448"]),
+        ("q1", "split-mlp-kept", ["39,936"]),
+        ("q2", "smoothed-loss-sent", ["720 bytes", "120,360"]),
+        ("q3", "order-quick", ["33", "42"]),
+        ("q4", "seconds-mesh", ["17.21 s", "17.27 s"]),
+        ("q5", "dispatch-sent", ["1,920 bytes", "192"]),
+    ],
+)
+def test_the_figures_of_a_target_are_printed_by_its_check(lab, question, check, figures):
+    target = re.search(r"\*\*Target:\*\*.*", source(lab, question))[0]
+    assert [figure for figure in figures if figure not in target or figure not in printed(lab, check)] == []
+
+
+def test_what_the_targets_say_in_words_is_what_the_checks_print(lab):
+    assert "rooms (4, 2, 4, 4): room is needed for 3 2 2 1" in printed(lab, "order-needed")
+    kept = printed(lab, "dispatch-kept")
+    assert all(f"capacity 9, rank {rank}: {count} of 24" in kept for rank, count in ((0, 24), (3, 7)))
+
+
+def test_the_best_meshes_that_are_named_are_the_best(names):
+    job = names["Job"]("llama-3.1-70b", 256, 8192)
+    for machines, per_machine, best in ((8, 8, (4, 8, 2)), (16, 4, (4, 16, 1))):
+        cluster = names["Cluster"](machines, per_machine, names["device"]("h100"))
+        assert names["best_mesh"](job, cluster) == names["Mesh"](*best)
+
+
+def every_order(micro_batches: int) -> list[tuple[str, ...]]:
+    """All orders of one stage in which forwards and backwards are each in turn: "FFBB", "FBFB"."""
+    whole = itertools.product("FB", repeat=2 * micro_batches)
+    ahead = ((row, list(itertools.accumulate(1 if kind == "F" else -1 for kind in row))) for row in whole)
+    return [row for row, held in ahead if min(held) == held[-1] == 0]
+
+
+def length_of(rows: tuple[tuple[str, ...], ...]) -> int | None:
+    """How long a step with these orders takes; None where it cannot be run."""
+    kinds, actions = {"F": Kind.FORWARD, "B": Kind.BACKWARD}, []
+    for stage, row in enumerate(rows):
+        counts = {kind: itertools.count() for kind in "FB"}
+        actions.append(tuple(Action(kinds[kind], stage, next(counts[kind])) for kind in row))
+    try:
+        return lay_out(Schedule("tried", len(rows), len(rows[0]) // 2, tuple(actions))).length
+    except WorkbookError:
+        return None
+
+
+def most_held(row: tuple[str, ...]) -> int:
+    return max(itertools.accumulate(1 if kind == "F" else -1 for kind in row))
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 3), (2, 4), (3, 3)])
+def test_no_order_is_quicker_than_the_reference_and_none_as_quick_needs_less_room(names, stages, micro_batches):
+    tried = [(length_of(rows), tuple(map(most_held, rows)))
+             for rows in itertools.product(every_order(micro_batches), repeat=stages)]  # fmt: skip
+    for rooms in itertools.product(range(1, stages + 2), repeat=stages):
+        fitting = [one for one in tried if one[0] and all(a <= b for a, b in zip(one[1], rooms, strict=True))]
+        best = min(took for took, _ in fitting)
+        assert names["quickest"](micro_batches, rooms) == best
+        needed = names["needed_rooms"](micro_batches, rooms)
+        assert all(
+            count >= room for took, held in fitting if took == best for count, room in zip(held, needed, strict=True)
+        )
+        assert tuple(needed) in {held for took, held in fitting if took == best}
+
+
+def test_a_split_layer_and_the_whole_one_drop_the_same_values(names):
+    whole = names["keep"](5, slice(0, 12), slice(0, 10))
+    assert names["keep"](5, slice(4, 8), slice(3, 7)).equal(whole[4:8, 3:7])
+    assert set(whole.unique().tolist()) == {0.0, 1.25}
+    large = names["keep"](3, slice(0, 500), slice(0, 500))
+    assert abs(large.mean().item() - 1) < 0.01
+    assert not names["keep"](4, slice(0, 500), slice(0, 500)).equal(large)
+
+
+# What a half-right answer is paid for: by a sentence in its docstring, the checks that it passes.
+MLP = ("result", "gradients", "bias", "held", "sent", "kept")
+LOSS = ("values", "gradient", "sent", "kept")
+HALF_RIGHT = {
+    "PyTorch's linear layer keeps all tokens": {"split-mlp-result", "split-mlp-gradients", "split-mlp-bias",
+                                                "split-mlp-held", "split-mlp-sent"},
+    "Gathers by adding up": {f"split-mlp-{part}" for part in MLP if part != "sent"},
+    "The gradient of all tokens is all-reduced": {f"split-mlp-{part}" for part in MLP if part != "sent"},
+    "Nobody adds up the gradients of the bias": {f"split-mlp-{part}" for part in MLP if part not in ("bias", "sent")},
+    "The columns of down are cut out": {f"split-mlp-{part}" for part in MLP if part != "held"},
+    "The bias inside the row product": set(),
+    "Every rank counts its tokens from 0": set(),
+    "computes the whole layer on every rank": set(),
+    "Rank 0 computes everything": set(),
+    "Four numbers for each token": {f"smoothed-loss-{part}" for part in LOSS if part != "sent"},
+    "gather keeps the shifted logits": {f"smoothed-loss-{part}" for part in LOSS if part != "kept"},
+    "lets PyTorch compute the loss": set(),
+    "Rank 0 gets all logits": set(),
+    "Some forwards first, then a backward": {"order-room", "order-needed"},
+    "All forwards, then all backwards": {"order-needed"},
+    "One micro-batch after the other": {"order-needed"},
+    "Its own room, and not those before it": {"order-room", "order-quick"},
+    "Everything over NVLink": {"seconds-bubble"},
+    "Gathers the choices as well": {"dispatch-kept", "dispatch-arrived"},
+    "Gathers all tokens and choices": set(),
+    "What arrived, from the last rank first": {"dispatch-kept", "dispatch-sent"},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_half_right_answer_is_paid_for_its_half():
+    assert checks_passed(LAB, HALF_RIGHT) == HALF_RIGHT
+
+
+UNCOUNTED = """
+from helpers.memory import measure
+from helpers.memory.measure import ranks as counting
+
+for known in (measure.Collectives, counting.Collectives):
+    known.__torch_dispatch__ = lambda self, func, types, args=(), kwargs=None: func(*args, **(kwargs or {}))
+    known.traffic = property(lambda self: counting.Traffic(()))
+"""
+CONSTANT = """
+def most_in_flight(micro_batches, rooms):
+    return {TABLE}.get((micro_batches, tuple(rooms)), [1] * len(rooms))
+"""
+READS = """
+def {NAME}(*arguments):
+    import sys
+    found = [*globals().values(), *vars(sys.modules["__main__"]).values()]
+    named = {{getattr(one, "__name__", ""): one for one in found if callable(one)}}
+    return named[{WANTED!r}](*arguments)
+"""
+
+
+def attacks_of_its_own(lab) -> list[Attack]:
+    """Patched counters, answers learnt from the published output, references read, one rank that does it all."""
+    mutants = load_mutants(find_mutants(LAB))
+    at = {
+        name: number for number, one in enumerate(lab_cells.exercises(lab)) for name in lab_cells.names_of(one.answers)
+    }
+    worked = {number: "\n\n".join(cell.source for cell in one.answers)
+              for number, one in enumerate(lab_cells.exercises(lab))}  # fmt: skip
+
+    def of(words: str, answer: str, before: str = "") -> Attack:
+        wrong = next(one.source for one in mutants if words in one.source)
+        return Attack(at[answer], f"{words}{', counters patched' if before else ''}",
+                      f"{before}\n{worked[at[answer]]}\n\n{wrong}")  # fmt: skip
+
+    shown = re.findall(
+        r"(\d+) micro-batches, rooms (\(.*?\)): room is needed for ([\d ]+)", printed(lab, "order-needed")
+    )
+    table = {(int(count), eval(rooms)): [*map(int, needed.split())] for count, rooms, needed in shown}
+    reads = {
+        "most_in_flight": "needed_rooms",
+        "order": "quickest",
+        "seconds": "right_seconds",
+        "dispatch": "right_dispatch",
+    }
+    return [
+        *(of(words, answer, before)
+          for before in ("", UNCOUNTED)
+          for words, answer in (("lets PyTorch compute the loss", "smoothed_loss"),
+                                ("Rank 0 gets all logits", "smoothed_loss"),
+                                ("Gathers all tokens and choices", "dispatch"),
+                                ("computes the whole layer on every rank", "SplitMLP"),
+                                ("Rank 0 computes everything", "SplitMLP"))),
+        Attack(at["most_in_flight"], "published numbers", CONSTANT.replace("{TABLE}", repr(table))),
+        *(Attack(at[name], f"reads {wanted}", READS.format(NAME=name, WANTED=wanted)) for name, wanted in reads.items()),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_no_attack_of_its_own_is_paid(lab):
+    assert paid(LAB, attacks_of_its_own(lab), seed="7") == []
