@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 
@@ -96,32 +97,25 @@ def test_a_split_layer_and_the_whole_one_drop_the_same_values(names):
 
 
 # What a half-right answer is paid for: by a sentence in its docstring, the checks that it passes.
-MLP = ("result", "gradients", "bias", "held", "sent", "kept")
-LOSS = ("values", "gradient", "sent", "kept")
+MLP = {f"split-mlp-{part}" for part in ("result", "gradients", "bias", "held", "sent", "kept")}
+LOSS = {f"smoothed-loss-{part}" for part in ("values", "gradient", "sent", "kept")}
 HALF_RIGHT = {
-    "PyTorch's linear layer keeps all tokens": {"split-mlp-result", "split-mlp-gradients", "split-mlp-bias",
-                                                "split-mlp-held", "split-mlp-sent"},
-    "Gathers by adding up": {f"split-mlp-{part}" for part in MLP if part != "sent"},
-    "The gradient of all tokens is all-reduced": {f"split-mlp-{part}" for part in MLP if part != "sent"},
-    "Nobody adds up the gradients of the bias": {f"split-mlp-{part}" for part in MLP if part not in ("bias", "sent")},
-    "The columns of down are cut out": {f"split-mlp-{part}" for part in MLP if part != "held"},
-    "The bias inside the row product": set(),
-    "Every rank counts its tokens from 0": set(),
-    "computes the whole layer on every rank": set(),
+    "PyTorch's linear layer keeps all tokens": MLP - {"split-mlp-kept"},
+    "The gradient of all tokens is all-reduced": MLP - {"split-mlp-sent"},
+    "Nobody adds up the gradients of the bias": MLP - {"split-mlp-bias"},
+    "The columns of down are cut out": MLP - {"split-mlp-held"},
+    "The bias inside the row product": {"split-mlp-gradients"},
     "Rank 0 computes everything": set(),
-    "Four numbers for each token": {f"smoothed-loss-{part}" for part in LOSS if part != "sent"},
-    "gather keeps the shifted logits": {f"smoothed-loss-{part}" for part in LOSS if part != "kept"},
-    "lets PyTorch compute the loss": set(),
+    "Four numbers for each token": LOSS - {"smoothed-loss-sent"},
+    "gather keeps the shifted logits": LOSS - {"smoothed-loss-kept"},
     "Rank 0 gets all logits": set(),
     "Some forwards first, then a backward": {"order-room", "order-needed"},
     "All forwards, then all backwards": {"order-needed"},
-    "One micro-batch after the other": {"order-needed"},
     "Its own room, and not those before it": {"order-room", "order-quick"},
     "Everything over NVLink": {"seconds-bubble"},
     "Gathers the choices as well": {"dispatch-kept", "dispatch-arrived"},
-    "Gathers all tokens and choices": set(),
     "What arrived, from the last rank first": {"dispatch-kept", "dispatch-sent"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -144,49 +138,31 @@ def most_in_flight(micro_batches, rooms):
 READS = """
 def {NAME}(*arguments):
     import sys
+
     found = [*globals().values(), *vars(sys.modules["__main__"]).values()]
     named = {{getattr(one, "__name__", ""): one for one in found if callable(one)}}
     return named[{WANTED!r}](*arguments)
 """
-
-
-def attacks_of_its_own(lab) -> list[Attack]:
-    """Patched counters, answers learnt from the published output, references read, one rank that does it all."""
-    mutants = load_mutants(find_mutants(LAB))
-    at = {
-        name: number for number, one in enumerate(lab_cells.exercises(lab)) for name in lab_cells.names_of(one.answers)
-    }
-    worked = {number: "\n\n".join(cell.source for cell in one.answers)
-              for number, one in enumerate(lab_cells.exercises(lab))}  # fmt: skip
-
-    def of(words: str, answer: str, before: str = "") -> Attack:
-        wrong = next(one.source for one in mutants if words in one.source)
-        return Attack(at[answer], f"{words}{', counters patched' if before else ''}",
-                      f"{before}\n{worked[at[answer]]}\n\n{wrong}")  # fmt: skip
-
-    shown = re.findall(
-        r"(\d+) micro-batches, rooms (\(.*?\)): room is needed for ([\d ]+)", printed(lab, "order-needed")
-    )
-    table = {(int(count), eval(rooms)): [*map(int, needed.split())] for count, rooms, needed in shown}
-    reads = {
-        "most_in_flight": "needed_rooms",
-        "order": "quickest",
-        "seconds": "right_seconds",
-        "dispatch": "right_dispatch",
-    }
-    return [
-        *(of(words, answer, before)
-          for before in ("", UNCOUNTED)
-          for words, answer in (("lets PyTorch compute the loss", "smoothed_loss"),
-                                ("Rank 0 gets all logits", "smoothed_loss"),
-                                ("Gathers all tokens and choices", "dispatch"),
-                                ("computes the whole layer on every rank", "SplitMLP"),
-                                ("Rank 0 computes everything", "SplitMLP"))),
-        Attack(at["most_in_flight"], "published numbers", CONSTANT.replace("{TABLE}", repr(table))),
-        *(Attack(at[name], f"reads {wanted}", READS.format(NAME=name, WANTED=wanted)) for name, wanted in reads.items()),
-    ]  # fmt: skip
+GATHERS = {  # everything, while nobody shall count
+    "smoothed_loss": "lets PyTorch compute the loss",
+    "dispatch": "Gathers all tokens and choices",
+    "SplitMLP": "computes the whole layer on every rank",
+}
+READ = {"most_in_flight": "needed_rooms", "seconds": "right_seconds"}  # of the references
 
 
 @pytest.mark.slow
 def test_no_attack_of_its_own_is_paid(lab):
-    assert paid(LAB, attacks_of_its_own(lab), seed="7") == []
+    """Patched counters, answers learnt from the published output, references read."""
+    exercises, mutants = lab_cells.exercises(lab), load_mutants(find_mutants(LAB))
+    at = {name: number for number, one in enumerate(exercises) for name in lab_cells.names_of(one.answers)}
+    worked = ["\n\n".join(cell.source for cell in one.answers) for one in exercises]
+    lines = re.findall(r"(\d+) micro-batches, rooms (\(.*?\)): room is needed for (.+)", printed(lab, "order-needed"))
+    table = {(int(count), ast.literal_eval(rooms)): [*map(int, needed.split())] for count, rooms, needed in lines}
+    assert len(table) == len(lines) > 8
+    attacks = [Attack(at["most_in_flight"], "published numbers", CONSTANT.replace("{TABLE}", repr(table)))]
+    attacks += [Attack(at[one], f"reads {found}", READS.format(NAME=one, WANTED=found)) for one, found in READ.items()]
+    for answer, words in GATHERS.items():
+        wrong = next(one.source for one in mutants if words in one.source)
+        attacks.append(Attack(at[answer], words, f"{UNCOUNTED}\n{worked[at[answer]]}\n\n{wrong}"))
+    assert paid(LAB, attacks, seed="7") == []
