@@ -15,8 +15,6 @@ class FromAllTokens:
 
     @staticmethod
     def apply(mine, weight, bias, group):
-        from helpers.techniques.parallel import gather_tokens
-
         return linear(gather_tokens(mine, group), weight, bias)
 
 
@@ -139,8 +137,6 @@ class SplitMLP(nn.Module):
         self.whole, self.group = whole, group
 
     def forward(self, x, seeds):
-        from helpers.techniques.parallel import gather_tokens
-
         whole = gather_tokens(x, self.group)
         return self.whole(whole, seeds)[:, part(whole.shape[1], self.group)]
 

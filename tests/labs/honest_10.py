@@ -77,8 +77,6 @@ class SplitMLP_by_hooks(nn.Module):  # noqa: N801 - named after the answer
         dist.all_reduce(parameter.grad, group=self.group)
 
     def forward(self, x, seeds):
-        from helpers.techniques.parallel import gather_tokens
-
         tokens, own, width = self.size * x.shape[1], x.shape[1], x.shape[-1]
         mine, columns, again = x.detach(), part(self.hidden, self.group), []
         with torch.autograd.graph.saved_tensors_hooks(
