@@ -292,7 +292,10 @@ def order(micro_batches, rooms):
 @mutant("most-in-flight", feedback="what the stages before it have")
 def most_in_flight(micro_batches, rooms):
     """Its own room, and not those before it."""
-    return [min(micro_batches, len(rooms) - stage, room) for stage, room in enumerate(rooms)]
+    needed = [0]
+    for room in reversed(rooms):
+        needed.append(min(needed[-1] + 1, micro_batches, room))
+    return needed[:0:-1]
 
 
 @mutant("most-in-flight", feedback="one more than the next stage needs is enough")

@@ -22,7 +22,7 @@ from tests.slow import colab_environment
 
 pytestmark = pytest.mark.all
 CHAPTERS = ("00", pytest.param("01", marks=pytest.mark.alone), "02", "08", "12", "14")  # 01 measures speeds
-LABS = ("08", "13", "14")
+LABS = ("08", "10", "13", "14")
 STATE = "application/vnd.jupyter.widget-state+json"
 IMPORTED = """\
 import sys, importlib.metadata as m, importlib.util as u, google.colab
