@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol
 
@@ -16,8 +16,8 @@ NAMES = 54  # px for the ranks' names
 KINDS = {  # by the letters of torch.distributed.pipelining
     "F": ("forward", "#56B4E9"),
     "B": ("backward", "#E69F00"),
-    "I": ("backward, gradient of the input", "#D9B44A"),
-    "W": ("backward, gradients of the weights", "#009E73"),
+    "I": ("gradient of the input", "#CC79A7"),
+    "W": ("gradients of the weights", "#009E73"),
 }
 LATER_STAGES = {"F": "#B9DDF3", "B": "#F6D48C"}  # of a rank that has several: its second, and those behind it
 Number = int | float | Fraction
@@ -67,10 +67,7 @@ def schedules(title: str, timelines: Mapping[str, Timeline]) -> Card:
     """
     left = MARGIN + NAMES
     scale = (WIDTH - MARGIN - left) / float(max(laid.length for laid in timelines.values()))
-    kinds = [
-        kind for kind in KINDS if any(kind == str(s.action.kind) for laid in timelines.values() for s in laid.spans)
-    ]
-    body: list[Mark] = list(_legend(kinds))
+    body: list[Mark] = list(_legend(_keys(timelines)))
     top = float(TOP)
     for name, laid in timelines.items():
         body.append(Text(MARGIN, top - 8, f"{name}: {_told(laid)}", 12, bold=True))
@@ -82,10 +79,19 @@ def schedules(title: str, timelines: Mapping[str, Timeline]) -> Card:
     return Card(title, top - GAP + 12, tuple(body), f"Rows of ranks, time to the right. {listed(told, 6)}.")
 
 
-def _legend(kinds: Sequence[str]) -> Iterator[Mark]:
+def _keys(timelines: Mapping[str, Timeline]) -> Iterator[tuple[str, str]]:
+    """The words of each colour that is drawn."""
+    drawn = [
+        (str(span.action.kind), span.action.stage >= laid.ranks) for laid in timelines.values() for span in laid.spans
+    ]
+    yield from (KINDS[kind] for kind in KINDS if any(kind == one for one, _ in drawn))
+    if any(second for _, second in drawn):
+        yield "paler: a rank's second stage", LATER_STAGES["F"]
+
+
+def _legend(keys: Iterable[tuple[str, str]]) -> Iterator[Mark]:
     x = float(MARGIN)
-    for kind in kinds:
-        words, colour = KINDS[kind]
+    for words, colour in keys:
         yield Box(x, 38, 11, 11, colour, edge=CARD)
         yield Text(x + 16, 48, words, SIZE + 1, INK)
         x += 16 + text_width(words, SIZE + 1) + 18
