@@ -69,8 +69,12 @@ class Calculator:
         try:
             return self._asked(values).as_html()
         except WorkbookError as error:
-            style = f"{PANEL};border-left:5px solid #d32f2f;white-space:pre-wrap"
-            return f'<pre class="error" style="{style}">{escape(str(error))}</pre>'
+            return self.render_error(error)
+
+    def render_error(self, error: WorkbookError) -> str:
+        """HTML that stands in place of the answer."""
+        style = f"{PANEL};border-left:5px solid #d32f2f;white-space:pre-wrap"
+        return f'<pre class="error" style="{style}">{escape(str(error))}</pre>'
 
     def widget(self) -> VBox:
         """The live calculator, as an ipywidgets box: the controls, what else moves them, the answer."""
