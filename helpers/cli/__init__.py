@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ..catalog.errors import WorkbookError
-from . import course, estimate, grade, number, oom, plan, serve, snapshot, trace, watch
+from . import course, estimate, grade, number, oom, plan, serve, site, snapshot, trace, watch
 from .flags import Parser
 
 USAGE_ERROR = 2
@@ -60,6 +60,6 @@ def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
 def _parser() -> Parser:
     parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for family in (estimate, plan, number, oom, snapshot, trace, watch, serve, course, grade):
+    for family in (estimate, plan, number, oom, snapshot, trace, watch, serve, course, site, grade):
         family.add(commands)
     return parser

@@ -1,0 +1,168 @@
+// A calculator's page: controls to settings, settings to Python, its answer into the page, and the address kept in step.
+
+import { python } from "./python.js";
+
+const MODULE = "helpers.lesson.calculators.addressed";
+const form = document.querySelector("form.controls");
+const name = form.dataset.calculator;
+const answer = document.querySelector("#answer");
+const status = document.querySelector("#status");
+const play = document.querySelector("#play");
+const slots = new Map(); // by place in the answer: an element that never gets lower, so that nothing below it moves
+let busy = false;
+let again = false;
+let playing;
+
+const controls = [...form.querySelectorAll("[name]")];
+const first = new Map(controls.map((control) => [control.name, value(control)]));
+
+function value(control) {
+  return control.type === "range" ? choices(control)[Number(control.value)] : control.value;
+}
+
+function choices(control) {
+  return JSON.parse(control.dataset.choices);
+}
+
+function setValue(control, text) {
+  if (control.type === "range") {
+    const known = choices(control);
+    if (!known.includes(text) && /^-?\d+$/.test(text)) known.push(text);
+    known.sort((one, other) => Number(one) - Number(other));
+    control.dataset.choices = JSON.stringify(known);
+    control.max = known.length - 1;
+    control.value = Math.max(0, known.indexOf(text));
+  } else {
+    if (control.tagName === "SELECT" && ![...control.options].some((option) => option.value === text)) {
+      control.add(new Option(text, text));
+    }
+    control.value = text;
+  }
+  tell(control);
+}
+
+function tell(control) {
+  if (control.type !== "range") return;
+  const text = Number(value(control)).toLocaleString("en-US");
+  control.setAttribute("aria-valuetext", text);
+  form.querySelector(`output[for="${control.id}"]`).textContent = text;
+}
+
+function moved() {
+  return Object.fromEntries(controls.map((control) => [control.name, value(control)]).filter(([key, now]) => now !== first.get(key)));
+}
+
+function restore() {
+  const asked = new URLSearchParams(location.hash.slice(1));
+  for (const control of controls) setValue(control, asked.get(control.name) ?? first.get(control.name));
+  return [...asked.keys()].length > 0;
+}
+
+function remember(settings) {
+  const query = new URLSearchParams(settings).toString();
+  history.replaceState(null, "", query ? `#${query}` : location.pathname + location.search);
+}
+
+// One call at a time: while a slider moves faster than Python answers, what it passed is skipped.
+async function redraw() {
+  const settings = moved();
+  remember(settings);
+  if (busy) {
+    again = true;
+    return;
+  }
+  busy = true;
+  try {
+    do {
+      again = false;
+      show(await python(MODULE, "drawn_as_json", name, JSON.stringify(moved())));
+    } while (again);
+  } catch (error) {
+    status.textContent = error.message;
+  } finally {
+    busy = false;
+  }
+}
+
+function show(drawn) {
+  if (drawn.error) {
+    status.textContent = drawn.error;
+    return;
+  }
+  put(drawn.html);
+  status.textContent = drawn.title;
+  answer.dataset.text = drawn.text;
+  answer.dataset.drawn = Number(answer.dataset.drawn ?? 0) + 1;
+  for (const control of controls) control.closest(".control").classList.toggle("unused", !drawn.used.includes(control.name));
+  if (drawn.last) bound(drawn.last);
+}
+
+function put(html) {
+  const page = new DOMParser().parseFromString(html, "text/html");
+  const parts = [...page.body.children];
+  const places = Math.max(parts.length, slots.size);
+  if (!slots.size) answer.replaceChildren();
+  for (let place = 0; place < places; place++) {
+    if (!slots.has(place)) {
+      slots.set(place, answer.appendChild(document.createElement("div")));
+    }
+    const slot = slots.get(place);
+    slot.replaceChildren(...(parts[place] ? [document.adoptNode(parts[place])] : []));
+    slot.style.minHeight = `${Math.max(parseFloat(slot.style.minHeight) || 0, slot.offsetHeight)}px`;
+  }
+}
+
+function bound(last) {
+  const step = form.elements.step;
+  step.dataset.last = last;
+}
+
+function stop() {
+  clearInterval(playing);
+  playing = undefined;
+  play.textContent = "Play the steps";
+}
+
+function next() {
+  const step = form.elements.step;
+  const now = Number(value(step));
+  if (now >= Number(step.dataset.last ?? now)) return stop();
+  setValue(step, String(now + 1));
+  return redraw();
+}
+
+form.addEventListener("input", (event) => {
+  tell(event.target);
+  if (event.target.type !== "text") redraw();
+});
+form.addEventListener("change", (event) => event.target.type === "text" && redraw());
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  redraw();
+});
+form.addEventListener("reset", (event) => {
+  event.preventDefault();
+  for (const control of controls) setValue(control, first.get(control.name));
+  redraw();
+});
+play?.addEventListener("click", () => {
+  if (playing) return stop();
+  play.textContent = "Pause";
+  playing = setInterval(next, Number(play.dataset.interval));
+  return next();
+});
+document.querySelector("#copy").addEventListener("click", async (event) => {
+  await navigator.clipboard.writeText(location.href);
+  event.target.textContent = "Link copied";
+  setTimeout(() => (event.target.textContent = "Copy a link to these settings"), 2000);
+});
+window.addEventListener("hashchange", () => {
+  restore();
+  redraw();
+});
+window.addEventListener("resize", () => {
+  for (const slot of slots.values()) slot.style.minHeight = "";
+});
+
+restore();
+redraw();

@@ -1,0 +1,183 @@
+"""The chapters and labs as pages: prose, code, stored outputs, pictures with their words; setup cells folded."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from urllib.parse import urlencode
+
+from nbformat import NotebookNode
+
+from ...catalog.errors import WorkbookError
+from ...lesson.calculators.addressed import OFFERED
+from ..address import with_badge
+from ..notebook import CHAPTERS, LABS, find_all, read
+from .code import highlighted
+from .markdown import Rendered, Section, rendered
+from .pages import Page
+
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_PNG_SIZE = slice(16, 24)
+BOOK = {CHAPTERS: "book", LABS: "labs"}  # from a folder of the clone to one of the site
+
+
+@dataclass
+class Chapter:
+    """A chapter or lab on its way to a page: what of it has been rendered, and its pictures by address."""
+
+    path: Path
+    folder: str
+    head: str = ""
+    body: list[str] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    has_math: bool = False
+    lab: str = ""
+
+    @property
+    def number(self) -> str:
+        return self.path.stem.partition("_")[0]
+
+    @property
+    def address(self) -> str:
+        return f"{self.folder}/{self.path.stem}.html"
+
+    @property
+    def full_title(self) -> str:
+        return self.sections[0].title
+
+    @property
+    def title(self) -> str:
+        """Without its number."""
+        return self.full_title.rpartition(" · ")[2]
+
+    @property
+    def promise(self) -> str:
+        """The sentence after "The promise:", as HTML; empty where there is none."""
+        found = re.search(r"<strong>The promise:</strong>\s*(.*?)</p>", self.head, re.DOTALL)
+        return found[1] if found else ""
+
+    def add(self, text: Rendered) -> None:
+        self.sections += text.sections
+        self.has_math |= text.has_math
+
+
+def chapters(root: Path) -> list[Chapter]:
+    """Every chapter, then every lab, rendered. WorkbookError for a picture without words, or a chapter without title."""
+    found = [_chapter(path, folder) for source, folder in BOOK.items() for path in find_all(root, [source])]
+    labs = {chapter.number: chapter.address for chapter in found if chapter.folder == "labs"}
+    for chapter in found:
+        chapter.lab = labs.get(chapter.number, "") if chapter.folder == "book" else ""
+    return found
+
+
+def book_pages(found: Sequence[Chapter]) -> Iterator[Page]:
+    """The list of chapters, and a page for each chapter and lab with links to its neighbours."""
+    book = [chapter for chapter in found if chapter.folder == "book"]
+    about = "The chapters of the GPU Memory Workbook, executed"
+    yield Page("book/index.html", "The book", "book", about, {"chapters": book})
+    for folder in BOOK.values():
+        row = [chapter for chapter in found if chapter.folder == folder]
+        for before, chapter, after in zip([None, *row], row, [*row[1:], None], strict=False):
+            yield _page(chapter, before, after)
+
+
+def _page(chapter: Chapter, before: Chapter | None, after: Chapter | None) -> Page:
+    near = {"before": before, "after": after}
+    values = {
+        "head": chapter.head,
+        "body": "\n".join(chapter.body),
+        "contents": [(section.anchor, section.title) for section in chapter.sections if section.level == 2],
+        **{name: one and (one.address.rpartition("/")[2], one.full_title) for name, one in near.items()},
+    }
+    about = f"{chapter.full_title}: a chapter of the GPU Memory Workbook"
+    marks = {"uses_code": True, "uses_math": chapter.has_math}
+    return Page(chapter.address, chapter.full_title, "chapter", about, values, **marks)
+
+
+def _chapter(path: Path, folder: str) -> Chapter:
+    chapter = Chapter(path, folder)
+    first, *rest = read(path).cells
+    head = rendered(with_badge(first.source, ""), folder)
+    chapter.add(head)
+    chapter.head = head.html
+    if not chapter.sections or chapter.sections[0].level != 1:
+        raise WorkbookError(f"{path} has no title", "a first cell that begins with '# '", "give it one")
+    for cell in rest:
+        chapter.body.append(f'<div class="cell">{"".join(_cell(chapter, cell))}</div>')
+    return chapter
+
+
+def _cell(chapter: Chapter, cell: NotebookNode) -> Iterator[str]:
+    if cell.cell_type == "markdown":
+        text = rendered(cell.source, chapter.folder)
+        chapter.add(text)
+        yield text.html
+        return
+    if cell.cell_type != "code" or not cell.source.strip():
+        return
+    code = highlighted(cell.source)
+    hidden = cell.metadata.get("jupyter", {}).get("source_hidden")
+    yield f"<details><summary>Setup</summary>{code}</details>" if hidden else code
+    outputs = "".join(shown for output in cell.outputs for shown in _output(chapter, output))
+    if outputs:
+        yield f'<div class="out">{outputs}</div>'
+    yield from _live(cell.source)
+
+
+def _output(chapter: Chapter, output: NotebookNode) -> Iterator[str]:
+    """The richest form that needs no script, as a notebook would show it."""
+    if output.output_type == "stream":
+        yield f'<pre tabindex="0">{escape(ANSI.sub("", output.text))}</pre>'
+        return
+    if output.output_type == "error":
+        yield f'<pre class="error" tabindex="0">{escape(ANSI.sub("", chr(10).join(output.traceback)))}</pre>'
+        return
+    data = output.get("data", {})
+    if "image/png" in data:
+        yield _picture(chapter, data["image/png"], output.metadata.get("image/png", {}).get("alt", ""))
+    elif "text/markdown" in data:
+        text = rendered(data["text/markdown"], chapter.folder)
+        chapter.has_math |= text.has_math
+        yield text.html
+    elif "text/plain" in data:
+        yield f'<pre tabindex="0">{escape(ANSI.sub("", data["text/plain"]))}</pre>'
+
+
+def _picture(chapter: Chapter, encoded: str, words: str) -> str:
+    """A picture as a file of its own, with its size, so that the text below does not move when it comes."""
+    if not words:
+        do = "draw it with helpers.lesson.drawing, whose pictures have words, and run `workbook build`"
+        raise WorkbookError(f"{chapter.path.name} has a picture without words", "an alternative text", do)
+    content = base64.b64decode(encoded)
+    name = f"{chapter.path.stem}-{len(chapter.pictures) + 1:02}.png"
+    chapter.pictures[f"{chapter.folder}/{name}"] = content
+    width, height = png_size(content)
+    return f'<img src="{name}" width="{width}" height="{height}" alt="{escape(words)}" loading="lazy">'
+
+
+def png_size(content: bytes) -> tuple[int, int]:
+    """Width and height in pixels, as the file's head tells them."""
+    width, height = struct.unpack(">II", content[_PNG_SIZE])
+    return width, height
+
+
+def _live(source: str) -> Iterator[str]:
+    """Under a cell that shows a calculator: the link to its page, with the cell's settings."""
+    try:
+        *_, last = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return
+    call = last.value if isinstance(last, ast.Expr) else None
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in OFFERED):
+        return
+    settings = {one.arg: one.value.value for one in call.keywords if isinstance(one.value, ast.Constant) and one.arg}
+    if len(settings) == len(call.keywords) and not call.args:
+        address = f"../calculators/{call.func.id}.html{'#' if settings else ''}{urlencode(settings)}"
+        yield f'<p><a href="{address}">Move this calculator\'s controls in your browser</a></p>'

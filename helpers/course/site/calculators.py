@@ -1,0 +1,65 @@
+"""The calculators' pages: controls from the calculators' own description, and the answer where they stand at first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...lesson.calculators.addressed import OFFERED, calculator, drawn
+from ...lesson.calculators.calculator import CONFIG, VALUE, Calculator, StepCalculator
+from ...lesson.calculators.offload import OffloadCalculator
+from .pages import Page
+
+
+@dataclass(frozen=True)
+class Control:
+    """One control as a page shows it: a slider for numbers, a menu for names, or a box to type in."""
+
+    name: str
+    text: str
+    choices: tuple[Any, ...]
+    value: Any
+    used: bool
+
+    @property
+    def kind(self) -> str:
+        if self.name == VALUE:
+            return "typed"
+        return "slider" if all(isinstance(choice, int) for choice in self.choices) else "menu"
+
+    @property
+    def at(self) -> int:
+        return self.choices.index(self.value)
+
+
+def calculator_pages() -> Iterator[Page]:
+    """The list of them, then one page for each."""
+    about = "Calculators of GPU memory: training, serving, KV cache, ZeRO, offload, quantization, attention"
+    yield Page("calculators/index.html", "Calculators", "calculators", about, {"calculators": OFFERED})
+    for slug in OFFERED:
+        yield _page(slug)
+
+
+def _page(slug: str) -> Page:
+    of, offered, first = calculator(slug), OFFERED[slug], drawn(slug, {})
+    values = {
+        "slug": slug,
+        "offered": offered,
+        "invites": of.invites,
+        "controls": list(controls(of, first.used)),
+        "closes": isinstance(of, OffloadCalculator),
+        "interval_ms": of.interval_ms if isinstance(of, StepCalculator) else 0,
+        "answer": first.html,
+    }
+    address = f"calculators/{slug}.html"
+    return Page(address, offered.title, "calculator", offered.asks, values, ("calculator.js",))
+
+
+def controls(of: Calculator, used: Collection[str]) -> Iterator[Control]:
+    """All but the path of a config, which a browser does not have."""
+    for name, (text, choices) in of.options.items():
+        if name != CONFIG:
+            yield Control(name, text, tuple(choices), of.start[name], name in used)
+
+

@@ -1,0 +1,60 @@
+"""The Python that pages run: Pyodide's files, and this package's sources in one archive."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .packages import files_of
+
+FOLDER = "python"
+WASM, LIBRARY, LOCK = "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json"
+SCRIPTS = ("pyodide.mjs", "pyodide.asm.js")
+SOURCES = "helpers.zip"
+PACKED = ".packed"  # gzip under a name that no server unpacks or labels by itself; the worker does
+ROOMS = ("catalog", "memory", "techniques", "lesson", "cli")
+NEEDED_DATA = ("catalog/data", "lesson/data")
+NOT_IN_BROWSERS = ("memory/measure", "memory/trace", "memory/accuracy", "techniques/serving")
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold: the same bytes whenever it is made
+
+
+def runtime(root: Path) -> dict[str, bytes]:
+    """The files of the folder python/ by name, and `manifest.json` with the bytes that each has when unpacked."""
+    pyodide = files_of(root, "pyodide", (*SCRIPTS, WASM, LIBRARY, LOCK))
+    loaded = {WASM: pyodide[WASM], LIBRARY: pyodide[LIBRARY], LOCK: _short_lock(pyodide[LOCK]), SOURCES: sources(root)}
+    manifest = {name: len(content) for name, content in loaded.items()}
+    found = {script: pyodide[script] for script in SCRIPTS}
+    found |= {name: content for name, content in loaded.items() if name != WASM}
+    found[WASM + PACKED] = gzip.compress(pyodide[WASM], compresslevel=9, mtime=0)
+    found["manifest.json"] = json.dumps({"unpacked": manifest, "packed": [WASM]}, sort_keys=True).encode()
+    return {f"{FOLDER}/{name}": content for name, content in sorted(found.items())}
+
+
+def _short_lock(lock: bytes) -> bytes:
+    """The list of packages that could be loaded, without any: pages use the standard library alone."""
+    return json.dumps({**json.loads(lock), "packages": {}}, sort_keys=True).encode()
+
+
+def sources(root: Path) -> bytes:
+    """The package's modules and data that pages use, as a zip with the same bytes every time."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for path in sorted(_modules(root / "helpers")):
+            entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), EPOCH)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(entry, path.read_bytes().replace(b"\r\n", b"\n"))
+    return buffer.getvalue()
+
+
+def _modules(package: Path) -> Iterator[Path]:
+    yield package / "__init__.py"
+    for room in ROOMS:
+        for path in (package / room).rglob("*.py"):
+            if not path.relative_to(package).as_posix().startswith(NOT_IN_BROWSERS):
+                yield path
+    for folder in NEEDED_DATA:
+        yield from (package / folder).glob("*.json")
