@@ -69,7 +69,7 @@ class Chapter:
 
 
 def chapters(root: Path) -> list[Chapter]:
-    """Every chapter, then every lab, rendered. WorkbookError for a picture without words, or a chapter without title."""
+    """Every chapter, then every lab, rendered. WorkbookError for a picture without words or a missing title."""
     found = [_chapter(path, folder) for source, folder in BOOK.items() for path in find_all(root, [source])]
     labs = {chapter.number: chapter.address for chapter in found if chapter.folder == "labs"}
     for chapter in found:
@@ -97,8 +97,7 @@ def _page(chapter: Chapter, before: Chapter | None, after: Chapter | None) -> Pa
         **{name: one and (one.address.rpartition("/")[2], one.full_title) for name, one in near.items()},
     }
     about = f"{chapter.full_title}: a chapter of the GPU Memory Workbook"
-    marks = {"uses_code": True, "uses_math": chapter.has_math}
-    return Page(chapter.address, chapter.full_title, "chapter", about, values, **marks)
+    return Page(chapter.address, chapter.full_title, "chapter", about, values, (), True, chapter.has_math)
 
 
 def _chapter(path: Path, folder: str) -> Chapter:

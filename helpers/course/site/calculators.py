@@ -61,5 +61,3 @@ def controls(of: Calculator, used: Collection[str]) -> Iterator[Control]:
     for name, (text, choices) in of.options.items():
         if name != CONFIG:
             yield Control(name, text, tuple(choices), of.start[name], name in used)
-
-

@@ -92,5 +92,3 @@ def _amount(value: float | None, unit: str) -> str:
     if value is None:
         return "no answer"
     return format_bytes(int(value)) if unit == "bytes" else f"{value:,} {unit}"
-
-

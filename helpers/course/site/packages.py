@@ -1,4 +1,4 @@
-"""Pinned npm packages: fetched once by `npm pack`, kept in the user's cache, checked against their digest every time."""
+"""Pinned npm packages: fetched once by `npm pack`, kept in the cache, checked against their digests each time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cache_folder() -> Path:
 
 
 def files_of(root: Path, name: str, wanted: Iterable[str]) -> dict[str, bytes]:
-    """The bytes of `wanted` files of the package called `name`, by their path in it. WorkbookError for a missing one."""
+    """The bytes of `wanted` files of the package called `name`, by path. WorkbookError for a missing one."""
     known = pins(root)
     path = archive(known[require_name("pinned package", name, known)])
     found = {}

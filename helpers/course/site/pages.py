@@ -25,7 +25,7 @@ NAVIGATION = (
 # What the browser itself holds the page to: nothing is fetched from, sent to or run from anywhere but this site. Styles
 # may stand in elements, as the calculators' pictures have them.
 POLICY = (
-    "default-src 'none'; base-uri 'none'; form-action 'none'; connect-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "default-src 'none'; base-uri 'none'; form-action 'none'; connect-src 'self'; img-src 'self' data:; "
     "style-src 'self' 'unsafe-inline'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self' blob:"
 )
 
@@ -45,18 +45,22 @@ class Page:
 
     @property
     def html(self) -> str:
-        return _templates().get_template(f"{self.template}.html.j2").render(
-            address=self.address,
-            top="../" * self.address.count("/"),
-            title=self.title,
-            description=self.description,
-            scripts=self.scripts,
-            uses_code=self.uses_code,
-            uses_math=self.uses_math,
-            navigation=NAVIGATION,
-            policy=POLICY,
-            version=__version__,
-            **self.values,
+        return (
+            _templates()
+            .get_template(f"{self.template}.html.j2")
+            .render(
+                address=self.address,
+                top="../" * self.address.count("/"),
+                title=self.title,
+                description=self.description,
+                scripts=self.scripts,
+                uses_code=self.uses_code,
+                uses_math=self.uses_math,
+                navigation=NAVIGATION,
+                policy=POLICY,
+                version=__version__,
+                **self.values,
+            )
         )
 
 
@@ -65,4 +69,6 @@ def _templates() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(FOLDER / "templates")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=False, lstrip_blocks=False)
+    return Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=False, lstrip_blocks=False
+    )

@@ -18,7 +18,6 @@ SOURCES = "helpers.zip"
 PACKED = ".packed"  # gzip under a name that no server unpacks or labels by itself; the worker does
 ROOMS = ("catalog", "memory", "techniques", "lesson", "cli")
 NEEDED_DATA = ("catalog/data", "lesson/data")
-NOT_IN_BROWSERS = ("memory/measure", "memory/trace", "memory/accuracy", "techniques/serving")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold: the same bytes whenever it is made
 
 
@@ -53,8 +52,6 @@ def sources(root: Path) -> bytes:
 def _modules(package: Path) -> Iterator[Path]:
     yield package / "__init__.py"
     for room in ROOMS:
-        for path in (package / room).rglob("*.py"):
-            if not path.relative_to(package).as_posix().startswith(NOT_IN_BROWSERS):
-                yield path
+        yield from (package / room).rglob("*.py")
     for folder in NEEDED_DATA:
         yield from (package / folder).glob("*.json")

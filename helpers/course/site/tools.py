@@ -50,11 +50,7 @@ def tool_pages(root: Path) -> Iterator[Page]:
 
 def _front(root: Path) -> Page:
     width, height = png_size((root / "notebooks" / "one_step.png").read_bytes())
-    values = {
-        "picture": {"width": width, "height": height, "alt": _alt(root)},
-        "doors": DOORS,
-        "calculators": OFFERED,
-    }
+    values = {"picture": {"width": width, "height": height, "alt": _alt(root)}, "doors": DOORS, "calculators": OFFERED}
     about = "Predict, measure and explain GPU memory: calculators, an out-of-memory explainer and a course"
     return Page("index.html", "The GPU Memory Workbook", "index", about, values, ("explain.js",))
 

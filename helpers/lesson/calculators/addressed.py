@@ -1,7 +1,7 @@
 """Calculators by name, their settings read from the text of an address: what the site's pages ask for.
 
-    >>> drawn("kv_cache", {"model": "llama-2-7b", "users": "4"}).title
-    'llama-2-7b, 4 users × 8,192 tokens: 16.00 GiB of KV cache'
+>>> drawn("kv_cache", {"model": "llama-2-7b", "users": "4"}).title
+'llama-2-7b, 4 users × 8,192 tokens: 16.00 GiB of KV cache'
 """
 
 from __future__ import annotations
@@ -43,17 +43,21 @@ class Offered:
 
 
 OFFERED = {
-    "training_memory": Offered(training_memory, "Training memory", "What does one training step need, and does it fit?"),
+    "training_memory": Offered(training_memory, "Training memory", "What does a training step need, and does it fit?"),
     "fine_tuning": Offered(fine_tuning, "Fine-tuning with adapters", "Does LoRA, DoRA or QLoRA fit this card?"),
-    "checkpointing": Offered(checkpointing, "Activation checkpointing", "What does each policy keep, and what does it cost?"),
+    "checkpointing": Offered(checkpointing, "Activation checkpointing", "What does each policy keep, and cost?"),
     "zero": Offered(zero, "ZeRO and FSDP", "What is left on each rank, and what does a step send?"),
     "offload": Offered(offload, "Offloading", "Does the work hide the copies from host or disk?"),
-    "quantization": Offered(quantization, "Quantized weights", "How large are the weights in this format, and how fast?"),
+    "quantization": Offered(quantization, "Quantized weights", "How large are the weights in a format, and how fast?"),
     "kv_cache": Offered(kv_cache, "The KV cache", "How many users and tokens fit, and what sets the speed?"),
-    "serving_load": Offered(serving_load, "A service under load", "Which latency at which throughput, and where is the limit?"),
+    "serving_load": Offered(
+        serving_load, "A service under load", "Which latency at which load, and where is the limit?"
+    ),
     "block_map": Offered(block_map, "Paged KV blocks", "Which slots of the pool are used, step by step?"),
     "allocation": Offered(allocation, "The caching allocator", "Why does a request fail although memory is free?"),
-    "attention": Offered(attention, "Attention without the matrix", "What does attention move and keep, with and without it?"),
+    "attention": Offered(
+        attention, "Attention without the matrix", "What does attention keep and move, with it and without?"
+    ),
     "roofline": Offered(roofline, "Roofline", "Does bandwidth or arithmetic set this operator's time?"),
     "numbers": Offered(numbers, "A number in fewer bits", "What is stored of a number in each format?"),
     "tensor_numbers": Offered(tensor_numbers, "A tensor in fewer bits", "How much of a tensor is lost in each format?"),
@@ -107,7 +111,7 @@ def _drawn(of: Calculator, moved: Mapping[str, Any], said: tuple[str, str, str, 
 
 
 def chosen(of: Calculator, control: str, text: str) -> Any:
-    """The value that `text` says: one of the control's choices; a whole number where all of these are; else the text."""
+    """The value that `text` says: one of the control's choices; a whole number where all are; else the text."""
     if len(text) > LONGEST:
         raise WorkbookError(f"{len(text):,} letters for {control}", f"{LONGEST} at most", "name one choice of it")
     choices = of.options[control][1]

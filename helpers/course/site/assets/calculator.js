@@ -9,6 +9,7 @@ const answer = document.querySelector("#answer");
 const status = document.querySelector("#status");
 const play = document.querySelector("#play");
 const slots = new Map(); // by place in the answer: an element that never gets lower, so that nothing below it moves
+let unknown = []; // settings of the address that are no controls: Python says so
 let busy = false;
 let again = false;
 let playing;
@@ -49,13 +50,14 @@ function tell(control) {
 }
 
 function moved() {
-  return Object.fromEntries(controls.map((control) => [control.name, value(control)]).filter(([key, now]) => now !== first.get(key)));
+  const now = controls.map((control) => [control.name, value(control)]);
+  return Object.fromEntries([...now.filter(([key, text]) => text !== first.get(key)), ...unknown]);
 }
 
 function restore() {
   const asked = new URLSearchParams(location.hash.slice(1));
+  unknown = [...asked].filter(([key]) => !first.has(key));
   for (const control of controls) setValue(control, asked.get(control.name) ?? first.get(control.name));
-  return [...asked.keys()].length > 0;
 }
 
 function remember(settings) {
@@ -65,8 +67,7 @@ function remember(settings) {
 
 // One call at a time: while a slider moves faster than Python answers, what it passed is skipped.
 async function redraw() {
-  const settings = moved();
-  remember(settings);
+  remember(moved());
   if (busy) {
     again = true;
     return;
@@ -78,7 +79,7 @@ async function redraw() {
       show(await python(MODULE, "drawn_as_json", name, JSON.stringify(moved())));
     } while (again);
   } catch (error) {
-    status.textContent = error.message;
+    show({ error: error.message });
   } finally {
     busy = false;
   }
@@ -86,6 +87,8 @@ async function redraw() {
 
 function show(drawn) {
   if (drawn.error) {
+    const told = Object.assign(document.createElement("pre"), { className: "error", textContent: drawn.error });
+    put(told.outerHTML);
     status.textContent = drawn.error;
     return;
   }
@@ -94,7 +97,7 @@ function show(drawn) {
   answer.dataset.text = drawn.text;
   answer.dataset.drawn = Number(answer.dataset.drawn ?? 0) + 1;
   for (const control of controls) control.closest(".control").classList.toggle("unused", !drawn.used.includes(control.name));
-  if (drawn.last) bound(drawn.last);
+  if (drawn.last) form.elements.step.dataset.last = drawn.last;
 }
 
 function put(html) {
@@ -112,11 +115,6 @@ function put(html) {
   }
 }
 
-function bound(last) {
-  const step = form.elements.step;
-  step.dataset.last = last;
-}
-
 function stop() {
   clearInterval(playing);
   playing = undefined;
@@ -132,6 +130,7 @@ function next() {
 }
 
 form.addEventListener("input", (event) => {
+  unknown = [];
   tell(event.target);
   if (event.target.type !== "text") redraw();
 });
@@ -142,6 +141,7 @@ form.addEventListener("submit", (event) => {
 });
 form.addEventListener("reset", (event) => {
   event.preventDefault();
+  unknown = [];
   for (const control of controls) setValue(control, first.get(control.name));
   redraw();
 });

@@ -2,7 +2,7 @@
 // Messages in: {start: address of the folder python/} once, then {id, module, name, args}.
 // Messages out: {progress, of, stage}, {ready}, {failed}, {id, result} or {id, error}.
 
-const SOURCES = "/home/pyodide/workbook";
+const SOURCES = "/workbook";
 let ready;
 
 self.onmessage = async ({ data }) => {
