@@ -1,0 +1,267 @@
+"""The built site in Chromium from a plain file server: what it computes, shows, fetches, and how quickly."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import random
+import shlex
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.cli import main
+from helpers.course.site import compressed_bytes, packages, site_files
+from helpers.course.site.tools import examples
+from helpers.lesson.calculators.addressed import OFFERED, calculator, drawn
+from helpers.lesson.calculators.calculator import CONFIG
+from helpers.memory.oom import explain
+from tests.browser.conftest import unavailable
+from tests.house.tree import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+SETTINGS, SEED = 100, 30
+MOST_BYTES = 12_000_000
+FIRST_TEXT_MS, INTERACTIVE_S, REDRAWN_S = 1000, 8, 0.25  # on two cores that share their work with the server
+DRAWN = "Number(document.querySelector('#answer').dataset.drawn ?? 0)"
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+PAGES = ("index.html", "calculators/index.html", "calculators/kv_cache.html", "explain-oom.html", "console.html")
+PAGES += ("book/index.html", "book/02_where_training_memory_goes.html", "labs/02_where_training_memory_goes.html")
+PAGES += ("claims.html", "accuracy.html", "licences.html")
+SHIFTED = """new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shifted += entry.value }))
+    .observe({type: 'layout-shift', buffered: false}); window.shifted = 0"""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    """The site's files; skipped where Pyodide is neither cached nor to be had."""
+    try:
+        return site_files(ROOT)
+    except WorkbookError as error:
+        if packages.is_cached(ROOT, "pyodide"):
+            raise
+        unavailable(f"no Pyodide: {error}")
+        raise
+
+
+@pytest.fixture(scope="module")
+def address(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("site")
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A page with nothing cached. At its end: nothing was asked of another origin, and the console is silent."""
+    context = browser.new_context()
+    page, wrong = context.new_page(), []
+    page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("requestfailed", lambda request: wrong.append(f"failed: {request.url}"))
+    context.on("request", lambda asked: None if _ours(asked.url, address) else wrong.append(f"elsewhere: {asked.url}"))
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def _ours(url: str, address: str) -> bool:
+    return url.startswith((address, "data:", f"blob:{address}"))
+
+
+def until(page: Any, condition: str, timeout_s: float = 60) -> None:
+    """The page's policy forbids Playwright's own waiting, which evaluates a text in the page again and again."""
+    end = time.monotonic() + timeout_s
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"{condition}; {page.inner_text('#python')}"
+        page.wait_for_timeout(10)
+
+
+def move(page: Any, settings: dict[str, str]) -> None:
+    """Go to the settings by their address, and wait until their answer stands there."""
+    before = page.evaluate(DRAWN)
+    page.evaluate("hash => { location.hash = hash }", "&".join(f"{name}={value}" for name, value in settings.items()))
+    until(page, f"{DRAWN} > {before}")
+
+
+def some_settings(name: str, rng: random.Random) -> dict[str, str]:
+    of = calculator(name)
+    values = {control: rng.choice(list(choices)) for control, (_, choices) in of.options.items() if control != CONFIG}
+    return {control: str(value) for control, value in values.items() if value != of.start[control]}
+
+
+def test_every_calculator_says_what_the_command_line_says(page: Any, address: str, capsys: Any) -> None:
+    rng, compared, asked = random.Random(SEED), 0, 0
+    for name in OFFERED:
+        page.goto(f"{address}calculators/{name}.html")
+        until(page, f"{DRAWN} > 0")
+        for _ in range(-(-SETTINGS // len(OFFERED))):
+            settings = some_settings(name, rng)
+            settings = settings or {next(iter(calculator(name).start)): "x"}
+            move(page, settings)
+            expected, text = drawn(name, settings), page.evaluate("document.querySelector('#answer').dataset.text")
+            assert text == expected.text, (name, settings)
+            asked += 1
+            if expected.command:
+                assert main(shlex.split(expected.command)[1:]) == 0
+                assert text == capsys.readouterr().out.rstrip("\n"), expected.command
+                compared += 1
+    assert asked >= SETTINGS and compared > SETTINGS // 2
+
+
+def test_a_link_restores_its_settings(page: Any, address: str) -> None:
+    page.goto(f"{address}calculators/kv_cache.html#model=deepseek-v3&users=3&context=32768")
+    until(page, f"{DRAWN} > 0")
+    assert page.evaluate("document.querySelector('#set-model').value") == "deepseek-v3"
+    assert page.inner_text('output[for="set-users"]') == "3"
+    told = page.evaluate("document.querySelector('#answer').dataset.text")
+    assert told == drawn("kv_cache", {"model": "deepseek-v3", "users": "3", "context": "32768"}).text
+    page.click("button[type=reset]")
+    until(page, f"{DRAWN} > 1")
+    assert "#" not in page.url
+
+
+@pytest.mark.parametrize("settings", ["modle=gpt2", "model=%3Cimg%20src=x%3E", "micro_batch=0", "micro_batch=-1"])
+def test_a_broken_link_says_what_is_wrong(page: Any, address: str, settings: str) -> None:
+    page.goto(f"{address}calculators/training_memory.html#{settings}")
+    until(page, "!!document.querySelector('#answer pre.error')")
+    assert "expected:" in page.inner_text("#answer pre.error")
+    assert page.evaluate("document.querySelectorAll('#answer img').length") == 0
+
+
+def test_text_stands_at_once_and_python_soon(page: Any, address: str) -> None:
+    start = time.monotonic()
+    page.goto(f"{address}calculators/training_memory.html")
+    assert "Training llama-2-7b" in page.inner_text("#answer")
+    until(page, f"{DRAWN} > 0")
+    seconds = time.monotonic() - start
+    painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    print(f"first text after {painted:.0f} ms, interactive after {seconds:.1f} s")
+    assert painted < FIRST_TEXT_MS and seconds < INTERACTIVE_S
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_nothing_moves_when_a_slider_does(page: Any, address: str, name: str) -> None:
+    page.goto(f"{address}calculators/{name}.html")
+    until(page, f"{DRAWN} > 0")
+    page.evaluate(SHIFTED)
+    slider = (
+        page.evaluate("document.querySelector('.control:not(.unused) input[type=range]')?.id") or "set-block_largest"
+    )
+    moves, slowest = page.evaluate(f"Number(document.querySelector('#{slider}').max)"), 0.0
+    for place in range(0, moves + 1, max(1, moves // 6)):
+        before, start = page.evaluate(DRAWN), time.monotonic()
+        page.evaluate(
+            "([id, place]) => { const c = document.getElementById(id); c.value = place;"
+            " c.dispatchEvent(new Event('input', {bubbles: true})) }",
+            [slider, place],
+        )
+        until(page, f"{DRAWN} > {before}")
+        slowest = max(slowest, time.monotonic() - start)
+    print(f"{name}: moved by {page.evaluate('window.shifted'):.4f}, redrawn within {1000 * slowest:.0f} ms")
+    assert page.evaluate("window.shifted") < 0.01
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example["title"])
+def test_a_pasted_error_is_explained_as_in_the_terminal(page: Any, address: str, example: dict[str, str]) -> None:
+    page.goto(f"{address}index.html")
+    page.fill("#error", example["text"])
+    page.click("form.paste button")
+    until(page, "Number(document.querySelector('#explained').dataset.drawn ?? 0) > 0")
+    assert page.evaluate("document.querySelector('#explained').dataset.text") == str(explain(example["text"]))
+    assert page.evaluate("localStorage.length + sessionStorage.length") == 0 and "#" not in page.url
+
+
+def test_the_console_answers(page: Any, address: str, capsys: Any) -> None:
+    line = "estimate serve --model llama-3-8b --users 8 --gpu rtx-4090"
+    page.goto(f"{address}console.html#{line.replace(' ', '%20')}")
+    until(page, "document.querySelector('#log section')?.dataset.code === '0'")
+    assert main(shlex.split(line)) == 0
+    assert page.evaluate("document.querySelector('#log pre').textContent") == capsys.readouterr().out
+
+
+def test_the_book_typesets_its_formulas_and_finds_words(page: Any, address: str) -> None:
+    page.goto(f"{address}book/06_activation_checkpointing.html")
+    until_math = "document.querySelectorAll('mjx-container svg').length > 0"
+    end = time.monotonic() + 20
+    while not page.evaluate(until_math):
+        assert time.monotonic() < end
+        page.wait_for_timeout(50)
+    page.fill("#search", "fragmentation expandable")
+    page.wait_for_selector("#found a")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/0*")
+
+
+def test_keys_alone_move_a_calculator(page: Any, address: str) -> None:
+    page.goto(f"{address}calculators/kv_cache.html")
+    until(page, f"{DRAWN} > 0")
+    page.focus("#set-users")
+    page.keyboard.press("ArrowRight")
+    until(page, f"{DRAWN} > 1")
+    assert page.url.endswith("#users=64")
+    assert "64 users" in page.inner_text("#status")
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    try:
+        return packages.files_of(ROOT, "axe-core", ["axe.min.js"])["axe.min.js"].decode()
+    except WorkbookError as error:
+        pytest.skip(f"no axe-core: {error}")
+
+
+def audited(page: Any, axe: str) -> list[str]:
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:150]}" for one in found if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_pages_can_be_used_by_everybody(browser: Any, address: str, axe: str, size: str, theme: str) -> None:
+    width, height = SIZES[size]
+    viewport = {"width": width, "height": height}
+    context = browser.new_context(viewport=viewport, color_scheme=theme, bypass_csp=True)
+    page, found = context.new_page(), []
+    for name in PAGES:
+        page.goto(address + name)
+        page.wait_for_timeout(300)
+        found += [f"{name}: {one}" for one in audited(page, axe)]
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        found += [f"{name}: {wide} px wider than the screen"] if wide > 0 else []
+    context.close()
+    assert found == []
+
+
+def test_the_auditor_finds_what_is_wrong(browser: Any, axe: str) -> None:
+    page = browser.new_page()
+    page.set_content('<html lang="en"><title>t</title><main><img src="data:,"><input></main></html>')
+    assert {one.partition(":")[0] for one in audited(page, axe)} >= {"image-alt", "label"}
+    page.close()
+
+
+def test_it_is_small_and_the_same_every_time(files: dict[str, bytes]) -> None:
+    size = compressed_bytes(files)
+    print(f"{size / 1e6:.2f} MB compressed")
+    assert size <= MOST_BYTES
+    assert site_files(ROOT) == files

@@ -1,0 +1,94 @@
+"""Calculators by name and the text of an address."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from helpers.catalog.errors import WorkbookError
+from helpers.lesson import calculators
+from helpers.lesson.calculators.addressed import OFFERED, calculator, drawn, drawn_as_json
+from helpers.lesson.calculators.calculator import CONFIG, Calculator
+
+NOT_PAGES = {"training_answer", "as_usual", "changes_that_fit"}
+WITHOUT_LIBRARIES = """
+import sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "numpy", "matplotlib", "ipywidgets", "IPython", "transformers"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Nothing())
+from helpers.cli.console import run
+from helpers.lesson.calculators.addressed import OFFERED, drawn
+from helpers.lesson.explained import explained_as_json
+assert not any(drawn(name, {}).failed for name in OFFERED)
+assert run("estimate train --model gpt2 --sequence 512")[1] == 0
+assert "html" in explained_as_json("CUDA out of memory. Tried to allocate 2.00 GiB.")
+"""
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_every_setting_that_differs_comes_back_from_its_own_address(name: str) -> None:
+    of, rng = calculator(name), random.Random(name)
+    for _ in range(5):
+        values = {control: rng.choice(list(choices)) for control, (_, choices) in of.options.items()}
+        values.pop(CONFIG, None)
+        answer = drawn(name, {control: str(value) for control, value in values.items()})
+        assert answer.settings == {c: str(value) for c, value in values.items() if value != of.start[c]}
+        assert drawn(name, answer.settings) == answer
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_the_answer_is_the_calculators_own(name: str) -> None:
+    first = calculator(name).answer()
+    found = drawn(name, {})
+    assert (found.title, found.html, found.text, found.command) == (
+        first.title,
+        first.as_html(),
+        str(first),
+        first.command,
+    )
+    assert not found.settings and not found.failed
+
+
+def test_every_live_calculator_has_a_page() -> None:
+    faces = {name for name, value in vars(calculators).items() if callable(value) and not name.endswith("_answer")}
+    made = {name for name in faces - NOT_PAGES if not isinstance(getattr(calculators, name), type)}
+    assert made == set(OFFERED)
+    assert all(isinstance(calculator(name), Calculator) for name in OFFERED)
+
+
+def test_a_number_that_is_no_choice_is_taken() -> None:
+    assert drawn("training_memory", {"micro_batch": "3"}).settings == {"micro_batch": "3"}
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ({"model": "lama-2-7b"}, "did you mean 'llama-2-7b'"),
+        ({"micro_batch": "0"}, "micro"),
+        ({"micro_batch": "1_000"}, "a whole number"),
+        ({"micro_batch": "²"}, "a whole number"),
+        ({"micro_batch": "9" * 30}, "micro_batch"),
+        ({"model": "x" * 5000}, "200 at most"),
+        ({"model": "<b>gpt2</b>"}, "&lt;b&gt;"),
+    ],
+)
+def test_a_bad_setting_is_told_in_place_of_the_answer(address: dict[str, str], told: str) -> None:
+    found = drawn("training_memory", address)
+    assert found.failed and told in found.html.replace("&#x27;", "'")
+    assert "<b>" not in found.html
+
+
+def test_an_unknown_control_or_calculator_is_an_error() -> None:
+    with pytest.raises(WorkbookError, match="modle"):
+        drawn("training_memory", {"modle": "gpt2"})
+    assert "unknown calculator" in json.loads(drawn_as_json("kv_cash", "{}"))["error"]
+
+
+def test_what_pages_run_needs_the_standard_library_alone() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_LIBRARIES], check=True, capture_output=True, text=True)
