@@ -32,9 +32,12 @@ def test_a_line_prints_what_the_terminal_prints(line: str, capsys: pytest.Captur
 )
 def test_a_bad_line_is_told(line: str, told: str) -> None:
     text, code = run(line)
-    assert code == 2 and told in text and "do:" in text
+    assert code == 2
+    assert told in text
+    assert "do:" in text
 
 
 def test_help_is_printed() -> None:
     text, code = run("estimate train --help")
-    assert code == 0 and "--micro-batch" in text
+    assert code == 0
+    assert "--micro-batch" in text

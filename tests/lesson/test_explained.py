@@ -19,7 +19,8 @@ def test_everything_that_the_terminal_says_is_on_the_page(text: str) -> None:
     found = explain(text)
     html = as_html(found).replace("&#x27;", "'").replace("&quot;", '"').replace("&gt;", ">").replace("&lt;", "<")
     html = html.replace("&amp;", "&")
-    assert found.title in html and found.why.sentence in html
+    assert found.title in html
+    assert found.why.sentence in html
     assert all(note in html for note in found.why.notes)
     assert all(change.do in html and change.costs in html for change in found.changes)
     assert json.loads(explained_as_json(text))["text"] == str(found)
@@ -31,7 +32,8 @@ def test_a_log_cannot_put_markup_into_the_page() -> None:
     )
     text = f"{traceback}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     html = json.loads(explained_as_json(text))["html"]
-    assert "<script" not in html and "<img" not in html
+    assert "<script" not in html
+    assert "<img" not in html
 
 
 def test_a_text_without_an_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

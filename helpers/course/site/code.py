@@ -6,7 +6,7 @@ from functools import cache
 from html import escape
 from typing import Any
 
-LIGHT, DARK = "friendly", "github-dark"  # Pygments' styles
+LIGHT, DARK = "xcode", "zenburn"  # Pygments' styles whose colours can all be read on the page's ground for code
 KNOWN = {"": "", "python": "python", "py": "python", "bash": "bash", "sh": "bash", "json": "json", "toml": "toml"}
 
 

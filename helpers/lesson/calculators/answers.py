@@ -81,7 +81,7 @@ class CalculatorAnswer(ABC):
         lines = "\n".join(escape(line) for line in self.formula)
         panel = f"{PANEL};line-height:1.45;font-size:12.5px;overflow-x:auto"
         sentence = f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>{self._command_as_html()}'
-        return f'{themed(self.svg)}<pre style="{panel}">{lines}</pre>{sentence}'
+        return f'{themed(self.svg)}<pre tabindex="0" style="{panel}">{lines}</pre>{sentence}'
 
     def _command_as_html(self) -> str:
         """A click selects all of it."""
