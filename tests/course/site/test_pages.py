@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import posixpath
 import warnings
+import zipfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +19,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.course.site import book, build, facts
 from helpers.course.site.book import Chapter, chapters
 from helpers.course.site.markdown import page_of, rendered
-from helpers.course.site.runtime import sources
+from helpers.course.site.runtime import EPOCH, sources
 from helpers.course.site.search import search_index
 from tests.house.tree import ROOT
 
@@ -189,4 +191,8 @@ def test_a_folder_of_somebody_else_is_not_emptied(tmp_path: Path) -> None:
 
 
 def test_the_sources_are_the_same_bytes_every_time() -> None:
-    assert sources(ROOT) == sources(ROOT)
+    first = sources(ROOT)
+    assert first == sources(ROOT)
+    entries = zipfile.ZipFile(io.BytesIO(first)).infolist()
+    assert {entry.date_time for entry in entries} == {EPOCH}
+    assert [entry.filename for entry in entries] == sorted(entry.filename for entry in entries)
