@@ -31,7 +31,7 @@ ALL = pytest.mark.all
 QUICK = ("training_memory", "kv_cache", "checkpointing", "numbers")
 SETTINGS, SEED = 100, 30
 MOST_BYTES = 12_000_000
-FIRST_TEXT_MS, INTERACTIVE_S, MOST_SHIFT = 1000, 8, 0.005
+FIRST_TEXT_MS, INTERACTIVE_S, MOST_SHIFT, NO_SHIFT = 1000, 8, 0.005, 0.0001
 MOVE = """([id, place]) => {
     const control = document.getElementById(id)
     control.value = place
@@ -154,7 +154,7 @@ def test_a_calculator_says_what_the_command_line_says_and_nothing_moves(
             assert text == capsys.readouterr().out.rstrip("\n"), expected.command
     print(f"{name}: a slider moved the page by {first:.4f}, then {again:.4f}; redrawn within {1000 * slowest:.0f} ms")
     assert first < MOST_SHIFT  # where an answer is longer than any before it
-    assert again == 0
+    assert again < NO_SHIFT
 
 
 def slide(page: Any) -> tuple[float, float]:
