@@ -21,6 +21,7 @@ from .checkpointing import checkpointing
 from .fine_tuning import fine_tuning
 from .kv_cache import kv_cache
 from .memory import training_memory
+from .mesh import mesh
 from .numbers import numbers
 from .offload import offload
 from .quantization import quantization
@@ -47,6 +48,7 @@ OFFERED = {
     "fine_tuning": Offered(fine_tuning, "Fine-tuning with adapters", "Does LoRA, DoRA or QLoRA fit this card?"),
     "checkpointing": Offered(checkpointing, "Activation checkpointing", "What does each policy keep, and cost?"),
     "zero": Offered(zero, "ZeRO and FSDP", "What is left on each rank, and what does a step send?"),
+    "mesh": Offered(mesh, "A mesh of GPUs", "How is a model split over many cards, and how long does a step take?"),
     "offload": Offered(offload, "Offloading", "Does the work hide the copies from host or disk?"),
     "quantization": Offered(quantization, "Quantized weights", "How large are the weights in a format, and how fast?"),
     "kv_cache": Offered(kv_cache, "The KV cache", "How many users and tokens fit, and what sets the speed?"),
