@@ -28,6 +28,8 @@ def test_a_line_prints_what_the_terminal_prints(line: str, capsys: pytest.Captur
         ("estimate train --model gpt22", "unknown model"),
         ("estimate train --model gpt2 --nonsense", "--nonsense"),
         ("estimate " + "x" * 3000, "2,000 at most"),
+        ("plan train llama-3.1-8b --tokens 1e9 --cards h100=8 --write folder", "--write needs files"),
+        ("plan train llama-3.1-8b --tokens 1e9 --cards h100=8 --confirm", "--confirm needs files or PyTorch"),
     ],
 )
 def test_a_bad_line_is_told(line: str, told: str) -> None:

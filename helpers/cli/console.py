@@ -13,7 +13,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from ..catalog.errors import WorkbookError, require_name
 from . import USAGE_ERROR, main
 
-COMMANDS = ("estimate", "number", "tensor")
+COMMANDS = ("estimate", "plan", "number", "tensor")
+ELSEWHERE = ("--write", "--confirm")  # flags that read or write files, or run PyTorch
 LONGEST = 2000  # letters of a line
 
 
@@ -53,4 +54,7 @@ def _words(line: str) -> list[str]:
         raise WorkbookError("an empty line", f"one of {', '.join(COMMANDS)}", "try estimate --help")
     if words[0] not in ("--help", "-h"):
         require_name("command of this console", words[0], COMMANDS)
+    for word in words:
+        if word.split("=")[0] in ELSEWHERE:
+            raise WorkbookError(f"{word} needs files or PyTorch", "closed forms alone, here", "run it in a terminal")
     return words

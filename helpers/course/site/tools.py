@@ -23,6 +23,8 @@ TRIES = (
     f"{LINE} --optimizer adamw-8bit --checkpointing full --fit",
     "estimate kv llama-3-8b --users 64 --context 8192 --gpu h100-80gb",
     "estimate zero llama-2-70b --precision bf16 --checkpointing full --zero 3 --ranks 8 --gpu a100-80gb",
+    "plan train llama-3.1-8b --tokens 1e9 --cards h100=8 --deadline 24h",
+    "plan serve llama-3.1-70b --users 200 --context 8192 --latency 50ms --cards h100=8,h200=4",
     "estimate op --gpu h100-80gb --op linear --tokens 1 --width 4096 --outputs 14336",
     "number 1e-8 --format fp16",
     "estimate --help",

@@ -24,6 +24,7 @@ from .memory import training_memory
 from .mesh import mesh
 from .numbers import numbers
 from .offload import offload
+from .planner import planner
 from .quantization import quantization
 from .roofline import roofline
 from .serving_load import serving_load
@@ -48,6 +49,7 @@ OFFERED = {
     "fine_tuning": Offered(fine_tuning, "Fine-tuning with adapters", "Does LoRA, DoRA or QLoRA fit this card?"),
     "checkpointing": Offered(checkpointing, "Activation checkpointing", "What does each policy keep, and cost?"),
     "zero": Offered(zero, "ZeRO and FSDP", "What is left on each rank, and what does a step send?"),
+    "planner": Offered(planner, "The planner", "Which cards and which split train this model at the least cost?"),
     "mesh": Offered(mesh, "A mesh of GPUs", "How is a model split over many cards, and how long does a step take?"),
     "offload": Offered(offload, "Offloading", "Does the work hide the copies from host or disk?"),
     "quantization": Offered(quantization, "Quantized weights", "How large are the weights in a format, and how fast?"),
