@@ -16,7 +16,7 @@ WASM, LIBRARY, LOCK = "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.jso
 SCRIPTS = ("pyodide.mjs", "pyodide.asm.js")
 SOURCES = "helpers.zip"
 PACKED = ".packed"  # gzip under a name that no server unpacks or labels by itself; the worker does
-ROOMS = ("catalog", "memory", "techniques", "lesson", "cli")
+ROOMS = ("catalog", "memory", "techniques", "watch", "lesson", "cli")
 NEEDED_DATA = ("catalog/data", "lesson/data")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold: the same bytes whenever it is made
 
