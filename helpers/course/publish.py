@@ -1,4 +1,4 @@
-"""`workbook publish`: stamp every notebook, the README and pyproject.toml with where the workbook lies.
+"""`workbook publish`: stamp every notebook, the README, CITATION.cff and pyproject.toml with where the workbook lies.
 
     workbook publish --repository https://github.com/OWNER/NAME --ref v1.0
     workbook publish --check            # what disagrees with pyproject.toml
@@ -20,6 +20,7 @@ from .release import release
 
 WRITTEN = ("notebooks", "solutions")
 FOLDERS = (*WRITTEN, LABS, CLEARED)
+CITATION, REPOSITORY = "CITATION.cff", "repository-code:"
 FIRST = f"{CLEARED}/00_start_here.ipynb"  # where the README's badge leads
 
 
@@ -36,9 +37,12 @@ def publish(root: Path, address: Address) -> int:
         stamp(notebook, _name(path, root), address)
     readme = root / "README.md"
     front = with_badge(readme.read_text("utf-8"), badge(address, FIRST))
+    cited = root / CITATION
     write_address(root, address)
     count = sum(nb.write(path, notebook) for path, notebook in stamped.items())
     readme.write_text(front, "utf-8", newline="\n")
+    if cited.exists():
+        cited.write_text(citing(cited.read_text("utf-8"), address), "utf-8", newline="\n")
     kept = release(root)
     print(f"{count} of {len(stamped)} notebooks stamped; the workbook lies {address or 'nowhere'}")
     for line in advice(root, address):
@@ -68,8 +72,21 @@ def _disagreements(root: Path, address: Address) -> Iterator[str]:
     readme = (root / "README.md").read_text("utf-8")
     if with_badge(readme, badge(address, FIRST)) != readme:
         yield "README.md: its badge is not pyproject.toml's"
+    cited = root / CITATION
+    if cited.exists() and citing(text := cited.read_text("utf-8"), address) != text:
+        yield f"{CITATION}: its repository is not pyproject.toml's"
     for page in sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")]):
         yield from (f"{_name(page, root)}: {how}" for how in strays(page.read_text("utf-8"), address))
+
+
+def citing(text: str, address: Address) -> str:
+    """CITATION.cff's text with the repository of `address`; without one where it lies nowhere.
+
+    >>> citing("type: software\\n", Address("https://github.com/ada/workbook", "v1"))
+    'type: software\\nrepository-code: https://github.com/ada/workbook\\n'
+    """
+    lines = [line for line in text.splitlines() if not line.startswith(REPOSITORY)]
+    return "\n".join([*lines, f"{REPOSITORY} {address.repository}"] if address else lines) + "\n"
 
 
 def advice(root: Path, address: Address) -> Iterator[str]:

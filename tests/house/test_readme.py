@@ -10,7 +10,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from helpers.catalog import TrainSetup
+from helpers.catalog.adapters import Adapter
+from helpers.catalog.setup import ServeSetup
 from helpers.cli import main
+from helpers.memory import budget
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -58,3 +62,41 @@ def test_estimates_run(line, capsys, tmp_path):
 @pytest.mark.parametrize("command", re.findall(r"`?make ([a-z-]+)", README))
 def test_make_targets_exist(command):
     assert re.search(rf"^{command}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+STEP = {"optimizer": "adamw-fused", "sequence": 2048, "checkpointing": "full"}
+SERVED = {"users": 8, "context": 8192}
+MODELS = ("llama-3.2-1b", "llama-3.1-8b", "qwen3-32b", "llama-3.1-70b")
+LORA = Adapter("lora", rank=16, targets="all-linear")
+QLORA = Adapter("lora", rank=16, targets="all-linear", base="nf4-dq")
+ANSWERS = {
+    "serve 8 users with 8,192 tokens each, BF16": lambda name: budget.serve(ServeSetup(name, **SERVED), "h100"),
+    "the same with weights in 4 bits (AWQ)": lambda name: budget.serve(
+        ServeSetup(name, weights="awq-int4", **SERVED), "h100"
+    ),
+    "fine-tune by QLoRA, NF4": lambda name: budget.train(
+        TrainSetup(name, precision="autocast-bf16", adapter=QLORA, **STEP), "h100"
+    ),
+    "fine-tune by LoRA, BF16": lambda name: budget.train(
+        TrainSetup(name, precision="bf16", adapter=LORA, **STEP), "h100"
+    ),
+    "train every weight, AdamW under autocast": lambda name: budget.train(
+        TrainSetup(name, precision="autocast-bf16", **STEP), "h100"
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ANSWERS)
+def test_whether_it_fits_is_what_the_closed_form_says(row):
+    cells = re.search(rf"^\| {re.escape(row)} \|(.+)\|$", README, re.MULTILINE)[1].split("|")
+    predicted = [f"{ANSWERS[row](name).peak_bytes / 2**30:,.1f}" for name in MODELS]
+    assert [cell.strip() for cell in cells] == predicted
+
+
+@pytest.mark.parametrize("anchor", re.findall(r"\]\(#([^)]+)\)", README))
+def test_anchors_lead_to_a_heading(anchor):
+    headings = {
+        re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-")
+        for title in re.findall(r"^#+ (.+)$", README, re.MULTILINE)
+    }
+    assert anchor in headings
