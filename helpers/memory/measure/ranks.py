@@ -21,21 +21,25 @@ Holds = Callable[[], Mapping[str, Iterable[torch.Tensor]]]
 KINDS = {
     name: kind
     for kind, names in {
-        "all_reduce": "allreduce_ allreduce_coalesced_ all_reduce all_reduce_ all_reduce_coalesced",
+        "all_reduce": "allreduce_ allreduce_coalesced_ all_reduce all_reduce_ all_reduce_coalesced "
+        "all_reduce_coalesced_",
         "all_gather": "_allgather_base_ allgather_ allgather_into_tensor_coalesced_ all_gather_into_tensor "
         "all_gather_into_tensor_out all_gather_into_tensor_coalesced",
         "reduce_scatter": "_reduce_scatter_base_ reduce_scatter_ reduce_scatter_tensor_coalesced_ "
-        "reduce_scatter_tensor reduce_scatter_tensor_coalesced",
+        "reduce_scatter_tensor reduce_scatter_tensor_out reduce_scatter_tensor_coalesced",
         "broadcast": "broadcast_ broadcast",
         "reduce": "reduce_",
-        "all_to_all": "alltoall_ alltoall_base_ all_to_all_single",
+        "all_to_all": "alltoall_ alltoall_base_ all_to_all_single shard_dim_alltoall",
         "gather": "gather_",
         "scatter": "scatter_",
-        "send": "send",
+        "send": "send isend",
     }.items()
     for name in names.split()
 }
-SILENT = {"barrier", "monitored_barrier_", "wait_tensor", "recv_", "recv_any_source_", "_wrap_tensor_autograd"}
+SILENT = {"barrier", "monitored_barrier_", "wait_tensor", "recv_", "recv_any_source_", "irecv"}
+SILENT |= {"_wrap_tensor_autograd", "mesh_get_process_group"}
+# What autograd has of its own is another's where there is a gradient, and in inference mode it is all that is seen.
+SPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "symm_mem"}
 
 
 class Collectives(TorchDispatchMode):
@@ -62,15 +66,24 @@ class Collectives(TorchDispatchMode):
         if wraps_others(types):
             return NotImplemented
         space, _, name = func._schema.name.partition("::")
-        if space in ("c10d", "_c10d_functional") and name not in SILENT:
-            self.calls.append(_collective(name, args))
-        return func(*args, **(kwargs or {}))
+        carries = space in SPACES and name not in SILENT
+        if carries:
+            _require_known(name)  # before it runs: the other ranks wait for this one else
+        result = func(*args, **(kwargs or {}))
+        if carries:
+            self.calls.append(_collective(name, args, result))
+        return result
 
 
-def _collective(name: str, args: tuple) -> Collective:
+def _require_known(name: str) -> None:
     if name not in KINDS:
         raise NotImplementedError(f"a collective that Collectives does not know: {name}")
-    payload = max(sum(t.nbytes for t in tree_leaves(arg) if isinstance(t, torch.Tensor)) for arg in args)
+
+
+def _collective(name: str, args: tuple, result: object) -> Collective:
+    """A functional collective takes no buffer for what comes out: that is its result."""
+    sides = (*args, result)
+    payload = max(sum(t.nbytes for t in tree_leaves(side) if isinstance(t, torch.Tensor)) for side in sides)
     return Collective(KINDS[name], payload, _ranks(args))
 
 
