@@ -27,8 +27,10 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " torch.ops.quantized torch.ops.mkldnn torch.ops.prepacked torch.classes",
     "what replaces things while it runs": "mock MonkeyPatch",
     "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store _get_backend socket"
-    " mmap shared_memory SharedMemory",
-    "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues",
+    " mmap shared_memory SharedMemory rendezvous get_group_store _get_process_group_store pg_map ProcessGroupGloo"
+    " get_future torch.futures init_rpc rpc_sync rpc_async UntypedStorage.from_file helpers.lesson.ranks.worker._rank",
+    "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues"
+    " capture_locals StackSummary TracebackException",
     "another function's variables": "__closure__ cell_contents getclosurevars getgeneratorlocals get_referents",
     "all names at once": "globals __globals__",
     "every object there is": "get_objects get_referrers",
