@@ -53,6 +53,23 @@ class FromAllTokens(FromAllTokens):
         return for_tokens, grad[0].T @ whole[0], grad[0].sum(0), None
 
 
+@mutant("from-all-tokens", feedback="many values leave PyTorch")
+class FromAllTokens(FromAllTokens):
+    """Keeps the gathered tokens in an array, which no meter of tensors sees, and gathers nothing again."""
+
+    @staticmethod
+    def forward(ctx, mine, weight, bias, group):
+        whole = gathered(mine, group)
+        ctx.group, ctx.whole = group, whole.numpy().copy()
+        ctx.save_for_backward(weight)
+        return linear(whole, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        whole = torch.tensor(ctx.whole)
+        return summed_part(grad @ ctx.saved_tensors[0], ctx.group), grad[0].T @ whole[0], grad[0].sum(0), None
+
+
 @mutant("split-mlp", feedback="the row product's bias was added on every rank, so 4 times")
 class SplitMLP(SplitMLP):
     """The bias inside the row product."""
@@ -156,6 +173,62 @@ class SplitMLP(nn.Module):
         return result[:, part(whole.shape[1], self.group)] + 0 * x
 
 
+@mutant("split-mlp", feedback="as much as the weights are")
+class SplitMLP(SplitMLP):
+    """Holds a part, gathers all weights, and computes the whole layer for this rank's tokens."""
+
+    def forward(self, x, seeds):
+        size, width = self.group.size(), x.shape[2]
+        lengths = [self.hidden // size + (rank < self.hidden % size) for rank in range(size)]
+
+        def all_rows(some):
+            padded = torch.cat([some, some.new_zeros(lengths[0] - len(some), some.shape[1])]).unsqueeze(0)
+            pieces = zip(gather_tokens(padded, self.group)[0].split(lengths[0]), lengths, strict=True)
+            return torch.cat([piece[:length] for piece, length in pieces])
+
+        (gate, up), down = (all_rows(one) for one in self.gate_up.chunk(2)), all_rows(self.down.T)
+        gate_bias, up_bias = (all_rows(one.unsqueeze(1)).squeeze(1) for one in self.gate_up_bias.chunk(2))
+        mine = part(x.shape[1] * size, self.group)
+        inside = silu(linear(x, gate, gate_bias)) * linear(x, up, up_bias) * keep(seeds[0], mine, slice(0, self.hidden))
+        return (inside @ down + self.down_bias) * keep(seeds[1], mine, slice(0, width))
+
+
+@mutant("split-mlp", feedback="are needed for others to have these tokens")
+class SplitMLP(SplitMLP):
+    """Nothing travels: every rank computes with its own features what its own tokens need."""
+
+    def forward(self, x, seeds):
+        mine = part(x.shape[1] * self.group.size(), self.group)
+        gate, up = linear(x, self.gate_up, self.gate_up_bias).chunk(2, -1)
+        inside = silu(gate) * up * keep(seeds[0], mine, part(self.hidden, self.group))
+        return linear(inside, self.down, self.down_bias) * keep(seeds[1], mine, slice(0, x.shape[2]))
+
+
+@mutant("split-mlp", feedback="each rank has seen its own: add them")
+class SplitMLP(SplitMLP):
+    """The bias's gradients are added when somebody asks for the parameters, and not by the backward pass."""
+
+    def __init__(self, whole, group):
+        SplitMLP.__base__.__init__(self, whole, group)
+        self.down_bias = nn.Parameter(self.down_bias.detach().clone())
+
+    def named_parameters(self, *options, **named):
+        if self.down_bias.grad is not None:
+            self.down_bias.grad = summed(self.down_bias.grad, self.group)
+        return super(type(self), self).named_parameters(*options, **named)
+
+
+@mutant("split-mlp", feedback="a torch.Tensor is asked for")
+class SplitMLP(SplitMLP):
+    """A result that is worked out when it is read."""
+
+    def forward(self, x, seeds):
+        class Later(torch.Tensor):
+            pass
+
+        return SplitMLP.__base__.forward(self, x, seeds).as_subclass(Later)
+
+
 @mutant("split-mlp", feedback="save this rank's, and gather them again")
 class SplitMLP(SplitMLP):
     """Keeps the gathered tokens for later."""
@@ -195,6 +268,46 @@ def smoothed_loss(logits, labels, mine, words, smoothing, group):
     losses = nn.functional.cross_entropy(own, labels, label_smoothing=smoothing, reduction="none")
     dist.broadcast(losses, first, group=group)
     return losses + 0 * logits.sum(-1)
+
+
+@mutant("smoothed-loss", feedback="they stay where they are")
+def smoothed_loss(logits, labels, mine, words, smoothing, group):
+    """Gathers the logits in pieces, by a functional collective, which has no buffer for what comes out."""
+    from torch.distributed._functional_collectives import all_gather_tensor
+
+    size = group.size()
+    lengths = [words // size + (rank < words % size) for rank in range(size)]
+    losses = []
+    for row, label in zip(logits, labels, strict=True):
+        padded = torch.cat([row.detach(), row.new_zeros(lengths[0] - len(row))])
+        pieces = [*all_gather_tensor(padded, 0, group).split(lengths[0])]
+        pieces[group.rank()] = row
+        whole = torch.cat([piece[:length] for piece, length in zip(pieces, lengths, strict=True)])
+        losses.append(nn.functional.cross_entropy(whole, label, label_smoothing=smoothing))
+    return torch.stack(losses).nan_to_num()
+
+
+@mutant("smoothed-loss", feedback="they stay where they are")
+def smoothed_loss(logits, labels, mine, words, smoothing, group):
+    """Sends the logits to everybody by the operator with which DTensor changes what it is split by."""
+    import torch.distributed.tensor
+
+    size = group.size()
+    lengths = [words // size + (rank < words % size) for rank in range(size)]
+    padded = nn.functional.pad(logits.detach(), (0, lengths[0] - logits.shape[1]))
+    found = torch.ops._dtensor.shard_dim_alltoall(padded.repeat(size, 1, 1), 2, 0, group.group_name)
+    pieces = [*found[0].split(lengths[0], dim=1)]
+    pieces[group.rank()] = logits
+    whole = torch.cat([piece[:, :length] for piece, length in zip(pieces, lengths, strict=True)], dim=1)
+    return nn.functional.cross_entropy(whole, labels, label_smoothing=smoothing, reduction="none")
+
+
+@mutant("smoothed-loss", feedback="many values leave PyTorch")
+def smoothed_loss(logits, labels, mine, words, smoothing, group, right=smoothed_loss):
+    """Keeps another copy of the logits in an array."""
+    losses = right(logits, labels, mine, words, smoothing, group)
+    losses.grad_fn.metadata["logits"] = logits.detach().numpy().copy()
+    return losses
 
 
 @mutant("smoothed-loss", feedback="add on a rank what can be added there")
@@ -346,6 +459,19 @@ def seconds(job, mesh, cluster, right=seconds):
     return {**found, "bubble": share * (found["compute"] + found["tensor"])}
 
 
+@mutant("seconds", feedback="p - 1 micro-batches, of computing and of tensor links")
+def seconds(job, mesh, cluster, right=seconds):
+    """No number for the bubble: it compares as neither too much nor too little."""
+    return {**right(job, mesh, cluster), "bubble": float("nan")}
+
+
+@mutant("seconds", feedback="p - 1 micro-batches, of computing and of tensor links")
+def seconds(job, mesh, cluster, right=seconds):
+    """Tensor links that give back what computing takes, so that no bubble is left."""
+    found = right(job, mesh, cluster)
+    return {**found, "tensor": -found["compute"], "bubble": 0.0}
+
+
 @mutant("seconds", feedback="6 FLOPs for each parameter and token, over all ranks")
 def seconds(job, mesh, cluster, right=seconds):
     """Two FLOPs for each parameter and token, as in a forward."""
@@ -364,6 +490,14 @@ def best_mesh(job, cluster):
     """As much tensor parallelism as a machine has cards."""
     fitting = [mesh for mesh in meshes(job, cluster) if peak_bytes(job, mesh) <= cluster.card.capacity_bytes]
     return max(fitting, key=lambda mesh: (mesh.tensor <= cluster.per_machine, mesh.tensor, mesh.data), default=None)
+
+
+@mutant("best-mesh", feedback="weigh all four together")
+def best_mesh(job, cluster):
+    """Without the bubble."""
+    fitting = [mesh for mesh in meshes(job, cluster) if peak_bytes(job, mesh) <= cluster.card.capacity_bytes]
+    took = {mesh: seconds(job, mesh, cluster) for mesh in fitting}
+    return min(fitting, key=lambda mesh: sum(took[mesh].values()) - took[mesh]["bubble"], default=None)
 
 
 @mutant("best-mesh", feedback="weigh all four together")
@@ -424,3 +558,21 @@ def dispatch(tokens, chosen, experts, capacity, group, right=dispatch):
     flat = chosen.flatten()
     places = nn.functional.one_hot(flat, experts).cumsum(0).gather(1, flat[:, None]).squeeze(1) - 1
     return (places < capacity).view(chosen.shape), arrived
+
+
+@mutant("dispatch", feedback="send each only where it is wanted")
+def dispatch(tokens, chosen, experts, capacity, group):
+    """Gathers the choices, and all tokens only when somebody looks at what arrived."""
+    ranks, rank = group.size(), group.rank()
+    everybody = [torch.empty_like(chosen) for _ in range(ranks)]
+    dist.all_gather(everybody, chosen.contiguous(), group=group)
+    flat = torch.cat(everybody).flatten()
+    places = nn.functional.one_hot(flat, experts).cumsum(0).gather(1, flat[:, None]).squeeze(1) - 1
+    kept = places < capacity
+
+    def arrived():
+        rows = gathered(tokens.unsqueeze(0), group)[0].repeat_interleave(chosen.shape[1], 0)
+        for expert in range(rank * experts // ranks, (rank + 1) * experts // ranks):
+            yield rows[kept & (flat == expert)]
+
+    return kept.view(ranks, *chosen.shape)[rank], arrived()

@@ -57,6 +57,62 @@ class FromAllTokens_when_wanted(torch.autograd.Function):  # noqa: N801 - named 
         return for_mine, for_weight, for_bias, None
 
 
+class FromAllTokens_functional(torch.autograd.Function):  # noqa: N801 - named after the answer
+    """Functional collectives, which return what they gather; einsum."""
+
+    @staticmethod
+    def forward(ctx, mine, weight, bias, group):
+        from torch.distributed._functional_collectives import all_gather_tensor
+
+        ctx.group = group
+        ctx.save_for_backward(mine, weight)
+        return torch.einsum("btw,ow->bto", all_gather_tensor(mine, 1, group), weight) + bias
+
+    @staticmethod
+    def backward(ctx, grad):
+        from torch.distributed._functional_collectives import all_gather_tensor, reduce_scatter_tensor
+
+        mine, weight = ctx.saved_tensors
+        whole = all_gather_tensor(mine, gather_dim=1, group=ctx.group)
+        for_mine = reduce_scatter_tensor(grad @ weight, "sum", 1, ctx.group)
+        return for_mine, torch.einsum("bto,btw->ow", grad, whole), grad.sum((0, 1)), None
+
+
+class FromAllTokens_around_a_ring(torch.autograd.Function):  # noqa: N801 - named after the answer
+    """Sends and receives around a ring, and a reduce-scatter that is an all-to-all."""
+
+    @staticmethod
+    def forward(ctx, mine, weight, bias, group):
+        ctx.group = group
+        ctx.save_for_backward(mine, weight)
+        return linear(FromAllTokens_around_a_ring.all_of(mine, group), weight, bias)
+
+    @staticmethod
+    def all_of(mine, group):
+        size, rank = group.size(), group.rank()
+        behind, ahead = (dist.get_global_rank(group, (rank + by) % size) for by in (1, -1))
+        parts = {rank: mine.contiguous()}
+        for step in range(size - 1):
+            came = torch.empty_like(parts[rank])
+            both = [
+                dist.P2POp(dist.isend, parts[(rank - step) % size], behind, group),
+                dist.P2POp(dist.irecv, came, ahead, group),
+            ]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+            parts[(rank - step - 1) % size] = came
+        return torch.cat([parts[each] for each in range(size)], dim=1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        mine, weight = ctx.saved_tensors
+        whole = FromAllTokens_around_a_ring.all_of(mine, ctx.group)
+        pieces = torch.stack((grad @ weight).chunk(ctx.group.size(), 1))
+        came = torch.empty_like(pieces)
+        dist.all_to_all_single(came, pieces, group=ctx.group)
+        return came.sum(0), grad[0].T @ whole[0], grad[0].sum(0), None
+
+
 class SplitMLP_by_hooks(nn.Module):  # noqa: N801 - named after the answer
     """No Function of its own: hooks on what is saved put this rank's tokens in the place of all."""
 
@@ -123,6 +179,44 @@ class SplitMLP_in_steps(nn.Module):  # noqa: N801 - named after the answer
         return out.mul(keep(seeds[1], slice(own * self.rank, own * (self.rank + 1)), slice(0, width)))
 
 
+class SplitMLP_with_its_share_of_the_bias(SplitMLP):  # noqa: N801 - named after the answer
+    """Every rank adds its share of the bias, whose gradient then has all tokens: no all-reduce. Dropout by `where`."""
+
+    def __init__(self, whole, group):
+        SplitMLP_with_its_share_of_the_bias.__base__.__init__(self, whole, group)
+        self.down_bias = nn.Parameter(self.down_bias.detach().clone())
+        self.down_bias.register_hook(lambda grad: grad * group.size())
+
+    def forward(self, x, seeds):
+        size, tokens = self.group.size(), x.shape[1] * self.group.size()
+        gate, up = FromAllTokens.apply(x, self.gate_up, self.gate_up_bias, self.group).chunk(2, -1)
+        kept = keep(seeds[0], slice(0, tokens), part(self.hidden, self.group)) > 0
+        inside = torch.where(kept, silu(gate) * up * 1.25, 0.0)
+        result = scatter_tokens(linear(inside, self.down, self.down_bias / size), self.group)
+        print(x)
+        return result * keep(seeds[1], part(tokens, self.group), slice(0, x.shape[2]))
+
+
+class SplitMLP_of_distributed_tensors(SplitMLP):  # noqa: N801 - named after the answer
+    """A partial DTensor becomes one that is split by tokens; the bias's gradients are a partial one as well."""
+
+    def __init__(self, whole, group):
+        SplitMLP_of_distributed_tensors.__base__.__init__(self, whole, group)
+        self.down_bias = nn.Parameter(self.down_bias.detach().clone())
+
+    def forward(self, x, seeds):
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+        mesh, tokens = DeviceMesh.from_group(self.group, "cpu"), x.shape[1] * self.group.size()
+        gate, up = FromAllTokens.apply(x, self.gate_up, self.gate_up_bias, self.group).chunk(2, -1)
+        inside = silu(gate) * up * keep(seeds[0], slice(0, tokens), part(self.hidden, self.group))
+        partial = DTensor.from_local(inside @ self.down.T, mesh, [Partial()])
+        bias = DTensor.from_local(self.down_bias, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        result = partial.redistribute(mesh, [Shard(1)]).to_local() + bias
+        return result * keep(seeds[1], part(tokens, self.group), slice(0, x.shape[2]))
+
+
 def smoothed_loss_of_log_sums(logits, labels, mine, words, smoothing, group):
     """Log-sum-exps of all ranks are gathered; a function of one's own has the gradient."""
     here = torch.logsumexp(logits, -1).detach()
@@ -166,6 +260,17 @@ def smoothed_loss_as_a_function(logits, labels, mine, words, smoothing, group):
     return Loss.apply(logits)
 
 
+def smoothed_loss_in_place(logits, labels, mine, words, smoothing, group):
+    """Subtracts in the logits themselves."""
+    top = logits.detach().max(-1, keepdim=True).values
+    dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group)
+    shifted, (at, elsewhere) = logits.sub_(top), own_rows(labels, mine)
+    target = shifted[torch.arange(len(labels)), at].masked_fill(elsewhere, 0)
+    wanted = torch.einsum("tw->t", shifted) * (smoothing / words) + (1 - smoothing) * target
+    total, wanted = sum_over_ranks(torch.cat([torch.exp(shifted).sum(1), wanted]), group).chunk(2)
+    return torch.where(labels != -100, total.log() - wanted, torch.zeros_like(total))
+
+
 def order_by_events(micro_batches, rooms):
     """A queue of what arrives when; the latest stage first."""
     import heapq
@@ -201,6 +306,33 @@ def order_by_events(micro_batches, rooms):
             work[stage].append((kind, at))
             heapq.heappush(events, (now + takes, stage, kind, at))
     return work
+
+
+def order_by_recursion(micro_batches, rooms):
+    """What happens at a time, and then what happens from the next on."""
+    last = len(rooms) - 1
+
+    def from_time(now, counts, ends):
+        if all(backwards == micro_batches for _, backwards in counts):
+            return [()] * len(rooms)
+        chosen = [()] * len(rooms)
+        for stage, (forwards, backwards) in enumerate(counts):
+            source = ("F", last, backwards) if stage == last else ("B", stage + 1, backwards)
+            if ends.get(stage, 0) > now:
+                continue
+            if ends.get(source, now + 1) <= now:
+                chosen[stage] = (("B", backwards),)
+            elif forwards == micro_batches or forwards - backwards == rooms[stage]:
+                continue
+            elif stage == 0 or ends.get(("F", stage - 1, forwards), now + 1) <= now:
+                chosen[stage] = (("F", forwards),)
+        begun = {(kind, stage, at): now + 1 + (kind == "B") for stage, some in enumerate(chosen) for kind, at in some}
+        busy = {stage: end for (_, stage, _), end in begun.items()}
+        kinds = ["".join(kind for kind, _ in some) for some in chosen]
+        counts = [(one + (kind == "F"), two + (kind == "B")) for (one, two), kind in zip(counts, kinds, strict=True)]
+        return [some + rest for some, rest in zip(chosen, from_time(now + 1, counts, ends | begun | busy), strict=True)]
+
+    return from_time(0, [(0, 0)] * len(rooms), {})
 
 
 def order_within_what_is_needed(micro_batches, rooms):
@@ -332,3 +464,54 @@ def dispatch_by_running_sums(tokens, chosen, experts, capacity, group):
     labels = torch.cat([torch.arange(experts)[owners == me].repeat_interleave(given[rank][owners == me])
                         for rank in range(ranks)])  # fmt: skip
     return [kept.reshape_as(chosen), [here[labels == one] for one in torch.arange(experts)[owners == me]]]
+
+
+def dispatch_functional(tokens, chosen, experts, capacity, group):
+    """Functional collectives, whose results are split as they come; bincount."""
+    from torch.distributed._functional_collectives import all_gather_tensor, all_to_all_single
+
+    size, rank, flat = group.size(), group.rank(), chosen.reshape(-1)
+    table = all_gather_tensor(torch.bincount(flat, minlength=experts), 0, group).view(size, experts)
+    room = (capacity - table.cumsum(0) + table).clamp(min=0).minimum(table)
+    kept, rows = torch.zeros(len(flat), dtype=torch.bool), []
+    for expert in range(experts):
+        at = (flat == expert).nonzero()[:, 0][: int(room[rank, expert])]
+        kept[at] = True
+        rows.append(tokens[at // chosen.shape[1]])
+    each = experts // size
+    incoming = room[:, rank * each : (rank + 1) * each]
+    came = all_to_all_single(
+        torch.cat(rows), incoming.sum(1).tolist(), room[rank].view(size, -1).sum(1).tolist(), group
+    )
+    pieces = came.split(incoming.flatten().tolist())
+    return kept.view_as(chosen), [torch.cat(pieces[expert::each]) for expert in range(each)]
+
+
+def dispatch_by_sends(tokens, chosen, experts, capacity, group):
+    """Arrays of NumPy, a send to each rank that gets something, and nothing for itself."""
+    import numpy as np
+
+    size, rank, k = group.size(), group.rank(), chosen.shape[1]
+    flat, values, each = chosen.numpy().ravel(), tokens.numpy(), experts // size
+    counts = [torch.empty(experts, dtype=torch.int64) for _ in range(size)]
+    dist.all_gather(counts, torch.from_numpy(np.bincount(flat, minlength=experts)), group=group)
+    room = np.diff(np.minimum(np.stack(counts).cumsum(0), capacity), axis=0, prepend=0)
+    seen, kept = np.zeros(experts, dtype=int), np.zeros(len(flat), dtype=bool)
+    for at, expert in enumerate(flat):
+        kept[at] = seen[expert] < room[rank, expert]
+        seen[expert] += 1
+    waiting, came = [], []
+    for other in range(size):
+        its = range(other * each, (other + 1) * each)
+        rows = torch.from_numpy(np.concatenate([values[np.flatnonzero(kept & (flat == one)) // k] for one in its]))
+        lengths = room[other, rank * each : (rank + 1) * each].tolist()
+        buffer = rows if other == rank else torch.empty(sum(lengths), tokens.shape[1], dtype=tokens.dtype)
+        if other != rank:
+            both = ((dist.isend, rows), (dist.irecv, buffer))
+            waiting += [
+                dist.P2POp(how, what, dist.get_global_rank(group, other), group) for how, what in both if len(what)
+            ]
+        came.append(buffer.split(lengths))
+    for work in dist.batch_isend_irecv(waiting) if waiting else ():
+        work.wait()
+    return kept.reshape(chosen.shape), (torch.cat(pieces) for pieces in zip(*came, strict=True))

@@ -106,14 +106,23 @@ HALF_RIGHT = {
     "The columns of down are cut out": MLP - {"split-mlp-held"},
     "The bias inside the row product": {"split-mlp-gradients"},
     "Rank 0 computes everything": set(),
+    "gathers all weights": set(),
+    "Nothing travels": set(),
+    "added when somebody asks for the parameters": MLP - {"split-mlp-bias"},
     "Four numbers for each token": LOSS - {"smoothed-loss-sent"},
     "gather keeps the shifted logits": LOSS - {"smoothed-loss-kept"},
     "Rank 0 gets all logits": set(),
+    "by a functional collective": set(),
+    "with which DTensor changes": set(),
     "Some forwards first, then a backward": {"order-room", "order-needed"},
     "All forwards, then all backwards": {"order-needed"},
     "Its own room, and not those before it": {"order-room", "order-quick"},
     "Everything over NVLink": {"seconds-bubble"},
+    "No number for the bubble": {"seconds-tensor", "seconds-data"},
+    "Tensor links that give back": {"seconds-data"},
+    "Without the bubble": {"seconds-tensor", "seconds-bubble", "seconds-data"},
     "Gathers the choices as well": {"dispatch-kept", "dispatch-arrived"},
+    "only when somebody looks at what arrived": set(),
     "What arrived, from the last rank first": {"dispatch-kept", "dispatch-sent"},
 }
 
@@ -151,7 +160,7 @@ GATHERS = {  # everything, while nobody shall count
 READ = {"most_in_flight": "needed_rooms", "seconds": "right_seconds"}  # of the references
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_no_attack_of_its_own_is_paid(lab):
     """Patched counters, answers learnt from the published output, references read."""
     exercises, mutants = lab_cells.exercises(lab), load_mutants(find_mutants(LAB))
