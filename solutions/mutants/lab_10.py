@@ -402,19 +402,34 @@ def order(micro_batches, rooms):
     return [[(kind, at) for kind in "FB" for at in range(micro_batches)] for _ in rooms]
 
 
-@mutant("most-in-flight", feedback="what the stages before it have")
-def most_in_flight(micro_batches, rooms):
-    """Its own room, and not those before it."""
+@mutant("most-in-flight", feedback="stage 0 needs room for 2, you say 3: with 2 the step takes 42 as well")
+def most_in_flight(quickest, rooms):
+    """One more than the next stage, up to what the stages before it have: too much where a later stage is the limit."""
     needed = [0]
-    for room in reversed(rooms):
-        needed.append(min(needed[-1] + 1, micro_batches, room))
+    for stage in range(len(rooms), 0, -1):
+        needed.append(min(needed[-1] + 1, min(rooms[:stage])))
     return needed[:0:-1]
 
 
-@mutant("most-in-flight", feedback="one more than the next stage needs is enough")
-def most_in_flight(micro_batches, rooms):
-    """As much as the stages before it let through, whatever the next can take."""
-    return [min(micro_batches, len(rooms) - stage, *rooms[: stage + 1]) for stage in range(len(rooms))]
+@mutant("most-in-flight", feedback="as well")
+def most_in_flight(quickest, rooms):
+    """All the room that the stages before it let through."""
+    return [min(rooms[: stage + 1]) for stage in range(len(rooms))]
+
+
+@mutant("most-in-flight", feedback="it takes")
+def most_in_flight(quickest, rooms, right=most_in_flight):
+    """One room less on the first stage than is needed."""
+    return [max(1, count - (stage == 0)) for stage, count in enumerate(right(quickest, rooms))]
+
+
+@mutant("most-in-flight", feedback="as well")
+def most_in_flight(quickest, rooms):
+    """Each stage alone, with all the room of the others."""
+    best = quickest(rooms)
+    alone = [[one for one in range(1, room + 1) if quickest([*rooms[:stage], one, *rooms[stage + 1 :]]) == best]
+             for stage, room in enumerate(rooms)]  # fmt: skip
+    return [min(enough) for enough in alone]
 
 
 @mutant("seconds", feedback="compute takes")
@@ -441,12 +456,22 @@ def seconds(job, mesh, cluster, right=seconds):
     return right(job, mesh, replace(cluster, network_bytes_per_s=cluster.nvlink_bytes_per_s))
 
 
+@mutant("seconds", feedback="the network, by 4 ports in each")
+def seconds(job, mesh, cluster, right=seconds):
+    """A group that leaves its machine has one port."""
+    found = right(job, mesh, cluster)
+    if mesh.tensor > cluster.per_machine:
+        found["tensor"] *= min(cluster.per_machine, cluster.nvlink_bytes_per_s / cluster.network_bytes_per_s)
+    return found
+
+
 @mutant("seconds", feedback="replicas of a part are 8 ranks apart, and span 16")
 def seconds(job, mesh, cluster, right=seconds):
     """Replicas count as neighbours, although a whole tensor-parallel group lies between two of them."""
     found = right(job, mesh, cluster)
     if mesh.data <= cluster.per_machine < mesh.tensor * mesh.data:
-        found["data"] *= cluster.network_bytes_per_s / cluster.nvlink_bytes_per_s
+        ports = max(1, cluster.per_machine // mesh.tensor)
+        found["data"] *= min(1, ports * cluster.network_bytes_per_s / cluster.nvlink_bytes_per_s)
     return found
 
 

@@ -335,11 +335,11 @@ def order_by_recursion(micro_batches, rooms):
     return from_time(0, [(0, 0)] * len(rooms), {})
 
 
-def order_within_what_is_needed(micro_batches, rooms):
-    """Arrays of NumPy for the ends, in rooms no larger than needed; numbers of NumPy in the answer."""
+def order_in_arrays(micro_batches, rooms):
+    """Arrays of NumPy for the ends; numbers of NumPy in the answer."""
     import numpy as np
 
-    stages, rooms = len(rooms), most_in_flight(micro_batches, rooms)
+    stages = len(rooms)
     ends = np.full((2, stages + 1, micro_batches + 1), np.inf)
     done, free, work, now = np.zeros((2, stages), dtype=int), np.zeros(stages), [[] for _ in rooms], 0
     while done[1].min() < micro_batches:
@@ -358,23 +358,34 @@ def order_within_what_is_needed(micro_batches, rooms):
     return work
 
 
-def most_in_flight_by_accumulating(micro_batches, rooms):
-    """What the stages before let through, then at most one more than behind."""
-    from itertools import accumulate
+def most_in_flight_by_halves(quickest, rooms):
+    """The least room of a stage by bisection: more room never makes a step longer."""
+    from bisect import bisect_left
 
-    let_through = list(accumulate(rooms, min))[::-1]
-    return tuple(accumulate(let_through, lambda behind, room: min(behind + 1, room, micro_batches), initial=0))[:0:-1]
+    rooms = list(rooms)
+    best = quickest(tuple(rooms))
+    for stage in range(len(rooms))[::-1]:
+
+        def is_enough(room, stage=stage):
+            return quickest((*rooms[:stage], room, *rooms[stage + 1 :])) <= best
+
+        rooms[stage] = 1 + bisect_left(range(1, rooms[stage]), True, key=is_enough)
+    return tuple(rooms)
 
 
-def most_in_flight_in_a_loop(micro_batches, rooms):
-    """The smallest, over all stages before, of their room, and of stages left."""
-    found = []
-    for stage in range(len(rooms)):
-        most = min(micro_batches, len(rooms) - stage)
-        for other in range(len(rooms)):
-            most = min(most, rooms[other] + max(0, other - stage))
-        found.append(most)
-    return found
+def most_in_flight_by_recursion(quickest, rooms):
+    """One room less wherever it may be, the last stage first."""
+
+    def fewer(rooms, stage):
+        if stage < 0:
+            return rooms
+        less = (*rooms[:stage], rooms[stage] - 1, *rooms[stage + 1 :])
+        if less[stage] < 1 or quickest(less) > limit:
+            return fewer(rooms, stage - 1)
+        return fewer(less, stage)
+
+    limit = quickest(rooms)
+    return list(fewer(tuple(rooms), len(rooms) - 1))
 
 
 def seconds_by_hand(job, mesh, cluster):
@@ -382,8 +393,9 @@ def seconds_by_hand(job, mesh, cluster):
     shape = job.model
     t, p, d = mesh.tensor, mesh.pipeline, mesh.data
     m = job.sequences / d
-    tensor_link = cluster.nvlink_bytes_per_s if t <= cluster.per_machine else cluster.network_bytes_per_s
-    data_link = cluster.network_bytes_per_s if t * d > cluster.per_machine else cluster.nvlink_bytes_per_s
+    fast, port, here = cluster.nvlink_bytes_per_s, cluster.network_bytes_per_s, cluster.per_machine
+    tensor_link = fast if t <= here else min(fast, here * port)
+    data_link = fast if t * d <= here else min(fast, (here // t or 1) * port)
     tensor_bytes = 2 * (t - 1) / t * (job.length * shape.hidden * 2) * 4 * (len(shape.layers) / p) * m
     data_bytes = 2 * (d - 1) / d * (2 * shape.parameters / (t * p))
     one = 6 * shape.parameters * job.length / (t * p) / cluster.flops_per_s + tensor_bytes / m / tensor_link
