@@ -1,6 +1,7 @@
 """What an hour of a card costs: dated list prices, each with its source, and the reader's own in their place. No torch.
 
     prices.price("h100").per_hour                  # of the card, in US dollars
+    prices.machine("h100").dollars                 # of a whole machine, bought
     prices.with_own({"h100": 2.50})["h100-80gb"]   # the table with a price of the reader's
 
 A list price is what one vendor asked on one day. It is good for comparing plans, and no quotation: edit
@@ -38,11 +39,45 @@ class Price:
             raise WorkbookError(what, "whose price it is, and of when", "complete the entry in data/prices.json")
 
 
+@dataclass(frozen=True)
+class Machine:
+    """A machine of `cards` that is bought for `dollars`, draws `kilowatts` at most, and is hosted by the kilowatt."""
+
+    cards: int
+    dollars: float
+    kilowatts: float
+    kilowatt_month: float
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        for name in ("cards", "dollars", "kilowatts", "kilowatt_month"):
+            require_number(f"{name} of a machine", getattr(self, name), expected="a number above 0", do="as in 8")
+        if not (self.source and self.date):
+            what = f"a machine for {self.dollars} without source or date"
+            raise WorkbookError(what, "whose price it is, and of when", "complete the entry in data/prices.json")
+
+    @property
+    def hosted_per_month(self) -> float:
+        """US dollars for a rack's power and cooling, at the most that the machine draws."""
+        return self.kilowatts * self.kilowatt_month
+
+
+@cache
+def machines() -> Mapping[str, Machine]:
+    """Machines that are sold whole, by the name of their cards."""
+    return {device(name).name: Machine(**entry) for name, entry in _read()["machines"].items()}
+
+
+def machine(of: str | Device) -> Machine | None:
+    """The machine with cards of this type, None where no price of one is known."""
+    return machines().get(device(of).name)
+
+
 @cache
 def listed() -> Mapping[str, Price]:
     """The prices of `data/prices.json`, by the name of the device."""
-    entries = json.loads(_DATA.read_text(encoding="utf-8"))["prices"]
-    return {device(name).name: Price(**entry) for name, entry in entries.items()}
+    return {device(name).name: Price(**entry) for name, entry in _read()["prices"].items()}
 
 
 def with_own(own: Mapping[str, float]) -> Mapping[str, Price]:
@@ -58,3 +93,8 @@ def with_own(own: Mapping[str, float]) -> Mapping[str, Price]:
 def price(of: str | Device) -> Price | None:
     """The listed price of a device, None where there is none."""
     return listed().get(device(of).name)
+
+
+@cache
+def _read() -> dict:
+    return json.loads(_DATA.read_text(encoding="utf-8"))

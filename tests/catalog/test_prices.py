@@ -32,3 +32,26 @@ def test_what_is_no_price_is_refused(bad):
 def test_a_price_without_a_source_cannot_be_built():
     with pytest.raises(WorkbookError, match="source"):
         prices.Price(2.5, "", "2026-01-01")
+
+
+def test_a_machine_that_is_bought_is_dated_and_has_a_source_and_a_monthly_bill():
+    bought = prices.machine("h100")
+    assert bought.cards == 8
+    assert len(bought.date) == 10
+    assert "/" in bought.source
+    assert bought.hosted_per_month == pytest.approx(10.2 * 200)
+    assert prices.machine("v100") is None
+
+
+@pytest.mark.parametrize(("broken", "told"), [({"dollars": 0}, "dollars"), ({"source": ""}, "source")])
+def test_a_machine_without_a_price_or_a_source_cannot_be_built(broken, told):
+    entry = {
+        "cards": 8,
+        "dollars": 1e5,
+        "kilowatts": 10.0,
+        "kilowatt_month": 200,
+        "source": "a/b",
+        "date": "2024-08-22",
+    }
+    with pytest.raises(WorkbookError, match=told):
+        prices.Machine(**entry | broken)
