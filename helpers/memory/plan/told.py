@@ -147,7 +147,8 @@ def failure_told(failed: Failure, answer: TrainAnswer) -> str:
     """Which layout, and why it is no plan."""
     layout = failed.layout
     cards = f"{layout.ranks:,} x {failed.cards.device.name}"
-    name = f"{layout} on {cards} with {_kept(layout)} and {CHECKPOINTS[layout.checkpointing]}"
+    host = ", states on the host" if layout.offload else ""
+    name = f"{layout}{host} on {cards} with {_kept(layout)} and {CHECKPOINTS[layout.checkpointing]}"
     if failed.reason is Reason.DEADLINE:
         deadline = answer.goal.deadline_s or 0
         return f"{name} takes {duration(failed.hours.middle * 3600)} and the deadline is {duration(deadline)}."
@@ -184,7 +185,15 @@ def offers_told(offers: list[Offer]) -> Iterator[str]:
     yield "The least that would do:"
     for offer in offers:
         gives = f"; it gives up: {', '.join(offer.plan.layout.compromises)}" if offer.plan.layout.compromises else ""
-        yield f"  - {offer.words} ({offer.plan.layout}{gives})"
+        yield f"  - {offer.words} ({offer.plan.layout}{_host_told(offer)}{gives})"
+
+
+def _host_told(offer: Offer) -> str:
+    """What an offer asks of the machines' own memory, where states lie there."""
+    plan = offer.plan
+    if not (isinstance(plan, TrainPlan) and plan.layout.offload):
+        return ""
+    return f"; states on the host, {format_bytes(plan.need.host.total * min(plan.ranks, plan.cards.node))} in a machine"
 
 
 def parts_told(parts: Breakdown) -> str:

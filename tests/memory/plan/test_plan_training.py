@@ -9,6 +9,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
 from helpers.memory.closed_form import megatron, zero
+from helpers.memory.closed_form.breakdown import format_bytes
 from helpers.memory.plan import Cards, Efficiency, Shares, TrainGoal, least_for_training, plan_training, training_told
 from helpers.memory.plan.layouts import training_layouts
 from helpers.memory.plan.search import Reason
@@ -76,6 +77,18 @@ def test_an_impossible_goal_gets_the_least_that_would_do():
     for offer in offers:
         assert offer.plan.need.total <= offer.plan.cards.room.for_tensors_bytes
     assert "The least that would do:" in training_told(found)
+
+
+def test_states_on_the_host_are_told_where_nothing_fits_and_in_what_would():
+    """Else a machine is bought for a plan that its own memory cannot hold."""
+    found = answer(TrainGoal("llama-3-70b", tokens=10**9, batch_tokens=2**17), [Cards("h100", 2, 2.0)])
+    assert not found.plans
+    text, hosted = training_told(found), [one for one in least_for_training(found) if one.plan.layout.offload]
+    assert ", states on the host on 2 x h100-80gb" in text
+    assert hosted
+    for offer in hosted:
+        in_a_machine = format_bytes(offer.plan.need.host.total * min(offer.plan.ranks, 8))
+        assert f"states on the host, {in_a_machine} in a machine" in text
 
 
 def test_a_larger_card_at_a_price_is_chosen_by_money():
