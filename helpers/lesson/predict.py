@@ -20,8 +20,17 @@ if TYPE_CHECKING:
     Predicted = float | TrainBudget | Trace
 
 SIZES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
-TIMES_AND_RATES = {"s": 1, "ms": 1e-3, "µs": 1e-6, "GB/s": 1e9, "TB/s": 1e12, "GFLOP/s": 1e9, "TFLOP/s": 1e12}
-COUNTS = ("FLOPs per byte", "tokens", "tokens/s", "×", "bits", "perplexity", "dollars", "months", "minutes")
+TIMES_AND_RATES = {
+    "minutes": 60,
+    "s": 1,
+    "ms": 1e-3,
+    "µs": 1e-6,
+    "GB/s": 1e9,
+    "TB/s": 1e12,
+    "GFLOP/s": 1e9,
+    "TFLOP/s": 1e12,
+}
+COUNTS = ("FLOPs per byte", "tokens", "tokens/s", "×", "bits", "perplexity", "dollars", "months")
 WHOLE = ("layers", "micro-batches", "sequences", "users", "collectives", "cards")
 UNITS = {**SIZES, **TIMES_AND_RATES, **dict.fromkeys(COUNTS + WHOLE, 1), "%": 0.01}
 
@@ -43,9 +52,9 @@ class Prediction:
 def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Prediction:
     """Commit to a number before measuring it. Leave `guess=None` to go on without one.
 
-    `unit` is one of bytes, KiB, MiB, GiB, GB, s, ms, µs, GB/s, TB/s, GFLOP/s, TFLOP/s, FLOPs per byte, tokens,
-    tokens/s, ×, bits, %, perplexity, dollars, months, minutes, layers, micro-batches, sequences, users, collectives,
-    cards. Raises WorkbookError for a guess that is no number.
+    `unit` is one of bytes, KiB, MiB, GiB, GB, minutes, s, ms, µs, GB/s, TB/s, GFLOP/s, TFLOP/s, FLOPs per byte, tokens,
+    tokens/s, ×, bits, %, perplexity, dollars, months, layers, micro-batches, sequences, users, collectives, cards.
+    Raises WorkbookError for a guess that is no number.
 
     >>> predict("peak of one training step", "GiB", guess=16).value
     Your guess, peak of one training step: 16 GiB

@@ -26,6 +26,12 @@ def test_no_guess_is_allowed_and_says_how_to_make_one(printed):
     assert "Put a number in place of None" in printed(predict, "peak", "GiB")
 
 
+def test_minutes_are_sixty_seconds_and_dollars_months_and_cards_are_plain_numbers(printed):
+    assert predict("until full", "minutes", guess=2).value == 120
+    assert [predict("so many", unit, guess=3).value for unit in ("dollars", "months", "cards")] == [3, 3, 3]
+    assert "2.00" in printed(compare, 120, unit="minutes")
+
+
 @pytest.mark.parametrize("guess", ["12", True, -1, math.nan, math.inf, [3], 3j])
 def test_a_bad_guess_is_refused(guess):
     with pytest.raises(WorkbookError, match="the guess is") as raised:
