@@ -74,6 +74,16 @@ def machine(of: str | Device) -> Machine | None:
     return machines().get(device(of).name)
 
 
+def spread(of: str | Device) -> tuple[float, float] | None:
+    """The least and the most that vendors asked for an hour of a card on the day of its listed price; None if unknown.
+
+    >>> spread("h100")
+    (2.69, 12.29)
+    """
+    found = {device(name).name: (least, most) for name, (least, most) in _read()["spreads"].items()}
+    return found.get(device(of).name)
+
+
 @cache
 def listed() -> Mapping[str, Price]:
     """The prices of `data/prices.json`, by the name of the device."""

@@ -55,3 +55,9 @@ def test_a_machine_without_a_price_or_a_source_cannot_be_built(broken, told):
     }
     with pytest.raises(WorkbookError, match=told):
         prices.Machine(**entry | broken)
+
+
+def test_what_vendors_ask_for_the_same_card_spreads_around_its_listed_price():
+    least, most = prices.spread("h100")
+    assert least < prices.price("h100").per_hour < most
+    assert prices.spread("v100") is None
