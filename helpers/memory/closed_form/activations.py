@@ -193,24 +193,33 @@ def _present(*groups: Iterable[Saved]) -> tuple[Saved, ...]:
 class Written:
     """Bytes that one layer's forward writes, by the kind that a selective policy names.
 
-    `matmuls` are the outputs of the linear layers, in eager attention its scores and its output too; `last_matmul` of
-    them is the MLP's result. `attention` is what the fused kernel writes.
+    `linears` are the outputs of the linear layers, in the order in which they run; `scores` what the products of eager
+    attention write, and `attention` what the fused kernel does.
     """
 
-    matmuls: int
+    linears: tuple[int, ...]
+    scores: int
     attention: int
-    last_matmul: int
+
+    @property
+    def matmuls(self) -> int:
+        return sum(self.linears) + self.scores
+
+    @property
+    def every_second(self) -> int:
+        """Of the linear layers the first, the third and so on."""
+        return sum(self.linears[::2])
 
 
 def written_by_layer(setup: TrainSetup, layer: Layer) -> Written:
     """Llama-2-7B, 2048 tokens in BF16: 166.00 MiB of matmuls, 16.25 MiB of attention."""
     tokens, e, attention = setup.tokens, Widths.of(setup).compute, layer.attention
-    linears = [rounded(e * tokens * linear.outputs) for linear in attention.linears + layer.mlp.linears]
+    linears = tuple(rounded(e * tokens * linear.outputs) for linear in attention.linears + layer.mlp.linears)
     output = rounded(e * tokens * attention.heads * attention.head_dim)
     if setup.attention == "sdpa":
-        return Written(sum(linears), output + rounded(4 * tokens * attention.heads), linears[-1])
+        return Written(linears, 0, output + rounded(4 * tokens * attention.heads))
     scores = rounded(e * tokens * setup.sequence * attention.heads)
-    return Written(sum(linears) + scores + output, 0, linears[-1])
+    return Written(linears, scores + output, 0)
 
 
 def internals_bytes(setup: TrainSetup, layer: Layer, module: str) -> int:

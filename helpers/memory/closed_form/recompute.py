@@ -22,7 +22,8 @@ from . import activations, work
 from .breakdown import rounded
 
 KEEPS_MATMULS = ("selective", "selective:matmuls")
-KEEPS_ATTENTION = ("selective", "selective:attention")
+EVERY_SECOND = "selective:every-second"
+KEEPS_ATTENTION = ("selective", "selective:attention", EVERY_SECOND)
 # What the backward of fused attention multiplies for each product of its forward: it makes the scores again, 5 for 2.
 FUSED_BACKWARD = 5 / 2
 
@@ -121,11 +122,14 @@ class SavedActivations:
         return self.boundary - self._shared + again + self._never_asked_for(segment)
 
     def _never_asked_for(self, segment: Segment) -> int:
-        """A selective policy keeps the layer's last product, and the recomputation stops before it needs it."""
+        """A selective policy keeps the layer's last product, and the recomputation stops before it needs it.
+
+        Of every second product the last is kept where there is an odd number of them, as in Llama.
+        """
         layer = self.layers[segment.start]
-        if segment.how not in KEEPS_MATMULS or reads_last_product(self.setup, layer):
-            return 0
-        return activations.written_by_layer(self.setup, layer).last_matmul
+        linears = activations.written_by_layer(self.setup, layer).linears
+        keeps = segment.how in KEEPS_MATMULS or (segment.how == EVERY_SECOND and len(linears) % 2 == 1)
+        return linears[-1] if keeps and not reads_last_product(self.setup, layer) else 0
 
     def _dropped(self, layer: Layer, module: str) -> int:
         """What a checkpoint around a part of a layer spares, less the input that it keeps where nobody else does.
@@ -167,7 +171,8 @@ def _bf16_copies(part: Attention | Mlp) -> int:
 def selected_bytes(setup: TrainSetup, layer: Layer, how: str) -> int:
     """The outputs that a selective policy keeps of one layer, besides its input; 0 for the other policies."""
     written = activations.written_by_layer(setup, layer)
-    return (how in KEEPS_MATMULS) * written.matmuls + (how in KEEPS_ATTENTION) * written.attention
+    products = written.every_second if how == EVERY_SECOND else (how in KEEPS_MATMULS) * written.matmuls
+    return products + (how in KEEPS_ATTENTION) * written.attention
 
 
 def reads_last_product(setup: TrainSetup, layer: Layer) -> bool:
@@ -232,7 +237,10 @@ def step_flops(setup: TrainSetup) -> StepFlops:
 
 @dataclass(frozen=True)
 class LayerFlops:
-    """One decoder layer's forward by what a policy tells apart. `last` are the products that end attention and MLP."""
+    """One decoder layer's forward by what a policy tells apart. `last` are the products that end attention and MLP.
+
+    `second` are the linear layers at even places that a recomputation comes to: torchtitan's policy keeps the others.
+    """
 
     attention_products: int
     attention_last: int
@@ -240,6 +248,7 @@ class LayerFlops:
     fused: bool
     mlp_products: int
     mlp_last: int
+    second: int
     runs_last: bool
 
     @classmethod
@@ -250,6 +259,7 @@ class LayerFlops:
         )
         *reads, writes = (_product(tokens, linear) for linear in attention.linears)
         *wide, down = (_product(tokens, linear) for linear in layer.mlp.linears)
+        runs_last = reads_last_product(setup, layer)
         return cls(
             sum(reads),
             writes,
@@ -257,7 +267,8 @@ class LayerFlops:
             setup.attention == "sdpa",
             sum(wide),
             down,
-            reads_last_product(setup, layer),
+            sum([*reads, writes, *wide, *([down] if runs_last else [])][1::2]),
+            runs_last,
         )
 
     @property
@@ -284,6 +295,7 @@ class LayerFlops:
             "selective": 0,
             "selective:matmuls": fused,
             "selective:attention": self.forward - stop - fused,
+            EVERY_SECOND: self.second + self.kernel - fused,
             "module:attention": self.attention_products + self.kernel,
             "module:mlp": self.mlp_products,
         }[how]

@@ -7,6 +7,7 @@ with checkpointed(model, "every:2") as applied:
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -194,10 +195,13 @@ MATMULS = frozenset(op.default for op in (_aten.mm, _aten.addmm, _aten.bmm, _ate
 _KERNELS = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 ATTENTIONS = frozenset(getattr(_aten, f"_scaled_dot_product_{kernel}").default for kernel in _KERNELS)
 KEPT = {"selective": MATMULS | ATTENTIONS, "selective:matmuls": MATMULS, "selective:attention": ATTENTIONS}
+LINEARS = frozenset((_aten.mm.default, _aten.addmm.default))  # what nn.Linear comes to, without a bias and with one
 
 
 def recomputing(how: str) -> Callable[..., Any]:
     """A function (run, *inputs) that runs with only `inputs` kept, or under a selective policy some outputs as well."""
+    if how == "selective:every-second":
+        return partial(checkpoint, use_reentrant=False, context_fn=_every_second)
     if how not in KEPT:
         return partial(checkpoint, use_reentrant=False)
     contexts = partial(create_selective_checkpoint_contexts, partial(keep, KEPT[how]))
@@ -207,6 +211,18 @@ def recomputing(how: str) -> Callable[..., Any]:
 def keep(kept: frozenset, context: object, operator: object, *args: object, **kwargs: object) -> CheckpointPolicy:
     """What PyTorch asks for every operator of a selective region: keep its output, or compute it again."""
     return CheckpointPolicy.MUST_SAVE if operator in kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _every_second() -> Any:
+    """torchtitan's policy, with counters of its own for each call and each time that the call runs."""
+    linears: Counter[bool] = Counter()
+
+    def keep_first(context: Any, operator: Any, *args: object, **kwargs: object) -> CheckpointPolicy:
+        linears[context.is_recompute] += operator in LINEARS
+        second = operator in LINEARS and linears[context.is_recompute] % 2 == 0
+        return keep(frozenset() if second else LINEARS | ATTENTIONS, context, operator)
+
+    return create_selective_checkpoint_contexts(keep_first)
 
 
 def offloading(offload: Offload, how: str) -> Callable[..., Any]:

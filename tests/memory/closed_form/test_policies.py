@@ -47,6 +47,7 @@ POLICIES = (
     "selective",
     "selective:matmuls",
     "selective:attention",
+    "selective:every-second",
     "module:attention",
     "module:mlp",
     "offload:inputs",
@@ -55,12 +56,12 @@ POLICIES = (
 OTHERS = [
     (*same, "sdpa", policy)
     for same in (("qwen3", "bf16"), ("llama", "autocast-bf16"))
-    for policy in ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs")
+    for policy in ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs", "selective:every-second")
 ]
 EAGER = [
     ("llama", precision, "eager", policy)
     for precision in ("fp32", "autocast-bf16")
-    for policy in ("selective", "module:attention", "module:mlp")
+    for policy in ("selective", "module:attention", "module:mlp", "selective:every-second")
 ]
 LLAMA, QWEN, GPT2 = [[(name, "fp32", "sdpa", policy) for policy in POLICIES] for name in SHAPES]
 ONE_EACH = [OTHERS[2], OTHERS[10], EAGER[5]]  # the other precisions and shapes meet each kind of policy once
