@@ -25,6 +25,7 @@ COUNTS = st.integers(1, 40)
         ("recursive", 1, "0 full"),
         ("recursive", 3, "0-1 full (0 full, 1 full), 2 full"),
         ("selective:matmuls", 1, "0 selective:matmuls"),
+        ("selective:every-second", 1, "0 selective:every-second"),
         ("module:mlp", 1, "0 module:mlp"),
     ],
 )
@@ -57,7 +58,7 @@ def walk(segment):
         ("every:5", 4, "pass 'every:2'"),
         ("first:x", 1, "pass 'first:1'"),
         ("nested:²", 4, "pass 'nested:2'"),
-        (2, 4, "pick one of the 14 names above"),
+        (2, 4, "pick one of the 15 names above"),
         ("full", 0, "pass the model's layers"),
         ("full", True, "pass the model's layers"),
     ],

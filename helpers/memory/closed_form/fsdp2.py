@@ -44,9 +44,10 @@ class FullyShardedMoments(StepMoments):
         if setup.precision not in WIDTHS:
             do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
             raise WorkbookError(f"{setup.precision} under FSDP2", ", ".join(WIDTHS), do)
-        if setup.checkpoint_every not in (0, 1):
+        if any(segment.parts or segment.how.startswith("offload") for segment in setup.segments):
             what = f"checkpointing {setup.checkpointing!r} under FSDP2 has no closed form here"
-            raise WorkbookError(what, "none, or full", "trace it: trace.train(setup, split=Split(fsdp=...))")
+            expected = "a policy that recomputes, without segments in segments"
+            raise WorkbookError(what, expected, "choose full, every:K or a selective policy")
         self.ranks = require_whole("ranks", ranks, 2, MAX_RANKS, do="predict one rank by budget.train(setup)")
         self.shard_width, self.gathered_width, self.reduced_width = widths(setup.precision, reduced)
         computes = "bf16" if self.gathered_width == 2 else "fp32"
@@ -129,8 +130,12 @@ class FullyShardedMoments(StepMoments):
 
     def _whole_beside(self, at: int) -> int:
         """Not divided while layer `at` runs backward: the root and its head's gradient, this layer and the next to come
-        in, and the flat of the layer behind, which is held until this one's is made."""
-        layers = 2 * self.layer if at else self.layer
+        in, and the flat of the layer behind, which is held until this one's is made.
+
+        A segment that is run again leaves none of its layers divided: each stays whole until its own backward is over.
+        """
+        segment = next(one for one in self.setup.segments if one.start <= at < one.stop)
+        layers = max(at - segment.start + 1, 2 if at else 1) * self.layer
         behind = self.layer_tensors[at + 1 : at + 2]
         return self.root + self._gathered(self.head) + layers + sum(map(self._flat, behind))
 

@@ -10,13 +10,14 @@ from helpers.memory import trace
 from helpers.memory.accuracy import cases, llama_as_torchtitan, torchtitan
 from helpers.memory.accuracy.table import rows_of
 from helpers.memory.closed_form.breakdown import Part
+from helpers.techniques import checkpointing
 
 SMALL = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000}
 CONFIG = {**SMALL, "intermediate_size": 1536, "num_hidden_layers": 4}
 TOKENS, BATCH = 256, 2
 
 
-def traced(checkpointing: str = "selective", shards: int = 4, parts: int = 1) -> trace.Trace:
+def traced(checkpointing: str = "selective", shards: int = 4, parts: int = 1, apply=None) -> trace.Trace:
     with trace.fake(gpu="h100", ranks=shards * parts):
         mesh = init_device_mesh("cuda", (shards, parts), mesh_dim_names=("shard", "part"))
         with torch.device("meta"):
@@ -25,6 +26,8 @@ def traced(checkpointing: str = "selective", shards: int = 4, parts: int = 1) ->
             mesh._flatten()
             torchtitan.in_parts(llama, mesh["part"])
         torchtitan.sharded(llama, mesh["shard"], checkpointing)
+        if apply:
+            apply(llama)
         llama.to_empty(device="cpu")
         optimizer = torch.optim.AdamW(llama.parameters(), foreach=True)
         return trace.record(torchtitan.step_of(llama, optimizer, BATCH, TOKENS), llama, optimizer, warmup=2)
@@ -42,6 +45,19 @@ def test_selective_keeps_the_attention_and_every_second_product():
     attention = 2 * BATCH * TOKENS * 512 + 4 * BATCH * TOKENS * 8  # the output, and a logsumexp for each row
     selective, full = kept(traced("selective")), kept(traced("full"))
     assert selective - full == pytest.approx(4 * (layer + attention), rel=0.05)
+
+
+def test_the_policy_of_the_catalogue_keeps_the_same_bytes_in_the_same_model():
+    """Put into torchtitan's layers with nothing around them, it is torchtitan's own: the same events."""
+
+    def ours(llama) -> None:
+        for wrapped in llama.layers:
+            wrapped.forward = wrapped._checkpoint_wrapped_module.forward
+        checkpointing.apply(llama, "selective:every-second")
+
+    found, own = traced(apply=ours), traced("selective")
+    assert kept(found) == kept(own) != kept(traced("full"))
+    assert found.peak_bytes == own.peak_bytes
 
 
 def test_a_rank_of_two_dimensions_holds_its_part_of_its_shard():

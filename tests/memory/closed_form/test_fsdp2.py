@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog.errors import WorkbookError
+from helpers.catalog.models import model
 from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
 from helpers.memory import trace
 from helpers.memory.closed_form import budget
+from helpers.techniques.checkpointing import apply
 
 BASE = TrainSetup("llama-3.2-1b", optimizer="adamw-fused")
 # Each has its peak in another place: the loss, a layer in its MLP, at its end, the embedding, the root's reduction.
@@ -41,15 +43,60 @@ LARGE = {
     "layernorm": (TrainSetup("gpt2", sequence=512, optimizer="adamw-fused"), 4),
 }
 
+EIGHT = {**model("tiny-llama").config, "num_hidden_layers": 8}
+RECOMPUTED = {
+    "every second product": (replace(BASE, checkpointing="selective:every-second"), 4),
+    "segments of four": (TrainSetup(EIGHT, sequence=2048, optimizer="adamw-fused", checkpointing="every:4"), 64),
+}
+RECOMPUTED_LARGE = {  # all but one have their peak in a layer
+    "every second product, 7B": (
+        TrainSetup("llama-2-7b", sequence=2048, optimizer="adamw-fused", checkpointing="selective:every-second"),
+        64,
+    ),
+    "every second product, the root's flat": (
+        TrainSetup("qwen2.5-7b", sequence=512, optimizer="adamw-fused", checkpointing="selective:every-second"),
+        8,
+    ),
+    "every second product, bf16": (
+        TrainSetup("llama-3-8b", "bf16", sequence=4096, optimizer="adamw-fused", checkpointing="selective:every-second"),
+        8,
+    ),
+    "segments of three, two left": (
+        TrainSetup("llama-2-7b", sequence=1024, optimizer="adamw-fused", checkpointing="every:3"),
+        8,
+    ),
+    "segments of seven": (
+        TrainSetup("qwen2.5-7b", sequence=2048, optimizer="adamw-fused", checkpointing="every:7"),
+        64,
+    ),
+    "root of the layers": (
+        TrainSetup("llama-2-7b", "fp32", sequence=1024, optimizer="adamw-fused", checkpointing="sqrt-n"),
+        16,
+    ),
+}
+
 
 def off(setup: TrainSetup, ranks: int, reduced: str = "fp32") -> float:
-    traced = trace.train(setup, "h100", split=Split(fsdp=ranks, reduced=reduced))
+    put_in = None if setup.checkpoint_every is not None else apply
+    traced = trace.train(setup, "h100", split=Split(fsdp=ranks, reduced=reduced), apply=put_in)
     return budget.fsdp2(setup, ranks, "h100", reduced=reduced).peak_bytes / traced.peak_bytes - 1
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_peak_is_the_traces(run):
     assert abs(off(*RUNS[run])) < 0.001
+
+
+@pytest.mark.parametrize("run", RECOMPUTED)
+def test_the_peak_with_layers_run_again_is_the_traces(run):
+    """A segment that is run again has all its layers whole at once: four here, and not two."""
+    assert abs(off(*RECOMPUTED[run])) < 0.002
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RECOMPUTED_LARGE)
+def test_the_peak_of_a_large_model_with_layers_run_again_is_the_traces(run):
+    assert abs(off(*RECOMPUTED_LARGE[run])) < 0.005
 
 
 @pytest.mark.parametrize("run", REDUCED)
@@ -80,6 +127,13 @@ def test_the_peak_of_a_large_model_is_the_traces(run):
     assert abs(off(*LARGE[run])) < 0.001
 
 
+def test_scores_that_no_kernel_of_the_card_leaves_out_are_refused():
+    """Grouped heads in FP32: SDPA falls back to the plain formula, and a long segment is 5 % higher by its scores."""
+    grouped = TrainSetup("llama-3-8b", "fp32", sequence=1024, checkpointing="every:6")
+    with pytest.raises(WorkbookError, match="falls back to the plain formula"):
+        budget.fsdp2(grouped, 16, "h100")
+
+
 def test_what_a_rank_keeps_is_its_share():
     one, many = (budget.fsdp2(BASE, ranks).at("optimizer step").parts for ranks in (2, 64))
     assert many["parameters"] == pytest.approx(one["parameters"] / 32, rel=0.001)
@@ -89,7 +143,8 @@ def test_what_a_rank_keeps_is_its_share():
     ("setup", "ranks", "words"),
     [
         (replace(BASE, precision="megatron-bf16"), 8, "megatron-bf16 under FSDP2"),
-        (replace(BASE, checkpointing="every:4"), 8, "no closed form"),
+        (replace(BASE, checkpointing="nested:4"), 8, "no closed form"),
+        (replace(BASE, checkpointing="offload:inputs"), 8, "no closed form"),
         (replace(BASE, zero=3, ranks=8), 8, "not predicted"),
         (BASE, 1, "ranks is 1"),
         (BASE, 0.5, "ranks is 0.5"),
