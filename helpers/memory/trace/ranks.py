@@ -40,6 +40,7 @@ MOST_RANKS = 1 << 20
 LEARNS_SHAPES = "_propagate_tensor_meta_non_cached"
 USES_NUMBERS = ("__getitem__", "__repr__", "_flatten", "_unflatten", "get_coordinate")
 FORGET = getattr(debug, "_clear_sharding_prop_cache", lambda: None)  # which not every version has
+BATCH = "_batch_p2p"
 YES = SimpleNamespace(item=lambda: 1)  # a vote of all stages
 
 
@@ -85,7 +86,30 @@ def _outside_where_values_count() -> Iterator[None]:
         if hasattr(stages, "_warmup_forward_vote"):  # since PyTorch 2.13; earlier ones do not vote
             stack.enter_context(mock.patch.object(stages, "_warmup_forward_vote", _shapes_are_given))
             stack.enter_context(mock.patch.object(stages, "_warmup_backward_result", return_value=YES))
+        if pipelining is not None:
+            schedules = sys.modules["torch.distributed.pipelining.schedules"]
+            stack.enter_context(mock.patch.object(schedules, BATCH, _holding(getattr(schedules, BATCH))))
         yield
+
+
+class Works(list):
+    """What a batch of sends and receives is waited for by; while it lives, so do their tensors.
+
+    A fake group's works hold nothing. Gloo's hold their tensors until they are freed, and a schedule with several
+    stages on a rank keeps the works of all its sends to the end of the step.
+    """
+
+    tensors: tuple[torch.Tensor, ...] = ()
+
+
+def _holding(batch: Callable[..., list]) -> Callable[..., list]:
+    @functools.wraps(batch)
+    def batched(operations: list, *args: Any, **kwargs: Any) -> list:
+        works = Works(batch(operations, *args, **kwargs))
+        works.tensors = tuple(one.tensor for one in operations)
+        return works
+
+    return batched
 
 
 def _shapes_are_given(stage: Any, has_backward: bool, received_acc: object = None) -> SimpleNamespace:
