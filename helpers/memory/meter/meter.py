@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_iter
 from ..closed_form.breakdown import Part, rounded
 from .timeline import Block, Event
 
-WRAPPERS = frozenset({"DTensor", "Float8TrainingTensor"})
+WRAPPERS = frozenset({"AsyncCollectiveTensor", "DTensor", "Float8TrainingTensor"})
 STAND_INS = frozenset({"FakeTensor", "FunctionalTensor"})  # they wrap no tensor of memory: they are counted themselves
 LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
 Where = Callable[[], tuple[str, str]]
@@ -141,7 +141,7 @@ class Meter(TorchDispatchMode):
         peak_bytes = self.peak_bytes
         result = self.call(func, args, kwargs or {})
         for value in tree_iter((args, kwargs) if result is None else result):  # `_foreach_copy_` returns nothing
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and not holds_no_memory((type(value),)):
                 self._see(value)
         if func is ADD and adds_gradients(*args):
             made, first = (tensor.untyped_storage()._cdata for tensor in (result, args[0]))
@@ -290,8 +290,12 @@ def _belongs_to_a_mode(frame: FrameType) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a DTensor, which claims the bytes of all ranks and holds none; any other tensor as it is."""
-    return local(tensor._local_tensor) if type(tensor).__name__ == "DTensor" else tensor  # type: ignore[attr-defined]
+    """This rank's part of a DTensor, which claims the bytes of all ranks and holds none; any other tensor as it is.
+
+    Of what a collective has not yet filled, the tensor that it fills.
+    """
+    inside = {"DTensor": "_local_tensor", "AsyncCollectiveTensor": "elem"}.get(type(tensor).__name__)
+    return local(getattr(tensor, inside)) if inside else tensor
 
 
 def holds_no_memory(types: Iterable[type]) -> bool:

@@ -21,6 +21,7 @@ from .shapes import Shapes
 
 _aten = torch.ops.aten
 META = torch.device("meta")
+WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 # A gradient that is scattered into new zeros is so in place, unless a mode is active (index_backward and
 # value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp and aten ask areAnyTensorSubclassLike)
 SCATTERED = {_aten.index_put.default: _aten.index_put_.default, _aten.scatter.src: _aten.scatter_.src}
@@ -50,6 +51,8 @@ class FakeMeter(Meter):
             return args[0].fake_device  # two thirds of all calls, and the slowest way to this answer
         if func is _aten._local_scalar_dense.default and (self.stepping or self.where()[0] == Phase.OPTIMIZER):
             return 1.0
+        if func is WAIT and isinstance(args[0], FakeTensor):
+            return args[0]  # the very tensor that is waited for; the fake kernel makes another
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
