@@ -44,6 +44,10 @@ class StageMoments(StepMoments):
         flying = setup.micro_batches if schedule == "GPipe" else stages - stage
         self.in_flight = min(setup.micro_batches, flying)
         self.buffers = self._buffers()
+        # The works of 1F1B's last send before its first backward hold the output to the last forward, if one comes
+        # after that output's own backward
+        outlives = 1 < flying <= (setup.micro_batches + 1) // 2
+        self.lingering = self.residual if schedule == "1F1B" and outlives else 0
 
     def _trained(self) -> Iterator[tuple[tuple[int, ...], str]]:
         table = self.model.vocab, self.model.hidden
@@ -117,7 +121,7 @@ class StageMoments(StepMoments):
     def _last_casts(self, waiting: int) -> Moment:
         """Behind all else in a later backward under autocast: gradients of the copies, and the first that is cast."""
         made = self._copies_of_weights()
-        kept = waiting + self.buffers + made
+        kept = waiting + self.buffers + made + self.accumulates * self.lingering
         largest = max(rounded(4 * shape[0] * shape[1]) for shape in self._cast()) if self.accumulates and made else 0
         return self._moment(Point.LAYER, self.tensors, kept, 0, largest + self.accumulates * made, 0)
 
@@ -148,7 +152,7 @@ class StageMoments(StepMoments):
         """
         forward = moment.at is Point.END_OF_FORWARD
         output = 0 if self.last or forward else self.residual
-        sent = self.residual if self.accumulates and not self.first else 0
+        sent = (self.residual if not self.first else 0) + self.lingering if self.accumulates else 0
         came = self.residual if moment.at is Point.LAYER and not self.last else 0
         beside = waiting + self.buffers + self._copies_of_weights() + output - self._received()
         return more(moment, activations=beside, workspace=sent - came + self._waiting_gradients(moment))

@@ -39,9 +39,9 @@ class TensorParallelMoments(StepMoments):
         return super()._gradients(shapes) + whole * (self.table - self.share)
 
     def end_of_forward(self) -> Moment:
-        """In the loss; or earlier, when logits are gathered: a rank's, all of them by rank, their pieces, by word."""
+        """In the loss; or earlier, when logits are gathered: a rank's, all of them by rank, and again by word."""
         made = super().end_of_forward()
-        gathering = 3 * self.logits + self.logits // self.ranks
+        gathering = 2 * self.logits + self.logits // self.ranks
         saved = self.stored_bytes + self.outside_bytes
         gathered = self._moment(Point.END_OF_FORWARD, (), saved, gathering)
         return max(made, gathered, key=lambda moment: moment.total)
