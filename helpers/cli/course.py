@@ -184,6 +184,7 @@ def _add_accuracy(commands: Commands) -> None:
     kinds = (
         "op (half a minute), lora (two, with peft), serving, generation (two), torchtitan (two), megatron, recorded, "
     )
+    kinds += "history (one run, event by event), "
     kinds += "plans (one; what the planner makes of published runs)"
     which = accuracy.add_mutually_exclusive_group()
     which.add_argument("--only", metavar="KIND", help=kinds)

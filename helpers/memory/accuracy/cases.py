@@ -13,7 +13,8 @@ from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import model
 
 RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
-KINDS = ("op", "lora", "qlora", "serving", "generation", "megatron", "torchtitan", RECORDED)
+HISTORY = "history"  # a run rebuilt from its shapes, beside every event of the card: `published_step`
+KINDS = ("op", "lora", "qlora", "serving", "generation", "megatron", "torchtitan", HISTORY, RECORDED)
 OWN_KINDS = ("train", "serve")  # of `user_cases` alone
 UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1, "runs": 1}  # bytes, but for blocks of a cache, and runs
 _DATA = Path(__file__).parent / "data" / "measured.json"
@@ -92,7 +93,7 @@ def _data() -> dict:
 
 @cache
 def cases(kind: str | None = None) -> tuple[Case, ...]:
-    """All published cases, or those of one of KINDS; of the kind "recorded" there are none here.
+    """All published cases, or those of one of KINDS; of the kinds "history" and "recorded" there are none here.
 
     >>> len(cases("op")), len(cases("lora"))
     (63, 20)

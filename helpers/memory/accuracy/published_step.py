@@ -9,6 +9,7 @@ copied from there does.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate
@@ -20,8 +21,10 @@ from .. import trace
 from ..allocator.story import story
 from ..closed_form.breakdown import rounded
 from ..trace.record import Trace
+from .cases import HISTORY, Case, Row
 from .published import history
 
+NAME = "transformer-step"
 VOCAB, HIDDEN, LAYERS, HEADS, INNER = 10_000, 512, 4, 16, 1_344
 BATCH, TOKENS, STEPS = 10, 100, 3
 CARD = "a100"  # any before Hopper: the workspace of cuBLAS is theirs
@@ -164,7 +167,7 @@ class Agreement:
 
 def compare(found: Trace) -> Agreement:
     """The prediction beside the history, event by event: the longest runs of equal sizes in the same order."""
-    snapshot = history("transformer-step").snapshot
+    snapshot = history(NAME).snapshot
     real = [(event.action, event.address, rounded(event.size_bytes)) for event in snapshot.trace()]
     sizes = [size for action, _, size in real if action == "alloc"]
     mine = [event.block.size_bytes for event in found.events if event.sign > 0 and event.block.size_bytes]
@@ -181,3 +184,21 @@ def compare(found: Trace) -> Agreement:
         (max(accumulate(changes)), told.peak_allocated_bytes, told.peak_reserved_bytes),
         (max(accumulate(traced)), replayed.peak_allocated_bytes, replayed.peak_reserved_bytes),
     )
+
+
+PEAKS = ("peak of tensors", "peak allocated", "peak reserved")
+ORDER = "allocations in order"
+
+
+def rows() -> Iterator[Row]:
+    """The run as rows of `workbook accuracy`: its three peaks, and how many of its allocations are predicted in order."""
+    found = compare(predicted())
+    for quantity, measured, answer in zip(PEAKS, found.measured, found.predicted, strict=True):
+        yield Row(_case("MiB", {quantity: measured / 2**20}), quantity, measured, answer)
+    why = "sizes that agree in the longest runs of equal order"
+    yield Row(_case("blocks", {ORDER: found.allocations}), ORDER, found.allocations, found.in_order, why)
+
+
+def _case(unit: str, figures: dict[str, float]) -> Case:
+    setup = {"layers": LAYERS, "hidden": HIDDEN, "batch": BATCH, "sequence": TOKENS, "steps": STEPS}
+    return Case(NAME, HISTORY, "a card before Hopper", setup, figures, unit, history(NAME).source)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from . import megatron, own_runs, recorded, serving
-from .cases import OWN_KINDS, RECORDED, Case, Row, cases
+from .cases import HISTORY, OWN_KINDS, RECORDED, Case, Row, cases
 from .other_estimators import EstimatorAnswer, answers, listed
 from .user_cases import read
 
@@ -20,7 +20,7 @@ def rows(
     make: Callable | None = None,
 ) -> Iterator[Row]:
     """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps
-    two, 16 generations two, 18 of torchtitan's one and a half; 24 of Megatron's none.
+    two, 16 generations two, 18 of torchtitan's one and a half; 24 of Megatron's none; the published history ten seconds.
 
     `of` are cases of your own (`user_cases.read`), in place of the published ones.
 
@@ -29,6 +29,10 @@ def rows(
     """
     for case in cases(kind) if of is None else of:
         yield from own_runs.rows(case, apply, make) if case.kind in OWN_KINDS else rows_of(case)
+    if of is None and kind in (None, HISTORY):
+        from . import published_step  # here, for it brings torch
+
+        yield from published_step.rows()
     if of is None and kind in (None, RECORDED):
         yield from recorded.rows(apply)
 
@@ -98,7 +102,7 @@ def summaries(found: Sequence[Row]) -> list[Summary]:
 
 
 def _group(row: Row) -> str:
-    if row.case.kind in ("serving", "generation", "megatron", "torchtitan"):
+    if row.case.kind in ("serving", "generation", "megatron", "torchtitan", HISTORY):
         return f"{row.case.kind}, {row.quantity}"
     attention = f" ({row.case.setup['attention']})" if row.case.kind in ("lora", "qlora") else ""
     return f"{row.case.kind}, {row.quantity}{attention}"

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from helpers.memory import trace
+from helpers.memory.accuracy import published_step
 from helpers.memory.accuracy.published_step import compare, predicted
+from helpers.memory.accuracy.table import rows, summaries
 from helpers.memory.allocator import MIB
 
 
@@ -28,6 +30,18 @@ def test_blocks_and_what_is_reserved_are_within_half_a_percent(found) -> None:
     assert found.predicted[1] == pytest.approx(found.measured[1], rel=0.005)
     assert found.predicted[2] == pytest.approx(found.measured[2], rel=0.005)
     assert found.measured[2] == 750 * MIB
+
+
+def test_the_run_is_a_row_of_its_own_kind_in_the_table(found, monkeypatch) -> None:
+    monkeypatch.setattr(published_step, "predicted", lambda: None)
+    monkeypatch.setattr(published_step, "compare", lambda _: found)
+    told = list(rows("history"))
+    assert [row.quantity for row in told] == [*published_step.PEAKS, "allocations in order"]
+    assert [(row.measured, row.predicted) for row in told[:3]] == list(zip(found.measured, found.predicted, strict=True))
+    assert told[0].error == 0.0
+    assert told[3].error == pytest.approx(found.share - 1)
+    assert all("NiuHuangxiaozi" in row.case.source for row in told)
+    assert [one.group for one in summaries(told)][0] == "history, peak of tensors"
 
 
 @pytest.mark.parametrize("read", [lambda x, at: x[at], lambda x, at: x.max(dim=1).values])
