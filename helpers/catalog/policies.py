@@ -3,9 +3,9 @@
     layout("every:2", 5)      # segments of layers 0-1, 2-3 and 4: of each, only the input is kept
 
 Chen et al. 2016, arXiv:1604.06174 (segments, sqrt-n, recursion); Korthikanti et al. 2022, arXiv:2205.05198 (selective);
-Megatron-LM's `recompute_method`: "uniform" is every:K here, and "block" is first:K. torchtitan's selective checkpointing
-by operators (torchtitan/parallelisms/parallelize_llama.py at 9dec370) is selective:every-second: fused attention, and of
-a layer's linear layers the first, the third and so on.
+Megatron-LM's `recompute_method`: "uniform" is every:K here, and "block" is first:K. torchtitan's selective
+checkpointing by operators (torchtitan/parallelisms/parallelize_llama.py at 9dec370) is selective:every-second: fused
+attention, and of a layer's linear layers the first, the third and so on.
 """
 
 from __future__ import annotations

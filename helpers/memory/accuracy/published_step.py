@@ -191,7 +191,7 @@ ORDER = "allocations in order"
 
 
 def rows() -> Iterator[Row]:
-    """The run as rows of `workbook accuracy`: its three peaks, and how many of its allocations are predicted in order."""
+    """The run as rows of `workbook accuracy`: its three peaks, and its allocations that are predicted in order."""
     found = compare(predicted())
     for quantity, measured, answer in zip(PEAKS, found.measured, found.predicted, strict=True):
         yield Row(_case("MiB", {quantity: measured / 2**20}), quantity, measured, answer)

@@ -37,11 +37,13 @@ def test_the_run_is_a_row_of_its_own_kind_in_the_table(found, monkeypatch) -> No
     monkeypatch.setattr(published_step, "compare", lambda _: found)
     told = list(rows("history"))
     assert [row.quantity for row in told] == [*published_step.PEAKS, "allocations in order"]
-    assert [(row.measured, row.predicted) for row in told[:3]] == list(zip(found.measured, found.predicted, strict=True))
+    assert [(row.measured, row.predicted) for row in told[:3]] == list(
+        zip(found.measured, found.predicted, strict=True)
+    )
     assert told[0].error == 0.0
     assert told[3].error == pytest.approx(found.share - 1)
     assert all("NiuHuangxiaozi" in row.case.source for row in told)
-    assert [one.group for one in summaries(told)][0] == "history, peak of tensors"
+    assert summaries(told)[0].group == "history, peak of tensors"
 
 
 @pytest.mark.parametrize("read", [lambda x, at: x[at], lambda x, at: x.max(dim=1).values])

@@ -58,7 +58,9 @@ RECOMPUTED_LARGE = {  # all but one have their peak in a layer
         8,
     ),
     "every second product, bf16": (
-        TrainSetup("llama-3-8b", "bf16", sequence=4096, optimizer="adamw-fused", checkpointing="selective:every-second"),
+        TrainSetup(
+            "llama-3-8b", "bf16", sequence=4096, optimizer="adamw-fused", checkpointing="selective:every-second"
+        ),
         8,
     ),
     "segments of three, two left": (

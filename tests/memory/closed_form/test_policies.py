@@ -56,7 +56,15 @@ POLICIES = (
 OTHERS = [
     (*same, "sdpa", policy)
     for same in (("qwen3", "bf16"), ("llama", "autocast-bf16"))
-    for policy in ("full", "first:2", "selective", "module:attention", "module:mlp", "offload:inputs", "selective:every-second")
+    for policy in (
+        "full",
+        "first:2",
+        "selective",
+        "module:attention",
+        "module:mlp",
+        "offload:inputs",
+        "selective:every-second",
+    )
 ]
 EAGER = [
     ("llama", precision, "eager", policy)
