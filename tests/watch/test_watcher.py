@@ -31,7 +31,8 @@ def test_a_day_of_samples_stays_in_flat_memory() -> None:
     finally:
         tracemalloc.stop()
     assert watcher.samples == DAY_S
-    assert grown < 2048, f"{grown} bytes more at the end of the day than in its third hour"
+    # Eight bytes a sample would be 600 KiB; what other tests left running may take a few
+    assert grown < 64 * 1024, f"{grown} bytes more at the end of the day than in its third hour"
 
 
 def test_a_card_that_disappears_is_told_and_the_other_is_read_on() -> None:
