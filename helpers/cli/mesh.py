@@ -1,4 +1,4 @@
-"""`workbook estimate mesh`: a model over tensor, pipeline, context and data-parallel ranks, and the links between."""
+"""`workbook estimate mesh`: a model over tensor, pipeline, context, expert and data-parallel ranks, and links."""
 
 from __future__ import annotations
 

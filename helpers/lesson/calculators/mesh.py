@@ -1,4 +1,4 @@
-"""The mesh planner: tensor, pipeline, context and data parallelism over cards and links, and the schedule drawn.
+"""The mesh planner: tensor, pipeline, context, expert and data parallelism over cards and links, and its schedule.
 
 Bytes are Megatron-LM's in closed form, seconds the planner's roofline at usual rates. Imports no torch.
 """
@@ -15,12 +15,11 @@ from typing import Any
 from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import MODELS, model
-from ...catalog.shape import ModelShape
 from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.megatron import BF16, MegatronBudget, MegatronSetup, is_known, train
+from ...memory.closed_form.megatron import BF16, MegatronBudget, MegatronSetup, is_known, most_experts, train
 from ...memory.fit import RESERVE_BYTES
 from ...memory.plan import Cards, Efficiency, Layout
-from ...memory.plan.step import StepTime, sent_bytes, step_time, tensor_sent_bytes
+from ...memory.plan.step import StepTime, expert_sent_bytes, sent_bytes, step_time, tensor_sent_bytes
 from ...memory.plan.training import Engine, Job
 from ...techniques.parallel.pipeline import Schedule, Times, gpipe, in_flight, interleaved, lay_out, one_f_one_b
 from ...techniques.parallel.pipeline import zero_bubble as zb_h1
@@ -90,6 +89,7 @@ class MeshAnswer(MemoryAnswer):
         pairs = {
             "TP": tensor_sent_bytes(self.job, layout) if setup.tensor_parallel > 1 else 0,
             "PP": ways * boundary * setup.micro_batches,
+            "EP": expert_sent_bytes(self.job, layout),
             "DP": sum(sent_bytes(self.job, layout)) if layout.data * layout.context > 1 else 0,
         }
         return {name: size for name, size in pairs.items() if size}
@@ -164,9 +164,6 @@ def mesh_answer(
     (64, Fraction(7, 135))
     """
     require_name("schedule", schedule, SCHEDULES)
-    if not setup.model.is_dense_decoder:
-        do = f"workbook plan train {setup.model.name}"
-        raise WorkbookError(f"{setup.model.name} on a mesh", "a dense decoder: experts are not drawn here", do)
     ranks = setup.tensor_parallel * setup.pipeline * setup.data_parallel * setup.context_parallel
     fleet = Cards(gpu, ranks, node=node, network_bytes_per_s=network_gbit * 1e9 / 8, reserve_bytes=reserve_bytes)
     if setup.pipeline > 1:
@@ -178,10 +175,6 @@ def mesh_answer(
     return MeshAnswer(found.parts, *whose, reserve_bytes=reserve_bytes)
 
 
-def _is_dense(model: ModelShape) -> bool:
-    return model.is_dense_decoder and is_known(model)
-
-
 def layout_of(setup: MegatronSetup) -> Layout:
     """The planner's word for it."""
     return Layout(
@@ -190,6 +183,7 @@ def layout_of(setup: MegatronSetup) -> Layout:
         tensor=setup.tensor_parallel,
         pipeline=setup.pipeline,
         context=setup.context_parallel,
+        expert=setup.expert_parallel,
         checkpointing=setup.recompute,
         micro_batch=setup.micro_batch,
         micro_batches=setup.micro_batches,
@@ -219,6 +213,7 @@ def _sent(answer: MeshAnswer) -> Iterator[str]:
     words = {
         "TP": "gathers and sums in every layer",
         "PP": "hidden values and their gradients, a rank between two others",
+        "EP": "tokens to their experts and back, evenly routed",
         "DP": "gradients and weights",
     }
     for name, size in answer.sent.items():
@@ -261,7 +256,7 @@ def _bubble(answer: MeshAnswer) -> Iterator[str]:
 
 def mesh(**start: object) -> Calculator:
     """The live planner. `start` moves its controls: `mesh(model="llama-3.1-405b", pipeline=14)`."""
-    known = tuple(name for name in MODELS if _is_dense(model(name)))
+    known = tuple(name for name in MODELS if is_known(model(name)))
     controls = {
         "model": ("model", known, "llama-3.1-70b"),
         "gpu": (
@@ -273,6 +268,7 @@ def mesh(**start: object) -> Calculator:
         "pipeline": ("pipeline", DEGREES, 1),
         "data_parallel": ("data", tuple(2**power for power in range(11)), 8),
         "context_parallel": ("context", DEGREES, 1),
+        "expert_parallel": ("experts", DEGREES, 1),
         "micro_batches": ("micro-batches", (1, 2, 4, 8, 16, 32, 64, 128, 256), 32),
         "micro_batch": ("sequences in one", MICRO_BATCHES, 1),
         "sequence": ("sequence", SEQUENCES, 8192),
@@ -288,4 +284,6 @@ def mesh(**start: object) -> Calculator:
 
 def _compute(gpu: str, node: int, network: str, schedule: str, reserve: int, **choices: Any) -> MeshAnswer:
     require_name("network", network, NETWORKS)
+    if not most_experts(model(choices["model"])):  # the control stands where a mixture left it
+        choices["expert_parallel"] = 1
     return mesh_answer(MegatronSetup(**choices), gpu, node, NETWORKS[network], schedule, reserve_bytes(reserve))

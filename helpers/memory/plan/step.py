@@ -112,15 +112,20 @@ def _context_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) ->
 
 
 def _expert_links(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Seconds:
-    """Each token goes to its experts and comes back, forward and backward: four all-to-alls in a layer, and two more
-    where it is run again. Nothing hides them; a router that keeps tokens within few machines sends less."""
+    """Nothing hides the all-to-alls of experts; a router that keeps tokens within few machines sends less."""
     if layout.expert == 1:
         return NOTHING
+    rate = cards.link_bytes_per_s(layout.expert, layout.tensor * layout.context)
+    return at(expert_sent_bytes(job, layout), rate, rates.link)
+
+
+def expert_sent_bytes(job: Job, layout: Layout) -> float:
+    """What a rank sends in a step for its tokens' experts, BF16: each token goes to them and comes back, forward and
+    backward, four all-to-alls in a layer, and two more where it is run again. Evenly routed."""
     tokens = job.sequence // layout.context * layout.micro_batch * layout.micro_batches / layout.tensor
     rows = sum(layer.mlp.experts_per_token for layer in job.model.layers) / layout.pipeline
     passes = ALL_TO_ALLS + (ALL_TO_ALLS // 2 if layout.checkpointing != "none" else 0)
-    sent = passes * BF16 * tokens * rows * job.model.hidden * (layout.expert - 1) / layout.expert
-    return at(sent, cards.link_bytes_per_s(layout.expert, layout.tensor * layout.context), rates.link)
+    return passes * BF16 * tokens * rows * job.model.hidden * (layout.expert - 1) / layout.expert
 
 
 def sent_bytes(job: Job, layout: Layout) -> tuple[float, float]:

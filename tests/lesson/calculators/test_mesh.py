@@ -48,6 +48,26 @@ def test_tensors_over_the_network_are_told():
     assert across.seconds["tensor-parallel links"] == pytest.approx(4.5 * inside.seconds["tensor-parallel links"])
 
 
+MIXTURE = {"pipeline": 4, "data_parallel": 8, "micro_batches": 32, "sequence": 4096}
+
+
+def test_experts_are_divided_and_their_tokens_travel():
+    whole, divided = (
+        mesh_answer(megatron.MegatronSetup("mixtral-8x7b", expert_parallel=ranks, **MIXTURE)) for ranks in (1, 8)
+    )
+    assert divided.parts.total < whole.parts.total
+    # 8 layers, 2 experts for each of 32 x 4,096 tokens of 4,096 BF16 values, there and back, forward and backward, 7/8
+    assert divided.sent["EP"] == 4 * 8 * 2 * 32 * 4096 * 4096 * 2 * 7 // 8
+    assert "EP" not in whole.sent
+    assert divided.seconds["all-to-alls of experts"] > 0
+
+
+def test_a_dense_model_leaves_the_experts_control_alone():
+    assert mesh(expert_parallel=8).answer(model="llama-2-7b").parts == mesh().answer(model="llama-2-7b").parts
+    with pytest.raises(WorkbookError, match="which has none"):
+        mesh_answer(megatron.MegatronSetup("llama-2-7b", data_parallel=8, expert_parallel=8))
+
+
 def test_few_micro_batches_are_told():
     few = mesh_answer(megatron.MegatronSetup("llama-3.1-70b", pipeline=4, micro_batches=4))
     assert "With 4 micro-batches the pipeline is idle for 43 % of its time" in few.sentence
