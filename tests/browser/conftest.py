@@ -27,6 +27,7 @@ CALCULATORS = (
     "mesh",
     "numbers",
     "offload",
+    "planner",
     "quantization",
     "roofline",
     "serving_load",

@@ -144,6 +144,33 @@ def test_another_stage_and_more_ranks_move_the_bars(live, screenshot) -> None:
     screenshot(live, "zero-slow-link")
 
 
+@pytest.mark.parametrize("live", ["mesh"], indirect=True)
+def test_more_stages_draw_the_schedule_and_a_mixture_divides_its_experts(live, screenshot) -> None:
+    before = title(live)
+    assert "TP 8 x DP 8" in before
+    slider(live, "pipeline").press("ArrowRight")
+    wait_for_another(live, before)
+    assert "PP 2" in title(live)
+    assert live.locator(".widget-html svg > text", has_text="The schedule, drawn with 2 stages").count() == 1
+    screenshot(live, "mesh")
+    before = title(live)
+    choose(live, "model", "mixtral-8x7b")
+    wait_for_another(live, before)
+    before = title(live)
+    slider(live, "experts").press("ArrowRight")
+    wait_for_another(live, before)
+    assert "EP 2" in title(live)
+
+
+@pytest.mark.parametrize("live", ["planner"], indirect=True)
+def test_a_shorter_deadline_moves_the_plan_along_the_frontier(live, screenshot) -> None:
+    before = title(live)
+    slider(live, "days at most").press("ArrowLeft")
+    wait_for_another(live, before)
+    assert title(live).startswith("llama-3.1-70b: $")
+    screenshot(live, "planner")
+
+
 @pytest.mark.parametrize("live", ["kv_cache"], indirect=True)
 def test_another_cache_and_more_ranks_move_the_bar_and_the_curves(live, screenshot) -> None:
     screenshot(live, "kv-cache-light")
