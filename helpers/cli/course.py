@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
     build = add_command(commands, "build", "execute notebooks and store their outputs", _build)
     build.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given")
     _add_release(commands)
+    add_command(commands, "topics", "write docs/topics.md: where each topic is taught and checked", _topics)
     _add_publish(commands)
     _add_learning(commands)
     text = "write twenty made-up submissions for a lab, and the scores they should get"
@@ -82,6 +83,16 @@ def _release(arguments: argparse.Namespace) -> int:
 
         write_course(root, arguments.nbgrader)
     return release(root, check=arguments.check)
+
+
+def _topics(arguments: argparse.Namespace) -> int:
+    root = workbook_root()
+    from ..course import topics
+
+    path = root / topics.PAGE
+    path.write_text(topics.page(root), encoding="utf-8")
+    print(f"✓ {topics.PAGE}: {len(topics.topics(root))} topics")
+    return 0
 
 
 def _add_publish(commands: Commands) -> None:
