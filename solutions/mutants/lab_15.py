@@ -1,0 +1,225 @@
+"""Known-wrong answers to lab 15. Each must fail its check, with the sentence that its learner then reads.
+
+A function with itself for the default `right` changes one thing in the worked answer, which the kernel holds at that
+moment.
+"""
+
+# ruff: noqa: F811, F821  (they are put into the lab's cells, where these names are defined)
+
+from helpers.course.mutants import mutant
+
+
+@mutant("card-bytes", feedback="the inside of the layers")
+def card_bytes(plan, offer, right=card_bytes):
+    """Full checkpointing keeps the input of every layer, and forgets the layer that is computed again."""
+    forgotten = plan["micro_batch"] * MODEL["sequence"] * MODEL["inside_bytes"]
+    return right(plan, offer) - forgotten * (plan["checkpointing"] == "full")
+
+
+@mutant("card-bytes", feedback="the frozen base 14.96")
+def card_bytes(plan, offer, right=card_bytes):
+    """The frozen base is divided by the cards, as ZeRO-3 would."""
+    base = 0 if plan["method"] == "full" else MODEL["base_bytes"][plan["method"]]
+    return right(plan, offer) - base + base / plan["cards"]
+
+
+@mutant("card-bytes", feedback="a gathered layer 0.81")
+def card_bytes(plan, offer, right=card_bytes):
+    """ZeRO-3 without the layer that it gathers."""
+    gathered = 4 * MODEL["layer_parameters"] * (plan["cards"] > 1 and plan["method"] == "full")
+    return right(plan, offer) - gathered
+
+
+@mutant("card-bytes", feedback="GiB, you have")
+def card_bytes(plan, offer):
+    """Calls helpers, whose planner counts every tensor, and not with this lab's constants."""
+    from helpers.catalog.setup import TrainSetup
+    from helpers.memory.closed_form import budget
+    from helpers.memory.plan.training import ADAPTERS
+
+    setup = TrainSetup(
+        "llama-3.1-8b",
+        sequence=4096,
+        micro_batch=plan["micro_batch"],
+        checkpointing=plan["checkpointing"],
+        adapter=ADAPTERS.get(plan["method"]),
+    )
+    return budget.train(setup).peak.total
+
+
+@mutant("train-hours", feedback="h of computing and")
+def train_hours(plan, offer, tokens, right=train_hours):
+    """Recomputing costs nothing."""
+    return right(plan | {"checkpointing": "none"}, offer, tokens)
+
+
+@mutant("train-hours", feedback="h on the link, you have")
+def train_hours(plan, offer, tokens, right=train_hours):
+    """The link costs nothing."""
+    return right(plan, offer | {"link_bytes_per_s": float("inf")}, tokens)
+
+
+@mutant("fine-tune-plan", feedback="the card has")
+def fine_tune_plan(offers, goal, right=fine_tune_plan):
+    """Plans for cards with twice the memory."""
+    return right([offer | {"memory_gib": 2 * offer["memory_gib"]} for offer in offers], goal)
+
+
+@mutant("fine-tune-plan", feedback="% less. Look at every offer")
+def fine_tune_plan(offers, goal):
+    """The first plan that keeps the limits, not the cheapest."""
+    for number, offer in enumerate(offers):
+        for cards, method, micro in product((1, 2, 4, 8), goal["methods"], (1, 2, 4, 8)):
+            plan = {"offer": number, "cards": cards, "method": method, "checkpointing": "full", "micro_batch": micro}
+            plan["accumulation"] = 64 // cards // micro
+            hours = train_hours(plan, offer, goal["tokens"])
+            fits = card_bytes(plan, offer) <= 0.94 * 2**30 * offer["memory_gib"] and cards <= offer["most"]
+            if fits and hours <= goal["hours"] and hours * cards * offer["per_hour"] <= goal["dollars"]:
+                return plan
+    return None
+
+
+@mutant("fine-tune-plan", feedback="it has")
+def fine_tune_plan(offers, goal, right=fine_tune_plan):
+    """Forgets to accumulate."""
+    plan = right(offers, goal)
+    return plan and plan | {"accumulation": 1}
+
+
+@mutant("fine-tune-plan", feedback=" h")
+def fine_tune_plan(offers, goal, right=fine_tune_plan):
+    """Does not look at the deadline."""
+    return right(offers, goal | {"hours": 10**6})
+
+
+@mutant("users-by-memory", feedback="of all cards together")
+def users_by_memory(layout, offer, context, right=users_by_memory):
+    """Every card holds all weights."""
+    size = SERVICE["parameters"] * SERVICE["bits"][layout["weights"]] / 8
+    room = 0.92 * 2**30 * offer["memory_gib"] - SERVICE["work_bytes"] - size
+    a_user = -(-context // 16) * 16 * SERVICE["kv_values"] * SERVICE["bits"][layout["kv"]] / 8
+    return max(0, int(layout["tensor"] * room // a_user))
+
+
+@mutant("users-by-memory", feedback="in blocks of 16 tokens")
+def users_by_memory(layout, offer, context, right=users_by_memory):
+    """Counts tokens, not blocks."""
+    room = layout["tensor"] * (0.92 * 2**30 * offer["memory_gib"] - SERVICE["work_bytes"])
+    room -= SERVICE["parameters"] * SERVICE["bits"][layout["weights"]] / 8
+    return max(0, int(room // (context * SERVICE["kv_values"] * SERVICE["bits"][layout["kv"]] / 8)))
+
+
+@mutant("users-by-time", feedback="a step with nobody takes")
+def users_by_time(layout, offer, context, itl_s, right=users_by_time):
+    """All-reduces take no time."""
+    return right(layout, offer | {"allreduce_s": 0.0}, context, itl_s)
+
+
+@mutant("service-plan", feedback="ms between tokens")
+def service_plan(offers, goal, right=service_plan):
+    """Looks at memory alone."""
+    return right(offers, goal | {"itl_s": 10.0})
+
+
+@mutant("service-plan", feedback="less: look at every offer")
+def service_plan(offers, goal, right=service_plan):
+    """Only the largest replica."""
+    for number, offer in enumerate(offers):
+        for weights, kv, tensor in product(goal["weights"], goal["kv"], (8, 4, 2, 1)):
+            layout = {"weights": weights, "kv": kv, "tensor": tensor}
+            most = min(
+                users_by_memory(layout, offer, goal["context"]),
+                users_by_time(layout, offer, goal["context"], goal["itl_s"]),
+            )
+            if most and -(-goal["users"] // most) * tensor <= offer["most"]:
+                return {**layout, "offer": number, "replicas": -(-goal["users"] // most)}
+    return None
+
+
+@mutant("service-plan", feedback="a plan is a dict with")
+def service_plan(offers, goal):
+    """Calls helpers, and gives what their planner calls a plan."""
+    from helpers.memory.plan import Cards, ServeGoal, plan_serving
+
+    wanted = ServeGoal("llama-3-70b", users=goal["users"], context=goal["context"], latency_s=goal["itl_s"])
+    plans = plan_serving(wanted, [Cards("h100", 16)]).plans
+    return {"tensor": plans[0].layout.tensor, "replicas": plans[0].replicas} if plans else {}
+
+
+@mutant("service-plan", feedback="users, and room for")
+def service_plan(offers, goal, right=service_plan):
+    """One replica, whatever it can serve."""
+    plan = right(offers, goal)
+    return plan and plan | {"replicas": 1, "tensor": 1}
+
+
+@mutant("cards-in", feedback="is not up, or a number of it is missing or not finite")
+def cards_in(text, right=cards_in):
+    """Takes a lost card for one that is there."""
+    return right(re.sub(r"(gpu_up\{.*\}) 0", r"\1 1", text))
+
+
+@mutant("cards-in", feedback="its name is")
+def cards_in(text, right=cards_in):
+    """Leaves the escapes as they are."""
+    return right(text.replace("\\", "\\\\").replace('\\\\"', '\\"'))
+
+
+@mutant("cards-in", feedback="is there, with all three lines, and you leave it out")
+def cards_in(text):
+    """Splits labels at commas, and lines at the brace."""
+    known = {}
+    for line in text.splitlines():
+        if line and line[0] != "#":
+            metric, rest = line.split("{", 1)
+            inner, value = rest.split("}", 1)
+            labels = dict(pair.split("=", 1) for pair in inner.split(",") if "=" in pair)
+            try:
+                known.setdefault(labels.get("gpu", "").strip('"'), {})[metric] = (float(value.split()[0]), labels)
+            except ValueError:
+                continue
+    cards = {}
+    for gpu, one in known.items():
+        if len(one) >= 5 and one["gpu_up"][0]:
+            used, total = one["gpu_memory_used_bytes"][0], one["gpu_memory_total_bytes"][0]
+            cards[gpu] = [one["gpu_up"][1].get("name", "").strip('"'), used, total]
+    return cards
+
+
+@mutant("time-to-full", feedback="a function is called that knows the answer")
+def time_to_full(samples, total):
+    """Calls helpers."""
+    found = watch.forecast(samples, total)
+    return None if found.expected_s == math.inf else [found.earliest_s, found.expected_s, found.latest_s]
+
+
+@mutant("time-to-full", feedback="s after the last sample, you have")
+def time_to_full(samples, total, right=time_to_full):
+    """A straight line through everything, by least squares."""
+    if right(samples, total) is None:
+        return None
+    times, used = zip(*samples, strict=True)
+    line = statistics.linear_regression(times, used)
+    seconds = (total - line.intercept) / line.slope - times[-1]
+    return [seconds * 0.9, seconds, seconds * 1.1]
+
+
+@mutant("time-to-full", feedback="nothing grows here but noise")
+def time_to_full(samples, total, right=time_to_full):
+    """Always sees growth."""
+    seconds = (samples[-1][0] - samples[0][0]) * 2
+    return right(samples, total) or [seconds * 0.9, seconds, seconds * 1.1]
+
+
+@mutant("time-to-full", feedback="is too wide to act on")
+def time_to_full(samples, total, right=time_to_full):
+    """An interval that cannot be wrong."""
+    found = right(samples, total)
+    return found and [0.1 * found[1], found[1], 10 * found[1]]
+
+
+@mutant("time-to-full", feedback="intervals hold the true time")
+def time_to_full(samples, total, right=time_to_full):
+    """An interval that is none."""
+    found = right(samples, total)
+    return found and [found[1]] * 3
