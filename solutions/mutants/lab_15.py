@@ -223,3 +223,55 @@ def time_to_full(samples, total, right=time_to_full):
     """An interval that is none."""
     found = right(samples, total)
     return found and [found[1]] * 3
+
+
+@mutant("deepspeed-json", feedback="a function is called that knows the answer")
+def deepspeed_json(plan):
+    """Calls helpers' own writer."""
+    from types import SimpleNamespace
+
+    layout = SimpleNamespace(zero=3, offload=False, precision="bf16", sequences=64)
+    layout.micro_batch, layout.micro_batches = plan["micro_batch"], plan["accumulation"]
+    return json.dumps(written.deepspeed(SimpleNamespace(layout=layout)))
+
+
+@mutant("deepspeed-json", feedback="cannot read this as JSON")
+def deepspeed_json(plan, right=deepspeed_json):
+    """Python's text of a dict."""
+    return str(json.loads(right(plan)))
+
+
+@mutant("deepspeed-json", feedback="DeepSpeed counts over")
+def deepspeed_json(plan, right=deepspeed_json):
+    """The batch of one card."""
+    return json.dumps(json.loads(right(plan)) | {"train_batch_size": plan["micro_batch"] * plan["accumulation"]})
+
+
+@mutant("deepspeed-json", feedback="refuses a key that stands twice: bf16")
+def deepspeed_json(plan, right=deepspeed_json):
+    """A section that stands twice."""
+    return right(plan)[:-1] + ', "bf16": {"enabled": true}}'
+
+
+@mutant("deepspeed-json", feedback="stage 0 is the plan's, yours is 3")
+def deepspeed_json(plan, right=deepspeed_json):
+    """ZeRO-3 for every method."""
+    return json.dumps(json.loads(right(plan)) | {"zero_optimization": {"stage": 3}})
+
+
+@mutant("vllm-args", feedback="in one replica of the plan")
+def vllm_args(plan, goal, right=vllm_args):
+    """The users of all replicas."""
+    return right(plan | {"replicas": 1}, goal)
+
+
+@mutant("vllm-args", feedback="weights in fp8 are fp8 for vLLM, you say None")
+def vllm_args(plan, goal, right=vllm_args):
+    """Leaves the weights' format to the checkpoint."""
+    return [one for one in right(plan, goal) if "quantization" not in one]
+
+
+@mutant("vllm-args", feedback="vLLM does not start: argument --kv-cache-dtype: invalid choice")
+def vllm_args(plan, goal, right=vllm_args):
+    """Our name of the format."""
+    return [one.replace("=auto", "=bf16") for one in right(plan, goal)]

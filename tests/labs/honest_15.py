@@ -174,3 +174,32 @@ def time_to_full_by_bootstrap(samples, total):
     expected = (total - level) / slope
     low, high = np.quantile(seconds, [0.01, 0.99])
     return [min(low, expected), expected, max(high, expected)]
+
+
+def deepspeed_json_by_hand(plan):
+    """A text with lines and the other keys that many files have."""
+    stage = 0 if plan["method"] != "full" or plan["cards"] < 2 else 3
+    batch = plan["cards"] * plan["micro_batch"] * plan["accumulation"]
+    return f"""{{
+      "zero_optimization": {{"stage": {stage}, "overlap_comm": true}},
+      "bf16": {{"enabled": true}}, "fp16": {{"enabled": false}},
+      "gradient_accumulation_steps": {plan["accumulation"]},
+      "train_micro_batch_size_per_gpu": {plan["micro_batch"]},
+      "train_batch_size": {batch}
+    }}
+    """
+
+
+def vllm_args_in_pairs(plan, goal):
+    """Flag and value apart; numbers that are no texts; FP8 by its short name."""
+    import numpy as np
+
+    users = math.ceil(goal["users"] / plan["replicas"])
+    print("users", users)
+    found = ["--max-num-seqs", np.int64(users), "--tensor-parallel-size", plan["tensor"]]
+    found += ["--max-model-len", str(goal["context"]), "--gpu-memory-utilization", "0.920"]
+    if plan["kv"] == "fp8":
+        found += ["--kv-cache-dtype", "fp8"]
+    if plan["weights"] != "bf16":
+        found += ["--quantization", "awq" if plan["weights"] == "int4" else "fp8"]
+    return tuple(found)
