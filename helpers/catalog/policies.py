@@ -60,6 +60,16 @@ def layout(policy: str, layers: int) -> tuple[Segment, ...]:
     return _counted(word, _count(name, word, count, layers), layers)
 
 
+def whole_layers(segments: tuple[Segment, ...]) -> bool:
+    """Whether every layer is kept or recomputed as a whole, which checkpoints around layers do: none, full, every:K,
+    sqrt-n, first:K, nested:K and recursive.
+
+    >>> whole_layers(layout("nested:2", 4)), whole_layers(layout("selective", 4))
+    (True, False)
+    """
+    return all(segment.how in ("none", "full") for segment in segments)
+
+
 def _counted(word: str, count: int, layers: int) -> tuple[Segment, ...]:
     if word == "every":
         return _every(count, 0, layers)

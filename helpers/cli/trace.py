@@ -12,6 +12,7 @@ from ..catalog.devices import Device
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import reference_of, require_cuda
 from ..catalog.loaders import loader
+from ..catalog.policies import whole_layers
 from ..catalog.setup import ServeSetup, TrainSetup
 from ..catalog.split import STAGES_PER_RANK, Split
 from ..memory.closed_form.breakdown import Breakdown
@@ -80,7 +81,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     title += ", the optimizer in the backward" if setup.in_backward else ""
     title = f"{setup.adapter}, of {title}" if setup.adapter else f"Training {title}"
     title += f", on rank {split.rank:,} of {split}" if split else ""
-    found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup), **_make(setup), split=split)
+    found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup, split), **_make(setup), split=split)
     try:
         predicted = _closed_form(setup, split, where or reference_of(setup))
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
@@ -102,9 +103,12 @@ def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) ->
     return budget.fsdp2(setup, split.fsdp, where, reduced=split.reduced).parts if alone else None
 
 
-def _policy(setup: TrainSetup) -> Callable | None:
-    """What puts the setup's policy into a model; None for those that `memory` knows how to put in."""
-    if setup.checkpoint_every is not None:
+def _policy(setup: TrainSetup, split: Split | None) -> Callable | None:
+    """What puts the setup's policy into a model; None for those that `memory` knows how to put in.
+
+    FSDP2 gathers a layer when it is called, so segments of several layers must call them: modules around them do.
+    """
+    if setup.checkpoint_every is not None or (split and whole_layers(setup.segments)):
         return None
     from ..techniques.checkpointing import apply
 

@@ -11,7 +11,7 @@ from helpers.course import notebook as nb
 from helpers.course import topics
 
 ROOT = Path(__file__).resolve().parents[2]
-ROW = ["Levels", "2e5338ca", "NVMe", "01 move-seconds"]  # of chapter 01
+ROW = ["Levels", "2e5338ca", "L2", "01 move-seconds"]  # of chapter 01
 
 
 def found(row: list[str]) -> topics.Topic:
@@ -43,7 +43,7 @@ def test_a_topic_is_found_in_the_first_cell_of_its_section_that_says_so():
     topic = found(ROW)
     cell = nb.read(next((ROOT / "notebooks").glob("01_*"))).cells[topic.cell]
     assert cell.id == topic.cell_id
-    assert "NVMe" in cell.source
+    assert "L2" in cell.source
     assert "lab 01: `move-seconds`" in topic.row
 
 

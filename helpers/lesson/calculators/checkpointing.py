@@ -21,11 +21,11 @@ from ..drawing.pictures import Card
 from ..units import si
 from .answers import MemoryAnswer, mark, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
+from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
 from .command import command, setup_options
 
 SELECTIVE = ("selective", "selective:matmuls", "selective:attention")
-COMPARED = (
+COMPARED = (  # of all that the control offers; one that is chosen is compared beside them
     "none",
     "full",
     "every:2",
@@ -36,7 +36,6 @@ COMPARED = (
     "module:mlp",
     "offload:inputs",
 )
-POLICIES = (*COMPARED, "first:2", "nested:4", "recursive")  # what the control offers; one that is chosen is compared
 NEEDED_LAYERS = {"every:2": 2, "every:4": 4}
 HELPS = 0.01  # a peak that falls by less has not been helped
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from ...catalog.models import MODELS, model
+from ...catalog.policies import SELECTIVE
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from ...memory.closed_form import activations
@@ -13,6 +14,8 @@ from ...memory.fit import RESERVE_MIB
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 RESERVE = ("reserve, MiB", (0, 128, 512, RESERVE_MIB, 2048, 4096), RESERVE_MIB)  # the control that moves it
+WHOLE_LAYERS = ("none", "full", "every:2", "every:4", "every:8", "sqrt-n", "first:2", "nested:4", "recursive")
+POLICIES = (*WHOLE_LAYERS, *SELECTIVE, "module:attention", "module:mlp", "offload:inputs")  # all with a closed form
 SEQUENCES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 

@@ -21,7 +21,7 @@ from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from .answers import row
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, trained_models
+from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, WHOLE_LAYERS, reserve_bytes, trained_models
 from .command import command, setup_options
 from .memory import TrainingAnswer, changes_that_fit
 
@@ -217,7 +217,7 @@ def fine_tuning(**start: object) -> Calculator:
         "base": ("base in", BASES, "nf4-dq"),
         "precision": ("precision", (AS_USUAL, "autocast-bf16", "bf16", "fp32"), AS_USUAL),
         "optimizer": ("optimizer", ("adamw-foreach", "adamw-fused", "adamw-8bit", "sgd"), "adamw-fused"),
-        "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4"), "none"),
+        "checkpointing": ("checkpointing", WHOLE_LAYERS, "none"),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
         "sequence": ("sequence", SEQUENCES[:8], 2048),
         "attention": ("attention", ("sdpa", "eager"), "sdpa"),

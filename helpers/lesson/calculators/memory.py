@@ -18,7 +18,7 @@ from ...memory.closed_form.decoder import ADAPTERS, AdapterWidths
 from ...memory.fit import RESERVE_BYTES, Room, ladder
 from .answers import MemoryAnswer, first_over, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, trained_models
+from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, trained_models
 from .command import command, setup_options
 
 
@@ -204,7 +204,7 @@ def training_memory(**start: object) -> Calculator:
         "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
         "micro_batches": ("accumulated", MICRO_BATCHES, 1),
         "sequence": ("sequence", SEQUENCES, 2048),
-        "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "every:8", "selective"), "none"),
+        "checkpointing": ("checkpointing", POLICIES, "none"),
         "attention": ("attention", ("sdpa", "eager"), "sdpa"),
         "reserve": RESERVE,
     }

@@ -12,7 +12,7 @@ from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, OFFLOADS, ServeSetup, TrainSetup
 from ...catalog.tiers import TIERS
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, within_positions
+from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, within_positions
 from .offload_serving import HOST, STEPS, OffloadServingAnswer, offload_serving_answer
 from .offload_training import USUAL_HOST, OffloadTrainingAnswer, offload_training_answer
 from .quantization import FORMATS
@@ -20,7 +20,6 @@ from .zero import SHARDED_PRECISIONS
 
 SERVE, TRAIN = "serve", "train"
 OPTIMIZERS = ("adamw-fused", "adamw", "adamw-8bit", "lion", "adafactor", "sgd")
-POLICIES = ("none", "full", "every:2", "every:4", "selective")
 HOSTS = tuple(name for name, entry in TIERS.items() if entry.kind == "dram")
 DISKS = tuple(name for name, entry in TIERS.items() if entry.kind == "nvme")
 POWERS = tuple(2**power for power in range(13))

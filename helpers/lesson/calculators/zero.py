@@ -22,7 +22,7 @@ from ..drawing.pictures import Card
 from ..units import percent, si
 from .answers import MemoryAnswer, mark, plural, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
+from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
 from .command import command, setup_options
 
 NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -327,7 +327,7 @@ def zero(**start: object) -> Calculator:
         "link": ("link", tuple(LINKS), OWN_LINK),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
         "sequence": ("sequence", SEQUENCES, 2048),
-        "checkpointing": ("checkpointing", ("none", "full", "every:2", "every:4", "selective"), "full"),
+        "checkpointing": ("checkpointing", POLICIES, "full"),
         "offload_optimizer": ("optimizer in", tuple(OFFLOADS), "none"),
         "offload_parameters": ("parameters in", tuple(OFFLOADS), "none"),
         "reserve": RESERVE,

@@ -95,9 +95,9 @@ def fsdp2(setup: TrainSetup, ranks: int, device: str | Device | None = None, *, 
 
     "autocast-bf16" is FSDP2's mixed precision here: FP32 shards, BF16 gathered, gradients reduced in FP32 as torchtitan
     does, or with `reduced="bf16"` as accelerate does; "bf16" and "fp32" are those throughout. Gathered weights leave
-    after a forward (`reshard_after_forward`). Layers that one checkpoint runs again are whole together. Raises
-    WorkbookError for other precisions, for offload, for segments in segments, and where SDPA has no fused kernel.
-    Llama-3-8B, one sequence of 4,096 with full checkpointing, fused AdamW, on 8 ranks of H100: 20.6
+    after a forward (`reshard_after_forward`). Layers that the outermost checkpoint runs again are whole together.
+    Raises WorkbookError for other precisions, for recursive, for offload of all that is kept, and where SDPA has no
+    fused kernel. Llama-3-8B, one sequence of 4,096 with full checkpointing, fused AdamW, on 8 ranks of H100: 20.6
     GiB, at the backward of the loss.
     """
     if device is not None:

@@ -44,10 +44,11 @@ class FullyShardedMoments(StepMoments):
         if setup.precision not in WIDTHS:
             do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
             raise WorkbookError(f"{setup.precision} under FSDP2", ", ".join(WIDTHS), do)
-        if any(segment.parts or segment.how.startswith("offload") for segment in setup.segments):
+        if any(part.parts for segment in setup.segments for part in segment.parts):
             what = f"checkpointing {setup.checkpointing!r} under FSDP2 has no closed form here"
-            expected = "a policy that recomputes, without segments in segments"
-            raise WorkbookError(what, expected, "choose full, every:K or a selective policy")
+            expected = "segments of layers, or one more level of segments in them"
+            do = "choose nested:K, or trace it: trace.train(setup, split=Split(fsdp=...))"
+            raise WorkbookError(what, expected, do)
         self.ranks = require_whole("ranks", ranks, 2, MAX_RANKS, do="predict one rank by budget.train(setup)")
         self.shard_width, self.gathered_width, self.reduced_width = widths(setup.precision, reduced)
         computes = "bf16" if self.gathered_width == 2 else "fp32"

@@ -16,6 +16,8 @@ from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import WorkbookError, require_package
 from ...catalog.optimizers import EMBEDDING, HEAD, Optimizer
 from ...catalog.optimizers import optimizer as optimizer_rule
+from ...catalog.policies import Segment as LayerSegment
+from ...catalog.policies import whole_layers
 from ...catalog.setup import TrainSetup
 from ..closed_form import activations, budget
 from ..closed_form.breakdown import format_bytes
@@ -247,20 +249,26 @@ def _checkpoint(model: nn.Module, setup: TrainSetup, apply: Apply | None) -> Non
     if apply:
         apply(model, setup.checkpointing)
         return
-    every = require_segments(setup)
+    require_segments(setup)
     owner, name = layer_list(model, len(setup.model.layers))
     layers = list(getattr(owner, name))
-    segments = [Segment(layers[start : start + every]) for start in range(0, len(layers), every)]
-    setattr(owner, name, nn.ModuleList(segments))
+    setattr(owner, name, nn.ModuleList(_together(one, layers) for one in setup.segments))
 
 
-def require_segments(setup: TrainSetup) -> int:
-    """Layers per recomputed segment, 0 for none. WorkbookError for a policy that needs more than such segments."""
-    if setup.checkpoint_every is None:
+def _together(segment: LayerSegment, layers: list[nn.Module]) -> nn.Module:
+    """A segment's layers under one checkpoint, with its parts in it under their own; a layer that is kept as it is."""
+    if segment.how == "none":
+        return layers[segment.start]
+    parts = [_together(part, layers) for part in segment.parts]
+    return Segment(parts or layers[segment.start : segment.stop])
+
+
+def require_segments(setup: TrainSetup) -> None:
+    """WorkbookError for a policy that needs more than checkpoints around whole layers."""
+    if not whole_layers(setup.segments):
         what = f"checkpointing is {setup.checkpointing!r}, and nothing here puts it into a model"
-        do = "pass apply=helpers.techniques.checkpointing.apply"
-        raise WorkbookError(what, "none, full, every:K or sqrt-n, or a function apply(model, policy)", do)
-    return setup.checkpoint_every
+        expected = "a policy of whole layers, as none, full, every:K, nested:K, or a function apply(model, policy)"
+        raise WorkbookError(what, expected, "pass apply=helpers.techniques.checkpointing.apply")
 
 
 def layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:

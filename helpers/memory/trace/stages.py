@@ -15,7 +15,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ...catalog.split import STAGES_PER_RANK
-from ..measure.steps import Segment, precision_context, require_segments
+from ..measure.steps import Segment, precision_context
 
 META = torch.device("meta")
 
@@ -77,7 +77,10 @@ class Stages(nn.Module):
         self.schedule, self.total = schedule, ranks * STAGES_PER_RANK[schedule]
         self.numbers = range(rank, self.total, ranks)
         starts = [number * len(setup.model.layers) // self.total for number in range(self.total + 1)]
-        every = require_segments(setup)
+        every = setup.checkpoint_every
+        if every is None:
+            what = f"checkpointing is {setup.checkpointing!r} in a pipeline's stages"
+            raise WorkbookError(what, "none, full, every:K or sqrt-n", "choose full, or split the run by fsdp")
         self.parts = nn.ModuleList(Stage(model, starts[n], starts[n + 1], every) for n in self.numbers)
         self.loss, self.vocab = model.loss_function, setup.model.vocab
 

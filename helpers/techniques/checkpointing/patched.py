@@ -134,6 +134,7 @@ def _together(applied: Applied, segment: Segment, layers: list[nn.Module], engin
 
     The last runs them all. Each gets what it was called with itself: layers may differ in their masks.
     """
+    _require_ungathered(layers[segment.start : segment.stop])
     forwards = {at: layers[at].forward for at in range(segment.start, segment.stop)}
     noted: dict[int, tuple[tuple, dict]] = {}
 
@@ -177,6 +178,14 @@ def _require_no_cache(args: tuple, kwargs: dict) -> None:
     if any(hasattr(value, "get_seq_length") for value in (*args, *kwargs.values())):
         what = "a KV cache in a layer that is run twice: its tokens would be appended twice"
         raise WorkbookError(what, "a training step without one", "call the model with use_cache=False")
+
+
+def _require_ungathered(layers: list[nn.Module]) -> None:
+    """FSDP2, which makes a layer one of FSDPModule, gathers its weights where it is called; these run elsewhere."""
+    if any(kind.__name__ == "FSDPModule" for layer in layers for kind in type(layer).__mro__):
+        what, expected = "a segment of several layers that FSDP2 shards each", "a policy of single layers, such as full"
+        do = "put modules around the layers that call them under torch.utils.checkpoint, as trace.train without apply"
+        raise WorkbookError(what, expected, do)
 
 
 def _tensor(output: object) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
+from helpers.catalog.policies import whole_layers
 from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
 from helpers.memory import trace
@@ -46,6 +47,7 @@ LARGE = {
 EIGHT = {**model("tiny-llama").config, "num_hidden_layers": 8}
 RECOMPUTED = {
     "every second product": (replace(BASE, checkpointing="selective:every-second"), 4),
+    "inputs on the host": (replace(BASE, checkpointing="offload:inputs"), 4),
     "segments of four": (TrainSetup(EIGHT, sequence=2048, optimizer="adamw-fused", checkpointing="every:4"), 64),
 }
 RECOMPUTED_LARGE = {  # all but one have their peak in a layer
@@ -71,6 +73,14 @@ RECOMPUTED_LARGE = {  # all but one have their peak in a layer
         TrainSetup("qwen2.5-7b", sequence=2048, optimizer="adamw-fused", checkpointing="every:7"),
         64,
     ),
+    "segments of one in those of four": (
+        TrainSetup("llama-2-7b", sequence=2048, optimizer="adamw-fused", checkpointing="nested:4"),
+        64,
+    ),
+    "inputs on the host, 7B": (
+        TrainSetup("llama-2-7b", sequence=2048, optimizer="adamw-fused", checkpointing="offload:inputs"),
+        64,
+    ),
     "root of the layers": (
         TrainSetup("llama-2-7b", "fp32", sequence=1024, optimizer="adamw-fused", checkpointing="sqrt-n"),
         16,
@@ -79,7 +89,7 @@ RECOMPUTED_LARGE = {  # all but one have their peak in a layer
 
 
 def off(setup: TrainSetup, ranks: int, reduced: str = "fp32") -> float:
-    put_in = None if setup.checkpoint_every is not None else apply
+    put_in = None if whole_layers(setup.segments) else apply
     traced = trace.train(setup, "h100", split=Split(fsdp=ranks, reduced=reduced), apply=put_in)
     return budget.fsdp2(setup, ranks, "h100", reduced=reduced).peak_bytes / traced.peak_bytes - 1
 
@@ -145,8 +155,8 @@ def test_what_a_rank_keeps_is_its_share():
     ("setup", "ranks", "words"),
     [
         (replace(BASE, precision="megatron-bf16"), 8, "megatron-bf16 under FSDP2"),
-        (replace(BASE, checkpointing="nested:4"), 8, "no closed form"),
-        (replace(BASE, checkpointing="offload:inputs"), 8, "no closed form"),
+        (replace(BASE, checkpointing="offload"), 8, "no closed form"),
+        (replace(BASE, checkpointing="recursive"), 8, "trace it"),
         (replace(BASE, zero=3, ranks=8), 8, "not predicted"),
         (BASE, 1, "ranks is 1"),
         (BASE, 0.5, "ranks is 0.5"),

@@ -12,6 +12,7 @@ from helpers.catalog.split import Split
 from helpers.memory import trace
 from helpers.memory.closed_form.breakdown import Part
 from helpers.memory.closed_form.split import parameter_bytes
+from helpers.techniques.checkpointing import apply
 from tests.memory.trace import rank_cases
 
 SETUP = TrainSetup(rank_cases.CONFIG, precision="fp32", sequence=64, micro_batch=2)
@@ -63,12 +64,35 @@ WRONG = {
     "stages": (lambda: trace.train(SETUP, split=Split(pipeline=6)), "at most its 5 layers"),
     "micro-batches": (lambda: trace.train(SETUP, split=Split(pipeline=2)), "1 micro-batches in a pipeline of 2"),
     "ZeRO beside it": (lambda: trace.train(replace(SETUP, zero=3, ranks=2), split=Split(fsdp=2)), "one place"),
+    "segments that run layers uncalled": (
+        lambda: trace.train(replace(SETUP, checkpointing="nested:2"), split=Split(fsdp=2), apply=apply),
+        "that FSDP2 shards each",
+    ),
+    "a policy that needs apply": (
+        lambda: trace.train(replace(SETUP, checkpointing="selective"), split=Split(fsdp=2)),
+        "nothing here puts it into a model",
+    ),
+    "segments in segments of a stage": (
+        lambda: trace.train(replace(SETUP, checkpointing="nested:2", micro_batches=4), split=Split(pipeline=2)),
+        "in a pipeline's stages",
+    ),
     "GPT-2's stages": (
         lambda: trace.train(TrainSetup("gpt2", micro_batches=4, sequence=64), split=Split(pipeline=2)),
         "cuts gpt2",
     ),
     "GPT-2's parts": (lambda: trace.train(TrainSetup("gpt2", sequence=64), split=Split(tensor_parallel=2)), "no plan"),
 }
+
+
+def test_segments_in_segments_are_put_in_without_apply():
+    """FSDP2 gathers a layer when it is called, and so they call them; on one GPU it is what `apply` makes."""
+    nested = replace(SETUP, checkpointing="nested:2")
+    assert trace.train(nested, on="cpu").peak_bytes == trace.train(nested, on="cpu", apply=apply).peak_bytes
+    sharded = {
+        policy: trace.train(replace(SETUP, checkpointing=policy), split=Split(fsdp=2)).measured.saved_bytes
+        for policy in ("none", "full", "nested:2")
+    }
+    assert sharded["nested:2"] < sharded["full"] < sharded["none"]
 
 
 @pytest.mark.parametrize("case", WRONG)
