@@ -275,3 +275,73 @@ def vllm_args(plan, goal, right=vllm_args):
 def vllm_args(plan, goal, right=vllm_args):
     """Our name of the format."""
     return [one.replace("=auto", "=bf16") for one in right(plan, goal)]
+
+
+@mutant("judged", feedback="what the first steps keep is no leak")
+def judged(step, budget_bytes):
+    """Compares the end with the beginning, as if nothing might be kept on purpose."""
+    with Meter() as meter:
+        for _ in range(420):
+            step()
+        grown_bytes, peak_bytes = meter.live_bytes, meter.peak_bytes
+    if grown_bytes > 0:
+        return ["leak", round(grown_bytes / 420)]
+    return ["peak", peak_bytes - budget_bytes] if peak_bytes > budget_bytes else ["ok", 0]
+
+
+@mutant("judged", feedback="memory goes up and down")
+def judged(step, budget_bytes):
+    """A step after which there is more than before is a leak."""
+    with Meter() as meter:
+        alive = [(step(), meter.live_bytes)[1] for _ in range(40)][12:]
+        peak_bytes = meter.peak_bytes
+    grown = [after - before for before, after in itertools.pairwise(alive)]
+    if max(grown) > 0:
+        return ["leak", max(grown)]
+    return ["peak", peak_bytes - budget_bytes] if peak_bytes > budget_bytes else ["ok", 0]
+
+
+@mutant("judged", feedback="at least once in seven steps. Yours is 'ok'")
+def judged(step, budget_bytes):
+    """One step is enough to see a peak, and nothing leaks."""
+    with Meter() as meter:
+        step()
+        peak_bytes = meter.peak_bytes
+    return ["peak", peak_bytes - budget_bytes] if peak_bytes > budget_bytes else ["ok", 0]
+
+
+@mutant("judged", feedback="keeps a tensor for good")
+def judged(step, budget_bytes, right=judged):
+    """Asks for the peak first, and a leak passes every budget in the end."""
+    with Meter() as meter:
+        for _ in range(430):
+            step()
+        peak_bytes = meter.peak_bytes
+    return ["peak", peak_bytes - budget_bytes] if peak_bytes > budget_bytes else right(step, budget_bytes)
+
+
+@mutant("judged", feedback="bytes a step; you have")
+def judged(step, budget_bytes, right=judged):
+    """What all steps add together."""
+    word, found = right(step, budget_bytes)
+    return [word, found * (420 if word == "leak" else 1)]
+
+
+@mutant("judged", feedback="bytes above the budget; you have")
+def judged(step, budget_bytes, right=judged):
+    """The peak itself, and not what is above the budget."""
+    word, found = right(step, budget_bytes)
+    return [word, found + (budget_bytes if word == "peak" else 0)]
+
+
+@mutant("judged", feedback="Yours is 'ok'")
+def judged(step, budget_bytes, right=judged):
+    """Nothing is ever wrong."""
+    return ["ok", 0]
+
+
+@mutant("judged", feedback="Yours is 'ok'")
+def judged(step, budget_bytes, right=judged):
+    """Less than a KiB a step is no leak."""
+    word, found = right(step, budget_bytes)
+    return ["ok", 0] if word == "leak" and found < 1024 else [word, found]

@@ -203,3 +203,30 @@ def vllm_args_in_pairs(plan, goal):
     if plan["weights"] != "bf16":
         found += ["--quantization", "awq" if plan["weights"] == "int4" else "fp8"]
     return tuple(found)
+
+
+def judged_by_the_lowest(step, budget_bytes):
+    """The lowest of forty values early on, and of forty later."""
+    alive = []
+    with Meter() as meter:
+        for _ in range(300):
+            step()
+            alive.append(meter.live_bytes)
+        most = meter.peak_bytes
+    added = (min(alive[-42:]) - min(alive[20:62])) / 238
+    if added > 0:
+        return "leak", added
+    return ("peak", most - budget_bytes) if most > budget_bytes else ("ok", 0)
+
+
+def judged_by_a_line(step, budget_bytes):
+    """The slope of a straight line through what is alive after every step from the fifteenth on."""
+    import numpy as np
+
+    with Meter() as meter:
+        alive = np.array([(step(), meter.live_bytes)[1] for _ in range(434)][14:], dtype=float)
+        over = meter.peak_bytes - budget_bytes
+    slope = np.polyfit(np.arange(len(alive)), alive, 1)[0]
+    if slope * len(alive) > 0.2 * np.ptp(alive) + 1:
+        return ["leak", np.int64(round(slope))]
+    return ["peak", over] if over > 0 else ["ok", 0]

@@ -21,6 +21,8 @@ MUTANTS = load_mutants(find_mutants(LAB))
         ("service-cheapest", ["$13.58", "$27.16"]),
         ("files-batch", ["64 = 2 × 16 × 2"]),
         ("files-sizes", ["2 cards, 8,192 tokens, 200 sequences"]),
+        ("budget-peak", ["9,216", "30,720"]),
+        ("budget-leak", ["683", "98,816"]),
     ],
 )
 def test_the_figures_of_a_target_are_printed_by_its_check(lab, check, figures):
@@ -44,6 +46,8 @@ HALF_RIGHT = {
     "An interval that is none": {"watch-plain", "watch-escapes", "watch-steady", "watch-expected"},
     "ZeRO-3 for every method": {"files-batch", "files-sizes", "files-formats"},
     "Leaves the weights' format": {"files-batch", "files-stage", "files-sizes"},
+    "Less than a KiB a step": {"budget-clean", "budget-peak"},
+    "The peak itself, and not": {"budget-clean", "budget-leak"},
 }
 
 
