@@ -92,6 +92,19 @@ def fine_tune_plan(offers, goal, right=fine_tune_plan):
     return right(offers, goal | {"hours": 10**6})
 
 
+@mutant("fine-tune-plan", feedback="there is a plan, and yours is None")
+def fine_tune_plan(offers, goal, right=fine_tune_plan):
+    """Micro-batches of four at most."""
+    plan = right(offers, goal)
+    return plan if plan and plan["micro_batch"] <= 4 else None
+
+
+@mutant("fine-tune-plan", feedback="% less. Look at every offer")
+def fine_tune_plan(offers, goal, right=fine_tune_plan):
+    """Keeps a tenth of the card, not six parts of a hundred."""
+    return right([offer | {"memory_gib": offer["memory_gib"] * 0.9 / 0.94} for offer in offers], goal)
+
+
 @mutant("users-by-memory", feedback="of all cards together")
 def users_by_memory(layout, offer, context, right=users_by_memory):
     """Every card holds all weights."""
@@ -151,6 +164,48 @@ def service_plan(offers, goal, right=service_plan):
     """One replica, whatever it can serve."""
     plan = right(offers, goal)
     return plan and plan | {"replicas": 1, "tensor": 1}
+
+
+@mutant("service-plan", feedback="cards, offer")
+def service_plan(offers, goal, right=service_plan):
+    """Rents cards that are not there."""
+    return right([offer | {"most": 32} for offer in offers], goal)
+
+
+@mutant("service-plan", feedback="take as few replicas as serve everybody")
+def service_plan(offers, goal):
+    """One replica more than whole ones, even where nobody is left over."""
+    plans = []
+    for at, offer in enumerate(offers):
+        for weights, kv, tensor in product(goal["weights"], goal["kv"], (1, 2, 4, 8)):
+            one = {"weights": weights, "kv": kv, "tensor": tensor, "offer": at}
+            room = users_by_memory(one, offer, goal["context"])
+            most = min(room, users_by_time(one, offer, goal["context"], goal["itl_s"]))
+            if most and (goal["users"] // most + 1) * tensor <= offer["most"]:
+                plans.append(one | {"replicas": goal["users"] // most + 1})
+    return min(plans, key=lambda one: one["replicas"] * one["tensor"] * offers[one["offer"]]["per_hour"], default=None)
+
+
+@mutant("service-plan", feedback="look at every offer, pair of formats")
+def service_plan(offers, goal, right=service_plan):
+    """The last format of each list."""
+    return right(offers, goal | {"weights": goal["weights"][-1:], "kv": goal["kv"][-1:]})
+
+
+@mutant("users-by-memory", feedback="in blocks of 16 tokens")
+def users_by_memory(layout, offer, context, right=users_by_memory):
+    """A block more, even where the last one is full."""
+    return right(layout, offer, context // 16 * 16 + 16)
+
+
+@mutant("users-by-time", feedback="0 users, you have -")
+def users_by_time(layout, offer, context, itl_s):
+    """Fewer users than none."""
+    waits = SERVICE["allreduces"] * offer["allreduce_s"] * (layout["tensor"] > 1)
+    bits = SERVICE["bits"]
+    readable = (itl_s - waits) * layout["tensor"] * offer["bytes_per_s"]
+    readable -= SERVICE["parameters"] * bits[layout["weights"]] / 8
+    return math.floor(readable / (context * SERVICE["kv_values"] * bits[layout["kv"]] / 8))
 
 
 @mutant("cards-in", feedback="is not up, or a number of it is missing or not finite")

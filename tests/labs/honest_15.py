@@ -65,6 +65,28 @@ def fine_tune_plan_sorted(offers, goal):
     return found[0][2] if found else None
 
 
+def fine_tune_plan_in_a_table(offers, goal):
+    """A NumPy table of numbers, whose offers are 0.0 and 1.0; what the plan costs stands in it."""
+    import numpy as np
+
+    rows = []
+    for at, offer in enumerate(offers):
+        for cards, micro, how, policy in product((1, 2, 4, 8), (1, 2, 4, 8, 16), goal["methods"], ("none", "full")):
+            plan = {"cards": cards, "micro_batch": micro, "method": how, "checkpointing": policy}
+            hours = train_hours(plan, offer, goal["tokens"])
+            if cards * micro > 64 or cards > offer["most"] or hours > goal["hours"]:
+                continue
+            if card_bytes(plan, offer) <= 0.94 * offer["memory_gib"] * 2**30:
+                number = goal["methods"].index(how)
+                rows.append([hours * cards * offer["per_hour"], at, cards, micro, number, policy == "full"])
+    if not rows or min(rows)[0] > goal["dollars"]:
+        return None
+    dollars, offer, cards, micro, number, full = np.array(min(rows))
+    names = {"method": goal["methods"][int(number)], "checkpointing": "full" if full else "none"}
+    found = {"offer": offer, "cards": cards, "micro_batch": micro, "accumulation": 64 / cards / micro}
+    return found | names | {"dollars": dollars}
+
+
 def users_by_memory_one_by_one(layout, offer, context):
     """Adds users until the memory is full."""
     bits, users = SERVICE["bits"], 0
@@ -109,6 +131,22 @@ def service_plan_replica_by_replica(offers, goal):
                         if users <= room and users <= quick and (best is None or cost < best[0]):
                             best = cost, layout | {"offer": np.int64(at), "replicas": replicas}
     return None if best is None else best[1]
+
+
+def service_plan_with_its_price(offers, goal):
+    """The fewest bits of each kind, since they win in memory and in time; the price stands in the plan."""
+    least = {kind: min(goal[kind], key=SERVICE["bits"].get) for kind in ("weights", "kv")}
+    found = {}
+    for at, offer in enumerate(offers):
+        for tensor in (1, 2, 4, 8):
+            layout = least | {"tensor": tensor}
+            users = users_by_memory(layout, offer, goal["context"])
+            users = min(users, users_by_time(layout, offer, goal["context"], goal["itl_s"]))
+            cards = math.ceil(goal["users"] / users) * tensor if users else math.inf
+            if cards <= offer["most"]:
+                price = cards * offer["per_hour"]
+                found[price] = layout | {"offer": float(at), "replicas": cards / tensor, "per_hour": price}
+    return found[min(found)] if found else None
 
 
 def cards_in_letter_by_letter(text):
