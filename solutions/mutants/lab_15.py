@@ -241,6 +241,36 @@ def cards_in(text):
     return cards
 
 
+@mutant("cards-in", feedback="a function is called that knows the answer")
+def cards_in(text):
+    """Calls the parser of Prometheus' own client."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    known = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            known.setdefault(sample.labels["gpu"], {})[sample.name] = sample
+    found = {}
+    for gpu, one in known.items():
+        lines = [one.get(name) for name in ("gpu_up", "gpu_memory_used_bytes", "gpu_memory_total_bytes")]
+        if all(lines) and all(math.isfinite(line.value) for line in lines) and lines[0].value:
+            found[gpu] = [lines[0].labels["name"], lines[1].value, lines[2].value]
+    return found
+
+
+@mutant("time-to-full", feedback="at most half as wide is right")
+def time_to_full(samples, total, right=time_to_full):
+    """The same share on both sides, whatever the noise."""
+    found = right(samples, total)
+    return found and [0.85 * found[1], found[1], 1.15 * found[1]]
+
+
+@mutant("time-to-full", feedback="a function is called that knows the answer")
+def time_to_full(samples, total):
+    """Draws the series again."""
+    return [draw("lab-15/watch").random()] * 3
+
+
 @mutant("time-to-full", feedback="a function is called that knows the answer")
 def time_to_full(samples, total):
     """Calls helpers."""

@@ -214,6 +214,57 @@ def time_to_full_by_bootstrap(samples, total):
     return [min(low, expected), expected, max(high, expected)]
 
 
+def time_to_full_by_consensus(samples, total):
+    """The line through two samples with the most others near it, tuples, and an interval from its inliers."""
+    import random
+
+    rng, now = random.Random(15), samples[-1][0]
+    for at in range(len(samples) - 5, 4, -1):
+        before, after = (statistics.median(value for _, value in samples[at + k : at + k + 5]) for k in (-5, 0))
+        if abs(after - before) > 0.08 * total:
+            samples = samples[at:]
+            break
+
+    def near(slope, level):
+        return [(time, used) for time, used in samples if abs(level + slope * (time - now) - used) < 0.02 * total]
+
+    best = []
+    for _ in range(400):
+        one, other = rng.sample(samples, 2)
+        slope = (other[1] - one[1]) / (other[0] - one[0])
+        best = max(best, near(slope, one[1] + slope * (now - one[0])), key=len)
+    times, used = zip(*best)
+    mean_time, mean = statistics.fmean(times), statistics.fmean(used)
+    square = sum((time - mean_time) ** 2 for time in times)
+    slope = sum((time - mean_time) * (value - mean) for time, value in best) / square
+    level = mean + slope * (now - mean_time)
+    noise = statistics.pstdev(value - level - slope * (time - now) for time, value in best)
+    if slope * (now - samples[0][0]) < 6 * noise:
+        return None
+    off = 3 * noise / square**0.5
+    return tuple((total - level) / rate for rate in (slope + off, slope, slope - off))
+
+
+def cards_in_fractions(text):
+    """Fractions, and cards that generators make."""
+    from decimal import Decimal
+    from fractions import Fraction
+
+    label = re.compile(r'(\w+)="((?:\\.|[^"\\])*)"')
+    lines = {}
+    for line in filter(lambda one: one and one[0] != "#", text.split("\n")):
+        spans = [*label.finditer(line)]
+        owned = {one[1]: re.sub(r"\\(.)", lambda two: "\n" if two[1] == "n" else two[1], one[2]) for one in spans}
+        number = Decimal(line[spans[-1].end() :].lstrip(",} ").split()[0])
+        lines[owned["gpu"], line[: line.index("{")]] = number, owned
+    found = {}
+    for (gpu, metric), (number, owned) in lines.items():
+        sizes = [lines.get((gpu, f"gpu_memory_{kind}_bytes"), [Decimal("nan")])[0] for kind in ("used", "total")]
+        if metric == "gpu_up" and number and all(size.is_finite() for size in sizes):
+            found[gpu] = (one for one in (owned["name"], *map(Fraction, sizes)))
+    return found
+
+
 def deepspeed_json_by_hand(plan):
     """A text with lines and the other keys that many files have."""
     stage = 0 if plan["method"] != "full" or plan["cards"] < 2 else 3
