@@ -159,6 +159,12 @@ def service_plan(offers, goal):
     return {"tensor": plans[0].layout.tensor, "replicas": plans[0].replicas} if plans else {}
 
 
+@mutant("service-plan", feedback="tensor, weights, yours has")
+def service_plan(offers, goal, right=service_plan):
+    """A list of plans."""
+    return [right(offers, goal)]
+
+
 @mutant("service-plan", feedback="users, and room for")
 def service_plan(offers, goal, right=service_plan):
     """One replica, whatever it can serve."""
@@ -212,6 +218,12 @@ def users_by_time(layout, offer, context, itl_s):
 def cards_in(text, right=cards_in):
     """Takes a lost card for one that is there."""
     return right(re.sub(r"(gpu_up\{.*\}) 0", r"\1 1", text))
+
+
+@mutant("cards-in", feedback="[name, used, total] is wanted, yours is {")
+def cards_in(text, right=cards_in):
+    """A dict of each card."""
+    return {gpu: dict(zip(("name", "used", "total"), card, strict=True)) for gpu, card in right(text).items()}
 
 
 @mutant("cards-in", feedback="its name is")
@@ -296,6 +308,12 @@ def time_to_full(samples, total, right=time_to_full):
     return right(samples, total) or [seconds * 0.9, seconds, seconds * 1.1]
 
 
+@mutant("time-to-full", feedback="three numbers, yours is 4")
+def time_to_full(samples, total, right=time_to_full):
+    """One number for three."""
+    return right(samples, total) and 4.5
+
+
 @mutant("time-to-full", feedback="is too wide to act on")
 def time_to_full(samples, total, right=time_to_full):
     """An interval that cannot be wrong."""
@@ -318,6 +336,33 @@ def deepspeed_json(plan):
     layout = SimpleNamespace(zero=3, offload=False, precision="bf16", sequences=64)
     layout.micro_batch, layout.micro_batches = plan["micro_batch"], plan["accumulation"]
     return json.dumps(written.deepspeed(SimpleNamespace(layout=layout)))
+
+
+@mutant("deepspeed-json", feedback="a function is called that knows the answer")
+def deepspeed_json(plan):
+    """Calls the writer of the chapter on ZeRO."""
+    from helpers.catalog.setup import TrainSetup
+    from helpers.techniques.zero.configs import deepspeed_config
+
+    sizes = {"ranks": max(2, plan["cards"]), "micro_batch": plan["micro_batch"]}
+    setup = TrainSetup("llama-3.1-8b", "bf16", zero=3, **sizes)
+    found = deepspeed_config(setup, accumulation=plan["accumulation"])
+    found["zero_optimization"]["stage"] = 3 if plan["method"] == "full" and plan["cards"] > 1 else 0
+    return json.dumps(found | {"train_batch_size": 64})
+
+
+@mutant("deepspeed-json", feedback="DeepSpeed refuses fp16 beside bf16")
+def deepspeed_json(plan, right=deepspeed_json):
+    """Two formats at a time."""
+    return json.dumps(json.loads(right(plan)) | {"fp16": {"enabled": True}})
+
+
+@mutant("deepspeed-json", feedback="the plan moves nothing to the host, and you write cpu_offload")
+def deepspeed_json(plan, right=deepspeed_json):
+    """Moves the optimizer to the host, by the old name."""
+    found = json.loads(right(plan))
+    found["zero_optimization"]["cpu_offload"] = True
+    return json.dumps(found)
 
 
 @mutant("deepspeed-json", feedback="cannot read this as JSON")
@@ -348,6 +393,20 @@ def deepspeed_json(plan, right=deepspeed_json):
 def vllm_args(plan, goal, right=vllm_args):
     """The users of all replicas."""
     return right(plan | {"replicas": 1}, goal)
+
+
+@mutant("vllm-args", feedback="in one replica of the plan")
+def vllm_args(plan, goal, right=vllm_args):
+    """Rounds to the nearest user."""
+    users = round(goal["users"] / plan["replicas"])
+    return right(plan | {"replicas": 1}, goal | {"users": users})
+
+
+@mutant("vllm-args", feedback="in one replica of the plan")
+def vllm_args(plan, goal, right=vllm_args):
+    """A user more than whole shares, even where nobody is left over."""
+    users = goal["users"] // plan["replicas"] + (plan["replicas"] > 1)
+    return right(plan | {"replicas": 1}, goal | {"users": users})
 
 
 @mutant("vllm-args", feedback="weights in fp8 are fp8 for vLLM, you say None")

@@ -279,6 +279,24 @@ def deepspeed_json_by_hand(plan):
     """
 
 
+def deepspeed_json_without_offload(plan):
+    """Says in so many words that nothing is moved to the host."""
+    divided = plan["cards"] > 1 and plan["method"] == "full"
+    found = {"train_batch_size": 64, "gradient_accumulation_steps": plan["accumulation"], "gradient_clipping": 1.0}
+    found |= {"train_micro_batch_size_per_gpu": plan["micro_batch"], "bf16": {"enabled": True}}
+    found["zero_optimization"] = {"stage": 3 * divided, "offload_optimizer": {"device": "none"}, "offload_param": None}
+    return json.dumps(found, indent=4)
+
+
+def vllm_args_by_other_names(plan, goal):
+    """vLLM's short names, underscores, and options that say nothing here."""
+    yield from ("--port", 8000, "--dtype=bfloat16", "-tp", plan["tensor"], f"--max_model_len={goal['context']}")
+    yield from ("--max_num_seqs", -(-goal["users"] // plan["replicas"]), "--gpu_memory_utilization", 0.95 - 0.03)
+    if plan["weights"] != "bf16":
+        yield from ("-q", {"fp8": "fp8", "int4": "awq"}[plan["weights"]])
+    yield from ("--kv_cache_dtype", {"fp8": "fp8", "bf16": "auto"}[plan["kv"]])
+
+
 def vllm_args_in_pairs(plan, goal):
     """Flag and value apart; numbers that are no texts; FP8 by its short name."""
     import numpy as np
