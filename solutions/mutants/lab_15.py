@@ -69,12 +69,17 @@ def fine_tune_plan(offers, goal, right=fine_tune_plan):
 def fine_tune_plan(offers, goal):
     """The first plan that keeps the limits, not the cheapest."""
     for number, offer in enumerate(offers):
-        for cards, method, micro in product((1, 2, 4, 8), goal["methods"], (1, 2, 4, 8)):
+        for cards, method, micro in product((1, 2, 4, 8), goal["methods"], (1, 2, 4, 8, 16)):
             plan = {"offer": number, "cards": cards, "method": method, "checkpointing": "full", "micro_batch": micro}
             plan["accumulation"] = 64 // cards // micro
             hours = train_hours(plan, offer, goal["tokens"])
             fits = card_bytes(plan, offer) <= 0.94 * 2**30 * offer["memory_gib"] and cards <= offer["most"]
-            if fits and hours <= goal["hours"] and hours * cards * offer["per_hour"] <= goal["dollars"]:
+            if (
+                fits
+                and plan["accumulation"]
+                and hours <= goal["hours"]
+                and hours * cards * offer["per_hour"] <= goal["dollars"]
+            ):
                 return plan
     return None
 

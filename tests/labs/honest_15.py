@@ -233,7 +233,7 @@ def time_to_full_by_consensus(samples, total):
         one, other = rng.sample(samples, 2)
         slope = (other[1] - one[1]) / (other[0] - one[0])
         best = max(best, near(slope, one[1] + slope * (now - one[0])), key=len)
-    times, used = zip(*best)
+    times, used = zip(*best, strict=True)
     mean_time, mean = statistics.fmean(times), statistics.fmean(used)
     square = sum((time - mean_time) ** 2 for time in times)
     slope = sum((time - mean_time) * (value - mean) for time, value in best) / square
