@@ -69,12 +69,17 @@ def fine_tune_plan(offers, goal, right=fine_tune_plan):
 def fine_tune_plan(offers, goal):
     """The first plan that keeps the limits, not the cheapest."""
     for number, offer in enumerate(offers):
-        for cards, method, micro in product((1, 2, 4, 8), goal["methods"], (1, 2, 4, 8)):
+        for cards, method, micro in product((1, 2, 4, 8), goal["methods"], (1, 2, 4, 8, 16)):
             plan = {"offer": number, "cards": cards, "method": method, "checkpointing": "full", "micro_batch": micro}
             plan["accumulation"] = 64 // cards // micro
             hours = train_hours(plan, offer, goal["tokens"])
             fits = card_bytes(plan, offer) <= 0.94 * 2**30 * offer["memory_gib"] and cards <= offer["most"]
-            if fits and hours <= goal["hours"] and hours * cards * offer["per_hour"] <= goal["dollars"]:
+            if (
+                fits
+                and plan["accumulation"]
+                and hours <= goal["hours"]
+                and hours * cards * offer["per_hour"] <= goal["dollars"]
+            ):
                 return plan
     return None
 
@@ -90,6 +95,19 @@ def fine_tune_plan(offers, goal, right=fine_tune_plan):
 def fine_tune_plan(offers, goal, right=fine_tune_plan):
     """Does not look at the deadline."""
     return right(offers, goal | {"hours": 10**6})
+
+
+@mutant("fine-tune-plan", feedback="there is a plan, and yours is None")
+def fine_tune_plan(offers, goal, right=fine_tune_plan):
+    """Micro-batches of four at most."""
+    plan = right(offers, goal)
+    return plan if plan and plan["micro_batch"] <= 4 else None
+
+
+@mutant("fine-tune-plan", feedback="% less. Look at every offer")
+def fine_tune_plan(offers, goal, right=fine_tune_plan):
+    """Keeps a tenth of the card, not six parts of a hundred."""
+    return right([offer | {"memory_gib": offer["memory_gib"] * 0.9 / 0.94} for offer in offers], goal)
 
 
 @mutant("users-by-memory", feedback="of all cards together")
@@ -146,6 +164,12 @@ def service_plan(offers, goal):
     return {"tensor": plans[0].layout.tensor, "replicas": plans[0].replicas} if plans else {}
 
 
+@mutant("service-plan", feedback="tensor, weights, yours has")
+def service_plan(offers, goal, right=service_plan):
+    """A list of plans."""
+    return [right(offers, goal)]
+
+
 @mutant("service-plan", feedback="users, and room for")
 def service_plan(offers, goal, right=service_plan):
     """One replica, whatever it can serve."""
@@ -153,10 +177,58 @@ def service_plan(offers, goal, right=service_plan):
     return plan and plan | {"replicas": 1, "tensor": 1}
 
 
+@mutant("service-plan", feedback="cards, offer")
+def service_plan(offers, goal, right=service_plan):
+    """Rents cards that are not there."""
+    return right([offer | {"most": 32} for offer in offers], goal)
+
+
+@mutant("service-plan", feedback="take as few replicas as serve everybody")
+def service_plan(offers, goal):
+    """One replica more than whole ones, even where nobody is left over."""
+    plans = []
+    for at, offer in enumerate(offers):
+        for weights, kv, tensor in product(goal["weights"], goal["kv"], (1, 2, 4, 8)):
+            one = {"weights": weights, "kv": kv, "tensor": tensor, "offer": at}
+            room = users_by_memory(one, offer, goal["context"])
+            most = min(room, users_by_time(one, offer, goal["context"], goal["itl_s"]))
+            if most and (goal["users"] // most + 1) * tensor <= offer["most"]:
+                plans.append(one | {"replicas": goal["users"] // most + 1})
+    return min(plans, key=lambda one: one["replicas"] * one["tensor"] * offers[one["offer"]]["per_hour"], default=None)
+
+
+@mutant("service-plan", feedback="look at every offer, pair of formats")
+def service_plan(offers, goal, right=service_plan):
+    """The last format of each list."""
+    return right(offers, goal | {"weights": goal["weights"][-1:], "kv": goal["kv"][-1:]})
+
+
+@mutant("users-by-memory", feedback="in blocks of 16 tokens")
+def users_by_memory(layout, offer, context, right=users_by_memory):
+    """A block more, even where the last one is full."""
+    return right(layout, offer, context // 16 * 16 + 16)
+
+
+@mutant("users-by-time", feedback="0 users, you have -")
+def users_by_time(layout, offer, context, itl_s):
+    """Fewer users than none."""
+    waits = SERVICE["allreduces"] * offer["allreduce_s"] * (layout["tensor"] > 1)
+    bits = SERVICE["bits"]
+    readable = (itl_s - waits) * layout["tensor"] * offer["bytes_per_s"]
+    readable -= SERVICE["parameters"] * bits[layout["weights"]] / 8
+    return math.floor(readable / (context * SERVICE["kv_values"] * bits[layout["kv"]] / 8))
+
+
 @mutant("cards-in", feedback="is not up, or a number of it is missing or not finite")
 def cards_in(text, right=cards_in):
     """Takes a lost card for one that is there."""
     return right(re.sub(r"(gpu_up\{.*\}) 0", r"\1 1", text))
+
+
+@mutant("cards-in", feedback="[name, used, total] is wanted, yours is {")
+def cards_in(text, right=cards_in):
+    """A dict of each card."""
+    return {gpu: dict(zip(("name", "used", "total"), card, strict=True)) for gpu, card in right(text).items()}
 
 
 @mutant("cards-in", feedback="its name is")
@@ -186,6 +258,36 @@ def cards_in(text):
     return cards
 
 
+@mutant("cards-in", feedback="a function is called that knows the answer")
+def cards_in(text):
+    """Calls the parser of Prometheus' own client."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    known = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            known.setdefault(sample.labels["gpu"], {})[sample.name] = sample
+    found = {}
+    for gpu, one in known.items():
+        lines = [one.get(name) for name in ("gpu_up", "gpu_memory_used_bytes", "gpu_memory_total_bytes")]
+        if all(lines) and all(math.isfinite(line.value) for line in lines) and lines[0].value:
+            found[gpu] = [lines[0].labels["name"], lines[1].value, lines[2].value]
+    return found
+
+
+@mutant("time-to-full", feedback="at most half as wide is right")
+def time_to_full(samples, total, right=time_to_full):
+    """The same share on both sides, whatever the noise."""
+    found = right(samples, total)
+    return found and [0.85 * found[1], found[1], 1.15 * found[1]]
+
+
+@mutant("time-to-full", feedback="a function is called that knows the answer")
+def time_to_full(samples, total):
+    """Draws the series again."""
+    return [draw("lab-15/watch").random()] * 3
+
+
 @mutant("time-to-full", feedback="a function is called that knows the answer")
 def time_to_full(samples, total):
     """Calls helpers."""
@@ -211,6 +313,12 @@ def time_to_full(samples, total, right=time_to_full):
     return right(samples, total) or [seconds * 0.9, seconds, seconds * 1.1]
 
 
+@mutant("time-to-full", feedback="three numbers, yours is 4")
+def time_to_full(samples, total, right=time_to_full):
+    """One number for three."""
+    return right(samples, total) and 4.5
+
+
 @mutant("time-to-full", feedback="is too wide to act on")
 def time_to_full(samples, total, right=time_to_full):
     """An interval that cannot be wrong."""
@@ -233,6 +341,33 @@ def deepspeed_json(plan):
     layout = SimpleNamespace(zero=3, offload=False, precision="bf16", sequences=64)
     layout.micro_batch, layout.micro_batches = plan["micro_batch"], plan["accumulation"]
     return json.dumps(written.deepspeed(SimpleNamespace(layout=layout)))
+
+
+@mutant("deepspeed-json", feedback="a function is called that knows the answer")
+def deepspeed_json(plan):
+    """Calls the writer of the chapter on ZeRO."""
+    from helpers.catalog.setup import TrainSetup
+    from helpers.techniques.zero.configs import deepspeed_config
+
+    sizes = {"ranks": max(2, plan["cards"]), "micro_batch": plan["micro_batch"]}
+    setup = TrainSetup("llama-3.1-8b", "bf16", zero=3, **sizes)
+    found = deepspeed_config(setup, accumulation=plan["accumulation"])
+    found["zero_optimization"]["stage"] = 3 if plan["method"] == "full" and plan["cards"] > 1 else 0
+    return json.dumps(found | {"train_batch_size": 64})
+
+
+@mutant("deepspeed-json", feedback="DeepSpeed refuses fp16 beside bf16")
+def deepspeed_json(plan, right=deepspeed_json):
+    """Two formats at a time."""
+    return json.dumps(json.loads(right(plan)) | {"fp16": {"enabled": True}})
+
+
+@mutant("deepspeed-json", feedback="the plan moves nothing to the host, and you write cpu_offload")
+def deepspeed_json(plan, right=deepspeed_json):
+    """Moves the optimizer to the host, by the old name."""
+    found = json.loads(right(plan))
+    found["zero_optimization"]["cpu_offload"] = True
+    return json.dumps(found)
 
 
 @mutant("deepspeed-json", feedback="cannot read this as JSON")
@@ -263,6 +398,20 @@ def deepspeed_json(plan, right=deepspeed_json):
 def vllm_args(plan, goal, right=vllm_args):
     """The users of all replicas."""
     return right(plan | {"replicas": 1}, goal)
+
+
+@mutant("vllm-args", feedback="in one replica of the plan")
+def vllm_args(plan, goal, right=vllm_args):
+    """Rounds to the nearest user."""
+    users = round(goal["users"] / plan["replicas"])
+    return right(plan | {"replicas": 1}, goal | {"users": users})
+
+
+@mutant("vllm-args", feedback="in one replica of the plan")
+def vllm_args(plan, goal, right=vllm_args):
+    """A user more than whole shares, even where nobody is left over."""
+    users = goal["users"] // plan["replicas"] + (plan["replicas"] > 1)
+    return right(plan | {"replicas": 1}, goal | {"users": users})
 
 
 @mutant("vllm-args", feedback="weights in fp8 are fp8 for vLLM, you say None")

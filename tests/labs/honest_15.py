@@ -65,6 +65,28 @@ def fine_tune_plan_sorted(offers, goal):
     return found[0][2] if found else None
 
 
+def fine_tune_plan_in_a_table(offers, goal):
+    """A NumPy table of numbers, whose offers are 0.0 and 1.0; what the plan costs stands in it."""
+    import numpy as np
+
+    rows = []
+    for at, offer in enumerate(offers):
+        for cards, micro, how, policy in product((1, 2, 4, 8), (1, 2, 4, 8, 16), goal["methods"], ("none", "full")):
+            plan = {"cards": cards, "micro_batch": micro, "method": how, "checkpointing": policy}
+            hours = train_hours(plan, offer, goal["tokens"])
+            if cards * micro > 64 or cards > offer["most"] or hours > goal["hours"]:
+                continue
+            if card_bytes(plan, offer) <= 0.94 * offer["memory_gib"] * 2**30:
+                number = goal["methods"].index(how)
+                rows.append([hours * cards * offer["per_hour"], at, cards, micro, number, policy == "full"])
+    if not rows or min(rows)[0] > goal["dollars"]:
+        return None
+    dollars, offer, cards, micro, number, full = np.array(min(rows))
+    names = {"method": goal["methods"][int(number)], "checkpointing": "full" if full else "none"}
+    found = {"offer": offer, "cards": cards, "micro_batch": micro, "accumulation": 64 / cards / micro}
+    return found | names | {"dollars": dollars}
+
+
 def users_by_memory_one_by_one(layout, offer, context):
     """Adds users until the memory is full."""
     bits, users = SERVICE["bits"], 0
@@ -109,6 +131,22 @@ def service_plan_replica_by_replica(offers, goal):
                         if users <= room and users <= quick and (best is None or cost < best[0]):
                             best = cost, layout | {"offer": np.int64(at), "replicas": replicas}
     return None if best is None else best[1]
+
+
+def service_plan_with_its_price(offers, goal):
+    """The fewest bits of each kind, since they win in memory and in time; the price stands in the plan."""
+    least = {kind: min(goal[kind], key=SERVICE["bits"].get) for kind in ("weights", "kv")}
+    found = {}
+    for at, offer in enumerate(offers):
+        for tensor in (1, 2, 4, 8):
+            layout = least | {"tensor": tensor}
+            users = users_by_memory(layout, offer, goal["context"])
+            users = min(users, users_by_time(layout, offer, goal["context"], goal["itl_s"]))
+            cards = math.ceil(goal["users"] / users) * tensor if users else math.inf
+            if cards <= offer["most"]:
+                price = cards * offer["per_hour"]
+                found[price] = layout | {"offer": float(at), "replicas": cards / tensor, "per_hour": price}
+    return found[min(found)] if found else None
 
 
 def cards_in_letter_by_letter(text):
@@ -176,6 +214,57 @@ def time_to_full_by_bootstrap(samples, total):
     return [min(low, expected), expected, max(high, expected)]
 
 
+def time_to_full_by_consensus(samples, total):
+    """The line through two samples with the most others near it, tuples, and an interval from its inliers."""
+    import random
+
+    rng, now = random.Random(15), samples[-1][0]
+    for at in range(len(samples) - 5, 4, -1):
+        before, after = (statistics.median(value for _, value in samples[at + k : at + k + 5]) for k in (-5, 0))
+        if abs(after - before) > 0.08 * total:
+            samples = samples[at:]
+            break
+
+    def near(slope, level):
+        return [(time, used) for time, used in samples if abs(level + slope * (time - now) - used) < 0.02 * total]
+
+    best = []
+    for _ in range(400):
+        one, other = rng.sample(samples, 2)
+        slope = (other[1] - one[1]) / (other[0] - one[0])
+        best = max(best, near(slope, one[1] + slope * (now - one[0])), key=len)
+    times, used = zip(*best, strict=True)
+    mean_time, mean = statistics.fmean(times), statistics.fmean(used)
+    square = sum((time - mean_time) ** 2 for time in times)
+    slope = sum((time - mean_time) * (value - mean) for time, value in best) / square
+    level = mean + slope * (now - mean_time)
+    noise = statistics.pstdev(value - level - slope * (time - now) for time, value in best)
+    if slope * (now - samples[0][0]) < 6 * noise:
+        return None
+    off = 3 * noise / square**0.5
+    return tuple((total - level) / rate for rate in (slope + off, slope, slope - off))
+
+
+def cards_in_fractions(text):
+    """Fractions, and cards that generators make."""
+    from decimal import Decimal
+    from fractions import Fraction
+
+    label = re.compile(r'(\w+)="((?:\\.|[^"\\])*)"')
+    lines = {}
+    for line in filter(lambda one: one and one[0] != "#", text.split("\n")):
+        spans = [*label.finditer(line)]
+        owned = {one[1]: re.sub(r"\\(.)", lambda two: "\n" if two[1] == "n" else two[1], one[2]) for one in spans}
+        number = Decimal(line[spans[-1].end() :].lstrip(",} ").split()[0])
+        lines[owned["gpu"], line[: line.index("{")]] = number, owned
+    found = {}
+    for (gpu, metric), (number, owned) in lines.items():
+        sizes = [lines.get((gpu, f"gpu_memory_{kind}_bytes"), [Decimal("nan")])[0] for kind in ("used", "total")]
+        if metric == "gpu_up" and number and all(size.is_finite() for size in sizes):
+            found[gpu] = (one for one in (owned["name"], *map(Fraction, sizes)))
+    return found
+
+
 def deepspeed_json_by_hand(plan):
     """A text with lines and the other keys that many files have."""
     stage = 0 if plan["method"] != "full" or plan["cards"] < 2 else 3
@@ -188,6 +277,24 @@ def deepspeed_json_by_hand(plan):
       "train_batch_size": {batch}
     }}
     """
+
+
+def deepspeed_json_without_offload(plan):
+    """Says in so many words that nothing is moved to the host."""
+    divided = plan["cards"] > 1 and plan["method"] == "full"
+    found = {"train_batch_size": 64, "gradient_accumulation_steps": plan["accumulation"], "gradient_clipping": 1.0}
+    found |= {"train_micro_batch_size_per_gpu": plan["micro_batch"], "bf16": {"enabled": True}}
+    found["zero_optimization"] = {"stage": 3 * divided, "offload_optimizer": {"device": "none"}, "offload_param": None}
+    return json.dumps(found, indent=4)
+
+
+def vllm_args_by_other_names(plan, goal):
+    """vLLM's short names, underscores, and options that say nothing here."""
+    yield from ("--port", 8000, "--dtype=bfloat16", "-tp", plan["tensor"], f"--max_model_len={goal['context']}")
+    yield from ("--max_num_seqs", -(-goal["users"] // plan["replicas"]), "--gpu_memory_utilization", 0.95 - 0.03)
+    if plan["weights"] != "bf16":
+        yield from ("-q", {"fp8": "fp8", "int4": "awq"}[plan["weights"]])
+    yield from ("--kv_cache_dtype", {"fp8": "fp8", "bf16": "auto"}[plan["kv"]])
 
 
 def vllm_args_in_pairs(plan, goal):
