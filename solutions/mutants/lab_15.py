@@ -97,7 +97,7 @@ def fine_tune_plan(offers, goal, right=fine_tune_plan):
     return right(offers, goal | {"hours": 10**6})
 
 
-@mutant("fine-tune-plan", feedback="there is a plan, and yours is None")
+@mutant("fine-tune-plan", feedback="keeps all limits, and yours is None")
 def fine_tune_plan(offers, goal, right=fine_tune_plan):
     """Micro-batches of four at most."""
     plan = right(offers, goal)
