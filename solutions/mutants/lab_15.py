@@ -494,3 +494,17 @@ def judged(step, budget_bytes, right=judged):
     """Less than a KiB a step is no leak."""
     word, found = right(step, budget_bytes)
     return ["ok", 0] if word == "leak" and found < 1024 else [word, found]
+
+
+@mutant("judged", feedback="keeps a tensor for good")
+def judged(step, budget_bytes):
+    """Calls helpers, whose budget of a block knows peaks and no leaks."""
+    from helpers.memory.meter.memory_budget import memory_budget
+
+    try:
+        with memory_budget(mib=budget_bytes / 2**20) as spent:
+            for _ in range(40):
+                step()
+    except Exception:
+        pass
+    return ["ok", 0] if spent.fits else ["peak", spent.peak_bytes - budget_bytes]
