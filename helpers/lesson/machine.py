@@ -23,7 +23,8 @@ def machine() -> str:
     if gpu:
         found = f"{gpu.title}, {format_bytes(torch.cuda.mem_get_info()[0])} of memory free"
     else:
-        found = f"no CUDA GPU, so everything runs on the CPU ({torch.get_num_threads()} threads)"
+        threads = torch.get_num_threads()
+        found = f"no CUDA GPU, so everything runs on the CPU ({threads} thread{'s' * (threads > 1)})"
     print(f"This machine: {found} · torch {torch.__version__} · Python {sys.version.split()[0]}")
     notes.opened()
     return "cuda" if gpu else "cpu"

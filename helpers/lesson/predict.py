@@ -31,7 +31,7 @@ TIMES_AND_RATES = {
     "TFLOP/s": 1e12,
 }
 COUNTS = ("FLOPs per byte", "tokens", "tokens/s", "×", "bits", "perplexity", "dollars", "months")
-WHOLE = ("layers", "micro-batches", "sequences", "users", "collectives", "cards")
+WHOLE = ("layers", "micro-batches", "sequences", "users", "requests", "collectives", "cards")
 UNITS = {**SIZES, **TIMES_AND_RATES, **dict.fromkeys(COUNTS + WHOLE, 1), "%": 0.01}
 
 
@@ -53,7 +53,7 @@ def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Pre
     """Commit to a number before measuring it. Leave `guess=None` to go on without one.
 
     `unit` is one of bytes, KiB, MiB, GiB, GB, minutes, s, ms, µs, GB/s, TB/s, GFLOP/s, TFLOP/s, FLOPs per byte, tokens,
-    tokens/s, ×, bits, %, perplexity, dollars, months, layers, micro-batches, sequences, users, collectives, cards.
+    tokens/s, ×, bits, %, perplexity, dollars, months, layers, micro-batches, sequences, users, requests, collectives, cards.
     Raises WorkbookError for a guess that is no number.
 
     >>> predict("peak of one training step", "GiB", guess=16).value

@@ -1,10 +1,10 @@
 """What `workbook record` measured on real GPUs, beside what the instruments predict of the same run.
 
     from helpers.lesson import recorded, recorded_table
-    recorded_table("02/train-1b")           # one block for each GPU that somebody recorded; nothing without one
+    recorded_table("02/train-1b")           # one block for each GPU that somebody recorded
     recorded("01/bandwidth")                # the entries themselves, to be drawn
 
-Nothing is shown that nobody measured, and nothing says so: the prose around is true with recordings and without.
+Nothing is shown that nobody measured: the prose around is true with recordings and without.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .units import percent, si, signed_percent
 if TYPE_CHECKING:
     from ..memory.accuracy.recorded import Answers, Apply
 
+UNRECORDED = "Nobody has recorded a GPU here yet. `workbook record` on one fills this in; nothing below needs it."
 HEAD = f"  {'':<40}{'predicted by':<13}{'predicted':>12}{'recorded':>12}"
 
 
@@ -53,12 +54,14 @@ def recorded(experiment: str) -> tuple[Recorded, ...]:
 def recorded_table(*experiments: str, quantity: str | None = None) -> None:
     """Print each recorded figure beside its predictions: who predicts, how much, what was recorded, and the distance.
 
-    Prints nothing where nobody has recorded any of the experiments.
+    Where nobody has recorded any of the experiments, one line says so: a cell without an output looks broken.
 
     `quantity` leaves only the figures of one, such as "held". A datasheet's figure is a limit, so its line tells the
     share that was reached. Where a history was recorded too, the last line says how its replay went.
     """
     found = [one for experiment in experiments for one in recorded(experiment)]
+    if not found:
+        print(UNRECORDED)
     before = ""
     for one in sorted(found, key=lambda one: one.source):
         if one.source != before:

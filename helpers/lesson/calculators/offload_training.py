@@ -180,7 +180,7 @@ def offload_training_answer(
     ...     offload_optimizer="cpu", offload_parameters="cpu")
     >>> answer = offload_training_answer(setup, "h100")
     >>> answer.longest.name, round(answer.floor_s, 2), round(answer.compute_s, 2), answer.micro_batch_that_hides
-    ('memory of the host', 4.04, 2.22, 2)
+    ('memory of the host', 4.26, 2.22, 2)
     """
     card, memory, drives = device(gpu), tier(host), tier(disk) if disk is not None else None
     hops = offload.training_hops(setup, card, memory, drives, ranks_per_host)

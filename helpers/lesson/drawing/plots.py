@@ -195,10 +195,10 @@ def channels(title: str, before: Tensor, after: Tensor, names: tuple[str, str]) 
     axes.plot(range(len(after)), after.tolist(), ".", color=LINES[0], markersize=4, label=names[1])
     lowest, highest = float(after.clamp(min=1e-3).min()), float(max(before.max(), after.max()))
     axes.set(yscale="log", xlim=(-1, len(before)), ylim=(lowest / 2, highest * 2))
-    axes.set_xlabel("input channel", fontsize=9)
+    axes.set_xlabel("channel", fontsize=9)
     axes.set_ylabel("largest |value|", fontsize=9)
     axes.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
-    words = f"The largest absolute value of {len(before)} input channels, on a logarithmic scale. "
+    words = f"The largest absolute value of {len(before)} channels, on a logarithmic scale. "
     spread = (
         f"{name}: median {float(each.median()):.2g}, highest {float(each.max()):.2g}"
         for name, each in zip(names, (before, after), strict=True)

@@ -32,9 +32,9 @@ def test_where_a_step_s_bytes_pass():
     assert found["PCIe, up"].size_bytes == moved.up_bytes
     memory = next(hop for name, hop in found.items() if name.startswith("memory of the host"))
     host = held(STATES).host
-    update = 2 * host["optimizer"] + host["gradients"]
+    update = 2 * host["optimizer"] + host["gradients"] + host["parameters"]  # each new weight is written, too
     assert memory.size_bytes == 8 * (update + moved.down_bytes + moved.up_bytes)
-    assert memory.seconds == pytest.approx(4.04, rel=1e-3)
+    assert memory.seconds == pytest.approx(4.264, rel=1e-3)
 
 
 def test_a_disk_s_bytes_pass_through_memory_too():
@@ -69,7 +69,7 @@ def test_the_least_micro_batch_that_hides_the_longest_hop():
     found = offload.training_hops(STATES, "h100", "dgx-h100-dram")
     assert [hop.place for hop in found][:2] == ["PCIe of the NVIDIA H100 SXM 80 GB, each way"] * 2
     count, longest_s = offload.micro_batch_that_hides(STATES, "h100", found), max(hop.seconds for hop in found)
-    assert count == 2  # 4.04 s of the host's memory, 2.22 s of compute for each sequence
+    assert count == 2  # 4.26 s of the host's memory, 2.22 s of compute for each sequence
     times = [offload.training_compute_s(replace(STATES, micro_batch=size), "h100") for size in (count - 1, count)]
     assert times[0] < longest_s <= times[1]
     never = (offload.Hop("a snail", 10**18, 1.0, "the garden"),)
