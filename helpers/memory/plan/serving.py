@@ -52,12 +52,23 @@ class ReplicaLayout:
 
 
 class Replica:
-    """A goal's model on `layout` of `cards`, with what is asked of it for several numbers of users computed once."""
+    """A goal's model on `layout` of `cards`, with what is asked of it for several numbers of users computed once.
 
-    def __init__(self, goal: ServeGoal, layout: ReplicaLayout, cards: Cards, rates: Efficiency) -> None:
+    `transient` holds transients that are known already, by users: those of layouts that differ in `tensor` alone are
+    the same.
+    """
+
+    def __init__(
+        self,
+        goal: ServeGoal,
+        layout: ReplicaLayout,
+        cards: Cards,
+        rates: Efficiency,
+        transient: dict[int, int] | None = None,
+    ) -> None:
         self.goal, self.layout, self.cards, self.rates = goal, layout, cards, rates
         self._read: dict[int, int] = {}
-        self._transient: dict[int, int] = {}
+        self._transient = {} if transient is None else transient
         self._work: dict[int, float] = {}
         self.setup = ServeSetup(
             stage_of(goal.model, layout.pipeline),
