@@ -3,8 +3,8 @@ tokens.
 
 Tensor parallel ranks divide heads and columns as vLLM does (`closed_form.tensor_parallel`), stages divide the layers.
 A stage is counted with embedding and head, so of the middle ones a little too much. Prefill takes at most
-`goal.prefill_tokens` in one forward, whose activations are counted whole on every rank. Two all-reduces in a layer add up
-the hidden states of all tokens in a step; nothing is computed meanwhile. What stages hand over is not counted.
+`goal.prefill_tokens` in one forward, whose activations are counted whole on every rank. Two all-reduces in a layer add
+up the hidden states of all tokens in a step; nothing is computed meanwhile. What stages hand over is not counted.
 """
 
 from __future__ import annotations

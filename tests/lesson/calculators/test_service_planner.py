@@ -9,7 +9,6 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.lesson.calculators import service_planner, service_planner_answer
-from helpers.memory.plan import Cards, ServeGoal, plan_serving
 
 ANSWER = service_planner_answer("llama-3.1-8b", cards=8, users=300, latency=40)
 
@@ -33,16 +32,12 @@ def test_the_command_prints_the_same_plan_first(changes, capsys):
     assert first["dollars_per_hour"] == pytest.approx(figures["dollars_per_hour"])
 
 
-def test_whatever_is_dearer_is_quicker_and_no_limit_finds_a_plan_below_the_line():
+def test_whatever_is_dearer_is_quicker():
     plans = service_planner_answer("llama-3.1-8b", cards=32, users=500).found.plans
     assert len(plans) > 3
     for before, after in itertools.pairwise(plans):
-        assert before.ranks < after.ranks
+        assert before.per_hour < after.per_hour
         assert before.between_tokens.middle > after.between_tokens.middle
-    for at_most in (0.01, 0.02, 0.05):
-        first = plan_serving(ServeGoal("llama-3.1-8b", users=500, latency_s=at_most), [Cards("h100", 32)]).plans[0]
-        allowed = [plan for plan in plans if plan.ranks <= first.ranks]
-        assert min(plan.between_tokens.middle for plan in allowed) <= first.between_tokens.middle
 
 
 def test_fewer_milliseconds_move_the_point_to_more_cards():

@@ -113,6 +113,15 @@ def test_the_heaviest_stage_is_counted_where_the_first_layers_are_dense():
     assert stage.parameters * 8 > deepseek.parameters
 
 
+@pytest.mark.parametrize(("latency_s", "first"), [(0.05, "time, for memory has room"), (2.0, "the KV cache")])
+def test_what_breaks_first_is_what_more_users_meet_first(latency_s, first):
+    found = plan_serving(replace(GOAL, latency_s=latency_s), FLEET)
+    plan = found.plans[0]
+    replica = Replica(GOAL, plan.layout, plan.cards, Efficiency())
+    assert (replica.between_tokens(plan.most_users).middle > latency_s) == first.startswith("time")
+    assert f"What breaks first: {first}" in serving_told(found)
+
+
 def test_fewer_bits_are_listed_only_where_they_are_cheaper():
     plans = plan_serving(ServeGoal("llama-3.1-8b"), FLEET).plans
     assert [plan.layout.compromises for plan in plans] == [()]
