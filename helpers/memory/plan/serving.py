@@ -139,10 +139,15 @@ class Replica:
         links = self._sent(self.goal.prompt_tokens).times(self.layout.pipeline)
         return added(prompt, links, self.between_tokens(users))
 
+    @cached_property
+    def _reads_all(self) -> int:
+        """Users whose tokens choose every expert; one where there are none."""
+        enough = (-(-one.mlp.experts // max(1, one.mlp.experts_per_token)) for one in self.setup.model.layers)
+        return max(1, *enough)
+
     def _read_bytes(self, users: int) -> int:
         """Weights that a rank reads for a token of each user: more users choose more experts, until all are chosen."""
-        enough = max(-(-layer.mlp.experts // max(1, layer.mlp.experts_per_token)) for layer in self.setup.model.layers)
-        counted = min(users, max(1, enough))
+        counted = min(users, self._reads_all)
         if counted not in self._read:
             setup = replace(self.setup, users=counted)
             self._read[counted] = tensor_parallel.rank_read_bytes(setup, self.layout.tensor)
