@@ -15,7 +15,14 @@ ANSWER = service_planner_answer("llama-3.1-8b", cards=8, users=300, latency=40)
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"latency": 20}, {"users": 10}, {"formats": "16 bits"}, {"formats": "8 bits too", "price": "1.00"}],
+    [
+        {},
+        {"latency": 20},
+        {"users": 10},
+        {"context": 4096},
+        {"formats": "16 bits"},
+        {"formats": "8 bits too", "price": "1.00"},
+    ],
     ids=str,
 )
 def test_the_command_prints_the_same_plan_first(changes, capsys):
