@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .errors import WorkbookError
 from .layers import Layer, Linear, LinearGroup, TensorShape
@@ -55,7 +56,7 @@ class ModelShape:
         """One line for the last line of a cell: the layers, written out, would fill pages."""
         return f"<{self.name}: {self.family}, {self.parameters:,} parameters, {len(self.layers)} layers>"
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Every trainable value, a tied embedding counted once. Llama-2-7B: 6,738,415,616."""
         return self.counted.parameters if self.counted else sum(self.parameters_by_part.values())
@@ -86,6 +87,11 @@ class ModelShape:
 
         Routed experts are in it one by one, although Transformers stacks them in one tensor.
         """
+        return self._linears
+
+    @cached_property
+    def _linears(self) -> tuple[LinearGroup, ...]:
+        """Counted once for a shape: a search for plans asks a thousand times."""
         groups = Counter({LinearGroup("projections", linear, 1): 1 for linear in self.projections})
         for one in self.counted.linears if self.counted else (one for layer in self.layers for one in layer.linears()):
             groups[one] += 1

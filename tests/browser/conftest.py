@@ -30,6 +30,7 @@ CALCULATORS = (
     "planner",
     "quantization",
     "roofline",
+    "service_planner",
     "serving_load",
     "tensor_numbers",
     "zero",

@@ -171,6 +171,25 @@ def test_a_shorter_deadline_moves_the_plan_along_the_frontier(live, screenshot) 
     screenshot(live, "planner")
 
 
+@pytest.mark.parametrize("live", ["service_planner"], indirect=True)
+def test_fewer_milliseconds_move_a_service_to_more_cards(live, screenshot) -> None:
+    before = title(live)
+    assert before == "llama-3.1-70b: $31.92 an hour, 44 ms a token on 8 x h100-80gb"
+    slider(live, "ms a token").press("ArrowLeft")
+    wait_for_another(live, before)
+    assert title(live).endswith("on 12 x h100-80gb")
+    assert "which is too long" in live.locator("p.sentence").first.text_content()
+    before = title(live)
+    choose(live, "formats", "16 bits")
+    wait_for_another(live, before)
+    assert title(live).endswith(", too slow")
+    slider(live, "cards at most").press("ArrowLeft")
+    live.wait_for_selector("pre.error")  # 200 contexts in 16 bits on eight cards; the controls stay
+    slider(live, "cards at most").press("ArrowRight")
+    live.wait_for_selector(".widget-html svg")
+    screenshot(live, "service-planner")
+
+
 @pytest.mark.parametrize("live", ["kv_cache"], indirect=True)
 def test_another_cache_and_more_ranks_move_the_bar_and_the_curves(live, screenshot) -> None:
     screenshot(live, "kv-cache-light")

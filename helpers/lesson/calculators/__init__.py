@@ -25,6 +25,7 @@ from .offload_training import OffloadTrainingAnswer, offload_training_answer
 from .planner import PlannerAnswer, planner, planner_answer
 from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
+from .service_planner import ServicePlannerAnswer, service_planner, service_planner_answer
 from .serving_load import ServingLoadAnswer, serving_load, serving_load_answer
 from .serving_memory import ServingAnswer, serving_answer
 from .tensor_numbers import TensorNumbersAnswer, tensor_answer, tensor_numbers

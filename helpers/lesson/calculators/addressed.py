@@ -27,6 +27,7 @@ from .offload import offload
 from .planner import planner
 from .quantization import quantization
 from .roofline import roofline
+from .service_planner import service_planner
 from .serving_load import serving_load
 from .tensor_numbers import tensor_numbers
 from .zero import zero
@@ -50,6 +51,9 @@ OFFERED = {
     "checkpointing": Offered(checkpointing, "Activation checkpointing", "What does each policy keep, and cost?"),
     "zero": Offered(zero, "ZeRO and FSDP", "What is left on each rank, and what does a step send?"),
     "planner": Offered(planner, "The planner", "Which cards and which split train this model at the least cost?"),
+    "service_planner": Offered(
+        service_planner, "The planner of a service", "Which cards serve these users within so many ms a token?"
+    ),
     "mesh": Offered(mesh, "A mesh of GPUs", "How is a model split over many cards, and how long does a step take?"),
     "offload": Offered(offload, "Offloading", "Does the work hide the copies from host or disk?"),
     "quantization": Offered(quantization, "Quantized weights", "How large are the weights in a format, and how fast?"),

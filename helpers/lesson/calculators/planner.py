@@ -153,7 +153,7 @@ def planner_answer(
 
     `price` is in dollars for an hour of a card. The first answer for a model and its cards takes a second or two.
     """
-    had = Cards(gpu, cards, _per_hour(gpu, price))
+    had = Cards(gpu, cards, hourly_price(gpu, price))
     goal = TrainGoal(model, tokens=billions * 10**9, deadline_s=days * DAY, optimizers=("adamw-fused",))
     return PlannerAnswer(goal, had, frontier(goal, had), days * DAY)
 
@@ -172,7 +172,8 @@ def planner(**start: object) -> Calculator:
     return Calculator(planner_answer, controls, start, invites)
 
 
-def _per_hour(gpu: str, price: str | float) -> float:
+def hourly_price(gpu: str, price: str | float) -> float:
+    """Dollars: the catalogue's where `price` is LISTED, else `price` itself. Raises WorkbookError."""
     if price == LISTED:
         known = listed_price(gpu)
         if known is None:

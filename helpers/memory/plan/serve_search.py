@@ -118,18 +118,26 @@ def plan_serving(goal: ServeGoal, fleet: Sequence[Cards], rates: Efficiency | No
 
 
 def _all(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[ServePlan | ServeFailure]:
+    for replica in replicas(goal, cards, rates):
+        yield _tried(goal, replica)
+
+
+def replicas(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[Replica]:
+    """One for each format and each way to divide the model over up to so many cards."""
+    transients: dict[tuple, dict[int, int]] = {}
     for tensor, pipeline, weights, kv in product(TENSOR, PIPELINE, goal.weights, goal.kv):
         layout = ReplicaLayout(tensor, pipeline, weights, kv)
         if layout.ranks > cards.count or tensor > cards.node or pipeline > len(goal.model.layers):
             continue
+        known = transients.setdefault((pipeline, weights, kv), {})
         try:
-            replica = Replica(goal, layout, cards, rates)
+            replica = Replica(goal, layout, cards, rates, known)
             replica.weight_bytes  # noqa: B018  refuses heads that cannot be divided
         except WorkbookError:
             if tensor == 1:
                 raise
             continue
-        yield _tried(goal, replica)
+        yield replica
 
 
 def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
@@ -150,13 +158,17 @@ def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
         if seconds(1).middle > limit:
             return ServeFailure(cards, layout, short, seconds(1).middle, limit, layout.ranks)
         most = largest(partial(_within, seconds, limit), most)
-    replicas = -(-goal.users // most)
-    if replicas * layout.ranks > cards.count:
-        needed = replicas * layout.ranks
-        return ServeFailure(cards, layout, Shortage.CARDS, needed, cards.count, layout.ranks)
-    users = -(-goal.users // replicas)
+    number = -(-goal.users // most)
+    if number * layout.ranks > cards.count:
+        return ServeFailure(cards, layout, Shortage.CARDS, number * layout.ranks, cards.count, layout.ranks)
+    return plan_of(goal, replica, number)
+
+
+def plan_of(goal: ServeGoal, replica: Replica, number: int) -> ServePlan:
+    """`number` replicas that share the goal's users."""
+    users = -(-goal.users // number)
     times = replica.between_tokens(users), replica.first_token(users)
-    return ServePlan(cards, layout, replicas, users, fits, replica.parts(users), *times)
+    return ServePlan(replica.cards, replica.layout, number, users, replica.most_users, replica.parts(users), *times)
 
 
 def _within(seconds: Callable[[int], Seconds], limit: float, users: int) -> bool:

@@ -3,7 +3,8 @@ tokens.
 
 Tensor parallel ranks divide heads and columns as vLLM does (`closed_form.tensor_parallel`), stages divide the layers.
 A stage is counted with embedding and head, so of the middle ones a little too much. Prefill takes at most
-`goal.prefill_tokens` in one forward, whose activations are counted whole on every rank.
+`goal.prefill_tokens` in one forward, whose activations are counted whole on every rank. Two all-reduces in a layer add
+up the hidden states of all tokens in a step; nothing is computed meanwhile. What stages hand over is not counted.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from ..closed_form.breakdown import Breakdown, Part
 from ..closed_form.layer_work import attention_flops, weights_used
 from .goal import ServeGoal
 from .machine import Cards
-from .seconds import Efficiency, Seconds, added, at
+from .seconds import NOTHING, Efficiency, Seconds, added, at
 
 COLLECTIVES = 2  # all-reduces in a layer: behind attention and behind the MLP
+HIDDEN_BYTES = 2  # of a value that an all-reduce adds up: 16 bits, whatever the weights are in
 SIXTEEN_BITS = ("bf16", "fp16")
 
 
@@ -52,12 +54,23 @@ class ReplicaLayout:
 
 
 class Replica:
-    """A goal's model on `layout` of `cards`, with what is asked of it for several numbers of users computed once."""
+    """A goal's model on `layout` of `cards`, with what is asked of it for several numbers of users computed once.
 
-    def __init__(self, goal: ServeGoal, layout: ReplicaLayout, cards: Cards, rates: Efficiency) -> None:
+    `transient` holds transients that are known already, by users: those of layouts that differ in `tensor` alone are
+    the same.
+    """
+
+    def __init__(
+        self,
+        goal: ServeGoal,
+        layout: ReplicaLayout,
+        cards: Cards,
+        rates: Efficiency,
+        transient: dict[int, int] | None = None,
+    ) -> None:
         self.goal, self.layout, self.cards, self.rates = goal, layout, cards, rates
         self._read: dict[int, int] = {}
-        self._transient: dict[int, int] = {}
+        self._transient = {} if transient is None else transient
         self._work: dict[int, float] = {}
         self.setup = ServeSetup(
             stage_of(goal.model, layout.pipeline),
@@ -114,7 +127,8 @@ class Replica:
         prefilled = at_once * self.goal.prompt_tokens / self.goal.new_tokens
         flops = at_once * self._flops(1) + prefilled * self._flops(self.goal.prompt_tokens) / self.goal.prompt_tokens
         products = at(flops / self.layout.ranks, flops_rate(device, self.layout.weights), rates.serving_flops)
-        step = added(memory, products, self._collectives(), rates.overhead_s.times(1 / stages))
+        links = self._collectives(at_once + prefilled)
+        step = added(memory, products, links, rates.overhead_s.times(1 / stages))
         return step.times(stages)
 
     def first_token(self, users: int) -> Seconds:
@@ -122,12 +136,18 @@ class Replica:
         flops = self._flops(self.goal.prompt_tokens)
         peak = flops_rate(self.cards.device, self.layout.weights)
         prompt = at(flops / self.layout.tensor, peak, self.rates.serving_flops)
-        return added(prompt, self.between_tokens(users))
+        links = self._sent(self.goal.prompt_tokens).times(self.layout.pipeline)
+        return added(prompt, links, self.between_tokens(users))
+
+    @cached_property
+    def _reads_all(self) -> int:
+        """Users whose tokens choose every expert; one where there are none."""
+        enough = (-(-one.mlp.experts // max(1, one.mlp.experts_per_token)) for one in self.setup.model.layers)
+        return max(1, *enough)
 
     def _read_bytes(self, users: int) -> int:
         """Weights that a rank reads for a token of each user: more users choose more experts, until all are chosen."""
-        enough = max(-(-layer.mlp.experts // max(1, layer.mlp.experts_per_token)) for layer in self.setup.model.layers)
-        counted = min(users, max(1, enough))
+        counted = min(users, self._reads_all)
         if counted not in self._read:
             setup = replace(self.setup, users=counted)
             self._read[counted] = tensor_parallel.rank_read_bytes(setup, self.layout.tensor)
@@ -151,12 +171,24 @@ class Replica:
             return products + scores
         return products + sum(attention_flops(one.attention, tokens) for one in model.layers)
 
-    def _collectives(self) -> Seconds:
+    def _collectives(self, tokens: float) -> Seconds:
+        """The all-reduces of one stage in one step over so many tokens: a latency for each call, and its bytes."""
         if self.layout.tensor == 1:
-            return Seconds(0.0, 0.0, 0.0)
+            return NOTHING
         calls = COLLECTIVES * len(self.setup.model.layers)
         slow = 1 if self.layout.tensor <= self.cards.node else 4
-        return self.rates.collective_s.times(calls * slow)
+        return added(self.rates.collective_s.times(calls * slow), self._sent(tokens))
+
+    def _sent(self, tokens: float) -> Seconds:
+        """Seconds for the bytes of one stage's all-reduces; none where the catalogue knows no link of the card.
+
+        A ring sends each hidden state nearly twice: 2 * (ranks - 1) / ranks of it, over the link in one direction.
+        """
+        ranks = self.layout.tensor
+        if ranks == 1 or not self.cards.device.links:
+            return NOTHING
+        states = COLLECTIVES * len(self.setup.model.layers) * tokens * self.setup.model.hidden * HIDDEN_BYTES
+        return at(2 * (ranks - 1) / ranks * states, self.cards.link_bytes_per_s(ranks), self.rates.link)
 
 
 def largest(allowed: Callable[[int], bool], upper: int) -> int:

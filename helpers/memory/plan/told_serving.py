@@ -10,6 +10,7 @@ from ..closed_form.breakdown import Part, format_bytes
 from ..closed_form.weights import weight_bytes
 from .least import least_for_serving
 from .serve_search import ServeAnswer, ServeFailure, ServePlan, Shortage
+from .serving import Replica
 from .told import dollars, duration, interval, offers_told, parts_told, table
 
 COLUMNS = ("", "cards", "a replica", "weights", "KV", "users each", "a rank", "first token", "next token", "an hour")
@@ -90,7 +91,8 @@ def _story(answer: ServeAnswer) -> Iterator[str]:
 def _limit(answer: ServeAnswer, plan: ServePlan) -> str:
     """What breaks first as users come: memory, or the limits on time."""
     goal = answer.goal
-    if plan.most_users < 2 * plan.users or not goal.latency_s:
+    replica = Replica(goal, plan.layout, plan.cards, answer.rates)
+    if not goal.latency_s or replica.between_tokens(plan.most_users).middle <= goal.latency_s:
         full = f"{plan.most_users:,} users"
         return f"What breaks first: the KV cache of a replica is full with {full}; it has {plan.users:,}."
     spare, limit = goal.latency_s / plan.between_tokens.middle - 1, duration(goal.latency_s)

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.catalog.devices import device
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
 from helpers.memory.closed_form import tensor_parallel
 from helpers.memory.plan import Cards, Efficiency, ServeGoal, least_for_serving, plan_serving, serving_told
-from helpers.memory.plan.serving import Replica, ReplicaLayout, stage_of
+from helpers.memory.plan.serving import Replica, ReplicaLayout, largest, stage_of
+from helpers.techniques.scheduling import nim
 
 FLEET = [Cards("h100", 8, 2.0)]
 GOAL = ServeGoal("llama-3.1-70b", users=200, context=8192, latency_s=0.05)
@@ -43,6 +45,46 @@ def test_more_users_take_longer_and_so_does_a_longer_context():
     assert replica.between_tokens(1).middle < replica.between_tokens(100).middle < longer.between_tokens(100).middle
 
 
+def replica_on(cards, tensor, **goal):
+    goal = ServeGoal(**{"model": "llama-3.1-70b", "users": 200, "context": 8192, "prompt": 6144, **goal})
+    return Replica(goal, ReplicaLayout(tensor, 1, "fp8-e4m3", "fp8-e4m3"), cards, Efficiency())
+
+
+@pytest.mark.parametrize(("card", "link_bytes_per_s"), [("h100", 450e9), ("rtx-4090", 32e9)])
+def test_all_reduces_send_each_hidden_state_nearly_twice_in_every_step(card, link_bytes_per_s):
+    """Two in each of 80 layers, of 8,192 values in 16 bits, for a user's token and the three of somebody's prompt."""
+    cards = Cards(card, 8)
+    unlinked = Cards(replace(device(card), links={}), 8)
+    sent = 160 * 8192 * 2 * 2 * 7 / 8 / (0.65 * link_bytes_per_s)
+    for users in (1, 20):
+        more = (one.between_tokens(users).middle for one in (replica_on(cards, 8), replica_on(unlinked, 8)))
+        assert next(more) - next(more) == pytest.approx(4 * users * sent)
+    first = (one.first_token(1).middle for one in (replica_on(cards, 8), replica_on(unlinked, 8)))
+    assert next(first) - next(first) == pytest.approx((6144 + 4) * sent)
+
+
+def test_one_card_sends_nothing_whatever_its_link():
+    card = device("b200")
+    alone, unlinked = (replica_on(Cards(one, 1), 1) for one in (card, replace(card, links={})))
+    assert alone.between_tokens(50) == unlinked.between_tokens(50)
+
+
+def test_the_measured_service_of_nim_is_within_a_sixth_and_in_the_interval():
+    """The FLOP share was fitted without links: with them in it, the all-reduces would count twice, 24 % too long."""
+    two = replica_on(Cards("h100", 2), 2, model="llama-3-70b", context=nim.PROMPT + nim.ANSWER, prompt=nim.PROMPT)
+    time, measured = two.between_tokens(85), nim.TABLE[-1].itl_s
+    assert 1 <= time.middle / measured < 7 / 6
+    assert time.low < measured < time.high
+
+
+def test_without_nvlink_a_divided_70b_serves_a_fraction_of_the_users():
+    most = {}
+    for card in ("h100", "rtx-4090"):
+        replica = replica_on(Cards(card, 8), 8)
+        most[card] = largest(lambda users, one=replica: one.between_tokens(users).middle <= 0.05, replica.most_users)
+    assert most["rtx-4090"] < most["h100"] / 8
+
+
 def test_times_are_intervals():
     for plan in plan_serving(GOAL, FLEET).plans:
         for seconds in (plan.between_tokens, plan.first_token):
@@ -69,6 +111,15 @@ def test_the_heaviest_stage_is_counted_where_the_first_layers_are_dense():
     deepseek = model("deepseek-v3")
     stage = stage_of(deepseek, 8)
     assert stage.parameters * 8 > deepseek.parameters
+
+
+@pytest.mark.parametrize(("latency_s", "first"), [(0.05, "time, for memory has room"), (2.0, "the KV cache")])
+def test_what_breaks_first_is_what_more_users_meet_first(latency_s, first):
+    found = plan_serving(replace(GOAL, latency_s=latency_s), FLEET)
+    plan = found.plans[0]
+    replica = Replica(GOAL, plan.layout, plan.cards, Efficiency())
+    assert (replica.between_tokens(plan.most_users).middle > latency_s) == first.startswith("time")
+    assert f"What breaks first: {first}" in serving_told(found)
 
 
 def test_fewer_bits_are_listed_only_where_they_are_cheaper():
