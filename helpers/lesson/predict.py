@@ -53,8 +53,8 @@ def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Pre
     """Commit to a number before measuring it. Leave `guess=None` to go on without one.
 
     `unit` is one of bytes, KiB, MiB, GiB, GB, minutes, s, ms, µs, GB/s, TB/s, GFLOP/s, TFLOP/s, FLOPs per byte, tokens,
-    tokens/s, ×, bits, %, perplexity, dollars, months, layers, micro-batches, sequences, users, requests, collectives, cards.
-    Raises WorkbookError for a guess that is no number.
+    tokens/s, ×, bits, %, perplexity, dollars, months, layers, micro-batches, sequences, users, requests, collectives,
+    cards. Raises WorkbookError for a guess that is no number.
 
     >>> predict("peak of one training step", "GiB", guess=16).value
     Your guess, peak of one training step: 16 GiB

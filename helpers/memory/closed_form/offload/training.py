@@ -34,8 +34,9 @@ def training_hops(
     """Where the bytes of one training step pass that offloads: each GPU's PCIe, the host's memory, its disks.
 
     PCIe is one rank's own; memory and disks serve all ranks of a host. The host's optimizer reads master weights,
-    states and gradients and writes the first two. What crosses PCIe or comes from a disk passes through the host's
-    memory as well, and so does each new weight when it is written, before it goes up. The longest hop is the floor of a step that overlaps all of them, the sum that of one that does not.
+    states and gradients, writes the first two, and writes each new weight before it goes up. What crosses PCIe or comes
+    from a disk passes through the host's memory as well. The longest hop is the floor of a step that overlaps all of
+    them, the sum that of one that does not.
 
     Llama-2-70B in BF16 with FP32 gradients and AdamW, ZeRO-3 on eight H100 of one host, all of it in the host's memory:
     PCIe moves 34.5 GB down and 34.4 up, 0.54 s each; 2.62 TB pass 614 GB/s of DRAM, 4.26 s.
