@@ -150,13 +150,16 @@ class FullyShardedMoments(StepMoments):
         A tied table's two gradients and their sum are there together.
         """
         layers = [shape for shapes in self.layer_tensors for shape in shapes]
-        tables = self._gathered(self.head) * (3 if self.model.tied else 2)
-        coming = self.root + tables + self._flat(self.layer_tensors[0]) + self.residual
+        coming = self.root + self._tables_coming() + self._flat(self.layer_tensors[0])
         sent = self._gathered(self.root_tensors) + self._flat(self.root_tensors)
         cast = self.shard_width if self.reduced_width != self.shard_width else 0
         shards = tensors_bytes(map(self._mine, _each(self.root_tensors)), self.reduced_width + cast)
         reduced = self._flat(self.root_tensors) + self._gathered(self.head) + shards
         return self._moment(Point.EMBEDDING, layers, 0, 0, max(coming, sent, reduced))
+
+    def _tables_coming(self) -> int:
+        """The head's gradient and the embedding's, and of a tied table their sum, beside the hidden states'."""
+        return self._gathered(self.head) * (3 if self.model.tied else 2) + self.residual
 
     def optimizer_step(self) -> Moment:
         stepping = super().optimizer_step()

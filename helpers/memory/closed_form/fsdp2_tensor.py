@@ -34,3 +34,8 @@ class ShardedPartMoments(FullyShardedMoments):
         gathering = 2 * self.logits + self.logits // self.tensor
         gathered = self._moment(Point.END_OF_FORWARD, (), self.stored_bytes + self.outside_bytes, gathering)
         return max(made, more(gathered, workspace=self.root + self.layer), key=lambda moment: moment.total)
+
+    def _tables_coming(self) -> int:
+        """The embedding's whole gradient, the head's, and the share that is made of the first; a tied table's sum."""
+        shares = self.share * (3 if self.model.tied else 2)
+        return self.table + max(shares, self.share + self.residual)
