@@ -106,10 +106,11 @@ class FullyShardedMoments(StepMoments):
         return more(super().backward_of_final_norm(), workspace=self.root + self.layer + made)
 
     def candidate_peak_layers(self) -> list[int]:
-        """Also the layer before the last, in whose backward the last one's gradients are still on their way, and the
-        one after the first, in whose backward that is gathered."""
-        layers = len(self.model.layers)
-        return sorted({*super().candidate_peak_layers(), max(0, layers - 2), min(1, layers - 1)}, reverse=True)
+        """Also the layer before the last and the end of the segment before the last, in whose backward the gradients
+        of what is behind them are still on their way; and the layer after the first, beside which that is gathered."""
+        layers, ends = len(self.model.layers), [segment.stop - 1 for segment in self.setup.segments]
+        beside = {max(0, layers - 2), min(1, layers - 1), *ends[-2:]}
+        return sorted({*super().candidate_peak_layers(), *beside}, reverse=True)
 
     def backward_of_layer(self, at: int) -> Moment:
         """Three spots: in the MLP, in the norm before it, and in the norm before attention."""

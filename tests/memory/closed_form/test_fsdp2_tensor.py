@@ -57,7 +57,13 @@ def test_the_peak_with_gradients_reduced_in_bf16_is_the_traces(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("run", LARGE)
 def test_the_peak_of_a_large_model_is_the_traces(run):
-    assert abs(off(*LARGE[run])) < 0.002
+    assert abs(off(*LARGE[run])) < 0.003
+
+
+def test_the_peak_can_be_at_the_end_of_the_segment_before_the_last():
+    """There the last segment's gradients are on their way: 7.6 MiB more than at the first segment's end."""
+    peak = budget.fsdp2(LARGE["segments, 7B"][0], 64, tensor=8).peak
+    assert peak.layer == 23
 
 
 def test_one_tensor_rank_is_fsdp2_alone():
