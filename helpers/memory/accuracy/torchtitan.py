@@ -95,7 +95,8 @@ def in_parts(llama: Llama, mesh: DeviceMesh) -> None:
         "norm": SequenceParallel(),
         "output": ColwiseParallel(input_layouts=by_tokens, output_layouts=Shard(-1), use_local_output=False),
     }
-    parallelize_module(llama, mesh, ends)
+    here = {name: style for name, style in ends.items() if getattr(llama, name) is not None}
+    parallelize_module(llama, mesh, here)
     for layer in llama.layers:
         inside: dict[str, ParallelStyle] = {
             "attention_norm": SequenceParallel(),
@@ -109,14 +110,17 @@ def in_parts(llama: Llama, mesh: DeviceMesh) -> None:
         parallelize_module(layer, mesh, inside)
 
 
-def sharded(llama: Llama, mesh: DeviceMesh, checkpointing: str) -> None:
-    """FSDP2 on each checkpointed layer, then on the rest; the last layer stays whole between forward and backward."""
+def sharded(llama: Llama, mesh: DeviceMesh, checkpointing: str, reshard: bool = True) -> None:
+    """FSDP2 on each checkpointed layer, then on the rest; the last layer stays whole between forward and backward.
+
+    With `reshard` False all of them do, as in a pipeline, where every micro-batch would gather them again.
+    """
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     last = len(llama.layers) - 1
     for at, layer in enumerate(llama.layers):
         llama.layers[at] = checkpointed(layer, checkpointing)
-        fully_shard(llama.layers[at], mesh=mesh, mp_policy=policy, reshard_after_forward=at < last)
-    fully_shard(llama, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        fully_shard(llama.layers[at], mesh=mesh, mp_policy=policy, reshard_after_forward=reshard and at < last)
+    fully_shard(llama, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
 
 
 def step_of(llama: nn.Module, optimizer: Any, batch: int, tokens: int) -> Callable[[], None]:
