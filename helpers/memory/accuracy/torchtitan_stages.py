@@ -7,7 +7,7 @@ are added up whole, in FP32, before FSDP2 reduces them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -37,53 +37,52 @@ def first_layers(layers: int, stages: int) -> list[int]:
     return [*starts, layers]
 
 
-def stages_of(model: Callable[[], Llama], layers: int, rank: int, ranks: int, schedule: str) -> dict[int, Llama]:
-    """The parts of the model on rank `rank` of the pipeline, by the number of their stage; `model` builds a whole."""
+def stages_of(config: Mapping[str, Any], tokens: int, rank: int, ranks: int, schedule: str) -> dict[int, Llama]:
+    """The parts of a model that rank `rank` of the pipeline has, by the number of their stage."""
     stages = ranks * STAGES_PER_RANK[schedule]
-    starts = first_layers(layers, stages)
-    return {at: _cut(model(), starts[at], starts[at + 1], layers) for at in range(rank, stages, ranks)}
+    starts = first_layers(config["num_hidden_layers"], stages)
+    return {at: _cut(Llama(config, tokens), starts[at], starts[at + 1]) for at in range(rank, stages, ranks)}
 
 
-def _cut(llama: Llama, start: int, stop: int, layers: int) -> Llama:
-    llama.layers = llama.layers[start:stop]
+def _cut(llama: Llama, start: int, stop: int) -> Llama:
     if start > 0:
         llama.tok_embeddings = None
-    if stop < layers:
+    if stop < len(llama.layers):
         llama.norm = llama.output = None
+    llama.layers = llama.layers[start:stop]
     return llama
 
 
-def step_of(
-    parts: dict[int, Llama],
-    optimizers: list[torch.optim.Optimizer],
-    pipeline: DeviceMesh,
-    schedule: str,
-    batch: int,
-    tokens: int,
-    hidden: tuple[int, int],
-) -> Callable[[], None]:
-    """One step of train.py through the schedule; `hidden` is the shape of a sequence that travels between stages."""
-    ranks = pipeline.size()
-    total, sequences = ranks * STAGES_PER_RANK[schedule], batch // ranks
-    between = torch.empty(sequences, *hidden, dtype=torch.bfloat16, device=META, requires_grad=True)
-    stages = []
-    for at, part in parts.items():
-        takes = torch.empty(sequences, tokens, dtype=torch.long, device=META) if at == 0 else between
-        made = PipelineStage(part, at, total, torch.device("cpu"), takes, between, group=pipeline.get_group())
-        stages.append(made)
+def schedule_of(
+    parts: Mapping[int, Llama], mesh: DeviceMesh, schedule: str, tokens: int, between: tuple[int, int, int]
+) -> Any:
+    """The schedule over these stages; `between` is the shape of one micro-batch's hidden states on their way."""
+    total = mesh.size() * STAGES_PER_RANK[schedule]
+    ids = torch.empty(between[0], tokens, dtype=torch.long, device=META)
+    hidden = torch.empty(*between, dtype=torch.bfloat16, device=META, requires_grad=True)
+    group, device = mesh.get_group(), torch.device("cpu")
+    stages = [
+        PipelineStage(part, at, total, device, hidden if at else ids, hidden, group=group) for at, part in parts.items()
+    ]
     kind: Any = get_schedule_class(schedule)
-    runs = kind(stages[0] if len(stages) == 1 else stages, ranks, loss_fn=_loss)
+    return kind(stages[0] if len(stages) == 1 else stages, mesh.size(), loss_fn=_loss)
+
+
+def step_of(
+    schedule: Any, parts: Mapping[int, Llama], optimizers: list[torch.optim.Optimizer], batch: int, tokens: int
+) -> Callable[[], None]:
+    """One step of the loop in train.py."""
+    whole = nn.ModuleList(parts.values())
+    last = list(parts.values())[-1].output is not None
 
     def step() -> None:
         ids, labels = (torch.zeros(batch, tokens, dtype=torch.long) for _ in range(2))
         for optimizer in optimizers:
             optimizer.zero_grad()
         with loss_parallel():
-            if stages[-1].is_last:
-                runs.step(target=labels, losses=[])
-            else:
-                runs.step(*([ids] if stages[0].is_first else []))
-        nn.utils.clip_grad_norm_([one for part in parts.values() for one in part.parameters()], 1.0, foreach=True)
+            given = {"target": labels, "losses": []} if last else {}
+            schedule.step(*([ids] if 0 in parts else []), **given)
+        nn.utils.clip_grad_norm_(whole.parameters(), 1.0, foreach=True)
         for optimizer in optimizers:
             optimizer.step()
 
