@@ -43,6 +43,7 @@ CHANGES = {
     "synchronous": "the traced peak is in the loss, and 2 GiB more in each block (a gathered hidden state, tried with "
     "six layers) do not raise it: the 4.3 GiB over asynchronous TP are open",
 }
+FULLEST = 1  # the second rank of a pipeline: all that the first has in flight but one, and a layer more
 IN_STAGES = (
     "the first rank of the pipeline, in as many micro-batches as it has ranks, which is torchtitan's default: the page "
     "names no number. Sums of whole gradients are in FP32, weights gathered in BF16"
@@ -102,13 +103,14 @@ def _peak_reserved_bytes_of_stages(
     checkpointing: str,
     pipeline: int,
     schedule: str,
+    rank: int = FULLEST,
 ) -> int:
-    """Of the first rank of a pipeline, which also holds one of `shards` of one of `parts` of its stages."""
+    """Of rank `rank` of a pipeline, which also holds one of `shards` of one of `parts` of its stages."""
     config = model(name).config
-    with trace.fake(gpu=device, ranks=pipeline * shards * parts):
+    with trace.fake(gpu=device, ranks=pipeline * shards * parts, rank=rank * shards * parts):
         mesh = init_device_mesh("cuda", (pipeline, shards, parts), mesh_dim_names=("stage", "shard", "part"))
         with torch.device("meta"):
-            stages = torchtitan_stages.stages_of(config, tokens, 0, pipeline, schedule)
+            stages = torchtitan_stages.stages_of(config, tokens, rank, pipeline, schedule)
         mesh["shard", "part"]._flatten()
         for stage in stages.values():
             in_parts(stage, mesh["part"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -51,7 +52,7 @@ def test_the_first_and_the_last_stage_have_no_layer_more_than_any():
     """126 layers on eight ranks are 15 in the first and the last and 16 in the others; on sixteen stages 7 and 8."""
     for stages, ends, middle in ((8, 15, 16), (16, 7, 8)):
         starts = torchtitan_stages.first_layers(126, stages)
-        sizes = [stop - start for start, stop in zip(starts, starts[1:], strict=False)]
+        sizes = [stop - start for start, stop in pairwise(starts)]
         assert sizes == [ends, *[middle] * (stages - 2), ends]
 
 
