@@ -48,7 +48,7 @@ IN_STAGES = (
     "the first rank of the pipeline, in as many micro-batches as it has ranks, which is torchtitan's default: the page "
     "names no number. Gathered weights are BF16, not FP8"
 )
-INTERLEAVED = "its peak is the first backward, when no gradients are there yet: 8.4 GiB are open"
+INTERLEAVED = "8.4 GiB are open"
 LONG = (
     "the run with four sequences of 8,192 in a micro-batch has as many tokens as that with one of 32,768 and the same "
     "traced bytes, and is 7.2 GiB higher in the log: open"
