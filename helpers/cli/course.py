@@ -193,7 +193,7 @@ def _add_accuracy(commands: Commands) -> None:
     text = "predictions beside published and recorded GPU measurements, with errors"
     accuracy = add_command(commands, "accuracy", text, _accuracy)
     kinds = (
-        "op (half a minute), lora (two, with peft), serving, generation (two), torchtitan (two), megatron, recorded, "
+        "op (half a minute), lora (two, with peft), serving, generation (two), torchtitan (ten), megatron, recorded, "
     )
     kinds += "history (one run, event by event), "
     kinds += "plans (one; what the planner makes of published runs)"

@@ -90,7 +90,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
 
 
 def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) -> Breakdown | None:
-    """The budget's parts at its peak; of several GPUs there is one for each kind of split alone."""
+    """The budget's parts at its peak; of several GPUs for each kind of split alone, and FSDP2 by tensor parallelism."""
     from ..memory.closed_form import budget
 
     if split is None:
@@ -99,8 +99,9 @@ def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) ->
         return budget.tensor_parallel(setup, split.tensor_parallel, where).parts
     if split.pipeline > 1 and split.tensor_parallel == split.fsdp == 1:
         return budget.pipeline(setup, split.pipeline, split.stage, split.schedule, where).parts
-    alone = split.tensor_parallel == split.pipeline == 1 and split.reshard and split.fsdp > 1 and not split.rank
-    return budget.fsdp2(setup, split.fsdp, where, reduced=split.reduced).parts if alone else None
+    if split.pipeline > 1 or not split.reshard or split.rank:
+        return None
+    return budget.fsdp2(setup, split.fsdp, where, reduced=split.reduced, tensor=split.tensor_parallel).parts
 
 
 def _policy(setup: TrainSetup, split: Split | None) -> Callable | None:

@@ -103,23 +103,27 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """The model of a config.json, for up to `tokens` positions; build it on the meta device."""
+    """The model of a config.json, for up to `tokens` positions; build it on the meta device.
+
+    A stage of a pipeline has some of the layers, and None for the embedding or for norm and output.
+    """
 
     def __init__(self, config: Mapping[str, Any], tokens: int) -> None:
         super().__init__()
         hidden, heads, vocab = config["hidden_size"], config["num_attention_heads"], config["vocab_size"]
         sizes = (hidden, config["intermediate_size"], heads, config["num_key_value_heads"])
-        self.tok_embeddings = nn.Embedding(vocab, hidden)
+        self.tok_embeddings: nn.Module | None = nn.Embedding(vocab, hidden)
         self.register_buffer("freqs_cis", torch.empty(tokens, hidden // heads // 2, dtype=torch.complex64))
         self.layers = nn.ModuleList(Layer(*sizes) for _ in range(config["num_hidden_layers"]))
-        self.norm, self.output = Norm(hidden), nn.Linear(hidden, vocab, bias=False)
+        self.norm: nn.Module | None = Norm(hidden)
+        self.output: nn.Module | None = nn.Linear(hidden, vocab, bias=False)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.tok_embeddings(ids)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.tok_embeddings(x) if self.tok_embeddings else x
         for layer in self.layers:
             x = layer(x, self.freqs_cis)
-        x = self.norm(x)
-        return self.output(x)
+        x = self.norm(x) if self.norm else x
+        return self.output(x) if self.output else x
 
 
 def checkpointed(layer: nn.Module, mode: str) -> nn.Module:

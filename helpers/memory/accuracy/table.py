@@ -20,7 +20,8 @@ def rows(
     make: Callable | None = None,
 ) -> Iterator[Row]:
     """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps
-    two, 16 generations two, 18 of torchtitan's one and a half; 24 of Megatron's none; the history ten seconds.
+    two, 16 generations two, 18 of torchtitan's up to ten, for its pipelines; 24 of Megatron's none; the history ten
+    seconds.
 
     `of` are cases of your own (`user_cases.read`), in place of the published ones.
 

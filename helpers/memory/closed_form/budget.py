@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.setup import TrainSetup
 from . import activations, tensor_parts
@@ -19,6 +19,7 @@ from .breakdown import Moment, Moments
 from .decoder import FORMULA, FUSED
 from .float8 import Float8Moments, require_one_rank
 from .fsdp2 import FullyShardedMoments
+from .fsdp2_tensor import ShardedPartMoments
 from .in_backward import Float8InBackward, MomentsInBackward
 from .moments import StepMoments
 from .recompute import StepFlops, runs_products_again, step_flops
@@ -90,20 +91,29 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     return _answered(setup, _moments_of(setup, library_bytes(card, _cublaslt_threads(setup)), card))
 
 
-def fsdp2(setup: TrainSetup, ranks: int, device: str | Device | None = None, *, reduced: str = "fp32") -> TrainBudget:
+def fsdp2(
+    setup: TrainSetup, ranks: int, device: str | Device | None = None, *, reduced: str = "fp32", tensor: int = 1
+) -> TrainBudget:
     """Predict one rank of a step under PyTorch's FSDP2, each decoder layer and then the rest sharded over `ranks`.
 
     "autocast-bf16" is FSDP2's mixed precision here: FP32 shards, BF16 gathered, gradients reduced in FP32 as torchtitan
     does, or with `reduced="bf16"` as accelerate does; "bf16" and "fp32" are those throughout. Gathered weights leave
     after a forward (`reshard_after_forward`). Layers that the outermost checkpoint runs again are whole together.
-    Raises WorkbookError for other precisions, for recursive, for offload of all that is kept, and where SDPA has no
-    fused kernel. Llama-3-8B, one sequence of 4,096 with full checkpointing, fused AdamW, on 8 ranks of H100: 20.6
-    GiB, at the backward of the loss.
+    With `tensor` the ranks are those of one dimension of a mesh, and shard what `tensor` ranks of the other have
+    divided as `tensor_parallel` says: ranks × tensor GPUs in all.
+
+    Raises WorkbookError for other precisions, for recursive, for offload of all that is kept, where SDPA has no fused
+    kernel, and where `tensor_parallel` would. Llama-3-8B, one sequence of 4,096 with full checkpointing, fused AdamW,
+    on 8 ranks of H100: 20.6 GiB, at the backward of the loss; with tensor=8 it is 8.8 GiB, whole logits most of them.
     """
+    require_whole("tensor", tensor, 1, tensor_parts.MAX_RANKS, do="pass tensor=1 for FSDP2 alone")
+    mine = tensor_parts.of_rank(setup, tensor) if tensor > 1 else setup
     if device is not None:
-        require_kernels(setup, resolve_device(device))
-    step = FullyShardedMoments(setup, ranks, *_of_a_rank("FSDP2", setup, device), reduced)
-    return _answered(setup, step)
+        require_kernels(mine, resolve_device(device))
+    libraries = _of_a_rank("FSDP2", setup, device)
+    if tensor > 1:
+        return _answered(setup, ShardedPartMoments(setup, ranks, tensor, *libraries, reduced))
+    return _answered(setup, FullyShardedMoments(setup, ranks, *libraries, reduced))
 
 
 def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None = None) -> TrainBudget:

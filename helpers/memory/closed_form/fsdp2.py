@@ -106,10 +106,11 @@ class FullyShardedMoments(StepMoments):
         return more(super().backward_of_final_norm(), workspace=self.root + self.layer + made)
 
     def candidate_peak_layers(self) -> list[int]:
-        """Also the layer before the last, in whose backward the last one's gradients are still on their way, and the
-        one after the first, in whose backward that is gathered."""
-        layers = len(self.model.layers)
-        return sorted({*super().candidate_peak_layers(), max(0, layers - 2), min(1, layers - 1)}, reverse=True)
+        """Also the layer before the last and the end of the segment before the last, in whose backward the gradients
+        of what is behind them are still on their way; and the layer after the first, beside which that is gathered."""
+        layers, ends = len(self.model.layers), [segment.stop - 1 for segment in self.setup.segments]
+        beside = {max(0, layers - 2), min(1, layers - 1), *ends[-2:]}
+        return sorted({*super().candidate_peak_layers(), *beside}, reverse=True)
 
     def backward_of_layer(self, at: int) -> Moment:
         """Three spots: in the MLP, in the norm before it, and in the norm before attention."""
@@ -150,13 +151,16 @@ class FullyShardedMoments(StepMoments):
         A tied table's two gradients and their sum are there together.
         """
         layers = [shape for shapes in self.layer_tensors for shape in shapes]
-        tables = self._gathered(self.head) * (3 if self.model.tied else 2)
-        coming = self.root + tables + self._flat(self.layer_tensors[0]) + self.residual
+        coming = self.root + self._tables_coming() + self._flat(self.layer_tensors[0])
         sent = self._gathered(self.root_tensors) + self._flat(self.root_tensors)
         cast = self.shard_width if self.reduced_width != self.shard_width else 0
         shards = tensors_bytes(map(self._mine, _each(self.root_tensors)), self.reduced_width + cast)
         reduced = self._flat(self.root_tensors) + self._gathered(self.head) + shards
         return self._moment(Point.EMBEDDING, layers, 0, 0, max(coming, sent, reduced))
+
+    def _tables_coming(self) -> int:
+        """The head's gradient and the embedding's, and of a tied table their sum, beside the hidden states'."""
+        return self._gathered(self.head) * (3 if self.model.tied else 2) + self.residual
 
     def optimizer_step(self) -> Moment:
         stepping = super().optimizer_step()
