@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -123,7 +123,7 @@ def _peak_reserved_bytes_of_stages(
             sharded(stage, mesh["shard"], checkpointing, reshard=False)
             stage.to_empty(device="cpu")
         optimizers = [adamw(stage) for stage in stages.values()]
-        between = (batch // pipeline, tokens // parts, config["hidden_size"])
+        between = (batch // pipeline, tokens // parts, cast("int", config["hidden_size"]))
         run = torchtitan_stages.schedule_of(stages, mesh["stage"], schedule, tokens, between)
         step = torchtitan_stages.step_of(run, stages, optimizers, batch, tokens)
         found = trace.record(step, nn.ModuleList(stages.values()), optimizers, warmup=STEPS_BEFORE)
