@@ -219,8 +219,14 @@ def test_a_split_that_cannot_be(capsys, flags, words):
     assert "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("flags", [["--no-reshard"], ["--rank", "3"], ["--tensor-parallel", "2"]])
-def test_the_closed_form_is_that_of_rank_0_of_fsdp2_alone(capsys, flags):
+@pytest.mark.parametrize("flags", [["--tensor-parallel", "2"], ["--tensor-parallel", "4"]])
+def test_the_closed_form_divides_each_layer_as_well(capsys, flags):
+    found = peak(capsys, "--fsdp", "4", *flags)
+    assert sum(found["budget_parts"].values()) == pytest.approx(found["peak_bytes"], rel=0.0025)
+
+
+@pytest.mark.parametrize("flags", [["--no-reshard"], ["--rank", "3"], ["--tensor-parallel", "2", "--rank", "1"]])
+def test_the_closed_form_is_that_of_rank_0_that_gives_back_what_it_gathers(capsys, flags):
     found = peak(capsys, "--fsdp", "4", *flags)
     assert found["budget_parts"] is None
     if flags == ["--no-reshard"]:
