@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ..allocator.outcome import Reason
@@ -19,10 +20,18 @@ class Change:
     costs: str
 
 
+_VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
+
+
 def _expandable(oom: Oom) -> Change:
-    name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in oom.text else "PYTORCH_CUDA_ALLOC_CONF"
+    """In the variable that the message names, which is its version's own; without one, both names.
+
+    PYTORCH_ALLOC_CONF leaves CUDA's expandable segments off in torch 2.9.1 (pytorch/pytorch#183387); 2.13 reads both.
+    """
+    named = _VARIABLE.search(oom.text)
+    name, before = (named[0], "") if named else ("PYTORCH_ALLOC_CONF", " (before torch 2.11 PYTORCH_CUDA_ALLOC_CONF)")
     return Change(
-        f"{name}=expandable_segments:True, set before the first CUDA call",
+        f"{name}=expandable_segments:True{before}, set before the first CUDA call",
         "nothing to try; no effect on Windows, and old versions cannot share such tensors",
     )
 

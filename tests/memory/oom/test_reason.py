@@ -53,3 +53,20 @@ def test_under_a_limit_what_is_left_in_open_blocks_is_the_limits():
     explained = explain(text)
     assert explained.reason == "capped"
     assert "with 54.99 MiB cached in parts of blocks" in explained.why.sentence
+
+
+@pytest.mark.parametrize(
+    ("says", "advised"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set"),
+        ("PYTORCH_ALLOC_CONF", "PYTORCH_ALLOC_CONF=expandable_segments:True, set"),
+        ("PYTORCH_HIP_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True, set"),
+        (None, "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.11 PYTORCH_CUDA_ALLOC_CONF), set"),
+    ],
+)
+@pytest.mark.parametrize("cached", ["60.00 MiB", "4.84 GiB"], ids=["full", "fragmented"])
+def test_the_variable_is_the_one_that_the_message_names_and_both_without_one(says, advised, cached):
+    text = now("50.00 MiB", "23.65 GiB", "10.00 MiB", "12.09 GiB", cached, ME.format("20.81 GiB"))
+    text = text.replace("PYTORCH_CUDA_ALLOC_CONF", says) if says else text.partition(" If reserved")[0]
+    (change,) = (change.do for change in explain(text).changes if "expandable_segments" in change.do)
+    assert change.startswith(advised)
