@@ -121,6 +121,8 @@ def test_no_name_means_two_devices():
         ("Tesla V100-SXM2-16GB", "v100-16gb"),
         ("Tesla V100-SXM2-32GB", "v100-32gb"),
         ("NVIDIA B200", "b200-180gb"),
+        ("NVIDIA B300 SXM6 AC", "b300-288gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-96gb"),
         ("NVIDIA L4", "l4-24gb"),
         ("NVIDIA A10", "a10-24gb"),
         ("NVIDIA GeForce RTX 5090", "rtx-5090-32gb"),
@@ -138,6 +140,7 @@ def test_a_live_gpu_is_matched_by_name_and_keeps_its_own_capacity(cuda_name, nam
     ("cuda_name", "total_bytes"),
     [
         ("NVIDIA A10G", 23_800_000_000),  # another card than the A10, with other rates
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97_250 * 2**20),  # slower memory and a lower clock
         ("NVIDIA H100 80GB HBM3", 20 * 2**30),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10**10),
         ("AMD Instinct MI300X", 24 * 2**30),  # one of eight partitions

@@ -16,7 +16,7 @@ from helpers.catalog.hardware import (
 from tests.catalog.test_devices import ENTRIES, copy
 
 FLASH, EFFICIENT, FORMULA = AttentionKernel.FLASH, AttentionKernel.EFFICIENT, AttentionKernel.FORMULA
-WITHOUT = ("mi300x-192gb", "m2-ultra-192gb", "m3-ultra-512gb", "m4-max-128gb")
+WITHOUT = ("mi300x-192gb", "mi355x-288gb", "m2-ultra-192gb", "m3-ultra-512gb", "m4-max-128gb")
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,8 @@ WITHOUT = ("mi300x-192gb", "m2-ultra-192gb", "m3-ultra-512gb", "m4-max-128gb")
         ("h100-pcie", (9, 0)),
         ("h200", (9, 0)),
         ("b200", (10, 0)),
+        ("b300", (10, 3)),
+        ("rtx-pro-6000", (12, 0)),
         ("5090", (12, 0)),
     ],
 )
@@ -49,7 +51,8 @@ def test_the_workspace_of_cublas_grows_with_hopper():
     """ ":4096:2:16:8" is 2 x 4096 KiB and 8 x 16 KiB; 32 MiB from Hopper on."""
     sizes = {name: cuda_of(name).cublas_workspace_bytes for name, card in DEVICES.items() if card.capability}
     large = {name for name, size in sizes.items() if size == 33_554_432}
-    assert large == {"h100-80gb", "h100-pcie-80gb", "h200-141gb", "b200-180gb", "rtx-5090-32gb"}
+    hopper, blackwell = {"h100-80gb", "h100-pcie-80gb", "h200-141gb"}, {"b200-180gb", "b300-288gb"}
+    assert large == hopper | blackwell | {"rtx-pro-6000-96gb", "rtx-5090-32gb"}
     assert {size for name, size in sizes.items() if name not in large} == {8_519_680}
 
 
