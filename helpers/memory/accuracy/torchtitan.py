@@ -41,7 +41,7 @@ CHANGES = {
     "context": "its share of each sequence alone: no blocks of K and V that travel",
     "async": "no symmetric buffers",
     "synchronous": "the peak is in the loss, not compiled and the same with asynchronous TP; blocks need 20 GiB less. "
-    "What is reserved follows from the holes that their buffers of 2 GiB leave for logits of 7.8: 64.3 GiB without any, "
+    "What is reserved follows from the holes that their 2 GiB buffers leave for logits of 7.8: 64.3 GiB without any, "
     "66.8 and 75.7 with one and two freed late. Which of these compiled blocks do is open",
 }
 FULLEST = 0  # of ranks 0, 1 and 7 with 1F1B 78.6, 73.9 and 69.7 GiB; of 0 and 1 interleaved 64.3 and 62.9
