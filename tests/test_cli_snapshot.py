@@ -1,11 +1,13 @@
 """`workbook snapshot`: in words, in bytes, and what it refuses."""
 
+import gzip
 import json
 import pickle
 
 import pytest
 
 from helpers.cli import main
+from helpers.memory.accuracy.published import FOLDER
 from helpers.memory.allocator import MIB, alloc, free
 from tests.memory.allocator.snapshots import snapshot_of
 
@@ -50,3 +52,17 @@ def test_in_bytes(path, capsys):
 def test_what_is_wrong_is_told(path, words, told, capsys):
     assert main(["snapshot", *(path if word == "PATH" else word for word in words)]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_published_history_that_the_repository_ships(capsys):
+    assert main(["snapshot", str(FOLDER / "transformer-step.snapshot")]) == 0
+    said = capsys.readouterr().out
+    assert "equal: 7544 events, 3853 allocations by address, 65 calls to the driver, every final block" in said
+    assert "peak reserved     750.00 MiB" in said
+
+
+def test_what_is_packed_and_no_history_is_refused(tmp_path, capsys):
+    path = tmp_path / "run.pickle.gz"
+    path.write_bytes(gzip.compress(pickle.dumps(snapshot_of(STEPS))))
+    assert main(["snapshot", str(path)]) == 2
+    assert "no packed snapshot" in capsys.readouterr().err
