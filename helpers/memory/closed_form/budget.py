@@ -21,13 +21,14 @@ from .float8 import Float8Moments, require_one_rank
 from .fsdp2 import FullyShardedMoments
 from .fsdp2_tensor import ShardedPartMoments
 from .in_backward import Float8InBackward, MomentsInBackward
+from .interleaved import TwoStages
 from .moments import StepMoments
 from .recompute import StepFlops, runs_products_again, step_flops
 from .serving import ServeBudget as ServeBudget
 from .serving import decode_bytes as decode_bytes
 from .serving import serve as serve
 from .sharded import ShardedMoments
-from .stages import StageMoments
+from .stages import INTERLEAVED, StageMoments
 from .weights import weight_bytes as weight_bytes
 
 
@@ -133,16 +134,22 @@ def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None =
 def pipeline(
     setup: TrainSetup, ranks: int, stage: int = 0, schedule: str = "1F1B", device: str | Device | None = None
 ) -> TrainBudget:
-    """Predict rank `stage` of a pipeline of `ranks`, by "GPipe" or "1F1B", as torch.distributed.pipelining runs it.
+    """Predict rank `stage` of a pipeline of `ranks`, by "GPipe", "1F1B" or "Interleaved1F1B", as PyTorch runs it.
 
     `setup.micro_batches` of them pass. Its moments are a backward's beside what waits for other micro-batches, and
-    `saved_bytes` are one micro-batch's. Raises WorkbookError for schedules with two stages on a rank, and for policies
-    but none, full and every:K. Llama-3-8B in BF16, 1,024 tokens with full checkpointing, fused AdamW, 8 micro-batches,
-    the last of four stages: 18.8 GiB without the libraries.
+    `saved_bytes` are one micro-batch's. Interleaved, the rank has two stages, `stage` and `ranks + stage`. Raises
+    WorkbookError for zero bubble, for policies but none, full and every:K, and for autocast with two stages.
+    Llama-3-8B in BF16, 1,024 tokens with full checkpointing, fused AdamW, 8 micro-batches, the last of four stages:
+    18.8 GiB without the libraries.
     """
     if device is not None:
         require_kernels(setup, resolve_device(device))
-    step = StageMoments(setup, ranks, stage, schedule, *_of_a_rank("a pipeline", setup, device))
+    of_the_card = _of_a_rank("a pipeline", setup, device)
+    step: StageMoments | TwoStages
+    if schedule == INTERLEAVED:
+        step = TwoStages(setup, ranks, stage, *of_the_card)
+    else:
+        step = StageMoments(setup, ranks, stage, schedule, *of_the_card)
     return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
 
 

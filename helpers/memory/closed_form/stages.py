@@ -1,8 +1,9 @@
-"""A training step in closed form on one rank of a pipeline, GPipe or 1F1B, as torch.distributed.pipelining runs it.
+"""A training step in closed form on one stage of a pipeline, GPipe or 1F1B, as torch.distributed.pipelining runs it.
 
 A rank's stage has some of the layers; the embedding is with the first, norm and head with the last. What a micro-batch
 has saved waits until its backward, so as many sets of activations are alive as micro-batches are in flight. Beside them
-lie buffers for what is received, made once for every micro-batch, and each stage's output until its backward. No torch.
+lie buffers for what is received, made once for every micro-batch, and each stage's output until its backward. Ranks
+with two stages are in `interleaved`. No torch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .breakdown import Moment, Point, rounded
 from .moments import StepMoments, tensors_bytes
 from .sharded import more
 
-SCHEDULES = ("GPipe", "1F1B")
+SCHEDULES, INTERLEAVED = ("GPipe", "1F1B"), "Interleaved1F1B"
 PRECISIONS = ("fp32", "bf16", "autocast-bf16")
 
 
@@ -32,7 +33,9 @@ class StageMoments(StepMoments):
     def __init__(
         self, setup: TrainSetup, stages: int, stage: int, schedule: str, cublas_bytes: int, on_cuda: bool = False
     ) -> None:
-        _require_known(setup, stages, stage, schedule)
+        _require_known(setup, stages, stage)
+        if schedule != INTERLEAVED:  # whose micro-batches are counted by ranks, not by stages
+            require_schedule(setup, stages, schedule)
         self.first, self.last = stage == 0, stage == stages - 1
         self.whole = setup.model
         layers = len(setup.model.layers)
@@ -59,7 +62,7 @@ class StageMoments(StepMoments):
             yield (self.model.hidden,), ""
             yield table, HEAD
 
-    def _micro_batch(self) -> int:
+    def micro_batch(self) -> int:
         """What one micro-batch keeps from its forward to its backward, but for the buffer that it came in."""
         kept = self.stored_bytes + self.outside_bytes - self._received()
         if self.last:
@@ -103,15 +106,15 @@ class StageMoments(StepMoments):
 
     def moments(self) -> tuple[Moment, ...]:
         """In order, each as the first backward meets it, before there are gradients, or any later one, beside them."""
-        first = self._moments(self.in_flight, accumulates=False)
-        later = self._moments(min(self.in_flight, self.setup.micro_batches - 1), accumulates=True)
+        first = self.backward(self.in_flight, accumulates=False)
+        later = self.backward(min(self.in_flight, self.setup.micro_batches - 1), accumulates=True)
         held = [max(two, key=lambda moment: moment.total) for two in zip(first, later, strict=True)]
         return (*held, more(self.optimizer_step(), activations=self.buffers))
 
-    def _moments(self, in_flight: int, accumulates: bool) -> list[Moment]:
-        """Those of one micro-batch; only the last stage has a head and a loss, and only the first an embedding."""
+    def backward(self, in_flight: int, accumulates: bool) -> list[Moment]:
+        """Of one micro-batch while `in_flight` live; only the last stage has a loss, only the first an embedding."""
         self.accumulates = accumulates
-        waiting = (in_flight - 1) * self._micro_batch()
+        waiting = (in_flight - 1) * self.micro_batch()
         found = list(self._at_the_end()) if self.last else [self._forwarded()]
         found += [self.backward_of_layer(at) for at in self.candidate_peak_layers()]
         if self.first:
@@ -158,10 +161,18 @@ class StageMoments(StepMoments):
         return more(moment, activations=beside, workspace=sent - came + self._waiting_gradients(moment))
 
 
-def _require_known(setup: TrainSetup, stages: int, stage: int, schedule: str) -> None:
+def require_schedule(setup: TrainSetup, ranks: int, schedule: str) -> None:
+    """WorkbookError for a schedule without a closed form, and for too few micro-batches for these ranks."""
+    require_name("schedule with a closed form:", schedule, (*SCHEDULES, INTERLEAVED))
+    if setup.micro_batches < ranks or (schedule == INTERLEAVED and setup.micro_batches % ranks):
+        what = f"{setup.micro_batches} micro-batches in {ranks} {'ranks' if schedule == INTERLEAVED else 'stages'}"
+        expected = f"a multiple of {ranks}" if schedule == INTERLEAVED else f"at least {ranks}"
+        raise WorkbookError(what, expected, f"pass micro_batches={ranks * 2}")
+
+
+def _require_known(setup: TrainSetup, stages: int, stage: int) -> None:
     require_whole("stages", stages, 2, len(setup.model.layers), do="predict one rank by budget.train(setup)")
     require_whole("stage", stage, 0, stages - 1, do="stages are counted from 0")
-    require_name("schedule with a closed form:", schedule, SCHEDULES)
     if setup.precision == "autocast-bf16" and setup.attention == "eager":
         raise WorkbookError("eager attention under autocast in stages", "sdpa, or another precision", "trace it")
     do = "trace it: trace.train(setup, split=Split(pipeline=...))"
@@ -170,6 +181,3 @@ def _require_known(setup: TrainSetup, stages: int, stage: int, schedule: str) ->
     if setup.checkpoint_every is None or setup.model.learned_positions or setup.model.norm != "rmsnorm":
         what = f"{setup.model.name} with checkpointing {setup.checkpointing!r} in stages"
         raise WorkbookError(f"{what} has no closed form here", "a Llama or Qwen; none, full or every:K", do)
-    if setup.micro_batches < stages:
-        what, expected = f"{setup.micro_batches} micro-batches in {stages} stages", f"at least {stages}"
-        raise WorkbookError(what, expected, f"pass micro_batches={stages * 2}")

@@ -68,7 +68,7 @@ def test_stages_have_the_whole_model_together():
 @pytest.mark.parametrize(
     ("setup", "ranks", "schedule", "words"),
     [
-        (SETUP, 4, "Interleaved1F1B", "closed form"),
+        (SETUP, 4, "InterleavedZeroBubble", "closed form"),
         (SETUP, 9, "1F1B", "stages is 9"),
         (replace(SETUP, micro_batches=2), 4, "1F1B", "2 micro-batches in 4 stages"),
         (replace(SETUP, checkpointing="selective"), 4, "1F1B", "no closed form"),
