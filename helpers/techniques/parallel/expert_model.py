@@ -52,7 +52,7 @@ def split_experts(model: Any, group: Group | None = None, capacity_factor: float
     Raises WorkbookError, on every rank, where models differ, ranks do not divide the experts, or there are none.
     """
     group = whole_world(group)
-    require_same_model(model, {"capacity_factor": capacity_factor}, group)
+    require_same_model(model, {}, group)
     config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", None) != "mixtral":
         what, do = f"a {type(model).__name__}'s experts are not divided here", "wrap its blocks in ExpertParallel"
