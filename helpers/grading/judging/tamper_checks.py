@@ -43,7 +43,8 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "memory itself": "ctypes ctypeslib from_address __array_interface__ __array_struct__"
     " np.lib.stride_tricks.as_strided numpy.lib.stride_tricks.as_strided",
     "files": "open NamedTemporaryFile TemporaryFile SpooledTemporaryFile mkstemp memmap write_bytes write_text tofile"
-    " torch.save torch.jit.save safetensors torch.from_file np.save np.savez BytesIO pickle shelve memfd_create os.open os.write pwrite pread",
+    " torch.save torch.jit.save safetensors"
+    " torch.from_file np.save np.savez BytesIO pickle shelve memfd_create os.open os.write pwrite pread",
 }
 _OF_OBJECTS = {"eval", "exec", "open"}  # as a method they are honest: model.eval()
 _WHILE_IMPORTED = {"torch.Tensor.numpy", "torch.Tensor.tolist"}  # kept for later; called in a function they are counted

@@ -17,10 +17,7 @@ from ...catalog.errors import WorkbookError
 from .meter import wraps_others
 
 MOST_VALUES = 4096  # shapes, places, norms, what is printed
-_ARRAYS: list[tuple[type, str]] = [
-    *((torch.Tensor, name) for name in ("numpy", "__dlpack__")),
-    *((torch.UntypedStorage, name) for name in ("_share_filename_cpu_", "_share_fd_cpu_")),  # other processes' memory
-]
+_ARRAYS: list[tuple[type, str]] = [(torch.Tensor, "numpy"), (torch.Tensor, "__dlpack__")]
 _LISTS: list[tuple[type, str]] = [
     *((owner, "tolist") for owner in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)),
     *((torch.Tensor, name) for name in ("apply_", "map_", "map2_", "__reduce_ex__")),
@@ -29,8 +26,7 @@ _LISTS: list[tuple[type, str]] = [
 
 
 class TorchAlone(TorchDispatchMode):
-    """While it is open, `most_values` values in all leave PyTorch: as arrays, as lists of Python, as single
-    numbers, in memory that processes share.
+    """While it is open, `most_values` values in all leave PyTorch: as arrays, as lists of Python, as single numbers.
 
     With `lists` as many lists and numbers may be made as somebody likes: slow, and honest where no traffic is counted.
     A Meter and Traffic see PyTorch's operators alone, so what is computed elsewhere is not counted. WorkbookError for

@@ -42,7 +42,6 @@ DOORS = {
     "to a numpy of before": lambda values: NUMPY(values),
     "to a list of before": lambda values: TOLIST(values),
     "out": lambda values: [torch.add(values, 0, out=torch.from_numpy(np.zeros(len(values), "f4"))), values][1],
-    "shared": lambda values: values.share_memory_(),
     "map": lambda values: values.clone().map_(values, max),
 }
 
