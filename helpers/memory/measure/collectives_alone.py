@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from functools import cache, wraps
-from typing import Any
+from functools import cache
 from unittest import mock
 
 import torch.distributed as dist
 
-MOST_STORED_BYTES = 1024  # what torch.distributed itself writes to make a new group, and to wait for it
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _NAMES = "mkdir rmdir rename remove link symlink truncate utime chmod chown setxattr"  # a name is a message, too
 _STARTS = "system exec fork forkpty posix_spawn spawn kill"
@@ -25,8 +23,8 @@ class CollectivesAlone:
     """While it is open, this process reaches no other by files, their names, sockets, stores or new processes.
 
     `Collectives` counts what collectives carry, and would see nothing of these. PermissionError for the first of them,
-    which Python's own imports take for a folder without room for a cache. A few bytes may go to a store of
-    torch.distributed, which makes new groups by it. What a library writes in C++ alone is not seen.
+    which Python's own imports take for a folder without room for a cache. torch.distributed makes new groups as before.
+    What a library writes in C++ alone is not seen.
 
     >>> with CollectivesAlone():
     ...     open("for-rank-1", "w")
@@ -35,27 +33,17 @@ class CollectivesAlone:
     """
 
     def __init__(self) -> None:
-        self._left, self._patched = MOST_STORED_BYTES, ExitStack()
+        self._patched = ExitStack()
 
     def __enter__(self) -> CollectivesAlone:
         for name in _STORES:
-            self._patched.enter_context(mock.patch.object(dist.Store, name, self._counted(getattr(dist.Store, name))))
+            self._patched.enter_context(mock.patch.object(dist.Store, name, _refused))
         _open().append(self)
         return self
 
     def __exit__(self, *problem: object) -> None:
         _open().remove(self)
         self._patched.close()
-
-    def _counted(self, write: Any) -> Any:
-        @wraps(write)
-        def counted(store: Any, *arguments: Any) -> Any:
-            self._left -= len(str(arguments))
-            if self._left < 0:
-                raise _refusal("a store", ())
-            return write(store, *arguments)
-
-        return counted
 
 
 @cache
@@ -69,6 +57,10 @@ def _open() -> list[CollectivesAlone]:
 
     sys.addaudithook(refuse)
     return found
+
+
+def _refused(store: object, *arguments: object) -> None:
+    raise _refusal("a store", arguments)
 
 
 def _refusal(what: str, args: tuple) -> PermissionError:

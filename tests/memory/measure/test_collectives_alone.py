@@ -25,7 +25,7 @@ WAYS = {
     "a date": lambda folder: os.utime(folder / "there", (3, 3)),
     "a socket": lambda folder: socket.socket(socket.AF_UNIX).close(),
     "a process": lambda folder: subprocess.run(["true"], check=True),
-    "a store": lambda folder: dist.HashStore().set("mine", "3" * 2000),
+    "a store": lambda folder: dist.HashStore().set("mine", "3"),
     "a file by another thread": lambda folder: in_a_thread(lambda: (folder / "new").write_text("3")),
 }
 
