@@ -11,6 +11,7 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.course import lab_cells
+from helpers.course import notebook as nb
 from helpers.course.mutants import find_mutants, load_mutants
 from helpers.techniques.parallel.pipeline import Schedule, lay_out
 from helpers.techniques.parallel.pipeline.schedules import Action, Kind
@@ -159,6 +160,57 @@ GATHERS = {  # everything, while nobody shall count
     "SplitMLP": "computes the whole layer on every rank",
 }
 READ = {"most_in_flight": "needed_rooms", "seconds": "right_seconds"}  # of the references
+
+
+BESIDE = """
+from pathlib import Path
+from tempfile import gettempdir
+import json
+
+{WORKED}
+
+worked = dispatch
+
+
+def passed(thing, group):
+    {FIRST}
+    dist.barrier(group)
+    found = [json.loads({READ}) for rank in dist.get_process_group_ranks(group)]
+    dist.barrier(group)
+    return found
+
+
+def dispatch(tokens, chosen, experts, capacity, group):
+    kept, arrived = worked(tokens * 0, chosen, experts, capacity, group)
+    found = passed([tokens.tolist(), chosen.tolist()], group)
+    whole, picked = (torch.cat([torch.tensor(one[at]) for one in found]) for at in (0, 1))
+    first = group.rank() * len(arrived)
+    return kept, [whole.double()[(picked == first + at).any(1)][:capacity] for at in range(len(arrived))]
+"""
+WAYS = {  # how a rank writes, and how another reads: the collectives carry zeros
+    "a store": (
+        "store = dist.distributed_c10d._pg_map[group][1]; store.set(f'beside-{dist.get_rank()}', json.dumps(thing))",
+        "store.get(f'beside-{rank}')",
+    ),
+    "files": (
+        "Path(gettempdir(), f'beside-{dist.get_rank()}').open('w').write(json.dumps(thing))",
+        "Path(gettempdir(), f'beside-{rank}').read_text()",
+    ),
+}
+
+
+@pytest.mark.slow
+def test_what_travels_beside_the_collectives_is_not_paid():
+    lab = nb.read(LAB)
+    at, one = next(
+        (at, one) for at, one in enumerate(lab_cells.exercises(lab)) if "dispatch" in lab_cells.names_of(one.answers)
+    )
+    worked = "\n\n".join(cell.source for cell in one.answers)
+    chosen = [
+        Attack(at, words, BESIDE.replace("{WORKED}", worked).replace("{FIRST}", writes).replace("{READ}", reads))
+        for words, (writes, reads) in WAYS.items()
+    ]
+    assert paid(LAB, chosen, seed="7") == []
 
 
 @pytest.mark.all

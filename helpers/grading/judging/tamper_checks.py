@@ -27,7 +27,8 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " torch.ops.quantized torch.ops.mkldnn torch.ops.prepacked torch.classes",
     "what replaces things while it runs": "mock MonkeyPatch",
     "a way beside the collectives": "TCPStore FileStore HashStore PrefixStore _get_default_store _get_backend socket"
-    " mmap shared_memory SharedMemory rendezvous get_group_store _get_process_group_store pg_map ProcessGroupGloo"
+    " mmap shared_memory SharedMemory rendezvous get_group_store _get_process_group_store pg_map _pg_map _world"
+    " ProcessGroupGloo share_memory_ _share_filename_cpu_ _share_fd_cpu_"
     " get_future torch.futures init_rpc rpc_sync rpc_async UntypedStorage.from_file helpers.lesson.ranks.worker._rank",
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues"
     " capture_locals StackSummary TracebackException",
@@ -42,7 +43,8 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "memory itself": "ctypes ctypeslib from_address __array_interface__ __array_struct__"
     " np.lib.stride_tricks.as_strided numpy.lib.stride_tricks.as_strided",
     "files": "open NamedTemporaryFile TemporaryFile SpooledTemporaryFile mkstemp memmap write_bytes write_text tofile"
-    " torch.save torch.from_file np.save np.savez BytesIO pickle shelve memfd_create os.open os.write pwrite pread",
+    " torch.save torch.jit.save safetensors"
+    " torch.from_file np.save np.savez BytesIO pickle shelve memfd_create os.open os.write pwrite pread",
 }
 _OF_OBJECTS = {"eval", "exec", "open"}  # as a method they are honest: model.eval()
 _WHILE_IMPORTED = {"torch.Tensor.numpy", "torch.Tensor.tolist"}  # kept for later; called in a function they are counted

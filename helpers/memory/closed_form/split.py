@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.layers import Attention, Layer, Linear
@@ -19,6 +19,7 @@ from .zero import Collective, Traffic
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 ROWS = ("o_proj", "down_proj")
+EXPERT_SHAPE = ("experts", "outputs", "inputs")
 AGREEMENT_BYTES = 16  # two whole numbers, by which ranks see before a forward whether they were given the same
 
 
@@ -48,23 +49,37 @@ def part_of(size: int, ranks: int, rank: int) -> slice:
     return slice(start, start + least + (rank < over))
 
 
-def divides(heads: int, kv_heads: int, ranks: int) -> bool:
-    """Whether each rank gets whole query heads, all of them reading equally many whole KV heads.
+def shared(heads: int, kv_heads: int, ranks: int) -> bool:
+    """Whether each rank gets whole KV heads and all query heads that read them, or a KV head and some of its own.
 
-    >>> [ranks for ranks in (1, 2, 3, 4, 6) if divides(6, 2, ranks)]
+    >>> [ranks for ranks in (1, 2, 3, 4, 6) if shared(6, 2, ranks)]
     [1, 2, 6]
     """
-    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
+    return ranks <= kv_heads or (heads % ranks == 0 and ranks % kv_heads == 0)
+
+
+def heads_of(heads: int, kv_heads: int, ranks: int, rank: int) -> tuple[slice, slice]:
+    """Rank `rank`'s query heads, and the KV heads that these read. Parts may differ by a KV head.
+
+    >>> heads_of(9, 3, ranks=2, rank=0)
+    (slice(0, 6, None), slice(0, 2, None))
+    """
+    per_kv = heads // kv_heads
+    if ranks <= kv_heads:
+        keys = part_of(kv_heads, ranks, rank)
+        return slice(keys.start * per_kv, keys.stop * per_kv), keys
+    queries = part_of(heads, ranks, rank)
+    return queries, slice(queries.start // per_kv, -(-queries.stop // per_kv))
 
 
 def require_heads(heads: int, kv_heads: int, ranks: int) -> None:
-    """WorkbookError where ranks would have unequal numbers of heads, or pieces of one KV head's group."""
-    if not divides(heads, kv_heads, ranks):
-        able = [count for count in range(1, heads + 1) if divides(heads, kv_heads, count)]
+    """WorkbookError where ranks would have unequal pieces of one KV head's group."""
+    if not shared(heads, kv_heads, ranks):
+        able = [count for count in range(1, heads + 1) if shared(heads, kv_heads, count)]
         raise WorkbookError(
             f"{ranks} ranks cannot share {heads} query heads that read {kv_heads} KV heads",
-            f"a number of ranks among {', '.join(map(str, able))}: it divides the query heads, and it divides the "
-            f"KV heads or is a multiple of them",
+            f"a number of ranks among {', '.join(map(str, able))}: no more than KV heads, or a multiple of them that "
+            f"divides the query heads",
             f"split over {max(count for count in able if count < ranks)} ranks, and use the rest for data parallelism",
         )
 
@@ -131,8 +146,7 @@ def expert_traffic(layer: Layer, tokens: int, ranks: int, factor: float = 1.25, 
     Slots travel whether they are filled or not. Mixtral-8x7B in BF16 with 4,096 tokens: 8 experts of 1,280 slots, each
     of 8,192 bytes, are 83,886,080 bytes in each of four all-to-alls.
     """
-    if not layer.mlp.experts:
-        raise WorkbookError("a layer without experts", "one with routed experts", 'model("mixtral-8x7b").layers[0]')
+    _require_experts_in(layer)
     require_whole("tokens", tokens, do="pass tokens=batch * sequence, of one rank")
     require_experts(layer.mlp.experts, ranks)
     slots = layer.mlp.experts * capacity(tokens, layer.mlp.experts_per_token, layer.mlp.experts, factor)
@@ -141,19 +155,62 @@ def expert_traffic(layer: Layer, tokens: int, ranks: int, factor: float = 1.25, 
     return PassTraffic(Traffic(_agreement(ranks) + both), Traffic(both))
 
 
+def expert_parameter_bytes(model: ModelShape, ranks: int, value_bytes: int = 4) -> int:
+    """Bytes of the parameters on one rank: its routed experts, and the whole of everything else.
+
+    Mixtral-8x7B in BF16, 93,405,585,408 bytes, on eight ranks: 14,485,561,344. Experts are all but 3,211,272,192.
+    """
+    _require_routed(model, ranks)
+    routed = sum(prod(shape) for shape in _routed(model))
+    return value_bytes * (model.parameters - routed + routed // ranks)
+
+
+def expert_step_traffic(
+    model: ModelShape, tokens: int, ranks: int, factor: float = 1.25, value_bytes: int = 2
+) -> PassTraffic:
+    """What a step of a model with divided experts sends for a rank's own `tokens`, all its sequences together.
+
+    Each layer's exchanges, and after the backward one all-reduce of the gradients of each tensor that every rank holds.
+    """
+    _require_routed(model, ranks)
+    layers = [expert_traffic(layer, tokens, ranks, factor, value_bytes) for layer in model.layers]
+    whole = [shape for shape in model.tensors() if len(shape) < len(EXPERT_SHAPE)]
+    sums = tuple(Collective("all_reduce", prod(shape) * value_bytes, ranks) for shape in whole)
+    forward = tuple(call for layer in layers for call in layer.forward.calls)
+    backward = tuple(call for layer in layers for call in layer.backward.calls)
+    return PassTraffic(Traffic(forward), Traffic(backward + sums))
+
+
+def _routed(model: ModelShape) -> Iterator[tuple[int, ...]]:
+    """The tensors in which Transformers stacks a layer's experts."""
+    return (shape for shape in model.tensors() if len(shape) == len(EXPERT_SHAPE))
+
+
+def _require_routed(model: ModelShape, ranks: int) -> None:
+    for layer in model.layers:
+        _require_experts_in(layer)
+        require_experts(layer.mlp.experts, ranks)
+
+
+def _require_experts_in(layer: Layer) -> None:
+    if not layer.mlp.experts:
+        raise WorkbookError("a layer without experts", "one with routed experts", 'model("mixtral-8x7b").layers[0]')
+
+
 def _layer_values(layer: Layer, ranks: int, rank: int) -> int:
     linears = layer.attention.linears + layer.mlp.linears
     return sum(_linear_values(linear, layer.attention, ranks, rank) for linear in linears) + layer.norm_parameters
 
 
 def _linear_values(linear: Linear, attention: Attention, ranks: int, rank: int) -> int:
-    """Weight and bias of one linear layer on a rank. Heads are whole, an MLP's columns and rows may be uneven."""
-    if linear.name in ("k_proj", "v_proj"):
-        outputs = max(1, attention.kv_heads // ranks) * attention.head_dim
-        return outputs * (linear.inputs + linear.bias)
+    """Weight and bias of one linear layer on a rank. Heads are whole; they and an MLP's columns may be uneven."""
+    queries, keys = heads_of(attention.heads, attention.kv_heads, ranks, rank)
+    heads = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}.get(linear.name)
+    divided = linear.outputs if linear.name in COLUMNS else linear.inputs
+    size = _size(heads) * attention.head_dim if heads else _size(part_of(divided, ranks, rank))
     if linear.name in COLUMNS:
-        return _size(part_of(linear.outputs, ranks, rank)) * (linear.inputs + linear.bias)
-    return _size(part_of(linear.inputs, ranks, rank)) * linear.outputs + linear.bias * linear.outputs
+        return size * (linear.inputs + linear.bias)
+    return size * linear.outputs + linear.bias * linear.outputs
 
 
 def _kv_copies(model: ModelShape, ranks: int, value_bytes: int) -> tuple[Collective, ...]:

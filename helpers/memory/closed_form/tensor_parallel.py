@@ -17,7 +17,6 @@ from ...catalog.layers import Attention, LinearGroup
 from ...catalog.setup import ServeSetup
 from ...catalog.shape import ModelShape
 from . import budget
-from .split import divides
 from .weights import KEPT, layer_bytes, weight_bytes
 
 KEY_OR_VALUE = ("k_proj", "v_proj")
@@ -124,7 +123,7 @@ def _divides(model: ModelShape, ranks: int) -> bool:
         (one.attention.heads, one.attention.heads if one.attention.mla else one.attention.kv_heads)
         for one in model.layers
     }
-    return all(divides(heads, kv_heads, ranks) for heads, kv_heads in used)
+    return all(heads % ranks == 0 and (kv % ranks == 0 or ranks % kv == 0) for heads, kv in used)
 
 
 def _up(value: int, by: int) -> int:

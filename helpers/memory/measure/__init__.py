@@ -6,12 +6,14 @@
     measure.roofline().roof.ridge               # FLOPs per byte from which on compute is the limit
 
 `training` watches a step, `cap` makes any machine run out of memory at a chosen size, `traffic` counts what kernels
-read and write; `ranks` tells what one of several ranks holds and sends; `clock` times what `levels`
+read and write; `ranks` tells what one of several ranks holds and sends, and `collectives_alone` refuses what it would
+not see; `clock` times what `levels`
 (caches), `links` (copies) and `probes` (operators under their roof) run.
 """
 
 from .cap import capped
 from .clock import default_device, fastest, graphed, settle
+from .collectives_alone import CollectivesAlone
 from .levels import MeasuredLevel, Sweep, one_thread, sweep
 from .links import Copy, copies
 from .probes import PROBES, Point, Roofline, default_format, matrix_format, roofline

@@ -9,7 +9,8 @@
 
 `groups` says who shares a model and divides sizes among them, `operators` are the pairs of collectives that stand at a
 part's entry and exit, `tensor` divides linear layers and heads, `vocabulary` the embedding, the head and the loss, and
-`split_model` a whole Llama, with its tokens if asked. `experts` sends tokens to experts on other ranks. Beside them
+`split_model` a whole Llama, with its tokens if asked. `dropout` drops on each rank what the whole model would.
+`experts` sends tokens to experts on other ranks, and `expert_model` is a whole Mixtral so divided. Beside them
 `dtensor` does the same with PyTorch's DTensor. `pipeline` has schedules as data and a runner for them; `ring` and
 `ulysses` divide the tokens of attention, and `layouts` says who has which; `device_map` shows what `device_map="auto"`
 does. May import catalog, memory and, for the merge of partial results, `attention`.
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING
 from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
+    from .dropout import SplitDropout
+    from .expert_model import ExpertParallelModel, split_experts
     from .experts import ExpertParallel, average_expert_gradients
     from .groups import average_gradients, mesh, part
     from .operators import copy_to_ranks, exchange, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks

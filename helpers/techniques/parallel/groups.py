@@ -64,6 +64,20 @@ def require_agreement(sizes: Mapping[str, object], group: Group) -> None:
                 raise WorkbookError(what, "the same sizes on every rank", "pass all ranks the same arguments")
 
 
+def require_same_model(model: nn.Module, sizes: Mapping[str, object], group: Group) -> None:
+    """WorkbookError on every rank where a model's type, precision or shapes, or `sizes`, are not those of the first."""
+    kind = {"model": type(model).__name__, "dtype": str(next(model.parameters()).dtype)}
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    require_agreement({**kind, **sizes, **shapes}, group)
+
+
+def copy_weights(model: nn.Module, group: Group) -> None:
+    """The weights of the group's first rank, on every rank."""
+    with torch.no_grad():
+        for tensor in model.parameters():
+            dist.broadcast(tensor, group=group, group_src=0)
+
+
 def require_same(what: str, tensors: Sequence[Tensor], group: Group, do: str) -> None:
     """Raise a WorkbookError on every rank where the ranks' `tensors` differ in size or values.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...catalog.errors import WorkbookError
 from ...memory.closed_form.split import require_heads
-from .groups import part, require_agreement, require_same, whole_world
+from .groups import copy_weights, part, require_same, require_same_model, whole_world
 from .operators import Crossing, Group, copy_to_ranks, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
 from .tensor import ColumnParallel, RowParallel, split_attention
 from .vocabulary import IGNORED, VocabularyParallelEmbedding, cross_entropy, mean_over_labels
@@ -91,9 +90,7 @@ def split(model: Any, group: Group | None = None, sequence: bool = False) -> Spl
     group = whole_world(group)
     config: Any = getattr(model, "config", None)
     sizes = {name: getattr(config, name, None) for name in (*SIZES, "num_key_value_heads")}
-    kind = {"model": type(model).__name__, "dtype": str(next(model.parameters()).dtype), "sequence": sequence}
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    require_agreement({**kind, **sizes, **shapes}, group)
+    require_same_model(model, {"sequence": sequence, **sizes}, group)
     if getattr(config, "model_type", None) != "llama":
         do = "split its layers with ColumnParallel and RowParallel, or use dtensor.load_by_transformers"
         raise WorkbookError(f"a {type(model).__name__} is not split here", "a LlamaForCausalLM", do)
@@ -101,9 +98,7 @@ def split(model: Any, group: Group | None = None, sequence: bool = False) -> Spl
         do = 'model.set_attn_implementation("sdpa")'
         raise WorkbookError(f"attention is {config._attn_implementation!r}", "'sdpa', which is causal unasked", do)
     require_heads(config.num_attention_heads, config.num_key_value_heads, group.size())
-    with torch.no_grad():
-        for tensor in model.parameters():
-            dist.broadcast(tensor, group=group, group_src=0)
+    copy_weights(model, group)
     return SplitModel(model, group, sequence)
 
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ...memory.closed_form.split import heads_of
 from .groups import part
 from .operators import Crossing, Group, sum_gradient, sum_over_ranks
 
@@ -53,14 +54,13 @@ def cut(view: Tensor) -> nn.Parameter:
 
 
 def split_attention(attention: Any, group: Group, exit: Crossing = sum_over_ranks) -> None:
-    """Divide a Llama attention by heads: each rank has some query heads, and the KV heads that these read.
+    """Divide a Llama attention by heads: each rank has some KV heads, and the query heads that read them.
 
-    Where ranks outnumber KV heads, several ranks hold the same one, and the gradients of its copies are added.
+    Where ranks do not divide the KV heads, the first ranks have one more. Where ranks outnumber them, several ranks
+    hold the same one, and the gradients of its copies are added.
     """
     config, width = attention.config, attention.head_dim
-    queries = part(config.num_attention_heads, group)
-    per_kv = config.num_attention_heads // config.num_key_value_heads
-    keys = slice(queries.start // per_kv, -(-queries.stop // per_kv))
+    queries, keys = heads_of(config.num_attention_heads, config.num_key_value_heads, group.size(), group.rank())
     for name, heads in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
         rows = slice(heads.start * width, heads.stop * width)
         setattr(attention, name, ColumnParallel(getattr(attention, name), group, rows))

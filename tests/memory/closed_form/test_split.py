@@ -25,6 +25,12 @@ def test_one_rank_holds_the_model():
         assert split.parameter_bytes(model(name), 1, value_bytes=1) == model(name).parameters
 
 
+def test_three_ranks_share_eight_kv_heads_as_three_three_and_two():
+    """A KV head is 128 rows of K and of V, and 512 of Q and of O; the MLP's three matrices have a row more, too."""
+    first, *_, last = (split.parameter_bytes(LLAMA, 3, rank, value_bytes=1) for rank in range(3))
+    assert first - last == 32 * 4096 * (2 * 128 + 2 * 512 + 3 * 1)
+
+
 def test_sixteen_ranks_hold_each_of_eight_kv_heads_twice():
     once, twice = (split.parameter_bytes(LLAMA, ranks, value_bytes=1) for ranks in (8, 16))
     head = 2 * 32 * 4096 * 128  # keys and values of a head, in 32 layers
@@ -54,7 +60,7 @@ def test_parts_cover_a_size_without_overlap():
 BAD = [
     (lambda: split.part_of(3, 4, 0), "4 ranks cannot share 3"),
     (lambda: split.parameter_bytes(LLAMA, 0), "ranks is 0"),
-    (lambda: split.parameter_bytes(LLAMA, 3), "3 ranks cannot share 32 query heads"),
+    (lambda: split.parameter_bytes(LLAMA, 12), "12 ranks cannot share 32 query heads"),
     (lambda: split.parameter_bytes(model("mixtral-8x7b"), 2), "is not written here"),
     (lambda: split.parameter_bytes(model("gpt2"), 2), "is not written here"),
     (lambda: split.parameter_bytes(LLAMA, 2, rank=2), "rank is 2"),

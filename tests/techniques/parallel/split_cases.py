@@ -20,6 +20,7 @@ KINDS = {
     "one kv head": {"num_key_value_heads": 1},
     "two kv heads": {"num_key_value_heads": 2, "attention_bias": True},
     "no groups": {"num_attention_heads": 4, "num_key_value_heads": 4},
+    "uneven heads": {"hidden_size": 30, "num_attention_heads": 10, "num_key_value_heads": 5, "attention_bias": True},
     "even": {"intermediate_size": 52},
     "even tied": {"intermediate_size": 52, "tie_word_embeddings": True},
     "even biases": {"intermediate_size": 52, "attention_bias": True, "mlp_bias": True},

@@ -12,8 +12,10 @@ from helpers.small_lm.model import configuration
 from tests.techniques.parallel import split_cases as cases
 
 SMALL = shape(configuration())
-KINDS = ("tied", "biases", "one kv head", "two kv heads")
-ON_FOUR = [pytest.param(kind, marks=[] if kind == "two kv heads" else pytest.mark.slow) for kind in KINDS]
+KINDS = ("tied", "biases", "one kv head", "two kv heads", "uneven heads")
+ON_FOUR = [
+    pytest.param(kind, marks=[] if kind in ("two kv heads", "uneven heads") else pytest.mark.slow) for kind in KINDS
+]
 
 
 def kinds(calls):

@@ -61,6 +61,45 @@ def test_mixtral_sends_what_the_docstring_says():
     assert [call.payload_bytes for call in traffic.step.of("all_to_all").calls] == [8 * 1280 * 4096 * 2] * 4
 
 
+def of_experts(name: str, whole: torch.Tensor, rank: int, ranks: int) -> tuple[str, torch.Tensor]:
+    """The divided model's name for one of a Mixtral's parameters, and what rank `rank` has of it."""
+    name = "model." + name.replace("mlp.gate.", "mlp.router.")
+    if ".experts." not in name:
+        return name, whole
+    return name.replace("experts.gate_up_proj", "gate_up").replace("experts.down_proj", "down"), whole.chunk(ranks)[
+        rank
+    ]
+
+
+def test_a_whole_model_has_loss_and_gradients_of_one_process_with_all_tokens(ranks):
+    want, gradients = cases.model_alone(ranks.count)
+    for rank, (loss, parts, dropped) in enumerate(ranks.run(cases.model_together, NO_DROPS)):
+        assert dropped == [0, 0]
+        assert loss == pytest.approx(want, rel=1e-6)
+        mine = dict(of_experts(name, whole, rank, ranks.count) for name, whole in gradients.items())
+        assert parts.keys() == mine.keys()
+        for name, got in parts.items():
+            assert_close(got, mine[name], rtol=1e-6, atol=1e-8, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("factor", [1.0, NO_DROPS])
+def test_a_whole_model_holds_and_sends_what_the_formula_says(ranks, factor):
+    model = shape(cases.mixtral().config)
+    size = formula.expert_parameter_bytes(model, ranks.count, value_bytes=8)
+    want = formula.expert_step_traffic(model, 2 * 9, ranks.count, factor, value_bytes=8)
+    for held, forward, backward in ranks.run(cases.model_traffic, factor):
+        assert held == {"parameters": size, "gradients": size}
+        assert forward == calls_of(want.forward)
+        assert backward == calls_of(want.backward)
+
+
+def test_a_model_without_experts_or_with_another_factor_is_told(ranks2):
+    with pytest.raises(WorkbookError, match="a LlamaForCausalLM's experts are not divided here"):
+        ranks2.run(cases.llama_of_experts)
+    with pytest.raises(WorkbookError, match="rank 1 has capacity_factor = 2, and rank 0 has 1"):
+        ranks2.run(cases.different_factors)
+
+
 def test_slots_are_filled_first_come_first_served():
     routed = route(torch.tensor([[0, 1], [0, 1], [0, 2]]), experts=3, capacity=2)
     assert routed.kept.tolist() == [True, True, True, True, False, True]

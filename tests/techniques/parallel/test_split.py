@@ -8,10 +8,10 @@ import torch
 from helpers.catalog import WorkbookError
 from tests.techniques.parallel import split_cases as cases
 
-CASES = [(kind, sequence) for kind in cases.KINDS if "even" not in kind for sequence in (False, True)]
+CASES = [(kind, sequence) for kind in cases.KINDS if not kind.startswith("even") for sequence in (False, True)]
 WITHOUT_FOUR = "six heads"
 ON_FOUR = [  # copies of KV heads are seen on four ranks alone; the rest is on two as well
-    pytest.param(*case, marks=[] if case[0] == "two kv heads" else pytest.mark.slow)
+    pytest.param(*case, marks=[] if case[0] in ("two kv heads", "uneven heads") else pytest.mark.slow)
     for case in CASES
     if case[0] != WITHOUT_FOUR
 ]
@@ -20,11 +20,20 @@ ON_FOUR = [  # copies of KV heads are seen on four ranks alone; the rest is on t
 def expected_part(name: str, whole: torch.Tensor, rank: int, ranks: int, kv_heads: int) -> torch.Tensor:
     """What rank `rank` of `ranks` must have of a gradient: cut here by PyTorch, independently of the package."""
     matrix = whole.dim() == 2
-    if "k_proj" in name or "v_proj" in name:
-        return whole.chunk(kv_heads)[rank * kv_heads // ranks] if ranks > kv_heads else whole.chunk(ranks)[rank]
+    if ("k_proj" in name or "v_proj" in name) and ranks > kv_heads:
+        return whole.chunk(kv_heads)[rank * kv_heads // ranks]
+    if "_proj" in name and "self_attn" in name and ranks <= kv_heads:  # whole KV heads, and their query heads
+        if "o_proj" in name and not matrix:
+            return whole
+        return torch.cat(whole.chunk(kv_heads, dim := int("o_proj" in name))[slice(*ends(kv_heads, rank, ranks))], dim)
     if "o_proj" in name or "down_proj" in name:
         return whole.tensor_split(ranks, dim=1)[rank] if matrix else whole
     return whole if "norm" in name else whole.tensor_split(ranks)[rank]
+
+
+def ends(size: int, rank: int, ranks: int) -> tuple[int, int]:
+    mine = torch.arange(size).tensor_split(ranks)[rank]
+    return int(mine[0]), int(mine[-1]) + 1
 
 
 def same_step(ranks, kind, sequence):
