@@ -49,7 +49,7 @@ TALL = {"width": 1280, "height": 2000}  # a shift counts where it is seen
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 PAGES = ("index.html", "calculators/index.html", "calculators/kv_cache.html", "explain-oom.html", "console.html")
 PAGES += ("book/index.html", "book/02_where_training_memory_goes.html", "labs/02_where_training_memory_goes.html")
-PAGES += ("claims.html", "accuracy.html", "licences.html")
+PAGES += ("calculators/numbers.html", "calculators/block_map.html", "claims.html", "accuracy.html", "licences.html")
 SHIFTED = """new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shifted += entry.value }))
     .observe({type: 'layout-shift', buffered: false}); window.shifted = 0"""
 
