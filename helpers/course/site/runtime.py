@@ -19,9 +19,11 @@ PACKED = ".packed"  # gzip under a name that no server unpacks or labels by itse
 ROOMS = ("catalog", "memory", "techniques", "watch", "lesson", "cli")
 NEEDED_DATA = ("catalog/data", "lesson/data")
 # What of the standard library no page imports: old code pages, servers, mail, tools of a terminal. 0.6 MB less.
-UNUSED = ("encodings/cp", "encodings/iso", "encodings/mac", "multiprocessing/", "_pyrepl/", "xmlrpc/", "wsgiref/")
-UNUSED += ("doctest.py", "pydoc.py", "pdb.py", "optparse.py", "mailbox.py", "imaplib.py", "smtplib.py", "ftplib.py")
-UNUSED += ("poplib.py",)
+UNUSED = (
+    *("encodings/cp", "encodings/iso", "encodings/mac", "multiprocessing/", "_pyrepl/", "xmlrpc/", "wsgiref/"),
+    *("doctest.py", "pydoc.py", "pdb.py", "optparse.py", "mailbox.py", "imaplib.py", "smtplib.py", "ftplib.py"),
+    "poplib.py",
+)
 NAMES_IN_ZIPS = "encodings/cp437.py"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold: the same bytes whenever it is made
 
