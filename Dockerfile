@@ -15,6 +15,7 @@ RUN apt-get update -qq \
     && useradd --create-home --shell /bin/bash learner \
     && install -d -o learner -g learner /workbook
 
+# hadolint ignore=DL3066
 USER learner
 WORKDIR /workbook
 COPY --chown=learner:learner . .

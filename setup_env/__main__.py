@@ -35,7 +35,7 @@ def lab(extra: List[str]) -> int:
     arguments = lab_arguments(platform.system(), dict(os.environ), is_root, first_page())
     if "--no-browser" in arguments:
         say("No screen here: open the http://localhost address below in a browser.")
-        say("From another computer, first run there: ssh -L 8888:localhost:8888 <this machine>")
+        say("From another computer, first run there, with that port: ssh -L 8888:localhost:8888 <this machine>")
     say("JupyterLab starts; Ctrl-C twice stops it.")
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # its kernels' idle threads leave their cores to others
     return become([venv_python(), "-m", "jupyterlab", *arguments, *extra])

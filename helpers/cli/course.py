@@ -192,10 +192,8 @@ def _train_lm(arguments: argparse.Namespace) -> int:
 def _add_accuracy(commands: Commands) -> None:
     text = "predictions beside published and recorded GPU measurements, with errors"
     accuracy = add_command(commands, "accuracy", text, _accuracy)
-    kinds = (
-        "op (half a minute), lora (two, with peft), serving, generation (two), torchtitan (ten), megatron, recorded, "
-    )
-    kinds += "history (one run, event by event), "
+    kinds = "op (half a minute), lora (two, with peft), qlora (63 such steps), serving, generation (two), "
+    kinds += "torchtitan (ten), megatron, recorded, history (one run, event by event), "
     kinds += "plans (one; what the planner makes of published runs)"
     which = accuracy.add_mutually_exclusive_group()
     which.add_argument("--only", metavar="KIND", help=kinds)

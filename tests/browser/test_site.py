@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import random
 import re
 import shlex
@@ -11,6 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,7 +22,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course.site import compressed_bytes, packages, site_files
 from helpers.course.site.tools import examples
-from helpers.lesson.calculators.addressed import OFFERED, calculator, drawn
+from helpers.lesson.calculators.addressed import OFFERED, calculator, drawn, drawn_as_json
 from helpers.lesson.calculators.calculator import CONFIG
 from helpers.memory.oom import explain
 from tests.house.tree import ROOT
@@ -34,6 +36,8 @@ QUICK = ("training_memory", "kv_cache", "checkpointing", "numbers")
 PLANNERS = ("planner", "service_planner")
 SETTINGS, SEED = 100, 30
 MOST_BYTES = 12_000_000
+OWN_MODEL = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+OWN_MODEL |= {"vocab_size": 100, "intermediate_size": 128, "max_position_embeddings": 8192}
 MOVE = """([id, place]) => {
     const control = document.getElementById(id)
     control.value = place
@@ -45,7 +49,7 @@ TALL = {"width": 1280, "height": 2000}  # a shift counts where it is seen
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 PAGES = ("index.html", "calculators/index.html", "calculators/kv_cache.html", "explain-oom.html", "console.html")
 PAGES += ("book/index.html", "book/02_where_training_memory_goes.html", "labs/02_where_training_memory_goes.html")
-PAGES += ("claims.html", "accuracy.html", "licences.html")
+PAGES += ("calculators/numbers.html", "calculators/block_map.html", "claims.html", "accuracy.html", "licences.html")
 SHIFTED = """new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shifted += entry.value }))
     .observe({type: 'layout-shift', buffered: false}); window.shifted = 0"""
 
@@ -197,6 +201,29 @@ def test_a_link_restores_its_settings(page: Any, address: str) -> None:
     page.click("button[type=reset]")
     until(page, f"{DRAWN} > 1")
     assert "#" not in page.url
+
+
+def test_a_config_is_chosen_from_a_file_and_stays_in_the_page(
+    page: Any, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good, bad = tmp_path / "mine.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(OWN_MODEL))
+    bad.write_text("[1]")
+    page.goto(f"{address}calculators/kv_cache.html")
+    until(page, f"{DRAWN} > 0")
+    page.set_input_files("#set-config", good)
+    until(page, f"{DRAWN} > 1")
+    told = page.evaluate("document.querySelector('#answer').dataset.text")
+    assert told == json.loads(drawn_as_json("kv_cache", "{}", good.read_text()))["text"]
+    assert "--model ./config.json" in page.inner_text("#answer .command")
+    assert "#" not in page.url
+    page.set_input_files("#set-config", bad)
+    until(page, "!!document.querySelector('#answer pre.error')")
+    assert "holds a JSON list" in page.inner_text("#answer pre.error")
+    page.select_option("#set-model", "gpt2")  # the menu takes over again
+    until(page, "document.querySelector('#answer').dataset.text.startsWith('gpt2')")
+    assert page.evaluate("document.querySelector('#set-config').files.length") == 0
 
 
 @pytest.mark.parametrize("settings", ["modle=gpt2", "model=%3Cimg%20src=x%3E", "micro_batch=0", "micro_batch=-1"])

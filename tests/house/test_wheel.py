@@ -81,6 +81,8 @@ def test_every_data_file_is_in_the_wheel(installed: Path):
         (TRACE, "gradients"),
         (["explain-oom", "train.log"], "79.11 GiB"),
         (["accuracy", "--only", "recorded"], "no GPU has been recorded yet"),
+        (["accuracy", "--only", "history"], "history, peak reserved"),
+        (["accuracy", "--only", "megatron"], "megatron, peak allocated"),
         (["doctor"], "chapters and labs come with a clone"),
     ],
     ids=lambda words: words[0] if isinstance(words, list) else "",

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...lesson.calculators.addressed import OFFERED, calculator, drawn
+from ...lesson.calculators.addressed import MOST_BYTES, OFFERED, calculator, drawn
 from ...lesson.calculators.calculator import CONFIG, VALUE, Calculator, StepCalculator
 from ...lesson.calculators.offload import OffloadCalculator
 from .pages import Page
@@ -14,7 +14,7 @@ from .pages import Page
 
 @dataclass(frozen=True)
 class Control:
-    """One control as a page shows it: a slider for numbers, a menu for names, or a box to type in."""
+    """One control as a page shows it: a slider for numbers, a menu for names, a box to type in, or a file to choose."""
 
     name: str
     text: str
@@ -24,8 +24,8 @@ class Control:
 
     @property
     def kind(self) -> str:
-        if self.name == VALUE:
-            return "typed"
+        if self.name in (VALUE, CONFIG):
+            return "typed" if self.name == VALUE else "file"
         return "slider" if all(isinstance(choice, int) for choice in self.choices) else "menu"
 
     @property
@@ -48,6 +48,7 @@ def _page(slug: str) -> Page:
         "offered": offered,
         "invites": of.invites,
         "controls": list(controls(of, first.used)),
+        "most_bytes": MOST_BYTES,
         "closes": isinstance(of, OffloadCalculator),
         "interval_ms": of.interval_ms if isinstance(of, StepCalculator) else 0,
         "answer": first.html,
@@ -57,7 +58,6 @@ def _page(slug: str) -> Page:
 
 
 def controls(of: Calculator, used: Collection[str]) -> Iterator[Control]:
-    """All but the path of a config, which a browser does not have."""
+    """All of them, in their order; a config, whose path a browser does not have, is a file to choose."""
     for name, (text, choices) in of.options.items():
-        if name != CONFIG:
-            yield Control(name, text, tuple(choices), of.start[name], name in used)
+        yield Control(name, text, tuple(choices), of.start[name], name in used or name == CONFIG)

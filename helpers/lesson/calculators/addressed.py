@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
@@ -34,6 +35,8 @@ from .zero import zero
 
 MOST = 10**15  # what a whole number in an address may be; each calculator has narrower limits of its own
 LONGEST = 200  # letters of one setting
+CHOSEN = Path("your-model", "config.json")  # where a chosen config is kept; a model without a name has its folder's
+MOST_BYTES = 2**20  # of a chosen config
 
 
 @dataclass(frozen=True)
@@ -133,12 +136,30 @@ def chosen(of: Calculator, control: str, text: str) -> Any:
     return require_whole(control, int(text), -MOST, MOST)
 
 
-def drawn_as_json(name: str, address: str) -> str:
-    """The same from JSON to JSON: what a page's worker calls. An error has its text under "error"."""
+def drawn_as_json(name: str, address: str, config: str | None = None) -> str:
+    """The same from JSON to JSON: what a page's worker calls. An error has its text under "error".
+
+    `config` is the text of a config.json that a reader chose. It takes the place of the model, as `--model
+    ./config.json` does, and the answer calls it so.
+    """
+    settings = json.loads(address)
     try:
-        return json.dumps(asdict(drawn(name, json.loads(address))))
+        if config is not None:
+            settings[CONFIG] = kept(config)
+        answer = asdict(drawn(name, settings))
     except WorkbookError as error:
-        return json.dumps({"error": str(error)})
+        answer = {"error": str(error)}
+    return json.dumps(answer).replace(str(CHOSEN.absolute()), "./config.json")
+
+
+def kept(config: str) -> str:
+    """Keep the text of a config at CHOSEN, which in a page lies in the memory of its worker; returns the path."""
+    if len(config.encode()) > MOST_BYTES:
+        what, expected = f"a file of more than {MOST_BYTES // 2**10:,} KiB", "a config.json, which has a few KiB"
+        raise WorkbookError(what, expected, "choose the config.json beside the weights")
+    CHOSEN.parent.mkdir(exist_ok=True)
+    CHOSEN.write_text(config, encoding="utf-8")
+    return str(CHOSEN.absolute())
 
 
 def _used(of: Calculator, values: Mapping[str, Any]) -> tuple[str, ...]:

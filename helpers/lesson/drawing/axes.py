@@ -9,6 +9,8 @@ from math import ceil, floor, log10
 from .marks import FAINT, INK, At, Line, Mark, Text
 
 Ticks = Mapping[float, str]  # a number on the axis -> what is written at it
+# Of a log axis, from coarse to fine; the last has three in every stretch whose end is 1.8 times its start.
+DIGITS = ((1, 2, 3, 5), (1, 1.5, 2, 3, 4, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8))
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,16 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(step * count, 10) + 0.0 for count in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 3 and 5 times each power of ten, from `low` to `high`.
+def log_ticks(low: float, high: float, least: int = 3) -> list[float]:
+    """1, 2, 3 and 5 times each power of ten, from `low` to `high`; finer steps where these are fewer than `least`.
 
-    >>> log_ticks(0.9, 10)
-    [1.0, 2.0, 3.0, 5.0, 10.0]
+    >>> log_ticks(0.9, 10), log_ticks(0.9, 2.1)
+    ([1.0, 2.0, 3.0, 5.0, 10.0], [1.0, 1.5, 2.0])
     """
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    every = (round(digit * 10.0**power, 12) for power in powers for digit in (1, 2, 3, 5))
-    return [value for value in every if low <= value <= high]
+    for digits in DIGITS:
+        every = (round(digit * 10.0**power, 12) for power in powers for digit in digits)
+        found = [value for value in every if low <= value <= high]
+        if len(found) >= least:
+            break
+    return found

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from ...catalog.errors import require_name
 from ..allocator import Snapshot, unpack
-from .recordings import HERE
 
-FOLDER = HERE / "published"
+FOLDER = Path(__file__).parent / "data" / "published"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The published history "transformer-step", predicted: its model and optimizer written anew by shapes and operators.
 
-What ran is named in recordings/published/sources.json: RMSNorm, softmax, SiLU and the loss out of single operators, and
+What ran is named in data/published/sources.json: RMSNorm, softmax, SiLU and the loss out of single operators, and
 an Adam whose moments are new tensors in every step. Here stand the same operators in the same order, so that the trace
 allocates what the card did. Masks, angles and step counts lie on the host and take no memory of the card; what is
 copied from there does.

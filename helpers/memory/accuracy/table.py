@@ -6,11 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 
 from . import megatron, own_runs, recorded, serving
 from .cases import HISTORY, OWN_KINDS, RECORDED, Case, Row, cases
 from .other_estimators import EstimatorAnswer, answers, listed
 from .user_cases import read
+
+ADAPTERS = ("lora", "qlora")  # kinds whose steps are rebuilt with peft
 
 
 def rows(
@@ -28,7 +31,8 @@ def rows(
     Those of recordings/ come last; some setups need `apply`, `helpers.techniques.checkpointing.apply`, and `make`,
     `helpers.techniques.optimizers.make`.
     """
-    for case in cases(kind) if of is None else of:
+    published = (case for case in cases(kind) if case.kind not in left_out(kind))
+    for case in published if of is None else of:
         yield from own_runs.rows(case, apply, make) if case.kind in OWN_KINDS else rows_of(case)
     if of is None and kind in (None, HISTORY):
         from . import published_step  # here, for it brings torch
@@ -38,9 +42,14 @@ def rows(
         yield from recorded.rows(apply)
 
 
+def left_out(kind: str | None = None) -> tuple[str, ...]:
+    """What `rows` leaves out where no kind is named: steps with adapters, where peft is not installed."""
+    return ADAPTERS if kind is None and find_spec("peft") is None else ()
+
+
 def rows_of(case: Case) -> Iterator[Row]:
     """The figures of one case beside their predictions. Raises WorkbookError when its packages are missing."""
-    if case.kind in ("generation", "lora", "qlora"):
+    if case.kind in ("generation", *ADAPTERS):
         yield from _generation(case) if case.kind == "generation" else _adapters(case)
         return
     if case.kind == "serving":
@@ -105,7 +114,7 @@ def summaries(found: Sequence[Row]) -> list[Summary]:
 def _group(row: Row) -> str:
     if row.case.kind in ("serving", "generation", "megatron", "torchtitan", HISTORY):
         return f"{row.case.kind}, {row.quantity}"
-    attention = f" ({row.case.setup['attention']})" if row.case.kind in ("lora", "qlora") else ""
+    attention = f" ({row.case.setup['attention']})" if row.case.kind in ADAPTERS else ""
     return f"{row.case.kind}, {row.quantity}{attention}"
 
 
@@ -149,6 +158,7 @@ def as_json(found: Sequence[Row], others: Sequence[EstimatorAnswer] = ()) -> dic
     }
 
 
+NO_PEFT = f"left out: {' and '.join(ADAPTERS)}, which need peft (pip install --no-deps peft==0.21.2)"
 NO_RECORDING = "no GPU has been recorded yet: `workbook record` on one adds its rows"
 
 
@@ -162,7 +172,8 @@ def report(
     """Print all cases, those of one kind, or those of the file `measured`; return 0. `apply` and `make` are as in
     `rows`.
 
-    Raises WorkbookError for an unknown kind, a file that is not of the form of `user_cases.read`, or without peft.
+    Raises WorkbookError for an unknown kind, a file that is not of the form of `user_cases.read`, or for a kind that
+    needs peft where there is none.
     """
     found: list[Row] = []
     cases(kind)  # an unknown kind is told before anything is printed
@@ -173,6 +184,8 @@ def report(
         found.append(row)
         if not json_wanted:
             print(row, flush=True)
+    if yours is None and left_out(kind):
+        print(NO_PEFT, file=sys.stderr)
     shown = {(row.case.name, row.quantity): (row.predicted, row.measured) for row in found}
     others = [answer for answer in answers() if (answer.case, answer.quantity) in shown]
     if json_wanted:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import posixpath
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import nbformat
 import pytest
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course.site import book, build, facts
+from helpers.course.site import book, build, facts, runtime
 from helpers.course.site.book import Chapter, chapters
 from helpers.course.site.markdown import page_of, rendered
 from helpers.course.site.runtime import EPOCH, sources
@@ -196,3 +198,30 @@ def test_the_sources_are_the_same_bytes_every_time() -> None:
     entries = zipfile.ZipFile(io.BytesIO(first)).infolist()
     assert {entry.date_time for entry in entries} == {EPOCH}
     assert [entry.filename for entry in entries] == sorted(entry.filename for entry in entries)
+
+
+def test_what_pages_run_imports_nothing_that_is_left_out_of_the_library() -> None:
+    left_out = {re.sub(r"(/|\.py)$", "", name) for name in runtime.UNUSED}
+    archive = zipfile.ZipFile(io.BytesIO(sources(ROOT)))
+    trees = {name: ast.parse(archive.read(name)) for name in archive.namelist() if name.endswith(".py")}
+    imported = {name: set(_imports(tree)) & left_out for name, tree in trees.items()}
+    assert {name: found for name, found in imported.items() if found} == {}
+    assert set(_imports(ast.parse("def f():\n    from xmlrpc.client import x, y\n    import pdb"))) & left_out
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module).partition(".")[0]
+
+
+def test_the_short_library_keeps_what_is_used_and_is_the_same_bytes_every_time() -> None:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name in ("json/", "json/__init__.py", "pdb.py", "encodings/cp437.py", "encodings/cp850.py"):
+            archive.writestr(name, "")
+    short = runtime._short_library(whole.getvalue())
+    assert zipfile.ZipFile(io.BytesIO(short)).namelist() == ["json/__init__.py", "encodings/cp437.py"]
+    assert short == runtime._short_library(whole.getvalue())

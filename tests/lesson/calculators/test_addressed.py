@@ -6,12 +6,13 @@ import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.lesson import calculators
-from helpers.lesson.calculators.addressed import OFFERED, calculator, drawn, drawn_as_json
+from helpers.lesson.calculators.addressed import CHOSEN, MOST_BYTES, OFFERED, calculator, drawn, drawn_as_json
 from helpers.lesson.calculators.calculator import CONFIG, Calculator
 
 NOT_PAGES = {"training_answer", "as_usual", "changes_that_fit"}
@@ -94,3 +95,43 @@ def test_an_unknown_control_or_calculator_is_an_error() -> None:
 
 def test_what_pages_run_needs_the_standard_library_alone() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_LIBRARIES], check=True, capture_output=True, text=True)
+
+
+TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+TINY |= {"intermediate_size": 128, "max_position_embeddings": 8192}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [name for name in OFFERED if CONFIG in calculator(name).options])
+def test_a_chosen_config_answers_as_its_path_does(name: str, here: Path) -> None:
+    answer = json.loads(drawn_as_json(name, "{}", json.dumps(TINY)))
+    own = calculator(name).answer(config=str(CHOSEN))
+    assert answer["text"] == str(own)
+    assert not answer["failed"]
+    assert own.command
+    assert answer["command"] == own.command.replace(str(here / CHOSEN), "./config.json")
+    assert str(here) not in json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "cannot be read as JSON"),
+        ("\x00\x01", "cannot be read as JSON"),
+        ("[" * 200_000, "cannot be read as JSON"),
+        ("[1]", "holds a JSON list"),
+        ("{}", "model_type is None"),
+        (json.dumps({**TINY, "hidden_size": "x"}), "hidden_size is 'x'"),
+        (json.dumps({"model_type": "llava", "text_config": TINY}), "pass config['text_config'] on its own"),
+        ("é" * (MOST_BYTES // 2 + 1), "more than 1,024 KiB"),
+    ],
+)
+def test_a_chosen_file_that_is_no_config_is_told(text: str, told: str, here: Path) -> None:
+    answer = json.loads(drawn_as_json("kv_cache", "{}", text))
+    assert told in answer.get("error", answer.get("text"))
+    assert str(here) not in json.dumps(answer)

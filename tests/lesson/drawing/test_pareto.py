@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.lesson.drawing.marks import CARD, Dot, Line, Text
 from helpers.lesson.drawing.pareto import LEFT, RIGHT, TOP, Measure, Point, bargain, front, trade, unbeaten
+from helpers.memory.plan.told import dollars
 
 POINTS = {"fp32": (6.9e6, 3.50), "4 bits": (1.5e6, 3.52), "2 bits": (1.1e6, 5.1), "pruned": (4.0e6, 4.4)}
 
@@ -75,3 +76,11 @@ def test_nothing_beats_what_is_on_the_front_and_all_else_is_beaten(points):
         beaten = any(s <= size and q <= score and (s, q) != (size, score) for s, q in points.values())
         assert (name in best) == (not beaten)
     assert [points[name] for name in best] == sorted(points[name] for name in best)
+
+
+@given(st.floats(0.001, 1e9), st.floats(1, 1e4))
+def test_a_log_axis_has_three_ticks_at_least_and_each_is_written_as_itself(low, ratio):
+    x = Measure("dollars", dollars, log=True)
+    ticks = x.ticks(x.axis([low, low * ratio], LEFT, RIGHT))
+    assert len(ticks) >= 3
+    assert low < 0.02 or len(set(ticks.values())) == len(ticks)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from helpers.cli import main
+from helpers.memory.accuracy import cases, published_step
 
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,3 +40,14 @@ def test_without_peft_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setitem(sys.modules, "peft", None)  # what makes an import fail
     assert main(["accuracy", "--only", "lora", "--json"]) == 2
     assert "pip install --no-deps peft" in capsys.readouterr().err
+
+
+def test_without_peft_all_kinds_are_all_others(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    few = [next(case for case in cases() if case.kind == kind) for kind in ("lora", "qlora", "serving", "megatron")]
+    monkeypatch.setattr(sys.modules["helpers.memory.accuracy.table"], "cases", lambda kind=None: few)
+    monkeypatch.setattr(published_step, "rows", lambda: ())
+    monkeypatch.setitem(sys.modules, "peft", None)
+    assert main(["accuracy", "--json"]) == 0
+    told = capsys.readouterr()
+    assert {row["kind"] for row in json.loads(told.out)["rows"]} == {"serving", "megatron"}
+    assert "left out: lora and qlora, which need peft" in told.err

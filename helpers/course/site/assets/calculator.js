@@ -8,8 +8,10 @@ const name = form.dataset.calculator;
 const answer = document.querySelector("#answer");
 const status = document.querySelector("#status");
 const play = document.querySelector("#play");
+const file = document.querySelector("#set-config"); // a config.json, where the calculator takes one
 const slots = new Map(); // by place in the answer: an element that never gets lower, so that nothing below it moves
 let unknown = []; // settings of the address that are no controls: Python says so
+let config; // the text of the chosen file, which never leaves this page
 let busy = false;
 let again = false;
 let playing;
@@ -58,6 +60,24 @@ function restore() {
   const asked = new URLSearchParams(location.hash.slice(1));
   unknown = [...asked].filter(([key]) => !first.has(key));
   for (const control of controls) setValue(control, asked.get(control.name) ?? first.get(control.name));
+  forget();
+}
+
+function forget() {
+  config = undefined;
+  if (file) file.value = "";
+}
+
+// One byte more than a config may have is enough to say that there are too many.
+async function choose() {
+  const [chosen] = file.files;
+  try {
+    config = await chosen?.slice(0, Number(file.dataset.most) + 1).text();
+  } catch {
+    config = undefined;
+    return show({ error: `${chosen.name} cannot be read. Choose it again.` });
+  }
+  return redraw();
 }
 
 function remember(settings) {
@@ -76,7 +96,7 @@ async function redraw() {
   try {
     do {
       again = false;
-      show(await python(MODULE, "drawn_as_json", name, JSON.stringify(moved())));
+      show(await python(MODULE, "drawn_as_json", name, JSON.stringify(moved()), config));
     } while (again);
   } catch (error) {
     show({ error: error.message });
@@ -130,7 +150,9 @@ function next() {
 }
 
 form.addEventListener("input", (event) => {
+  if (event.target === file) return;
   unknown = [];
+  if (event.target.name === "model") forget();
   tell(event.target);
   if (event.target.type !== "text") redraw();
 });
@@ -143,8 +165,10 @@ form.addEventListener("reset", (event) => {
   event.preventDefault();
   unknown = [];
   for (const control of controls) setValue(control, first.get(control.name));
+  forget();
   redraw();
 });
+file?.addEventListener("change", choose);
 play?.addEventListener("click", () => {
   if (playing) return stop();
   play.textContent = "Pause";
