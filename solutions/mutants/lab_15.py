@@ -450,6 +450,17 @@ def judged(step, budget_bytes):
     return ["peak", peak_bytes - budget_bytes] if peak_bytes > budget_bytes else ["ok", 0]
 
 
+@mutant("judged", feedback="memory goes up and down")
+def judged(step, budget_bytes):
+    """Compares two moments forty steps apart, whatever swings between them."""
+    with Meter() as meter:
+        alive = [(step(), meter.live_bytes)[1] for _ in range(50)]
+        peak_bytes = meter.peak_bytes
+    if alive[49] > alive[9]:
+        return ["leak", round((alive[49] - alive[9]) / 40)]
+    return ["peak", peak_bytes - budget_bytes] if peak_bytes > budget_bytes else ["ok", 0]
+
+
 @mutant("judged", feedback="at least once in seven steps. Yours is 'ok'")
 def judged(step, budget_bytes):
     """One step is enough to see a peak, and nothing leaks."""

@@ -21,7 +21,7 @@ MUTANTS = load_mutants(find_mutants(LAB))
         ("service-cheapest", ["$13.58", "$27.16"]),
         ("files-batch", ["64 = 2 × 16 × 2"]),
         ("files-sizes", ["2 cards, 8,192 tokens, 200 sequences"]),
-        ("budget-peak", ["9,216", "30,720"]),
+        ("budget-peak", ["22,016", "27,136"]),
         ("budget-leak", ["683", "98,816"]),
     ],
 )

@@ -21,8 +21,10 @@ from tests.house import tree
 from tests.slow import colab_environment
 
 pytestmark = pytest.mark.all
-CHAPTERS = ("00", pytest.param("01", marks=pytest.mark.alone), "02", "08", "12", "14")  # 01 measures speeds
-LABS = ("08", "10", "13", "14")
+NUMBERS = tuple(f"{number:02}" for number in range(16))
+ALONE = {"01", "03", "05", "06"}  # these measure speeds
+CHAPTERS = tuple(pytest.param(number, marks=[pytest.mark.alone] * (number in ALONE)) for number in NUMBERS)
+LABS = NUMBERS[1:]
 STATE = "application/vnd.jupyter.widget-state+json"
 IMPORTED = """\
 import sys, importlib.metadata as m, importlib.util as u, google.colab

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...memory.closed_form.breakdown import format_bytes
 from ..units import axis_unit
+from .axes import log_ticks
 from .bars import part_order, stacked_bars
 from .hierarchy import hierarchy
 from .marks import COLOURS, FAINT, INK, LINES, label, text_width
@@ -150,7 +151,7 @@ def bars(title: str, rows: Mapping[str, int]) -> Picture:
     return as_picture(figure, title, f"Bars of bytes, the largest first: {rows_in_words}.")
 
 
-def spans(title: str, rows: Mapping[str, Sequence[float]], x_label: str) -> Picture:
+def spans(title: str, rows: Mapping[str, Sequence[float]], x_label: str, log: bool = False) -> Picture:
     """A horizontal line for each of `rows` from its least to its greatest value, a dot at the first; in their order."""
     figure, axes = new_figure(title, height=0.9 + 0.27 * len(rows), left=0.26)
     for row, values in enumerate(rows.values()):
@@ -160,6 +161,11 @@ def spans(title: str, rows: Mapping[str, Sequence[float]], x_label: str) -> Pict
     axes.invert_yaxis()
     axes.set_xlabel(x_label)
     axes.margins(y=0.1)
+    if log:
+        axes.set_xscale("log")
+        ticks = log_ticks(*axes.get_xlim())
+        axes.set_xticks(ticks, [f"{value:,g}" for value in ticks])
+        axes.minorticks_off()
     told = (f"{name} {min(values):.3f} to {max(values):.3f}, dot {values[0]:.3f}" for name, values in rows.items())
     return as_picture(figure, title, f"Lines from least to greatest {x_label}: {listed(told, 24)}.")
 

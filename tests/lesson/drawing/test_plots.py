@@ -27,6 +27,7 @@ FIGURES = {
         "Lines", [1, 2, 4], {"one": [1, 2, 3], "two": [3, 2, 1]}, "x", "y", points={"one": ([1, 4], [1, 3])}, log=True
     ),
     "spans": lambda: plots.spans("Seeds", {"one": [3.1, 3.0, 3.2], "two": [3.4]}, "loss"),
+    "spans of ratios": lambda: plots.spans("Prices", {"one": [3.1, 1.4, 51.5]}, "dollars", log=True),
     "bars": lambda: plots.bars("Rows", {"small": 10, "large": GIB}),
     "levels": lambda: plots.levels("Levels", torch.linspace(-1, 1, 50), {"a": [-1.0, 0.0, 1.0], "b": [0.5]}),
     "channels": lambda: plots.channels("Channels", torch.tensor([9.0, 1]), torch.tensor([2.0, 1]), ("before", "after")),
