@@ -22,7 +22,7 @@ def workbook_root() -> Path:
     """The clone. WorkbookError where there is none: the package was installed alone, and this is another folder."""
     root = find_root()
     if root is None:
-        expected = "a clone, with notebooks/ and solutions/, here or above"
+        expected = "a clone with notebooks/ and solutions/, which holds the checks of labs, here or above"
         do = "run it in the clone; estimate, trace, explain-oom, accuracy and doctor run anywhere"
         raise WorkbookError("no workbook here: this command needs the course's notebooks", expected, do)
     return root
