@@ -328,7 +328,7 @@ def best_plan(setup, cluster, micro_batches):
     return min(plans, key=lambda plan: max(links_s(plan, cluster, micro_batches).values()))
 
 
-@mutant("gathered", feedback="at least: which way?")
+@mutant("gathered", feedback="at least: the gradient of x needs")
 class Gathered(Gathered):
     """Keeps what it gathered in bytes, and gathers nothing for backward."""
 

@@ -104,7 +104,7 @@ class Slots(Slots):
         return keys, values, torch.ones_like(seen)
 
 
-@mutant("slots", feedback="positions, or whom does it see?")
+@mutant("slots", feedback="is reserved memory zeroed?")
 class Slots(Slots):
     """Reserves without zeros."""
 
@@ -221,7 +221,7 @@ class Lean(Lean):
         return found
 
 
-@mutant("thrifty", feedback="which ones will be asked for?")
+@mutant("thrifty", feedback="try the other direction")
 class Thrifty(kv.WindowLayer):
     """Calls helpers, whose window is what came last."""
 
@@ -229,7 +229,7 @@ class Thrifty(kv.WindowLayer):
         super().__init__(room)
 
 
-@mutant("thrifty", feedback="which ones will be asked for?")
+@mutant("thrifty", feedback="try the other direction")
 class Thrifty(Thrifty):
     """Small keys, as in large models."""
 
