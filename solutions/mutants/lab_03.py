@@ -37,6 +37,64 @@ def first_fit(steps):
     return record
 
 
+@mutant("first-fit", feedback="a free place of exactly this size is large enough")
+def first_fit(steps):
+    """A place of exactly the size that is asked for is too small."""
+    segments, record = [], []
+
+    def place(size):
+        for number, (segment_size, blocks) in enumerate(segments):
+            begin = 0
+            for block_begin, block_end in [*sorted(blocks.values()), (segment_size, None)]:
+                if block_begin - begin > size:
+                    return number, begin
+                begin = block_end
+        segments.append((-(-size // (16 * MIB)) * 16 * MIB, {}))
+        return len(segments) - 1, 0
+
+    for step in steps:
+        if step.action == "alloc":
+            size = -(-step.size_bytes // 4096) * 4096
+            number, begin = place(size)
+            segments[number][1][step.key] = (begin, begin + size)
+        else:
+            for _, blocks in segments:
+                blocks.pop(step.key, None)
+            segments = [(size, blocks) for size, blocks in segments if blocks]
+        allocated = sum(end - begin for _, blocks in segments for begin, end in blocks.values())
+        record.append((allocated, sum(size for size, _ in segments)))
+    return record
+
+
+@mutant("first-fit", feedback="a place below a live block is free, too")
+def first_fit(steps):
+    """What is free below the lowest live block is not seen."""
+    segments, record = [], []
+
+    def place(size):
+        for number, (segment_size, blocks) in enumerate(segments):
+            begin = min(begin for begin, _ in blocks.values())
+            for block_begin, block_end in [*sorted(blocks.values()), (segment_size, None)]:
+                if block_begin - begin >= size:
+                    return number, begin
+                begin = block_end
+        segments.append((-(-size // (16 * MIB)) * 16 * MIB, {}))
+        return len(segments) - 1, 0
+
+    for step in steps:
+        if step.action == "alloc":
+            size = -(-step.size_bytes // 4096) * 4096
+            number, begin = place(size)
+            segments[number][1][step.key] = (begin, begin + size)
+        else:
+            for _, blocks in segments:
+                blocks.pop(step.key, None)
+            segments = [(size, blocks) for size, blocks in segments if blocks]
+        allocated = sum(end - begin for _, blocks in segments for begin, end in blocks.values())
+        record.append((allocated, sum(size for size, _ in segments)))
+    return record
+
+
 @mutant("first-fit", feedback="joins its free neighbours")
 def first_fit(steps):
     """Never merges."""
@@ -240,6 +298,23 @@ def load(clips):
 def backward_that_fits(loss_of, net, xs, ys, micro_batch):
     """Calls the version that tries again inside `except`; with little to keep alive it even goes through."""
     return try_again_inside(loss_of, net, xs, ys, micro_batch)
+
+
+@mutant("backward-that-fits", feedback="An error that is kept")
+def backward_that_fits(loss_of, net, xs, ys, micro_batch):
+    """Leaves the except block, and keeps the error for a report."""
+    errors = []
+    while True:
+        net.zero_grad()
+        try:
+            for x, y in zip(xs.split(micro_batch), ys.split(micro_batch), strict=True):
+                (loss_of(x, y) * len(x) / len(xs)).backward()
+            return micro_batch
+        except torch.OutOfMemoryError as error:
+            if micro_batch == 1:
+                raise
+            errors.append(error)
+        micro_batch //= 2
 
 
 @mutant("backward-that-fits", feedback="clear them")
