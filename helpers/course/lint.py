@@ -36,7 +36,7 @@ UNSTABLE_CALL = r"(?m)\b(clear_output|display_id|interact|interact_manual|Output
 RUBRIC = r"\d+(?:\.\d+)? points?: \S.*"
 MOST_RUBRIC = 4
 RUBRIC_WANTED = "metadata.workbook.rubric is 1 to 4 texts like '1 point: the last page counts', for all its points"
-NOTHING = r"(?i)\b(nothing|no \w+) has been recorded\b"
+NOTHING = r"(?i)\b((nothing|no \w+) has been|nobody has) recorded\b"
 VERDICT = r"(?i)\W*(true|false|ok|okay|pass|passed|correct|right|done|none|all checks passed)?\W*"
 SILENT = DEFINITION | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
 

@@ -20,7 +20,6 @@ from .units import percent, si, signed_percent
 if TYPE_CHECKING:
     from ..memory.accuracy.recorded import Answers, Apply
 
-UNRECORDED = "Nobody has recorded a GPU here yet. `workbook record` on one fills this in; nothing below needs it."
 HEAD = f"  {'':<40}{'predicted by':<13}{'predicted':>12}{'recorded':>12}"
 
 
@@ -54,14 +53,12 @@ def recorded(experiment: str) -> tuple[Recorded, ...]:
 def recorded_table(*experiments: str, quantity: str | None = None) -> None:
     """Print each recorded figure beside its predictions: who predicts, how much, what was recorded, and the distance.
 
-    Where nobody has recorded any of the experiments, one line says so: a cell without an output looks broken.
+    Where nobody has recorded any of the experiments it prints nothing.
 
     `quantity` leaves only the figures of one, such as "held". A datasheet's figure is a limit, so its line tells the
     share that was reached. Where a history was recorded too, the last line says how its replay went.
     """
     found = [one for experiment in experiments for one in recorded(experiment)]
-    if not found:
-        print(UNRECORDED)
     before = ""
     for one in sorted(found, key=lambda one: one.source):
         if one.source != before:

@@ -33,9 +33,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_without_a_recording_one_line_says_so_and_nothing_is_drawn(folder, printed):
+def test_without_a_recording_nothing_is_printed_or_drawn(folder, printed):
     assert recorded("02/train-1b") == ()
-    assert printed(recorded_table, "02/train-1b", "01/host-link").startswith("Nobody has recorded a GPU here yet.")
+    assert printed(recorded_table, "02/train-1b", "01/host-link") == ""
     assert printed(speeds.staircases, "Levels", recorded("01/bandwidth")) == ""
     assert speeds.staircases("Levels", recorded("01/bandwidth")) is None
 

@@ -109,8 +109,7 @@ class FineTuningAnswer(TrainingAnswer):
                 yield self._cheapest_change(self.room)
         yield from self._accumulated()
         yield from without_cuda(self.gpu)
-        more = f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else ""
-        smallest = f"The smallest cards that hold it: {', '.join(self.devices[:3])}{more}."
+        smallest = f"The smallest cards that hold it: {', '.join(self.devices[:3])}."
         yield smallest if self.devices else "No card of the catalogue holds it."
 
     def _spared(self) -> Iterator[str]:

@@ -102,8 +102,7 @@ class QuantizationAnswer(MemoryAnswer):
             yield "The experts stay as they are: Transformers 5 (2026) stacks them where bitsandbytes passes over."
         if self.room:
             yield self.room.sentence(self.parts.total, " for activations")
-        more = f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else ""
-        smallest = f"The smallest that hold it: {', '.join(self.devices[:3])}{more}."
+        smallest = f"The smallest that hold it: {', '.join(self.devices[:3])}."
         yield smallest if self.devices else "No device of the catalogue holds it."
 
     @property
