@@ -49,8 +49,8 @@ FULLEST = {  # rank of the pipeline by schedule, and GiB of ranks 0, 1, 6 and 7
     "Interleaved1F1B": 7,  # 64.3, 62.9, 60.2, 65.4: it has the logits, and 9 of 16 micro-batches in flight
 }
 IN_STAGES = (
-    "the fullest rank of the pipeline that was traced, in as many micro-batches as it has ranks, which is torchtitan's default: the page "
-    "names no number. Gathered weights are BF16, not FP8"
+    "the fullest rank of the pipeline that was traced, in as many micro-batches as it has ranks, which is torchtitan's "
+    "default: the page names no number. Gathered weights are BF16, not FP8"
 )
 INTERLEAVED = "7.3 GiB are open"
 LONG = (

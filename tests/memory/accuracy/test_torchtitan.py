@@ -69,9 +69,7 @@ def test_a_rank_of_two_dimensions_holds_its_part_of_its_shard():
 def test_a_pipeline_says_which_rank_and_how_many_micro_batches_are_traced():
     staged = [case for case in cases("torchtitan") if case.setup["pipeline"] > 1]
     assert len(staged) == 6
-    assert all(
-        "the fullest rank of the pipeline that was traced, in as many" in torchtitan.why(case) for case in staged
-    )
+    assert all("the fullest rank of the pipeline that was traced" in torchtitan.why(case) for case in staged)
 
 
 def test_each_row_that_is_not_eager_says_what_is_left_out():
