@@ -196,11 +196,12 @@ def _add_attention(kinds: Commands) -> None:
         parser.add_argument(f"--{size.replace('_', '-')}", type=whole, default=defaults[size], help=help_text)
     parser.add_argument("--format", default="bf16", help="number format of the tensors: fp32, tf32, bf16, fp16")
     parser.add_argument("--phase", default="forward", help="forward, training, decode")
+    parser.add_argument("--mask", default="causal", help="causal, or none: every query sees every key")
     flags.device_and_json_flags(parser, "bytes and seconds", required=True)
 
 
 def _estimate_attention(arguments: argparse.Namespace) -> int:
-    sizes = ("sequence", "heads", "kv_heads", "head_dim", "batch", "window", "phase")
+    sizes = ("sequence", "heads", "kv_heads", "head_dim", "batch", "mask", "window", "phase")
     given = {name: getattr(arguments, name) for name in sizes}
     return print_answer(calculators.attention_answer(arguments.gpu, number_format=arguments.format, **given), arguments)
 

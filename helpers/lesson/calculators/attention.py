@@ -15,16 +15,17 @@ from ...memory.closed_form.breakdown import format_bytes
 from ...memory.closed_form.work import Roof, Work
 from ...techniques.attention import counts
 from ...techniques.attention.counts import Call
-from ...techniques.attention.masks import Causal, Window
+from ...techniques.attention.masks import Causal, Full, Window
 from ..drawing.crossings import Times, crossings
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer
-from .attention_layer import DECODE, FORWARD, PHASES, TRAINING, at_length, kernels_of, least, mlp_of, per_tile
+from .attention_layer import DECODE, FORWARD, PHASES, TRAINING, at_length, kernels_of, least, mlp_of, peaks_of, per_tile
 from .calculator import Calculator
 from .command import Option, command, device_options
 
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
+MASKS = {"causal": Causal(), "none": Full()}
 TILE, LARGEST = 128, 2**20
 LENGTHS = tuple(2**power for power in range(7, 18))
 DEFAULTS: dict[str, Any] = {
@@ -33,6 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "kv_heads": 8,
     "head_dim": 128,
     "batch": 1,
+    "mask": "causal",
     "window": 0,
     "number_format": "bf16",
     "phase": FORWARD,
@@ -73,9 +75,7 @@ class AttentionAnswer(CalculatorAnswer):
     @property
     def peaks(self) -> dict[str, int]:
         """Beside the inputs; of a training step what forward leaves for backward, the inputs counted in."""
-        if self.phase == TRAINING:
-            return {"naive": self.call.naive_saved_bytes, "tiled": self.call.saved_bytes}
-        return {"naive": self.call.naive_peak_bytes, "tiled": self.call.peak_bytes}
+        return peaks_of(self.call, self.phase)
 
     @cached_property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
@@ -115,6 +115,7 @@ class AttentionAnswer(CalculatorAnswer):
             "kv_heads": call.kv_heads,
             "head_dim": call.head_dim,
             "batch": call.batch,
+            "mask": "none" if isinstance(call.mask, Full) else "causal",
             "window": window,
             "number_format": call.number_format,
             "phase": self.phase,
@@ -132,21 +133,27 @@ class AttentionAnswer(CalculatorAnswer):
     def _bytes(self) -> Iterator[tuple[str, str, str]]:
         call, peaks = self.call, self.peaks
         sizes = f"{call.batch} × {call.heads} heads × {call.queries:,} × {call.keys:,} × {call.value_bytes} B"
-        kept = "q, k, v, softmax, masks" if self.phase == TRAINING else "two matrices, and the mask"
+        kept, masks = ("q, k, v, softmax", ", masks") if self.phase == TRAINING else ("two matrices", ", and the mask")
         results = "q, k, v, output, log-sum-exp" if self.phase == TRAINING else "output and log-sum-exp"
         what = "kept" if self.phase == TRAINING else "peak"
         yield "matrix", format_bytes(call.matrix_bytes), sizes
-        yield f"{what} with it", format_bytes(peaks["naive"]), kept
+        yield f"{what} with it", format_bytes(peaks["naive"]), kept if self._unmasked else kept + masks
         yield f"{what} without", format_bytes(peaks["tiled"]), results
 
     def _traffic(self) -> Iterator[tuple[str, str, str]]:
         moved, seen = self.moved, counts.visited(self.call)
         tiles = -(-self.call.queries // TILE) * -(-self.call.keys // TILE)
-        passes = "6 times, and read 9" if self.phase == TRAINING else "3 times, and read 3"
+        written, read = (6, 9) if self.phase == TRAINING else (3, 3)
+        if self._unmasked:  # masking moves the matrix once each way, in forward and in backward
+            written, read = (4, 7) if self.phase == TRAINING else (2, 2)
         yield "tiles visited", f"{seen.tiles:,}", f"of {tiles:,}, {TILE} queries by {TILE} keys of each head"
-        yield "moved with it", si(moved["naive"], "B"), f"the matrix is written {passes}"
+        yield "moved with it", si(moved["naive"], "B"), f"the matrix is written {written} times, and read {read}"
         yield "moved without", si(moved["tiled"], "B"), "every tensor once"
         yield "  with no cache", si(moved["tiles"], "B"), "keys and values once more for every tile that is visited"
+
+    @property
+    def _unmasked(self) -> bool:
+        return isinstance(self.call.mask, Full)
 
     def _times(self) -> Iterator[tuple[str, str, str]]:
         rate, bandwidth = si(self.roof.flops_per_s, "FLOP/s"), si(self.roof.bytes_per_s, "B/s")
@@ -214,15 +221,17 @@ def attention_answer(
     kv_heads: int = 8,
     head_dim: int = 128,
     batch: int = 1,
+    mask: str = "causal",
     window: int = 0,
     number_format: str = "bf16",
     phase: str = FORWARD,
 ) -> AttentionAnswer:
-    """One layer's causal attention over `sequence` tokens with the matrix and without it, and the layers beside it.
+    """One layer's attention over `sequence` tokens with the matrix and without it, and the layers beside it.
 
-    `window` is that of a sliding window, 0 for none; `phase` is "forward", "training" (with its backward) or "decode",
-    one query over a cache of `sequence` tokens. Sizes that are left out are Llama-3-8B's. Times are floors: datasheet
-    rates, nothing in a cache, no kernel takes time to start. WorkbookError for sizes and names that are none.
+    `mask` is "causal" or "none"; `window` is that of a sliding window, always causal, 0 for none; `phase` is "forward",
+    "training" (with its backward) or "decode", one query over a cache of `sequence` tokens. Sizes left out are those of
+    Llama-3-8B. Times are floors: datasheet rates, nothing in a cache, no kernel takes time to start. WorkbookError for
+    sizes and names that are none.
 
     >>> answer = attention_answer("h100", sequence=4096)
     >>> answer.figures["tiles_visited"], answer.figures["naive_break_even"], answer.figures["tiled_break_even"]
@@ -230,6 +239,7 @@ def attention_answer(
     """
     require_name("phase", phase, PHASES)
     require_name("number format", number_format, FORMATS)
+    require_name("mask", mask, MASKS)
     where, number = device(gpu), named_format(number_format).name
     require_whole("sequence", sequence, most=LARGEST, unit="tokens")
     require_whole("window", window, least=0, most=LARGEST, unit="tokens, 0 for none,")
@@ -237,8 +247,8 @@ def attention_answer(
         able = [known for known in FORMATS if known in where.peak_flops]
         what = f"{where.title} has no rate for matrix products in {number}"
         raise WorkbookError(what, f"on this device: {', '.join(able)}", "pick one of these formats")
-    mask = Window(window) if window else Causal()
-    call = Call(sequence, 0, heads, kv_heads, head_dim, batch, mask, number, (TILE, TILE))
+    seen = Window(window) if window else MASKS[mask]
+    call = Call(sequence, 0, heads, kv_heads, head_dim, batch, seen, number, (TILE, TILE))
     return AttentionAnswer(where, call, phase, Roof.of(where, number))
 
 
@@ -272,6 +282,7 @@ def attention(**start: object) -> Calculator:
         "heads": ("heads", [8, 16, 32, 64, 128], DEFAULTS["heads"]),
         "kv_heads": ("KV heads", [2**power for power in range(8)], DEFAULTS["kv_heads"]),
         "head_dim": ("head dim", [64, 80, 96, 128, 256], DEFAULTS["head_dim"]),
+        "mask": ("mask", tuple(MASKS), DEFAULTS["mask"]),
         "window": ("window, or 0", [0, 512, 1024, 4096, 8192], DEFAULTS["window"]),
         "number_format": ("number format", FORMATS, DEFAULTS["number_format"]),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ...memory.closed_form.breakdown import rounded
 from ...memory.closed_form.work import Roof, Work, matmul
 from ...techniques.attention import counts
 from ...techniques.attention.counts import Call
@@ -12,6 +13,7 @@ from ...techniques.attention.masks import Full, Window
 
 FORWARD, TRAINING, DECODE = "forward", "training", "decode"
 PHASES = (FORWARD, TRAINING, DECODE)
+OF_THE_MASK = ("mask", "empty rows")  # kernels that run only where some pair is not seen
 
 
 def at_length(call: Call, tokens: int, phase: str) -> Call:
@@ -31,9 +33,20 @@ def kernels_of(call: Call, phase: str) -> dict[str, list[Work]]:
     return {"naive": _naive(call, phase), "tiled": _tiled(call, phase), "linear layers": linear_layers(call, phase)}
 
 
+def peaks_of(call: Call, phase: str) -> dict[str, int]:
+    """What either way holds beside the inputs at its peak, or keeps in training; a mask only if there is one."""
+    unmasked, matrix, query = isinstance(call.mask, Full), rounded(call.matrix_bytes), rounded(call.query_bytes)
+    if phase == TRAINING:
+        masks = call.mask_bytes + call.queries if unmasked else 0
+        return {"naive": call.naive_saved_bytes - masks, "tiled": call.saved_bytes}
+    naive = matrix + max(matrix, query) if unmasked else call.naive_peak_bytes
+    return {"naive": naive, "tiled": call.peak_bytes}
+
+
 def _naive(call: Call, phase: str) -> list[Work]:
-    backward = counts.naive_backward(call).values() if phase == TRAINING else ()
-    return [*counts.naive(call).values(), *backward]
+    backward = counts.naive_backward(call).items() if phase == TRAINING else ()
+    kernels = [*counts.naive(call).items(), *backward]
+    return [work for name, work in kernels if name not in OF_THE_MASK or not isinstance(call.mask, Full)]
 
 
 def _tiled(call: Call, phase: str) -> list[Work]:

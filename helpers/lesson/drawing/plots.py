@@ -194,17 +194,22 @@ def levels(
     return as_picture(figure, title, words)
 
 
-def channels(title: str, before: Tensor, after: Tensor, names: tuple[str, str]) -> Picture:
-    """A size for each channel on a logarithmic scale: bars before, dots after."""
+def channels(
+    title: str, before: Tensor, after: Tensor, names: tuple[str, str], size: str = "largest absolute value"
+) -> Picture:
+    """A size for each channel, on a logarithmic scale: a dot before, a dot after, a line between. Bars need a zero."""
     figure, axes = new_figure(title, height=3.0, left=0.1)
-    axes.vlines(range(len(before)), 1e-4, before.tolist(), color=LINES[1], linewidth=1.6, label=names[0])
-    axes.plot(range(len(after)), after.tolist(), ".", color=LINES[0], markersize=4, label=names[1])
-    lowest, highest = float(after.clamp(min=1e-3).min()), float(max(before.max(), after.max()))
-    axes.set(yscale="log", xlim=(-1, len(before)), ylim=(lowest / 2, highest * 2))
+    pairs = before.clamp(min=1e-3).tolist(), after.clamp(min=1e-3).tolist()
+    axes.vlines(range(len(before)), *pairs, color=FAINT, linewidth=0.8)
+    for values, name, colour, width in zip(pairs, names, (LINES[1], LINES[0]), (7, 4), strict=True):
+        axes.plot(range(len(values)), values, ".", color=colour, markersize=width, label=name)
+    lowest, highest = min(map(min, pairs)), max(map(max, pairs))
+    axes.set(yscale="log", xlim=(-1, len(before)), ylim=(lowest / 2, highest * 4))  # room for the legend
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("channel", fontsize=9)
-    axes.set_ylabel("largest |value|", fontsize=9)
+    axes.set_ylabel(size, fontsize=9)
     axes.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
-    words = f"The largest absolute value of {len(before)} channels, on a logarithmic scale. "
+    words = f"The {size} of {len(before)} channels, on a logarithmic scale. "
     spread = (
         f"{name}: median {float(each.median()):.2g}, highest {float(each.max()):.2g}"
         for name, each in zip(names, (before, after), strict=True)

@@ -59,6 +59,18 @@ def test_the_truth_of_traffic_lies_between(phase, window):
     assert small.moved["tiled"] == small.moved["tiles"]
 
 
+@pytest.mark.parametrize(("phase", "passes"), [("forward", 4), ("training", 11)])
+def test_without_a_mask_the_matrix_is_moved_less_often(phase, passes):
+    """Masking moves it once each way, in forward and in backward. No tile is skipped."""
+    answer = attention_answer("h100", mask="none", phase=phase)
+    of_queries = answer.moved["naive"] - passes * answer.call.matrix_bytes
+    assert 0 < of_queries < answer.call.matrix_bytes / 2
+    assert answer.figures["tiles_visited"] == 32**2
+    masked = attention_answer("h100", phase=phase)
+    assert answer.peaks["naive"] == masked.peaks["naive"] - 4096**2 - (4096 if phase == "training" else 0)
+    assert f"written {passes // 2 if phase == 'forward' else 4} times" in str(answer)
+
+
 def test_a_window_is_no_use_with_the_matrix():
     without, narrow = (attention_answer("h100", sequence=32_768, window=window) for window in (0, 1024))
     assert narrow.seconds["naive"] == without.seconds["naive"]
@@ -88,7 +100,11 @@ def test_training_is_forward_and_backward():
 
 
 def test_its_command_gives_the_same_answer(capsys):
-    for start in ({}, {"gpu": "t4", "number_format": "fp16", "window": 512, "phase": "training", "kv_heads": 32}):
+    for start in (
+        {},
+        {"gpu": "t4", "number_format": "fp16", "window": 512, "phase": "training", "kv_heads": 32},
+        {"mask": "none"},
+    ):
         answer = CALCULATOR.answer(**start)
         assert main(answer.command.split()[1:]) == 0
         assert capsys.readouterr().out.strip() == str(answer)
@@ -103,6 +119,7 @@ def test_its_command_gives_the_same_answer(capsys):
         ({"heads": 12}, "kv_heads that divide heads"),
         ({"window": -1}, "window is -1"),
         ({"phase": "prefill"}, "unknown phase"),
+        ({"mask": "window"}, "unknown mask"),
         ({"number_format": "nf4"}, "unknown number format"),
         ({"gpu": "t4"}, "no rate for matrix products in bf16"),
         ({"gpu": "h1000"}, "unknown device"),
@@ -114,14 +131,15 @@ def test_what_it_does_not_know(wrong, expected):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "number_format", "window", "naive", "tiled"),
+    ("gpu", "number_format", "mask", "window", "naive", "tiled"),
     [
-        ("t4", "fp16", 0, 5420, 53_100),
-        ("b200", "bf16", 0, 3880, 53_100),
-        ("h100", "bf16", 0, 3680, 53_100),
-        ("h100", "bf16", 512, 3680, None),
+        ("h100", "bf16", "none", 0, 5620, 26_600),
+        ("t4", "fp16", "causal", 0, 5420, 53_100),
+        ("b200", "bf16", "causal", 0, 3880, 53_100),
+        ("h100", "bf16", "causal", 0, 3680, 53_100),
+        ("h100", "bf16", "causal", 512, 3680, None),
     ],
 )
-def test_chapter_11_says_where_the_lines_cross(gpu, number_format, window, naive, tiled):
-    figures = attention_answer(gpu, number_format=number_format, window=window).figures
+def test_chapter_11_says_where_the_lines_cross(gpu, number_format, mask, window, naive, tiled):
+    figures = attention_answer(gpu, number_format=number_format, mask=mask, window=window).figures
     assert (figures["naive_break_even"], figures["tiled_break_even"]) == (naive, tiled)
