@@ -12,6 +12,7 @@ from ..catalog.errors import WorkbookError, require_name
 from . import notes
 
 VERDICTS = ("holds", "holds with conditions", "wrong")
+Cases = Mapping[str, bool] | Mapping[tuple[str, str, str], bool]
 _LEDGER = Path(__file__).parent / "data" / "claims.json"
 
 
@@ -91,11 +92,12 @@ def read(claim_id: str, guess: str | None = None) -> Verdict:
     return Verdict(claim, guess)
 
 
-def trial(claim_id: str, evidence: Mapping[str, bool] | str, you: Verdict | None = None) -> None:
+def trial(claim_id: str, evidence: Cases | str, you: Verdict | None = None) -> None:
     """Show the evidence that the calling cell computed, the verdict that follows from it, and the reader's.
 
-    `evidence` says for each case, in words with its numbers, whether the claim holds there. It holds if it holds in all
-    cases, is wrong if in none, and holds with conditions otherwise; AssertionError where the ledger differs.
+    `evidence` says for each case, in words with its numbers, whether the claim holds there. Many cases make a table:
+    then a case is (row, column, what the cell of the table says). The claim holds if it holds
+    in all cases, is wrong if in none, and holds with conditions otherwise; AssertionError where the ledger differs.
     Evidence in one text has no cases, and the ledger's verdict stands unproved.
 
     >>> trial("attn-heavy", {"Llama-2-7B: attention 2.1, feed-forward 4.3 billion parameters": False})
@@ -110,14 +112,15 @@ def trial(claim_id: str, evidence: Mapping[str, bool] | str, you: Verdict | None
         notes.judged(claim_id, you.guess, you.guess == you.claim.verdict)
 
 
-def answer(claim: Claim, evidence: Mapping[str, bool] | str, you: Verdict | None = None) -> str:
+def answer(claim: Claim, evidence: Cases | str, you: Verdict | None = None) -> str:
     """What `trial` shows, in Markdown."""
     lines = [claim.quoted, "", f"Computed: {evidence}"]
     if not isinstance(evidence, str):
         found = verdict_of(evidence.values())
         if found != claim.verdict:
             raise AssertionError(f"{claim.id}: the evidence says {found!r}, the ledger {claim.verdict!r}: {evidence}")
-        lines = [f"- {case}: {'holds' if holds else 'does not hold'}" for case, holds in evidence.items()]
+        lines = [f"- {case}: {_word(holds)}" for case, holds in evidence.items() if isinstance(case, str)]
+        lines = lines or _table({case: holds for case, holds in evidence.items() if isinstance(case, tuple)})
     if you is not None:
         right = "as computed" if you.guess == claim.verdict else "the cases say otherwise"
         lines += ["", f"Your verdict: {f'{you.guess}, {right}' if you.guess else 'none yet'}."]
@@ -132,6 +135,23 @@ def verdict_of(holds: Iterable[bool]) -> str:
     """
     outcomes = {bool(each) for each in holds}
     return VERDICTS[1] if len(outcomes) > 1 else VERDICTS[0] if True in outcomes else VERDICTS[2]
+
+
+def _table(evidence: Mapping[tuple[str, str, str], bool]) -> list[str]:
+    """Cases of (row, column, text) as a table in Markdown, rows and columns in the order in which they come.
+
+    >>> _table({("1 GPU", "plain", "2.1×"): True, ("1 GPU", "fused", "1.2×"): False})[2]
+    '| 1 GPU | 2.1×, holds | 1.2×, does not hold |'
+    """
+    rows, columns = (list(dict.fromkeys(case[at] for case in evidence)) for at in (0, 1))
+    said = {(row, column): f"{text}, {_word(holds)}" for (row, column, text), holds in evidence.items()}
+    lines = [("", *columns), ("---",) * (1 + len(columns))]
+    lines += [(row, *(said.get((row, column), "") for column in columns)) for row in rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _word(holds: bool) -> str:
+    return "holds" if holds else "does not hold"
 
 
 @cache

@@ -12,12 +12,12 @@ from ..catalog.errors import WorkbookError
 Result = float | tuple[float, ...]
 
 
-def fill_in(function: Callable, cases: Mapping[tuple, Result], rel: float = 0.0) -> None:
+def fill_in(function: Callable, cases: Mapping[tuple, Result], rel: float = 0.0, hex_first: bool = False) -> None:
     """Call what the reader wrote with each case's arguments, and print what it gave beside what is right.
 
     `cases` is arguments to result, a number or a tuple of numbers; `rel` is the distance allowed, as a fraction of the
-    result. Never raises for what
-    the reader wrote: an unwritten gap says so in a line, and the first mistake ends the list.
+    result. `hex_first` shows the first argument, a code, as 0x2e66. Never raises for what the reader wrote: an
+    unwritten gap says so in a line, and the first mistake ends the list.
 
     >>> fill_in(lambda weights, bits: weights * bits // 8, {(1024, 4): 512})
     ✓ <lambda>(1,024, 4) = 512
@@ -25,7 +25,9 @@ def fill_in(function: Callable, cases: Mapping[tuple, Result], rel: float = 0.0)
     if not cases:
         raise WorkbookError("a fill-in without cases", "arguments and their results", "pass {(1024, 4): 512}")
     for arguments, expected in cases.items():
-        if not _tried(function, arguments, expected, rel):
+        shown = [hex(arguments[0]), *map(_shown, arguments[1:])] if hex_first else map(_shown, arguments)
+        call = f"{getattr(function, '__name__', 'your function')}({', '.join(shown)})"
+        if not _tried(function, arguments, expected, rel, call):
             break
 
 
@@ -43,8 +45,7 @@ def filled(function: Callable, *arguments: float) -> float | None:
     return given if is_number else None
 
 
-def _tried(function: Callable, arguments: tuple, expected: Result, rel: float) -> bool:
-    call = f"{getattr(function, '__name__', 'your function')}({', '.join(map(_shown, arguments))})"
+def _tried(function: Callable, arguments: tuple, expected: Result, rel: float, call: str) -> bool:
     try:
         given = function(*arguments)
         right = given is not None and given is not ... and _close(given, expected, rel)

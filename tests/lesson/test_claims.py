@@ -91,6 +91,16 @@ def test_the_readers_verdict_stands_beside_the_computed_one():
     assert "Your verdict: none yet." in claims.answer(claims.ledger()[HEAVY], {"x": False}, you=claims.read(HEAVY))
 
 
+def test_many_cases_make_a_table_and_each_counts():
+    claim = claims.ledger()["amp-2x"]
+    cases = {("small", "plain", "1.1×"): False, ("small", "fused", "1.0×"): False, ("large", "plain", "2.0×"): True}
+    text = claims.answer(claim, cases)
+    assert "|  | plain | fused |\n| --- | --- | --- |\n| small | 1.1×, does not hold | 1.0×, does not hold |" in text
+    assert "| large | 2.0×, holds |  |\n\n**Holds with conditions.**" in text
+    with pytest.raises(AssertionError, match="the evidence says 'wrong'"):
+        claims.answer(claim, dict(list(cases.items())[:2]))
+
+
 def test_a_verdict_on_another_claim_is_refused():
     with pytest.raises(WorkbookError, match="a verdict on 'adam-3x'"):
         claims.trial(HEAVY, {"x": False}, you=claims.read("adam-3x"))

@@ -35,6 +35,11 @@ def test_each_outcome_has_its_sentence(function, said, capsys):
     assert said in capsys.readouterr().out
 
 
+def test_a_code_is_shown_as_the_reader_typed_it(capsys):
+    fill_in(lambda code, bits: code >> bits, {(0x2E66, 8): 0x2E}, hex_first=True)
+    assert capsys.readouterr().out == "✓ <lambda>(0x2e66, 8) = 46\n"
+
+
 def test_a_distance_is_allowed_where_one_is_given(capsys):
     fill_in(lambda x: 1.01 * x, {(1.0,): 1.0})
     fill_in(lambda x: 1.01 * x, {(1.0,): 1.0}, rel=0.02)

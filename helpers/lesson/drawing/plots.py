@@ -217,17 +217,16 @@ def channels(
     return as_picture(figure, title, words + "; ".join(spread) + ".")
 
 
-def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]], y_label: str, noise: float) -> Picture:
+def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]], y_label: str) -> Picture:
     """What each width loses, on a logarithmic scale: a curve for each of `series`.
 
-    What is below `noise` is drawn on the dotted line at `noise`: it cannot be told from nothing.
+    A width that loses nothing, or gains, has no place on such a scale, and no dot.
     """
     figure, axes = new_figure(title, height=3.2, left=0.12)
     for colour, (name, values) in zip(LINES, series.items(), strict=False):
-        axes.plot(bits, [max(value, noise) for value in values], "o-", color=colour, markersize=6, label=name)
-    axes.axhline(noise, color=FAINT, linestyle=":", linewidth=1)
-    axes.text(bits[0], noise, "noise", ha="left", va="bottom", fontsize=8.5, color=FAINT)
-    axes.set(yscale="log", xticks=bits)
+        axes.plot(bits, values, "o-", color=colour, markersize=6, label=name)
+    axes.set_yscale("log", nonpositive="mask")
+    axes.set_xticks(bits)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("bits", fontsize=9)
     axes.set_ylabel(y_label, fontsize=9)
@@ -235,7 +234,7 @@ def lost(title: str, bits: Sequence[int], series: Mapping[str, Sequence[float]],
     curves = []
     for name, values in series.items():
         points = zip(bits, values, strict=True)
-        curves.append(f"{name}, {listed(f'{max(value, noise):.3g} at {width} bits' for width, value in points)}")
+        curves.append(f"{name}, {listed(f'{value:.3g} at {width} bits' for width, value in points)}")
     return as_picture(figure, title, f"{y_label}, on a logarithmic scale: {'; '.join(curves)}.")
 
 

@@ -3,7 +3,8 @@
 `convert_to_float8_training` keeps BF16: the weights, the gradients, and for the backward pass the very input and weight
 that a BF16 layer keeps. Around each product it casts both operands anew, with one scale a tensor, and forgets them. So
 FP8 here saves time and no activations; the casts are on top. They are eager PyTorch's: `torch.compile` fuses them, and
-holds less. (Transformer Engine is another convention: it keeps the FP8 input, and FP8 copies of the weights.)
+holds less. (Transformer Engine is another convention: it keeps the FP8 input, and FP8 copies of the weights, on
+Hopper transposed as well.)
 """
 
 from __future__ import annotations

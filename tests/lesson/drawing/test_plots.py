@@ -1,5 +1,6 @@
 """Pictures: PNG bytes with a title that reads, the same every time, no part left out."""
 
+import math
 import re
 import struct
 
@@ -31,7 +32,7 @@ FIGURES = {
     "bars": lambda: plots.bars("Rows", {"small": 10, "large": GIB}),
     "levels": lambda: plots.levels("Levels", torch.linspace(-1, 1, 50), {"a": [-1.0, 0.0, 1.0], "b": [0.5]}),
     "channels": lambda: plots.channels("Channels", torch.tensor([9.0, 1]), torch.tensor([2.0, 1]), ("before", "after")),
-    "lost": lambda: plots.lost("Lost", [2, 4], {"groups": [0.5, -0.01]}, "lost", 0.001),
+    "lost": lambda: plots.lost("Lost", [2, 4], {"groups": [0.5, -0.01]}, "lost"),
     "hierarchy": lambda: plots.hierarchy("Levels", "h100"),
     "saved_tensors": lambda: plots.saved_tensors("Saved", LLAMA, LLAMA.model.layers[0]),
 }
@@ -109,9 +110,11 @@ def test_a_channel_is_two_dots_at_its_values_and_a_line_between(drawn):
     assert low < 1 < 100 < high
 
 
-def test_what_is_lost_in_noise_is_drawn_at_the_noise(drawn):
-    axes = drawn(plots.lost, "t", [2, 4], {"groups": [0.5, -0.01]}, "lost", 0.001)
-    assert list(axes.lines[0].get_ydata()) == [0.5, 0.001]
+def test_a_width_that_loses_nothing_has_no_dot(drawn):
+    axes = drawn(plots.lost, "t", [2, 4], {"groups": [0.5, -0.01]}, "lost")
+    assert axes.get_yscale() == "log"
+    heights = axes.transData.transform([(2, 0.5), (4, -0.01)])[:, 1]
+    assert [math.isfinite(height) for height in heights] == [True, False]
 
 
 def test_the_names_of_curves_that_end_together_stand_apart():
