@@ -36,8 +36,8 @@ def training_hops(
     PCIe is one rank's own; memory and disks serve all ranks of a host. The host's optimizer reads master weights,
     states and gradients, writes the first two, and writes each new weight before it goes up. Gradients of several
     micro-batches are summed in its memory: each after the first is read, with the sum so far, and the new sum written.
-    What crosses PCIe or comes from a disk passes through the host's memory as well. The longest hop is the floor of a step that overlaps all of
-    them, the sum that of one that does not.
+    What crosses PCIe or comes from a disk passes through the host's memory as well. The longest hop is the floor of a
+    step that overlaps all of them, the sum that of one that does not.
 
     Llama-2-70B in BF16 with FP32 gradients and AdamW, ZeRO-3 on eight H100 of one host, all of it in the host's memory:
     PCIe moves 34.5 GB down and 34.4 up, 0.54 s each; 2.62 TB pass 614 GB/s of DRAM, 4.26 s.
