@@ -40,6 +40,7 @@ class Busy:
     name: str
     start_s: float
     end_s: float
+    buffer: int | None = None
 
 
 class OffloadServingAnswer(StreamedService, CalculatorAnswer):
@@ -250,8 +251,9 @@ def _schedule(answer: OffloadServingAnswer) -> Card:
     first, computes_s = answer.forward.turns[:SHOWN], answer.forward.computes_s
     arriving, resident = list[Busy](), list[Busy]()
     for at, turn in enumerate(first):
-        arriving.append(Busy(COPY, f"layer {at}", turn.copy_starts_s, turn.copy_ends_s))
-        arriving.append(Busy(WORK, f"layer {at}", turn.starts_s, turn.ends_s))
+        buffer = at % answer.forward.buffers
+        arriving.append(Busy(COPY, f"layer {at}", turn.copy_starts_s, turn.copy_ends_s, buffer))
+        arriving.append(Busy(WORK, f"layer {at}", turn.starts_s, turn.ends_s, buffer))
         resident.append(Busy(WORK, f"layer {at}", sum(computes_s[:at]), sum(computes_s[: at + 1])))
     layers = f"the first {plural(len(first), 'layer')} of {len(computes_s)}"
     streamed = f"{layers}, through {plural(answer.forward.buffers, 'buffer')}"

@@ -245,8 +245,8 @@ def _cure(answer: OffloadTrainingAnswer) -> Iterator[str]:
 def _order(answer: OffloadTrainingAnswer) -> Iterator[str]:
     if answer.setup.offload_optimizer != "none":
         between = f"its step lies between {si(answer.floor_s, 's')} and {si(answer.serial_s, 's')}"
-        yield "The update begins when the last gradient is down."
-        yield f"An engine that does not delay it by a step overlaps less: {between}."
+        yield "If gradients are clipped by the norm of all of them, the update begins when the last one is down."
+        yield f"An engine that does not delay it by a step then overlaps less: {between}."
     if answer.disk_parts.total:
         yield "What a disk holds passes through the host's memory, and is counted there, too."
 

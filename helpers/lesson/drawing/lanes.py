@@ -8,7 +8,7 @@ from typing import Protocol
 from ..units import si
 from .axes import round_ticks
 from .block_maps import OUTLINE, pale
-from .marks import CARD, FAINT, INK, LINES, Box, Line, Mark, Text, text_width
+from .marks import CARD, FAINT, INK, LINES, Box, Line, Mark, Text, legend, text_width
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed
 
@@ -24,6 +24,8 @@ class Span(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def buffer(self) -> int | None: ...
+    @property
     def start_s(self) -> float: ...
     @property
     def end_s(self) -> float: ...
@@ -32,7 +34,8 @@ class Span(Protocol):
 def lanes(title: str, schedules: Mapping[str, Sequence[Span]]) -> Card:
     """For each of `schedules` a row of boxes for each lane that it uses, in the order of first use.
 
-    Boxes of a lane take turns in two shades, and carry their names where these have room. The words count seconds and
+    A box is dark if its buffer's number is even, or if it has none, and pale if it is odd; a legend says so where both
+    are there. Boxes carry their names where these have room. The words count seconds and
     the share of them in which the lane was busy.
     """
     last = max(span.end_s for spans in schedules.values() for span in spans)
@@ -54,6 +57,10 @@ def lanes(title: str, schedules: Mapping[str, Sequence[Span]]) -> Card:
         text = si(tick, "s") if tick else "0"
         inside = WIDTH - 2 - text_width(text, SIZE) / 2  # of the card, for the last of them
         body.append(Text(min(left + tick * scale, inside), foot + 12, text, SIZE, FAINT, "middle"))
+    if any(_is_odd(span) for spans in schedules.values() for span in spans):
+        shades = ((Box(0, 0, 0, 0, FAINT), "in buffer 0"), (Box(0, 0, 0, 0, pale(FAINT)), "in buffer 1"))
+        body += legend(shades, left, foot + 34, WIDTH - MARGIN, SIZE)
+        foot += 20
     told = [f"{name}: {_told(spans)}" for name, spans in schedules.items()]
     return Card(title, foot + FOOT - 18, tuple(body), f"Rows of lanes, seconds to the right. {listed(told, 6)}.")
 
@@ -65,16 +72,20 @@ def _rows(spans: Sequence[Span]) -> dict[str, list[Span]]:
     return rows
 
 
+def _is_odd(span: Span) -> bool:
+    return span.buffer is not None and span.buffer % 2 == 1
+
+
 def _boxes(row: Sequence[Span], y: float, left: float, scale: float, colour: str) -> Iterator[Mark]:
     yield Line(((left, y + ROW - 2), (WIDTH - MARGIN, y + ROW - 2)), OUTLINE, 0.5)
-    for number, span in enumerate(row):
+    for span in row:
         x, width = left + span.start_s * scale, (span.end_s - span.start_s) * scale
-        fill = colour if number % 2 == 0 else pale(colour)
+        fill = pale(colour) if _is_odd(span) else colour
         tooltip = f"{span.name}: {si(span.start_s, 's')} to {si(span.end_s, 's')}"
         yield Box(x, y + 2, width, ROW - 4, fill, edge=CARD, line=0.5, kind="span", tooltip=tooltip)
         short = span.name.rpartition(" ")[2] if text_width(span.name, SIZE) + 6 > width else span.name
         if text_width(short, SIZE) + 4 <= width:
-            ink = CARD if number % 2 == 0 else INK
+            ink = INK if _is_odd(span) else CARD
             yield Text(x + width / 2, y + ROW / 2 + 4, short, SIZE, ink, "middle")
 
 

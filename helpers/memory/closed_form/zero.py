@@ -185,19 +185,20 @@ def held(setup: TrainSetup) -> Tiers:
 
     Exact for the engines of `helpers.techniques.zero` but for the model's buffers. FSDP2 pads each tensor's first
     dimension instead; DeepSpeed holds its buckets beside it (5e8 elements, unless set). From stage 2 on gradients
-    follow the optimizer off the GPU; a host optimizer steps on its own copy of the shard. Adafactor's factors are
-    divided by the ranks. Activations, whole layers and temporaries are in `budget.train`, not here.
+    follow the optimizer off the GPU; a host optimizer steps on its own copy of the shard. With the optimizer on a disk
+    they are in two places, as in ZeRO-Infinity: summed in the host's memory, and the sum in a file (DeepSpeed 0.19,
+    runtime/zero/stage3.py, `partition_grads`). Adafactor's factors are divided by the ranks. Activations, whole layers
+    and temporaries are in `budget.train`, not here.
 
     Llama-2-7B, FP32, AdamW, stage 3, 4 ranks: 6.28 GiB of parameters, as much of gradients, 12.55 of states.
     """
     parts = {"parameters": _parameters(setup), "gradients": _gradients(setup), "optimizer": _optimizer(setup)}
-    tier = {
-        "parameters": setup.offload_parameters,
-        "optimizer": setup.offload_optimizer,
-        "gradients": setup.offload_optimizer if setup.zero >= 2 else "none",
-    }
+    optimizer = setup.offload_optimizer
+    tiers = {"parameters": [setup.offload_parameters], "optimizer": [optimizer], "gradients": ["none"]}
+    if setup.zero >= 2:
+        tiers["gradients"] = ["cpu", "nvme"] if optimizer == "nvme" else [optimizer]
     device, host, nvme = (
-        Breakdown({part: size if tier[part] == where else 0 for part, size in parts.items()}) for where in OFFLOADS
+        Breakdown({part: size if where in tiers[part] else 0 for part, size in parts.items()}) for where in OFFLOADS
     )
     return Tiers(device, host, nvme)
 
@@ -276,7 +277,7 @@ def link_bytes(setup: TrainSetup, micro_batches: int | None = None) -> LinkBytes
 
     Optimizer: gradient shards go down in every pass that reduces, updated shards come up. Parameters: each gather
     brings its shard up, and what a GPU updated goes down. A disk reads and writes all it holds of the optimizer and
-    its gradients once, and of parameters what passes through the host.
+    its gradients once, however many passes are summed before, and of parameters what passes through the host.
 
     Llama-2-7B, pure BF16, stage 2, 4 ranks, optimizer on the host: 3.14 GiB down and as much up.
     """

@@ -200,8 +200,8 @@ def test_a_disk_has_its_own_bytes_and_verdict():
 
 def test_only_an_update_elsewhere_waits_for_the_last_gradient():
     parameters = replace(STATES, offload_optimizer="none")
-    assert "The update begins when" in offload_training_answer(STATES, "h100").sentence
-    assert "The update begins when" not in offload_training_answer(parameters, "h100").sentence
+    assert "the update begins when" in offload_training_answer(STATES, "h100").sentence
+    assert "the update begins when" not in offload_training_answer(parameters, "h100").sentence
     ranks = [offload_training_answer(STATES, "h100", ranks_per_host=count).host_parts.total for count in (1, 4, 8, 16)]
     assert ranks == [ranks[0], 4 * ranks[0], 8 * ranks[0], 8 * ranks[0]]
 

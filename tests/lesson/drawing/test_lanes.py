@@ -46,6 +46,18 @@ def test_names_where_there_is_room_and_numbers_where_there_is_less():
     assert "7" in texts
 
 
+def test_a_box_shows_its_buffer_and_the_legend_says_how():
+    one, two = (lanes.lanes("Copies", {"": spans_}) for spans_ in (SERIAL, HIDDEN))
+    assert len({box.fill for box in spans(one)}) == 2  # a colour for each lane
+    assert len({box.fill for box in spans(two)}) == 4
+    first, second = (next(box for box in spans(two) if box.tooltip.startswith(name)) for name in ("layer 0", "layer 1"))
+    assert first.fill != second.fill
+    keys = [
+        [mark.text for mark in card.marks if isinstance(mark, Text) and "in buffer" in mark.text] for card in (one, two)
+    ]
+    assert keys == [[], ["in buffer 0", "in buffer 1"]]
+
+
 def test_the_words_count_seconds_and_busy_lanes():
     assert "two buffers: 7 s, host to device busy for 29%, compute busy for 86%" in CARD.alt
     assert "one buffer: 8 s, host to device busy for 25%, compute busy for 75%" in CARD.alt

@@ -34,9 +34,10 @@ def training_hops(
     """Where the bytes of one training step pass that offloads: each GPU's PCIe, the host's memory, its disks.
 
     PCIe is one rank's own; memory and disks serve all ranks of a host. The host's optimizer reads master weights,
-    states and gradients, writes the first two, and writes each new weight before it goes up. What crosses PCIe or comes
-    from a disk passes through the host's memory as well. The longest hop is the floor of a step that overlaps all of
-    them, the sum that of one that does not.
+    states and gradients, writes the first two, and writes each new weight before it goes up. Gradients of several
+    micro-batches are summed in its memory: each after the first is read, with the sum so far, and the new sum written.
+    What crosses PCIe or comes from a disk passes through the host's memory as well. The longest hop is the floor of a
+    step that overlaps all of them, the sum that of one that does not.
 
     Llama-2-70B in BF16 with FP32 gradients and AdamW, ZeRO-3 on eight H100 of one host, all of it in the host's memory:
     PCIe moves 34.5 GB down and 34.4 up, 0.54 s each; 2.62 TB pass 614 GB/s of DRAM, 4.26 s.
@@ -46,9 +47,9 @@ def training_hops(
     if moved.down_bytes + moved.up_bytes == 0:
         do = "pass TrainSetup(..., zero=2, offload_optimizer='cpu')"
         raise WorkbookError("this setup offloads nothing", "an offload of the optimizer or of the parameters", do)
-    states, gradients = (tiers.host[part] + tiers.nvme[part] for part in ("optimizer", "gradients"))
+    states, gradients = tiers.host["optimizer"] + tiers.nvme["optimizer"], tiers.host["gradients"]
     on_disk = moved.nvme_read_bytes + moved.nvme_written_bytes
-    through = moved.down_bytes + moved.up_bytes + on_disk
+    through = moved.down_bytes + moved.up_bytes + on_disk + 3 * (setup.micro_batches - 1) * gradients
     weights = tiers.host["parameters"] + tiers.nvme["parameters"] or moved.up_bytes
     update = 2 * states + gradients + weights if setup.offload_optimizer != "none" else 0
     pcie, memory = card.link_bytes_per_s("pcie"), _of_kind("dram", host, "'dgx-h100-dram'")

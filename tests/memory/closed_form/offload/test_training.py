@@ -47,6 +47,18 @@ def test_a_disk_s_bytes_pass_through_memory_too():
     assert read.seconds == pytest.approx(read.size_bytes / 28e9)
 
 
+def test_gradients_of_several_micro_batches_are_summed_in_the_host_s_memory():
+    on_disk = replace(STATES, offload_optimizer="nvme", offload_parameters="nvme")
+    for setup in (STATES, on_disk):
+        one, three = (hops(replace(setup, micro_batches=count), disk="dgx-2-nvme") for count in (1, 3))
+        moved = [link_bytes(setup, micro_batches=count) for count in (1, 3)]
+        over_links = [found.down_bytes + found.up_bytes + found.nvme_read_bytes for found in moved]
+        summed = 2 * 3 * 8 * held(setup).host["gradients"]  # of two more: read both, write one, on eight ranks
+        grown = three["memory of the host"].size_bytes - one["memory of the host"].size_bytes
+        assert grown == 8 * (over_links[1] - over_links[0]) + summed
+    assert three["disk, written"] == one["disk, written"]
+
+
 def test_as_many_hosts_as_ranks_need_share_the_work():
     few, many = (hops(replace(STATES, ranks=ranks)).popitem()[1] for ranks in (8, 64))
     assert many.size_bytes == pytest.approx(few.size_bytes / 8, rel=1e-3)
