@@ -169,7 +169,7 @@ def test_a_model_too_large_to_load_says_so(capsys):
 
 def test_the_closed_form_names_the_first_moment_that_is_too_much(capsys):
     assert main(["estimate", "train", "--model", "llama-2-7b", "--gpu", "h100"]) == 0
-    assert "Out of memory in the end of forward, in the loss." in capsys.readouterr().out.splitlines()[-1]
+    assert "Out of memory at the end of the forward pass, in the loss." in capsys.readouterr().out.splitlines()[-1]
     assert main(["estimate", "serve", "--model", "llama-3-8b", "--gpu", "rtx-4090", "--users", "64"]) == 0
     assert "Out of memory in the prefill" in capsys.readouterr().out
     assert main(["estimate", "serve", "--model", "llama-3-8b", "--gpu", "h100"]) == 0

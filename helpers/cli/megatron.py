@@ -48,7 +48,7 @@ def _estimate_megatron(arguments: argparse.Namespace) -> int:
     layout = f"TP {setup.tensor_parallel} x PP {setup.pipeline} x DP {setup.data_parallel}"
     layout += f", EP {setup.expert_parallel}" if setup.expert_parallel > 1 else ""
     title = f"{setup.model.name} over {layout}: {format_bytes(found.peak_bytes)} on a rank of stage {found.stage + 1}"
-    print(f"{title}, in the {found.peak.name}\n\n{found.parts}\n")
+    print(f"{title}, {found.peak.when}\n\n{found.parts}\n")
     for at, peak in enumerate(found.stage_peaks_bytes) if setup.pipeline > 1 else ():
         print(f"stage {at + 1:<3}{format_bytes(peak):>14}")
     print(

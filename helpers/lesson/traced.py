@@ -79,7 +79,7 @@ def _reserved(found: Trace, loaded_by: str | None) -> ReservedRange | None:
 def _lines(
     title: str, found: Trace, predicted: Breakdown | None, room: Room | None, loaded_by: str | None
 ) -> Iterator[str]:
-    yield f"{title}: {format_bytes(found.peak_allocated_bytes)} allocated at the peak, in the {found.peak.name}"
+    yield f"{title}: {format_bytes(found.peak_allocated_bytes)} allocated at the peak, {found.peak.when}"
     yield ""
     yield from _table(found.parts, predicted)
     yield ""

@@ -151,7 +151,7 @@ def first_over(moments: Iterable[Moment], room: Room) -> Iterator[str]:
     moments = tuple(moments)
     if room.verdict(max(moment.total for moment in moments)) is Verdict.DOES_NOT_FIT:
         over = next(moment for moment in moments if moment.total > room.for_tensors_bytes)
-        yield f"Out of memory in the {over.name}."
+        yield f"Out of memory {over.when}."
 
 
 def row(name: str, value: str, text: str) -> str:

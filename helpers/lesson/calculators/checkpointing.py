@@ -47,7 +47,7 @@ class PolicyRow:
     policy: str
     kept_bytes: int
     peak_bytes: int
-    peak_name: str
+    peak_when: str
     extra_flops: int
     extra_share: float  # of the FLOPs of a step without checkpointing
 
@@ -86,7 +86,7 @@ class CheckpointingAnswer(MemoryAnswer):
     @property
     def title(self) -> str:
         chosen = self.chosen
-        return f"{self.setup.model.name}, {chosen.policy}: {format_bytes(chosen.peak_bytes)} in the {chosen.peak_name}"
+        return f"{self.setup.model.name}, {chosen.policy}: {format_bytes(chosen.peak_bytes)} {chosen.peak_when}"
 
     @property
     def command(self) -> str | None:
@@ -144,7 +144,7 @@ def checkpointing_answer(
 
 def _row(policy: str, found: budget.TrainBudget) -> PolicyRow:
     flops = found.flops
-    return PolicyRow(policy, found.kept_bytes, found.peak_bytes, found.peak.name, flops.recomputed, flops.ratio - 1)
+    return PolicyRow(policy, found.kept_bytes, found.peak_bytes, found.peak.when, flops.recomputed, flops.ratio - 1)
 
 
 def _table(answer: CheckpointingAnswer) -> Iterator[str]:
@@ -174,15 +174,15 @@ def _chosen(answer: CheckpointingAnswer) -> Iterator[str]:
 
 def _effect(answer: CheckpointingAnswer) -> Iterator[str]:
     chosen, plain = answer.chosen, answer.plain
-    policy, moment, kept = chosen.policy, chosen.peak_name, format_bytes(plain.kept_bytes)
+    policy, moment, kept = chosen.policy, chosen.peak_when, format_bytes(plain.kept_bytes)
     spared = 1 - chosen.peak_bytes / plain.peak_bytes
     if policy == "none":
         yield f"Without checkpointing the layers keep {kept}."
     elif spared < HELPS:
-        still = f"instead of {kept}, and the peak stays, in the {moment}"
+        still = f"instead of {kept}, and the peak stays, {moment}"
         yield f"{policy} does not help here: the layers keep {format_bytes(chosen.kept_bytes)} {still}."
     else:
-        yield f"{policy} lowers the peak by {100 * spared:.0f} % for {chosen.percent} FLOPs; it is now in the {moment}."
+        yield f"{policy} lowers the peak by {100 * spared:.0f} % for {chosen.percent} FLOPs; it is now {moment}."
     if policy == "offload:inputs":
         moved = len(answer.setup.model.layers) * activations.boundary_bytes(answer.setup)
         yield f"{format_bytes(moved)} cross the link to the host and come back: time that is no FLOPs."

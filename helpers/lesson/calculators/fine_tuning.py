@@ -79,7 +79,7 @@ class FineTuningAnswer(TrainingAnswer):
 
     @property
     def title(self) -> str:
-        peak = f"{format_bytes(self.predicted.peak_bytes)} at the peak, in the {self.predicted.peak.name}"
+        peak = f"{format_bytes(self.predicted.peak_bytes)} at the peak, {self.predicted.peak.when}"
         how = "Full fine-tuning" if self.setup.adapter is None else self.method
         return f"{how} of {self.setup.model.name}: {peak}"
 

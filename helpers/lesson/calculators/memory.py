@@ -31,7 +31,7 @@ class TrainingAnswer(MemoryAnswer):
     @property
     def title(self) -> str:
         model, peak = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
-        return f"Training {model}: {peak} at the peak, in the {self.predicted.peak.name}"
+        return f"Training {model}: {peak} at the peak, {self.predicted.peak.when}"
 
     @property
     def command(self) -> str | None:

@@ -199,7 +199,7 @@ def _require_filled(schedule: str, setup: MegatronSetup) -> None:
 
 def _bytes(answer: MeshAnswer) -> Iterator[str]:
     stage, stages = answer.budget.stage, answer.setup.pipeline
-    where = f"on stage {stage + 1} of {stages}, in the {answer.budget.peak.name}"
+    where = f"on stage {stage + 1} of {stages}, {answer.budget.peak.when}"
     yield row("a rank", format_bytes(answer.parts.total), where)
     for part, size in answer.parts.items():
         yield row(f"  {part}", format_bytes(size), "")

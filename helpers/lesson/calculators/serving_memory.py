@@ -31,7 +31,7 @@ class ServingAnswer(MemoryAnswer):
         model, size = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
         if self.predicted.why:
             return f"Serving {model}: {size} for weights and a full KV cache"
-        return f"Serving {model}: {size} at the peak, in the {self.predicted.peak.name}"
+        return f"Serving {model}: {size} at the peak, {self.predicted.peak.when}"
 
     @property
     def command(self) -> str | None:

@@ -143,13 +143,12 @@ def growth(
 
     `floors` is the floor at as many x as its line needs; with only those of the dots it would not bend at `turn`.
     """
-    figure, axes = new_figure(title, height=3.3, left=0.12, right=0.88)
+    figure, axes = new_figure(title, height=3.3, left=0.12)
     _log_axes(axes, "s")
     at, floor = list(floors), list(floors.values())
-    axes.plot(at, floor, color=LINES[0], linewidth=3)
-    axes.plot(x, seconds, "o-", color=LINES[1], markersize=6, linewidth=1)
-    for values, name, colour in ((floor, " floor", LINES[0]), (seconds, " measured", LINES[1])):
-        axes.annotate(name, (x[-1], values[-1]), va="bottom" if values is seconds else "top", fontsize=9, color=colour)
+    axes.plot(at, floor, color=LINES[0], linewidth=3, label="floor")
+    axes.plot(x, seconds, "o-", color=LINES[1], markersize=6, linewidth=1, label="measured")
+    axes.legend(loc="upper left", frameon=False, fontsize=9, labelcolor="linecolor", reverse=True)
     if turn:
         axes.axvline(turn, color=FAINT, linestyle=":", linewidth=1)
         write_on_top(axes, turn, f" ridge: {turn:,.3g}")

@@ -152,6 +152,17 @@ class Moment:
         caption = CAPTIONS.get(self.at, str(self.at))
         return caption if self.layer is None else f"{caption} {self.layer + 1}"
 
+    @property
+    def when(self) -> str:
+        """The moment inside a sentence.
+
+        >>> Moment(Point.END_OF_FORWARD, Breakdown()).when, Moment(Point.LAYER, Breakdown(), layer=0).when
+        ('at the end of the forward pass, in the loss', 'in the backward of layer 1')
+        """
+        if self.at == Point.END_OF_FORWARD:
+            return "at the end of the forward pass, in the loss"
+        return f"in the {self.name}"
+
 
 class Moments:
     """An answer that has moments: the highest of them, and each by where it is."""

@@ -22,7 +22,7 @@ def test_every_row_is_the_budget_of_its_policy():
     assert [row.policy for row in answer.rows] == [*COMPARED, "first:16"]
     for row in answer.rows:
         predicted = budget.train(replace(SETUP, checkpointing=row.policy), "h100")
-        assert (row.peak_bytes, row.peak_name) == (predicted.peak_bytes, predicted.peak.name)
+        assert (row.peak_bytes, row.peak_when) == (predicted.peak_bytes, predicted.peak.when)
         assert row.extra_flops == predicted.flops.recomputed
         assert row.extra_share == pytest.approx(row.extra_flops / (predicted.flops.forward + predicted.flops.backward))
     assert answer.parts.total == answer.chosen.peak_bytes
