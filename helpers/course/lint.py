@@ -232,6 +232,11 @@ def _reads_as_list(cell: NotebookNode) -> str:
     return next((f"{n}." for n in numbers if n > 1 and n - 1 not in numbers), "")
 
 
+def _formula_of_prices(cell: NotebookNode) -> object:
+    """A price whose `$` is not escaped: Jupyter shows what stands between two of them as a formula."""
+    return re.search(r"(?<!\\)\$\d", re.sub(r"`[^`]*`", "", cell.source))
+
+
 def _wordless(cell: NotebookNode) -> bool:
     """Whether a stored picture lacks alternative text; `helpers.lesson.drawing` and calculators write it."""
     shown = [output for output in cell.outputs if "image/png" in output.get("data", {})]
@@ -268,6 +273,7 @@ RULES = (
     Rule("schema", lambda c: "nbgrader" in c.metadata, _not_schema_3, "nbgrader metadata is not schema 3"),
     Rule("metadata", lambda c: True, lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA, "metadata that build removes"),
     Rule("no-false-list", _is_markdown, _reads_as_list, "a line that Markdown takes for an item of a list"),
+    Rule("no-false-formula", _is_markdown, _formula_of_prices, r"write \$ for a price: two $ begin and end a formula"),
     Rule("known-policy", _is_markdown, references.unknown_policy, "a policy that the catalogue does not know"),
     Rule("picture-words", _is_code, _wordless, "a stored picture without words for a screen reader: build it"),
     Rule("alt-text", _is_markdown, _has(r"!\[\s*\]\(|<img(?![^>]*\balt=)"), "a picture without words for it"),

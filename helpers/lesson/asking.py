@@ -73,7 +73,11 @@ def asked(
     if _desk.writes is not None:
         ask = partial(_answered, answer, arguments, tensors, without)
         return _written_down(_desk.writes, question, ask, _name(answer))
-    found = from_json(_answered(answer, arguments, tensors, without))
+    try:
+        found = from_json(_answered(answer, arguments, tensors, without))
+    except Exception as error:
+        error.add_note(f"asked: {question}")
+        raise
     print(f"{question} -> {shown(found)}")
     return found
 

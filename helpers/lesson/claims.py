@@ -147,4 +147,4 @@ def _choices() -> str:
 def _show(text: str) -> None:
     from IPython.display import Markdown, display
 
-    display(Markdown(text))
+    display(Markdown(text.replace("$", r"\$")))  # a price; two of them would be a formula

@@ -80,7 +80,7 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     return {"parameters": packed + 2 * trainable, "gradients": 2 * total, "optimizer": 4 * trainable + 2 * state}
 
 
-@mutant("state-bytes", feedback="a scale for every group begun")
+@mutant("state-bytes", feedback="a / b is a float, which has 53 bits")
 def state_bytes(total, trainable, frozen_bits, group, block):
     """Rounds up through a float, which is wrong from 2**53 on."""
     from math import ceil

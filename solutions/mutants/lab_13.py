@@ -316,17 +316,30 @@ def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
     return pool.kv_cache_bytes // block_bytes // -(-(shared + own) // block_size)
 
 
-@mutant("preemption-s", feedback="swapping, out and back takes")
+@mutant("preemption-s", feedback="out *and* back")
 def preemption_s(model, card, tokens, shared, block_size=16, right=preemption_s):
     """One way."""
     swap, again = right(model, card, tokens, shared, block_size)
     return swap / 2, again
 
 
-@mutant("preemption-s", feedback="recomputing takes")
+@mutant("preemption-s", feedback="the tokens look at each other, too")
 def preemption_s(model, card, tokens, shared, block_size=16):
     """Forgets that the tokens look at each other."""
     kept = shared // block_size
     moved = 2 * (-(-tokens // block_size) - kept) * paging.block_bytes(model, block_size)
     flops = 2 * model.parameters * (tokens - kept * block_size)
     return moved / card.link_bytes_per_s("pcie"), flops / card.flops_per_s("bf16")
+
+
+@mutant("preemption-s", feedback="each of them sees the shared tokens, too")
+def preemption_s(model, card, tokens, shared, block_size=16, right=preemption_s):
+    """Computes the own tokens as if they stood alone."""
+    kept = shared // block_size * block_size
+    return right(model, card, tokens, shared, block_size)[0], right(model, card, tokens - kept, 0, block_size)[1]
+
+
+@mutant("preemption-s", feedback="full blocks that others use, too, stay")
+def preemption_s(model, card, tokens, shared, block_size=16, right=preemption_s):
+    """Gives up what others use."""
+    return right(model, card, tokens, 0, block_size)

@@ -62,7 +62,8 @@ BROKEN = {
     "raises": [ran(code("print(1)", "c", RAISES))],
     "no-stderr": [ran(code("warn()", "c"), "oh", "stderr")],
     "no-empty-recording": [
-        ran(code("f()", "c"), text) for text in ("No GPU has been recorded for this yet", "nothing has been recorded")
+        ran(code("f()", "c"), text)
+        for text in ("No GPU has been recorded for this yet", "nothing has been recorded", "Nobody has recorded a GPU")
     ],
     "no-failed-try": [
         ran(code("f()", "c"), "✗ twice(1) gives 3"),
@@ -110,6 +111,7 @@ BROKEN = {
     ],
     "metadata": [markdown("text", "c")],
     "no-false-list": [markdown(text, "c") for text in ("295. Every byte", "It is\n2) two", "1. one\n3. three")],
+    "no-false-formula": [markdown(text, "c") for text in ("$5 here and $7 there", "it costs $3.99")],
     "known-policy": [
         markdown(f"a policy, `{name}`, does", "c")
         for name in ("every:x", "selective:mlp", "sqrt", "recursive:2", "first-2")

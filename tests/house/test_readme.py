@@ -18,6 +18,7 @@ from helpers.memory import budget
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = README.replace("\\\n", "") + (ROOT / "docs/commands.md").read_text(encoding="utf-8")
 CHAPTER = ROOT / "notebooks" / "02_where_training_memory_goes.ipynb"
 PICTURE = ROOT / "notebooks" / "one_step.png"
 
@@ -49,7 +50,7 @@ def test_every_chapter_is_in_the_table():
         assert f"[{title}]" in README
 
 
-@pytest.mark.parametrize("line", re.findall(r"^workbook estimate .*$", README, re.MULTILINE))
+@pytest.mark.parametrize("line", re.findall(r"^workbook estimate .*$", COMMANDS, re.MULTILINE))
 def test_estimates_run(line, capsys, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(

@@ -46,9 +46,10 @@ def test_what_is_returned_is_a_copy():
     assert found == [1, [2]]
 
 
-def test_an_error_of_the_answer_is_the_answers():
-    with pytest.raises(ZeroDivisionError):
-        asked(lambda: 1 / 0)
+def test_an_error_of_the_answer_is_the_answers_with_what_was_asked():
+    with pytest.raises(ZeroDivisionError) as raised:
+        asked(lambda: 1 / 0, case="one over nothing")
+    assert raised.value.__notes__ == ["asked: one over nothing"]
 
 
 @pytest.mark.parametrize("found", [object(), b"x", float, "x" * 400_001])

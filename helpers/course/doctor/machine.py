@@ -30,7 +30,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the doctor knows; None or "" is what nobody could tell.
+    """What the doctor knows; None or "" means unknown.
 
     The memory is this process's share where a container limits it, `cores` are those that it may run on.
     `environment` is in words, `in_clone` says that there is a clone, `venv_waits` that it has a .venv which this

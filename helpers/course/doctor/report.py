@@ -40,7 +40,7 @@ def printable(text: str, encoding: str | None) -> str:
 
 
 def as_json(machine: Machine, judged: Judged, fixes: tuple[Problem, ...]) -> dict[str, object]:
-    """The same as plain values: sizes in bytes, null for what nobody could tell."""
+    """The same as plain values: sizes in bytes, null where it is unknown."""
     chapters = [
         asdict(chapter) | {"runs": not problems, "in_the_way": list(map(asdict, problems))}
         for chapter, problems in judged

@@ -118,6 +118,7 @@ def _parser() -> MarkdownIt:
     parser.add_render_rule("table_open", lambda *_: '<div class="scrolls" tabindex="0"><table>')
     parser.add_render_rule("table_close", lambda *_: "</table></div>")
     parser.add_render_rule("fence", _fence)
+    parser.add_render_rule("code_block", _fence)
     return parser
 
 

@@ -18,11 +18,11 @@ from .answers import CalculatorAnswer
 from .blocks import BLOCKS
 from .calculator import VALUE, Calculator, Values
 from .command import command
-from .stored import FORMATS, PLAIN, Stored, json_number, stored_as
+from .stored import FORMATS, PLAIN, Outcome, Stored, json_number, stored_as
 from .typed import typed_number
 
 LARGEST_RATIO = 2**40  # what a block's largest is of the value, at most
-LOST = ("becomes 0", "overflows to inf", "overflows to NaN", "saturates", "becomes largest")
+LOST = (Outcome.TO_ZERO, Outcome.TO_INF, Outcome.TO_NAN, Outcome.SATURATES, Outcome.TO_LARGEST)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class NumberAnswer(CalculatorAnswer):
     def title(self) -> str:
         if self.row is None:
             return f"{self.typed} in {self.chosen}: no standard says what becomes of the block"
-        lost = self.row.error is None or self.row.happened == "becomes 0"
+        lost = self.row.error is None or self.row.outcome is Outcome.TO_ZERO
         error = "" if lost or not self.row.error else f", {relative(self.row.error)}"
         return f"{self.typed} in {self.chosen}: {plain(self.row.value)} ({self.row.happened}{error})"
 
@@ -81,10 +81,10 @@ class NumberAnswer(CalculatorAnswer):
         yield from _explained(self.row)
         lost: dict[str, list[str]] = {}
         for stored in self.rows:
-            if stored.happened in LOST and stored.name != self.chosen:
-                lost.setdefault(stored.happened, []).append(stored.name)
-        for happened, names in lost.items():
-            yield f"It {happened} in {_and(names)}."
+            if stored.outcome in LOST and stored.name != self.chosen:
+                lost.setdefault(stored.outcome, []).append(stored.name)
+        for outcome, names in lost.items():
+            yield f"It {outcome} in {_and(names)}."
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -146,22 +146,22 @@ def _explained(stored: Stored) -> Iterator[str]:
     """What happened, why, and what it costs."""
     below, above = map(plain, stored.neighbours)
     largest = plain(stored.numbers_around(math.inf)[0])
-    happened, value, name = stored.happened, plain(stored.value), stored.name
+    outcome, value, name = stored.outcome, plain(stored.value), stored.name
     if stored.scale_bits:
         yield from BLOCKS[name].sentences(stored.factor)
-    if happened == "becomes 0":
+    if outcome is Outcome.TO_ZERO:
         smallest = plain(float(Fraction(stored.fmt.smallest_subnormal) * stored.factor))
         yield f"The smallest number above 0 is {smallest} here; half of it or less becomes 0."
-    elif happened == "becomes largest":
+    elif outcome is Outcome.TO_LARGEST:
         yield f"{name} has no code for NaN; NVIDIA's conversions store its largest number, {value}."
-    elif happened == "saturates":
+    elif outcome is Outcome.SATURATES:
         yield f"It is past {largest}, the largest number of {name}, by half a step or more; {_why_cut(stored)}."
-    elif happened.startswith("overflows"):
-        missing = ", for there is no infinity" if "NaN" in happened else ""
+    elif outcome in (Outcome.TO_INF, Outcome.TO_NAN):
+        missing = ", for there is no infinity" if outcome is Outcome.TO_NAN else ""
         yield f"It is past {largest}, the largest number of {name}, by half a step or more: {value} is stored{missing}."
-    elif happened in ("NaN", "infinite"):
+    elif outcome in (Outcome.NAN, Outcome.INFINITE):
         yield f"{name} has a code for it, whose exponent bits are all ones."
-    elif happened.startswith("exact"):
+    elif outcome is Outcome.EXACT:
         yield f"{name} holds it exactly; the numbers beside it are {below} and {above}."
     elif math.isinf(stored.neighbours[stored.given > 0]):
         yield f"It is past {value}, the largest size in {name}, by less than half a step, and is rounded to it."

@@ -8,10 +8,25 @@ from fractions import Fraction
 from typing import Any
 
 from ...catalog.floats import FLOAT_FORMATS, FloatFormat
+from ...memory.closed_form.breakdown import TextEnum
 from .blocks import BLOCKS
 
 PLAIN = tuple(name for name in FLOAT_FORMATS if name != "e8m0")
 FORMATS = (*PLAIN, *BLOCKS)
+
+
+class Outcome(TextEnum):
+    """What becomes of a number in a format, in two words."""
+
+    EXACT = "exact"
+    ROUNDS = "rounds"
+    TO_ZERO = "becomes 0"
+    TO_LARGEST = "becomes largest"  # of NaN, where the format has no code for it
+    SATURATES = "saturates"
+    TO_INF = "overflows to inf"
+    TO_NAN = "overflows to NaN"
+    INFINITE = "infinite"
+    NAN = "NaN"
 
 
 @dataclass(frozen=True)
@@ -59,20 +74,23 @@ class Stored:
         return 0 < size < self.fmt.smallest_normal
 
     @property
-    def happened(self) -> str:
-        """In two words."""
+    def outcome(self) -> Outcome:
         if math.isnan(self.value):
-            return "NaN" if math.isnan(self.given) else "overflows to NaN"
+            return Outcome.NAN if math.isnan(self.given) else Outcome.TO_NAN
         if math.isinf(self.value):
-            return "infinite" if math.isinf(self.given) else "overflows to inf"
+            return Outcome.INFINITE if math.isinf(self.given) else Outcome.TO_INF
         if math.isnan(self.given):
-            return "becomes largest"
+            return Outcome.TO_LARGEST
         if self.cut:
-            return "saturates"
+            return Outcome.SATURATES
         if self.given and not self.value:
-            return "becomes 0"
-        how = "exact" if self.value == self.given else "rounds"
-        return f"{how}, subnormal" if self.is_subnormal else how
+            return Outcome.TO_ZERO
+        return Outcome.EXACT if self.value == self.given else Outcome.ROUNDS
+
+    @property
+    def happened(self) -> str:
+        """The outcome, and whether bits are missing in front."""
+        return f"{self.outcome}, subnormal" if self.is_subnormal and not self.cut else str(self.outcome)
 
     @property
     def figures(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Made:
-    """With what an entry was measured, and when. "" where nobody could tell."""
+    """With what an entry was measured, and when. "" means unknown."""
 
     torch: str
     cuda: str

@@ -69,7 +69,7 @@ def test_a_rank_of_two_dimensions_holds_its_part_of_its_shard():
 def test_a_pipeline_says_which_rank_and_how_many_micro_batches_are_traced():
     staged = [case for case in cases("torchtitan") if case.setup["pipeline"] > 1]
     assert len(staged) == 6
-    assert all("the first rank of the pipeline, in as many micro-batches" in torchtitan.why(case) for case in staged)
+    assert all("the fullest rank of the pipeline that was traced" in torchtitan.why(case) for case in staged)
 
 
 def test_each_row_that_is_not_eager_says_what_is_left_out():
@@ -79,11 +79,11 @@ def test_each_row_that_is_not_eager_says_what_is_left_out():
 
 @pytest.mark.all
 def test_both_eager_rows_and_fourteen_in_all_are_within_five_percent():
-    """The worst are a pipeline's: interleaved 11.5 % low, and 256K tokens without what context parallelism moves."""
+    """The worst are a pipeline's: interleaved 10.1 % low, and 256K tokens without what context parallelism moves."""
     found = [row for case in cases("torchtitan") for row in rows_of(case)]
     near = [row for row in found if abs(row.error) < 0.05]
     assert len(found) == 18
     assert len(near) == 14
     assert {row.case.name for row in near} >= {"Llama-3.1-8B, FSDP 8, eager", "Llama-3.1-8B, FSDP 128, eager"}
     assert max(abs(row.error) for row in found if row.case.setup["pipeline"] == 1) < 0.08
-    assert max(abs(row.error) for row in found) < 0.12
+    assert max(abs(row.error) for row in found) < 0.105
