@@ -114,8 +114,9 @@ def trial(claim_id: str, evidence: Cases | str, you: Verdict | None = None) -> N
 
 def answer(claim: Claim, evidence: Cases | str, you: Verdict | None = None) -> str:
     """What `trial` shows, in Markdown."""
-    lines = [claim.quoted, "", f"Computed: {evidence}"]
-    if not isinstance(evidence, str):
+    if isinstance(evidence, str):
+        lines = [claim.quoted, "", f"{evidence[0].upper()}{evidence[1:]}"]
+    else:
         found = verdict_of(evidence.values())
         if found != claim.verdict:
             raise AssertionError(f"{claim.id}: the evidence says {found!r}, the ledger {claim.verdict!r}: {evidence}")

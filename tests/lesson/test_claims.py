@@ -60,7 +60,7 @@ def test_evidence_in_one_text_stands_beside_the_ledgers_verdict():
     lines = claims.answer(claims.ledger()["adam-3x"], "four times").splitlines()
     assert lines[0].startswith("> Gradients double")
     assert lines[2] == "> — a cloud's guide to LLM optimization"
-    assert lines[4] == "Computed: four times"
+    assert lines[4] == "Four times"
     assert lines[6].startswith("**Holds with conditions.** With 8-bit Adam")
 
 

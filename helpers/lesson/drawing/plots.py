@@ -39,16 +39,22 @@ __all__ = [
 
 AXES_WIDTH = 585  # px, of the axes that new_figure makes
 HEADROOM = 1.22  # of a timeline's peak: room above it for the names of phases
+HEADROOM_OF_INSET = 1.5  # and for an inset under them
 PHASE_NAMES = {"forward": "forward", "backward": "backward", "optimizer step": "optimizer", "zero_grad": "zero_grad"}
 
 
 def timeline(
-    title: str, steps: Timeline, budget_bytes: int | None = None, names: Mapping[str, str] | None = None
+    title: str,
+    steps: Timeline,
+    budget_bytes: int | None = None,
+    names: Mapping[str, str] | None = None,
+    enlarged: int = 0,
 ) -> Picture:
     """Live bytes by part over one step, allocation by allocation; phases named, the peak marked.
 
     `budget_bytes` draws a predicted peak as a dashed line. `names` say what a part is in this step, where that is more
-    than its own name says: {"workspace": "the layer's output"}.
+    than its own name says: {"workspace": "the layer's output"}. `enlarged` is how many events around the peak are drawn
+    once more in an inset, for what lives too briefly to be seen.
     """
     figure, axes = new_figure(title, height=3.4)
     totals = [steps.total(at) for at in range(len(steps))]
@@ -65,10 +71,31 @@ def timeline(
     if budget_bytes:
         _predicted(axes, budget_bytes, unit, len(steps) if peak < len(steps) / 3 else 0)
     _phases(axes, steps.phases)
-    axes.set(xlim=(0, len(steps)), ylim=(0, HEADROOM * totals[peak] / unit))
+    room = HEADROOM_OF_INSET if enlarged else HEADROOM
+    axes.set(xlim=(0, len(steps)), ylim=(0, room * totals[peak] / unit))
     axes.set(xlabel="allocations and frees, in order", ylabel=name)
     _legend(axes, figure)
-    return as_picture(figure, title, _story(steps, peak, labels, budget_bytes))
+    story = _story(steps, peak, labels, budget_bytes)
+    if enlarged:
+        around = range(max(0, peak - enlarged // 2), min(len(steps), peak + enlarged // 2 + 1))
+        _enlarge(axes, around, sizes, colours)
+        least = _total(steps, min(around, key=totals.__getitem__))
+        story += f" Enlarged: {len(around)} events around the peak, from {least} up."
+    return as_picture(figure, title, story)
+
+
+def _enlarge(axes: Axes, around: range, sizes: Sequence[Sequence[float]], colours: Sequence[str]) -> None:
+    """Some events once more, in an inset above the falling side of a step; its scale begins below their least total."""
+    near = [series[around.start : around.stop] for series in sizes]
+    totals = [sum(at) for at in zip(*near, strict=True)]
+    least, most = min(totals), max(totals)
+    inset = axes.inset_axes((0.62, 0.58, 0.36, 0.27), facecolor="none")
+    inset.stackplot(around, near, colors=list(colours), linewidth=0, step="post")
+    inset.plot(around[totals.index(most)], most, "o", color=INK, markersize=3)
+    margin = (most - least) / 4
+    inset.set(xlim=(around[0], around[-1]), ylim=(least - margin, most + margin), xticks=[])
+    inset.tick_params(colors=INK, labelsize=7.5)
+    inset.set_title(f"{len(around)} events around the peak", fontsize=8, color=INK, pad=2)
 
 
 def _predicted(axes: Axes, budget_bytes: int, unit: int, x: int) -> None:
@@ -117,6 +144,8 @@ def lines(
         axes.set_xscale("log", base=2)
         axes.set_xticks(x, [f"{value:,}" for value in x])
         axes.minorticks_off()
+    elif all(float(value).is_integer() for value in x):
+        axes.locator_params("x", integer=True)  # what is counted has no half
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.set_ylim(bottom=0)
     _name_ends(axes, x[-1], {name: values[-1] for name, values in series.items()})

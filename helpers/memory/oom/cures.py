@@ -181,8 +181,9 @@ CURES_OF = {
 }
 
 
-def changes_for(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
-    """What to do, cheapest first; at most five."""
+def changes_for(oom: Oom, reason: Reason, place: Place, training: bool = False) -> tuple[Change, ...]:
+    """What to do, cheapest first; at most five. What helps evaluation only is left out where `training` is known."""
+    here = tuple(change for change in CURES_AT[place] if not (training and change is NO_GRAD))
     if oom.kind is Kind.VLLM and oom.capacity_bytes:
         return (SMI, LOWER_UTILIZATION, OTHER_CARD)
     if oom.kind is Kind.DRIVER and reason is Reason.HOST:
@@ -190,16 +191,16 @@ def changes_for(oom: Oom, reason: Reason, place: Place) -> tuple[Change, ...]:
     if oom.kind is Kind.DRIVER and reason is Reason.OUTSIDE:
         return (SMI, OTHER_CARD)
     if oom.kind in CURES_OF:
-        return (*CURES_OF[oom.kind], *(CURES_AT[place] if oom.kind is Kind.CAP else ()))[:5]
+        return (*CURES_OF[oom.kind], *(here if oom.kind is Kind.CAP else ()))[:5]
     if reason is Reason.HOST:
         return (HOST_LOAD, WORKERS, HOST_LIMIT) if place in (Place.UNKNOWN, Place.LOADING) else (WORKERS, HOST_LIMIT)
     if oom.capacity_bytes and oom.requested_bytes and oom.requested_bytes > oom.capacity_bytes:
-        return (SHAPES, *CURES_AT[place])[:4]
+        return (SHAPES, *here)[:4]
     if reason is Reason.UNCLEAR:
-        return (*_of_the_unclear(oom), *(CURES_AT[place] if place is not Place.UNKNOWN else ()))[:5]
+        return (*_of_the_unclear(oom), *(here if place is not Place.UNKNOWN else ()))[:5]
     if reason is Reason.FRAGMENTED:
-        return (_expandable(oom), REUSE, SPLIT, CURES_AT[place][0])
-    return (*_first(oom, reason), *CURES_AT[place])[:5]
+        return (_expandable(oom), REUSE, SPLIT, here[0])
+    return (*_first(oom, reason), *here)[:5]
 
 
 def _first(oom: Oom, reason: Reason) -> tuple[Change, ...]:

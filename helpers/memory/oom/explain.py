@@ -89,7 +89,8 @@ def explain(text: str) -> Explanation:
     oom = parse(text)
     stack = stack_of.frames(text, oom.start)
     decided, place = why(oom, stack), stack_of.place(stack)
-    changes, notes = changes_for(oom, decided.reason, place), list(decided.notes)
+    changes = changes_for(oom, decided.reason, place, training=stack_of.is_training(stack))
+    notes = list(decided.notes)
     if oom.following and "During handling of the above exception" in text[oom.start :]:
         changes = (RETRY, *changes)
         notes.append(FAILED_AGAIN)

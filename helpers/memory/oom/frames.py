@@ -144,6 +144,27 @@ def place(stack: tuple[StackFrame, ...]) -> Place:
     return Place.UNKNOWN
 
 
+# Of a function's name, between its underscores: `constraint` and `from_pretrained` are neither.
+_TRAINING = re.compile(r"(?:^|[_.])train(?:ing)?(?:[_.]|$)")
+_EVALUATION = re.compile(
+    r"(?:^|[_.])(?:eval(?:uat\w+)?|val(?:idat\w+)?|test|predict(?:ion)?|infer(?:ence)?|generate)(?:[_.]|$)"
+)
+
+
+def is_training(stack: tuple[StackFrame, ...]) -> bool:
+    """Whether the deepest function whose name tells training from evaluation is one that trains.
+
+    >>> is_training((StackFrame("run.py", 3, "train_epoch"), StackFrame("run.py", 41, "validate")))
+    False
+    """
+    for frame in reversed(stack):
+        if _EVALUATION.search(frame.function):
+            return False
+        if _TRAINING.search(frame.function):
+            return True
+    return False
+
+
 def _line(frame: StackFrame) -> str:
     path = frame.path.replace("\\", "/")
     return f"{path}:{frame.line or ''}:{frame.function} {frame.code}"

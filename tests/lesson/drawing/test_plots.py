@@ -131,3 +131,17 @@ def test_the_name_of_a_curve_that_ends_on_the_axis_stands_clear_of_it():
     axes.set_ylim(0, 20)
     plots._name_ends(axes, 5, {"kept": 0.1})
     assert axes.texts[0].xy[1] == 0.04 * 20
+
+
+def test_whole_numbers_on_the_x_axis_get_no_ticks_between_them(drawn):
+    for x, whole in (([1, 2, 3, 4, 5], True), ([0.5, 1.0, 1.5, 2.0, 2.5], False)):
+        ticks = drawn(plots.lines, "t", x, {"a": [0, 1, 2, 3, 4]}, "calls", "MiB").get_xticks()
+        assert all(float(tick).is_integer() for tick in ticks) == whole, ticks
+
+
+def test_an_inset_begins_near_what_lives_longer(drawn):
+    flat = {"parameters": [100 * GIB] * 90, "logits": [*[0] * 40, GIB, *[0] * 49]}
+    timeline = Timeline(flat, ["forward"] * 90)
+    (inset,) = drawn(lambda: plots.timeline("t", timeline, enlarged=20)).child_axes
+    assert (inset.get_xlim(), inset.get_ylim()) == ((30, 50), (99.75, 101.25))
+    assert not drawn(lambda: plots.timeline("t", timeline)).child_axes

@@ -69,6 +69,13 @@ def test_a_timeline_tells_its_phases_and_its_peak():
     )
 
 
+def test_an_inset_enlarges_the_events_around_the_peak():
+    flat = {"parameters": [MIB] * 9, "logits": [0, 0, 0, 0, MIB, 0, 0, 0, 0]}
+    words = plots.timeline("A step", Timeline(flat, ["forward"] * 9), enlarged=2).words
+    assert words.endswith("Enlarged: 3 events around the peak, from 1.00 MiB up.")
+    assert "Enlarged" not in plots.timeline("A step", Timeline(flat, ["forward"] * 9)).words
+
+
 def test_bars_tell_every_total_and_part():
     card = bars.stacked_bars("Bars", {"a": {"parameters": MIB, "logits": MIB}, "b": {"logits": MIB}}, {"card": 3 * MIB})
     assert card.words == (

@@ -164,6 +164,27 @@ def test_the_deepest_line_that_is_the_users():
     assert str(explain(traceback_of(*stack)).frame) == "nets.py:9 in forward"
 
 
+@pytest.mark.parametrize(
+    ("functions", "advised"),
+    [
+        (["train_step"], False),
+        (["Trainer.train", "_inner_training_loop", "compute_loss"], False),
+        (["train_epoch", "validate"], True),
+        (["Trainer.train", "evaluation_loop", "prediction_step"], True),
+        (["main"], True),
+        (["apply_constraint"], True),
+        (["pretrain_values"], True),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_what_helps_evaluation_is_not_advised_to_a_step_that_trains(functions, advised):
+    text = traceback_of(*(("/srv/job/run.py", 8, function, "y = f(x)") for function in functions))
+    for message in (text, text.replace(OOM, REAL["2.5, cached in pieces"][0])):
+        changes = [change.do for change in explain(message).changes]
+        assert any(change.startswith("if this is evaluation") for change in changes) == advised, changes
+        assert changes
+
+
 def test_a_rank_reads_its_own_lines_among_those_of_others():
     mine = traceback_of(*WHERE["the KV cache"], prefix="[rank1]: ").split("\n")
     other = traceback_of(*WHERE["the optimizer step"], prefix="[rank0]: ").split("\n")[:-1]
