@@ -33,7 +33,7 @@ def as_html(found: Explanation) -> str:
 def _parts(found: Explanation) -> Iterator[str]:
     yield f"<h3>{escape(found.title)}</h3>"
     if found.frame:
-        code = f"<pre>{escape(found.frame.code)}</pre>" if found.frame.code else ""
+        code = f'<pre tabindex="0">{escape(found.frame.code)}</pre>' if found.frame.code else ""
         yield f"<p>{escape(str(found.frame))}</p>{code}"
     yield f'<p class="reason"><strong>{escape(found.reason.capitalize())}.</strong> {escape(found.why.sentence)}</p>'
     if found.why.possible:

@@ -14,7 +14,7 @@ from ...catalog.setup import TrainSetup
 from ...catalog.tiers import Tier, tier
 from ...memory.closed_form import budget, offload
 from ...memory.closed_form.breakdown import Breakdown, Moment, format_bytes
-from ...memory.closed_form.offload import Hop
+from ...memory.closed_form.offload import ONE_RANKS, Hop, Passage
 from ...memory.closed_form.zero import Tiers, held
 from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
 from ..drawing.marks import label
@@ -28,11 +28,11 @@ from .offload_places import EXPOSED, HIDDEN, capacity_of, tier_sentence, tier_ve
 USUAL_HOST, USUAL_RANKS, USUAL_EFFICIENCY = "dgx-h100-dram", 8, 0.5
 COMPUTE = "compute"
 WORDS = {  # of a hop within a sentence
-    "PCIe, down": "the way down over PCIe",
-    "PCIe, up": "the way up over PCIe",
-    "memory of the host": "the host's memory",
-    "disk, read": "reading from the disk",
-    "disk, written": "writing to the disk",
+    Passage.DOWN: "the way down over PCIe",
+    Passage.UP: "the way up over PCIe",
+    Passage.MEMORY: "the host's memory",
+    Passage.READ: "reading from the disk",
+    Passage.WRITTEN: "writing to the disk",
 }
 Row = tuple[str, str, str]
 
@@ -124,7 +124,7 @@ class OffloadTrainingAnswer(CalculatorAnswer):
 
     @property
     def cards(self) -> tuple[Card, ...]:
-        seconds = {hop.name: hop.seconds for hop in self.hops}
+        seconds = {str(hop.name): hop.seconds for hop in self.hops}
         times = time_bars(self.title, seconds, (COMPUTE, self.compute_s), "" if self.is_hidden else self.longest.name)
         return (times, memory_shares("Bytes, as shares of what each memory holds", _memories(self)))
 
@@ -197,7 +197,7 @@ def _times(parts: Breakdown, count: int) -> Breakdown:
 def _hops(answer: OffloadTrainingAnswer) -> Iterator[Row]:
     for hop in answer.hops:
         size, rate = format_bytes(hop.size_bytes), si(hop.bytes_per_s, "B/s")
-        who = "a rank" if hop.name.startswith("PCIe") else plural(answer.ranks_here, "rank")
+        who = "a rank" if hop.name in ONE_RANKS else plural(answer.ranks_here, "rank")
         yield hop.name, si(hop.seconds, "s"), f"{size} of {who} / {rate}, {hop.place}"
 
 

@@ -133,6 +133,14 @@ def test_the_search_index_leads_to_anchors(found: list[Chapter], pages: dict[str
 def test_formulas_are_for_mathjax_and_dollars_in_code_are_not() -> None:
     assert r'<span class="math">\(a &lt; b\)</span>' in rendered("so $a < b$").html
     assert not rendered("`$HOME` and `$PATH`").has_math
+    assert not rendered(r"\$2.69; and elsewhere between \$2.69 and \$12.29").has_math
+
+
+def test_keys_alone_reach_whatever_scrolls(pages: dict[str, str]) -> None:
+    """A browser lets the arrow keys scroll only what has the focus."""
+    found = [(address, of) for address, html in pages.items() for tag, of in Elements(html).all if tag == "pre"]
+    assert len(found) > 500
+    assert [address for address, of in found if of.get("tabindex") != "0"] == []
 
 
 def test_a_picture_from_elsewhere_is_its_text() -> None:

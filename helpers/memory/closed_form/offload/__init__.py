@@ -21,4 +21,4 @@ from .serving import (
     streamed,
     users_that_hide,
 )
-from .training import Hop, micro_batch_that_hides, training_compute_s, training_hops
+from .training import ONE_RANKS, Hop, Passage, micro_batch_that_hides, training_compute_s, training_hops

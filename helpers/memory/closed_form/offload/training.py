@@ -9,16 +9,30 @@ from ....catalog.devices import Device, device
 from ....catalog.errors import WorkbookError, require_number, require_whole
 from ....catalog.setup import TrainSetup
 from ....catalog.tiers import Tier, TierKind, tier
+from ..breakdown import TextEnum
 from ..recompute import step_flops
 from ..zero import held, link_bytes
 from .overlap import fewest
+
+
+class Passage(TextEnum):
+    """Where bytes pass on their way between a GPU and where they are kept."""
+
+    DOWN = "PCIe, down"
+    UP = "PCIe, up"
+    MEMORY = "memory of the host"
+    READ = "disk, read"
+    WRITTEN = "disk, written"
+
+
+ONE_RANKS = (Passage.DOWN, Passage.UP)  # the others serve all ranks of a host
 
 
 @dataclass(frozen=True)
 class Hop:
     """Bytes that pass through one place in a step, and how fast it lets them: `place` says whose it is."""
 
-    name: str
+    name: Passage
     size_bytes: int
     bytes_per_s: float
     place: str
@@ -55,15 +69,15 @@ def training_hops(
     pcie, memory = card.link_bytes_per_s("pcie"), _of_kind("dram", host, "'dgx-h100-dram'")
     slot = f"PCIe of the {card.title}, each way"
     hops = [
-        Hop("PCIe, down", moved.down_bytes, pcie, slot),
-        Hop("PCIe, up", moved.up_bytes, pcie, slot),
-        Hop("memory of the host", ranks * (update + through), memory.read_bytes_per_s, memory.name),
+        Hop(Passage.DOWN, moved.down_bytes, pcie, slot),
+        Hop(Passage.UP, moved.up_bytes, pcie, slot),
+        Hop(Passage.MEMORY, ranks * (update + through), memory.read_bytes_per_s, memory.name),
     ]
     if on_disk:
         drives = _of_kind("nvme", _needed(disk), "'nd-h200-v5-nvme'")
         read, written = ranks * moved.nvme_read_bytes, ranks * moved.nvme_written_bytes
-        hops.append(Hop("disk, read", read, drives.read_bytes_per_s, drives.name))
-        hops.append(Hop("disk, written", written, drives.write_bytes_per_s, drives.name))
+        hops.append(Hop(Passage.READ, read, drives.read_bytes_per_s, drives.name))
+        hops.append(Hop(Passage.WRITTEN, written, drives.write_bytes_per_s, drives.name))
     return tuple(hops)
 
 

@@ -84,7 +84,7 @@ def test_the_least_micro_batch_that_hides_the_longest_hop():
     assert count == 2  # 4.26 s of the host's memory, 2.22 s of compute for each sequence
     times = [offload.training_compute_s(replace(STATES, micro_batch=size), "h100") for size in (count - 1, count)]
     assert times[0] < longest_s <= times[1]
-    never = (offload.Hop("a snail", 10**18, 1.0, "the garden"),)
+    never = (offload.Hop(offload.Passage.READ, 10**18, 1.0, "a snail"),)
     assert offload.micro_batch_that_hides(STATES, "h100", never) is None
 
 
