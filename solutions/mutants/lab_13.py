@@ -323,15 +323,6 @@ def preemption_s(model, card, tokens, shared, block_size=16, right=preemption_s)
     return swap / 2, again
 
 
-@mutant("preemption-s", feedback="the tokens look at each other, too")
-def preemption_s(model, card, tokens, shared, block_size=16):
-    """Forgets that the tokens look at each other."""
-    kept = shared // block_size
-    moved = 2 * (-(-tokens // block_size) - kept) * paging.block_bytes(model, block_size)
-    flops = 2 * model.parameters * (tokens - kept * block_size)
-    return moved / card.link_bytes_per_s("pcie"), flops / card.flops_per_s("bf16")
-
-
 @mutant("preemption-s", feedback="each of them sees the shared tokens, too")
 def preemption_s(model, card, tokens, shared, block_size=16, right=preemption_s):
     """Computes the own tokens as if they stood alone."""
@@ -343,3 +334,12 @@ def preemption_s(model, card, tokens, shared, block_size=16, right=preemption_s)
 def preemption_s(model, card, tokens, shared, block_size=16, right=preemption_s):
     """Gives up what others use."""
     return right(model, card, tokens, 0, block_size)
+
+
+@mutant("preemption-s", feedback="the tokens look at each other, too")
+def preemption_s(model, card, tokens, shared, block_size=16):
+    """Forgets that the tokens look at each other."""
+    kept = shared // block_size
+    moved = 2 * (-(-tokens // block_size) - kept) * paging.block_bytes(model, block_size)
+    flops = 2 * model.parameters * (tokens - kept * block_size)
+    return moved / card.link_bytes_per_s("pcie"), flops / card.flops_per_s("bf16")
