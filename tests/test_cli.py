@@ -334,7 +334,7 @@ def test_without_json_a_table_and_one_sentence(capsys):
     assert lines[0].startswith("Training llama-2-7b: ")
     assert [line.split()[0] for line in lines[2:-2]] == ["parameters", "gradients", "optimizer", "workspace", "peak"]
     assert lines[-1].startswith("Does not fit the NVIDIA H100 SXM")
-    assert "Out of memory in the " in lines[-1]
+    assert "Out of memory at the end of the forward pass, in the loss." in lines[-1]
     assert main([*SERVE, "--gpu", "h100-80gb"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Fits the NVIDIA H100 SXM")
 
