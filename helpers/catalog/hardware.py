@@ -190,5 +190,18 @@ def without_cuda(card: Device | None) -> tuple[str, ...]:
     )
 
 
+def lacks_bf16(card: Device, number_format: str) -> bool:
+    """Whether products in `number_format` are BF16's, and the card is of a CUDA generation without units for them."""
+    cuda = cuda_of(card)
+    return number_format == "bf16" and cuda is not None and cuda.capability < AMPERE
+
+
+def without_bf16(card: Device | None, number_format: str) -> tuple[str, ...]:
+    """The sentence under an answer in `number_format` for a card that would have to emulate it; else none."""
+    if card is None or not lacks_bf16(card, number_format):
+        return ()
+    return (f"The {card.title} has no units for products in BF16: use FP16 there, with a scaled loss.",)
+
+
 def _lack(card: Device) -> str:
     return "has no CUDA" if card.vendor in ("amd", "apple") else "has no compute capability in the catalogue"

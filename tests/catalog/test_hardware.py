@@ -9,8 +9,10 @@ from helpers.catalog.hardware import (
     AttentionKernel,
     Cuda,
     cuda_of,
+    lacks_bf16,
     library_bytes,
     require_cuda,
+    without_bf16,
     without_cuda,
 )
 from tests.catalog.test_devices import ENTRIES, copy
@@ -102,6 +104,16 @@ def test_nobody_named_is_an_a100_and_a_stranger_is_not():
     unknown = describe("NVIDIA A10G", 23_800_000_000)
     with pytest.raises(WorkbookError, match="no compute capability"):
         require_cuda(unknown, "a trace")
+
+
+def test_generations_before_ampere_have_no_units_for_bf16():
+    lacking = {name for name, card in DEVICES.items() if lacks_bf16(card, "bf16")}
+    assert lacking == {"v100-16gb", "v100-32gb", "t4-16gb"}
+    assert lacking == {name for name, card in DEVICES.items() if cuda_of(card) and "bf16" not in card.peak_flops}
+    assert not any(lacks_bf16(card, "fp32") for card in DEVICES.values())
+    (sentence,) = without_bf16(device("t4"), "bf16")
+    assert sentence.startswith("The NVIDIA T4 16 GB has no units for products in BF16")
+    assert without_bf16(device("t4"), "fp32") == without_bf16(device("l4"), "bf16") == without_bf16(None, "bf16") == ()
 
 
 @pytest.mark.parametrize(("part", "wrong"), [("vendor", "intel"), ("compute_capability", "eight")])

@@ -194,6 +194,7 @@ def _verdict(answer: CheckpointingAnswer) -> Iterator[str]:
         return
     over = not answer.holds(chosen.peak_bytes)
     yield answer.room.sentence(chosen.peak_bytes)
+    yield from answer.room.holes(chosen.peak_bytes)
     if cheapest is None:
         yield "No policy fits: a smaller micro-batch, fewer states or more GPUs must help."
     elif over or cheapest.extra_flops < chosen.extra_flops:

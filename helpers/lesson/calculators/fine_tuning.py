@@ -11,7 +11,7 @@ from typing import Any
 from ...catalog.adapters import ALL_LINEAR, BASES, Adapter
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError, require_name
-from ...catalog.hardware import library_bytes, reference_of, without_cuda
+from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without_bf16, without_cuda
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form import adapters, budget
@@ -23,7 +23,7 @@ from .answers import row
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, WHOLE_LAYERS, reserve_bytes, trained_models
 from .command import command, setup_options
-from .memory import TrainingAnswer, changes_that_fit
+from .memory import TrainingAnswer, changes_that_fit, peak_in
 
 FULL = "full"
 METHODS = {FULL: None, "LoRA": "lora", "DoRA": "dora", "QLoRA": "lora", "QDoRA": "dora"}  # with the adapters' kind
@@ -62,9 +62,15 @@ class FineTuningAnswer(TrainingAnswer):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The cards of the catalogue that fit it beside the reserve, by their own kernels; the smallest first."""
+        """The cards of the catalogue that fit it beside the reserve, by their own kernels; the smallest first.
+
+        Those that could only emulate its products are left out.
+        """
         needs = {budget.has_fused_attention(self.setup, self.gpu): self.predicted.tensor_bytes}
-        rooms = sorted((Room(card, self.reserve_bytes) for card in DEVICES.values()), key=_size)
+        able = (
+            card for card in DEVICES.values() if not lacks_bf16(card, self.setup.precision_recipe.activation_format)
+        )
+        rooms = sorted((Room(card, self.reserve_bytes) for card in able), key=_size)
         return tuple(room.card.name for room in rooms if self._fits(room, needs))
 
     def _fits(self, room: Room, needs: dict[bool, int]) -> bool:
@@ -105,11 +111,13 @@ class FineTuningAnswer(TrainingAnswer):
             yield from self._spared()
         if self.room:
             yield self.room.sentence(self.predicted.peak_bytes)
+            yield from self.room.holes(self.predicted.peak_bytes)
             if not self.holds(self.predicted.peak_bytes):
                 yield self._cheapest_change(self.room)
         yield from self._accumulated()
         yield from without_cuda(self.gpu)
-        smallest = f"The smallest cards that hold it: {', '.join(self.devices[:3])}."
+        yield from without_bf16(self.gpu, self.setup.precision_recipe.activation_format)
+        smallest = f"The smallest cards that hold it, with expandable segments: {', '.join(self.devices[:3])}."
         yield smallest if self.devices else "No card of the catalogue holds it."
 
     def _spared(self) -> Iterator[str]:
@@ -118,10 +126,10 @@ class FineTuningAnswer(TrainingAnswer):
             yield f"The peak is {share:.0f} % of full fine-tuning's: activations and logits stay."
 
     def _cheapest_change(self, room: Room) -> str:
-        setup, least = self.setup, room.for_tensors_bytes
-        change = next(changes_that_fit(setup, least, room.card), None)
+        setup = self.setup
+        change = next(changes_that_fit(setup, room), None)
         if change is None and setup.adapter is None:
-            change = next(_by_adapters(setup, least, room.card), None)
+            change = next(_by_adapters(setup, room), None)
         none = "No change that is known here makes it fit: shorten the sequence, or take a larger card."
         return f"The cheapest change that fits: {change}." if change else none
 
@@ -187,16 +195,16 @@ def _variants(setup: TrainSetup) -> Iterator[TrainSetup]:
             yield as_usual(variant) if usual else variant
 
 
-def _by_adapters(setup: TrainSetup, capacity_bytes: int, gpu: Device) -> Iterator[str]:
+def _by_adapters(setup: TrainSetup, room: Room) -> Iterator[str]:
     """What fits where no change of a full fine-tuning does: LoRA, and what LoRA needs besides."""
     for variant in _variants(setup):
         for checkpointing in dict.fromkeys((setup.checkpointing, "full")):
             with suppress(WorkbookError):
                 found = replace(variant, checkpointing=checkpointing)
-                peak = budget.train(found, gpu).peak_bytes
-                if found.adapter and peak <= capacity_bytes:
+                peak = budget.train(found, room.card).peak_bytes
+                if found.adapter and peak <= room.for_tensors_bytes:
                     more = "" if checkpointing == setup.checkpointing else ", checkpoint every layer"
-                    yield f"{method_of(found)} of rank {found.adapter.rank}{more} ({format_bytes(peak)})"
+                    yield f"{method_of(found)} of rank {found.adapter.rank}{more} ({peak_in(room, peak)})"
 
 
 def _size(room: Room) -> int:

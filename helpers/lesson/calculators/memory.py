@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
-from ...catalog.hardware import reference_of, without_cuda
+from ...catalog.hardware import reference_of, without_bf16, without_cuda
 from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
@@ -47,13 +47,15 @@ class TrainingAnswer(MemoryAnswer):
             return
         room = Room(gpu, self.reserve_bytes)
         yield room.sentence(need)
+        yield from room.holes(need)
         yield from first_over(self.predicted.moments, room)
         if not self.holds(need):
-            change = next(changes_that_fit(self.predicted.setup, room.for_tensors_bytes, gpu), None)
+            change = next(changes_that_fit(self.predicted.setup, room), None)
             none = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
             yield f"The cheapest change that fits: {change}." if change else none
         yield from self._accumulated()
         yield from without_cuda(gpu)
+        yield from without_bf16(gpu, self.predicted.setup.precision_recipe.activation_format)
 
     def _accumulated(self) -> Iterator[str]:
         """What accumulation costs: the gradients of all parameters are alive while the others are computed."""
@@ -182,14 +184,19 @@ def _per_layer(predicted: budget.TrainBudget) -> str:
     return f"{layers} layers checkpointed by {every}; {saved} a layer while its segment is recomputed"
 
 
-def changes_that_fit(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[str]:
-    """Changes that bring the peak under `capacity_bytes`, the cheapest in time and quality first.
+def changes_that_fit(setup: TrainSetup, room: Room) -> Iterator[str]:
+    """Changes that bring the peak into `room`, the cheapest in time and quality first.
 
-    Only what `setup` does not do already is offered, on one rank. Each is told with the peak it leads to; with costs
-    and with more GPUs they are in `helpers.memory.fit`.
+    Only what `setup` does not do already is offered, on one rank. Each is told with the peak it leads to, and with
+    what holes beside the tensors ask for; with costs and with more GPUs they are in `helpers.memory.fit`.
     """
-    for fit in ladder(setup, capacity_bytes, gpu):
-        yield f"{fit.change} ({format_bytes(fit.peak_bytes)})"
+    for fit in ladder(setup, room.for_tensors_bytes, room.card):
+        yield f"{fit.change} ({peak_in(room, fit.peak_bytes)})"
+
+
+def peak_in(room: Room, peak_bytes: int) -> str:
+    """A peak that fits `room`, and what it takes beside its tensors."""
+    return format_bytes(peak_bytes) + ("" if room.leaves_for_holes(peak_bytes) else ", with expandable segments")
 
 
 def training_memory(**start: object) -> Calculator:

@@ -3,6 +3,7 @@
     from helpers.memory.fit import Room
     Room(device("h100")).verdict(79 * 2**30)                    # 'tight': less is left than the reserve
     Room(device("h100"), reserve_bytes=0).verdict(79 * 2**30)   # 'fits'
+    Room(device("rtx-4090")).holes(20 * 2**30)                  # that holes may take more than the 2.33 GiB to spare
 
 A prediction counts what PyTorch allocates. The context of CUDA, with its kernels and the driver's state, comes on top,
 and so do holes between blocks: for these a reserve is kept.
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from ...catalog.devices import Device
 from ...catalog.errors import require_whole
-from ...catalog.hardware import spare_goes_to
+from ...catalog.hardware import cuda_of, spare_goes_to
 from ..closed_form.breakdown import TextEnum, format_bytes
 
 # The largest context that has been published: 1,343 MiB on a V100 with CUDA 11.2. From CUDA 11.7 on kernels are loaded
@@ -22,6 +23,11 @@ from ..closed_form.breakdown import TextEnum, format_bytes
 # 1.79 GiB outside of PyTorch on an H100 (vllm-project/vllm, pull request 10511), its CUDA graphs included.
 RESERVE_MIB = 1343
 RESERVE_BYTES = RESERVE_MIB * 2**20
+
+# What a step of training needed beside its tensors so as to run, in percent of them, at most: the smallest capacity
+# under which its trace does not fail, over eighty steps (tests/memory/fit/test_holes.py).
+HOLES_PERCENT = 38  # in PyTorch's default segments
+EXPANDABLE_PERCENT = 5  # with expandable_segments:True
 
 
 class Verdict(TextEnum):
@@ -73,3 +79,16 @@ class Room:
             case Verdict.TIGHT:
                 return f"Tight on the {self.card.title}: {format_bytes(left)} left, and {kept} are kept for {who}."
         return f"Does not fit the {self.card.title}: {format_bytes(-left)} too much."
+
+    def leaves_for_holes(self, need_bytes: int) -> bool:
+        """Whether a step of training runs in PyTorch's default segments, too, however its blocks fall."""
+        return cuda_of(self.card) is None or need_bytes * (100 + HOLES_PERCENT) <= self.for_tensors_bytes * 100
+
+    def holes(self, need_bytes: int) -> tuple[str, ...]:
+        """The sentence under a step of training whose tensors fit, but perhaps not with the holes beside them."""
+        if self.verdict(need_bytes) is Verdict.DOES_NOT_FIT or self.leaves_for_holes(need_bytes):
+            return ()
+        return (
+            f"Set expandable_segments:True for it (chapter 03): in PyTorch's default segments holes can take up to "
+            f"{HOLES_PERCENT} % of these bytes again. `workbook trace train` says whether they do.",
+        )

@@ -92,7 +92,7 @@ def test_what_accumulation_costs_is_said():
 def test_when_nothing_fits_it_says_so():
     answer = training_answer(TrainSetup("llama-2-70b"), "l4-24gb")
     assert "No choice of optimizer, checkpointing and recipe fits" in answer.sentence
-    assert not list(changes_that_fit(TrainSetup("llama-2-70b"), device("l4-24gb").capacity_bytes))
+    assert not list(changes_that_fit(TrainSetup("llama-2-70b"), Room(device("l4-24gb"), 0)))
 
 
 @pytest.mark.parametrize("gpu", DEVICES)

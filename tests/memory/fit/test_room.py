@@ -7,6 +7,7 @@ import pytest
 from helpers.catalog import WorkbookError, device
 from helpers.memory.fit import RESERVE_BYTES, Room, Verdict, room
 from helpers.memory.fit.offers import larger_devices
+from helpers.memory.fit.room import HOLES_PERCENT
 
 GIB = 2**30
 
@@ -47,3 +48,20 @@ def test_larger_devices_keep_the_reserve_too():
     bare, kept = ({fit.device for fit in larger_devices(need, GIB, None, reserve)} for reserve in (0, 2 * GIB))
     assert not any(device(name).capacity_bytes < need + 2 * GIB for name in kept)
     assert any(device(name).capacity_bytes < need + 2 * GIB for name in bare)
+
+
+def test_a_step_that_fits_by_its_tensors_alone_needs_segments_that_grow():
+    here = Room(device("rtx-4090"))
+    most = here.for_tensors_bytes * 100 // (100 + HOLES_PERCENT)
+    assert here.leaves_for_holes(most)
+    assert here.holes(most) == ()
+    (sentence,) = here.holes(most + 1)
+    assert "expandable_segments:True" in sentence
+    assert f"{HOLES_PERCENT} %" in sentence
+    assert here.holes(here.card.capacity_bytes)
+    assert not here.holes(here.card.capacity_bytes + 1)
+
+
+def test_segments_are_a_matter_of_cuda():
+    here = Room(device("m3-ultra-512gb"))
+    assert here.holes(here.for_tensors_bytes) == ()
