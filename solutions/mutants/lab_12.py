@@ -41,7 +41,7 @@ def kv_bytes(config, contexts, ranks, right=kv_bytes):
     return right({**config, "layer_types": None}, contexts, ranks)
 
 
-@mutant("kv-bytes", feedback="a head is never cut")
+@mutant("kv-bytes", feedback="never cut")
 def kv_bytes(config, contexts, ranks, right=kv_bytes):
     """Divides by the ranks, however many heads there are."""
     return right(config, contexts, 1) // ranks

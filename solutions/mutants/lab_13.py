@@ -301,7 +301,7 @@ def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
     return max(0, blocks - shared // block_size) // -(-(shared % block_size + own) // block_size)
 
 
-@mutant("users-that-fit", feedback="2 blocks of prefix, once")
+@mutant("users-that-fit", feedback="2 for the prefix, once")
 def users_that_fit(log, percent, block_bytes, shared, own, block_size=16, right=users_that_fit):
     """Every user has the prefix."""
     return right(log, percent, block_bytes, 0, shared + own, block_size)

@@ -47,6 +47,7 @@ def of_curve(name: str, x: Sequence[float], y: Sequence[float], at: str, show: C
     >>> of_curve("waste", [1, 2, 4], [3.0, 9.0, 5.0], "users")
     'waste goes from 3 to 5, and is highest, 9, at 2 users'
     """
+    y = [0.0 if abs(value) < 1e-12 else value for value in y]  # what rounding left of a zero
     ends = f"{name} goes from {show(y[0])} to {show(y[-1])}"
     low, high = (pick(range(len(y)), key=y.__getitem__) for pick in (min, max))
     turns = [
