@@ -25,7 +25,7 @@ RESERVE_MIB = 1343
 RESERVE_BYTES = RESERVE_MIB * 2**20
 
 # What a step of training needed beside its tensors so as to run, in percent of them, at most: the smallest capacity
-# under which its trace does not fail, over eighty steps (tests/memory/fit/test_holes.py).
+# under which its trace does not fail, over forty steps (tests/memory/fit/test_holes.py).
 HOLES_PERCENT = 38  # in PyTorch's default segments
 EXPANDABLE_PERCENT = 5  # with expandable_segments:True
 
