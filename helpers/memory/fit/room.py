@@ -54,22 +54,23 @@ class Room:
         return Verdict.FITS if need_bytes + self.reserve_bytes <= self.card.capacity_bytes else Verdict.TIGHT
 
     def sentence(self, need_bytes: int, for_what: str = "") -> str:
-        """The verdict with the bytes to spare (`for_what`) beside the reserve, that are left, or that are too many.
+        """The verdict with the bytes to spare (`for_what`), that are left, or that are too many.
+
+        Both to spare and too many are counted beside the reserve: a run that saves what is too much fits.
 
         >>> from helpers.catalog import device
         >>> h100 = Room(device("h100"))
         >>> print(h100.sentence(79 * 2**30)[:71])
         Tight on the NVIDIA H100 SXM 80 GB: 225.28 MiB left, and 1.31 GiB are k
-        >>> print(h100.sentence(2**37))
-        Does not fit the NVIDIA H100 SXM 80 GB: 48.78 GiB too much.
+        >>> print(h100.sentence(2**37).partition(" for")[0])
+        Does not fit the NVIDIA H100 SXM 80 GB: 50.09 GiB too much, beside 1.31 GiB kept
         """
         left = self.card.capacity_bytes - need_bytes
         kept, who = format_bytes(self.reserve_bytes), spare_goes_to(self.card)
+        spare, beside = left - self.reserve_bytes, f", beside {kept} kept for {who}" if self.reserve_bytes else ""
         match self.verdict(need_bytes):
             case Verdict.FITS:
-                spare = f"{format_bytes(left - self.reserve_bytes)} to spare{for_what}"
-                beside = f", beside {kept} kept for {who}" if self.reserve_bytes else ""
-                return f"Fits the {self.card.title} with {spare}{beside}."
+                return f"Fits the {self.card.title} with {format_bytes(spare)} to spare{for_what}{beside}."
             case Verdict.TIGHT:
                 return f"Tight on the {self.card.title}: {format_bytes(left)} left, and {kept} are kept for {who}."
-        return f"Does not fit the {self.card.title}: {format_bytes(-left)} too much."
+        return f"Does not fit the {self.card.title}: {format_bytes(-spare)} too much{beside}."
