@@ -70,6 +70,8 @@ class FineTuningAnswer(TrainingAnswer):
     def _fits(self, room: Room, needs: dict[bool, int]) -> bool:
         """`needs` are the bytes of its tensors with a fused kernel of attention and without; the same on every card."""
         card, fused = room.card, budget.has_fused_attention(self.setup, room.card)
+        if "bf16" in self.setup.precision and card.peak_flops and "bf16" not in card.peak_flops:
+            return False  # such as a T4, whose matrix units know no BF16
         with suppress(WorkbookError):  # such as no kernel for all of its weights
             budget.require_kernels(self.setup, card)
             if fused not in needs:
