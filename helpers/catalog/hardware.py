@@ -175,11 +175,6 @@ def context_of(card: Device | None) -> str:
     return "the CUDA context" if card is None or cuda_of(card) else "its libraries"
 
 
-def spare_goes_to(card: Device | None) -> str:
-    """What takes its part of the bytes that an answer leaves to spare, in words."""
-    return f"{context_of(card)} and fragmentation"
-
-
 def without_cuda(card: Device | None) -> tuple[str, ...]:
     """The sentence under an answer for a card that CUDA's rules do not hold for: what it leaves out; else none."""
     if card is None or cuda_of(card):

@@ -384,7 +384,7 @@ class Mover(Mover):
         return super().pack(tensor)
 
 
-@mutant("mover", feedback="an address is a name while its storage lives")
+@mutant("mover", feedback="an address names a storage only while that storage lives")
 class Mover(Mover):
     """An address for a name: a new storage is taken for the old one that had its address."""
 

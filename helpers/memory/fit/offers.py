@@ -13,7 +13,7 @@ from ...catalog.setup import ServeSetup, TrainSetup
 from ..closed_form import budget
 from ..closed_form.breakdown import format_bytes
 from .ladders import Fit, serving_changes, training_changes
-from .room import Room, Verdict
+from .room import HOLES_PERCENT, Room, Verdict
 
 Setup = TrainSetup | ServeSetup
 PRICE_CLASSES = ("lowest", "low", "middle", "high", "top")  # as in the catalogue, cheapest first
@@ -100,5 +100,7 @@ def format_fits(
             f"{'flags':>16}  {fit.flags}",
         ]
     taken = "The CUDA context and fragmentation take their part on top of each of these peaks."
-    kept = f"Kept on each card for the CUDA context and fragmentation: {format_bytes(reserve_bytes)}."
-    return "\n".join([*lines, "", *(without_cuda(device(gpu) if gpu else None) or (kept if reserve_bytes else taken,))])
+    kept = f"Kept on each card for the CUDA context: {format_bytes(reserve_bytes)}."
+    holes = f"Holes in PyTorch's default segments can take {HOLES_PERCENT} % of a step's tensors again: chapter 03."
+    more = (kept if reserve_bytes else taken, *((holes,) if isinstance(setup, TrainSetup) else ()))
+    return "\n".join([*lines, "", *(without_cuda(device(gpu) if gpu else None) or more)])

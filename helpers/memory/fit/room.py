@@ -5,8 +5,8 @@
     Room(device("h100"), reserve_bytes=0).verdict(79 * 2**30)   # 'fits'
     Room(device("rtx-4090")).holes(20 * 2**30)                  # that holes may take more than the 2.33 GiB to spare
 
-A prediction counts what PyTorch allocates. The context of CUDA, with its kernels and the driver's state, comes on top,
-and so do holes between blocks: for these a reserve is kept.
+A prediction counts what PyTorch allocates. The context of CUDA, with its kernels and the driver's state, comes on top:
+for it a reserve is kept. Holes between blocks come on top as well: `holes` says how many bytes they can take.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ...catalog.devices import Device
 from ...catalog.errors import require_whole
-from ...catalog.hardware import cuda_of, spare_goes_to
+from ...catalog.hardware import context_of, cuda_of
 from ..closed_form.breakdown import TextEnum, format_bytes
 
 # The largest context that has been published: 1,343 MiB on a V100 with CUDA 11.2. From CUDA 11.7 on kernels are loaded
@@ -60,25 +60,26 @@ class Room:
         return Verdict.FITS if need_bytes + self.reserve_bytes <= self.card.capacity_bytes else Verdict.TIGHT
 
     def sentence(self, need_bytes: int, for_what: str = "") -> str:
-        """The verdict with the bytes to spare (`for_what`) beside the reserve, that are left, or that are too many.
+        """The verdict with the bytes to spare (`for_what`), that are left, or that are too many.
+
+        Both to spare and too many are counted beside the reserve: a run that saves what is too much fits.
 
         >>> from helpers.catalog import device
         >>> h100 = Room(device("h100"))
         >>> print(h100.sentence(79 * 2**30)[:71])
         Tight on the NVIDIA H100 SXM 80 GB: 225.28 MiB left, and 1.31 GiB are k
-        >>> print(h100.sentence(2**37))
-        Does not fit the NVIDIA H100 SXM 80 GB: 48.78 GiB too much.
+        >>> print(h100.sentence(2**37).partition(" for")[0])
+        Does not fit the NVIDIA H100 SXM 80 GB: 50.09 GiB too much, beside 1.31 GiB kept
         """
         left = self.card.capacity_bytes - need_bytes
-        kept, who = format_bytes(self.reserve_bytes), spare_goes_to(self.card)
+        kept, who = format_bytes(self.reserve_bytes), context_of(self.card)
+        spare, beside = left - self.reserve_bytes, f", beside {kept} kept for {who}" if self.reserve_bytes else ""
         match self.verdict(need_bytes):
             case Verdict.FITS:
-                spare = f"{format_bytes(left - self.reserve_bytes)} to spare{for_what}"
-                beside = f", beside {kept} kept for {who}" if self.reserve_bytes else ""
-                return f"Fits the {self.card.title} with {spare}{beside}."
+                return f"Fits the {self.card.title} with {format_bytes(spare)} to spare{for_what}{beside}."
             case Verdict.TIGHT:
                 return f"Tight on the {self.card.title}: {format_bytes(left)} left, and {kept} are kept for {who}."
-        return f"Does not fit the {self.card.title}: {format_bytes(-left)} too much."
+        return f"Does not fit the {self.card.title}: {format_bytes(-spare)} too much{beside}."
 
     def leaves_for_holes(self, need_bytes: int) -> bool:
         """Whether a step of training runs in PyTorch's default segments, too, however its blocks fall."""
@@ -89,6 +90,6 @@ class Room:
         if self.verdict(need_bytes) is Verdict.DOES_NOT_FIT or self.leaves_for_holes(need_bytes):
             return ()
         return (
-            f"Set expandable_segments:True for it (chapter 03): in PyTorch's default segments holes can take up to "
+            "Set expandable_segments:True for it (chapter 03): in PyTorch's default segments holes can take up to "
             f"{HOLES_PERCENT} % of these bytes again. `workbook trace train` says whether they do.",
         )

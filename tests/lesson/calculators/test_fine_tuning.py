@@ -71,9 +71,11 @@ def test_what_helps_adapters_is_offered_to_them():
 
 
 def test_the_cards_that_hold_it_do():
-    """The T4 by its own kernel, which keeps the scores of the layer at work."""
+    """A V100 of 32 GB could, but its matrix units know no BF16."""
     answer = CALCULATOR.answer(method="QLoRA", checkpointing="full")
     assert "rtx-4090-24gb" in answer.devices
+    assert not {"t4-16gb", "v100-16gb", "v100-32gb"} & {*answer.devices}
+    assert "v100-32gb" in fine_tuning_answer(replace(answer.setup, precision="fp32"), "h100").devices
     for name in answer.devices:
         assert Room(device(name)).for_tensors_bytes >= budget.train(answer.setup, name).peak_bytes
 

@@ -118,7 +118,7 @@ def test_fits_tight_and_does_not_fit_are_decided_by_the_byte(answer):
         (need + RESERVE_BYTES, "fits", "Fits the GPU with 0 B to spare"),
         (need + RESERVE_BYTES - 1, "tight", "Tight on the GPU: 1.31 GiB left, and 1.31 GiB are kept for"),
         (need, "tight", "Tight on the GPU: 0 B left"),
-        (need - 1, "does not fit", "Does not fit the GPU: 1 B too much"),
+        (need - 1, "does not fit", "Does not fit the GPU: 1.31 GiB too much, beside 1.31 GiB kept for"),
     ]:
         told, sentence = of(size)
         assert told == verdict
