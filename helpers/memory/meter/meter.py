@@ -324,4 +324,4 @@ def out_of_memory(request_bytes: int, live_bytes: int, limit_bytes: int) -> torc
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.2f} MiB" if size_bytes >= 2**20 else f"{size_bytes / 2**10:.2f} KiB"
+    return f"{size_bytes / 2**10:.2f} KiB" if 0 < size_bytes < 2**20 else f"{size_bytes / 2**20:.2f} MiB"
