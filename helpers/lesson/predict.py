@@ -125,12 +125,13 @@ def check(
     rel: float,
     unit: str | None = None,
     libraries: int = 0,
+    called: str = "measured",
 ) -> None:
     """Hold a measurement against a prediction: print ✓ and the distance, or raise AssertionError.
 
     Both are bytes, or a measured step and its budget or trace: then the peaks of tensors are compared. `rel` is the
     allowed distance as a fraction of the measurement. With a `unit` such as "ms" both are in what that unit is without
-    its prefix (seconds), and printed in it.
+    its prefix (seconds), and printed in it. `called` names the truth where it is no measurement: "traced", "published".
 
     What a GPU's libraries took has a line of its own, beside what the budget, the trace or `libraries` predicts for the
     card (as in `compare`). It never raises: it depends on the versions of CUDA and PyTorch, too.
@@ -146,7 +147,7 @@ def check(
         raise WorkbookError(what, expected, "look at the cell that made them")
     off = guess / size - 1
     distance = f"off by {signed_percent(off)} (allowed ±{rel * 100:g} %)"
-    verdict = f"{label}: predicted {_size(guess, unit)}, measured {_size(size, unit)}, {distance}"
+    verdict = f"{label}: predicted {_size(guess, unit)}, {called} {_size(size, unit)}, {distance}"
     if abs(off) > rel:
         raise AssertionError(f"✗ {verdict}")
     print(f"✓ {verdict}")

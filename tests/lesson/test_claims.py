@@ -61,7 +61,7 @@ def test_evidence_in_one_text_stands_beside_the_ledgers_verdict():
     assert lines[0].startswith("> Gradients double")
     assert lines[2] == "> — a cloud's guide to LLM optimization"
     assert lines[4] == "Four times"
-    assert lines[6].startswith("**Holds with conditions.** With 8-bit Adam")
+    assert lines[6].startswith("**Wrong.** With Adam it is four times")
 
 
 def test_a_source_is_named_by_its_title_and_date():

@@ -68,6 +68,7 @@ def test_check_passes_up_to_the_allowed_distance_and_prints_it(printed):
     assert said == "✓ peak: predicted 1019 B, measured 1000 B, off by +1.90 % (allowed ±2 %)\n"
     assert "−1.00 %" in printed(check, "peak", measured=1000, predicted=990, rel=0.02)
     assert "off by 0.00 %" in printed(check, "peak", measured=10**9, predicted=10**9 + 1, rel=0.02)
+    assert "1000 B, traced 1000 B" in printed(check, "peak", 1000, 1000, rel=0.02, called="traced")
 
 
 ON_GPU = Measurement("cuda", 100 * MIB, (), Timeline({}, []), {}, None, unseen_bytes=64 * MIB)

@@ -317,8 +317,11 @@ def wraps_others(types: Iterable[type[torch.Tensor]]) -> bool:
 
 def out_of_memory(request_bytes: int, live_bytes: int, limit_bytes: int) -> torch.OutOfMemoryError:
     """The error a card of `limit_bytes` would raise, in the words PyTorch uses."""
-    mib = 2**20
+    asked, cap, free, live = map(_size, (request_bytes, limit_bytes, limit_bytes - live_bytes, live_bytes))
     return torch.OutOfMemoryError(
-        f"out of memory. Tried to allocate {request_bytes / mib:.2f} MiB. The cap is {limit_bytes / mib:.2f} MiB, "
-        f"of which {(limit_bytes - live_bytes) / mib:.2f} MiB is free; {live_bytes / mib:.2f} MiB is allocated."
+        f"out of memory. Tried to allocate {asked}. The cap is {cap}, of which {free} is free; {live} is allocated."
     )
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 2**10:.2f} KiB" if 0 < size_bytes < 2**20 else f"{size_bytes / 2**20:.2f} MiB"

@@ -22,6 +22,9 @@ def test_it_is_a_real_out_of_memory_error():
     words = r"Tried to allocate 5\.00 MiB\. The cap is 4\.00 MiB"
     with pytest.raises(torch.OutOfMemoryError, match=words), measure.capped(4 / 1024):
         floats(5)
+    words = r"Tried to allocate 512\.00 KiB\. The cap is 4\.00 MiB, of which 0\.00 MiB is free"
+    with pytest.raises(torch.OutOfMemoryError, match=words), measure.capped(4 / 1024):
+        kept = floats(4), torch.empty(2**17)  # noqa: F841 - both at once
     with pytest.raises(torch.cuda.OutOfMemoryError), measure.capped(4 / 1024):  # the name that people catch
         floats(5)
 
