@@ -8,6 +8,7 @@ from helpers.catalog import ServeSetup, TrainSetup
 from helpers.cli import main
 from helpers.memory.closed_form import breakdown, budget
 from helpers.memory.closed_form.breakdown import PARTS, Phase
+from tests.versions import divided_embedding
 
 TRAIN = ["trace", "train", "--model", "tiny-llama", "--precision", "bf16", "--sequence", "64"]
 SERVE = ["trace", "serve", "--model", "tiny-llama", "--users", "2", "--context", "64"]
@@ -219,6 +220,7 @@ def test_a_split_that_cannot_be(capsys, flags, words):
     assert "Traceback" not in said.err
 
 
+@divided_embedding
 @pytest.mark.parametrize("flags", [["--tensor-parallel", "2"], ["--tensor-parallel", "4"]])
 def test_the_closed_form_divides_each_layer_as_well(capsys, flags):
     found = peak(capsys, "--fsdp", "4", *flags)
@@ -258,6 +260,7 @@ def test_a_release_before_5_0_is_refused_before_anything_runs(capsys):
     assert "not known here" in said.err
 
 
+@divided_embedding
 def test_a_tensor_parallel_rank_stands_beside_its_closed_form(capsys):
     code, said = told(capsys, *TRAIN, "--gpu", "h100", "--tensor-parallel", "2", "--rank", "1")
     assert code == 0

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from itertools import repeat
+from operator import add
 from typing import Literal
 
 INK, FAINT, CARD = "#222222", "#777777", "#fbfaf7"
@@ -124,7 +126,8 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     >>> round(text_width("12.50 GiB", 10)), text_width("MMM", 10) > 2 * text_width("iii", 10)
     (48, True)
     """
-    return size * sum(map(_WIDTHS.get, text, repeat(0.6))) * (1.17 if bold else 1)
+    widths = reduce(add, map(_WIDTHS.get, text, repeat(0.6)), 0.0)  # `sum` adds floats otherwise since Python 3.12
+    return size * widths * (1.17 if bold else 1)
 
 
 def legend(entries: Iterable[tuple[Box, str]], x: float, y: float, right: float, size: float = 11.5) -> list[Mark]:

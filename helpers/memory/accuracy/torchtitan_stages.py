@@ -8,7 +8,7 @@ are added up whole, in FP32, before FSDP2 reduces them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -61,9 +61,11 @@ def schedule_of(
     ids = torch.empty(between[0], tokens, dtype=torch.long, device=META)
     hidden = torch.empty(*between, dtype=torch.bfloat16, device=META, requires_grad=True)
     group, device = mesh.get_group(), torch.device("cpu")
-    stages = [
-        PipelineStage(part, at, total, device, hidden if at else ids, hidden, group=group) for at, part in parts.items()
-    ]
+    stages = []
+    for at, part in parts.items():
+        words = None if part.output is None else len(cast("torch.Tensor", part.output.weight))
+        made = hidden if words is None else hidden.new_empty(*ids.shape, words)
+        stages.append(PipelineStage(part, at, total, device, hidden if at else ids, made, group=group))
     kind: Any = get_schedule_class(schedule)
     return kind(stages[0] if len(stages) == 1 else stages, mesh.size(), loss_fn=_loss)
 

@@ -120,9 +120,10 @@ def fsdp2(
 def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None = None) -> TrainBudget:
     """Predict one of `ranks` that share each layer by the plan in Transformers' config, as DTensor carries it out.
 
-    All ranks are equal. Hidden states and gathered logits are whole on each. Raises WorkbookError where the trace
-    would refuse, and for other precisions than fp32, bf16 and autocast-bf16. Llama-2-7B in BF16, one sequence of 1,024,
-    fused AdamW, four ranks of H100: 12.9 GiB.
+    All ranks are equal. Hidden states and gathered logits are whole on each; before Transformers 5.21 an embedding
+    that is not the head's too is as well, which is not followed here. Raises WorkbookError where the trace would
+    refuse, and for other precisions than fp32, bf16 and autocast-bf16. Llama-2-7B in BF16, one sequence of 1,024, fused
+    AdamW, four ranks of H100: 12.9 GiB.
     """
     mine = tensor_parts.of_rank(setup, ranks)
     if device is not None:

@@ -2,7 +2,8 @@
 
 Heads, the MLP's columns and the tables' words are divided; hidden states, norms and the gathered logits are whole on
 every rank. The embedding's gradient is whole as well, until a tied head's is added to it or the optimizer asks for the
-share (DTensor reduces it no earlier).
+share (DTensor reduces it no earlier). The plan is that of Transformers from 5.21 on: the trace follows the one that is
+installed, and before an embedding that is not the head's too was whole.
 """
 
 from __future__ import annotations

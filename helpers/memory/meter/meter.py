@@ -161,6 +161,8 @@ class Meter(TorchDispatchMode):
             if block.size_bytes != rounded(storage.nbytes()):  # grown by `resize_`, or as an `out=`
                 self._resized(storage)
             return
+        if is_meta(tensor):
+            return
         if storage.nbytes():
             self._count(storage, tuple(tensor.shape), category)
         elif category != Part.WORKSPACE:
@@ -296,6 +298,12 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """
     inside = {"DTensor": "_local_tensor", "AsyncCollectiveTensor": "elem"}.get(type(tensor).__name__)
     return local(getattr(tensor, inside)) if inside else tensor
+
+
+def is_meta(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a shape alone; a fake one stands for one on a device of its own."""
+    device = getattr(tensor, "fake_device", None)  # a fake one's `device` is an operator, and slow
+    return (tensor.device if device is None else device).type == "meta"
 
 
 def holds_no_memory(types: Iterable[type]) -> bool:

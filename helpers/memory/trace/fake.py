@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .dtensors import on_parts
@@ -92,6 +93,12 @@ def _only_in_bf16(can: Callable[..., bool]) -> Callable[..., bool]:
     return grouped
 
 
+def _as_large(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    """The backward of that product, which before Transformers 5.23 looks where each expert's tokens end."""
+    tokens, weight = ctx.saved_tensors
+    return torch.empty_like(tokens), torch.empty_like(weight), None
+
+
 def _undrawn(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     return tensor
 
@@ -119,4 +126,6 @@ def as_on_a_device() -> Iterator[None]:
             from transformers.integrations import moe
 
             stack.enter_context(mock.patch.object(moe, "_can_use_grouped_mm", _only_in_bf16(moe._can_use_grouped_mm)))
+            product = OPDEFS["transformers::grouped_mm_fallback"]
+            stack.enter_context(mock.patch.object(product, "_backward_fn", _as_large))
         yield

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...catalog.hardware import Cuda
-from ..closed_form.breakdown import Part, Phase
+from ..closed_form.breakdown import Phase
 from ..closed_form.decoder import FUSED_TOKENS
 from ..meter.meter import Meter
 from ..meter.timeline import Block
@@ -20,7 +20,6 @@ from . import attention
 from .shapes import Shapes
 
 _aten = torch.ops.aten
-META = torch.device("meta")
 WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 # A gradient that is scattered into new zeros is so in place, unless a mode is active (index_backward and
 # value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp and aten ask areAnyTensorSubclassLike)
@@ -31,7 +30,9 @@ PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.
 class FakeMeter(Meter):
     """A meter for tensors without values. Optimizers ask some for one: a step counter's, a norm's. They get 1.0.
 
-    Such numbers scale updates and decide no size; anywhere else, to ask for a value is an error.
+    Such numbers scale updates and decide no size; anywhere else, to ask for a value is an error. One number drawn alone
+    has a value, 1.0 too: Transformers before 5.23 asks whether it is below the part of layers to drop, even where that
+    is 0, and none is dropped.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,8 @@ class FakeMeter(Meter):
         self.shapes = Shapes()
 
     def call(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        if func is _aten.rand.default and not args[0]:
+            return torch.tensor(1.0, **kwargs)  # of a constant a fake mode knows the value
         return self.shapes.call(func, args, kwargs)
 
     @classmethod
@@ -54,10 +57,6 @@ class FakeMeter(Meter):
         if func is WAIT and isinstance(args[0], FakeTensor):
             return args[0]  # the very tensor that is waited for; the fake kernel makes another
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
-        if getattr(tensor, "fake_device", None) != META:  # one that is built there has no memory yet
-            super()._see(tensor, category)
 
 
 class CudaMeter(FakeMeter):

@@ -83,7 +83,7 @@ def _outside_where_values_count() -> Iterator[None]:
         stack.enter_context(mock.patch.object(shapes, LEARNS_SHAPES, _outside(getattr(shapes, LEARNS_SHAPES))))
         pipelining = sys.modules.get("torch.distributed.pipelining")  # which takes half a second to import
         stages = getattr(pipelining, "PipelineStage", None)
-        if hasattr(stages, "_warmup_forward_vote"):  # since PyTorch 2.13; earlier ones do not vote
+        if hasattr(stages, "_warmup_forward_vote"):  # since PyTorch 2.12; earlier ones do not vote
             stack.enter_context(mock.patch.object(stages, "_warmup_forward_vote", _shapes_are_given))
             stack.enter_context(mock.patch.object(stages, "_warmup_backward_result", return_value=YES))
         if pipelining is not None:

@@ -14,6 +14,7 @@ from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup
 from ..closed_form.breakdown import Part, Phase, Point
+from ..closed_form.serving import CAPPED
 from ..meter.timeline import Block, Event, PartOf, account
 from .continued import continued
 from .fake import without_memory
@@ -29,12 +30,16 @@ def serve(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) ->
     """Trace a batch from its prompts to its last token: the peak is that of the prefill or of the decoding.
 
     All `users` come in one forward of `setup.prompt_tokens` each, or in forwards of `setup.prefill_tokens` in all; then
-    a token at a time, with Transformers' DynamicCache, up to `setup.context`. Three steps of decoding are run; the
-    others are like them but for what grows with the cache, which is continued. Raises WorkbookError.
+    a token at a time, with Transformers' DynamicCache, up to `setup.context`. Three or four steps of decoding are run;
+    the others are like them but for what grows with the cache, which is continued. Raises WorkbookError, before
+    Transformers 5.23 also where a window of grouped heads fills after these steps.
 
     Qwen2.5-7B on an A100, 2,048 tokens after a prompt of 30,720: 19.96 GiB in the prefill (19.97 measured); after a
     prompt of one token 14.35 GiB in the decoding (14.38).
     """
+    # The step that fills a window makes a mask, and those that follow are like it
+    real_steps = REAL_STEPS + (setup.prompt_tokens + REAL_STEPS in _windows(setup).values())
+    _require_steps_alike(setup, setup.prompt_tokens + real_steps - 1)
     built = _on_meta(setup)  # before fake(), where tensors on meta would count as well
     with fake(on, gpu) as session, torch.no_grad():
         replica = _Replica(setup.users, *built, session)
@@ -43,12 +48,12 @@ def serve(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) ->
         def run() -> None:
             replica.prefill(setup.prompt_tokens, setup.prefill_tokens)
             marks.append(len(session.meter.events))
-            for _ in range(min(REAL_STEPS, setup.context - setup.prompt_tokens)):
+            for _ in range(min(real_steps, setup.context - setup.prompt_tokens)):
                 replica.forward(1)
                 marks.append(len(session.meter.events))
 
         found = record(run, replica.model, warmup=0, kv_cache=replica.cached, part_of=_in_forward(setup.model.vocab))
-    left = setup.context - setup.prompt_tokens - REAL_STEPS
+    left = setup.context - setup.prompt_tokens - real_steps
     more = continued(found.events, marks, left, _windows(setup)) if left > 0 else ()
     events = (*found.events[: found.first], *_in_phases((*found.events[found.first :], *more), marks[0] - found.first))
     return Trace(account(events, found.first, setup.model.vocab, 0, on, None), events, found.first)
@@ -64,6 +69,22 @@ def _windows(setup: ServeSetup) -> dict[str, int]:
     """How many tokens a layer's cache holds at most, by the name of its module."""
     layers = enumerate(setup.model.layers)
     return {f"layers.{at}.": layer.attention.window for at, layer in layers if layer.attention.window}
+
+
+def _require_steps_alike(setup: ServeSetup, run: int) -> None:
+    """A full window needs a mask, for which Transformers before 5.23 repeats K and V of grouped heads in each step.
+
+    `run` is the context of the last step but one that is run.
+    """
+    from transformers.integrations import sdpa_attention
+
+    if hasattr(sdpa_attention, "pack_gqa") or setup.model.family == CAPPED:
+        return
+    for one in (layer.attention for layer in setup.model.layers):
+        if one.window and one.heads != one.kv_heads and run < one.window <= setup.context:
+            what = f"the window of {one.window:,} tokens fills in a step that is continued"
+            do = "install a later Transformers, or trace the last step alone: helpers.memory.trace.decode"
+            raise WorkbookError(what, "Transformers 5.23 or later, whose steps stay alike", do)
 
 
 def prefill(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -> Trace:
@@ -140,7 +161,10 @@ def _on_meta(setup: ServeSetup) -> tuple[Any, QuantizedBase | None]:
 
     with torch.device("meta"):
         config = transformers_config(setup.model.config)
-        model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=DTYPES[setup.kv])
+        attention = "eager" if setup.model.family == CAPPED else None  # before 5.21 SDPA, which leaves the caps out
+        model: nn.Module = AutoModelForCausalLM.from_config(
+            config, dtype=DTYPES[setup.kv], attn_implementation=attention
+        )
     base = QuantizedBase(setup.weights, setup.kv, prepared=False) if in_bits else None
     model = (in_4_bits(model, base) if base else pack_linears(model, setup) if packed else model).eval()
     for module in model.modules():

@@ -6,7 +6,9 @@ import os
 import sys
 from typing import Any
 
+import numpy
 import torch
+from numpy.lib import NumpyVersion
 from torch import Tensor
 
 from ...catalog.errors import WorkbookError, require_package
@@ -84,10 +86,13 @@ def _kernel(device: torch.device) -> Any:
     if device.type == "cpu" and "triton" not in sys.modules and not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")
     do = "pip install triton, on Linux; PyTorch for CUDA brings it along"
-    require_package("triton", "this kernel", do)
+    triton = require_package("triton", "this kernel", do)
     from .triton_kernel import forward_kernel
 
     if device.type == "cpu" and type(forward_kernel).__name__ != "InterpretedFunction":
         do = "set TRITON_INTERPRET=1 before Python starts, or put the tensors on the GPU"
         raise WorkbookError("a Triton kernel on a CPU", "Triton's interpreter", do)
+    if device.type == "cpu" and triton.__version__ < "3.7" and NumpyVersion(numpy.__version__) >= "2.4.0":
+        what = f"Triton {triton.__version__} cannot interpret with NumPy {numpy.__version__}"
+        raise WorkbookError(what, "Triton from 3.7 on, or NumPy before 2.4", 'pip install "numpy<2.4"')
     return forward_kernel

@@ -21,6 +21,7 @@ from helpers.memory.measure import steps
 from helpers.techniques.checkpointing import apply, flops_of
 from tests.house import tree
 from tests.memory.configs import GEMMA2, OPT, QWEN2, variant
+from tests.versions import unmasked_opt
 
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")
 FEW_WORDS = {"vocab_size": 512}  # so that the peak lies in a layer, where the casts are, and not in the loss
@@ -108,8 +109,10 @@ def test_the_head_and_odd_sizes_stay_bf16():
         ({**LLAMA, "num_hidden_layers": 1}, {"sequence": 64, "checkpointing": "full", "micro_batches": 3}),
         pytest.param(LLAMA, {"sequence": 128, "checkpointing": "every:3", "attention": "eager"}, marks=pytest.mark.all),
         pytest.param({**QWEN2, **FEW_WORDS}, {"sequence": 64}, marks=pytest.mark.all),  # tied, biases
-        ({**OPT, **FEW_WORDS}, {"sequence": 64}),  # no gate
-        pytest.param({**OPT, **FEW_WORDS}, {"sequence": 128, "checkpointing": "full"}, marks=pytest.mark.all),
+        pytest.param({**OPT, **FEW_WORDS}, {"sequence": 64}, marks=unmasked_opt),  # no gate
+        pytest.param(
+            {**OPT, **FEW_WORDS}, {"sequence": 128, "checkpointing": "full"}, marks=[pytest.mark.all, unmasked_opt]
+        ),
         pytest.param({**GEMMA2, "vocab_size": 64}, {"sequence": 64, "attention": "eager"}, marks=pytest.mark.all),
         pytest.param(variant("tiny-qwen3", **FEW_WORDS), {"sequence": 128}, marks=pytest.mark.all),
     ],

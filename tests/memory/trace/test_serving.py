@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from transformers.integrations import sdpa_attention
 
 from helpers.catalog import ServeSetup, WorkbookError
 from helpers.memory import trace
 from helpers.memory.closed_form import budget
 from helpers.memory.trace import serving
 from tests.memory.configs import variant
+from tests.versions import since
 
 SMALL = {
     "num_hidden_layers": 2,
@@ -20,9 +22,16 @@ SMALL = {
 }
 LLAMA, WINDOWED = variant("llama-3-8b", **SMALL), variant("mistral-7b", **SMALL, head_dim=32, sliding_window=40)
 
+like_steps = since("transformers", "5.23", "repeats K and V for the mask of a full window")
+MODELS = [
+    pytest.param(LLAMA, id="llama"),
+    pytest.param(WINDOWED, id="windowed", marks=like_steps),
+    pytest.param("tiny-gpt2", id="gpt2"),
+]
 
-@pytest.mark.parametrize("model", [LLAMA, WINDOWED, "tiny-gpt2"], ids=["llama", "windowed", "gpt2"])
-@pytest.mark.parametrize(("prompt", "context"), [(1, 60), (30, 90), (120, 140)])
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("prompt", "context"), [(1, 60), (30, 90), (37, 60), (120, 140)])
 def test_steps_that_are_continued_end_as_those_that_are_run(model, prompt, context, monkeypatch):
     setup = ServeSetup(model, users=3, context=context, prompt=prompt)
     told = trace.serve(setup)
@@ -34,6 +43,16 @@ def test_steps_that_are_continued_end_as_those_that_are_run(model, prompt, conte
     assert told.measured.at("decode").parts["kv_cache"] == run.measured.at("decode").parts["kv_cache"]
     assert told.on_gpu.allocated[-1] == run.on_gpu.allocated[-1]
     assert len(told.events) < len(run.events)
+
+
+def test_before_5_23_a_window_that_fills_later_is_refused(monkeypatch):
+    """The steps after that would be like none that is run."""
+    monkeypatch.delattr(sdpa_attention, "pack_gqa", raising=False)
+    setup = ServeSetup(WINDOWED, users=3, context=60, prompt=1)
+    with pytest.raises(WorkbookError, match="window of 40 tokens fills"):
+        serving._require_steps_alike(setup, 39)
+    serving._require_steps_alike(setup, 40)
+    serving._require_steps_alike(replace(setup, context=39), 3)
 
 
 def test_the_peak_is_the_higher_of_prefill_and_decoding():

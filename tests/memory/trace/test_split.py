@@ -14,6 +14,7 @@ from helpers.memory.closed_form.breakdown import Part
 from helpers.memory.closed_form.split import parameter_bytes
 from helpers.techniques.checkpointing import apply
 from tests.memory.trace import rank_cases
+from tests.versions import divided_embedding
 
 SETUP = TrainSetup(rank_cases.CONFIG, precision="fp32", sequence=64, micro_batch=2)
 CUTS = {
@@ -114,7 +115,7 @@ def parameters(setup: TrainSetup, split: Split) -> int:
     return trace.train(setup, on="cpu", split=split).parts[Part.PARAMETERS]
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=divided_embedding), True])
 def test_a_tensor_parallel_rank_holds_what_the_formula_says(tied):
     """A tied table is one, in parts as well: PyTorch's parallelize_module makes two of it."""
     setup = replace(SETUP, model={**rank_cases.CONFIG, "tie_word_embeddings": tied})

@@ -9,6 +9,7 @@ import torch
 
 from helpers.catalog import WorkbookError
 from tests.techniques.parallel import split_cases as cases
+from tests.versions import divided_embedding
 
 OPTIONS = [
     {},
@@ -38,6 +39,7 @@ def test_sizes_that_do_not_divide_are_refused(ranks2, kind, name):
     assert "use parallel.split" in error.value.what
 
 
+@divided_embedding
 def test_transformers_own_plan_has_the_same_loss_bytes_and_traffic(ranks2):
     want = cases.small_alone()
     assert ranks2.run(cases.small_loss) == pytest.approx([want] * 2, rel=1e-5)

@@ -12,10 +12,13 @@ from helpers.techniques.parallel.pipeline import StageBytes, in_flight, predicte
 from helpers.techniques.parallel.pipeline.deferred import defer_weights
 from helpers.techniques.parallel.pipeline.engines import SCHEDULES, stages_of
 from tests.techniques.parallel import pipeline_cases as cases
+from tests.versions import since
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 BOUNDARY_BYTES, TIED_BYTES = 8 * cases.ROWS * cases.TOKENS * cases.WIDTH, 8 * cases.VOCAB * cases.WIDTH
 RANKS = [2, 4]
+sends_to_no_rank_itself = since("torch", "2.12", "connects two stages of one rank by a message, which gloo refuses")
+THEIRS = [pytest.param(name, marks=sends_to_no_rank_itself if name == "ZBVZeroBubble" else ()) for name in SCHEDULES]
 
 
 @pytest.fixture(params=RANKS)
@@ -68,7 +71,7 @@ def test_peaks_are_within_two_percent_and_what_is_in_flight_exact(ranks, name):
             assert max(held) // held[0] == in_flight(schedule)[rank]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", THEIRS)
 def test_pytorch_finds_the_same_loss_and_gradients(ranks, name):
     same_step(ranks.run(cases.torch_step, name, 8), 8)
 

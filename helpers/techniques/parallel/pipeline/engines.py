@@ -50,7 +50,7 @@ class TorchPipeline:
     def step(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """Forward and backward of the whole batch; the mean loss on the rank of the last stage, None on the others."""
         losses: list[Tensor] = []
-        given = (inputs,) if self.has_first else ()
+        given = (inputs.contiguous(),) if self.has_first else ()  # PyTorch 2.11 takes no other strides
         target = {"target": targets, "losses": losses} if self.has_last else {}
         self.schedule.step(*given, **target, return_outputs=False)
         return torch.stack(losses).mean().detach() if losses else None
