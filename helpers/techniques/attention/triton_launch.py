@@ -92,7 +92,8 @@ def _kernel(device: torch.device) -> Any:
     if device.type == "cpu" and type(forward_kernel).__name__ != "InterpretedFunction":
         do = "set TRITON_INTERPRET=1 before Python starts, or put the tensors on the GPU"
         raise WorkbookError("a Triton kernel on a CPU", "Triton's interpreter", do)
-    if device.type == "cpu" and triton.__version__ < "3.7" and NumpyVersion(numpy.__version__) >= "2.4.0":
+    old, new = NumpyVersion(triton.__version__) < "3.7.0", NumpyVersion(numpy.__version__) >= "2.4.0"
+    if device.type == "cpu" and old and new:
         what = f"Triton {triton.__version__} cannot interpret with NumPy {numpy.__version__}"
         raise WorkbookError(what, "Triton from 3.7 on, or NumPy before 2.4", 'pip install "numpy<2.4"')
     return forward_kernel
