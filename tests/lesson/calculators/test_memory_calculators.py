@@ -10,7 +10,14 @@ import pytest
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, device
 from helpers.catalog.hardware import AMPERE
 from helpers.cli import main
-from helpers.lesson.calculators import changes_that_fit, serving_answer, training_answer, training_memory
+from helpers.lesson.calculators import (
+    changes_that_fit,
+    checkpointing_answer,
+    fine_tuning_answer,
+    serving_answer,
+    training_answer,
+    training_memory,
+)
 from helpers.memory.closed_form import budget
 from helpers.memory.fit import RESERVE_BYTES, Room
 
@@ -153,3 +160,20 @@ def test_the_formula_names_every_part_and_the_peak():
 
 def test_a_sequence_longer_than_the_positions_says_why():
     assert "position for 1,024 tokens" in CALCULATOR.render({**CALCULATOR.start, "model": "gpt2"})
+
+
+def test_what_fits_by_its_tensors_alone_asks_for_expandable_segments():
+    """The trace of the second step reserves 26.1 GiB for 20.35 and runs out of memory in default segments."""
+    plain = TrainSetup("llama-3.2-1b", micro_batch=4)
+    assert "checkpoint every layer (20.35 GiB, with expandable segments)" in training_answer(plain, "rtx-4090").sentence
+    cured = replace(plain, optimizer="adamw-8bit", checkpointing="full")
+    for answer in (training_answer, checkpointing_answer, fine_tuning_answer):
+        assert "Set expandable_segments:True" in answer(cured, "rtx-4090").sentence
+        assert "expandable_segments" not in answer(cured, "h100").sentence
+
+
+def test_a_card_without_units_for_bf16_is_told():
+    assert (
+        "no units for products in BF16" in training_answer(TrainSetup("tiny-llama", attention="eager"), "t4").sentence
+    )
+    assert "BF16" not in training_answer(TrainSetup("tiny-llama", precision="fp32"), "t4").sentence

@@ -7,6 +7,7 @@ import pytest
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
 from helpers.memory.fit import Fit, changes, format_fits, peak_bytes
 from helpers.memory.fit.offers import PRICE_CLASSES, larger_devices
+from helpers.memory.fit.room import HOLES_PERCENT
 
 DOES_NOT_FIT = [
     (TrainSetup("llama-2-7b"), "h100-80gb"),
@@ -108,6 +109,11 @@ def test_what_fits_already_needs_nothing():
 
 def test_nothing_fits_a_thimble():
     assert format_fits(TrainSetup("llama-2-70b"), 2**20, []).endswith("offload it, or split the model over GPUs.")
+
+
+def test_the_list_of_a_step_ends_with_what_holes_can_take():
+    assert f"can take {HOLES_PERCENT} %" in format_fits(TrainSetup("llama-2-7b"), 40 * 2**30)
+    assert "Holes" not in format_fits(ServeSetup("llama-2-7b", users=64), 40 * 2**30)
 
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 1.5, "24", None])
