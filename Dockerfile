@@ -4,7 +4,7 @@
 #   docker run --rm --gpus all -p 8888:8888 -v answers:/workbook/workspace gpu-memory-workbook
 #
 # JupyterLab prints an address with its token. Learners' copies and answers are kept in the volume.
-# BASE is any image with torch 2.11 or later for CUDA and a Python of 3.11 to 3.13.
+# BASE is any image with torch 2.11 or later for CUDA and a Python of 3.11 to 3.14.
 ARG BASE=pytorch/pytorch:2.11.0-cuda12.8-cudnn9-runtime
 FROM ${BASE}
 

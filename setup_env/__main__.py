@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from typing import Dict, List
@@ -28,14 +29,29 @@ def lab_arguments(system: str, environ: Dict[str, str], root: bool, page: str) -
     return arguments + (["--allow-root"] if root else [])
 
 
+def where_to_look(extra: List[str], environ: Dict[str, str], page: str) -> List[str]:
+    """What to open where there is no screen. JupyterLab prints no address itself where the token is the user's own."""
+    words = " ".join(extra)
+    port = re.search(r"--(?:ServerApp\.)?port[= ](\d+)", words)
+    number = port.group(1) if port else environ.get("JUPYTER_PORT", "8888")
+    own = re.search(r"--(?:ServerApp|IdentityProvider)\.(?:token|password)", words)
+    if own or environ.get("JUPYTER_TOKEN") or environ.get("JUPYTER_TOKEN_FILE"):
+        first = f"No screen here: open http://localhost:{number}{page} in a browser; your own token opens it."
+    else:
+        first = "No screen here: open the http://localhost address below in a browser."
+    ssh = f"From another computer, first run there: ssh -L {number}:localhost:{number} <this machine>"
+    return [first, ssh, "If that port is taken JupyterLab takes the next one, and says so."]
+
+
 def lab(extra: List[str]) -> int:
     env()
     quiet_jupyter()
     is_root = getattr(os, "geteuid", lambda: 1)() == 0
-    arguments = lab_arguments(platform.system(), dict(os.environ), is_root, first_page())
+    page = first_page()
+    arguments = lab_arguments(platform.system(), dict(os.environ), is_root, page)
     if "--no-browser" in arguments:
-        say("No screen here: open the http://localhost address below in a browser.")
-        say("From another computer, first run there, with that port: ssh -L 8888:localhost:8888 <this machine>")
+        for line in where_to_look(extra, dict(os.environ), page):
+            say(line)
     say("JupyterLab starts; Ctrl-C twice stops it.")
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # its kernels' idle threads leave their cores to others
     return become([venv_python(), "-m", "jupyterlab", *arguments, *extra])

@@ -68,7 +68,7 @@ def install_rest(torch: str) -> None:
     path = os.path.join(VENV, "requirements.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write(rest)
-    install = [venv_python(), "-m", "pip", "install", "--quiet", "-r", path, "-e", ROOT]
+    install = [venv_python(), "-m", "pip", "install", "-r", path, "-e", ROOT]
     machine.require(install, "Installing the packages")
 
 

@@ -5,11 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from typing import List, Optional, Tuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OLDEST, TOO_NEW = (3, 11), (3, 14)
+OLDEST, TOO_NEW = (3, 11), (3, 15)
 GIB = 2**30
+BEAT_S = 15  # seconds between two lines of progress; on a terminal one line is rewritten every second
 
 
 class Stop(Exception):  # noqa: N818 - a planned end, not an error of the program
@@ -52,7 +55,7 @@ def require_python() -> None:
         sys.exit(subprocess.call([other, "-m", "setup_env", *sys.argv[1:]], cwd=ROOT))
     version = ".".join(map(str, sys.version_info[:3]))
     raise Stop(
-        f"{sys.executable} is Python {version}; the workbook needs 3.11, 3.12 or 3.13.",
+        f"{sys.executable} is Python {version}; the workbook needs 3.11, 3.12, 3.13 or 3.14.",
         "install one (Debian, Ubuntu: apt install python3.12 python3.12-venv; macOS: brew install "
         "python@3.12),\n      then run make again; make lab PYTHON=/path/to/python3.12 chooses one.",
     )
@@ -76,11 +79,48 @@ def has_gpu() -> bool:
     return out.returncode == 0 and b"GPU" in out.stdout
 
 
+class Progress(threading.Thread):
+    """Says every few seconds what a long command is at; on a terminal in one line, which is gone at the end."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.doing, self.count, self.ended = "", 0, threading.Event()
+
+    def read(self, line: str) -> None:
+        """One line of pip's: the package that it looks at, or that it has begun to install all of them."""
+        found = re.match(r"Collecting ([A-Za-z0-9_.-]+)", line)
+        if found:
+            self.count += 1
+            self.doing = "package {}, {}".format(self.count, re.split("[=<>!~]", found.group(1))[0])
+        elif line.startswith("Installing collected packages"):
+            self.doing = "writing {} packages to disk".format(line.count(",") + 1)
+
+    def run(self) -> None:
+        start, live = time.time(), sys.stdout.isatty()
+        while not self.ended.wait(1 if live else BEAT_S):
+            told = "    {:.0f} s  {}".format(time.time() - start, self.doing or "working")
+            print("\r" + told[:78].ljust(78) if live else told, end="" if live else "\n", flush=True)
+        if live:
+            print("\r" + " " * 78 + "\r", end="", flush=True)
+
+    def end(self) -> None:
+        self.ended.set()
+        self.join()
+
+
 def run(command: List[str]) -> Tuple[int, str]:
     """Exit code and everything printed. uv gives up on an unreachable index in seconds, not minutes."""
     env = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", UV_HTTP_RETRIES="1", UV_HTTP_TIMEOUT="30")
-    done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+    progress, printed = Progress(), []
+    progress.start()
+    try:
+        with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+            for line in running.stdout or ():
+                printed.append(line.decode("utf-8", "replace"))
+                progress.read(printed[-1])
+    finally:
+        progress.end()
+    return running.returncode, "".join(printed)
 
 
 def disk_is_full(output: str) -> bool:

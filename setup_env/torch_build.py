@@ -47,7 +47,7 @@ def torch_attempts(python: str, pin: str, gpu: bool, system: str) -> List[Attemp
 
     No index is named here: pip knows the user's own configuration, uv knows where PyTorch keeps its builds.
     """
-    pip = [python, "-m", "pip", "install", "--quiet"]
+    pip = [python, "-m", "pip", "install"]
     uv = [python, "-m", "uv", "pip", "install", "--quiet", "--python", python]
     get_uv, exact, ranged = [*pip, UV], "torch==" + pin, "torch>={}.{},<3".format(*OLDEST_TORCH)
     plain = Attempt("the default build", [[*pip, exact]], CPU_BYTES if system != "Linux" else CUDA_BYTES)

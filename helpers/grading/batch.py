@@ -97,12 +97,12 @@ def _graded(lab: str, submissions: Path, out: Path, root: Path, options: Options
     with _folder(out) as before, contextlib.ExitStack() as cleanup:
         taken_in = out / ".submissions"
         cleanup.callback(shutil.rmtree, taken_in, ignore_errors=True)
-        level = levels.best(options.trust_learners)
-        print(f"sandbox: {level}", file=sys.stderr)
         everybody = intake.find(submissions, path.stem, taken_in)
         if options.roster:
             everybody = roster.placed(everybody, members, options.roster.name)
         manual.filled_rows(out / "manual.csv")  # a slip in it is reported now
+        level = levels.best(options.trust_learners)
+        print(f"sandbox: {level}", file=sys.stderr)
         seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
         try:
             reference = _reference(path, seed, checks, level, out, options)

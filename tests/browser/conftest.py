@@ -12,6 +12,7 @@ import nbformat
 import pytest
 
 from tests.browser.jupyter import ROOT, Lab, jupyter_lab
+from tests.needs import missing
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -40,20 +41,13 @@ FIND_CALCULATOR = f"""jupyterapp.shell.currentWidget.content.widgets.findIndex(
 WAIT_MS = 40_000
 
 
-def unavailable(reason: str) -> None:
-    """Skip with the reason; where the browser is required (CI), fail."""
-    if os.environ.get("WORKBOOK_REQUIRE_BROWSER") == "1":
-        pytest.fail(f"WORKBOOK_REQUIRE_BROWSER=1 and {reason}")
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def chromium() -> str:
     if importlib.util.find_spec("playwright") is None:
-        unavailable("Playwright is not installed: pip install playwright")
+        missing("the package playwright")
     executable = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     if executable is None:
-        unavailable(f"no Chromium: none of {', '.join(CHROMIUM_NAMES)} is on the PATH")
+        missing(f"Chromium (none of {', '.join(CHROMIUM_NAMES)} is on the PATH)")
     return executable
 
 

@@ -28,6 +28,7 @@ from helpers.lesson.calculators.calculator import CONFIG
 from helpers.memory.oom import explain
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
+from tests.needs import missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -68,7 +69,7 @@ def files() -> dict[str, bytes]:
     except WorkbookError as error:
         if packages.is_cached(ROOT, "pyodide"):
             raise
-        pytest.skip(f"no Pyodide: {error}")
+        missing(f"Pyodide ({error})")
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +299,7 @@ def axe() -> str:
     try:
         return packages.files_of(ROOT, "axe-core", ["axe.min.js"])["axe.min.js"].decode()
     except WorkbookError as error:
-        pytest.skip(f"no axe-core: {error}")
+        missing(f"axe-core ({error})")
 
 
 def audited(page: Any, axe: str) -> list[str]:

@@ -22,7 +22,7 @@ __all__ = ["handed_in"]
 
 @pytest.fixture
 def quick(monkeypatch):
-    """No kernel runs: everybody's marks are made up. The learners that were graded, in order."""
+    """No kernel runs and none is shut in: everybody's marks are made up. The learners that were graded, in order."""
     graded = []
 
     def local(work, *_):
@@ -30,6 +30,7 @@ def quick(monkeypatch):
             graded.append(one.learner)
             yield Marked(marked(one), None)
 
+    monkeypatch.setattr(batch.levels, "best", lambda trust_learners: batch.levels.BUBBLEWRAP)
     monkeypatch.setattr(executors, "local", local)
     monkeypatch.setattr(batch, "fingerprint", lambda *_: "")
     monkeypatch.setattr(batch, "_reference", lambda *_: reference())

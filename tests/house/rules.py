@@ -95,6 +95,17 @@ def no_clutter(path: Path, text: str) -> Iterator[str]:
         yield f"{path.name} is a leftover"
 
 
+def what_a_newcomer_runs_comes_first(path: Path, text: str) -> Iterator[str]:
+    """CI runs `make env check test` with Chromium and bubblewrap out of reach, and only then installs them."""
+    if path != Path(".ci/run"):
+        return
+    hidden = re.search(r"^bare=\$\(\.ci/hide bwrap chromium\b.*\)$", text, re.MULTILINE)
+    lanes = re.search(r'^for name in env check test; do lane "\$name" env PATH="\$bare" make ', text, re.MULTILINE)
+    installs = re.search(r"\bapt-get |\bpip install\b", text)
+    if not (hidden and lanes and installs and hidden.end() < lanes.start() < installs.start()):
+        yield "make env check test do not run first, with the programs hidden that are installed after them"
+
+
 RULES = (
     Guarded(imports_go_one_way, "helpers/catalog/x.py", "def f():\n    from ..memory import budget\n"),
     Guarded(imports_go_one_way, "helpers/memory/x.py", "import helpers.lesson.drawing.plots\n"),
@@ -110,4 +121,11 @@ RULES = (
     Guarded(no_code_from_a_model, "helpers/memory/x.py", "model.from_pretrained(folder)\n"),
     Guarded(no_code_from_a_model, "helpers/memory/x.py", "how = {'trust_remote_code': True}\n"),
     Guarded(no_clutter, "helpers/memory/budget_old.py", ""),
+    Guarded(
+        what_a_newcomer_runs_comes_first,
+        ".ci/run",
+        "apt-get install chromium\nbare=$(.ci/hide bwrap chromium)\n"
+        'for name in env check test; do lane "$name" env PATH="$bare" make "$name"; done\n',
+    ),
+    Guarded(what_a_newcomer_runs_comes_first, ".ci/run", "make env check test\napt-get install chromium\n"),
 )

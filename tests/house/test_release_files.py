@@ -8,6 +8,7 @@ import yaml
 import helpers
 from helpers.course.address import Address
 from helpers.course.publish import citing
+from setup_env.__main__ import START
 
 from .tree import ROOT
 
@@ -42,6 +43,8 @@ def test_the_dev_container_builds_the_image():
     assert (folder / told["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
     users = re.findall(r"^USER (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert users[-1] == told["remoteUser"] != "root"
+    assert told["customizations"]["codespaces"]["openFiles"] == [START.removeprefix("/lab/tree/")]
+    assert "workbook workspace" in told["postCreateCommand"], "which makes that page"
 
 
 def test_the_image_takes_no_answers_and_no_environment_along():

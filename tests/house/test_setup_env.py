@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -119,7 +120,7 @@ def test_a_failure_says_what_to_do(output: str, told: str) -> None:
 def test_an_old_python_is_told_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.sys, "version_info", (3, 10, 13))
     monkeypatch.setenv("WORKBOOK_PYTHON_CHOSEN", "1")
-    with pytest.raises(Stop, match=r"3\.10\.13; the workbook needs 3\.11, 3\.12 or 3\.13"):
+    with pytest.raises(Stop, match=r"3\.10\.13; the workbook needs 3\.11, 3\.12, 3\.13 or 3\.14"):
         machine.require_python()
 
 
@@ -231,6 +232,46 @@ def test_the_first_page_is_shown_as_a_page_and_not_as_its_text(other_root: Path)
     (settings,) = other_root.rglob("overrides.json")
     viewers = json.loads(settings.read_text())["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"]
     assert viewers == {"markdown": "Markdown Preview"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "environ", "port", "own"),
+    [
+        ([], {}, "8888", False),
+        (["--port", "9000"], {}, "9000", False),
+        (["--ServerApp.port=9001"], {"JUPYTER_PORT": "1"}, "9001", False),
+        ([], {"JUPYTER_PORT": "9002", "JUPYTER_TOKEN": "secret"}, "9002", True),
+        (["--IdentityProvider.token=secret"], {}, "8888", True),
+    ],
+)
+def test_the_address_is_told_with_its_port_and_never_the_token(extra, environ, port, own) -> None:
+    told = "\n".join(command.where_to_look(extra, environ, "/lab"))
+    assert f"ssh -L {port}:localhost:{port} " in told
+    assert (f"http://localhost:{port}/lab " in told) is own, (
+        "JupyterLab prints the address only with a token of its own"
+    )
+    assert "secret" not in told
+
+
+def test_progress_says_what_pip_is_at_and_is_heard(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(machine, "BEAT_S", 0.05)
+    code = "import time; print('Collecting torch==2.13.0 (from -r x)', flush=True); time.sleep(0.3)"
+    assert machine.run([sys.executable, "-c", code]) == (0, "Collecting torch==2.13.0 (from -r x)\n")
+    assert "package 1, torch" in capsys.readouterr().out
+    progress = machine.Progress()
+    progress.read("Installing collected packages: a, b, c\n")
+    assert progress.doing == "writing 3 packages to disk"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="CI's script is bash")
+def test_what_ci_hides_is_out_of_reach_and_nothing_else() -> None:
+    hidden = subprocess.run([".ci/hide", "git", "no-such-program"], cwd=tree.ROOT, capture_output=True, text=True)
+    path = hidden.stdout.strip()
+    assert not shutil.which("git", path=path)
+    assert [shutil.which(name, path=path) is None for name in ("bash", "python3", "make")] == [False] * 3
+    python = [shutil.which("python3", path=path), "-c", "import sys; print(sys.executable)"]
+    found = subprocess.run(python, env={**os.environ, "PATH": path}, capture_output=True, text=True).stdout.strip()
+    assert not found.startswith(tempfile.gettempdir()), "a Python that is a link there would lose its library"
 
 
 def test_unknown_arguments_are_refused() -> None:

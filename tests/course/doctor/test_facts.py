@@ -191,8 +191,8 @@ def test_versions_and_ranges(version, wants, inside):
 
 
 def test_python_too_is_held_against_the_range(tmp_path, monkeypatch):
-    assert python_itself(ROOT) == Package("Python", platform.python_version(), ">=3.11,<3.14")
-    for version, inside in (((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False)):
+    assert python_itself(ROOT) == Package("Python", platform.python_version(), ">=3.11,<3.15")
+    for version, inside in (((3, 10), False), ((3, 11), True), ((3, 14), True), ((3, 15), False)):
         monkeypatch.setattr(sys, "version_info", (*version, 2))
         assert python_itself(ROOT).in_range is inside
     assert python_itself(tmp_path).in_range, "unknown is not wrong"

@@ -14,8 +14,7 @@ from tests.house.tree import ROOT
 from tests.versions import is_before
 
 MISSING = find_spec("triton") is None
-REQUIRED = os.environ.get("WORKBOOK_REQUIRE_TRITON") == "1"
-needs_triton = pytest.mark.skipif(MISSING and not REQUIRED, reason="no Triton: pip install -r requirements-triton.txt")
+needs_triton = pytest.mark.needs("triton", "pip install -r requirements-triton.txt")
 # Triton 3.6's interpreter makes numbers of arrays of one element, which NumPy no longer does
 numbers_of_arrays = pytest.mark.skipif(
     is_before("triton", "3.7") and not is_before("numpy", "2.4"), reason="Triton 3.6 interprets with NumPy below 2.4"

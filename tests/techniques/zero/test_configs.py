@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -18,8 +17,7 @@ from helpers.techniques.zero.configs import accelerate_config, deepspeed_config
 from tests.house import tree
 from tests.techniques.zero import cases, engine_cases
 
-MISSING = find_spec("deepspeed") is None and not os.environ.get("CI")
-needs_deepspeed = pytest.mark.skipif(MISSING, reason="the package deepspeed is not installed")
+needs_deepspeed = pytest.mark.needs("deepspeed", "pip install -r requirements-deepspeed.txt")
 PLAN = TrainSetup("llama-2-7b", "megatron-bf16", "adamw-fused", micro_batch=2, zero=3, ranks=2)
 PLANS = [
     *(replace(PLAN, zero=stage) for stage in range(4)),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -16,8 +14,7 @@ from helpers.techniques.zero.deepspeed import DeepSpeed, loaded
 from helpers.techniques.zero.fsdp2 import FSDP2
 from tests.techniques.zero import cases, engine_cases
 
-MISSING = find_spec("deepspeed") is None and not os.environ.get("CI")
-needs_deepspeed = pytest.mark.skipif(MISSING, reason="the package deepspeed is not installed")
+needs_deepspeed = pytest.mark.needs("deepspeed", "pip install -r requirements-deepspeed.txt")
 FAST, FOUR = ("fsdp2", "fsdp2 host"), ("fsdp2", "deepspeed-2", "deepspeed-3")
 IN_MEMORY = tuple(name for name in engine_cases.MAKERS if "disk" not in name)  # test_offload.py has the disk's
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import doctest
-import os
 import re
 from collections import Counter
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -25,8 +23,7 @@ from helpers.techniques.zero.deepspeed import DeepSpeed
 from tests.techniques.zero import cases, engine_cases
 from tests.techniques.zero.engine_cases import rows
 
-MISSING = find_spec("deepspeed") is None and not os.environ.get("CI")
-needs_deepspeed = pytest.mark.skipif(MISSING, reason="the package deepspeed is not installed")
+needs_deepspeed = pytest.mark.needs("deepspeed", "pip install -r requirements-deepspeed.txt")
 NOT_HERE = [name for name, where in async_io.tools().items() if not where]
 needs_a_disk = pytest.mark.skipif(bool(NOT_HERE), reason=f"DeepSpeed's disk tier lacks {', '.join(NOT_HERE)}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -16,8 +15,7 @@ from helpers.techniques.zero.__main__ import SMALL, main
 from tests.house import tree
 
 SCRIPT = "helpers.techniques.zero"
-MISSING = find_spec("deepspeed") is None and not os.environ.get("CI")
-needs_deepspeed = pytest.mark.skipif(MISSING, reason="the package deepspeed is not installed")
+needs_deepspeed = pytest.mark.needs("deepspeed", "pip install -r requirements-deepspeed.txt")
 
 
 def run(*words, torchrun=0):
