@@ -28,6 +28,7 @@ from typing import Any
 
 from ..catalog.errors import WorkbookError
 from .plain import from_json, shown, to_json
+from .tracebacks import NONE
 
 MIME = "application/vnd.workbook.rows+json"  # what the grader takes out of a kernel
 MOST_RAISED, MOST_S = 2, 3.0  # errors of one asking cell, if they took as long: failed ranks take seconds to come back
@@ -220,7 +221,8 @@ def _written_down(rows: list[Row], question: str, ask: Callable[[], str], name: 
     try:
         text = ask()
     except Exception as error:
-        why = f"{name} raised {_words(error)}{_line(error.__traceback__)}"
+        words, line = _words(error), _line(error.__traceback__)
+        why = NONE if "NoneType" in words and not line else f"{name} raised {words}{line}"
         rows.append({"raised": why[:2000]})
         _desk.failing_s += time.monotonic() - start
         return Unanswered(why)

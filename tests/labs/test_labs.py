@@ -9,16 +9,19 @@ import pytest
 
 from helpers.course import lab_cells
 from helpers.course import notebook as nb
+from helpers.course.kernel import error_in, kernel
 from helpers.course.lint import lint
 from helpers.course.mutants import find_mutants, lacking, load_mutants, problems
 from helpers.course.release import has_answers, release, released
 from helpers.grading.check import results_of
+from helpers.lesson.tracebacks import is_hidden
 from tests.labs.attacker import attacks, drawn, paid
 from tests.labs.honest import answer_of, faults, honest
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = nb.find_all(ROOT, ["solutions"])
 GRADED = next(path for path in LABS if path.stem.startswith("13"))  # the one that needs least
+SHOWN = ("02", "09", "12")  # a formula, ranks in processes, a check that worked the answer out in its own lines
 # Exercises of which nothing that helpers has is an answer, so that no mutant can call it.
 NOTHING_TO_CALL = {"02": {"2", "3"}}
 
@@ -65,6 +68,30 @@ def test_one_wrong_answer_to_each_exercise_calls_what_helpers_have(path):
     exercises = lab_cells.exercises(nb.read(path))
     without = {one.title[0] for one in exercises if not calling & {lab_cells.grade_id(cell) for cell in one.answers}}
     assert without <= NOTHING_TO_CALL.get(path.stem[:2], set())
+
+
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_a_traceback_shows_no_cell_that_asks_or_checks_and_any_other(path):
+    """Both as it is here and as learners have it, without hidden tests."""
+    ours = (lab_cells.ASK, lab_cells.APPARATUS, lab_cells.REFERENCE)
+    for lab in (nb.read(path), released(nb.read(path), f"solutions/{path.name}")):
+        for _, cell in nb.code_cells(lab):
+            told = is_hidden(cell.source)
+            assert told == (lab_cells.is_check(cell) or lab_cells.role(cell) in ours), cell.id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in LABS if path.stem[:2] in SHOWN], ids=lambda path: path.stem)
+def test_a_wrong_answer_shows_its_sentence_and_nothing_else(path):
+    lab, mutant = nb.read(path), load_mutants(find_mutants(path))[0]
+    first = lab_cells.exercises(lab)[0]
+    cells = [cell for _, cell in nb.code_cells(lab) if lab_cells.role(cell) != lab_cells.DEMONSTRATION]
+    first.answers[0].source = mutant.source
+    with kernel(path.parent) as run:
+        told = [error_in(run(cell.source)) for cell in cells[: cells.index(first.checks[-1]) + 1]]
+    errors = [error for error in told if error]
+    assert any(mutant.feedback in error.evalue for error in errors)
+    assert [error.traceback for error in errors] == [[error.evalue] for error in errors]
 
 
 @pytest.mark.slow

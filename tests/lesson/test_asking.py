@@ -12,6 +12,7 @@ import torch
 from helpers.catalog.errors import WorkbookError
 from helpers.lesson import asked, asking, reference
 from helpers.lesson.asking import MOST_RAISED, Unanswered, absent, give_back, left, refer, writing
+from helpers.lesson.tracebacks import NONE
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +174,12 @@ def test_a_learner_is_told_the_line_of_their_own(tmp_path):
     with writing(blames=names) as rows:
         asked(lambda x: names["layers"](x), 3, case="three")
     assert rows[0]["raised"].endswith("'int' object has no attribute 'nothing'\n  at line 2: return x.nothing")
+
+
+def test_none_that_only_an_apparatus_stumbles_over_is_told_as_such():
+    with writing({}) as rows:
+        asked(lambda: None + 1, case="one more than what was forgotten")
+    assert rows == [{"raised": NONE}]
 
 
 class UnprintableError(Exception):

@@ -136,6 +136,14 @@ def test_a_worked_lab_runs_on_its_own_and_passes_its_checks(lab, python, publish
     assert all(cell.execution_count for cell in done.cells if cell.cell_type == "code")
 
 
+def test_a_failed_check_shows_its_message_alone(python, tmp_path):
+    """IPython 7 formats tracebacks in its own way."""
+    lab = f"import sys\nsys.path.insert(0, {str(tree.ROOT)!r})\nfrom helpers.lesson import asked"
+    check = "right = 3 * 3\nassert right == 5, f'5 is wrong here: {right}'"
+    done = run(v4.new_notebook(cells=[v4.new_code_cell(lab), v4.new_code_cell(check)]), python, tmp_path)
+    assert done.cells[1].outputs[-1].traceback == ["5 is wrong here: 9"]
+
+
 def test_unpublished_it_says_what_to_do(python, tmp_path):
     (error,) = errors(run(v4.new_notebook(cells=[v4.new_code_cell(SETUP)]), python, tmp_path))
     assert "open this in a clone of the workbook" in error

@@ -24,12 +24,15 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from ...course import lab_cells
 from ...course import notebook as nb
 from ...lesson import asking
+from ...lesson.tracebacks import in_words
 from ..intake.reading import cleaned
 from .nbval_run import NO_KERNEL
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
     from nbval.plugin import IPyNbCell
 
 MOST_CHARS = 1_000_000  # of one cell's output
@@ -225,12 +228,16 @@ def _message(item: IPyNbCell, call: pytest.CallInfo) -> str:
     error = next((output for output in outputs if output.output_type == "error"), None)
     if call.excinfo and isinstance(call.excinfo.value, Fatal):
         return str(call.excinfo.value)
-    if error is not None and error.ename == "AssertionError":
-        return error.evalue or "an assertion of the check failed"
+    if error is not None and (error.ename == "AssertionError" or _is_ours(item.cell)):
+        return in_words(error.ename, error.evalue)
     if error is not None:
         return f"{error.ename}: {_FILE.sub('(', error.evalue)}"
     reason = str(call.excinfo.value) if call.excinfo else "skipped"
     return _difference(item.cell.outputs, outputs) if reason == "Cell outputs differ" else reason
+
+
+def _is_ours(cell: NotebookNode) -> bool:
+    return lab_cells.is_ask(cell) or lab_cells.is_check(cell)
 
 
 def _difference(stored: list, fresh: list) -> str:

@@ -9,10 +9,13 @@ from queue import Empty
 from types import SimpleNamespace
 
 import pytest
+from nbformat import v4
 
 from helpers.grading.sandbox import nbval_plugin
 from helpers.grading.sandbox.nbval_plugin import MOST_CHARS, MOST_ERROR_CHARS, MOST_MALFORMED, Fatal, Guard
 from helpers.lesson import asking
+from helpers.lesson.tracebacks import NONE
+from tests.course.example_lab import answer, ask, check
 
 
 class Channel:
@@ -337,3 +340,22 @@ def test_whoever_prints_too_much_is_still_answered_for(text):
     assert shown(text_plain="y" * 2000) | {"metadata": {}} not in found
     long = '"' * 450_000
     assert reported(answers(long)) == [answers(long)], "up to what a cell may show"
+
+
+FORGOT = "unsupported format string passed to NoneType.__format__"
+
+
+@pytest.mark.parametrize(
+    ("cell", "error", "words"),
+    [
+        (check("a-check", ""), ("AssertionError", "9, not 5"), "9, not 5"),
+        (check("a-check", ""), ("TypeError", FORGOT), NONE),
+        (ask("an-ask", ""), ("TypeError", FORGOT), NONE),
+        (check("a-check", ""), ("NameError", "name 'x' is not defined"), "NameError: name 'x' is not defined"),
+        (answer("theirs", ""), ("TypeError", FORGOT), f"TypeError: {FORGOT}"),
+    ],
+)
+def test_none_that_a_cell_of_ours_stumbles_over_is_told_as_such(cell, error, words):
+    raised = v4.new_output("error", ename=error[0], evalue=error[1], traceback=[])
+    item, call = SimpleNamespace(cell=cell, test_outputs=[raised]), SimpleNamespace(excinfo=None)
+    assert nbval_plugin._message(item, call) == words
