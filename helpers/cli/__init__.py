@@ -6,11 +6,13 @@ command runs, so that Ctrl-C is answered in one line from the first moment on.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ def _process(argv: Sequence[str]) -> int:
 
     def stop(*_: object) -> None:
         if only_answers or pressed:
-            os._exit(_stopped())
+            _stopped()
+            os._exit(INTERRUPTED)
         pressed.append(True)
         raise KeyboardInterrupt
 
@@ -61,16 +64,20 @@ def _process(argv: Sequence[str]) -> int:
     except BaseException as error:
         if not (pressed or isinstance(error, KeyboardInterrupt)):
             raise
-        return _stopped()
-    if only_answers:
-        sys.stderr.flush()
+        _stopped()
+        done = INTERRUPTED
+    if done == INTERRUPTED:  # then to the end, but no further: of an interrupted `exec` CPython would die of SIGINT
+        atexit._run_exitfuncs()
+    if only_answers or done == INTERRUPTED:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
         os._exit(done)
     return done
 
 
-def _stopped() -> int:
+def _stopped() -> None:
     os.write(2, b"\nStopped.\n" if os.isatty(2) else b"Stopped.\n")  # a terminal has just shown ^C
-    return INTERRUPTED
 
 
 def _run(argv: Sequence[str]) -> int:
