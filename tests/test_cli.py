@@ -1,7 +1,9 @@
 """The `workbook` command: bad input is a table, good input prints JSON of one shape, and nothing is a traceback."""
 
+import argparse
 import gc
 import json
+import re
 import subprocess
 import sys
 from io import BytesIO
@@ -10,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+import helpers
 from helpers.catalog import MODELS, TrainSetup, device, model
-from helpers.cli import main
+from helpers.cli import GROUPS, _parser, main
 from helpers.memory.closed_form import budget
 from helpers.memory.closed_form.breakdown import PARTS
 from helpers.memory.fit import RESERVE_BYTES, Room
@@ -23,13 +26,18 @@ SERVE = ["estimate", "serve", "--model", "llama-3-8b"]
 QUANTIZE = ["estimate", "quantize", "--model", "llama-3-8b"]
 WHOLE = "is not a whole number"
 BAD = [
-    ([], "arguments are required: COMMAND"),
-    (["esimate"], "invalid choice"),
-    (["estimate"], "arguments are required: train|serve|checkpointing|zero|fine-tuning|quantize"),
-    (["estimate", "both"], "invalid choice"),
+    (["esimate"], "did you mean 'estimate'?"),
+    (["--verison"], "did you mean '--version'?"),
+    (["estimate", "trian"], "unknown command 'trian'"),
+    (["estimate", "offload", "both"], "expected: serve, train"),
     (["estimate", "train"], "--model"),
-    ([*TRAIN, "--colour", "red"], "unrecognized arguments: --colour red"),
-    ([*TRAIN, "--prec", "bf16"], "unrecognized arguments: --prec bf16"),  # no abbreviations: one spelling
+    (["estimate", "train", "--modle", "gpt2"], "did you mean '--model'?"),  # and not: --model is required
+    (["trace", "train", "--model", "gpt2", "--dtype", "bf-16"], "did you mean 'bf16'?"),
+    ([*TRAIN, "--colour", "red"], "unknown flag '--colour'"),
+    (["check", "02", "--batch"], "pick one of the 3 names"),  # the dashes alone make no two flags alike
+    ([*TRAIN, "--prec", "bf16"], "unknown flag '--prec'"),  # no abbreviations: one spelling
+    ([*TRAIN, "--batch=4"], "did you mean '--micro-batch'?"),
+    ([*TRAIN, "red"], "unrecognized arguments: red"),
     ([*TRAIN, "--precision"], "expected one argument"),
     (["estimate", "train", "--model", "lama-2-7b"], "did you mean 'llama-2-7b'?"),
     (["estimate", "train", "--model", "llama"], "unknown model 'llama'"),
@@ -84,7 +92,7 @@ BAD = [
     ([*SERVE, "--users", "0"], "users is 0"),
     ([*SERVE, "--context", "-1"], "context is -1"),
     ([*SERVE, "--context", "1" * 16], "16,777,216"),
-    ([*SERVE, "--precision", "bf16"], "unrecognized arguments"),  # of train, not of serve
+    ([*SERVE, "--precision", "bf16"], "unknown flag '--precision'"),  # of train, not of serve
     (["estimate", "op"], "arguments are required: --op, --gpu"),
     (["estimate", "attention"], "arguments are required: --gpu"),
     (["estimate", "attention", "--gpu", "t4"], "fp16"),
@@ -103,10 +111,10 @@ BAD = [
     ([*OP, "linear", "--context", "8192"], "linear takes no context"),  # refused, not quietly dropped
     ([*OP, "attention-decode", "--kv-heads", "5"], "32 heads share 5"),
     ([*OP, "attention-decode", "--heads", "5"], "width 4,096 is not divided by 5 heads"),
-    ([*OP, "linear", "--model", "gpt2"], "unrecognized arguments"),
+    ([*OP, "linear", "--model", "gpt2"], "unknown flag '--model'"),
     ([*TRAIN, "--fit"], "--fit needs a device"),
     ([*SERVE, "--fit"], "--fit needs a device"),
-    ([*OP, "linear", "--fit"], "unrecognized arguments: --fit"),
+    ([*OP, "linear", "--fit"], "unknown flag '--fit'"),
     (["explain-oom"], "arguments are required: FILE"),
     (["explain-oom", "nowhere.txt"], "cannot read nowhere.txt"),
     (["explain-oom", "."], "Is a directory"),
@@ -118,6 +126,7 @@ BAD = [
     (["explain-oom", "x", "--accumulate", "3"], "--accumulate without --model"),
     (["explain-oom", "x", "--model", "gpt2", "--micro-batch", "1.5"], WHOLE),
     (["check"], "lab"),
+    (["check", "02", "--show", "1", "--json"], "not allowed with argument"),
     (["check", "99"], "99"),
     (["build", "77"], "77"),
     (["release", "--check", "--nbgrader", "x"], "not allowed with argument --check"),
@@ -419,3 +428,88 @@ def test_a_call_from_python_changes_nothing_of_the_process(capsys):
     before = gc.get_threshold()
     assert main(["estimate", "serve", "--model", "tiny-llama"]) == 0
     assert gc.get_threshold() == before
+
+
+def parsers(parser):
+    """It, and those of all of its commands."""
+    yield parser
+    for action in parser._actions:
+        for command in getattr(action.choices, "values", tuple)():
+            yield from parsers(command)
+
+
+def test_alone_it_shows_every_command_on_a_line_of_its_group(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([]) == 0
+    groups = dict(re.findall(r"^(\w+):\n((?:  .+\n?)+)", capsys.readouterr().out, re.MULTILINE))
+    assert list(groups) == ["options", *GROUPS]
+    listed = {title: tuple(line.split()[0] for line in groups[title].splitlines()) for title in GROUPS}
+    assert listed == GROUPS
+    (commands,) = [action.choices for action in _parser()._actions if action.choices]
+    assert sorted(commands) == sorted(name for names in GROUPS.values() for name in names)
+
+
+@pytest.mark.parametrize("words", ["estimate", "estimate offload", "plan", "trace"])
+def test_a_command_of_commands_alone_shows_its_help(words, capsys):
+    assert main(words.split()) == 0
+    assert capsys.readouterr().out.startswith(f"usage: workbook {words} [-h] COMMAND ...")
+
+
+def test_every_default_is_told():
+    untold = []
+    for parser in parsers(_parser()):
+        for action in parser._actions:
+            formatter = parser._get_formatter()
+            formatter.add_argument(action)
+            if action.option_strings and str(action.default) not in ("None", "False", "", "[]", argparse.SUPPRESS):
+                untold += [(parser.prog, action.option_strings[0])] * ("default" not in formatter.format_help())
+    assert untold == []
+    (explained,) = [one.format_help() for one in parsers(_parser()) if one.prog == "workbook explain-oom"]
+    assert "tokens that each of them holds (default 2048)" in " ".join(explained.split())  # though it sets none
+
+
+def test_it_says_its_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"workbook {helpers.__version__}\n")
+
+
+# Ctrl-C when a module is looked for; where the import turns it into an error of its own, as NumPy's and torch's may.
+PRESSED = """
+import os, signal, sys
+module, turned, *sys.argv[1:] = sys.argv[1:]
+
+class Pressing:
+    def find_spec(self, name, *_):
+        if name == module:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                for _ in range(1000): pass
+            except KeyboardInterrupt:
+                if turned: raise ImportError("numpy is broken") from None
+                raise
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Pressing())
+from helpers.cli import GROUPS, _parser, main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "turned", "words"),
+    [
+        ("helpers.catalog.errors", "", "number 1"),
+        ("helpers.cli.flags", "", "check 02"),
+        ("torch", "turned", "trace train --model tiny-llama"),
+        ("torch", "turned", "serve --port 0"),
+        ("nbclient", "turned", "check 02"),
+        ("nbformat", "", "grade 02 x --out y"),
+        ("nbclient", "", "build 02"),
+        ("helpers.watch.view", "", "watch --simulate leak"),
+    ],
+)
+def test_ctrl_c_is_one_line_and_130_while_it_still_imports(module, turned, words):
+    command = [sys.executable, "-c", PRESSED, module, turned, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (130, "Stopped.\n", "")

@@ -108,7 +108,7 @@ def test_a_long_answer_is_ended_after_the_grace_and_the_exit_is_clean():
         server.process.send_signal(signal.SIGINT)
         last = [line for line in lines if line][-1]
         assert "the server has stopped" in last
-        assert server.process.wait(20) == 0
+        assert server.process.wait(20) == 130
 
 
 def test_a_wrong_server_is_told(capsys, tmp_path):

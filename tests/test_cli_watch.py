@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,13 +73,15 @@ def test_metrics_are_served_while_it_runs_and_no_longer(monkeypatch: pytest.Monk
         urllib.request.urlopen(read[0], timeout=10)
 
 
-def test_ctrl_c_ends_it_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(watch.time, "sleep", interrupt)
-    assert main(QUICK) == 0
-    assert "simulated: leak" in capsys.readouterr().out
+def test_ctrl_c_ends_it_with_a_line_and_130() -> None:
+    command = [sys.executable, "-m", "helpers.cli", "watch", "--simulate", "leak", "--json"]
+    unignored = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    watched = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=unignored)
+    assert watched.stdout
+    assert json.loads(watched.stdout.readline())["total_bytes"]
+    watched.send_signal(signal.SIGINT)
+    assert watched.communicate(timeout=60)[1] == "Stopped.\n"
+    assert watched.returncode == 130
 
 
 def test_rules_are_written_with_the_thresholds_given(tmp_path: Path, capsys) -> None:

@@ -40,11 +40,11 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str]) -> WorkbookErr
     >>> print(unknown_name("precision", "bf-16", ["bf16", "fp32"]).do)
     did you mean 'bf16'?
     """
-    names = list(allowed)
-    wanted = str(name).lower()
-    longer = sorted((known for known in names if wanted and known.startswith(wanted)), key=len)
-    close = longer or difflib.get_close_matches(wanted, names, n=1, cutoff=0.4)
-    do = f"did you mean {close[0]!r}?" if close else f"pick one of the {len(names)} names above"
+    names, wanted = list(allowed), str(name).lower().lstrip("-")
+    bare = {known.lstrip("-"): known for known in names}  # else the dashes alone make any two flags alike
+    longer = sorted((known for known in bare if wanted and known.startswith(wanted)), key=len)
+    close = longer or difflib.get_close_matches(wanted, bare, n=1, cutoff=0.4)
+    do = f"did you mean {bare[close[0]]!r}?" if close else f"pick one of the {len(names)} names above"
     return WorkbookError(f"unknown {kind} {name!r}", ", ".join(names), do)
 
 

@@ -1,53 +1,105 @@
 """The `workbook` command: estimates from the terminal, and what builds, releases and checks the notebooks.
 
-Each module here holds one family of commands, with its flags; `add` puts it on the parser.
+Each module here holds one family of commands, with its flags; `add` puts it on the parser. They are imported when a
+command runs, so that Ctrl-C is answered in one line from the first moment on.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from ..catalog.errors import WorkbookError
-from . import course, estimate, grade, number, oom, plan, serve, site, snapshot, trace, watch
-from .flags import Parser
+if TYPE_CHECKING:
+    from ..catalog.errors import WorkbookError
+    from .flags import Parser
 
-USAGE_ERROR = 2
+USAGE_ERROR, INTERRUPTED = 2, 130
 # Of a trace of two seconds the process takes six: two of them in collecting no garbage while torch and Transformers
 # load, and in taking their modules apart at the end. Commands that leave nothing behind end at once.
 LOADING_THRESHOLD = 100_000  # objects that are made before the collector looks
-THAT_ONLY_ANSWER = ("trace", "estimate", "plan", "accuracy", "number", "tensor", "explain-oom", "snapshot")
+THAT_ONLY_ANSWER = ("estimate", "plan", "explain-oom", "number", "tensor", "trace", "snapshot", "accuracy")
+GROUPS = {
+    "learn": ("workspace", "check", "progress", "doctor", "record"),
+    "calculate": (*THAT_ONLY_ANSWER, "watch", "serve", "serve-bench"),
+    "teach": ("grade", "sample-class"),
+    "author": ("build", "release", "topics", "publish", "site", "train-lm"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code: 0 done, 1 a check failed, 2 bad input.
+    """Run one command; returns its exit code, which means the same for all of them.
 
-    `grade` has its own: 1 bad input, 2 the worked lab fails, 3 somebody needs attention.
+    0 done; 1 a check failed, or the answer is no; 2 bad input; 130 stopped by Ctrl-C. `grade` has two more: 3 somebody
+    needs attention, 4 the results cannot be written.
     """
-    is_process = argv is None
-    argv = sys.argv[1:] if argv is None else argv
-    if is_process:
-        gc.set_threshold(LOADING_THRESHOLD)
+    return _process(sys.argv[1:]) if argv is None else _run(argv)
+
+
+def _process(argv: Sequence[str]) -> int:
+    """`_run` as a process of its own, which Ctrl-C ends with one line.
+
+    A KeyboardInterrupt alone would not do: raised while torch is imported, it may come out as an ImportError, or be
+    printed and dropped by whoever collects garbage. The second Ctrl-C waits for nothing.
+    """
+    gc.set_threshold(LOADING_THRESHOLD)
+    only_answers, pressed = bool(argv) and argv[0] in THAT_ONLY_ANSWER, []
+
+    def stop(*_: object) -> None:
+        if only_answers or pressed:
+            _stopped()
+            os._exit(INTERRUPTED)
+        pressed.append(True)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as under nohup
+        signal.signal(signal.SIGINT, stop)
+    try:
+        done = _run(argv)
+    except BaseException as error:
+        if not (pressed or isinstance(error, KeyboardInterrupt)):
+            raise
+        _stopped()
+        done = INTERRUPTED
+    if done == INTERRUPTED:  # then to the end, but no further: of an interrupted `exec` CPython would die of SIGINT
+        atexit._run_exitfuncs()
+    if only_answers or done == INTERRUPTED:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(done)
+    return done
+
+
+def _stopped() -> None:
+    os.write(2, b"\nStopped.\n" if os.isatty(2) else b"Stopped.\n")  # a terminal has just shown ^C
+
+
+def _run(argv: Sequence[str]) -> int:
+    from ..catalog.errors import WorkbookError
+
     try:
         arguments = _parser().parse_args(argv)
         done = arguments.run(arguments)
         sys.stdout.flush()
-        if is_process and argv[0] in THAT_ONLY_ANSWER:
-            sys.stderr.flush()
-            os._exit(done)
         return done
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (WorkbookError, ModuleNotFoundError) as error:
         print(f"workbook: {_as_told(error)}", file=sys.stderr)
-        return grade.USAGE_ERROR if argv[:1] == ["grade"] else USAGE_ERROR
+        return USAGE_ERROR
 
 
 def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
     """A package that `pip install` leaves out is the reader's to install; a missing module of ours is a bug."""
+    from ..catalog.errors import WorkbookError
+
     if isinstance(error, WorkbookError):
         return error
     package = (error.name or "helpers").partition(".")[0]
@@ -58,8 +110,14 @@ def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
 
 
 def _parser() -> Parser:
+    from .. import __version__
+    from . import course, estimate, grade, number, oom, plan, serve, site, snapshot, trace, watch
+    from .flags import Parser, in_groups
+
     parser = Parser(prog="workbook", description="The GPU Memory Workbook, from the terminal.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"workbook {__version__}")
+    commands = parser.add_subparsers()
     for family in (estimate, plan, number, oom, snapshot, trace, watch, serve, course, site, grade):
         family.add(commands)
+    in_groups(parser, commands, GROUPS)
     return parser

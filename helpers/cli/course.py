@@ -35,11 +35,11 @@ def add(commands: Commands) -> None:
     add_command(commands, "topics", "write docs/topics.md: where each topic is taught and checked", _topics)
     _add_publish(commands)
     _add_learning(commands)
-    text = "write twenty made-up submissions for a lab, and the scores they should get"
+    text = "write a made-up class for a lab: twenty submissions, and the scores that they should get"
     sample_class = add_command(commands, "sample-class", text, _sample_class)
     sample_class.add_argument("lab", help="a number like 02")
     sample_class.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="a new folder for the class")
-    text = "what this machine is, which chapters it can run, and what to fix"
+    text = "what this machine is, what it can run, and what to fix"
     doctor = add_command(commands, "doctor", text, _doctor)
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     _add_record(commands)
@@ -55,9 +55,12 @@ def _add_learning(commands: Commands) -> None:
     check = add_command(commands, "check", "run the checks of your lab and show points", _check)
     check.add_argument("lab", help="a number like 02, or the path of a notebook")
     answer = "print the worked answer to a question that you tried, by its number like 3 or its name"
-    check.add_argument("--show", metavar="QUESTION", help=answer)
+    either = check.add_mutually_exclusive_group()
+    either.add_argument("--show", metavar="QUESTION", help=answer)
+    either.add_argument("--json", action="store_true", help="print one JSON object, in points")
     far = add_command(commands, "progress", "chapters opened, guesses and how far off, points of labs", _progress)
     far.add_argument("chapter", nargs="?", default="", help="a number like 02, for each of its guesses")
+    far.add_argument("--json", action="store_true", help="print a JSON list of chapters, each with its guesses")
 
 
 def _build(arguments: argparse.Namespace) -> int:
@@ -96,7 +99,7 @@ def _topics(arguments: argparse.Namespace) -> int:
 
 
 def _add_publish(commands: Commands) -> None:
-    text = "stamp badges and setup cells with the repository and the tag that learners clone"
+    text = "stamp links with where learners clone from: badges and setup cells, with repository and tag"
     publish = add_command(commands, "publish", text, _publish)
     publish.add_argument("--repository", metavar="URL", help="where learners clone from; '' takes all links away")
     publish.add_argument("--ref", metavar="TAG", help="the tag or branch that they get; '' with an empty repository")
@@ -121,7 +124,7 @@ def _check(arguments: argparse.Namespace) -> int:
     root = workbook_root()
     from ..grading.check import check
 
-    return check(arguments.lab, root, show=arguments.show)
+    return check(arguments.lab, root, show=arguments.show, as_json=arguments.json)
 
 
 def _workspace(arguments: argparse.Namespace) -> int:
@@ -137,7 +140,7 @@ def _progress(arguments: argparse.Namespace) -> int:
     from ..course.start_page import renew_start_page
 
     renew_start_page(root)
-    return progress(root, arguments.chapter)
+    return progress(root, arguments.chapter, arguments.json)
 
 
 def _sample_class(arguments: argparse.Namespace) -> int:
@@ -154,7 +157,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _add_record(commands: Commands) -> None:
-    text = "measure on this GPU what the chapters predict, and keep it in recordings/"
+    text = "measure on this GPU what the chapters predict: kept in recordings/"
     command = add_command(commands, "record", text, _record)
     more = "Writes after each experiment; the same command goes on with what is missing. 1 when one failed."
     command.description = f"{text}. {more}"
@@ -162,7 +165,7 @@ def _add_record(commands: Commands) -> None:
     command.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="these experiments")
     command.add_argument("--list", action="store_true", help="say what there is and what it needs; no GPU needed")
     command.add_argument("--force", action="store_true", help="record again what is recorded already")
-    command.add_argument("--minutes", type=float, default=10, metavar="N", help="begin nothing that ends later (10)")
+    command.add_argument("--minutes", type=float, default=10, metavar="N", help="begin nothing that would end later")
 
 
 def _record(arguments: argparse.Namespace) -> int:
@@ -178,7 +181,7 @@ def _record(arguments: argparse.Namespace) -> int:
 def _add_train_lm(commands: Commands) -> None:
     text = "train the small language model again: a quarter of an hour on two cores"
     train = add_command(commands, "train-lm", text, _train_lm)
-    train.add_argument("--out", default="small-lm", help="folder to write the checkpoint to (default small-lm)")
+    train.add_argument("--out", default="small-lm", help="folder to write the checkpoint to")
     train.add_argument("--seed", type=whole, default=0, help="of the weights and the documents")
     train.add_argument("--steps-scale", type=float, default=1.0, help="1 reproduces the shipped model; 0.1 is a try")
 
@@ -190,7 +193,7 @@ def _train_lm(arguments: argparse.Namespace) -> int:
 
 
 def _add_accuracy(commands: Commands) -> None:
-    text = "predictions beside published and recorded GPU measurements, with errors"
+    text = "predictions beside published measurements: each error, also of what this machine recorded"
     accuracy = add_command(commands, "accuracy", text, _accuracy)
     kinds = "op (half a minute), lora (two, with peft), qlora (63 such steps), serving, generation (two), "
     kinds += "torchtitan (ten), megatron, recorded, history (one run, event by event), "

@@ -23,9 +23,7 @@ from .offload import add_offload
 
 def add(commands: Commands) -> None:
     estimate = commands.add_parser("estimate", help="predict memory and time without a GPU")
-    ours = "train|serve|checkpointing|zero|fine-tuning|quantize|op|attention|kv|load|offload"
-    known = f"{ours}|megatron|mesh|allocation|blocks"
-    kinds = estimate.add_subparsers(title="what to estimate", required=True, metavar=known)
+    kinds = estimate.add_subparsers(title="what to estimate")
     train = add_command(kinds, "train", "one training step, per rank", _estimate_train)
     serve = add_command(
         kinds, "serve", "one replica: weights, KV cache, and what prefill and decoding take", _estimate_serve
@@ -192,8 +190,7 @@ def _add_attention(kinds: Commands) -> None:
     }
     defaults = calculators.attention().start
     for size, words in sizes.items():
-        help_text = f"{words} (default {defaults[size]})"
-        parser.add_argument(f"--{size.replace('_', '-')}", type=whole, default=defaults[size], help=help_text)
+        parser.add_argument(f"--{size.replace('_', '-')}", type=whole, default=defaults[size], help=words)
     parser.add_argument("--format", default="bf16", help="number format of the tensors: fp32, tf32, bf16, fp16")
     parser.add_argument("--phase", default="forward", help="forward, training, decode")
     parser.add_argument("--mask", default="causal", help="causal, or none: every query sees every key")
@@ -228,7 +225,7 @@ def _add_allocation(kinds: Commands) -> None:
     text = "a small trace through the caching allocator, up to one event"
     parser = add_command(kinds, "allocation", text, _estimate_allocation)
     parser.add_argument("--trace", default="batch first", help=", ".join(TRACES))
-    parser.add_argument("--settings", default="default", help="as in PYTORCH_ALLOC_CONF")
+    parser.add_argument("--settings", default="default", help="as in PYTORCH_ALLOC_CONF (default: PyTorch's)")
     _step_and_json_flags(parser, "event of the trace, from 1")
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
 from ..catalog.adapters import BASES, KINDS, Adapter
 from ..catalog.devices import DEVICES, Device, device
-from ..catalog.errors import WorkbookError, require_whole
+from ..catalog.errors import WorkbookError, require_name, require_whole
 from ..catalog.models import MODELS
 from ..catalog.optimizers import OPTIMIZERS, RANKED
 from ..catalog.policies import POLICIES
@@ -20,27 +22,82 @@ from ..lesson.calculators.answers import CalculatorAnswer
 from ..memory.fit.room import RESERVE_MIB
 
 MOST_MIB = 2**20  # a terabyte
+LINE = 62  # letters beside a command's name, in a terminal of 80
 Setup = TypeVar("Setup", TrainSetup, ServeSetup)
 Commands = argparse._SubParsersAction
 ADAPTER_FLAGS = {"kind": "adapter", "rank": "lora_rank", "targets": "lora_targets", "base": "lora_base"}
 MODEL_HELP = f"{', '.join(MODELS)}; a name of the hub, as Qwen/Qwen2.5-14B; or a path to a config.json"
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Says every option's default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        return with_default(action)
+
+
+def with_default(action: argparse.Action) -> str:
+    """The option's help, with its default where the text has no word of it."""
+    text, default = action.help or "", action.default
+    if "default" in text or isinstance(default, bool) or default in (None, "", [], argparse.SUPPRESS):
+        return text
+    told = f"{default:g}" if isinstance(default, float) else default
+    return f"{text} (default {','.join(told) if isinstance(told, tuple) else told})"
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse without abbreviations, with errors told as what, expected, do."""
+    """argparse without abbreviations, with errors told as what, expected, do; of commands and none named, its help."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
+
+    def add_subparsers(self, **options: Any) -> Commands:
+        self.set_defaults(run=self._show_help)
+        return super().add_subparsers(metavar="COMMAND", **options)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """As argparse's; but here already, where the command is known, nothing may be left over."""
+        words = sys.argv[1:] if args is None else list(args)
+        if self._subparsers is None:  # a slip in --model is told before "--model is required"
+            self._require_flags(itertools.takewhile(lambda word: word != "--", words))
+        found, left = super().parse_known_args(words, namespace)
+        self._require_flags(left)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         raise WorkbookError(message, self.format_usage().strip(), f"run `{self.prog} --help`")
+
+    def _require_flags(self, words: Iterable[str]) -> None:
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        for word in words:
+            if word.startswith("--") and " " not in word:
+                require_name("flag", word.partition("=")[0], known)
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None:
+            require_name("/".join(action.option_strings) or "command", value, list(action.choices))
+
+    def _show_help(self, _: argparse.Namespace) -> int:
+        self.print_help()
+        return 0
+
+
+def in_groups(parser: Parser, commands: Commands, groups: Mapping[str, Iterable[str]]) -> None:
+    """List the parser's `commands`, all of which are in `groups`, under these titles in its help."""
+    lines = {command.dest: command for command in commands._choices_actions}
+    for title, names in groups.items():
+        parser.add_argument_group(title)._group_actions.extend(lines.pop(name) for name in names)
+    parser._positionals._group_actions.clear()
 
 
 def add_command(
     commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    """A command that `text` describes, ready for its flags; `run(arguments)` gives its exit code."""
-    command = commands.add_parser(name, help=text, description=text)
+    """A command that `text` describes; `run(arguments)` gives its exit code. A list shows a line: up to the colon."""
+    line = text if len(text) <= LINE else text.partition(":")[0]
+    command = commands.add_parser(name, help=line, description=text)
     command.set_defaults(run=run)
     return command
 
@@ -55,7 +112,7 @@ def device_and_json_flags(parser: argparse.ArgumentParser, units: str = "bytes",
 
 
 def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int = RESERVE_MIB) -> None:
-    text = f"MiB of the GPU kept for the context and what else PyTorch does not count (default {usual_mib})"
+    text = "MiB of the GPU kept for the context and what else PyTorch does not count"
     parser.add_argument("--reserve", type=whole, default=usual_mib, metavar="MIB", help=text)
 
 

@@ -10,18 +10,16 @@ from ..catalog.errors import WorkbookError
 from .course import workbook_root
 from .flags import Commands, add_command, whole
 
-USAGE_ERROR = 1  # 2 says that the worked lab fails
-
 
 def add(commands: Commands) -> None:
-    text = "grade a class: gradebook, feedback for each learner, a summary; see docs/grading.md"
+    text = "grade a class, with feedback for each learner: gradebook, pages, a summary; see docs/grading.md"
     command = add_command(commands, "grade", text, _grade)
     command.add_argument("lab", nargs="?", help="a number like 02, the whole name, or the lab's file")
     submissions = "a folder of notebooks or of folders, a zip, or one notebook"
     command.add_argument("submissions", nargs="?", type=Path, help=submissions)
     command.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything is written")
     command.add_argument("--seed", metavar="N", help="draw the inputs of an earlier run again (default: secret, new)")
-    command.add_argument("--jobs", type=whole, default=2, metavar="N", help="submissions at a time (default 2)")
+    command.add_argument("--jobs", type=whole, default=2, metavar="N", help="submissions at a time")
     command.add_argument("--only", action="append", default=[], metavar="ID", help="this learner; may be repeated")
     command.add_argument("--force", action="store_true", help="grade again what was graded before")
     command.add_argument("--strict", action="store_true", help="whatever a learner is warned of needs attention")

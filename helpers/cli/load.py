@@ -42,10 +42,10 @@ def _workload_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _policy_flags(parser: argparse.ArgumentParser) -> None:
-    budget = f"tokens that one step computes (default {USUAL.token_budget})"
+    budget = "tokens that one step computes"
     parser.add_argument("--token-budget", type=whole, default=USUAL.token_budget, metavar="TOKENS", help=budget)
     parser.add_argument("--admission", default=USUAL.admission, help=", ".join(ADMISSION))
-    most = f"requests at most (default {USUAL.max_running})"
+    most = "requests at most"
     parser.add_argument("--max-running", type=whole, default=USUAL.max_running, metavar="N", help=most)
 
 
@@ -55,7 +55,7 @@ def _assumption_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-efficiency", type=decimal, metavar="SHARE", help="of the bandwidth")
     parser.add_argument("--compute-efficiency", type=decimal, metavar="SHARE", help="of the FLOP rate")
     parser.add_argument("--overhead-ms", type=decimal, metavar="MS", help="added to each step")
-    share = f"of what weights and reserve leave, for the KV pool (default {FREE_SHARE})"
+    share = "of what weights and reserve leave, for the KV pool"
     parser.add_argument("--free-share", type=decimal, default=FREE_SHARE, metavar="SHARE", help=share)
 
 

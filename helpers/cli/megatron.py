@@ -30,7 +30,7 @@ def add_megatron(kinds: Commands) -> None:
     defaults = {field.name: field.default for field in fields(megatron.MegatronSetup)}
     for name, words in WORDS.items():
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=whole, default=defaults[name], help=f"{words} (default {defaults[name]})")
+        parser.add_argument(flag, type=whole, default=defaults[name], help=words)
     flags.device_and_json_flags(parser)
     flags.reserve_flag(parser)
 

@@ -22,11 +22,11 @@ def add_mesh(kinds: Commands) -> None:
     defaults = {field.name: field.default for field in fields(MegatronSetup)}
     for name, words in {**WORDS, "context_parallel": "ranks that share each sequence"}.items():
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=whole, default=defaults[name], help=f"{words} (default {defaults[name]})")
-    parser.add_argument("--recompute", default="none", help=f"checkpointing: {', '.join(RECOMPUTED)} (default none)")
-    parser.add_argument("--schedule", default="1F1B", help=f"one of {', '.join(SCHEDULES)} (default 1F1B)")
-    parser.add_argument("--node", type=whole, default=8, help="cards in a machine (default 8)")
-    parser.add_argument("--network", type=float, default=400.0, help="Gb/s between machines, a card (default 400)")
+        parser.add_argument(flag, type=whole, default=defaults[name], help=words)
+    parser.add_argument("--recompute", default="none", help=f"checkpointing: {', '.join(RECOMPUTED)}")
+    parser.add_argument("--schedule", default="1F1B", help=f"one of {', '.join(SCHEDULES)}")
+    parser.add_argument("--node", type=whole, default=8, help="cards in a machine")
+    parser.add_argument("--network", type=float, default=400.0, help="Gb/s between machines, a card")
     flags.device_and_json_flags(parser, "bytes and seconds")
     flags.reserve_flag(parser)
 

@@ -15,7 +15,7 @@ from .flags import Commands, add_command, decimal, setup_of, whole
 def add_offload(kinds: Commands) -> None:
     text = "what leaves the GPU: seconds of its way beside those of the work, bytes in each memory"
     parser = kinds.add_parser("offload", help=text, description=text)
-    questions = parser.add_subparsers(title="what is offloaded", required=True, metavar="serve|train")
+    questions = parser.add_subparsers(title="what is offloaded")
     serve = add_command(questions, "serve", "a step whose layers are streamed from elsewhere", _estimate_serving)
     train = add_command(questions, "train", "a step whose states or parameters are elsewhere", _estimate_training)
     for one in (serve, train):
@@ -29,22 +29,20 @@ def add_offload(kinds: Commands) -> None:
 def _serving_flags(parser: argparse.ArgumentParser) -> None:
     flags.serve_flags(parser)
     parser.add_argument("--step", default=STEPS[0], help=f"{', '.join(STEPS)}: a token for each user, or all --context")
-    text = f"where the layers are: {HOST}, over PCIe (default), or {', '.join(TIERS)}"
+    text = f"where the layers are: {HOST}, over PCIe or {', '.join(TIERS)}"
     parser.add_argument("--from", dest="source", default=HOST, metavar="TIER", help=text)
-    parser.add_argument(
-        "--buffers", type=whole, default=2, metavar="N", help="1, or 2 so that copies overlap (default)"
-    )
-    parser.add_argument("--efficiency", type=decimal, default=1.0, metavar="SHARE", help="of the FLOP rate (default 1)")
+    parser.add_argument("--buffers", type=whole, default=2, metavar="N", help="1, or 2 so that copies overlap")
+    parser.add_argument("--efficiency", type=decimal, default=1.0, metavar="SHARE", help="of the FLOP rate")
 
 
 def _training_flags(parser: argparse.ArgumentParser) -> None:
     flags.train_flags(parser)
     known = {kind: ", ".join(name for name, one in TIERS.items() if one.kind == kind) for kind in ("dram", "nvme")}
-    parser.add_argument("--host", default=USUAL_HOST, metavar="TIER", help=f"{known['dram']} (default {USUAL_HOST})")
+    parser.add_argument("--host", default=USUAL_HOST, metavar="TIER", help=known["dram"])
     parser.add_argument("--disk", metavar="TIER", help=f"for what is offloaded to nvme: {known['nvme']}")
-    text = f"ranks that share a host's memory and disks (default {USUAL_RANKS})"
+    text = "ranks that share a host's memory and disks"
     parser.add_argument("--ranks-per-host", type=whole, default=USUAL_RANKS, metavar="N", help=text)
-    text = f"of the FLOP rate (default {USUAL_EFFICIENCY})"
+    text = "of the FLOP rate"
     parser.add_argument("--efficiency", type=decimal, default=USUAL_EFFICIENCY, metavar="SHARE", help=text)
 
 

@@ -9,7 +9,7 @@ from dataclasses import fields
 from ..catalog.devices import DEVICES
 from ..catalog.errors import WorkbookError
 from ..catalog.setup import ServeSetup, TrainSetup, flag_of
-from .flags import Commands, add_command, device_of, serve_flags, train_flags
+from .flags import Commands, add_command, device_of, serve_flags, train_flags, with_default
 
 
 def add(commands: Commands) -> None:
@@ -24,6 +24,7 @@ def add(commands: Commands) -> None:
         group = explain.add_argument_group(f"with --model, for a {run}")
         add(group)
         for action in group._group_actions:
+            action.help = with_default(action)
             action.default = argparse.SUPPRESS  # so that a flag which was given can be told from one that was not
 
 

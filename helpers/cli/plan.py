@@ -48,8 +48,8 @@ COUNT = re.compile(r"(\d{1,18})|(\d{1,6}(?:\.\d{1,6})?)e(\d{1,2})")
 
 
 def add(commands: Commands) -> None:
-    plan = commands.add_parser("plan", help="from a goal and the cards at hand to the plans that work, cheapest first")
-    kinds = plan.add_subparsers(title="what to plan", required=True, metavar="train|fine-tune|serve")
+    plan = commands.add_parser("plan", help="plans that reach a goal with the cards at hand, cheapest first")
+    kinds = plan.add_subparsers(title="what to plan")
     train = add_command(kinds, "train", "train every weight on so many tokens", _plan_training)
     tune = add_command(kinds, "fine-tune", "the same, or adapters alone, in smaller batches", _plan_training)
     serve = add_command(kinds, "serve", "serve so many users, each with so many tokens", _plan_serving)
@@ -65,25 +65,19 @@ def add(commands: Commands) -> None:
 def _train_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=flags.MODEL_HELP)
     parser.add_argument("--tokens", type=count, required=True, metavar="N", help="to train on, as in 1e9")
-    parser.add_argument("--sequence", type=whole, default=4096, metavar="N", help="tokens in a sequence (default 4096)")
-    parser.add_argument(
-        "--batch", type=count, metavar="N", help="tokens in a batch, about (train 4194304, fine-tune 131072)"
-    )
+    parser.add_argument("--sequence", type=whole, default=4096, metavar="N", help="tokens in a sequence")
+    parser.add_argument("--batch", type=count, metavar="N", help="tokens in a batch, about")
     parser.add_argument("--deadline", type=seconds, metavar="TIME", help="as in 24h, 90min or 30d")
     parser.add_argument("--methods", type=names, metavar="NAMES", help=f"of {', '.join(METHODS)}")
-    usual = ",".join(TRAIN_PRECISIONS)
-    parser.add_argument(
-        "--precisions", type=names, default=TRAIN_PRECISIONS, metavar="NAMES", help=f"(default {usual})"
-    )
+    parser.add_argument("--precisions", type=names, default=TRAIN_PRECISIONS, metavar="NAMES", help="that may be used")
     optimizers = ("adamw-fused", "adamw-8bit")
-    text = f"that may be used (default {','.join(optimizers)})"
-    parser.add_argument("--optimizers", type=names, default=optimizers, metavar="NAMES", help=text)
+    parser.add_argument("--optimizers", type=names, default=optimizers, metavar="NAMES", help="that may be used")
 
 
 def _serve_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=flags.MODEL_HELP)
-    parser.add_argument("--users", type=whole, default=1, metavar="N", help="at once (default 1)")
-    parser.add_argument("--context", type=whole, default=8192, metavar="N", help="tokens of each (default 8192)")
+    parser.add_argument("--users", type=whole, default=1, metavar="N", help="at once")
+    parser.add_argument("--context", type=whole, default=8192, metavar="N", help="tokens of each")
     parser.add_argument("--prompt", type=whole, metavar="N", help="of these, in the prompt (default three quarters)")
     parser.add_argument("--latency", type=seconds, metavar="TIME", help="longest from token to token, as in 50ms")
     parser.add_argument("--ttft", type=seconds, metavar="TIME", help="longest to the first token, as in 2s")
@@ -97,8 +91,8 @@ def _fleet_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cards", required=True, metavar="CARD=N", help="as in h100=8 or h100=8,h200=4")
     text = "dollars for an hour of a card, in place of helpers/catalog/data/prices.json, as in h100=2.50"
     parser.add_argument("--price", metavar="CARD=DOLLARS", default="", help=text)
-    parser.add_argument("--node", type=whole, default=USUAL_NODE, metavar="N", help="cards in a machine (default 8)")
-    usual = f"GB/s of the network for each card, one way (default {USUAL_NETWORK_BYTES_PER_S / 1e9:.0f})"
+    parser.add_argument("--node", type=whole, default=USUAL_NODE, metavar="N", help="cards in a machine")
+    usual = "GB/s of the network for each card, one way"
     parser.add_argument("--network", type=decimal, default=USUAL_NETWORK_BYTES_PER_S / 1e9, metavar="RATE", help=usual)
     text = "shares of the FLOP rate that a run reaches: poor, usual, best (train 0.32,0.45,0.58)"
     parser.add_argument("--efficiency", type=names, metavar="SHARES", help=text)

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import random
+import signal
 from functools import partial
 
 from ..catalog.errors import require_whole
@@ -17,28 +18,28 @@ FIRST_WORD, WORDS = 4, 400  # token ids that the small model has, and everybody 
 def add(commands: Commands) -> None:
     serve = add_command(commands, "serve", "an OpenAI-compatible server around the paged engine", _serve)
     serve.add_argument("--model", default="small", help="small, a folder, or a hub model as owner/name")
-    serve.add_argument("--blocks", type=whole, default=256, help="KV blocks in the pool (default 256)")
-    serve.add_argument("--block-size", type=whole, default=16, help="tokens in a block (default 16)")
-    serve.add_argument("--port", type=whole, default=8000, help="of this machine alone; 0: any (default 8000)")
-    text = "requests that may wait before more get 429 (default 64)"
+    serve.add_argument("--blocks", type=whole, default=256, help="KV blocks in the pool")
+    serve.add_argument("--block-size", type=whole, default=16, help="tokens in a block")
+    serve.add_argument("--port", type=whole, default=8000, help="of this machine alone; 0: any")
+    text = "requests that may wait before more get 429"
     serve.add_argument("--max-waiting", type=whole, default=64, metavar="N", help=text)
-    text = "tokens that a step computes at most; longer prompts are cut (default 64)"
+    text = "tokens that a step computes at most; longer prompts are cut"
     serve.add_argument("--token-budget", type=whole, default=64, metavar="N", help=text)
-    serve.add_argument("--max-running", type=whole, default=16, metavar="N", help="sequences in a step (default 16)")
-    serve.add_argument("--grace", type=whole, default=5, metavar="S", help="seconds to finish answers in (default 5)")
+    serve.add_argument("--max-running", type=whole, default=16, metavar="N", help="sequences in a step")
+    serve.add_argument("--grace", type=whole, default=5, metavar="S", help="seconds to finish answers in")
     _add_bench(commands)
 
 
 def _add_bench(commands: Commands) -> None:
     bench = add_command(commands, "serve-bench", "time to first token, between tokens, failures under a load", _bench)
     bench.add_argument("--url", required=True, help="of the server, as in http://127.0.0.1:8000")
-    bench.add_argument("--requests", type=whole, default=100, help="how many (default 100)")
+    bench.add_argument("--requests", type=whole, default=100, help="how many")
     load = bench.add_mutually_exclusive_group()
     load.add_argument("--rate", type=float, metavar="R", help="requests a second, at random times")
     load.add_argument("--concurrency", type=whole, metavar="C", help="requests at once (default 8)")
-    bench.add_argument("--prompt-tokens", type=whole, default=32, metavar="N", help="of each prompt (default 32)")
-    bench.add_argument("--new-tokens", type=whole, default=16, metavar="N", help="of each answer at most (default 16)")
-    bench.add_argument("--seed", type=whole, default=0, help="of prompts and times (default 0)")
+    bench.add_argument("--prompt-tokens", type=whole, default=32, metavar="N", help="of each prompt")
+    bench.add_argument("--new-tokens", type=whole, default=16, metavar="N", help="of each answer at most")
+    bench.add_argument("--seed", type=whole, default=0, help="of prompts and times")
     bench.add_argument("--json", action="store_true", help="print JSON, in seconds and tokens")
 
 
@@ -56,7 +57,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         model, tokenizer = load(CHECKPOINT if arguments.model == "small" else arguments.model)
         engine = ScheduledEngine(model, blocks=arguments.blocks, policy=policy, block_size=arguments.block_size)
         ready = partial(_tell, arguments, "http://{}:{}".format(*opened.getsockname()))
-        serving.serve(engine, tokenizer, arguments.model, opened, arguments.max_waiting, arguments.grace, ready)
+        waiting = arguments.max_waiting
+        if serving.serve(engine, tokenizer, arguments.model, opened, waiting, arguments.grace, ready) == signal.SIGINT:
+            raise KeyboardInterrupt
     return 0
 
 

@@ -16,7 +16,7 @@ PACKED = b"\x1f\x8b"  # gzip, in which recordings/ has its histories
 
 
 def add(commands: Commands) -> None:
-    text = "what a snapshot tells: the peak, what was live then, what other settings would have reserved"
+    text = "a run by its snapshot: the peak, what was live then, what other settings would have reserved"
     snapshot = add_command(commands, "snapshot", text, _snapshot)
     snapshot.add_argument("file", metavar="FILE", help="of torch.cuda.memory._dump_snapshot(), or of recordings/")
     snapshot.add_argument("--device", type=whole, help="one of its GPUs; default: all with a history")

@@ -22,7 +22,7 @@ from .flags import Commands, add_command, device_of, setup_of, whole
 
 def add(commands: Commands) -> None:
     trace = commands.add_parser("trace", help="run the real code without memory: the peak a GPU would report")
-    kinds = trace.add_subparsers(title="what to trace", required=True, metavar="train|serve")
+    kinds = trace.add_subparsers(title="what to trace")
     train = add_command(kinds, "train", "training steps, on one GPU or on one rank of several", _trace_train)
     serve = add_command(kinds, "serve", "a batch from its prompts to its last token", _trace_serve)
     for parser in (train, serve):
@@ -50,7 +50,7 @@ def split_flags(parser: argparse.ArgumentParser) -> None:
     split.add_argument("--pipeline", type=whole, default=1, metavar="N", help="ranks that share the layers")
     split.add_argument("--schedule", default="1F1B", help=f"the pipeline's: {', '.join(STAGES_PER_RANK)}")
     split.add_argument("--no-reshard", action="store_true", help="FSDP2 keeps what it gathered until the backward")
-    split.add_argument("--rank", type=whole, default=0, metavar="N", help="which rank (default 0)")
+    split.add_argument("--rank", type=whole, default=0, metavar="N", help="which rank")
 
 
 def _split_of(arguments: argparse.Namespace) -> Split | None:

@@ -23,9 +23,8 @@ from .flags import Commands, add_command, decimal, whole
 def add(commands: Commands) -> None:
     text = "memory of the GPUs of this machine, live: used, growth, time to exhaustion; also for Prometheus"
     watch = add_command(commands, "watch", text, _watch)
-    watch.add_argument("--interval", type=decimal, default=1.0, metavar="S", help="seconds between samples (default 1)")
-    window = f"samples that the growth is fitted to (default {WINDOW})"
-    watch.add_argument("--window", type=whole, default=WINDOW, metavar="N", help=window)
+    watch.add_argument("--interval", type=decimal, default=1.0, metavar="S", help="seconds between samples")
+    watch.add_argument("--window", type=whole, default=WINDOW, metavar="N", help="samples that the growth is fitted to")
     watch.add_argument("--samples", type=whole, metavar="N", help="end after as many; default: run until Ctrl-C")
     watch.add_argument("--json", action="store_true", help="print one line of JSON for each card and sample, in bytes")
     watch.add_argument(
@@ -37,9 +36,9 @@ def add(commands: Commands) -> None:
     usual = Thresholds()
     for name in ("warning", "critical"):
         share, seconds = getattr(usual, f"{name}_share"), getattr(usual, f"{name}_s")
-        text = f"share of the card that is {'a warning' if name == 'warning' else 'critical'} (default {share:g})"
+        text = f"share of the card that is {'a warning' if name == 'warning' else 'critical'}"
         watch.add_argument(f"--{name}", type=decimal, default=share, metavar="SHARE", help=text)
-        text = f"the same for predicted seconds to exhaustion (default {seconds:g})"
+        text = "the same for predicted seconds to exhaustion"
         watch.add_argument(f"--{name}-seconds", type=decimal, default=seconds, metavar="S", help=text)
     text = f"an invented card in place of this machine's: {', '.join(SERIES)}"
     watch.add_argument("--simulate", metavar="SERIES", help=text)
@@ -63,8 +62,6 @@ def _watch(arguments: argparse.Namespace) -> int:
     where = "" if served is None else f"metrics at http://{arguments.address}:{served}/metrics"
     try:
         _run(watcher, interval_s, arguments.samples, arguments.json, where)
-    except KeyboardInterrupt:
-        pass
     finally:
         if end is not None:
             end()

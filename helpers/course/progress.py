@@ -5,6 +5,7 @@ It reads what `lesson.notes` noted beside the learner's copies. Nothing leaves t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -81,16 +82,18 @@ def chapters(root: Path, noted: dict) -> list[Chapter]:
     return [_chapter(path, noted, labs) for path in nb.find_all(root, [CHAPTERS])]
 
 
-def progress(root: Path, name: str = "") -> int:
-    """Print how far the reader is, in all chapters or in one ('02') with each guess; 0."""
+def progress(root: Path, name: str = "", as_json: bool = False) -> int:
+    """Print how far the reader is, in all chapters or in one ('02') with each guess; 0. `as_json`: a list of either."""
     found = chapters(root, read_notes(root))
     if name:
-        one = next((chapter for chapter in found if name in (chapter.number, Path(chapter.name).stem)), None)
-        if one is None:
-            raise unknown_name("chapter", name, [chapter.number for chapter in found])
-        print(*_details(one), sep="\n")
+        known = [chapter.number for chapter in found]
+        found = [chapter for chapter in found if name in (chapter.number, Path(chapter.name).stem)]
+        if not found:
+            raise unknown_name("chapter", name, known)
+    if as_json:
+        print(json.dumps([_figures(chapter) for chapter in found]))
     else:
-        print(*_table(found), sep="\n")
+        print(*(_details(found[0]) if name else _table(found)), sep="\n")
     return 0
 
 
@@ -131,6 +134,13 @@ def _lab(path: Path, noted: dict) -> Lab:
     notebook = nb.read(path)
     points = sum(map(lab_cells.points, notebook.cells))
     return Lab(path.name, header(notebook), points, noted["labs"].get(path.name.partition("_")[0], {}))
+
+
+def _figures(one: Chapter) -> dict:
+    """Everything that the table and the details show; `typical_off` and each guess's `off` are shares."""
+    lab = one.lab and {"points": one.lab.points, "earned": one.lab.earned, **one.lab.noted}
+    counted = {"asked": one.asked, "typical_off": one.typical_off, "guesses": one.guesses, "verdicts": one.verdicts}
+    return {"chapter": one.number, "title": one.title, "opened": bool(one.noted), **counted, "lab": lab}
 
 
 def _table(found: Iterable[Chapter]) -> Iterator[str]:

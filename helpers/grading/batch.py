@@ -36,7 +36,7 @@ from .sandbox.isolation import Limits
 from .sandbox.worker import Worker
 from .text import one_line
 
-ALL_GRADED, REFERENCE_FAILED, ATTENTION, NOT_WRITTEN, INTERRUPTED = 0, 2, 3, 4, 130
+ALL_GRADED, REFERENCE_FAILED, ATTENTION, NOT_WRITTEN, INTERRUPTED = 0, 1, 3, 4, 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
@@ -67,7 +67,7 @@ class Options:
 
 
 def grade(lab: str, submissions: Path, out: Path, root: Path, options: Options | None = None) -> int:
-    """Grade every submission, write everything below `out`: 0 all graded, 2 the reference fails, 3 some need attention.
+    """Grade every submission, write everything below `out`: 0 all graded, 1 the reference fails, 3 some need attention.
 
     130 after Ctrl-C, and 4 when `out` cannot be written: what was done is there, and the same command goes on.
     WorkbookError for unusable input.

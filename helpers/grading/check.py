@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -24,20 +29,23 @@ from .intake.assemble import assemble
 from .intake.reading import Unreadable, read
 from .judging.court import weigh
 from .judging.results import NOT_WRITTEN, TRIED, Question, cells_that_ended_the_kernel, questions_of
-from .judging.trial import trial
-from .sandbox.nbval_run import run
+from .judging.trial import Run, trial
+from .sandbox.nbval_run import CellResults, run
 from .worked_answers import worked_answer
 
 STORED_SEED, WALL_S = "0", 600
 _SPOKEN = re.compile(r"(?:lab)?[ _-]*(\d{1,2})", re.IGNORECASE | re.ASCII)
 
 
-def check(lab: str, root: Path, learner_path: Path | None = None, show: str | None = None) -> int:
+def check(
+    lab: str, root: Path, learner_path: Path | None = None, show: str | None = None, as_json: bool = False
+) -> int:
     """Grade a lab, print the report: 0 when every check passed, 1 when one did not, 2 for unusable input.
 
     `lab` is a chapter's number ('02'), a lab's stem, or a path to the learner's notebook; with a number,
     `learner_path` says where the notebook is if neither in workspace/ nor in labs/. WORKBOOK_SEED draws other inputs
     than stored. With `show` nothing is graded: the worked answer to that question is printed, see `worked_answers`.
+    What is printed meanwhile goes to stderr, so that with `as_json` stdout holds one JSON object.
     """
     try:
         reference, learner_path = locate(lab, root, learner_path)
@@ -49,7 +57,7 @@ def check(lab: str, root: Path, learner_path: Path | None = None, show: str | No
     except WorkbookError as error:
         print(error, file=sys.stderr)
         return 2
-    print(format_report(questions, warnings))
+    print(json.dumps(figures(reference, questions, warnings)) if as_json else format_report(questions, warnings))
     _note(questions, reference, learner_path, root)
     return 0 if all(question.passed for question in questions) else 1
 
@@ -66,9 +74,33 @@ def results_of(
     if all(state in NOT_WRITTEN for state in assembly.answers.values()):
         return questions_of(reference, assembly, {}), assembly.warnings  # at once: there is nothing to run
     print("Your answers are asked, then weighed, as in grading. It takes half a minute or more …", file=sys.stderr)
-    cells = trial(run, reference, assembly.notebook, seed=seed, wall_s=WALL_S)
-    cells = weigh(run, reference, cells, seed=seed, wall_s=WALL_S)
+    exercises = lab_cells.exercises(reference)
+    asking = _counted("asked", {one.title: one.asks for one in exercises})
+    cells = trial(asking, reference, assembly.notebook, seed=seed, wall_s=WALL_S)
+    weighing = _counted("weighed", {one.title: one.checks for one in exercises})
+    cells = weigh(weighing, reference, cells, seed=seed, wall_s=WALL_S)
+    _say("")
     return questions_of(reference, assembly, cells), (*assembly.warnings, *cells_that_ended_the_kernel(assembly, cells))
+
+
+def _counted(done: str, questions: dict[str, Iterable[NotebookNode]]) -> Run:
+    """`run`, which says on stderr of each question when all of its cells were run."""
+    left = {title: {cell.id for cell in cells} for title, cells in questions.items()}
+
+    def look(found: CellResults) -> None:
+        for title in [title for title, keys in left.items() if keys <= found.keys()]:
+            del left[title]
+            _say(f"{len(questions) - len(left)} of {len(questions)} {done}: {title}")
+
+    return partial(run, look=look)
+
+
+def _say(line: str) -> None:
+    """On stderr; in a terminal in place of the line before, where '' leaves none."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+    elif line:
+        print(line, file=sys.stderr, flush=True)
 
 
 def reference_lab(path: Path, seed: str = STORED_SEED) -> NotebookNode:
@@ -132,6 +164,13 @@ def format_report(questions: tuple[Question, ...], warnings: tuple[str, ...] = (
     earned, points = sum(one.earned for one in questions), sum(one.points for one in questions)
     rows = [*map(_format_question, questions), *(f"! {warning}" for warning in warnings)]
     return "\n".join([*rows, f"{earned:g} of {points:g} points"])
+
+
+def figures(reference: Path, questions: tuple[Question, ...], warnings: tuple[str, ...]) -> dict:
+    """The report for machines: the lab's name, its points, each question with its outcome, the warnings."""
+    earned, points = sum(one.earned for one in questions), sum(one.points for one in questions)
+    rows = [asdict(question) for question in questions]
+    return {"lab": reference.stem, "earned": earned, "points": points, "questions": rows, "warnings": warnings}
 
 
 def _note(questions: tuple[Question, ...], reference: Path, learner_path: Path, root: Path) -> None:

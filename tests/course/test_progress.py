@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import nbformat
@@ -80,6 +81,17 @@ def test_one_chapter_guess_by_guess(noted, capsys):
     assert main(["progress", "03"]) == 0
     assert capsys.readouterr().out == "03 The allocator: opened\n"
     assert main(["progress", "77"]) == 2
+
+
+def test_as_json_it_is_a_list_of_chapters_with_all_that_was_noted(noted, capsys):
+    assert main(["progress", "--json"]) == 0
+    told = {one["chapter"]: one for one in json.loads(capsys.readouterr().out)}
+    assert len(told) == len(chapters(ROOT, NOTED))
+    assert (told["02"]["typical_off"], told["02"]["opened"], told["05"]["opened"]) == (0.3, True, False)
+    assert told["02"]["guesses"] == NOTED["chapters"]["02"]["predictions"]
+    assert (told["02"]["lab"]["earned"], told["02"]["lab"]["points"], told["05"]["lab"]["earned"]) == (2, 20, None)
+    assert main(["progress", "02", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [told["02"]]
 
 
 def test_the_start_page_says_it_too(noted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,7 +15,7 @@ from nbformat import v4
 
 from helpers.catalog.errors import WorkbookError
 from helpers.course import notebook as nb
-from helpers.grading.check import check, one_lab, results_of
+from helpers.grading.check import _counted, check, one_lab, results_of
 from helpers.grading.judging.results import Question
 from helpers.grading.sandbox.nbval_run import pytest_environment, run
 from tests.course.example_lab import RIGHT, code, save, with_sources
@@ -34,6 +35,10 @@ def test_an_untouched_lab_earns_nothing_and_reads_not_started(built_root, capsys
     told = capsys.readouterr().out
     assert told.count("not started") == 3
     assert told.endswith("0 of 5 points\n")
+    assert check("05", built_root, as_json=True) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["lab"], told["earned"], told["points"], told["warnings"]) == ("05_numbers", 0, 5, [])
+    assert [(one["title"], one["outcome"]) for one in told["questions"]][:1] == [("1 Twice", "not started")]
 
 
 @pytest.mark.slow
@@ -51,6 +56,21 @@ def test_one_failed_exercise_is_exit_code_1(built_root, monkeypatch):
     assert check("05", built_root) == 1
     monkeypatch.setattr("helpers.grading.check.results_of", lambda *paths, seed: (results[:1], ()))
     assert check("05", built_root) == 0
+
+
+@pytest.mark.parametrize("in_a_terminal", [False, True])
+def test_each_question_is_told_once_when_all_of_its_cells_were_run(in_a_terminal, monkeypatch, capsys):
+    def run(notebook, look):
+        for number in (1, 2, 3, 3):
+            look(dict.fromkeys(["a", "b", "c"][:number]))
+
+    monkeypatch.setattr("helpers.grading.check.run", run)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: in_a_terminal)
+    _counted("asked", {"1 One": [code("", "a"), code("", "b")], "2 Two": [code("", "c")]})(None)
+    lines = ["1 of 2 asked: 1 One", "2 of 2 asked: 2 Two"]
+    told = capsys.readouterr()
+    assert told.err == ("".join(f"\r\x1b[K{line}" for line in lines) if in_a_terminal else "\n".join([*lines, ""]))
+    assert told.out == ""
 
 
 def test_each_wrong_answer_gets_its_sentence(course):
@@ -137,6 +157,21 @@ def test_the_whole_run_has_one_clock_and_leaves_no_kernel(tmp_path):
     results = run(v4.new_notebook(cells=cells), wall_s=15)
     assert results["first"].passed
     assert "sleeps" not in results or not results["sleeps"].passed
+    assert gone(int(pid_file.read_text()))
+
+
+def test_ctrl_c_ends_the_kernel_too(tmp_path):
+    pid_file, looked = tmp_path / "pid", []
+
+    def press(found):
+        looked.append(sorted(found))
+        if "first" in found:
+            raise KeyboardInterrupt
+
+    write = code(f"import os, pathlib\npathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))", "first")
+    with pytest.raises(KeyboardInterrupt):
+        run(v4.new_notebook(cells=[write, code("import time\ntime.sleep(600)", "sleeps")]), look=press)
+    assert looked[-1] == ["first"]
     assert gone(int(pid_file.read_text()))
 
 

@@ -164,7 +164,7 @@ def test_the_command_hands_on_what_is_published(tmp_path, monkeypatch):
     [options] = seen
     assert (options.due, options.format) == (Path("d.toml"), "moodle")
     assert (options.gradebook, options.assignment) == (Path("g.csv"), "Bewertung")
-    assert main(["grade", "02", "class.zip", "--out", "out", "--format", "blackboard"]) == 1
+    assert main(["grade", "02", "class.zip", "--out", "out", "--format", "blackboard"]) == 2
 
 
 def attempt(path: Path | None, days_late: int, *earlier: submissions.LearnerNotebook) -> submissions.LearnerNotebook:

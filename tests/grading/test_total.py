@@ -150,5 +150,5 @@ def test_the_command(tmp_path, folders, capsys):
         ["grade", "--total", *named, "--out", out, "--due", "x.toml"],
         ["grade", "02", "x", "--out", out, "--total", *named],
     ):
-        assert main(wrong) == 1
+        assert main(wrong) == 2
         assert "do:" in capsys.readouterr().err

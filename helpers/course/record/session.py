@@ -15,6 +15,7 @@ from .experiments import Experiment, chosen
 from .target import FULL_SIZE, ExperimentSizes, Figure, Gpu, Target
 
 Say = Callable[[str], object]
+INTERRUPTED = 130
 AGAIN = "the same command goes on where this one stopped"
 
 
@@ -39,8 +40,9 @@ def record(
     say: Say = print,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Run what `folder` does not hold yet of this device, or with `force` all of it; 1 when an experiment failed.
+    """Run what `folder` does not hold yet of this device, or with `force` all of it.
 
+    Returns 0, 1 when an experiment failed, and 130 after Ctrl-C, which keeps what was done.
     `names` picks experiments. No experiment is begun that would end after `minutes` if it took as long as the longest
     so far. WorkbookError without a GPU, before anything is written.
     """
@@ -58,7 +60,7 @@ def record(
         _run_all(session, pending, 60 * minutes, clock)
     except KeyboardInterrupt:
         say(f"interrupted; {AGAIN}")
-        return 1
+        return INTERRUPTED
     return _end(session)
 
 

@@ -83,7 +83,8 @@ def _fetch(pin: Pin, path: Path) -> None:
     """Into the cache whole or not at all: it is fetched beside, then renamed."""
     npm = shutil.which("npm")
     if npm is None:
-        raise WorkbookError("no npm on the PATH", f"npm, to fetch {pin.name} {pin.version} once", "install Node.js")
+        expected, do = f"npm, to fetch {pin.name} {pin.version} once", "install Node.js, which brings npm: nodejs.org"
+        raise WorkbookError("no npm on the PATH", expected, do)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         command = [npm, "pack", f"{pin.name}@{pin.version}", "--silent", "--pack-destination", folder]

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from ...lesson import asking
 HELPERS_ROOT = Path(__file__).resolve().parents[3]  # what `import helpers` needs on its path
 KERNEL, ASKING_KERNEL = "asking", "helpers.grading.sandbox.asking_kernel"
 NO_KERNEL = "no kernel"  # an outcome that is nobody's but ours
+LOOK_S = 0.5
 NO_LIMIT_S = 10**6  # nbval's own, for a whole cell: the guard's is lower, and notices a dead kernel
 
 
@@ -76,18 +79,21 @@ CellResults = dict[str, CellResult]  # by cell id
 UNFINISHED = CellResult("not reached", "not reached: the time for the whole lab was over", 0.0)
 
 
-def run(notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600) -> CellResults:
+def run(
+    notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600, look: Callable[[CellResults], object] = len
+) -> CellResults:
     """The results by cell id, in a kernel of this interpreter. A cell that is not in them was never finished.
 
     The notebook runs in an empty folder of its own, so no conftest, module or data beside it is read. After
-    `wall_s` for the whole run it is ended with its kernel, and the cells that finished are returned.
+    `wall_s` for the whole run it is ended with its kernel, and the cells that finished are returned. Meanwhile `look`
+    is shown now and then what there is of them.
     """
     with tempfile.TemporaryDirectory(prefix="workbook-") as name:
         folder = Path(name)
         nb.write(folder / "lab.ipynb", notebook)
         write_kernelspec(folder, [sys.executable, "-m", ASKING_KERNEL, "-f", "{connection_file}"])
         command = [sys.executable, "-m", "pytest", *arguments(folder)]
-        log = _run_pytest(command, folder, seed, wall_s)
+        log = _run_pytest(command, folder, seed, wall_s, lambda: look(results(folder / "results.jsonl")))
         found = results(folder / "results.jsonl")
         if not_run(found):
             raise RuntimeError(f"nbval could not run a cell:\n{log}")
@@ -149,17 +155,38 @@ def _parsed(text: str) -> object:
         return None
 
 
-def _run_pytest(command: list[str], folder: Path, seed: str, wall_s: float) -> str:
-    """Run to the end or to the time limit; the log."""
+def _run_pytest(command: list[str], folder: Path, seed: str, wall_s: float, look: Callable[[], object]) -> str:
+    """Run to the end or to the time limit; the log. Where we are ended by Ctrl-C, pytest and its kernel are as well."""
     env = pytest_environment() | {"WORKBOOK_SEED": seed, "JUPYTER_PATH": str(folder)}
     pipe, both = subprocess.PIPE, subprocess.STDOUT
-    process = subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=both)
+    # In a process group of its own, so that a terminal's Ctrl-C is not passed on twice: the second would end pytest
+    # before it has ended its kernel.
+    process = subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=both, process_group=0)
     try:
-        return process.communicate(timeout=wall_s)[0]
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # pytest then ends its kernel, which is not in our process group
-    try:
-        return process.communicate(timeout=15)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.communicate()[0]
+        return _log(process, wall_s, look)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as ended:
+        process.send_signal(signal.SIGINT)  # pytest then ends its kernel, which has a session of its own
+        try:
+            log = process.communicate(timeout=15)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            log = process.communicate()[0]
+        if isinstance(ended, KeyboardInterrupt):
+            raise
+        return log
+
+
+def _log(process: subprocess.Popen[str], wall_s: float, look: Callable[[], object]) -> str:
+    """What it printed until its end; looks on as often as a person does. TimeoutExpired after `wall_s`."""
+    end = time.monotonic() + wall_s
+    while True:
+        left_s = end - time.monotonic()
+        try:
+            log = process.communicate(timeout=min(LOOK_S, left_s))[0]
+        except subprocess.TimeoutExpired:
+            if left_s <= LOOK_S:
+                raise
+            look()
+            continue
+        look()
+        return log

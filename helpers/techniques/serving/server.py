@@ -101,23 +101,28 @@ def serve(
     max_waiting: int = 64,
     grace_s: float = 5.0,
     ready: Callable[[], None] = lambda: None,
-) -> None:
-    """Serve until SIGINT or SIGTERM, in the main thread; a second signal ends the time of grace. Calls `ready` once."""
+) -> int:
+    """Serve until SIGINT or SIGTERM, in the main thread; a second signal ends the time of grace. Calls `ready` once.
 
-    async def run() -> None:
-        server, asked_to_stop = CompletionServer(engine, tokenizer, name, max_waiting, grace_s), asyncio.Event()
+    Returns the number of the signal that ended it.
+    """
 
-        def on_signal() -> None:
-            (server.hurry if asked_to_stop.is_set() else asked_to_stop).set()
+    async def run() -> int:
+        server = CompletionServer(engine, tokenizer, name, max_waiting, grace_s)
+        asked_to_stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def on_signal(number: int) -> None:
+            server.hurry.set() if asked_to_stop.done() else asked_to_stop.set_result(number)
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, on_signal)
+            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
         server.start(opened)
         ready()
-        await asked_to_stop.wait()
+        ended_by = await asked_to_stop
         await server.stop()
+        return ended_by
 
-    asyncio.run(run())
+    return asyncio.run(run())
 
 
 class _Handler(RequestHandler):
