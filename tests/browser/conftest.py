@@ -70,15 +70,16 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     nbformat.write(calculator_alone(), folder / "calculator.ipynb")
     for name in CALCULATORS:
         nbformat.write(calculator_of(name), folder / f"{name}.ipynb")
+    nbformat.write(calculator_of("training_memory", *CALCULATORS), folder / "every.ipynb")
     with jupyter_lab(folder, tmp_path_factory.mktemp("home")) as lab:
         yield lab
 
 
-def calculator_of(name: str) -> nbformat.NotebookNode:
-    """A notebook with one calculator in it, not yet run."""
+def calculator_of(*names: str) -> nbformat.NotebookNode:
+    """A notebook with these calculators in one cell, not yet run."""
     notebook = calculator_alone()
-    notebook.cells[1].source = f"from helpers.lesson.calculators import {name}"
-    notebook.cells[2].source = f"{name}()"
+    notebook.cells[1].source = f"from helpers.lesson.calculators import {', '.join(names)}"
+    notebook.cells[2].source = f"display({', '.join(f'{name}()' for name in names)})"
     return notebook
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.browser.conftest import CALCULATORS
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 TITLE = ".widget-html svg > text"
@@ -29,12 +31,37 @@ def wait_for_another(page, before: str) -> None:
     )
 
 
-def slider(page, name: str):
-    return page.locator(".widget-hslider", has=page.get_by_text(name, exact=True)).locator(".noUi-handle")
+def number(page, name: str):
+    """The menu of numbers that a screen reader calls so, while it is shown."""
+    return page.get_by_role("combobox", name=name, exact=True)
 
 
 def choose(page, name: str, value: str) -> None:
     page.locator(".widget-dropdown", has=page.get_by_text(name, exact=True)).locator("select").select_option(value)
+
+
+CUT_OFF = """() => [...document.querySelectorAll('.widget-gridbox select, .widget-gridbox input, .noUi-base')].filter(
+    control => control.getBoundingClientRect().right > control.closest('.jp-OutputArea').getBoundingClientRect().right
+).map(control => control.parentElement.innerText)"""
+TRUNCATED = """() => [...document.querySelectorAll('.widget-gridbox .widget-label')].filter(
+    label => label.scrollWidth > label.clientWidth).map(label => label.innerText)"""
+
+
+def test_beside_a_side_bar_no_control_is_cut_off_and_none_says_its_place_in_a_list(browser, lab, screenshot) -> None:
+    """Every calculator, in a window of 800 px of which JupyterLab leaves half."""
+    page = browser.new_page(viewport={"width": 800, "height": 1000})
+    page.goto(lab.url("every.ipynb").replace("/doc/", "/lab/"))
+    page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell")
+    page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.ready")
+    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_function(f"document.querySelectorAll('.widget-gridbox').length === {1 + len(CALCULATORS)}")
+    screenshot(page, "every-800")
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(TRUNCATED) == []
+    assert page.get_by_role("slider").count() == 0
+    told = page.get_by_role("combobox", name="sequence, tokens", exact=True).first
+    assert told.evaluate("menu => menu.selectedOptions[0].text") == "2,048"
+    page.close()
 
 
 GROUND = """element => {
@@ -70,20 +97,20 @@ def test_more_tokens_and_another_operator_move_the_roofline(live, screenshot) ->
     before = title(live)
     assert "memory-bound" in before
     for _ in range(12):
-        slider(live, "tokens").press("ArrowRight")
+        number(live, "tokens").press("ArrowRight")
     live.wait_for_function("document.querySelector('.widget-html svg > text').textContent.includes('compute-bound')")
-    assert slider(live, "outputs").is_visible()
+    assert number(live, "outputs").is_visible()
     before = title(live)
     choose(live, "operator", "softmax")
     wait_for_another(live, before)
-    slider(live, "outputs").wait_for(state="hidden")  # softmax has none
+    number(live, "outputs").wait_for(state="hidden")  # softmax has none
     screenshot(live, "roofline-softmax")
 
 
 @pytest.mark.parametrize("live", ["allocation"], indirect=True)
 def test_steps_move_the_segments_and_play_plays(live, set_theme, screenshot) -> None:
     before = title(live)
-    slider(live, "event").press("ArrowRight")
+    number(live, "event").press("ArrowRight")
     wait_for_another(live, before)
     assert title(live).startswith("event 4")
     screenshot(live, "allocation-light")
@@ -122,7 +149,7 @@ def test_another_policy_moves_the_bar_and_the_front(live, screenshot) -> None:
     wait_for_another(live, before)
     assert "for 0.0 % more FLOPs" in live.locator("p.sentence").first.text_content()
     before = title(live)
-    slider(live, "micro-batch").press("ArrowLeft")
+    number(live, "micro-batch").press("ArrowLeft")
     wait_for_another(live, before)
     screenshot(live, "checkpointing-selective")
 
@@ -132,11 +159,11 @@ def test_another_stage_and_more_ranks_move_the_bars(live, screenshot) -> None:
     screenshot(live, "zero-light")
     before = title(live)
     assert "ZeRO-1 on 8 ranks" in before
-    slider(live, "ZeRO stage").press("ArrowRight")
+    number(live, "ZeRO stage").press("ArrowRight")
     wait_for_another(live, before)
     assert "ZeRO-2 leaves" in live.locator("p.sentence").first.text_content()
     before = title(live)
-    slider(live, "world size").press("ArrowRight")
+    number(live, "world size").press("ArrowRight")
     wait_for_another(live, before)
     assert "16 ranks" in title(live)
     choose(live, "link", "10 Gb/s network")
@@ -148,7 +175,7 @@ def test_another_stage_and_more_ranks_move_the_bars(live, screenshot) -> None:
 def test_more_stages_draw_the_schedule_and_a_mixture_divides_its_experts(live, screenshot) -> None:
     before = title(live)
     assert "TP 8 x DP 8" in before
-    slider(live, "pipeline").press("ArrowRight")
+    number(live, "pipeline").press("ArrowRight")
     wait_for_another(live, before)
     assert "PP 2" in title(live)
     assert live.locator(".widget-html svg > text", has_text="The schedule, drawn with 2 stages").count() == 1
@@ -157,7 +184,7 @@ def test_more_stages_draw_the_schedule_and_a_mixture_divides_its_experts(live, s
     choose(live, "model", "mixtral-8x7b")
     wait_for_another(live, before)
     before = title(live)
-    slider(live, "experts").press("ArrowRight")
+    number(live, "experts").press("ArrowRight")
     wait_for_another(live, before)
     assert "EP 2" in title(live)
 
@@ -165,7 +192,7 @@ def test_more_stages_draw_the_schedule_and_a_mixture_divides_its_experts(live, s
 @pytest.mark.parametrize("live", ["planner"], indirect=True)
 def test_a_shorter_deadline_moves_the_plan_along_the_frontier(live, screenshot) -> None:
     before = title(live)
-    slider(live, "days at most").press("ArrowLeft")
+    number(live, "days at most").press("ArrowLeft")
     wait_for_another(live, before)
     assert title(live).startswith("llama-3.1-70b: $")
     screenshot(live, "planner")
@@ -175,7 +202,7 @@ def test_a_shorter_deadline_moves_the_plan_along_the_frontier(live, screenshot) 
 def test_fewer_milliseconds_move_a_service_to_more_cards(live, screenshot) -> None:
     before = title(live)
     assert before == "llama-3.1-70b: $31.92 an hour, 44 ms a token on 8 x h100-80gb"
-    slider(live, "ms a token").press("ArrowLeft")
+    number(live, "ms a token").press("ArrowLeft")
     wait_for_another(live, before)
     assert title(live).endswith("on 12 x h100-80gb")
     assert "which is too long" in live.locator("p.sentence").first.text_content()
@@ -183,9 +210,9 @@ def test_fewer_milliseconds_move_a_service_to_more_cards(live, screenshot) -> No
     choose(live, "formats", "16 bits")
     wait_for_another(live, before)
     assert title(live).endswith(", too slow")
-    slider(live, "cards at most").press("ArrowLeft")
+    number(live, "cards at most").press("ArrowLeft")
     live.wait_for_selector("pre.error")  # 200 contexts in 16 bits on eight cards; the controls stay
-    slider(live, "cards at most").press("ArrowRight")
+    number(live, "cards at most").press("ArrowRight")
     live.wait_for_selector(".widget-html svg")
     screenshot(live, "service-planner")
 
@@ -200,14 +227,14 @@ def test_another_cache_and_more_ranks_move_the_bar_and_the_curves(live, screensh
     assert "int4 is 3.17× smaller than bf16, not 4×." in live.locator("p.sentence").first.text_content()
     assert live.locator(".widget-html svg .curve").count() == 3
     before = title(live)
-    slider(live, "tensor parallel").press("ArrowRight")
+    number(live, "tensor parallel").press("ArrowRight")
     wait_for_another(live, before)
     assert "on each of 2 GPUs" in title(live)
     choose(live, "model", "phi-4")
     live.wait_for_function("document.querySelector('.widget-html svg > text').textContent.startsWith('phi-4')")
-    slider(live, "tensor parallel").press("ArrowRight")
+    number(live, "tensor parallel").press("ArrowRight")
     live.wait_for_selector("pre.error")  # 10 KV heads on 4 ranks; the controls stay
-    slider(live, "tensor parallel").press("ArrowLeft")
+    number(live, "tensor parallel").press("ArrowLeft")
     live.wait_for_selector(".widget-html svg")
     screenshot(live, "kv-cache-int4")
 
@@ -259,7 +286,7 @@ def test_another_number_has_other_bits_and_a_bad_one_says_so(live, set_theme, sc
     assert "overflows to inf" in title(live)
     choose(live, "format", "mxfp4")
     live.wait_for_function("document.querySelector('.widget-html svg > svg > text').textContent.includes('mxfp4')")
-    assert slider(live, "block's largest ×").is_visible()
+    assert number(live, "block's largest ×").is_visible()
     set_theme(live, "JupyterLab Dark")
     screenshot(live, "numbers-dark")
     set_theme(live, "JupyterLab Light")
@@ -269,7 +296,7 @@ def test_another_number_has_other_bits_and_a_bad_one_says_so(live, set_theme, sc
 def test_a_scale_moves_a_tensor_into_the_format(live, set_theme, screenshot) -> None:
     screenshot(live, "tensor-numbers-light")
     assert title(live) == "activation gradients in fp16: 54 % become 0"
-    whole, scale = ".widget-html svg rect.bin[data-part='normal']", slider(live, "scale 2 to the")
+    whole, scale = ".widget-html svg rect.bin[data-part='normal']", number(live, "scale 2 to the")
     assert live.locator(whole).count() < 5
     for _ in range(16):
         scale.press("ArrowRight")
@@ -299,7 +326,7 @@ def test_checkpointing_and_another_method_move_the_bars(live, screenshot) -> Non
 def test_more_tokens_and_one_query_move_what_attention_takes(live, screenshot) -> None:
     screenshot(live, "attention-light")
     before = title(live)
-    slider(live, "tokens").press("ArrowRight")
+    number(live, "tokens").press("ArrowRight")
     wait_for_another(live, before)
     before = title(live)
     choose(live, "phase", "decode")
@@ -312,8 +339,8 @@ def test_more_clients_and_other_lengths_move_the_service_past_saturation(live, s
     screenshot(live, "serving-load-start")
     before = title(live)
     assert before.startswith("50 clients of llama-3-70b: 833 tokens/s")
-    assert not slider(live, "prompt").is_visible()  # until the lengths are custom
-    slider(live, "clients").press("ArrowRight")
+    assert not number(live, "prompt, tokens").is_visible()  # until the lengths are custom
+    number(live, "clients").press("ArrowRight")
     wait_for_another(live, before)
     assert "8 of the 100 are too many" in live.locator("p.sentence").first.text_content()
     before = title(live)
@@ -321,11 +348,11 @@ def test_more_clients_and_other_lengths_move_the_service_past_saturation(live, s
     wait_for_another(live, before)
     assert "prompts fill the token budget" in live.locator("p.sentence").first.text_content()
     choose(live, "lengths", "custom")
-    slider(live, "prompt").wait_for()
+    number(live, "prompt, tokens").wait_for()
     choose(live, "weights", "bf16")
-    slider(live, "tensor parallel").press("ArrowLeft")
+    number(live, "tensor parallel").press("ArrowLeft")
     live.wait_for_selector("pre.error")  # 70B in 16 bits on one card; the controls stay
-    slider(live, "tensor parallel").press("ArrowRight")
+    number(live, "tensor parallel").press("ArrowRight")
     live.wait_for_selector(".widget-html svg")
     screenshot(live, "serving-load-custom")
 
@@ -340,14 +367,14 @@ def test_a_prompt_hides_the_copies_and_training_has_other_controls(live, screens
     wait_for_another(live, before)
     for _ in range(2):  # four prompts of 2,048 tokens
         before = title(live)
-        slider(live, "users").press("ArrowRight")
+        number(live, "users").press("ArrowRight")
         wait_for_another(live, before)
     assert title(live).endswith("copies hidden")
     screenshot(live, "offload-hidden")
     before = title(live)
     choose(live, "question", "train")
     wait_for_another(live, before)
-    slider(live, "users").wait_for(state="hidden")
+    number(live, "users").wait_for(state="hidden")
     assert "a step at least, set by" in title(live)
     choose(live, "GPU", "h100-80gb")
     choose(live, "optimizer in", "nvme")

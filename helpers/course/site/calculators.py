@@ -8,7 +8,6 @@ from typing import Any
 
 from ...lesson.calculators.addressed import MOST_BYTES, OFFERED, calculator, drawn
 from ...lesson.calculators.calculator import CONFIG, VALUE, Calculator, StepCalculator
-from ...lesson.calculators.offload import OffloadCalculator
 from .pages import Page
 
 
@@ -49,7 +48,7 @@ def _page(slug: str) -> Page:
         "invites": of.invites,
         "controls": list(controls(of, first.used)),
         "most_bytes": MOST_BYTES,
-        "closes": isinstance(of, OffloadCalculator),
+        "closes": of.closes,
         "interval_ms": of.interval_ms if isinstance(of, StepCalculator) else 0,
         "answer": first.html,
     }

@@ -79,9 +79,11 @@ class CalculatorAnswer(ABC):
 
     def as_html(self) -> str:
         lines = "\n".join(escape(line) for line in self.formula)
-        panel = f"{PANEL};line-height:1.45;font-size:12.5px;overflow-x:auto"
+        panel = f"{PANEL};line-height:1.45;font-size:12.5px;white-space:pre;overflow-x:auto"
         sentence = f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>{self._command_as_html()}'
-        return f'{themed(self.svg)}<pre tabindex="0" style="{panel}">{lines}</pre>{sentence}'
+        wide = f'<div style="min-width:576px">{themed(self.svg)}</div>'  # in less, its letters could not be read
+        picture = f'<div tabindex="0" style="overflow-x:auto">{wide}</div>'
+        return f'{picture}<pre tabindex="0" style="{panel}">{lines}</pre>{sentence}'
 
     def _command_as_html(self) -> str:
         """A click selects all of it."""

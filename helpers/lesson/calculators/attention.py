@@ -283,7 +283,7 @@ def attention(**start: object) -> Calculator:
         "kv_heads": ("KV heads", [2**power for power in range(8)], DEFAULTS["kv_heads"]),
         "head_dim": ("head dim", [64, 80, 96, 128, 256], DEFAULTS["head_dim"]),
         "mask": ("mask", tuple(MASKS), DEFAULTS["mask"]),
-        "window": ("window, or 0", [0, 512, 1024, 4096, 8192], DEFAULTS["window"]),
+        "window": ("window, tokens", [0, 512, 1024, 4096, 8192], DEFAULTS["window"]),
         "number_format": ("number format", FORMATS, DEFAULTS["number_format"]),
     }
     invites = "Move tokens to the left until the linear layers take the time. Then phase to decode."

@@ -269,7 +269,7 @@ def block_map(**start: Any) -> StepCalculator:
     controls: dict[str, tuple[str, Sequence[Any], Any]] = {
         "trace": ("trace", tuple(TRACES), "chat"),
         "policy": ("policy", POLICIES, "paged"),
-        "block_size": ("block size", BLOCK_SIZES, 4),
+        "block_size": ("block, tokens", BLOCK_SIZES, 4),
         "pool_tokens": ("pool, tokens", POOLS, 1024),
     }
     first = _scene(**{name: start.get(name, value) for name, (_, _, value) in controls.items()})

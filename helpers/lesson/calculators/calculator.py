@@ -23,6 +23,15 @@ Values = Mapping[str, Any]  # by control: what is chosen
 CONFIG = "config"  # the control whose path, where one is typed, takes the place of the model; and what it is made of
 VALUE = "value"  # the control whose number is typed, or one of its choices
 ANY_CONFIG = ("or a config", ("",), "")
+SLIDER, ANSWER = "by-pointer", "calculator-answer"  # classes
+# A SelectionSlider's handle has no name, and its value is a place in the list: "slider, 11". So it is for the pointer
+# alone: a hidden handle gets no focus, and no screen reader reads it; the knob that it draws after itself is seen and
+# dragged. An answer is as wide as its cell: what is wider scrolls by itself.
+_DISC = "position:absolute;inset:0;border-radius:50%;background:var(--jp-brand-color1,#1976d2)"
+_KNOB = f"content:'';visibility:visible;{_DISC}"
+STYLE = f"""<style>.{SLIDER} :is(.noUi-handle, .ui-slider-handle) {{visibility:hidden}}
+.{SLIDER} :is(.noUi-touch-area, .ui-slider-handle)::after {{{_KNOB}}}
+.{ANSWER} > .widget-html-content {{min-width:0}}</style>"""
 
 
 class Calculator:
@@ -35,6 +44,8 @@ class Calculator:
     their value. A start that is not among the choices (an alias, 3 sequences) joins them; WorkbookError for an unknown
     control.
     """
+
+    closes = False  # whether the controls that are not used give up their place
 
     def __init__(
         self,
@@ -81,23 +92,32 @@ class Calculator:
         import ipywidgets as w
 
         output = w.HTML()
-        controls = {name: _control(w, name, *option, self.start[name]) for name, option in self.options.items()}
+        output.add_class(ANSWER)
+        boxes = {name: w.HBox(_control(w, name, *option, self.start[name])) for name, option in self.options.items()}
+        controls = {name: box.children[0] for name, box in boxes.items()}
 
         def redraw(change: object = None) -> None:
             values = {name: control.value for name, control in controls.items()}
             used = self.used(values)
-            for name, control in controls.items():
-                control.layout.visibility = "visible" if name in used else "hidden"
+            for name, box in boxes.items():
+                self._show(box, name in used)
             output.value = self.render(values)
 
         redraw()
         for control in controls.values():
             control.observe(redraw, names="value")
-        columns = w.Layout(grid_template_columns="repeat(2, minmax(300px, 1fr))")
-        grid = w.GridBox(list(controls.values()), layout=columns)
-        invites = w.HTML(f'<p class="invites" style="margin:4px 0">{escape(self.invites)}</p>')
-        rows = [grid, *self._movers(w, controls), *([invites] if self.invites else []), output]
+        columns = w.Layout(grid_template_columns="repeat(auto-fill, minmax(min(100%, 300px), 1fr))")
+        grid = w.GridBox(list(boxes.values()), layout=columns)
+        invites = w.HTML(f'{STYLE}<p class="invites" style="margin:4px 0">{escape(self.invites)}</p>')
+        rows = [grid, *self._movers(w, controls), invites, output]
         return w.VBox(rows, layout=w.Layout(max_width="764px"))
+
+    def _show(self, box: Any, used: bool) -> None:
+        """A slider that is not used goes altogether: its knob would stay in sight."""
+        control, *sliders = box.children
+        control.layout.visibility = "visible" if used else "hidden"
+        for part in (*sliders, *([box] if self.closes else [])):
+            part.layout.display = None if used else "none"
 
     def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
         """Widgets under the controls that move them."""
@@ -169,19 +189,24 @@ def _choices(choices: Sequence[Any], start: Any) -> list[Any]:
     return sorted([*choices, start]) if numbers else [start, *choices]
 
 
-def _control(w: Any, name: str, text: str, choices: Sequence[Any], value: object) -> Any:
-    """A slider for numbers, a menu for names; both from a list of choices, so every value is a sensible one.
+def _control(w: Any, name: str, text: str, choices: Sequence[Any], value: object) -> list[Any]:
+    """A menu, so every value is a sensible one and everybody hears it; beside numbers a slider for the pointer.
 
     A config's path and a number are typed; the answer waits for the end of it.
     """
-    layout, style = w.Layout(width="auto"), {"description_width": "110px"}
+    layout, style = w.Layout(width="auto", flex="1 1 auto"), {"description_width": "120px"}
     if name == VALUE:
         typed = {"options": choices, "ensure_option": False, "continuous_update": False}
-        return w.Combobox(value=str(value), description=text, layout=layout, style=style, **typed)
+        return [w.Combobox(value=str(value), description=text, layout=layout, style=style, **typed)]
     if name == CONFIG:
         hint = "path of a config.json, or of its folder"
-        return w.Text(value, description=text, placeholder=hint, continuous_update=False, layout=layout, style=style)
-    numbers = all(isinstance(choice, int) for choice in choices)
-    kind = w.SelectionSlider if numbers else w.Dropdown
-    options = [(f"{choice:,}", choice) for choice in choices] if numbers else choices
-    return kind(options=options, value=value, description=text, layout=layout, style=style)
+        return [w.Text(value, description=text, placeholder=hint, continuous_update=False, layout=layout, style=style)]
+    if not all(isinstance(choice, int) for choice in choices):
+        return [w.Dropdown(options=choices, value=value, description=text, layout=layout, style=style)]
+    options = [(f"{choice:,}", choice) for choice in choices]
+    narrow = w.Layout(width="218px", flex="0 0 auto")
+    menu = w.Dropdown(options=options, value=value, description=text, layout=narrow, style=style)
+    slider = w.SelectionSlider(options=options, value=value, readout=False, layout=layout)
+    slider.add_class(SLIDER)
+    w.link((menu, "index"), (slider, "index"))
+    return [menu, slider]

@@ -228,7 +228,7 @@ def checkpointing(**start: object) -> Calculator:
         "precision": ("precision", tuple(PRECISIONS), "bf16"),
         "policy": ("policy", POLICIES, "full"),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 4),
-        "sequence": ("sequence", SEQUENCES, 2048),
+        "sequence": ("sequence, tokens", SEQUENCES, 2048),
         "reserve": RESERVE,
     }
     invites = "Try selective, which runs next to nothing again. Then twice the micro-batch: which policies fit now?"

@@ -226,7 +226,7 @@ def fine_tuning(**start: object) -> Calculator:
         "optimizer": ("optimizer", ("adamw-foreach", "adamw-fused", "adamw-8bit", "sgd"), "adamw-fused"),
         "checkpointing": ("checkpointing", WHOLE_LAYERS, "none"),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
-        "sequence": ("sequence", SEQUENCES[:8], 2048),
+        "sequence": ("sequence, tokens", SEQUENCES[:8], 2048),
         "attention": ("attention", ("sdpa", "eager"), "sdpa"),
         "reserve": RESERVE,
     }

@@ -318,7 +318,7 @@ def kv_cache(**start: object) -> Calculator:
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
         "weights": ("weights", FORMATS, "bf16"),
         "cache": ("cache", CACHES, "bf16"),
-        "context": ("context", CONTEXTS, 8192),
+        "context": ("context, tokens", CONTEXTS, 8192),
         "users": ("users", tuple(2**power for power in range(11)), 32),
         "tensor_parallel": ("tensor parallel", (1, 2, 4, 8), 1),
         "reserve": RESERVE,

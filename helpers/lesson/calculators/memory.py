@@ -210,7 +210,7 @@ def training_memory(**start: object) -> Calculator:
         "optimizer": ("optimizer", optimizers, "adamw-fused"),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
         "micro_batches": ("accumulated", MICRO_BATCHES, 1),
-        "sequence": ("sequence", SEQUENCES, 2048),
+        "sequence": ("sequence, tokens", SEQUENCES, 2048),
         "checkpointing": ("checkpointing", POLICIES, "none"),
         "attention": ("attention", ("sdpa", "eager"), "sdpa"),
         "reserve": RESERVE,

@@ -271,7 +271,7 @@ def mesh(**start: object) -> Calculator:
         "expert_parallel": ("experts", DEGREES, 1),
         "micro_batches": ("micro-batches", (1, 2, 4, 8, 16, 32, 64, 128, 256), 32),
         "micro_batch": ("sequences in one", MICRO_BATCHES, 1),
-        "sequence": ("sequence", SEQUENCES, 8192),
+        "sequence": ("sequence, tokens", SEQUENCES, 8192),
         "recompute": ("recompute", ("none", "full"), "none"),
         "schedule": ("schedule", tuple(SCHEDULES), "1F1B"),
         "node": ("cards a machine", (1, 2, 4, 8, 16), 8),

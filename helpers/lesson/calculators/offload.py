@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ...catalog.devices import DEVICES
@@ -37,7 +36,7 @@ SERVING = {
     "source": ("layers are in", (HOST, *TIERS), HOST),
     "step": ("step", STEPS, STEPS[0]),
     "users": ("users", POWERS, 1),
-    "context": ("context", SEQUENCES, 2048),
+    "context": ("context, tokens", SEQUENCES, 2048),
     "buffers": ("buffers", (1, 2), 2),
     "serve_percent": ("% of FLOP rate", PERCENT, 100),
 }
@@ -49,7 +48,7 @@ TRAINING = {
     "ranks_per_host": ("on one host", (1, 2, 4, 8, 16), 8),
     "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
     "micro_batches": ("accumulated", MICRO_BATCHES, 1),
-    "sequence": ("sequence", SEQUENCES, 2048),
+    "sequence": ("sequence, tokens", SEQUENCES, 2048),
     "checkpointing": ("checkpointing", POLICIES, "full"),
     "offload_optimizer": ("optimizer in", OFFLOADS, "cpu"),
     "offload_parameters": ("parameters in", OFFLOADS, "cpu"),
@@ -63,16 +62,7 @@ ON_DISK = ("offload_optimizer", "offload_parameters")
 class OffloadCalculator(Calculator):
     """Two questions whose controls take each other's place: what is not used leaves no gap."""
 
-    def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
-        def arrange(change: object = None) -> None:
-            used = self.used({name: control.value for name, control in controls.items()})
-            for name, control in controls.items():
-                control.layout.display = None if name in used else "none"
-
-        arrange()
-        for control in controls.values():
-            control.observe(arrange, names="value")
-        return []
+    closes = True
 
 
 def offload(**start: object) -> Calculator:

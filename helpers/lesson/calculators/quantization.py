@@ -168,7 +168,7 @@ def quantization(**start: object) -> Calculator:
         "weights": ("weights", FORMATS, "nf4"),
         "skipped": ("skipped", tuple(SKIPPED), "as the format's tool does"),
         "gpu": ("GPU", tuple(DEVICES), "a100-40gb"),
-        "context": ("context", tuple(2048 * 2**power for power in range(8)), 2048),
+        "context": ("context, tokens", tuple(2048 * 2**power for power in range(8)), 2048),
         "reserve": RESERVE,
     }
     invites = "Try nf4-dq, whose scales are quantized as well. Then another card: which is the smallest?"

@@ -175,7 +175,7 @@ def roofline(**start: object) -> Calculator:
         "tokens": ("tokens", powers),
         "width": ("width", [512, 1024, 2048, 4096, 5120, 8192, 16384]),
         "outputs": ("outputs", [512, 1024, 4096, 8192, 11008, 14336, 28672, 128256]),
-        "context": ("context", [512 * power for power in powers[:9]]),
+        "context": ("context, tokens", [512 * power for power in powers[:9]]),
         "heads": ("heads", [8, 16, 32, 64, 128]),
         "kv_heads": ("KV heads", powers[:8]),
     }

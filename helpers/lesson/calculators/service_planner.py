@@ -196,7 +196,7 @@ def service_planner(**start: object) -> Calculator:
         "gpu": ("GPU", GPUS, "h100-80gb"),
         "cards": ("cards at most", CARDS, 16),
         "users": ("users at once", USERS, 200),
-        "context": ("context", CONTEXTS, 8192),
+        "context": ("context, tokens", CONTEXTS, 8192),
         "latency": ("ms a token", LATENCIES, 50),
         "formats": ("formats", tuple(FORMATS), "4 bits too"),
         "price": ("$ a card-hour", PRICES, LISTED),

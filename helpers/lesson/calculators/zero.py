@@ -326,7 +326,7 @@ def zero(**start: object) -> Calculator:
         "ranks": ("world size", tuple(2**power for power in range(13)), 8),
         "link": ("link", tuple(LINKS), OWN_LINK),
         "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
-        "sequence": ("sequence", SEQUENCES, 2048),
+        "sequence": ("sequence, tokens", SEQUENCES, 2048),
         "checkpointing": ("checkpointing", POLICIES, "full"),
         "offload_optimizer": ("optimizer in", tuple(OFFLOADS), "none"),
         "offload_parameters": ("parameters in", tuple(OFFLOADS), "none"),

@@ -11,6 +11,7 @@ from helpers.lesson.calculators.block_map import BLOCK_SIZES, POOLS, TRACES, USE
 from helpers.lesson.drawing.block_maps import share, slots
 from helpers.techniques.paging import POLICIES, EventKind, frames, waste_of
 from tests.calls import CALLS_IN_50_MS, calls_of
+from tests.lesson.calculators.live import live
 
 ADMITTED, WAITS, PREEMPTED, DONE = EventKind
 SIZES = ((16, 512), (8, 1024))
@@ -167,8 +168,8 @@ def test_what_cannot_be_answered_is_told(arguments, what, do):
 
 
 def parts(calculator):
-    grid, play, *_, output = calculator.widget().children
-    return dict(zip(calculator.options, grid.children, strict=True)), play, output
+    controls, play, *_, output = live(calculator)
+    return controls, play, output
 
 
 def test_moving_a_control_redraws():

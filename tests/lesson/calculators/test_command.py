@@ -36,6 +36,7 @@ from helpers.lesson.calculators import (
 )
 from helpers.techniques.kv_cache import plan_of
 from helpers.techniques.scheduling import Policy
+from tests.lesson.calculators.live import live
 from tests.memory.configs import QWEN2
 
 CALCULATORS = {
@@ -176,8 +177,7 @@ def test_the_path_is_typed_and_takes_the_model_s_place(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(QWEN2))
     calculator = training_memory()
-    grid, *_, output = calculator.widget().children
-    controls = dict(zip(calculator.options, grid.children, strict=True))
+    controls, *_, output = live(calculator)
     assert type(controls["config"]).__name__ == "Text"
     assert controls["config"].continuous_update is False
     before = output.value

@@ -37,6 +37,7 @@ from helpers.lesson.calculators import (
 from helpers.lesson.drawing.marks import CARD, FAINT, INK, ON_COLOUR, Text, text_width
 from helpers.lesson.drawing.pictures import WIDTH
 from tests.calls import CALLS_IN_50_MS, calls_of
+from tests.lesson.calculators.live import live
 
 MAKERS = (
     allocation,
@@ -131,9 +132,8 @@ def test_text_widget_and_figures_are_one_answer(calculator):
 
 @every
 def test_moving_a_control_redraws_and_coming_back_restores(calculator):
-    grid, *_, output = calculator.widget().children
-    controls = dict(zip(calculator.options, grid.children, strict=True))
-    assert [control.description for control in grid.children] == [text for text, _ in calculator.options.values()]
+    controls, *_, output = live(calculator)
+    assert [control.description for control in controls.values()] == [text for text, _ in calculator.options.values()]
     before = output.value
     assert before == calculator.answer().as_html()
     name, (_, options) = next(iter(calculator.options.items()))
@@ -250,8 +250,8 @@ def test_an_error_is_shown_and_escaped_and_not_raised(calculator):
 def test_a_start_beside_the_choices_joins_them(maker, start):
     started = maker(**start)
     assert started.options["gpu"][1][0] == "h100"
-    grid, *_, output = started.widget().children
-    assert {name: control.value for name, control in zip(started.options, grid.children, strict=True)} == started.start
+    controls, *_, output = live(started)
+    assert {name: control.value for name, control in controls.items()} == started.start
     assert output.value == started.answer().as_html()
     name = next(name for name in start if name != "gpu")
     numbers = started.options[name][1]

@@ -19,6 +19,7 @@ from helpers.lesson.calculators.stored import FORMATS, PLAIN
 from helpers.lesson.calculators.typed import typed_number
 from helpers.lesson.drawing.marks import Box, Text, text_width
 from helpers.techniques.quantization.blocks import ENCODERS, Blocks
+from tests.lesson.calculators.live import live
 
 TYPED = [
     ("0.1", Fraction(1, 10)),
@@ -177,8 +178,7 @@ def test_infinities_have_no_block():
 
 def test_the_block_s_largest_matters_to_blocks_alone():
     calculator = numbers()
-    grid, *_, output = calculator.widget().children
-    controls = dict(zip(calculator.options, grid.children, strict=True))
+    controls, *_, output = live(calculator)
     for name in ("fp16", "mxfp4", "fp16"):
         controls["format"].value = name
         shown = {key for key, control in controls.items() if control.layout.visibility != "hidden"}

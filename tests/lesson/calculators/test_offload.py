@@ -231,10 +231,11 @@ def test_hops_are_drawn_with_the_compute_line():
 
 def test_the_toggle_shows_the_controls_of_its_question():
     grid, *_ = CALCULATOR.widget().children
-    controls = dict(zip(CALCULATOR.options, grid.children, strict=True))
+    boxes = dict(zip(CALCULATOR.options, grid.children, strict=True))
+    controls = {name: box.children[0] for name, box in boxes.items()}
 
     def shown():
-        return {name for name, control in controls.items() if control.layout.display != "none"}
+        return {name for name, box in boxes.items() if box.layout.display != "none"}
 
     assert shown() == CALCULATOR.used(CALCULATOR.start)
     assert {"source", "users"} < shown()

@@ -13,6 +13,7 @@ from helpers.lesson.calculators import roofline, roofline_answer
 from helpers.lesson.calculators.operators import DEFAULTS, LARGEST, OPERATORS, SIZES
 from helpers.lesson.units import si
 from helpers.memory.closed_form.work import Roof, Work
+from tests.lesson.calculators.live import live
 
 CALCULATOR = roofline()
 # By hand, from the H100's 3.35 TB/s, 989.4 TFLOP/s in BF16 and 66.9 in FP32: bytes, FLOPs, microseconds.
@@ -215,8 +216,7 @@ def test_every_line_of_the_formula_fits_the_card():
 
 
 def test_controls_that_do_not_matter_are_hidden_and_keep_their_place():
-    grid, *_, output = CALCULATOR.widget().children
-    controls = dict(zip(CALCULATOR.options, grid.children, strict=True))
+    controls, *_, output = live(CALCULATOR)
     for op in (*OPERATORS, "linear"):
         controls["op"].value = op
         shown = {name for name, control in controls.items() if control.layout.visibility != "hidden"}

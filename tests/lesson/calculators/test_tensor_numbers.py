@@ -16,6 +16,7 @@ from helpers.lesson.calculators import Histogram, tensor_answer, tensor_numbers
 from helpers.lesson.calculators.histograms import Fates, Reach, stored_histograms
 from helpers.lesson.calculators.stored import PLAIN
 from helpers.lesson.drawing.marks import Box
+from tests.lesson.calculators.live import live
 from tests.lesson.calculators.small_model_tensors import SOURCE, WHAT, counted
 
 VALUES = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=30)
@@ -85,10 +86,10 @@ def test_a_tensor_of_your_own():
     assert calculator.answer().title == "mine × 2**4 in fp16: 33 % become 0, 33 % without the scale"
     assert calculator.answer().command is None
     assert calculator.options["tensor"][1] == [own, *stored_histograms()]
-    grid, *_, output = calculator.widget().children
-    assert grid.children[0].value == own
+    controls, *_, output = live(calculator)
+    assert controls["tensor"].value == own
     assert output.value == calculator.answer().as_html()
-    grid.children[0].value = "weights"
+    controls["tensor"].value = "weights"
     assert "weights × 2**4" in output.value
     assert json.dumps(calculator.answer().figures)
 
