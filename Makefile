@@ -27,9 +27,9 @@ lab: ## the same, then JupyterLab on a page that lists your copies of chapters a
 
 # Two workers of two OpenMP threads each spin for each other's cores; one thread each is three times as fast.
 test test-slow test-isa test-all: export OMP_NUM_THREADS ?= 1
-test: env ## the fast tests, then every notebook against its stored outputs
+test: env ## the fast tests, then every notebook against its stored outputs, and as learners leave it
 	$(PYTEST) -rs -m "not slow and not all" tests
-	$(PYTEST) $(NBVAL) notebooks solutions
+	$(PYTEST) $(NBVAL) -p tests.learner notebooks solutions
 
 # In order: the longest of these are in files of few tests, which xdist would keep for the end.
 test-slow: env ## one test of each mechanism that needs minutes
@@ -54,7 +54,7 @@ test-all: env ## everything: the two above, and what only a night has time for
 	$(BIN)/python -m pip install --quiet -r requirements-nbgrader.txt
 	$(PYTEST) --no-loadscope-reorder -m "not alone" tests
 	$(ALONE) -m alone tests
-	$(PYTEST) $(NBVAL) notebooks solutions
+	$(PYTEST) $(NBVAL) -p tests.learner notebooks solutions
 	$(MAKE) test-isa
 
 check: env ## lint (notebooks too), format and types, never edits; then the few functions and files that are long

@@ -63,7 +63,7 @@ class Chapter:
     @property
     def typical_off(self) -> float | None:
         """The median distance of the guesses that were compared, as a share; None without one."""
-        off = [abs(guess["off"]) for guess in self.guesses.values() if "off" in guess]
+        off = [abs(guess["off"]) for guess in self.guesses.values() if guess.get("off") is not None]
         return median(off) if off else None
 
     @property
@@ -143,6 +143,12 @@ def _figures(one: Chapter) -> dict:
     return {"chapter": one.number, "title": one.title, "opened": bool(one.noted), **counted, "lab": lab}
 
 
+def _off(guess: dict) -> str:
+    if "off" not in guess:
+        return "not compared yet"
+    return "compared" if guess["off"] is None else f"off by {signed_percent(guess['off'])}"
+
+
 def _table(found: Iterable[Chapter]) -> Iterator[str]:
     yield f"{'chapter':<34}{'so far':<40}lab"
     for one in found:
@@ -156,8 +162,7 @@ def _table(found: Iterable[Chapter]) -> Iterator[str]:
 def _details(one: Chapter) -> Iterator[str]:
     yield f"{one.number} {one.title}: {one.said or 'not opened yet'}"
     for question, guess in one.guesses.items():
-        off = f"off by {signed_percent(guess['off'])}" if "off" in guess else "not compared yet"
-        yield f"  {question}: {guess['guess']:g} {guess['unit']}, {off}"
+        yield f"  {question}: {guess['guess']:g} {guess['unit']}, {_off(guess)}"
     for claim, verdict in one.verdicts.items():
         yield f"  claim {claim}: {verdict['guess']}, {'as computed' if verdict['right'] else 'the cases say otherwise'}"
     if one.lab is not None and one.lab.noted:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..catalog.errors import WorkbookError, require_name
+from ..catalog.errors import WorkbookError, require_name, unknown_name
 from . import notes
+from .plain import encode, shown
 
 VERDICTS = ("holds", "holds with conditions", "wrong")
 Cases = Mapping[str, bool] | Mapping[tuple[str, str, str], bool]
@@ -77,19 +79,31 @@ def ledger() -> dict[str, Claim]:
 def read(claim_id: str, guess: str | None = None) -> Verdict:
     """Show a claim and take the reader's verdict, before any evidence: "holds", "holds with conditions" or "wrong".
 
-    Stands alone in its cell, as `predict` does; `trial(..., you=...)` in a later cell answers. Raises WorkbookError for
-    an unknown claim and for another verdict.
+    Stands alone in its cell, as `predict` does; `trial(..., you=...)` in a later cell answers. Case and spaces do not
+    matter. Another verdict is none: a line names the nearest, and the chapter goes on without. An unknown claim is a
+    WorkbookError.
 
     >>> read("attn-heavy", guess="holds").guess
     'holds'
     """
     require_name("claim", claim_id, ledger())
-    if guess is not None:
-        require_name("verdict", guess, VERDICTS)
-    claim = ledger()[claim_id]
-    said = f"Your verdict: **{guess}**." if guess else f"Your verdict? `guess=` one of {_choices()}."
+    claim, verdict = ledger()[claim_id], " ".join(guess.casefold().split()) if isinstance(guess, str) else None
+    if verdict in VERDICTS:
+        said = f"Your verdict: **{verdict}**."
+    else:
+        said = f"{_refused(guess)}Your verdict? `guess=` one of {_choices()}."
+        verdict = None
     _show(f"{claim.quoted}\n\n{said}")
-    return Verdict(claim, guess)
+    return Verdict(claim, verdict)
+
+
+def _refused(guess: object) -> str:
+    """What is wrong with a verdict that is none of the three; '' for None."""
+    if guess is None:
+        return ""
+    near = unknown_name("verdict", guess, VERDICTS).do if isinstance(guess, str) else ""
+    hint = f": {near}" if near.startswith("did you") else "."
+    return f"`{shown(guess, 40)}` is none of the three verdicts, so you have none yet{hint} "
 
 
 def trial(claim_id: str, evidence: Cases | str, you: Verdict | None = None) -> None:
@@ -98,17 +112,18 @@ def trial(claim_id: str, evidence: Cases | str, you: Verdict | None = None) -> N
     `evidence` says for each case, in words with its numbers, whether the claim holds there. Many cases make a table:
     then a case is (row, column, what the cell of the table says). The claim holds if it holds
     in all cases, is wrong if in none, and holds with conditions otherwise; AssertionError where the ledger differs.
-    Evidence in one text has no cases, and the ledger's verdict stands unproved.
+    Evidence in one text has no cases, and the ledger's verdict stands unproved. WorkbookError for evidence that is
+    empty or neither, for a case that is neither true nor false, and for a verdict on another claim.
 
     >>> trial("attn-heavy", {"Llama-2-7B: attention 2.1, feed-forward 4.3 billion parameters": False})
     """
     require_name("claim", claim_id, ledger())
-    if not evidence:
+    if not isinstance(evidence, str | Mapping) or not evidence:
         raise WorkbookError("a trial without evidence", "what the cell computed, case by case", "pass it second")
-    if you is not None and you.claim.id != claim_id:
+    if isinstance(you, Verdict) and you.claim.id != claim_id:
         raise WorkbookError(f"a verdict on {you.claim.id!r}", f"one on {claim_id!r}", "pass what its own read returned")
     _show(answer(ledger()[claim_id], evidence, you))
-    if you is not None and you.guess is not None:
+    if isinstance(you, Verdict) and you.guess is not None:
         notes.judged(claim_id, you.guess, you.guess == you.claim.verdict)
 
 
@@ -123,18 +138,24 @@ def answer(claim: Claim, evidence: Cases | str, you: Verdict | None = None) -> s
         lines = [f"- {case}: {_word(holds)}" for case, holds in evidence.items() if isinstance(case, str)]
         lines = lines or _table({case: holds for case, holds in evidence.items() if isinstance(case, tuple)})
     if you is not None:
-        right = "as computed" if you.guess == claim.verdict else "the cases say otherwise"
-        lines += ["", f"Your verdict: {f'{you.guess}, {right}' if you.guess else 'none yet'}."]
+        lines += ["", f"Your verdict: {_weighed(you, claim)}."]
     return "\n".join([*lines, "", f"**{claim.verdict.capitalize()}.** {claim.because[0].upper()}{claim.because[1:]}"])
 
 
+def _weighed(you: object, claim: Claim) -> str:
+    if not isinstance(you, Verdict):
+        return f"none yet. It comes from `claims.read`, and this is `{shown(you, 40)}`"
+    right = "as computed" if you.guess == claim.verdict else "the cases say otherwise"
+    return f"{you.guess}, {right}" if you.guess else "none yet"
+
+
 def verdict_of(holds: Iterable[bool]) -> str:
-    """The verdict that cases give together.
+    """The verdict that cases give together; WorkbookError for one that is neither true nor false.
 
     >>> verdict_of([True, False])
     'holds with conditions'
     """
-    outcomes = {bool(each) for each in holds}
+    outcomes = set(map(_is_true, holds))
     return VERDICTS[1] if len(outcomes) > 1 else VERDICTS[0] if True in outcomes else VERDICTS[2]
 
 
@@ -152,7 +173,15 @@ def _table(evidence: Mapping[tuple[str, str, str], bool]) -> list[str]:
 
 
 def _word(holds: bool) -> str:
-    return "holds" if holds else "does not hold"
+    return "holds" if _is_true(holds) else "does not hold"
+
+
+def _is_true(holds: object) -> bool:
+    """Of NumPy's booleans and a tensor's, too; of no number, since nan would count as true."""
+    with contextlib.suppress(Exception):
+        if isinstance(outcome := encode(holds), bool):
+            return outcome
+    raise WorkbookError(f"a case of the evidence is {shown(holds, 40)}", "True or False", "compare: found < limit")
 
 
 @cache

@@ -19,6 +19,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from datetime import date
+from math import isfinite
 from pathlib import Path
 
 FOLDER, FILE = "workspace", ".progress.json"
@@ -48,8 +49,9 @@ def predicted(question: str, unit: str, guess: float | None) -> None:
         _note_in_chapter(lambda chapter: _keep_first(chapter, "predictions", question, {"guess": guess, "unit": unit}))
 
 
-def compared(question: str, off: float) -> None:
-    """The answer to a question was shown: the guess was `off` by this share of it."""
+def compared(question: str, off: float | None) -> None:
+    """The answer to a question was shown: the guess was `off` by this share of it; None where the answer is 0."""
+    off = off if off is not None and isfinite(off) else None
     _note_in_chapter(lambda chapter: _table(chapter, "predictions").get(question, {}).setdefault("off", off))
 
 

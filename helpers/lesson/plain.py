@@ -13,6 +13,7 @@ import operator
 import sys
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import fields, is_dataclass
+from decimal import Decimal
 from itertools import islice
 from numbers import Integral, Real
 from typing import Any
@@ -101,7 +102,48 @@ def shown(value: Any, most: int = 100) -> str:
     return text if len(text) <= most else f"{text[: most - 2]} …"
 
 
+def as_number(value: Any) -> int | float | None:
+    """`value` as Python's own number: of NumPy, a fraction, a tensor or a list of one value; None for all else.
+
+    Text and booleans are no numbers. What no float can hold is infinite.
+
+    >>> as_number(0.25), as_number([512]), as_number(10**400), as_number("512"), as_number(True)
+    (0.25, 512, inf, None, None)
+    """
+    try:
+        items = items_of(value)
+        number = items[0] if items and len(items) == 1 else value
+        if isinstance(number, bool) or not isinstance(number, Real | Decimal):
+            return None
+        try:
+            size = float(number)
+        except OverflowError:
+            return math.inf if number > 0 else -math.inf
+        return operator.index(number) if isinstance(number, Integral) else size
+    except Exception:  # a span of time, a tensor without data, somebody's own class
+        return None
+
+
+def items_of(value: Any) -> list | None:
+    """What a list, a tuple, an array or a tensor holds, as a list; None for all else, and for too many."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if not _is_array(value) or math.prod(value.shape) > MOST_ITEMS:
+        return None
+    try:
+        return value.reshape(-1).tolist()
+    except Exception:  # a tensor without data
+        return None
+
+
 def _shown(value: Any) -> str:
+    try:
+        return _described(value)
+    except Exception as error:  # of a number with too many digits, or of somebody's own class
+        return f"{type(value).__name__} that cannot be shown ({type(error).__name__})"
+
+
+def _described(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 from ..catalog.errors import WorkbookError, require_name
 from ..memory.closed_form.breakdown import format_bytes
 from . import notes
+from .plain import as_number, shown
 from .units import signed_percent
 
 if TYPE_CHECKING:
@@ -46,29 +47,36 @@ class Prediction:
     @property
     def value(self) -> float | None:
         """The guess in bytes, seconds, or whatever one of `unit` is without its prefix; None where there is none."""
-        return None if self.guess is None else self.guess * UNITS[self.unit]
+        guess = as_number(self.guess)
+        return None if guess is None else guess * UNITS[self.unit]
 
 
 def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Prediction:
     """Commit to a number before measuring it. Leave `guess=None` to go on without one.
 
+    What is no number, or below 0, is no guess: a line says how to write one, and the chapter goes on without. NumPy's
+    and PyTorch's numbers are numbers.
+
     `unit` is one of bytes, KiB, MiB, GiB, GB, minutes, s, ms, µs, GB/s, TB/s, GFLOP/s, TFLOP/s, FLOPs per byte, tokens,
     tokens/s, ×, bits, %, perplexity, dollars, months, layers, micro-batches, sequences, users, requests, collectives,
-    cards. Raises WorkbookError for a guess that is no number.
+    cards; another is a WorkbookError.
 
     >>> predict("peak of one training step", "GiB", guess=16).value
     Your guess, peak of one training step: 16 GiB
     17179869184
     """
     require_name("unit", unit, UNITS)
+    number = as_number(guess)
     if guess is None:
         print(f"{question}, in {unit}: no guess yet. Put a number in place of None and run this cell again.")
-    elif isinstance(guess, bool) or not isinstance(guess, (int, float)) or not isfinite(guess) or guess < 0:
-        raise WorkbookError(f"the guess is {guess!r}", f"a number of {unit}, 0 or more", "write for example guess=512")
+    elif number is None or not isfinite(number) or number < 0:
+        number = None
+        print(f"{shown(guess, 40)} is not a number of {unit} from 0 up, so you have no guess yet.")
+        print("Write it as in guess=512 or guess=0.5, and run this cell again. You can also go on without.")
     else:
-        print(f"Your guess, {question}: {guess:g} {unit}")
-    notes.predicted(question, unit, guess)
-    return Prediction(question, unit, guess)
+        print(f"Your guess, {question}: {number:g} {unit}")
+    notes.predicted(question, unit, number)
+    return Prediction(question, unit, number)
 
 
 def compare(
@@ -82,7 +90,9 @@ def compare(
 
     Values are bytes, or a measured step beside its budget or trace, whose peaks are meant; seconds, bytes per second
     and so on where `unit` is one of those. `unit` is only how they are printed. A skipped guess prints a dash. `called`
-    names the last row where the truth is no measurement: "datasheet".
+    names the last row where the truth is no measurement: "datasheet". Where the truth is 0 a distance is in `unit`, in
+    points for %; where it is not finite there is none. WorkbookError for a truth that is no number; a prediction that
+    is none has a line that says so.
 
     Of a step that was measured on a GPU, tensors and libraries are two tables. Every prediction, a guess or plain bytes
     too, is of tensors. What a budget or a trace for this card predicts of the libraries stands in the second table, or,
@@ -95,12 +105,14 @@ def compare(
     measured       200.0
     """
     require_name("unit", unit, UNITS)
-    size, unseen = _tensors(measured), getattr(measured, "unseen_bytes", 0)
+    size, unseen = _truth(measured), getattr(measured, "unseen_bytes", 0)
     guesses = {name: _predicted(value) for name, value in predicted.items()}
     _table("tensors" if unseen else "", size, guesses, unit, called)
-    for value in predicted.values():
-        if isinstance(value, Prediction) and value.value is not None:
-            notes.compared(value.question, value.value / size - 1)
+    for name, value in predicted.items():
+        if isinstance(value, Prediction) and guesses[name] is not None:
+            notes.compared(value.question, _share(guesses[name], size))
+        if not isinstance(value, Prediction | None) and guesses[name] is None:
+            print(f"{name} is {shown(value, 40)}, which is no number. A guess is made by predict(..., guess=512).")
     if unseen:
         found = {name: getattr(value, "library_bytes", None) for name, value in predicted.items()}
         by_card = {name: size_bytes for name, size_bytes in found.items() if size_bytes is not None}
@@ -113,9 +125,38 @@ def _table(title: str, size: float, guesses: Mapping[str, float | None], unit: s
     width = max(9, *(len(name) + 1 for name in (title, called, *guesses)))
     print(f"{title:{width}}{unit:>11}   off by")
     for name, guess in guesses.items():
-        told = "–" if guess is None else f"{guess / UNITS[unit]:,.{digits}f}"
-        print(f"{name:{width}}{told:>11}" + ("" if guess is None else f"  {signed_percent(guess / size - 1)}"))
-    print(f"{called:{width}}{size / UNITS[unit]:>11,.{digits}f}")
+        told = "–" if guess is None else _number(guess / UNITS[unit], digits)
+        print(f"{name:{width}}{told:>11}  {_distance(guess, size, unit, digits)}".rstrip())
+    print(f"{called:{width}}{_number(size / UNITS[unit], digits):>11}")
+    if size == 0 and any(guesses.values()):
+        print(f"The truth is 0, and no percentage of it says anything: the distance is in {_points(unit)}.")
+
+
+def _share(guess: float | None, truth: float) -> float | None:
+    """How far the guess is above the truth, as a share of its size; None where there is no such share."""
+    if guess is None or isnan(guess) or not isfinite(truth):
+        return None
+    if truth == 0:
+        return None if guess else 0.0
+    off = guess / truth - 1
+    return off if truth > 0 else -off
+
+
+def _distance(guess: float | None, truth: float, unit: str, digits: int) -> str:
+    share = _share(guess, truth)
+    if share is not None:
+        return signed_percent(share)
+    if guess is None or isnan(guess) or truth != 0:
+        return ""
+    return f"{'−' if guess < 0 else '+'}{_number(abs(guess) / UNITS[unit], digits)} {_points(unit)}"
+
+
+def _points(unit: str) -> str:
+    return "points" if unit == "%" else unit
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}" if abs(value) < 1e15 else f"{value:.3g}"
 
 
 def check(
@@ -129,9 +170,10 @@ def check(
 ) -> None:
     """Hold a measurement against a prediction: print ✓ and the distance, or raise AssertionError.
 
-    Both are bytes, or a measured step and its budget or trace: then the peaks of tensors are compared. `rel` is the
-    allowed distance as a fraction of the measurement. With a `unit` such as "ms" both are in what that unit is without
-    its prefix (seconds), and printed in it. `called` names the truth where it is no measurement: "traced", "published".
+    Both are bytes, or a measured step and its budget or trace: then the peaks of tensors are compared. WorkbookError
+    unless both are finite numbers and the measurement is above 0. `rel` is the allowed distance as a fraction of the
+    measurement. With a `unit` such as "ms" both are in what that unit is without its prefix (seconds), and printed in
+    it. `called` names the truth where it is no measurement: "traced", "published".
 
     What a GPU's libraries took has a line of its own, beside what the budget, the trace or `libraries` predicts for the
     card (as in `compare`). It never raises: it depends on the versions of CUDA and PyTorch, too.
@@ -141,10 +183,10 @@ def check(
     """
     if unit is not None:
         require_name("unit", unit, UNITS)
-    size, guess = _tensors(measured), _predicted(predicted)
-    if guess is None or not (isfinite(size) and isfinite(guess)) or size <= 0:
-        what, expected = f"measured {size!r} against predicted {guess!r}", "two finite numbers, measured above zero"
-        raise WorkbookError(what, expected, "look at the cell that made them")
+    size, guess = _peak(measured), _predicted(predicted)
+    if guess is None or size is None or not (isfinite(size) and isfinite(guess)) or size <= 0:
+        what = f"measured {shown(measured, 40)} against predicted {shown(predicted, 40)}"
+        raise WorkbookError(what, "two finite numbers, measured above zero", "look at the cell that made them")
     off = guess / size - 1
     distance = f"off by {signed_percent(off)} (allowed ±{rel * 100:g} %)"
     verdict = f"{label}: predicted {_size(guess, unit)}, {called} {_size(size, unit)}, {distance}"
@@ -188,18 +230,27 @@ def check_speed(
     print("  Measured three times: other work keeps this machine busy. Run the cell again when it is quiet.")
 
 
-def _tensors(value: float | Measurement | Predicted) -> float:
+def _truth(value: float | Measurement) -> float:
+    size = _peak(value)
+    if size is None:
+        expected = "a number, or a step that was measured, counted or traced"
+        raise WorkbookError(f"the truth is {shown(value, 40)}", expected, "look at the cell that made it")
+    return size
+
+
+def _peak(value: object) -> float | None:
     """The peak of its tensors, of what tells them apart; else the peak, of what has one. A number is what it is."""
-    return value if isinstance(value, int | float) else getattr(value, "tensor_bytes", value.peak_bytes)
+    number = as_number(value)
+    if number is not None:
+        return number
+    return as_number(getattr(value, "tensor_bytes", getattr(value, "peak_bytes", None)))
 
 
-def _predicted(value: Predicted | Prediction | None) -> float | None:
-    if value is None or isinstance(value, Prediction):
-        return value.value if value else None
-    return _tensors(value)
+def _predicted(value: object) -> float | None:
+    return as_number(value.value) if isinstance(value, Prediction) else _peak(value)
 
 
 def _size(size_bytes: float, unit: str | None) -> str:
     if unit is not None:
-        return f"{size_bytes / UNITS[unit]:,.2f} {unit}"
+        return f"{_number(size_bytes / UNITS[unit], 2)} {unit}"
     return f"{size_bytes:.0f} B" if size_bytes < 10_000 else format_bytes(size_bytes)

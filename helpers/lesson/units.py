@@ -48,11 +48,13 @@ def percent(share: float) -> str:
 
 
 def signed_percent(fraction: float) -> str:
-    """A distance with a real minus sign; what rounds to zero has none.
+    """A distance with a real minus sign; what rounds to zero has none, nor what is out of all proportion.
 
-    >>> signed_percent(-0.005), signed_percent(0.25), signed_percent(-1e-9)
-    ('−0.50 %', '+25.00 %', '0.00 %')
+    >>> signed_percent(-0.005), signed_percent(0.25), signed_percent(-1e-9), signed_percent(1e300)
+    ('−0.50 %', '+25.00 %', '0.00 %', 'more than 10⁸ %')
     """
+    if abs(fraction) >= 1e6:
+        return "more than 10⁸ %"
     text = f"{abs(fraction) * 100:.2f} %"
     if text == "0.00 %":
         return text

@@ -112,8 +112,27 @@ def test_bad_trials_are_refused():
     assert "did you mean 'adam-3x'?" in raised.value.do
     with pytest.raises(WorkbookError, match="without evidence"):
         claims.trial("adam-3x", {})
-    with pytest.raises(WorkbookError, match="unknown verdict 'perhaps'"):
-        claims.read("adam-3x", guess="perhaps")
+    with pytest.raises(WorkbookError, match="a case of the evidence is nan"):
+        claims.trial("adam-3x", {"x": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("guess", "said", "taken"),
+    [
+        (" Holds  with conditions\n", "Your verdict: **holds with conditions**.", "holds with conditions"),
+        ("hold", "did you mean 'holds'?", None),
+        ("perhaps", "none of the three verdicts", None),
+        (True, "none of the three verdicts", None),
+        ("", "none of the three verdicts", None),
+        (None, "Your verdict? `guess=` one of", None),
+    ],
+)
+def test_a_verdict_is_taken_as_written_or_a_line_says_how(guess, said, taken, monkeypatch):
+    shown = []
+    monkeypatch.setattr(claims, "_show", shown.append)
+    assert claims.read("adam-3x", guess=guess).guess == taken
+    assert said in shown[0]
+    assert taken or '`"wrong"`' in shown[0]
 
 
 def test_a_verdict_is_one_of_three():

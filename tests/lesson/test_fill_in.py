@@ -1,6 +1,10 @@
 """A fill-in tells right, wrong, raising and unwritten apart, and never stops a chapter."""
 
+import sys
+
+import numpy as np
 import pytest
+import torch
 
 from helpers.catalog import WorkbookError
 from helpers.lesson import fill_in
@@ -13,20 +17,51 @@ def unwritten(weights, bits):
     raise NotImplementedError("write it here")
 
 
+def below(weights, bits):
+    raise NotImplementedError("write it here")
+    return weights * bits // 8
+
+
+def given_below(weights, bits):
+    raise NotImplementedError("write it here")
+    return size  # noqa: F821
+
+
+def in_a_loop(*numbers):
+    for number in numbers:
+        raise NotImplementedError("write it here")
+        size = number
+    return size
+
+
 def broken(weights, bits):
     return weights / 0
+
+
+def interrupted(weights, bits):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
     ("function", "said"),
     [
         (lambda weights, bits: weights * bits // 8, "✓ <lambda>(1,024, 4) = 512\n✓ <lambda>(1,024, 8) = 1,024\n"),
-        (lambda weights, bits: weights, "✗ <lambda>(1,024, 4) gives 1,024, expected 512\n"),
-        (lambda weights, bits: None, "gives None, expected 512"),
+        (lambda weights, bits: weights + 1, "✗ <lambda>(1,024, 4) gives 1,025, expected 512\n"),
+        (lambda weights, bits: None, "gives None, expected 512. A function gives None where it ends without `return`"),
+        (lambda weights, bits: "512", "gives '512', expected 512. That is text"),
+        (lambda weights, bits: 512.0000004, "gives 512.0000004, expected 512\n"),
+        (lambda weights, bits: float("inf"), "gives inf, expected 512\n"),
+        (lambda weights, bits: [1, 2], "gives (1, 2), expected 512\n"),
+        (lambda weights, bits: sys.exit(), "calls exit(), which would end the notebook"),
+        (lambda weights, bits: exit(), "calls exit(), which would end the notebook"),
         (lambda weights, bits: ..., "gives Ellipsis, expected 512"),
         (lambda weights: weights, "✗ <lambda>(1,024, 4) raises TypeError"),
         (unwritten, "○ unwritten(1,024, 4): nothing is written yet"),
         (lambda weights, bits: unwritten(weights, bits), "unwritten, which it calls, is not written yet"),
+        (below, "○ below(1,024, 4): your lines stand below the `raise` line, where nothing runs. Delete that line."),
+        (lambda weights, bits: below(weights, bits), "below the `raise` line of below, which it calls, where"),
+        (given_below, "○ given_below(1,024, 4): nothing is written yet"),
+        (in_a_loop, "○ in_a_loop(1,024, 4): your lines stand below the `raise` line"),
         (broken, "raises ZeroDivisionError: division by zero"),
     ],
 )
@@ -73,7 +108,12 @@ def test_what_a_fill_in_gives_is_a_number_or_nothing(function, given):
         ((2, 5), "✗ pair(1) gives (2, 5), expected (2, 4)"),
         ((2,), "gives (2), expected (2, 4)"),
         (2, "gives 2, expected (2, 4)"),
-        ((2, None), "raises TypeError"),
+        ((2, None), "gives (2, None), expected (2, 4)"),
+        ([2, 4], "✓ pair(1) = (2, 4)"),
+        (np.array([2.0, 4.0]), "✓ pair(1) = (2, 4)"),
+        (torch.tensor([2, 4]), "✓ pair(1) = (2, 4)"),
+        ((2048, 4096), "gives (2,048, 4,096), expected (2, 4). That is 1,024 times too much: bytes in place of KiB?"),
+        ((2, 8), "expected (2, 4). That is 2 times too much"),
     ],
 )
 def test_a_result_may_be_several_numbers(given, said, capsys):
@@ -82,3 +122,38 @@ def test_a_result_may_be_several_numbers(given, said, capsys):
 
     fill_in(pair, {(1,): (2, 4)})
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (2, "2 times too much: is something counted twice?"),
+        (1 / 2, "2 times too little: is one of two parts missing?"),
+        (8, "8 times too much: bits in place of bytes?"),
+        (1 / 8, "8 times too little: bytes in place of bits?"),
+        (1e3, "1,000 times too much: ms in place of s, or bytes in place of kB?"),
+        (1 / 1024, "1,024 times too little: KiB in place of bytes?"),
+        (2**20, "1,048,576 times too much: bytes in place of MiB?"),
+        (2**30, "1,073,741,824 times too much: bytes in place of GiB?"),
+        (1e-6, "1,000,000 times too little: s in place of µs, or MB in place of bytes?"),
+        (1e9, "1,000,000,000 times too much: ns in place of s, or bytes in place of GB?"),
+        (3, ""),
+        (0, ""),
+    ],
+)
+def test_a_usual_factor_is_named(times, said, capsys):
+    fill_in(lambda: 30 * times, {(): 30})
+    assert capsys.readouterr().out.partition("expected 30")[2] == (f". That is {said}\n" if said else "\n")
+
+
+def test_stopping_the_cell_stops_it():
+    with pytest.raises(KeyboardInterrupt):
+        fill_in(interrupted, CASES)
+    with pytest.raises(KeyboardInterrupt):
+        filled(interrupted, 1, 2)
+
+
+def test_jupyters_exit_is_back_after_a_case(monkeypatch):
+    monkeypatch.setitem(globals(), "exit", "Jupyter's own, which ends the kernel")
+    fill_in(lambda weights, bits: exit(), CASES)
+    assert exit == "Jupyter's own, which ends the kernel"

@@ -32,11 +32,26 @@ def test_minutes_are_sixty_seconds_and_dollars_months_and_cards_are_plain_number
     assert "2.00" in printed(compare, 120, unit="minutes")
 
 
-@pytest.mark.parametrize("guess", ["12", True, -1, math.nan, math.inf, [3], 3j])
-def test_a_bad_guess_is_refused(guess):
-    with pytest.raises(WorkbookError, match="the guess is") as raised:
-        predict("peak", guess=guess)
-    assert "guess=512" in raised.value.do
+@pytest.mark.parametrize("guess", ["12", True, -1, math.nan, math.inf, [3, 4], 3j])
+def test_a_bad_guess_is_none_and_says_how_to_write_one(guess, printed):
+    said = printed(predict, "peak", guess=guess)
+    assert "you have no guess yet" in said
+    assert "guess=512" in said
+    assert predict("peak", guess=guess).value is None
+
+
+@pytest.mark.parametrize(("unit", "told"), [("%", "+2.00 points"), ("MiB", "+0.0 MiB"), ("tokens", "+0.02 tokens")])
+def test_where_the_truth_is_0_the_distance_is_in_its_unit(unit, told, printed):
+    lines = printed(compare, 0, unit=unit, you=0.02, none=None, right=0).splitlines()
+    assert lines[1].endswith(f"  {told}")
+    assert lines[3].split()[-2:] == ["0.00", "%"]
+    assert lines[-1].startswith("The truth is 0")
+    assert len(printed(compare, 0, unit=unit, you=None, right=0).splitlines()) == 4
+
+
+def test_below_a_truth_that_is_negative_is_minus(printed):
+    rows = [line.split() for line in printed(compare, -2, unit="%", you=-3, other=-1).splitlines()]
+    assert [row[2:] for row in rows[1:3]] == [["−50.00", "%"], ["+50.00", "%"]]
 
 
 def test_a_bad_unit_is_refused():
