@@ -129,12 +129,13 @@ def _hint(given: Any, wrong: list[tuple[float, float]], rel: float) -> str:
     if isinstance(given, str):
         return ". That is text: leave out the quotation marks, or the formatting"
     for factor, (order, told) in product((2, *MIXED_UP), ((1, "much"), (-1, "little"))):
-        if wrong and all(_is_times(factor, *pair[::-order], rel) for pair in wrong):
+        if wrong and all(_is_times(factor, pair[::-order], rel) for pair in wrong):
             return f". That is {factor:,} times too {told}: {_cause(factor, order)}"
     return ""
 
 
-def _is_times(factor: int, less: float, more: float, rel: float) -> bool:
+def _is_times(factor: int, pair: tuple[float, ...], rel: float) -> bool:
+    less, more = pair
     return less != 0 and isclose(float(more), factor * float(less), rel_tol=max(min(rel, 0.01), 1e-9))
 
 
@@ -172,10 +173,10 @@ def _below(frame: FrameType, line: int) -> Iterator[ast.stmt]:
     with contextlib.suppress(OSError, SyntaxError):  # a function without a source
         tree = ast.parse(textwrap.dedent(inspect.getsource(frame.f_code)))
         at = line - frame.f_code.co_firstlineno + 1
-        blocks = [getattr(node, name, None) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody")]
-        for block in blocks:
+        for block in (getattr(node, name, None) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody")):
             numbers = [one.lineno for one in block] if isinstance(block, list) else []
-            yield from block[numbers.index(at) + 1 :] if at in numbers else []
+            if block and at in numbers:
+                yield from block[numbers.index(at) + 1 :]
 
 
 def _shown(value: object, digits: int = 6) -> str:
