@@ -10,6 +10,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from math import isclose, isfinite
 from types import FrameType
 from typing import Any
@@ -48,6 +49,9 @@ def fill_in(function: Callable, cases: Mapping[tuple, Result], rel: float = 0.0,
     if not cases:
         raise WorkbookError("a fill-in without cases", "arguments and their results", "pass {(1024, 4): 512}")
     for arguments, expected in cases.items():
+        if not _numbers(expected, expected):
+            what, wanted = f"the result of a case is {shown(expected, 40)}", "a number, or a tuple of numbers"
+            raise WorkbookError(what, wanted, "pass {(1024, 4): 512}")
         texts = [hex(arguments[0]), *map(_shown, arguments[1:])] if hex_first else map(_shown, arguments)
         call = f"{getattr(function, '__name__', 'your function')}({', '.join(texts)})"
         if not _tried(function, arguments, expected, rel, call):
@@ -98,8 +102,8 @@ def _called(function: Callable, arguments: tuple) -> Any:
 
 
 def _judged(given: Any, expected: Result, rel: float, call: str) -> bool:
-    found, wanted = _numbers(given, expected), _numbers(expected, expected) or []
-    wrong = [pair for pair in zip(found, wanted, strict=True) if not isclose(*pair, rel_tol=rel)] if found else []
+    found, wanted = _numbers(given, expected), _numbers(expected, expected)
+    wrong = [pair for pair in zip(found, wanted, strict=False) if not isclose(*pair, rel_tol=rel)]
     if found and not wrong:
         print(f"✓ {call} = {_shown(given)}")
         return True
@@ -111,7 +115,7 @@ def _judged(given: Any, expected: Result, rel: float, call: str) -> bool:
 
 
 def _numbers(value: Any, like: Result) -> list[float]:
-    """The number in `value`, or as many as the tuple `like` has; none where it holds something else."""
+    """The number in `value`, or as many as the tuple `like` has; none at all where it holds something else."""
     items = items_of(value) if isinstance(like, tuple) else [value]
     numbers = [as_number(item) for item in items or ()]
     as_many = len(numbers) == (len(like) if isinstance(like, tuple) else 1)
@@ -124,21 +128,20 @@ def _hint(given: Any, wrong: list[tuple[float, float]], rel: float) -> str:
         return ". A function gives None where it ends without `return`"
     if isinstance(given, str):
         return ". That is text: leave out the quotation marks, or the formatting"
-    for factor in (2, *MIXED_UP):
-        if all(_is_times(factor, want, got, rel) for got, want in wrong) and wrong:
-            why = "is something counted twice?" if factor == 2 else _mixed_up(factor, 1)
-            return f". That is {factor:,} times too much: {why}"
-        if all(_is_times(factor, got, want, rel) for got, want in wrong) and wrong:
-            why = "is one of two parts missing?" if factor == 2 else _mixed_up(factor, -1)
-            return f". That is {factor:,} times too little: {why}"
+    for factor, (order, told) in product((2, *MIXED_UP), ((1, "much"), (-1, "little"))):
+        if wrong and all(_is_times(factor, pair[::-order], rel) for pair in wrong):
+            return f". That is {factor:,} times too {told}: {_cause(factor, order)}"
     return ""
 
 
-def _is_times(factor: int, less: float, more: float, rel: float) -> bool:
+def _is_times(factor: int, pair: tuple[float, ...], rel: float) -> bool:
+    less, more = pair
     return less != 0 and isclose(float(more), factor * float(less), rel_tol=max(min(rel, 0.01), 1e-9))
 
 
-def _mixed_up(factor: int, order: int) -> str:
+def _cause(factor: int, order: int) -> str:
+    if factor == 2:
+        return "is something counted twice?" if order == 1 else "is one of two parts missing?"
     return ", or ".join(" in place of ".join(pair[::order]) for pair in MIXED_UP[factor]) + "?"
 
 
@@ -170,10 +173,10 @@ def _below(frame: FrameType, line: int) -> Iterator[ast.stmt]:
     with contextlib.suppress(OSError, SyntaxError):  # a function without a source
         tree = ast.parse(textwrap.dedent(inspect.getsource(frame.f_code)))
         at = line - frame.f_code.co_firstlineno + 1
-        blocks = [getattr(node, name, None) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody")]
-        for block in blocks:
+        for block in (getattr(node, name, None) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody")):
             numbers = [one.lineno for one in block] if isinstance(block, list) else []
-            yield from block[numbers.index(at) + 1 :] if at in numbers else []
+            if block and at in numbers:
+                yield from block[numbers.index(at) + 1 :]
 
 
 def _shown(value: object, digits: int = 6) -> str:

@@ -112,13 +112,13 @@ def as_number(value: Any) -> int | float | None:
     """
     try:
         items = items_of(value)
-        number = items[0] if items and len(items) == 1 else value
+        number: Any = items[0] if items and len(items) == 1 else value
         if isinstance(number, bool) or not isinstance(number, Real | Decimal):
             return None
         try:
             size = float(number)
         except OverflowError:
-            return math.inf if number > 0 else -math.inf
+            return math.inf if number > 0 else -math.inf  # type: ignore[operator]  # both kinds compare with an int
         return operator.index(number) if isinstance(number, Integral) else size
     except Exception:  # a span of time, a tensor without data, somebody's own class
         return None

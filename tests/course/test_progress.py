@@ -23,6 +23,7 @@ NOTED = {
                 "the peak": {"guess": 3, "unit": "GiB", "off": 0.5},
                 "the rest": {"guess": 1, "unit": "MiB", "off": -0.1},
                 "not yet": {"guess": 2, "unit": "MiB"},
+                "of nothing": {"guess": 2, "unit": "%", "off": None},
             },
             "verdicts": {"adam-12": {"guess": "holds", "right": False}},
         },
@@ -61,7 +62,7 @@ def test_how_far(noted, capsys):
     assert main(["progress"]) == 0
     said = {line[:2]: line.split("  ") for line in capsys.readouterr().out.splitlines()}
     assert "guesses, typically 30 % off" in " ".join(said["02"])
-    assert "4 of " in " ".join(said["02"])
+    assert "5 of " in " ".join(said["02"])
     assert said["02"][-1].strip() == "2 of 20 points"
     assert "opened" in " ".join(said["03"])
     assert [part.strip() for part in said["05"] if part.strip()] == ["05 Quantization", "–", "–"]
@@ -73,6 +74,7 @@ def test_one_chapter_guess_by_guess(noted, capsys):
     for line in (
         "  the peak: 3 GiB, off by +50.00 %",
         "  not yet: 2 MiB, not compared yet",
+        "  of nothing: 2 %, compared",
         "  claim adam-12: holds, the cases say otherwise",
         "lab 02: 2 of 20 points on 2026-11-23",
         "  1 · One: 2 of 3",

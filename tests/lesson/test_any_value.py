@@ -42,6 +42,8 @@ CALLS = {
     "fill_in": lambda value: fill_in(lambda _: value, {(1,): 7}),
     "fill_in, two numbers": lambda value: fill_in(lambda _: value, {(1,): (7, 7)}),
     "fill_in, twice": lambda value: fill_in(lambda _: (value, value), {(1,): (7, 7)}, rel=0.01),
+    "fill_in, its truth": lambda value: fill_in(lambda _: 7, {(1,): value}),
+    "fill_in, one of its truths": lambda value: fill_in(lambda _: (7, 7), {(1,): (7, value)}),
     "filled": lambda value: compare(7, yours=filled(lambda: value)),
 }
 

@@ -42,6 +42,12 @@ def test_a_guess_may_be_changed_until_its_answer_was_shown(folder):
     assert chapter(folder)["predictions"]["the peak"] == {"guess": 2, "unit": "GiB", "off": 1.0}
 
 
+def test_a_truth_of_0_ends_a_question_without_a_share(folder):
+    for guess in (2, 3):
+        compare(0, you=predict("the peak", "%", guess=guess))
+    assert chapter(folder)["predictions"]["the peak"] == {"guess": 2, "unit": "%", "off": None}
+
+
 def test_no_guess_is_no_note(folder):
     compare(2**30, you=predict("the peak", "GiB"))
     assert not (folder / notes.FILE).exists()
