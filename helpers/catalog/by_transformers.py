@@ -22,10 +22,14 @@ _CONTEXT = 2  # tokens of the probe that shows what the model caches
 
 
 def transformers_config(config: Mapping[str, object], **changed: object) -> PreTrainedConfig:
-    """The config as Transformers' object, with those settings `changed`. It raises what Transformers raises."""
+    """The config as Transformers' object, with those settings `changed`. It raises what Transformers raises.
+
+    What is built from it is in 16 bits, whatever the checkpoint ships in: `memory.trace` quantizes it afterwards.
+    """
     from transformers import AutoConfig
 
-    return AutoConfig.for_model(**dict[str, Any]({**without_code(config), **changed}))
+    kept = {key: value for key, value in without_code(config).items() if key != "quantization_config"}
+    return AutoConfig.for_model(**dict[str, Any]({**kept, **changed}))
 
 
 def saved_config(where: str | Path, local: bool = True) -> PreTrainedConfig:
@@ -85,10 +89,9 @@ def _build(config: Mapping[str, object], name: str):
         what = f"{name}: {config['model_type']!r} has no closed form here, and Transformers is not installed"
         do = "install transformers and torch, and the model will be counted without memory"
         raise WorkbookError(what, ", ".join(FAMILIES), do) from None
-    kept = {key: value for key, value in config.items() if key != "quantization_config"}
     try:
         with torch.device("meta"):
-            settings = transformers_config(kept)
+            settings = transformers_config(config)
             # The experts' grouped product takes BF16 only; counts do not depend on it.
             return AutoModelForCausalLM.from_config(settings, dtype=torch.bfloat16).eval()
     except Exception as problem:  # Transformers raises whatever it likes on a config it cannot use

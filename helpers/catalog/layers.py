@@ -107,14 +107,14 @@ class Attention:
             return self.mla.kv_lora_rank + self.mla.qk_rope_head_dim
         return 2 * self.kv_heads * self.head_dim
 
-    def kv_values(self, context: int) -> int:
-        """K and V values held for one sequence of `context` tokens, bounded by the window.
+    def kv_values(self, context: int, piece: int = 1) -> int:
+        """K and V values held for one sequence of `context` tokens, of which the last forward took `piece`.
 
-        While it decodes, Transformers' dynamic cache holds just that: it slices a window of w tokens to w - 1,
-        but the slice is a view, and its storage still has w. After a prefill in one piece the view keeps the
-        whole prompt alive until the next token.
+        A window of w tokens holds the w - 1 before the piece, and the piece: so w while it decodes. Engines free blocks
+        of tokens, and vLLM reserves that many. Transformers slices its cache to w - 1, but the slice is a view, which
+        keeps the piece alive until the next forward: after a prompt taken whole, all of it.
         """
-        held = context if self.window is None else min(context, self.window)
+        held = context if self.window is None else min(context, self.window - 1 + piece)
         return held * self.kv_values_per_token
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .adapters import Adapter
 from .errors import WorkbookError, require_whole, unknown_name
-from .formats import NUMBER_FORMATS
+from .formats import NUMBER_FORMATS, number_format
 from .layers import LINEAR_PARTS
 from .models import model as resolve_model
 from .optimizers import Optimizer, optimizer
 from .policies import Segment, layout
 from .recipes import PRECISIONS, Precision
 from .shape import ModelShape
+from .shipped import SHIPPED, shipped, told
 
 ATTENTIONS = ("eager", "sdpa")
 ADAPTED_PRECISIONS = ("autocast-bf16", "bf16", "fp32")  # with a frozen base
@@ -25,6 +27,8 @@ ZERO_STAGES = "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and g
 FLAGS = {"micro_batches": "--accumulate"}  # fields whose flag has another name
 MAX_COUNT = 2**20
 MAX_TOKENS = 2**24
+# Tokens of a prompt in one forward: what vLLM's server takes on cards of 70 GiB and more, and SGLang near it
+PIECE_TOKENS = 8192
 
 
 class ModelField:
@@ -144,21 +148,25 @@ def flag_of(field: str) -> str:
 class ServeSetup:
     """One replica of a service: `users` sequences at once, each holding `context` tokens of KV cache.
 
-    `weights` and `kv` are number formats; a format with scales shrinks linear layers only. `skipped` names those that
+    `weights` and `kv` are number formats; a format with scales shrinks linear layers only. "shipped" is the format of
+    the model's checkpoint, and becomes its name: "bf16" unless the config says another. `skipped` names those that
     stay in 16 bits, by part (attention, mlp, experts, projections, lm_head) or by name (down_proj), as
     `llm_int8_skip_modules` does; None is what the format's tool leaves: bitsandbytes lm_head and stacked experts, MXFP4
     all but the experts where there are any, the others lm_head. `prompt` tokens of the context come in the prompt, the
     rest is generated; None is all of them. `prefill_tokens` is the most that one forward takes: what vLLM calls
-    max_num_batched_tokens; None is one prompt at a time, whole. Raises WorkbookError.
+    max_num_batched_tokens; None is one prompt at a time, in pieces of PIECE_TOKENS at most. As many as the prompt has
+    take it whole, which is what Transformers does. Raises WorkbookError.
 
     >>> ServeSetup("llama-2-70b", users=128).model.kv_values(2048) * 2 * 128 / 2**30
     80.0
     >>> ServeSetup("mixtral-8x7b", weights="nf4", skipped=["lm_head"]).skipped
     ('lm_head',)
+    >>> ServeSetup("gpt-oss-120b").weights
+    'mxfp4'
     """
 
     model: ModelField = ModelField()
-    weights: str = "bf16"
+    weights: str = SHIPPED
     kv: str = "bf16"
     users: int = 1
     context: int = 2048
@@ -167,6 +175,10 @@ class ServeSetup:
     prefill_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        if self.weights == SHIPPED:
+            weights, left_out = shipped(self.model)
+            _set(self, "weights", weights)
+            _set(self, "skipped", left_out if self.skipped is None else self.skipped)
         _refuse_mixed(self.weights)
         _set(self, "weights", _known("weight format", self.weights, WEIGHT_FORMATS))
         _set(self, "kv", _known("KV cache format", self.kv, KV_FORMATS))
@@ -186,6 +198,35 @@ class ServeSetup:
         return self.context if self.prompt is None else self.prompt
 
     @property
+    def as_shipped(self) -> bool:
+        """Whether the weights are in the format of the checkpoint."""
+        with suppress(WorkbookError):  # a format that is not known here
+            return (self.weights, self.skipped) == shipped(self.model)
+        return False
+
+    @property
+    def weights_told(self) -> str:
+        """The format in a few words.
+
+        >>> ServeSetup("gpt-oss-20b").weights_told, ServeSetup("gpt-oss-20b", "bf16").weights_told
+        ('in mxfp4, as shipped', 'in bf16')
+        """
+        return f"in {self.weights}{', as shipped' if self._ships_quantized else ''}"
+
+    @property
+    def shipped_told(self) -> tuple[str, ...]:
+        """The sentence that says what a quantized checkpoint holds, where it is served as it is.
+
+        >>> ServeSetup("gpt-oss-20b").shipped_told, ServeSetup("llama-3-8b").shipped_told
+        (('Weights as shipped: MXFP4 experts, BF16 rest.',), ())
+        """
+        return (f"Weights as shipped: {told(self.model, self.weights)}.",) if self._ships_quantized else ()
+
+    @property
+    def _ships_quantized(self) -> bool:
+        return number_format(self.weights).linears_only and self.as_shipped
+
+    @property
     def forward(self) -> tuple[int, int]:
         """The largest forward of prefill: how many prompts have a part in it, and its tokens in all.
 
@@ -193,8 +234,11 @@ class ServeSetup:
         (1, 2048)
         >>> ServeSetup("llama-3-8b", users=8, context=2048, prefill_tokens=8192).forward
         (4, 8192)
+        >>> ServeSetup("llama-3-8b", users=8, context=131072).forward
+        (1, 8192)
         """
-        tokens = min(self.prefill_tokens or self.prompt_tokens, self.users * self.prompt_tokens)
+        most = self.prefill_tokens or min(self.prompt_tokens, PIECE_TOKENS)
+        tokens = min(most, self.users * self.prompt_tokens)
         return -(-tokens // self.prompt_tokens), tokens
 
 

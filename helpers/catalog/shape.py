@@ -160,8 +160,10 @@ class ModelShape:
         if self.lm_head_bias:
             yield (self.vocab,), ""
 
-    def kv_values(self, context: int) -> int:
+    def kv_values(self, context: int, piece: int = 1) -> int:
         """K and V values held for one sequence of `context` tokens, over all layers, windows bounded.
+
+        With the last forward's `piece` of more than one token, what windows hold of it until the next (`Attention`).
 
         Llama-2-70B at 2048 tokens: 80 layers x 2 x 8 x 128 x 2048 = 335,544,320; in BF16 640 MiB.
         """
@@ -169,7 +171,7 @@ class ModelShape:
             what = f"the KV cache of the family {self.family!r} is not one K and one V per layer"
             do = "measure it on the model, or use a family with a closed form in helpers.catalog.families"
             raise WorkbookError(what, "a model whose Transformers cache holds keys and values for each layer", do)
-        return sum(layer.attention.kv_values(context) for layer in self.layers)
+        return sum(layer.attention.kv_values(context, piece) for layer in self.layers)
 
     def kv_values_per_token_at(self, context: int) -> int:
         """K and V values that token number `context` added, over the layers that were still growing.

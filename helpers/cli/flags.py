@@ -17,7 +17,17 @@ from ..catalog.models import MODELS
 from ..catalog.optimizers import OPTIMIZERS, RANKED
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import PRECISIONS
-from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS, ServeSetup, TrainSetup, flag_of
+from ..catalog.setup import (
+    ATTENTIONS,
+    KV_FORMATS,
+    OFFLOADS,
+    PIECE_TOKENS,
+    WEIGHT_FORMATS,
+    ServeSetup,
+    TrainSetup,
+    flag_of,
+)
+from ..catalog.shipped import SHIPPED
 from ..lesson.calculators.answers import CalculatorAnswer
 from ..memory.fit.room import RESERVE_MIB
 
@@ -161,14 +171,19 @@ def _adapter_of(arguments: argparse.Namespace) -> Adapter | None:
 
 
 def serve_flags(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--weights", default="bf16", help=", ".join(WEIGHT_FORMATS))
+    weights_flag(parser)
     skipped_flag(parser)
     parser.add_argument("--kv", default="bf16", help=", ".join(KV_FORMATS))
     parser.add_argument("--users", type=whole, default=1, help="sequences at once")
     parser.add_argument("--context", type=whole, default=2048, help="tokens that each of them holds")
     parser.add_argument("--prompt", type=whole, help="of these, the tokens of its prompt; default: all")
-    pieces = "tokens that one forward of prefill takes at most; default: one prompt, whole"
+    pieces = f"tokens that one forward of prefill takes at most; default: of one prompt, up to {PIECE_TOKENS:,}"
     parser.add_argument("--prefill-tokens", type=whole, metavar="N", help=pieces)
+
+
+def weights_flag(parser: argparse._ActionsContainer) -> None:
+    text = f"{', '.join(WEIGHT_FORMATS)}; default {SHIPPED}: as the checkpoint is"
+    parser.add_argument("--weights", default=SHIPPED, help=text)
 
 
 def skipped_flag(parser: argparse._ActionsContainer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..catalog.errors import WorkbookError
-from ..catalog.setup import KV_FORMATS, WEIGHT_FORMATS, ServeSetup
+from ..catalog.setup import KV_FORMATS, ServeSetup
 from ..lesson.calculators.serving_load import USUAL, serving_load_answer
 from ..lesson.calculators.serving_pool import FREE_SHARE, NOT_FREE_BYTES
 from ..lesson.calculators.workloads import MIXES, NAMED, NIM, Efficiencies, Workload, efficiencies_of, lengths
@@ -18,7 +18,7 @@ def add_load(kinds: Commands) -> None:
     text = "a service under load: time to first token, inter-token latency, throughput, users that fit, saturation"
     parser = add_command(kinds, "load", text, _estimate_load)
     flags.model_flag(parser)
-    parser.add_argument("--weights", default="bf16", help=", ".join(WEIGHT_FORMATS))
+    flags.weights_flag(parser)
     flags.skipped_flag(parser)
     parser.add_argument("--kv", default="bf16", help=", ".join(KV_FORMATS))
     parser.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="GPUs that share the heads")

@@ -15,7 +15,7 @@ from ..catalog.loaders import loader
 from ..catalog.policies import whole_layers
 from ..catalog.setup import ServeSetup, TrainSetup
 from ..catalog.split import STAGES_PER_RANK, Split
-from ..memory.closed_form.breakdown import Breakdown
+from ..memory.closed_form.breakdown import Breakdown, Part, Point
 from . import flags
 from .flags import Commands, add_command, device_of, setup_of, whole
 
@@ -136,6 +136,7 @@ def _trace_serve(arguments: argparse.Namespace) -> int:
     title = (
         f"{'Serving' if not arguments.phase else f'One {arguments.phase} of'} {setup.model.name}, {setup.users:,} users"
     )
+    title += "" if setup.weights == "bf16" else f", weights {setup.weights_told}"
     found = run(setup, where)
     return _print_trace(
         f"{title} × {setup.context:,} tokens", found, _predicted(setup, where, arguments.phase), arguments
@@ -143,12 +144,18 @@ def _trace_serve(arguments: argparse.Namespace) -> int:
 
 
 def _predicted(setup: ServeSetup, where: Device | None, phase: str | None) -> Breakdown:
-    """The closed form's peak, or that of one phase; of all prompts in one forward, which is what the trace runs."""
+    """The closed form's peak, or that of one phase; of all prompts in one forward, which is what the trace runs.
+
+    What windows drop after the forward the trace sees in the cache.
+    """
     from ..memory.closed_form import budget
 
     together = replace(setup, prefill_tokens=setup.prefill_tokens or setup.users * setup.prompt_tokens)
     found = budget.serve(together, where or reference_of(setup))
-    return (found.at(phase) if phase else found.peak).parts
+    moment = found.at(phase) if phase else found.peak
+    dropped = found.dropped_bytes if moment.at is Point.PREFILL else 0
+    moved = {Part.ACTIVATIONS: -dropped, Part.KV_CACHE: dropped}
+    return Breakdown({part: size + moved.get(part, 0) for part, size in moment.parts.items()})
 
 
 def _print_trace(title: str, found, predicted, arguments: argparse.Namespace, loaded_by: str | None = None) -> int:

@@ -42,7 +42,10 @@ def command(kind: str, options: Iterable[Iterable[object]], family: tuple[str, .
 def setup_options(setup: TrainSetup | ServeSetup, *leave_out: str) -> Iterator[Option]:
     """The model, and each field that is not what its flag has by default, but for those that another flag says."""
     yield "--model", model_word(setup.model)
+    usual = {"weights", "skipped"} if isinstance(setup, ServeSetup) and setup.as_shipped else set()
     for field in fields(setup):
+        if field.name in usual:
+            continue
         value, default = getattr(setup, field.name), field.default
         if field.name == "optimizer":
             default = OPTIMIZERS[str(default)].name

@@ -23,7 +23,7 @@ from .answers import row
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
 from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, WHOLE_LAYERS, reserve_bytes, trained_models
 from .command import command, setup_options
-from .memory import TrainingAnswer, changes_that_fit, peak_in
+from .memory import NO_CHANGE, TrainingAnswer, changes_that_fit
 
 FULL = "full"
 METHODS = {FULL: None, "LoRA": "lora", "DoRA": "dora", "QLoRA": "lora", "QDoRA": "dora"}  # with the adapters' kind
@@ -105,6 +105,7 @@ class FineTuningAnswer(TrainingAnswer):
     def sentences(self) -> Iterator[str]:
         """What is trained and what that spares, whether it fits, and what would."""
         adapter = self.setup.adapter
+        yield from self._said_of_setup()
         if adapter:
             share = 100 * self.trained / self.setup.model.parameters
             yield f"{adapter}: {self.trained:,} values are trained, {share:.2g} % of the model's."
@@ -113,7 +114,8 @@ class FineTuningAnswer(TrainingAnswer):
             yield self.room.sentence(self.predicted.peak_bytes)
             yield from self.room.holes(self.predicted.peak_bytes)
             if not self.holds(self.predicted.peak_bytes):
-                yield self._cheapest_change(self.room)
+                change = next(changes_that_fit(self.setup, self.room), None)
+                yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
         yield from self._accumulated()
         yield from without_cuda(self.gpu)
         yield from without_bf16(self.gpu, self.setup.precision_recipe.activation_format)
@@ -124,14 +126,6 @@ class FineTuningAnswer(TrainingAnswer):
         if full := self.methods.get(FULL):
             share = 100 * self.predicted.peak_bytes / full.total
             yield f"The peak is {share:.0f} % of full fine-tuning's: activations and logits stay."
-
-    def _cheapest_change(self, room: Room) -> str:
-        setup = self.setup
-        change = next(changes_that_fit(setup, room), None)
-        if change is None and setup.adapter is None:
-            change = next(_by_adapters(setup, room), None)
-        none = "No change that is known here makes it fit: shorten the sequence, or take a larger card."
-        return f"The cheapest change that fits: {change}." if change else none
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -193,18 +187,6 @@ def _variants(setup: TrainSetup) -> Iterator[TrainSetup]:
         with suppress(WorkbookError):  # recipes that no frozen base has
             variant = replace(setup, adapter=one, precision="fp32" if usual else setup.precision)
             yield as_usual(variant) if usual else variant
-
-
-def _by_adapters(setup: TrainSetup, room: Room) -> Iterator[str]:
-    """What fits where no change of a full fine-tuning does: LoRA, and what LoRA needs besides."""
-    for variant in _variants(setup):
-        for checkpointing in dict.fromkeys((setup.checkpointing, "full")):
-            with suppress(WorkbookError):
-                found = replace(variant, checkpointing=checkpointing)
-                peak = budget.train(found, room.card).peak_bytes
-                if found.adapter and peak <= room.for_tensors_bytes:
-                    more = "" if checkpointing == setup.checkpointing else ", checkpoint every layer"
-                    yield f"{method_of(found)} of rank {found.adapter.rank}{more} ({peak_in(room, peak)})"
 
 
 def _size(room: Room) -> int:

@@ -13,6 +13,7 @@ from ...catalog.formats import number_format
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, ServeSetup
+from ...catalog.shipped import SHIPPED
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
 from ...memory.closed_form.tensor_parallel import rank_read_bytes, rank_weight_bytes
 from ...memory.fit import RESERVE_BYTES
@@ -141,7 +142,7 @@ class KVCacheAnswer(MemoryAnswer):
     def sentences(self) -> Iterator[str]:
         """What the attention saves, what the cache adds to that, whether it fits, and what sets the speed."""
         yield saved_by_attention(self.setup.model, self.setup.context)
-        yield from chain(_kind(self), _ranks(self), _room(self), _speed(self))
+        yield from chain(_kind(self), _ranks(self), _room(self), self.setup.shipped_told, _speed(self))
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -190,7 +191,7 @@ def _cache_options(plan: CachePlan) -> Iterator[Option]:
 def _formula(answer: KVCacheAnswer) -> Iterator[Row]:
     """Weights, the cache by kinds of layers, what fits, what a step reads and how long that takes at least."""
     setup, ranks = answer.setup, answer.tensor_parallel
-    parameters = f"{setup.model.parameters:,} in {setup.weights}"
+    parameters = f"{setup.model.parameters:,} {setup.weights_told}"
     divided = f", divided over {ranks:,} ranks" if ranks > 1 else ""
     yield "weights", format_bytes(answer.parts["parameters"]), parameters + divided
     yield from _cache(answer)
@@ -316,7 +317,7 @@ def kv_cache(**start: object) -> Calculator:
         "model": ("model", tuple(MODELS), "llama-3-8b"),
         CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
-        "weights": ("weights", FORMATS, "bf16"),
+        "weights": ("weights", (SHIPPED, *FORMATS), SHIPPED),
         "cache": ("cache", CACHES, "bf16"),
         "context": ("context, tokens", CONTEXTS, 8192),
         "users": ("users", tuple(2**power for power in range(11)), 32),

@@ -15,11 +15,13 @@ from ...catalog.setup import TrainSetup
 from ...memory.closed_form import activations, budget
 from ...memory.closed_form.breakdown import format_bytes
 from ...memory.closed_form.decoder import ADAPTERS, AdapterWidths
-from ...memory.fit import RESERVE_BYTES, Room, ladder
+from ...memory.fit import RESERVE_BYTES, Room, adapted, ladder
 from .answers import MemoryAnswer, first_over, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, trained_models
 from .command import command, setup_options
+
+NO_CHANGE = "No change that is known here makes it fit: shard it, offload it, or take a larger GPU."
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class TrainingAnswer(MemoryAnswer):
 
     def sentences(self) -> Iterator[str]:
         need, gpu = self.predicted.peak_bytes, self.gpu
+        yield from self._said_of_setup()
         if gpu is None:
             yield f"One step needs {format_bytes(need)} on each rank."
             return
@@ -51,11 +54,18 @@ class TrainingAnswer(MemoryAnswer):
         yield from first_over(self.predicted.moments, room)
         if not self.holds(need):
             change = next(changes_that_fit(self.predicted.setup, room), None)
-            none = "No choice of optimizer, checkpointing and recipe fits: shard it, offload it, or take a larger GPU."
-            yield f"The cheapest change that fits: {change}." if change else none
+            yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
         yield from self._accumulated()
         yield from without_cuda(gpu)
         yield from without_bf16(gpu, self.predicted.setup.precision_recipe.activation_format)
+
+    def _said_of_setup(self) -> Iterator[str]:
+        """What the setup does not do, though it may seem to."""
+        setup = self.predicted.setup
+        if setup.zero and setup.ranks == 1:
+            yield f"ZeRO stage {setup.zero} shards nothing on one rank: --ranks says how many share the states."
+        if "quantization_config" in setup.model.config:
+            yield "The checkpoint ships quantized; this run starts from it dequantized."
 
     def _accumulated(self) -> Iterator[str]:
         """What accumulation costs: the gradients of all parameters are alive while the others are computed."""
@@ -185,13 +195,15 @@ def _per_layer(predicted: budget.TrainBudget) -> str:
 
 
 def changes_that_fit(setup: TrainSetup, room: Room) -> Iterator[str]:
-    """Changes that bring the peak into `room`, the cheapest in time and quality first.
+    """Changes that bring the peak into `room`, the cheapest in time and quality first, then adapters.
 
     Only what `setup` does not do already is offered, on one rank. Each is told with the peak it leads to, and with
     what holes beside the tensors ask for; with costs and with more GPUs they are in `helpers.memory.fit`.
     """
     for fit in ladder(setup, room.for_tensors_bytes, room.card):
         yield f"{fit.change} ({peak_in(room, fit.peak_bytes)})"
+    for fit in adapted(setup, room.for_tensors_bytes, room.card):
+        yield f"{fit.change} ({peak_in(room, fit.peak_bytes)}), which trains an adapter and not every weight"
 
 
 def peak_in(room: Room, peak_bytes: int) -> str:

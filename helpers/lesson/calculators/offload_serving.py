@@ -57,7 +57,7 @@ class OffloadServingAnswer(StreamedService, CalculatorAnswer):
 
     def sentences(self) -> Iterator[str]:
         """What the link costs, what hides it, whether all of it fits, on which way it comes, what is assumed."""
-        return chain(_cost(self), _cure(self), _room(self), _way(self), _assumed(self))
+        return chain(_cost(self), _cure(self), _room(self), _way(self), self.setup.shipped_told, _assumed(self))
 
     @property
     def cards(self) -> tuple[Card, ...]:

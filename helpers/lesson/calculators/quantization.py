@@ -100,6 +100,7 @@ class QuantizationAnswer(MemoryAnswer):
         has_experts = any(group.part == "experts" for group in setup.model.linears())
         if setup.skipped is None and "experts" in rule.keeps and has_experts:
             yield "The experts stay as they are: Transformers 5 (2026) stacks them where bitsandbytes passes over."
+        yield from setup.shipped_told
         if self.room:
             yield self.room.sentence(self.parts.total, " for activations")
         smallest = f"The smallest that hold it: {', '.join(self.devices[:3])}."

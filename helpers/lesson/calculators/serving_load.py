@@ -55,7 +55,9 @@ class ServingLoadAnswer(Service, CalculatorAnswer):
 
     def sentences(self) -> Iterator[str]:
         """What bounds the step, where it saturates, what the policy does, what is assumed."""
-        return chain(_bound(self), _saturation(self), _load(self), _admission(self), _assumed(self))
+        return chain(
+            _bound(self), _saturation(self), _load(self), _admission(self), self.setup.shipped_told, _assumed(self)
+        )
 
     @property
     def cards(self) -> tuple[Card, ...]:

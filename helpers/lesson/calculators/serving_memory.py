@@ -10,14 +10,12 @@ from typing import Any
 
 from ...catalog.devices import Device, device
 from ...catalog.hardware import reference_of, without_cuda
-from ...catalog.setup import ServeSetup
+from ...catalog.setup import PIECE_TOKENS, ServeSetup
 from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Moment, Part, Point, format_bytes
 from ...memory.fit import RESERVE_BYTES
 from .answers import MemoryAnswer, first_over, row, weights_do_not_fit
 from .command import command, setup_options
-
-PIECES = 8192  # tokens of a forward in an engine that takes a long prompt in pieces, as vLLM does on large cards
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class ServingAnswer(MemoryAnswer):
     def lines(self) -> Iterator[str]:
         setup, a_token = self.predicted.setup, self.predicted.kv_bytes_per_token
         explained = {
-            Part.PARAMETERS: f"{setup.model.parameters:,} in {setup.weights}",
+            Part.PARAMETERS: f"{setup.model.parameters:,} {setup.weights_told}",
             Part.KV_CACHE: f"{setup.users:,} users × {setup.context:,} tokens, K and V in {setup.kv}",
             Part.ACTIVATIONS: f"of {self._forward()}",
             Part.LOGITS: f"of the last token of each sequence × {setup.model.vocab:,} vocabulary",
@@ -54,6 +52,7 @@ class ServingAnswer(MemoryAnswer):
         for part in (Part.PARAMETERS, Part.KV_CACHE, Part.ACTIVATIONS, Part.LOGITS, Part.WORKSPACE):
             if size := self.parts.get(part, 0):
                 yield row(str(part).replace("kv_cache", "KV cache"), format_bytes(size), explained[part])
+            yield from self._windows() if part is Part.ACTIVATIONS else ()
         yield row("a token", format_bytes(a_token), "of one sequence, over the layers that still grow")
         for moment in () if self.predicted.why else self.predicted.moments:
             yield row(str(moment.at), format_bytes(moment.total), self._words(moment))
@@ -62,6 +61,14 @@ class ServingAnswer(MemoryAnswer):
         if self.predicted.peak.at is Point.DECODE:
             return f"one token for each of {self.predicted.setup.users:,} users"
         return f"one forward over {self.predicted.setup.forward[1]:,} tokens"
+
+    def _windows(self) -> Iterator[str]:
+        """What of the prefill's activations layers with a window hold of its K and V."""
+        dropped, layers = self.predicted.dropped_bytes, self.predicted.setup.model.layers
+        if dropped and self.predicted.peak.at is Point.PREFILL:
+            count = sum(layer.attention.window is not None for layer in layers)
+            text = f"of these: its K and V in {count} layers, whose windows drop them after it"
+            yield row("in windows", format_bytes(dropped), text)
 
     def _words(self, moment: Moment) -> str:
         peak = ", the peak" if moment is self.predicted.peak else ""
@@ -83,6 +90,7 @@ class ServingAnswer(MemoryAnswer):
             yield from first_over(self.predicted.moments, self.room)
             if not self.holds(need):
                 yield f"At this context {self._users(self.room.for_tensors_bytes):,} users would fit."
+        yield from self.predicted.setup.shipped_told
         if self.predicted.why:
             yield f"{self.predicted.why[0].upper()}{self.predicted.why[1:]}."
         else:
@@ -95,11 +103,21 @@ class ServingAnswer(MemoryAnswer):
         return bisect_right(counts, room_bytes, key=lambda users: self._need(users=users))
 
     def _in_pieces(self) -> Iterator[str]:
-        """What an engine that takes a long prompt in pieces would need."""
+        """How a long prompt is taken, and what the other way would need: in pieces, or whole."""
         setup = self.predicted.setup
-        if self.predicted.peak.at is Point.PREFILL and setup.forward[1] > PIECES:
-            need = format_bytes(self._need(prefill_tokens=PIECES))
-            yield f"An engine that takes {PIECES:,} tokens at a time (--prefill-tokens {PIECES}) needs {need}."
+        tokens, whole = setup.forward[1], setup.prompt_tokens
+        if self.predicted.peak.at is not Point.PREFILL or whole <= PIECE_TOKENS:
+            return
+        if setup.prefill_tokens is None:
+            need = format_bytes(self._need(prefill_tokens=whole))
+            yield (
+                f"The prompt is taken in pieces of {tokens:,} tokens, as vLLM and SGLang do by default on large cards; "
+                f"whole, as Transformers takes it (--prefill-tokens {whole}), it needs {need}."
+            )
+        elif tokens > PIECE_TOKENS:
+            need = format_bytes(self._need(prefill_tokens=PIECE_TOKENS))
+            piece = f"{PIECE_TOKENS:,} tokens at a time (--prefill-tokens {PIECE_TOKENS})"
+            yield f"An engine that takes {piece} needs {need}."
 
     def _need(self, **changed: int) -> int:
         setup = replace(self.predicted.setup, **changed)  # type: ignore[arg-type]

@@ -262,7 +262,7 @@ def _divided(answer: ZeroAnswer) -> Iterator[str]:
     what = "of parameters, gradients and states"
     if setup.ranks == 1:
         offload = ", and only the offload takes bytes off the GPU" if answer.moved.up_bytes else ""
-        yield f"ZeRO does not help one rank: there is nobody to share with{offload}."
+        yield f"ZeRO shards nothing on one rank: there is nobody to share with{offload}."
     elif not setup.zero:
         yield f"All {setup.ranks:,} ranks hold the same {whole} {what}."
     else:

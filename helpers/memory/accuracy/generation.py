@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...catalog.setup import ServeSetup
 from ..closed_form import budget
 from .cases import Case
@@ -14,5 +16,6 @@ def predict(case: Case) -> dict[str, int]:
     from .. import trace  # brings torch
 
     setup = ServeSetup(**case.setup)
-    closed_form, traced = budget.serve(setup, case.device), trace.serve(setup, case.device)
+    whole = replace(setup, prefill_tokens=setup.prefill_tokens or setup.prompt_tokens)  # as Transformers takes it
+    closed_form, traced = budget.serve(whole, case.device), trace.serve(setup, case.device)
     return {CLOSED_FORM: closed_form.peak_allocated_bytes, TRACE: traced.peak_allocated_bytes}

@@ -38,6 +38,7 @@ class ServeBudget(Moments):
 
     `held` is weights and a full KV cache. `moments` are the largest forward of prefill and the last decode step, each
     with the activations that it makes; where those have no closed form, `why` says so, and they are left out.
+    `dropped_bytes` of prefill's activations are K and V of its forward that windows drop at the next one.
     """
 
     setup: ServeSetup
@@ -46,6 +47,7 @@ class ServeBudget(Moments):
     kv_bytes_per_token: int
     library_bytes: int = 0
     why: str = ""
+    dropped_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -61,41 +63,49 @@ def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
     """Predict a serving replica: weights in their format, K and V for `users` sequences, and the forward's transients.
 
     A format with scales covers linear layers only (`ServeSetup.skipped`); `weights.weight_parts` tells them apart.
-    Prefill takes one prompt at a time, whole, beside the full caches of the other users, or what
-    `setup.prefill_tokens` says, of an engine whose kernels read a cache without a mask (Transformers needs one for a
-    prompt in pieces, and so more bytes). Decoding takes a token for each user, with Transformers' cache, which copies
-    one layer's keys as it grows. `device` adds cuBLAS' workspaces on that card, and says whether it has a fused kernel.
+    Prefill takes one prompt at a time, in pieces of 8,192 tokens at most, beside the full caches of the other users, or
+    what `setup.prefill_tokens` says. A layer with a window holds the window and the piece meanwhile. A prompt in pieces
+    is an engine's, whose kernels read a cache without a mask (Transformers needs one, and so more bytes). Decoding
+    takes a token for each user, with Transformers' cache, which copies one layer's keys as it grows. `device` adds
+    cuBLAS' workspaces on that card, and says whether it has a fused kernel.
 
     Llama-3-8B in BF16: 14.96 GiB of weights. Qwen3-30B-A3B, one user, 262,144 tokens: 24.0 GiB of KV. Qwen2.5-7B
-    after a prompt of 30,720 tokens, of which 4.10 GiB are the prefill's: 19.93 GiB, 19.97 measured on an A100.
+    after a prompt of 30,720 tokens taken whole (`prefill_tokens=30720`, as Transformers does), of which 4.10 GiB are
+    the prefill's: 19.93 GiB, 19.97 measured on an A100. Gemma-3-27B, 131,072 tokens: 10.41 GiB of KV, and 3.25 GiB of
+    a piece in its 52 layers with a window.
     """
     model, kv = setup.model, number_format(setup.kv)
     card = None if device is None else resolve_device(device)
     held = Breakdown(parameters=weight_bytes(setup), kv_cache=_full_cache(setup))
     library = _library_bytes(setup, card)
     why = _why_not(setup, card)
+    dropped = 0 if why else _dropped(setup)
     if why:
         moments = tuple(_held_alone(at, setup, held, library) for at in (Point.PREFILL, Point.DECODE))
     else:
-        moments = (_prefill(setup, held, library), _decode(setup, held, library))
+        moments = (_prefill(setup, held, library, dropped), _decode(setup, held, library))
     per_token = kv.storage_bytes(model.kv_values_per_token_at(setup.context))
-    return ServeBudget(setup, held, moments, per_token, library, why)
+    return ServeBudget(setup, held, moments, per_token, library, why, dropped)
 
 
 def _full_cache(setup: ServeSetup) -> int:
     return setup.users * number_format(setup.kv).storage_bytes(setup.model.kv_values(setup.context))
 
 
-def _prefill(setup: ServeSetup, held: Breakdown, library: int) -> Moment:
-    """The largest forward over a prompt, at its end. A window's cache keeps the whole prompt until the next token."""
-    kv, (sequences, rows) = number_format(setup.kv), setup.forward
-    windowed = (layer.attention for layer in setup.model.layers)
-    prompt = kv.storage_bytes(sum(one.kv_values_per_token * setup.prompt_tokens for one in windowed))
-    if setup.model.counted:
-        prompt = kv.storage_bytes(setup.model.kv_values(setup.prompt_tokens))
+def _dropped(setup: ServeSetup) -> int:
+    """K and V of the largest forward of prefill that layers with a window hold until the next one, and then drop."""
+    (sequences, rows), model, tokens = setup.forward, setup.model, setup.prompt_tokens
+    values = model.kv_values(tokens, -(-rows // sequences)) - model.kv_values(tokens)
+    return sequences * number_format(setup.kv).storage_bytes(values)
+
+
+def _prefill(setup: ServeSetup, held: Breakdown, library: int, dropped: int) -> Moment:
+    """The largest forward over a prompt, at its end."""
+    sequences, rows = setup.forward
+    prompt = number_format(setup.kv).storage_bytes(setup.model.kv_values(setup.prompt_tokens))
     others = held[Part.KV_CACHE] // setup.users * (setup.users - sequences)
     forward = _Forward(setup, sequences, rows, setup.prompt_tokens)
-    return _moment(Point.PREFILL, forward, held, others + sequences * prompt, library)
+    return _moment(Point.PREFILL, forward, held, others + sequences * prompt, library, dropped)
 
 
 def _decode(setup: ServeSetup, held: Breakdown, library: int) -> Moment:
@@ -104,11 +114,11 @@ def _decode(setup: ServeSetup, held: Breakdown, library: int) -> Moment:
     return _moment(Point.DECODE, forward, held, held[Part.KV_CACHE], library)
 
 
-def _moment(at: Point, forward: _Forward, held: Breakdown, cache: int, library: int) -> Moment:
+def _moment(at: Point, forward: _Forward, held: Breakdown, cache: int, library: int, dropped: int = 0) -> Moment:
     activations, logits, decoded = forward.widest()
     sizes = {
         Part.PARAMETERS: held[Part.PARAMETERS],
-        Part.ACTIVATIONS: activations,
+        Part.ACTIVATIONS: activations + dropped,
         Part.LOGITS: logits,
         Part.WORKSPACE: decoded + _kept_buffer(forward.setup) + library,
         Part.KV_CACHE: cache,
@@ -191,12 +201,12 @@ class _Forward:
         return {layer.attention.window for layer in self.model.layers}
 
     def _masks(self) -> int:
-        """One of bools for each window that is full; where scores are written out, of numbers, for every kind."""
+        """One of bools for each window that is full, of a whole prompt; where scores are written out, of numbers."""
         square = self.tokens * self.keys
         if self._writes_scores():
             return len(self._windows()) * rounded(self.sequences * square * self.width)
         full = [window for window in self._windows() if window and self.keys >= window]
-        return len(full) * rounded(square) if self.tokens > 1 else 0
+        return len(full) * rounded(square) if 1 < self.tokens == self.keys else 0
 
     def _writes_scores(self) -> bool:
         return self.model.family == CAPPED
@@ -243,7 +253,9 @@ def _why_not(setup: ServeSetup, card: Device | None) -> str:
     """Why a forward of this model has no closed form here; "" where it has one."""
     model = setup.model
     if model.family not in HIDDEN_STATES or model.counted or any(layer.attention.mla for layer in model.layers):
-        return f"what a forward of {model.name} takes besides has no closed form here: `workbook trace serve` runs it"
+        how = "" if setup.weights in ("bf16", "fp16", "fp32") else " --weights bf16"
+        run = f"`workbook trace serve{how}` runs it"
+        return f"what a forward of {model.name} takes besides has no closed form here: {run}"
     cuda = cuda_of(card) if card else None
     if cuda is None or model.family == CAPPED:
         return ""

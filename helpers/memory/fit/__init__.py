@@ -8,6 +8,6 @@
 training step and of a serving replica, `offers` what of them fits. Imports catalog and closed_form.
 """
 
-from .ladders import Fit, ladder, serving_changes, training_changes
+from .ladders import Fit, adapted, ladder, serving_changes, training_changes
 from .offers import changes, format_fits, peak_bytes
 from .room import RESERVE_BYTES, RESERVE_MIB, Room, Verdict

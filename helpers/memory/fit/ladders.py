@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -40,7 +41,7 @@ class Fit:
         """
         gpu = [f"--gpu {self.device}"] if self.device else []
         set_to = (
-            f"--lora-base {value.base}" if isinstance(value, Adapter) else f"{flag_of(name)} {value}"
+            _adapter_flags(value) if isinstance(value, Adapter) else f"{flag_of(name)} {value}"
             for name, value in self.fields.items()
         )
         return " ".join([*set_to, *gpu])
@@ -55,6 +56,16 @@ class Fit:
             "fields": {n: str(value) if isinstance(value, Adapter) else value for n, value in self.fields.items()},
             "device": self.device or None,
         }
+
+
+def _adapter_flags(adapter: Adapter) -> str:
+    """
+    >>> _adapter_flags(Adapter("lora", 8, "all-linear", base="nf4"))
+    '--adapter lora --lora-rank 8 --lora-targets all-linear --lora-base nf4'
+    """
+    targets = "" if adapter.targets == Adapter().targets else f" --lora-targets {','.join(adapter.targets)}"
+    base = f" --lora-base {adapter.base}" if adapter.base else ""
+    return f"--adapter {adapter.kind} --lora-rank {adapter.rank}{targets}{base}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +105,7 @@ LADDER = (
 # Of a step that trains adapters: what is frozen may be stored in fewer bits, and few states are left to shrink.
 STORED = Rung("the base in BF16", "nothing, where the checkpoint is BF16", {"precision": "bf16"})
 Rungs = tuple[Rung, ...]
+BESIDE_ADAPTERS = ((), (CHECKPOINT,), (ONE, CHECKPOINT))
 BESIDE_RANKS = ((), (CHECKPOINT,), (CHECKPOINT, MASTER))
 
 
@@ -109,9 +121,10 @@ def ladder(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = No
 
 
 def training_changes(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[Fit]:
-    """The rungs of LADDER that fit and of which no part suffices, then ZeRO-3. The optimizer sees the same batch.
+    """The rungs of LADDER that fit and of which no part suffices, then LoRA and QLoRA, then ZeRO-3 over more GPUs.
 
-    Raises WorkbookError for a model whose activations have no closed form.
+    Over the ranks that are there already ZeRO-3 comes before adapters: it trains every weight. The optimizer sees the
+    same batch. Raises WorkbookError for a model whose activations have no closed form.
     """
     taken: list[set[Rung]] = []
     for rungs in _offered(setup):
@@ -121,7 +134,41 @@ def training_changes(setup: TrainSetup, capacity_bytes: int, gpu: str | Device |
         if found:
             taken.append(set(rungs))
             yield found
-    yield from _sharded(setup, capacity_bytes, gpu)
+    sharded = list(_sharded(setup, capacity_bytes, gpu))
+    there = [fit for fit in sharded if fit.fields["ranks"] == setup.ranks]
+    yield from there
+    yield from adapted(setup, capacity_bytes, gpu)
+    yield from sharded[len(there) :]
+
+
+def adapted(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[Fit]:
+    """LoRA and QLoRA in place of training every weight, each with the first of BESIDE_ADAPTERS that makes it fit.
+
+    Nothing where `setup` trains adapters already, or updates in the backward, which no flag of an offer takes back.
+    """
+    if setup.adapter or setup.in_backward:
+        return
+    for rung in _methods(setup):
+        for beside in dict.fromkeys(tuple(one for one in rungs if _changes(setup, one)) for rungs in BESIDE_ADAPTERS):
+            with suppress(WorkbookError):  # a model without linear layers of these names
+                if found := _same_batch(setup, (rung, *beside), capacity_bytes, gpu):
+                    yield found
+                    break
+
+
+def _methods(setup: TrainSetup) -> Iterator[Rung]:
+    """LoRA in the type that the model was published in; QLoRA under autocast, as its FP32 hidden states ask."""
+    unsharded = {"zero": 0, "offload_optimizer": "none", "offload_parameters": "none"}
+    rest = {name: value for name, value in unsharded.items() if getattr(setup, name) != value}
+    for method, base, usual in (("LoRA", None, "bf16"), ("QLoRA", "nf4-dq", "autocast-bf16")):
+        adapter = Adapter(base=base)
+        precision = setup.precision if setup.precision in ("bf16", "fp32") else usual
+        costs = f"trains an adapter, not every weight; the model stays as it is{', rounded to 4 bits' if base else ''}"
+        yield Rung(f"{method} of rank {adapter.rank}", costs, {"adapter": adapter, "precision": precision, **rest})
+
+
+def _changes(setup: TrainSetup, rung: Rung) -> bool:
+    return setup.micro_batch > 1 if rung is ONE else setup.checkpoint_every != 1
 
 
 def _offered(setup: TrainSetup) -> Iterable[Rungs]:

@@ -31,7 +31,8 @@ def changes(
 ) -> Iterator[Fit]:
     """Every change that brings the peak to `capacity_bytes` or less, the cheapest first; none if it fits already.
 
-    Cheap means: first what costs nothing, then time, then what rounds, then more GPUs, then another GPU. A change is
+    Cheap means: first what costs nothing, then time, then what rounds, then adapters (which train
+    something else), then more GPUs, then another GPU. A change is
     left out when a part of it suffices. `gpu` is the card whose kernels and workspaces count. `capacity_bytes` is what
     may be allocated (`Room.for_tensors_bytes`); of other GPUs that are named `reserve_bytes` are kept. Raises
     WorkbookError for a capacity below one byte, and for a training setup without a closed form.

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from ...catalog.errors import WorkbookError, require_name, require_number, require_whole
 from ...catalog.optimizers import optimizer
 from ...catalog.recipes import PRECISIONS
-from ...catalog.setup import KV_FORMATS, MAX_COUNT, MAX_TOKENS, WEIGHT_FORMATS, ModelField
+from ...catalog.setup import KV_FORMATS, MAX_COUNT, MAX_TOKENS, PIECE_TOKENS, WEIGHT_FORMATS, ModelField, ServeSetup
+from ...catalog.shape import ModelShape
+from ...catalog.shipped import SHIPPED
 
 MOST_TOKENS = 10**15
 # Llama 2 was pre-trained with 4M tokens a batch (Touvron et al. 2023, arXiv 2307.09288, section 2.2)
@@ -22,7 +24,7 @@ PRETRAINING_BATCH = 2**22
 FINE_TUNING_BATCH = 2**17  # a convention of ours: 64 sequences of 2,048 tokens
 METHODS = ("full", "lora", "qlora")
 TRAIN_PRECISIONS = ("megatron-bf16", "autocast-bf16")  # both keep FP32 masters; pure BF16 gives up small updates
-SERVED_WEIGHTS = ("bf16", "fp8-e4m3", "awq-int4")
+SERVED_WEIGHTS = (SHIPPED, "fp8-e4m3", "awq-int4")
 SERVED_KV = ("bf16", "fp8-e4m3")
 GENERATED_SHARE = 4  # of a context, one token in four is generated unless the reader says how long a prompt is
 
@@ -69,8 +71,8 @@ class TrainGoal:
 class ServeGoal:
     """Serve `model` to `users` at once, each with `context` tokens, of which `prompt` come in the prompt.
 
-    `latency_s` is the longest time from one token to the next, `ttft_s` the longest to the first one. Raises
-    WorkbookError.
+    `latency_s` is the longest time from one token to the next, `ttft_s` the longest to the first one. "shipped" among
+    the `weights` becomes the name of the checkpoint's format. Raises WorkbookError.
     """
 
     model: ModelField = ModelField()  # noqa: RUF009 - a descriptor, and no default
@@ -81,7 +83,8 @@ class ServeGoal:
     ttft_s: float | None = None
     weights: tuple[str, ...] = SERVED_WEIGHTS
     kv: tuple[str, ...] = SERVED_KV
-    prefill_tokens: int = field(default=8192)  # a forward's tokens at most: max_num_batched_tokens of vLLM
+    prefill_tokens: int = PIECE_TOKENS  # of all prompts in a forward: max_num_batched_tokens of vLLM
+    shipped: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         require_whole("users", self.users, most=MAX_COUNT)
@@ -92,7 +95,11 @@ class ServeGoal:
         require_whole("prefill_tokens", self.prefill_tokens, most=MAX_TOKENS)
         _require_seconds("latency", self.latency_s)
         _require_seconds("time to the first token", self.ttft_s)
-        for name in _some("weights", self.weights):
+        weights = _some("weights", self.weights)
+        object.__setattr__(self, "shipped", _shipped(self.model, weights))
+        named = (self.shipped if name == SHIPPED else name for name in weights)
+        object.__setattr__(self, "weights", tuple(dict.fromkeys(named)))
+        for name in self.weights:
             require_name("weight format", name, WEIGHT_FORMATS)
         for name in _some("kv", self.kv):
             require_name("KV cache format", name, KV_FORMATS)
@@ -113,6 +120,16 @@ def _require_seconds(name: str, value: float | None) -> None:
         require_number(
             f"the {name}", value, below=most, expected="seconds above 0, of ten years at most", do="as in 24h"
         )
+
+
+def _shipped(model: ModelShape, asked: tuple[str, ...]) -> str:
+    """The checkpoint's format; "" where it is not known here and nobody asks for it."""
+    try:
+        return ServeSetup(model).weights
+    except WorkbookError:
+        if SHIPPED in asked:
+            raise
+        return ""
 
 
 def _some(name: str, given: tuple[str, ...]) -> tuple[str, ...]:

@@ -124,9 +124,9 @@ def _all(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[ServePlan
 
 def replicas(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[Replica]:
     """One for each format and each way to divide the model over up to so many cards."""
-    transients: dict[tuple, dict[int, int]] = {}
+    transients: dict[tuple, dict[int, tuple[int, int, int]]] = {}
     for tensor, pipeline, weights, kv in product(TENSOR, PIPELINE, goal.weights, goal.kv):
-        layout = ReplicaLayout(tensor, pipeline, weights, kv)
+        layout = ReplicaLayout(tensor, pipeline, weights, kv, goal.shipped)
         if layout.ranks > cards.count or tensor > cards.node or pipeline > len(goal.model.layers):
             continue
         known = transients.setdefault((pipeline, weights, kv), {})

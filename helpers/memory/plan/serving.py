@@ -10,13 +10,14 @@ up the hidden states of all tokens in a step; nothing is computed meanwhile. Wha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...catalog.devices import Device
 from ...catalog.formats import number_format
 from ...catalog.setup import MAX_COUNT, ServeSetup
 from ...catalog.shape import ModelShape
+from ...catalog.shipped import SHIPPED
 from ..closed_form import budget, tensor_parallel
 from ..closed_form.breakdown import Breakdown, Part
 from ..closed_form.layer_work import attention_flops, weights_used
@@ -37,15 +38,21 @@ class ReplicaLayout:
     pipeline: int = 1
     weights: str = "bf16"
     kv: str = "bf16"
+    shipped: str = field(default="bf16", repr=False)  # the format of the checkpoint
 
     @property
     def ranks(self) -> int:
         return self.tensor * self.pipeline
 
     @property
+    def served(self) -> str:
+        """`weights` for a ServeSetup: of the checkpoint's own format with what it leaves out."""
+        return SHIPPED if self.weights == self.shipped else self.weights
+
+    @property
     def compromises(self) -> tuple[str, ...]:
-        """What the formats give up in the answers' quality: the reader has to agree."""
-        weights = () if self.weights in SIXTEEN_BITS else (f"weights in {self.weights}",)
+        """What the formats give up of the checkpoint's quality: the reader has to agree."""
+        weights = () if self.weights in (*SIXTEEN_BITS, self.shipped) else (f"weights in {self.weights}",)
         return weights + (() if self.kv in SIXTEEN_BITS else (f"KV cache in {self.kv}",))
 
     def __str__(self) -> str:
@@ -56,8 +63,8 @@ class ReplicaLayout:
 class Replica:
     """A goal's model on `layout` of `cards`, with what is asked of it for several numbers of users computed once.
 
-    `transient` holds transients that are known already, by users: those of layouts that differ in `tensor` alone are
-    the same.
+    `transient` holds what is known already of transients, by users (`_transients`): for layouts that differ in `tensor`
+    alone it is the same.
     """
 
     def __init__(
@@ -66,7 +73,7 @@ class Replica:
         layout: ReplicaLayout,
         cards: Cards,
         rates: Efficiency,
-        transient: dict[int, int] | None = None,
+        transient: dict[int, tuple[int, int, int]] | None = None,
     ) -> None:
         self.goal, self.layout, self.cards, self.rates = goal, layout, cards, rates
         self._read: dict[int, int] = {}
@@ -74,7 +81,7 @@ class Replica:
         self._work: dict[int, float] = {}
         self.setup = ServeSetup(
             stage_of(goal.model, layout.pipeline),
-            weights=layout.weights,
+            weights=layout.served,
             kv=layout.kv,
             context=goal.context,
             prompt=goal.prompt_tokens,
@@ -93,13 +100,24 @@ class Replica:
         return number_format(self.layout.kv).storage_bytes(shape.kv_values(self.goal.context))
 
     def transient_bytes(self, users: int) -> int:
-        """What the largest forward makes beside so many users' caches, with the libraries' workspaces."""
+        """What the largest forward makes beside so many users' caches, with the libraries' workspaces.
+
+        K and V of a piece that windows drop after it are divided over the ranks as the cache is.
+        """
         if users not in self._transient:
-            budgeted = budget.serve(replace(self.setup, users=users), self.cards.device)
-            kept = (Part.PARAMETERS, Part.KV_CACHE)
-            sizes = (sum(size for part, size in one.parts.items() if part not in kept) for one in budgeted.moments)
-            self._transient[users] = max(sizes)
-        return self._transient[users]
+            self._transient[users] = self._transients(users)
+        prefill, decode, dropped = self._transient[users]
+        copies = self.setup.model.kv_heads // tensor_parallel.rank_shape(self.setup.model, self.layout.tensor).kv_heads
+        return max(prefill + dropped // copies, decode)
+
+    def _transients(self, users: int) -> tuple[int, int, int]:
+        """Of prefill without what windows drop, of decoding, and what windows drop."""
+        budgeted = budget.serve(replace(self.setup, users=users), self.cards.device)
+        kept = (Part.PARAMETERS, Part.KV_CACHE)
+        prefill, decode = (
+            sum(size for part, size in one.parts.items() if part not in kept) for one in budgeted.moments
+        )
+        return prefill - budgeted.dropped_bytes, decode, budgeted.dropped_bytes
 
     @cached_property
     def most_users(self) -> int:

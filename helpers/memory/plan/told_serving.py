@@ -56,9 +56,10 @@ def _story(answer: ServeAnswer) -> Iterator[str]:
     plan, _goal = answer.plans[0], answer.goal
     layout, cards = plan.layout, plan.cards
     replicas = "one replica" if plan.replicas == 1 else f"{plan.replicas} replicas"
+    weights = ServeSetup(answer.goal.model, layout.served).weights_told
     yield (
-        f"The cheapest plan takes {plan.ranks:,} x {cards.device.title} as {replicas} of {layout}, with weights in "
-        f"{layout.weights} and the KV cache in {layout.kv}; each serves {plan.users:,} users at once."
+        f"The cheapest plan takes {plan.ranks:,} x {cards.device.title} as {replicas} of {layout}, with weights "
+        f"{weights} and the KV cache in {layout.kv}; each serves {plan.users:,} users at once."
     )
     yield (
         f"A rank holds {format_bytes(plan.parts.total)}: {parts_told(plan.parts)}. {format_bytes(plan.spare_bytes)} "

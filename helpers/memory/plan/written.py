@@ -229,7 +229,8 @@ def torchtitan_toml(plan: TrainPlan, goal: TrainGoal) -> str:
 def vllm_yaml(plan: ServePlan, goal: ServeGoal) -> str:
     """What `vllm serve MODEL --config vllm.yaml` reads. Refuses formats that vLLM has no name for."""
     layout = plan.layout
-    for kind, name, known in (("weights", layout.weights, VLLM_WEIGHTS), ("a KV cache", layout.kv, VLLM_KV)):
+    weights = {**VLLM_WEIGHTS, layout.shipped: None}  # vLLM reads in the checkpoint what it ships in
+    for kind, name, known in (("weights", layout.weights, weights), ("a KV cache", layout.kv, VLLM_KV)):
         if name not in known:
             raise WorkbookError(f"{kind} in {name} for vLLM", ", ".join(known), "choose a format of these")
     share = int(100 * plan.cards.room.for_tensors_bytes / plan.cards.device.capacity_bytes) / 100
@@ -242,7 +243,7 @@ def vllm_yaml(plan: ServePlan, goal: ServeGoal) -> str:
         "gpu-memory-utilization": share,
         "kv-cache-dtype": VLLM_KV[layout.kv],
     }
-    if method := VLLM_WEIGHTS[layout.weights]:
+    if method := weights[layout.weights]:
         flags["quantization"] = method
     copies = f"; {plan.replicas} servers like this, with a router before them" if plan.replicas > 1 else ""
     return f"# vllm serve MODEL --config vllm.yaml{copies}\n" + "".join(

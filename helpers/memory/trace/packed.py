@@ -31,7 +31,8 @@ def pack_linears(model: nn.Module, setup: ServeSetup) -> nn.Module:
     """Replace the linear layers of a model on meta that `setup.weights` covers, less `setup.skipped`."""
     if any(layer.mlp.experts for layer in setup.model.layers):
         what = f"{setup.model.name} has experts, which Transformers stacks in one tensor"
-        raise WorkbookError(f"{what}: not traced in {setup.weights}", "a dense model", "budget.serve has its bytes")
+        do = "trace it in 16 bits: weights='bf16', --weights bf16; budget.serve has the bytes of both"
+        raise WorkbookError(f"{what}: not traced in {setup.weights}", "a dense model", do)
     rule, left = number_format(setup.weights), set(_left(setup))
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and not left & set(name.split(".")):

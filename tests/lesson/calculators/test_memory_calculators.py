@@ -96,9 +96,21 @@ def test_what_accumulation_costs_is_said():
     assert "2 accumulated micro-batches need no more than one." in foreach
 
 
+@pytest.mark.parametrize(("zero", "ranks", "told"), [(3, 1, True), (1, 1, True), (0, 1, False), (3, 8, False)])
+def test_a_single_rank_is_told_that_it_shards_nothing(zero, ranks, told):
+    answer = training_answer(TrainSetup("llama-3-8b", zero=zero, ranks=ranks))
+    assert (f"ZeRO stage {zero} shards nothing on one rank" in answer.sentence) == told
+
+
+def test_a_quantized_checkpoint_is_trained_dequantized():
+    config = {**TrainSetup("llama-3-8b").model.config, "quantization_config": {"quant_method": "awq"}}
+    assert "starts from it dequantized" in training_answer(TrainSetup(config)).sentence
+    assert "dequantized" not in training_answer(TrainSetup("llama-3-8b")).sentence
+
+
 def test_when_nothing_fits_it_says_so():
     answer = training_answer(TrainSetup("llama-2-70b"), "l4-24gb")
-    assert "No choice of optimizer, checkpointing and recipe fits" in answer.sentence
+    assert "No change that is known here makes it fit" in answer.sentence
     assert not list(changes_that_fit(TrainSetup("llama-2-70b"), Room(device("l4-24gb"), 0)))
 
 

@@ -66,7 +66,7 @@ def test_other_stages_are_shown_without_the_offloads_that_they_have_not(stage):
 
 def test_one_rank_is_not_helped():
     sentence = zero_answer(replace(SETUP, ranks=1), "h200-141gb").sentence
-    assert sentence.startswith("ZeRO does not help one rank: there is nobody to share with. ")
+    assert sentence.startswith("ZeRO shards nothing on one rank: there is nobody to share with. ")
     assert "send" not in sentence
     offloaded = zero_answer(replace(SETUP, ranks=1, offload_optimizer="cpu"), "h200-141gb").sentence
     assert "only the offload takes bytes off the GPU" in offloaded

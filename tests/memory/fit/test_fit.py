@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
-from helpers.memory.fit import Fit, changes, format_fits, peak_bytes
+from helpers.lesson.calculators import training_answer
+from helpers.memory.fit import Fit, Room, changes, format_fits, peak_bytes
 from helpers.memory.fit.offers import PRICE_CLASSES, larger_devices
 from helpers.memory.fit.room import HOLES_PERCENT
 
@@ -39,7 +40,8 @@ def test_every_change_fits_when_it_is_computed_again(setup, gpu):
 
 @pytest.mark.parametrize(("setup", "gpu"), DOES_NOT_FIT, ids=lambda value: getattr(value, "model", value))
 def test_no_change_contains_one_that_suffices(setup, gpu):
-    fields = [fit.fields.items() for fit in changes(setup, device(gpu).capacity_bytes) if not fit.device]
+    offers = (fit for fit in changes(setup, device(gpu).capacity_bytes) if not fit.device)
+    fields = [fit.fields.items() for fit in offers if "adapter" not in fit.fields]  # which train something else
     assert not [(part, whole) for part in fields for whole in fields if part < whole]
 
 
@@ -61,7 +63,7 @@ def test_what_accumulates_already_accumulates_more():
 def test_zero_takes_the_fewest_ranks_and_says_what_else_it_needs():
     """Autocast's BF16 copies of 70B weights are on every rank: no number of ranks suffices before they are gone."""
     setup, room = TrainSetup("llama-2-70b"), device("h100").capacity_bytes
-    (fit,) = changes(setup, room)
+    fit = list(changes(setup, room))[-1]
     assert (fit.fields["zero"], fit.fields["precision"], fit.fields["checkpointing"]) == (3, "megatron-bf16", "full")
     assert peak_bytes(replace(setup, **{**fit.fields, "ranks": fit.fields["ranks"] // 2})) > room
     sharded = replace(setup, zero=3, ranks=1024, checkpointing="full")
@@ -72,6 +74,29 @@ def test_ranks_that_are_there_are_sharded_fully_before_more_are_asked_for():
     setup = TrainSetup("llama-2-7b", ranks=8, zero=1, checkpointing="full", optimizer="adamw-8bit", precision="bf16")
     room = peak_bytes(replace(setup, zero=3))
     assert next(changes(setup, room)).fields == {"zero": 3, "ranks": 8}
+
+
+@pytest.mark.parametrize(
+    ("setup", "gpu", "methods"),
+    [
+        (TrainSetup("llama-3-8b"), "rtx-4090", ["LoRA", "QLoRA"]),
+        (TrainSetup("llama-3-8b", zero=3), "rtx-4090", ["LoRA", "QLoRA"]),
+        (TrainSetup("gpt2", sequence=1024, micro_batch=64), "rtx-4090", []),  # which has no q_proj
+        (TrainSetup("llama-2-70b"), "h100", ["QLoRA"]),
+        (TrainSetup("llama-3-8b", in_backward=True), "rtx-4090", []),
+    ],
+)
+def test_adapters_come_before_more_cards_and_say_what_they_train(setup, gpu, methods):
+    room = Room(device(gpu))
+    offers = list(changes(setup, room.for_tensors_bytes, gpu))
+    adapters = [fit for fit in offers if "adapter" in fit.fields]
+    assert [fit.change.partition(" ")[0] for fit in adapters] == methods
+    assert all("trains an adapter, not every weight" in fit.costs for fit in adapters)
+    assert all("--lora-rank 16" in fit.flags for fit in adapters)
+    cards = [at for at, fit in enumerate(offers) if "ZeRO-3" in fit.change or fit.device]
+    assert all(offers.index(fit) < min(cards, default=99) for fit in adapters)
+    sentence = training_answer(setup, gpu).sentence
+    assert ("which trains an adapter and not every weight" in sentence) == (offers[0] in adapters)
 
 
 def test_most_users_and_longest_context_are_the_most():

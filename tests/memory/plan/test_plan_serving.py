@@ -7,9 +7,11 @@ import pytest
 from helpers.catalog.devices import device
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
-from helpers.memory.closed_form import tensor_parallel
+from helpers.catalog.setup import ServeSetup
+from helpers.memory.closed_form import budget, tensor_parallel
 from helpers.memory.plan import Cards, Efficiency, ServeGoal, least_for_serving, plan_serving, serving_told
 from helpers.memory.plan.serving import Replica, ReplicaLayout, largest, stage_of
+from helpers.memory.plan.written import vllm_yaml
 from helpers.techniques.scheduling import nim
 
 FLEET = [Cards("h100", 8, 2.0)]
@@ -24,6 +26,28 @@ def test_a_plan_holds_its_users_within_memory_and_latency():
         assert plan.between_tokens.middle <= GOAL.latency_s
         assert plan.users * plan.replicas >= GOAL.users
         assert plan.ranks <= 8
+
+
+@pytest.mark.parametrize("users", [1, 3])
+def test_one_card_holds_what_the_closed_form_of_serving_says(users):
+    """Gemma-3-27B's prompt in pieces, with what its windows hold of one: 65.3 GiB for a user on an H200."""
+    lengths = {"context": 131072, "prompt": 131071}
+    goal = ServeGoal("gemma-3-27b-text", users=users, **lengths, weights=("bf16",), kv=("bf16",))
+    replica = Replica(goal, ReplicaLayout(), Cards("h200", 1, 4.0), Efficiency())
+    served = budget.serve(ServeSetup(goal.model, users=users, **lengths), "h200")
+    held = replica.parts(users)
+    assert (held["parameters"], held["kv_cache"]) == (served.held["parameters"], served.held["kv_cache"])
+    assert held.total == pytest.approx(served.peak_bytes, rel=0.02)
+    parts = Replica(goal, ReplicaLayout(tensor=8), Cards("h200", 8, 4.0), Efficiency()).parts(users)
+    assert held["workspace"] - parts["workspace"] == served.dropped_bytes * 7 // 8
+
+
+def test_a_plan_serves_the_checkpoint_as_it_ships():
+    found = plan_serving(ServeGoal("gpt-oss-120b", users=8), [Cards("h100", 4, 2.0)])
+    assert found.plans[0].layout.weights == "mxfp4"
+    assert not found.plans[0].layout.compromises
+    assert "with weights in mxfp4, as shipped and" in serving_told(found)
+    assert "quantization" not in vllm_yaml(found.plans[0], found.goal)
 
 
 def test_a_rank_holds_its_share_of_the_weights():
