@@ -48,7 +48,7 @@ MOVE = """([id, place]) => {
 DRAWN = "Number(document.querySelector('#answer').dataset.drawn ?? 0)"
 TEXTS = [*(example["text"] for example in examples()), *(case[0] for case in list(REAL.values())[:5])]
 TALL = {"width": 1280, "height": 2000}  # a shift counts where it is seen
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SIZES = {"desktop": (1280, 900), "half": (800, 900), "phone": (390, 844)}
 PAGES = ("index.html", "calculators/index.html", "calculators/kv_cache.html", "explain-oom.html", "console.html")
 PAGES += ("book/index.html", "book/02_where_training_memory_goes.html", "labs/02_where_training_memory_goes.html")
 PAGES += ("calculators/numbers.html", "calculators/block_map.html", "claims.html", "accuracy.html", "licences.html")
@@ -291,6 +291,10 @@ def test_keys_alone_move_a_calculator(page: Any, address: str) -> None:
     page.keyboard.press("ArrowRight")
     until(page, f"{DRAWN} > 1")
     assert page.url.endswith("#users=64")
+    told = page.evaluate(
+        "[...document.querySelectorAll('[type=range]')].map(one => one.getAttribute('aria-valuetext'))"
+    )
+    assert told == ["8,192", "64", "1", "1,343"]  # what a screen reader says, and no place in a list
     assert "64 users" in page.inner_text("#status")
 
 
@@ -315,7 +319,7 @@ def faults_of(page: Any, axe: str) -> list[str]:
     return audited(page, axe) + ([f"{wide} px wider than the screen"] if wide > 0 else [])
 
 
-@pytest.mark.parametrize(("size", "theme"), [("desktop", "light"), ("phone", "dark")])
+@pytest.mark.parametrize(("size", "theme"), [("desktop", "light"), ("half", "light"), ("phone", "dark")])
 def test_pages_can_be_used_by_everybody(browser: Any, address: str, axe: str, size: str, theme: str) -> None:
     with opened(browser, size, theme) as page:
         for name in PAGES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -171,12 +172,12 @@ class StepCalculator(Calculator):
 
         def end() -> int:
             try:
-                return self.last({name: control.value for name, control in others.items()}) - 1
+                return self.last({name: control.value for name, control in others.items()})
             except WorkbookError:  # told in place of the picture
-                return 0
+                return 1
 
-        play = w.Play(min=0, max=end(), value=step.index, interval=self.interval_ms, description="play the steps")
-        w.link((play, "value"), (step, "index"))
+        play = w.Play(min=1, max=end(), value=step.value, interval=self.interval_ms, description="play the steps")
+        w.link((play, "value"), (step, "value"))
         for control in others.values():
             control.observe(lambda change: setattr(play, "max", end()), names="value")
         return [play]
@@ -190,9 +191,10 @@ def _choices(choices: Sequence[Any], start: Any) -> list[Any]:
 
 
 def _control(w: Any, name: str, text: str, choices: Sequence[Any], value: object) -> list[Any]:
-    """A menu, so every value is a sensible one and everybody hears it; beside numbers a slider for the pointer.
+    """A menu of names, or a box with a number, beside which a slider moves over the choices.
 
-    A config's path and a number are typed; the answer waits for the end of it.
+    JupyterLab takes the arrow keys from a menu, and leaves them to a box. A config's path and a calculator's one number
+    are typed as well; the answer waits for the end of it.
     """
     layout, style = w.Layout(width="auto", flex="1 1 auto"), {"description_width": "120px"}
     if name == VALUE:
@@ -203,10 +205,16 @@ def _control(w: Any, name: str, text: str, choices: Sequence[Any], value: object
         return [w.Text(value, description=text, placeholder=hint, continuous_update=False, layout=layout, style=style)]
     if not all(isinstance(choice, int) for choice in choices):
         return [w.Dropdown(options=choices, value=value, description=text, layout=layout, style=style)]
-    options = [(f"{choice:,}", choice) for choice in choices]
+    limits = {"min": min(choices), "max": max(choices)}
     narrow = w.Layout(width="218px", flex="0 0 auto")
-    menu = w.Dropdown(options=options, value=value, description=text, layout=narrow, style=style)
+    box = w.BoundedIntText(value=value, description=text, layout=narrow, style=style, **limits)
+    options = [(f"{choice:,}", choice) for choice in choices]
     slider = w.SelectionSlider(options=options, value=value, readout=False, layout=layout)
     slider.add_class(SLIDER)
-    w.link((menu, "index"), (slider, "index"))
-    return [menu, slider]
+    w.link((box, "value"), (slider, "value"), transform=(partial(_nearest, choices), int))
+    return [box, slider]
+
+
+def _nearest(choices: Sequence[int], number: int) -> int:
+    """Where the slider stands beside a number that is none of its own."""
+    return min(choices, key=lambda choice: abs(choice - number))

@@ -97,18 +97,18 @@ def parts(calculator):
 
 def test_the_player_and_the_slider_move_each_other():
     controls, play, output = parts(allocation())
-    play.value = 6
+    play.value = 7
     assert controls["step"].value == 7
     assert "fragmented" in output.value
     controls["step"].value = 2
-    assert play.value == 1
+    assert play.value == 2
 
 
 def test_the_player_ends_where_the_trace_does():
     controls, play, _ = parts(allocation())
-    assert (play.min, play.max) == (0, 6)
+    assert (play.min, play.max) == (1, 7)
     controls["trace_name"].value = "training"
-    assert play.max == 31
+    assert play.max == 32
 
 
 def test_a_redraw_is_quick():

@@ -178,19 +178,19 @@ def test_moving_a_control_redraws():
     assert output.value == calculator.answer().as_html()
     controls["step"].value = 20
     assert output.value == calculator.render({**calculator.start, "step": 20})
-    assert play.value == 19
+    assert play.value == 20
     controls["policy"].value = "prefix"
     assert "tokens of its prompt found" in output.value
 
 
 def test_the_player_ends_where_the_replay_does():
     controls, play, output = parts(block_map(policy="contiguous", step=150))
-    assert (play.value, play.max) == (149, 171)
+    assert (play.value, play.max) == (150, 172)
     controls["policy"].value = "paged"
-    assert (play.value, play.max) == (90, 90)
+    assert (play.value, play.max) == (91, 91)
     assert controls["step"].value == 91
     assert "everybody has finished" in output.value
-    play.value = 0
+    play.value = 1
     assert "16 requests were admitted" in output.value
 
 
@@ -198,7 +198,7 @@ def test_a_pool_that_is_not_whole_blocks_is_told_and_the_controls_stay():
     controls, play, output = parts(block_map(pool_tokens=1000, block_size=8))
     controls["block_size"].value = 256
     assert 'class="error"' in output.value
-    assert play.max == 0
+    assert play.max == 1
     controls["block_size"].value = 8
     assert "<svg" in output.value
 
