@@ -20,10 +20,10 @@ import pytest
 from nbformat import NotebookNode, v4
 
 from helpers.course import notebook as nb
-from helpers.course.guesses import ASKED
 from helpers.course.stubs import SOLUTION, stub
 
 RAISE = re.compile(r'raise NotImplementedError\("write [\w.]+ here"\)')
+SIMPLE = ast.Assign | ast.Expr | ast.Assert
 REPLAY = """
 import linecache
 from copy import copy
@@ -32,7 +32,7 @@ from IPython import get_ipython
 from IPython.utils.capture import capture_output
 
 kept = vars(get_ipython()).setdefault("as_left", {})
-for name, source in runs.items():
+for name, (source, theirs) in runs.items():
     learner = name.partition(", ")[2]
     own = {key: copy(value) if isinstance(value, dict | list) else value for key, value in real.items()}
     own |= {key: value for key, value in kept.get(learner, {}).items() if key in theirs}
@@ -57,7 +57,7 @@ LEFT = {
     "a hundred times too much": Left("700.0", "'wrong'", "return -1.5"),
     "absurd": Left("10**400", "'Holds '", "return 10**400"),
     "refused": Left("'seven'", "'perhaps'", "return 'seven'"),
-    "not a number": Left("float('nan')", "None", "raise SystemExit"),
+    "not a number": Left("float('nan')", "''", "raise SystemExit"),
 }
 
 
@@ -74,44 +74,40 @@ def as_left(source: str, left: Left) -> str:
     return source.replace("guess=None", f"guess={left.verdict if 'claims.read(' in source else left.guess}")
 
 
-def touched(cells: Iterable[NotebookNode]) -> Iterator[tuple[NotebookNode, list[int], set[str]]]:
-    """Each cell that holds something of the learner's: it, the indexes of those statements, and the names so far.
+def run_again(cells: Iterable[NotebookNode], left: Left) -> Iterator[tuple[str, str, list[str]]]:
+    """Of each cell that holds something of this learner's: its id, the source of those statements, and their names.
 
-    A statement is the learner's if it asks for a guess, has a gap, or reads a name that such a statement gave. A name
+    A statement is the learner's if they left it otherwise, or if it reads a name that such a statement gave. A name
     that another statement gives is not theirs any more.
     """
     theirs: set[str] = set()
     for cell in cells:
-        found = []
-        for index, statement in enumerate(ast.parse(cell.source).body):
-            if _asks(statement) or _has_gap(statement, cell.source) or _reads(statement) & theirs:
-                found.append(index)
-                theirs |= _gives(statement)
-            else:
-                theirs -= _gives(statement)
+        found = _theirs(ast.parse(cell.source).body, ast.parse(as_left(cell.source, left)).body, theirs)
         if found:
-            yield cell, found, set(theirs)
+            yield cell.id, "\n".join(map(ast.unparse, found)), sorted(theirs)
 
 
-def replayed(cell: NotebookNode, indexes: list[int], theirs: set[str]) -> str:
-    """The source that runs these statements of a cell as each of LEFT leaves them, silently, among names of their own.
+def _theirs(stored: list[ast.stmt], left: list[ast.stmt], theirs: set[str]) -> list[ast.stmt]:
+    """The learner's among these statements, of an `if` those inside; `theirs` is brought up to date."""
+    found: list[ast.stmt] = []
+    for before, after in zip(stored, left, strict=True):
+        if isinstance(before, ast.If) and isinstance(after, ast.If) and not _reads(after.test) & theirs:
+            body, other = _theirs(before.body, after.body, theirs), _theirs(before.orelse, after.orelse, theirs)
+            found += [ast.If(after.test, body or [ast.Pass()], other)] if body or other else []
+        elif ast.dump(before) != ast.dump(after) or _reads(after) & theirs:
+            found.append(after)
+            theirs |= _gives(after)
+        else:
+            theirs -= _gives(after)
+    return found
 
-    Names that are `theirs` are kept on the shell from cell to cell; all others are those of the notebook.
+
+def replay(runs: dict[str, tuple[str, list[str]]]) -> str:
+    """What runs each of these sources, silently and among the notebook's names, as a cell.
+
+    The learner's own names are kept on the shell from cell to cell, apart for each source's name after the comma.
     """
-    runs = {}
-    for name, left in LEFT.items():
-        body = ast.parse(as_left(cell.source, left)).body
-        runs[f"cell {cell.id}, a learner who is {name}"] = "\n".join(ast.unparse(body[index]) for index in indexes)
-    return f"exec({REPLAY!r}, dict(runs={runs!r}, theirs={sorted(theirs)!r}, real=globals()))"
-
-
-def _asks(statement: ast.stmt) -> bool:
-    return any(isinstance(node, ast.Call) and ast.unparse(node.func) in ASKED for node in ast.walk(statement))
-
-
-def _has_gap(statement: ast.stmt, source: str) -> bool:
-    lines = source.splitlines()[statement.lineno - 1 : statement.end_lineno]
-    return any(line.strip() in SOLUTION for line in lines)
+    return f"exec({REPLAY!r}, dict(runs={runs!r}, real=globals()))"
 
 
 def _gives(statement: ast.stmt) -> set[str]:
@@ -124,13 +120,15 @@ def _gives(statement: ast.stmt) -> set[str]:
     return (_names(statement, ast.Store) - _own(statement)).union(*(_names(part.value, ast.Load) for part in parts))
 
 
-def _reads(statement: ast.stmt) -> set[str]:
+def _reads(statement: ast.AST) -> set[str]:
     """The names that it takes from earlier statements, not those of its own: of a loop, a comprehension, a function."""
-    bound = set() if isinstance(statement, ast.Assign | ast.Expr | ast.Assert) else _names(statement, ast.Store)
+    bound = (
+        set() if not isinstance(statement, ast.stmt) or isinstance(statement, SIMPLE) else _names(statement, ast.Store)
+    )
     return _names(statement, ast.Load) - bound - _own(statement)
 
 
-def _own(statement: ast.stmt) -> set[str]:
+def _own(statement: ast.AST) -> set[str]:
     nodes = list(ast.walk(statement))
     targets = [node.target for node in nodes if isinstance(node, ast.comprehension)]
     return {node.arg for node in nodes if isinstance(node, ast.arg)}.union(*(_names(one, ast.Store) for one in targets))
@@ -142,14 +140,20 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After each cell of a chapter that nbval runs, the learners' run of it."""
-    for path in dict.fromkeys(item.path for item in items if type(item).__name__ == "IPyNbCell"):
-        if path.parent.name == nb.CHAPTERS:
-            mine = [item for item in items if item.path == path]
-            code = [cell for _, cell in nb.code_cells(mine[0].parent.nb)]
-            replays = {cell.id: replayed(cell, *rest) for cell, *rest in touched(code)}
-            for item in mine:
-                if item.cell.id in replays:
-                    items.insert(items.index(item) + 1, _after(item, replays[item.cell.id]))
+    chapters = [item for item in items if type(item).__name__ == "IPyNbCell" and item.path.parent.name == nb.CHAPTERS]
+    replays = {path: _replays(notebook) for path, notebook in {item.path: item.parent.nb for item in chapters}.items()}
+    for item in chapters:
+        if runs := replays[item.path].get(item.cell.id):
+            items.insert(items.index(item) + 1, _after(item, replay(runs)))
+
+
+def _replays(chapter: NotebookNode) -> dict[str, dict[str, tuple[str, list[str]]]]:
+    """By cell, what `replay` takes."""
+    code, runs = [cell for _, cell in nb.code_cells(chapter)], defaultdict(dict)
+    for name, left in LEFT.items():
+        for cell, source, theirs in run_again(code, left):
+            runs[cell][f"cell {cell}, a learner who is {name}"] = source, theirs
+    return runs
 
 
 def _after(item: pytest.Item, source: str) -> pytest.Item:
