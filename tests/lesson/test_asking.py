@@ -166,14 +166,16 @@ def test_what_is_to_be_worked_out_is_not_looked_up(cls):
     assert "__init__" not in vars(Child), "an inherited one is inherited again"
 
 
-def test_a_learner_is_told_the_line_of_their_own(tmp_path):
+@pytest.mark.parametrize("given", [3, None])
+def test_a_learner_is_told_the_line_of_their_own(given):
     source = "def layers(x):\n    return x.nothing\n"
     names: dict = {}
     linecache.cache["<answer>"] = (len(source), None, source.splitlines(keepends=True), "<answer>")
     exec(compile(source, "<answer>", "exec"), names)
     with writing(blames=names) as rows:
-        asked(lambda x: names["layers"](x), 3, case="three")
-    assert rows[0]["raised"].endswith("'int' object has no attribute 'nothing'\n  at line 2: return x.nothing")
+        asked(lambda x: names["layers"](x), given)
+    why = f"{type(given).__name__!r} object has no attribute 'nothing'\n  at line 2: return x.nothing"
+    assert rows[0]["raised"].endswith(why)
 
 
 def test_none_that_only_an_apparatus_stumbles_over_is_told_as_such():
