@@ -9,9 +9,12 @@ from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Protocol, TypeVar
 
-# Transformers imports torchao wherever it is installed, and that tells of kernels that it could not load here.
+# Transformers imports torchao, where it is installed, with its first model: in many places here, and in a reader's own
+# cells. Torchao then logs which of its kernels this machine cannot load, and what PyTorch will refuse one day. These
+# sentences are kept back, and no others.
+_OF_TORCHAO = ("Failed to load ", "Skipping import of cpp extensions", "%s is an Enum subclass")
 for _talker in ("torchao", "torch.utils._pytree"):
-    logging.getLogger(_talker).setLevel(logging.ERROR)
+    logging.getLogger(_talker).addFilter(lambda record: not str(record.msg).startswith(_OF_TORCHAO))
 
 
 class WorkbookError(ValueError):

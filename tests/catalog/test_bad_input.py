@@ -212,6 +212,14 @@ def test_a_package_that_cannot_be_imported_is_named_with_who_needs_it(monkeypatc
     assert logging.root.manager.disable == before
 
 
+def test_of_what_torchao_logs_only_its_own_import_is_kept_back(caplog):
+    for name in ("torchao", "torch.utils._pytree"):
+        logger = logging.getLogger(name)
+        for words in ("Failed to load %s", "%s is an Enum subclass and is now", "%s is deprecated"):
+            logger.warning(words, "x.so")
+    assert [record.getMessage() for record in caplog.records] == ["x.so is deprecated"] * 2
+
+
 def test_the_good_ones_beside():
     assert require_name("trace", "code", ("chat", "code")) == "code"
     assert require_package("json", "this test") is json
