@@ -136,10 +136,10 @@ def _trace_serve(arguments: argparse.Namespace) -> int:
     title = (
         f"{'Serving' if not arguments.phase else f'One {arguments.phase} of'} {setup.model.name}, {setup.users:,} users"
     )
-    title += "" if setup.weights == "bf16" else f", weights {setup.weights_told}"
+    weights = "" if setup.weights == "bf16" else f", weights {setup.weights_told}"
     found = run(setup, where)
     return _print_trace(
-        f"{title} × {setup.context:,} tokens", found, _predicted(setup, where, arguments.phase), arguments
+        f"{title} × {setup.context:,} tokens{weights}", found, _predicted(setup, where, arguments.phase), arguments
     )
 
 

@@ -38,7 +38,7 @@ class ReplicaLayout:
     pipeline: int = 1
     weights: str = "bf16"
     kv: str = "bf16"
-    shipped: str = field(default="bf16", repr=False)  # the format of the checkpoint
+    shipped: str = field(default="", repr=False)  # the format of the checkpoint
 
     @property
     def ranks(self) -> int:
