@@ -48,7 +48,8 @@ def _process(argv: Sequence[str]) -> int:
     printed and dropped by whoever collects garbage. The second Ctrl-C waits for nothing.
     """
     gc.set_threshold(LOADING_THRESHOLD)
-    only_answers, pressed = bool(argv) and argv[0] in THAT_ONLY_ANSWER, []
+    only_answers = bool(argv) and argv[0] in THAT_ONLY_ANSWER
+    pressed: list[bool] = []
 
     def stop(*_: object) -> None:
         if only_answers or pressed:

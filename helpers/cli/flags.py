@@ -6,7 +6,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(run=self._show_help)
         return super().add_subparsers(metavar="COMMAND", **options)
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """As argparse's; but here already, where the command is known, nothing may be left over."""
         words = sys.argv[1:] if args is None else list(args)
         if self._subparsers is None:  # a slip in --model is told before "--model is required"
