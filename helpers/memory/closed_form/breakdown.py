@@ -81,12 +81,12 @@ def rounded(size_bytes: int) -> int:
 def format_bytes(size_bytes: float) -> str:
     """Bytes as people read them, in binary units.
 
-    >>> format_bytes(80 * 2**30), format_bytes(-1536), format_bytes(7)
-    ('80.00 GiB', '-1.50 KiB', '7 B')
+    >>> format_bytes(80 * 2**40), format_bytes(-1536), format_bytes(7)
+    ('81,920.00 GiB', '-1.50 KiB', '7 B')
     """
     for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(size_bytes) >= size:
-            return f"{size_bytes / size:.2f} {unit}"
+            return f"{size_bytes / size:,.2f} {unit}"
     return f"{size_bytes:.0f} B"
 
 

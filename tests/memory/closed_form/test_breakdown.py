@@ -26,7 +26,7 @@ def test_rounding_is_up_to_whole_blocks_of_512(size, blocks):
         (80 * 10**9, "74.51 GiB"),  # 80 GB are not 80 GiB
         (80 * 2**30, "80.00 GiB"),
         (-3 * 2**20, "-3.00 MiB"),
-        (2**50, "1048576.00 GiB"),
+        (2**50, "1,048,576.00 GiB"),
     ],
 )
 def test_human_prints_binary_units(size, text):
