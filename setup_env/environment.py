@@ -87,16 +87,25 @@ def install_deepspeed(python: str, system: str) -> None:
     say(f"    {python} -m pip install -r {DEEPSPEED}")
 
 
-def quiet_jupyter() -> None:
-    """No news and no update pop-up over the first page, which is shown as a page; a setting of the user's own wins."""
-    folder = os.path.join(VENV, "share", "jupyter", "lab", "settings")
-    os.makedirs(folder, exist_ok=True)
-    settings = {
+# Under .venv. No news and no update pop-up over the first page, which is shown as a page. ipyparallel is used from
+# notebooks alone: its server extension is of an older kind, and JupyterLab warns of it at every start.
+JUPYTER_SETTINGS = {
+    "share/jupyter/lab/settings/overrides.json": {
         "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
         "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
-    }
-    with open(os.path.join(folder, "overrides.json"), "w", encoding="utf-8") as file:
-        json.dump(settings, file, indent=1)
+    },
+    "share/jupyter/lab/settings/page_config.json": {"disabledExtensions": {"ipyparallel-labextension": True}},
+    "etc/jupyter/jupyter_server_config.json": {"ServerApp": {"jpserver_extensions": {"ipyparallel": False}}},
+}
+
+
+def quiet_jupyter() -> None:
+    """JupyterLab without what a learner has no use for; a setting of the user's own wins."""
+    for name, settings in JUPYTER_SETTINGS.items():
+        path = os.path.join(VENV, *name.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(settings, file, indent=1)
 
 
 def env() -> None:

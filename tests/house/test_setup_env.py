@@ -232,6 +232,8 @@ def test_the_first_page_is_shown_as_a_page_and_not_as_its_text(other_root: Path)
     (settings,) = other_root.rglob("overrides.json")
     viewers = json.loads(settings.read_text())["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"]
     assert viewers == {"markdown": "Markdown Preview"}
+    (server,) = other_root.rglob("jupyter_server_config.json")
+    assert json.loads(server.read_text())["ServerApp"]["jpserver_extensions"] == {"ipyparallel": False}
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,13 @@ def _keep(start: Callable, sockets: str, limits: Limits, namespaces: bool) -> in
     linux.die_with_parent()
     if namespaces:
         return _in_child(lambda: _init(start, sockets, limits))
-    return _in_child(lambda: start(lambda: None))
+    return _in_child(lambda: _unshared(start))
+
+
+def _unshared(start: Callable) -> int:
+    """A kernel without namespaces, whose first process would take it along when the keeper is killed."""
+    linux.die_with_parent()
+    return start(lambda: None)
 
 
 def _init(start: Callable, sockets: str, limits: Limits) -> int:

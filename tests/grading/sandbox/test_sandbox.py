@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,6 +146,25 @@ def test_trusted_learners_are_graded_where_nothing_can_shut_them_in():
     """As root, too, whose kernels have lost the right to read what is another's."""
     with probes.worker_at(levels.Level("limits")) as worker:
         assert probes.printed(worker, "print(6 * 7)") == "42\n"
+
+
+def test_without_namespaces_too_a_kernel_goes_with_its_server():
+    """After Ctrl-C two of them had been asleep for an hour, of 290 MiB each."""
+    with probes.worker_at(levels.Level("limits")) as worker:
+        asked = threading.Thread(target=ended_alone, args=(worker,))
+        asked.start()
+        family = []
+        while len(family) < 2:  # its keeper and the kernel
+            time.sleep(0.1)
+            family = psutil.Process(worker.fork_server.pid).children(recursive=True) if worker.fork_server else []
+        worker.fork_server.kill()
+        asked.join()
+        assert not psutil.wait_procs(family, timeout=30)[1]
+
+
+def ended_alone(worker) -> None:
+    with contextlib.suppress(Exception):  # its kernel is gone, which is said in one of two ways
+        probes.printed(worker, "import time; time.sleep(600)")
 
 
 def test_a_level_that_is_refused_says_why(monkeypatch):
