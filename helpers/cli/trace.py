@@ -154,7 +154,7 @@ def _predicted(setup: ServeSetup, where: Device | None, phase: str | None) -> Br
     found = budget.serve(together, where or reference_of(setup))
     moment = found.at(phase) if phase else found.peak
     dropped = found.dropped_bytes if moment.at is Point.PREFILL else 0
-    moved = {Part.ACTIVATIONS: -dropped, Part.KV_CACHE: dropped}
+    moved: dict[str, int] = {Part.ACTIVATIONS: -dropped, Part.KV_CACHE: dropped}
     return Breakdown({part: size + moved.get(part, 0) for part, size in moment.parts.items()})
 
 
