@@ -36,13 +36,12 @@ test-slow: env ## one test of each mechanism that needs minutes
 	$(PYTEST) --no-loadscope-reorder -m "slow and not alone and not all" tests
 	$(ALONE) -m "slow and alone and not all" tests
 
-# The processors of other machines, as far as oneDNN, ATen and MKL can be told: neither bytes nor a stored output may
-# depend on them. ATen is never told alone: where oneDNN still sees AMX, PyTorch packs for it with code that an older
-# ATen lacks. CI takes the first, which is the oldest.
-OLD_ISA := ONEDNN_MAX_CPU_ISA=AVX2,ATEN_CPU_CAPABILITY=default,MKL_CBWR=COMPATIBLE
-ISAS    := $(OLD_ISA) ONEDNN_MAX_CPU_ISA=AVX2,ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX512_CORE
-BYTES   := $(addprefix tests/memory/,meter/test_witness.py measure/test_training.py trace/test_against_measure.py \
-           closed_form/test_budget_against_measure.py)
+# The processors of other machines, as far as oneDNN and ATen can be told: neither bytes nor a stored output may depend
+# on them. ATen is never told alone: where oneDNN still sees AMX, PyTorch packs for it with code that an older ATen lacks.
+AVX2 := ONEDNN_MAX_CPU_ISA=AVX2,ATEN_CPU_CAPABILITY=avx2
+ISAS := $(AVX2) ONEDNN_MAX_CPU_ISA=AVX2,ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX512_CORE
+BYTES := $(addprefix tests/memory/,meter/test_witness.py measure/test_training.py trace/test_against_measure.py \
+         closed_form/test_budget_against_measure.py)
 test-isa: env ## measured bytes and every notebook, once more on other processors' instructions (ISAS="…" chooses)
 	@set -e; for isa in $(ISAS); do \
 	  echo "$$isa"; export $$(echo "$$isa" | tr , ' '); \

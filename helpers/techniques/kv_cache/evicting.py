@@ -130,7 +130,7 @@ def watch(model: nn.Module) -> None:
 
 
 def _show(module: nn.Module, args: object, kwargs: dict[str, object], output: object) -> None:
-    cache = kwargs.get("past_key_values")
+    cache = kwargs.get("cache", kwargs.get("past_key_values"))  # its name from Transformers 5.24 on, and before
     weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
     layer = cache.layers[cast(int, module.layer_idx)] if isinstance(cache, Cache) else None
     if isinstance(layer, EvictingLayer) and isinstance(weights, Tensor) and weights.dim() == 4:
