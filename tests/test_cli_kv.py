@@ -44,7 +44,7 @@ BAD = [
     ([*KV, "--tensor-parallel", "0"], "tensor_parallel is 0"),
     ([*KV, "--tensor-parallel", "3"], "pass tensor_parallel=2"),
     ([*KV, "--gpu", "h1000"], "did you mean"),
-    ([*KV, "--ranks", "2"], "unrecognized arguments"),
+    ([*KV, "--ranks", "2"], "unknown flag"),
 ]
 
 

@@ -27,7 +27,7 @@ BAD = [
     ([*NIM, "--memory-efficiency", "1.1"], "memory efficiency is 1.1"),
     ([*NIM, "--reserve", "-1"], "reserve is -1"),
     ([*NIM, "--free-share", "0"], "free_share is 0"),
-    ([*NIM, "--users", "3"], "unrecognized arguments"),
+    ([*NIM, "--users", "3"], "unknown flag"),
 ]
 
 

@@ -118,7 +118,6 @@ def test_lora(capsys):
         ([*TRAIN, "--dtype", "fp8"], "fp8"),
         ([*SERVE, "--weights", "int8"], "int8"),
         (["trace", "serve", "--model", "tiny-lama"], "tiny-lama"),
-        (["trace"], "required"),
     ],
 )
 def test_bad_input_ends_in_one_clear_error(words, phrase, capsys):
