@@ -120,7 +120,7 @@ def test_an_honest_optimizer_is_far_from_every_bound(names, monkeypatch, name):
             assert spread <= 0.3 * abs(way)
         assert names["toward"]([1.5], [-0.25], 2**-6, 320, seed)[0] <= 0.05
     # Thousands of tests ran in this process before: once it grew by 3 MB of its own while the optimizer was weighed.
-    weighed = [names["kept_beside"]((1300, 1300), 2**-9, 0.5, 3) for _ in range(3)]
+    weighed = [names["kept_beside"]((1300, 1300), 2**-9, 0.5, 3) for _ in range(6)]
     kept, moved, apart, _ = min(weighed)
     assert kept <= 2
     assert apart <= 1

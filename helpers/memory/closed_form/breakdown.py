@@ -86,7 +86,8 @@ def format_bytes(size_bytes: float) -> str:
     """
     for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(size_bytes) >= size:
-            return f"{size_bytes / size:,.2f} {unit}"
+            number = size_bytes / size
+            return f"{number:,.2f} {unit}" if abs(number) < 1e15 else f"{number:.3g} {unit}"
     return f"{size_bytes:.0f} B"
 
 

@@ -65,7 +65,7 @@ def test_a_fused_projection_is_divided_by_heads():
 
 
 def test_a_latent_and_the_way_down_to_it_are_whole():
-    setup = ServeSetup("deepseek-v3")
+    setup = ServeSetup("deepseek-v3", weights="bf16")
     assert rank_shape(setup.model, 8) == setup.model
     whole = 8 * rank_weight_bytes(setup, 8) - rank_weight_bytes(setup, 1)
     down = 2 * 61 * 7168 * (1536 + 576)

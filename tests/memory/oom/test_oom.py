@@ -44,7 +44,7 @@ def test_all_the_figures_of_one_message():
 def test_a_host_message_keeps_the_size_of_an_overflow():
     host = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4611686018427387904bytes."
     assert parse(host).requested_bytes == 2**62
-    assert "A tensor of 4294967296.00 GiB did not fit" in explain(host).why.sentence
+    assert "A tensor of 4,294,967,296.00 GiB did not fit" in explain(host).why.sentence
 
 
 def test_the_misspelt_capacity_of_torch_2_1_is_read_and_more_than_a_card_is_no_remainder():
