@@ -56,7 +56,7 @@ print(json.dumps({
     "fits": [(fit.peak_bytes, dict(fit.fields), fit.device) for fit in fits],
     "replay": (ran.reserved, ran.allocated, [outcome.kind.name for outcome in ran.outcomes], ran.oom.reason.name),
     "explained": [(e.reason.name, e.place.name, e.room_bytes, len(e.changes), len(e.why.notes)) for e in explained],
-}))
+}, default=repr))
 rungs = [fit.change for fit in ladder(TrainSetup("llama-2-7b"), 40 * 2**30)]
 print(json.dumps([moment.name for s in setups for moment in budget.train(s).moments] + rungs))
 """
