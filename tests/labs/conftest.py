@@ -15,6 +15,10 @@ def lab(request):
 
 @pytest.fixture(scope="module")
 def names(lab):
+    return defined_by(lab)
+
+
+def defined_by(lab) -> dict:
     """What the lab's cells define: what is given, the worked answers, the checks' own instruments."""
     defined: dict = {}
     for cell in lab.cells:
