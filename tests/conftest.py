@@ -11,7 +11,7 @@ from hypothesis import settings
 from helpers.catalog.errors import WorkbookError
 from helpers.grading.sandbox import levels
 from helpers.lesson.ranks import Ranks, kept
-from tests import needs
+from tests import lanes, needs
 
 settings.register_profile("workbook", deadline=None)  # no test asserts a wall-clock time
 settings.load_profile("workbook")
@@ -24,7 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--skipped", action="store_true", help="run what the last run skipped for want of a program")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lanes.assign(items, whole=not any("::" in name for name in config.invocation_params.args))
     if config.getoption("--skipped"):
         before = set(config.cache.get(needs.SKIPPED, []))
         items[:] = [item for item in items if item.nodeid in before]

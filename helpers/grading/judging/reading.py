@@ -94,16 +94,19 @@ def _scopes(source: str) -> list[symtable.SymbolTable]:
 
 def dotted(node: ast.AST | None) -> str:
     """`a.b.c` for a name and its attributes, '' for attributes of anything else. ast.unparse would recurse."""
-    parts = []
-    while isinstance(node, ast.Attribute):
+    parts: list[str] = []
+    while type(node) is ast.Attribute:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def endings(name: str) -> Iterator[str]:
-    """A dotted name, whatever led to it: "a.sys.modules" and "sys.modules", its last part alone not."""
-    parts = name.split(".")
+def endings(name: str, most: int = 8) -> Iterator[str]:
+    """A dotted name, whatever led to it: "a.sys.modules" and "sys.modules", its last part alone not.
+
+    No more than `most` parts of it: a cell may hold a chain of thousands, and each of its links is asked.
+    """
+    parts = name.rsplit(".", most)[-most:]
     yield from (".".join(parts[at:]) for at in range(max(1, len(parts) - 1)))
 
 

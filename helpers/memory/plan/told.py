@@ -231,12 +231,13 @@ def duration(seconds: float) -> str:
 
 def dollars(amount: float) -> str:
     """
-    >>> dollars(0.5), dollars(1234.5), dollars(7_494_619)
-    ('$0.50', '$1,234', '$7.5 million')
+    >>> dollars(0.035), dollars(0.5), dollars(1234.5), dollars(7_494_619)
+    ('$0.035', '$0.50', '$1,234', '$7.5 million')
     """
     if amount >= 1e6:
         return f"${amount / 1e6:,.1f} million"
-    return f"${amount:,.0f}" if amount >= 100 else f"${amount:,.2f}"
+    digits = 0 if amount >= 100 else 2 if amount >= 0.0995 or amount == 0 else 3
+    return f"${amount:,.{digits}f}"
 
 
 def table(columns: tuple[str, ...], rows) -> Iterator[str]:

@@ -3,7 +3,8 @@
 An update with all singular values near 1 moves a matrix in all directions alike, where Adam's moves it mostly in a few.
 Embeddings, the output head and vectors stay with AdamW, so a model's states take between 4 and 8 bytes a parameter.
 
-Keller Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; equal to torch.optim.Muon.
+Keller Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; equal to torch.optim.Muon where
+BF16 is fast.
 """
 
 from __future__ import annotations
@@ -45,16 +46,24 @@ class Muon(TensorOptimizer):
 def orthogonal(matrix: Tensor, turns: int = 5) -> Tensor:
     """`matrix` with its singular values between 0.7 and 1.2, in BF16: Newton and Schulz's iteration, no decomposition.
 
-    Its products are square in the smaller side, so they and their BF16 copies are what a step adds at its peak.
+    Its products are square in the smaller side, so they and their BF16 copies are what a step adds at its peak. On a
+    processor that has no fast products of BF16 they are of FP32.
     """
     a, b, c = COEFFICIENTS
     wide = matrix.shape[0] <= matrix.shape[1]
-    x = matrix.bfloat16() if wide else matrix.bfloat16().T
+    x = matrix.to(product_format(matrix.device))
+    x = x if wide else x.T
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(turns):
         square = x @ x.T
         x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x if wide else x.T
+
+
+def product_format(device: torch.device) -> torch.dtype:
+    """BF16; FP32 on a processor without AVX-512, where PyTorch multiplies BF16 in plain loops, fifty times slower."""
+    slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.float32 if slow else torch.bfloat16
 
 
 def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

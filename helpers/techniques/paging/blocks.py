@@ -35,6 +35,8 @@ class BlockCache(Protocol):
 
     def unused(self) -> int: ...
 
+    def can_free(self, wanted: int) -> bool: ...
+
     def evict(self, wanted: int) -> int: ...
 
 
@@ -66,6 +68,11 @@ class BlockManager:
     def available(self) -> int:
         """Blocks that could be taken now: free ones, and those that only a prefix cache holds."""
         return len(self.free) + (self.cache.unused() if self.cache else 0)
+
+    def has(self, needed: int) -> bool:
+        """Whether `needed` blocks are available."""
+        missing = needed - len(self.free)
+        return missing <= 0 or (self.cache is not None and self.cache.can_free(missing))
 
     def needed(self, sequence: Hashable, tokens: int) -> int:
         """Blocks to take before `tokens` more fit: new ones, and a copy if the last is part full and shared."""
@@ -169,7 +176,7 @@ class BlockManager:
         """Have `needed` blocks in the free list, or raise before anything has changed."""
         if needed <= len(self.free):
             return
-        if needed > self.available:
+        if not self.has(needed):
             raise OutOfBlocksError(what, needed, self.available)
         if self.cache:
             self.cache.evict(needed - len(self.free))

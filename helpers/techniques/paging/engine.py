@@ -105,7 +105,7 @@ class Engine:
             needed = self.prefix.needed(first.ids)
         else:
             needed = self.manager.blocks_for(len(first.ids))
-        if needed <= self.manager.available:
+        if self.manager.has(needed):
             return None
         tokens = len(first.prompt) + first.new_tokens
         users = self.users_that_fit(tokens)

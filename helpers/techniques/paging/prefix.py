@@ -6,9 +6,10 @@ same. Hence the chain: a block is known by the entry before it and by its own to
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from .blocks import BlockManager
 
@@ -100,27 +101,28 @@ class PrefixCache:
         self._touch(chain)
 
     def unused(self) -> int:
-        """Blocks that eviction could free: nobody else refers to them, nor to what follows them in a chain."""
-        references = self.manager.references  # asked for each block whenever the pool is full: no call for each
-        in_use = [entry for entry in self.queue if references[entry.block] > 1]
-        pinned = set(in_use)
-        for entry in in_use:
-            parent = entry.parent
-            while parent and parent not in pinned:
-                pinned.add(parent)
-                parent = parent.parent
-        return len(self.queue) - len(pinned)
+        """Blocks that eviction could free."""
+        return sum(1 for _ in self._evictable())
+
+    def can_free(self, wanted: int) -> bool:
+        """Whether `unused` are as many. It looks no further than that: a full pool asks at each step."""
+        return wanted <= 0 or next(islice(self._evictable(), wanted - 1, None), None) is not None
 
     def evict(self, wanted: int) -> int:
         """Free up to `wanted` blocks, the longest unused first; returns how many."""
-        freed = 0
-        for entry in tuple(self.queue):
-            if freed == wanted:
-                break
-            if not entry.children and not self._in_use(entry):
-                self._forget(entry)
-                freed += 1
-        return freed
+        chosen = list(islice(self._evictable(), wanted))
+        for entry in chosen:
+            self._forget(entry)
+        return len(chosen)
+
+    def _evictable(self) -> Iterator[Entry]:
+        """In order: nobody else refers to these blocks, and what follows them in a chain is gone by then."""
+        references, gone = self.manager.references, Counter[Entry]()
+        for entry in self.queue:
+            if references[entry.block] == 1 and gone[entry] == entry.children:
+                yield entry
+                if entry.parent:
+                    gone[entry.parent] += 1
 
     def _in_use(self, entry: Entry) -> bool:
         return self.manager.references[entry.block] > 1

@@ -121,7 +121,7 @@ class Replay:
         if isinstance(self.manager, ContiguousManager):
             return self.manager.fits()
         needed = self.prefix.needed(tokens) if self.prefix else self.manager.blocks_for(len(tokens))
-        return needed <= self.manager.available
+        return self.manager.has(needed)
 
     def _grow(self, name: int) -> None:
         """One token more, unless `name` was preempted for another's, or is now for its own."""

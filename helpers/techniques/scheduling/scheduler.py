@@ -290,7 +290,7 @@ class Scheduler:
         if self.policy.admission == "to-the-end":
             needed += self._to_the_end(sequence) - self.manager.blocks_for(sequence.known)
             needed += sum(self._to_the_end(other) - len(self.manager.tables[other]) for other in self.running)
-        return needed <= self.manager.available
+        return self.manager.has(needed)
 
     def _to_the_end(self, sequence: Sequence) -> int:
         return self.manager.blocks_for(sequence.longest - 1)  # the last token is never computed

@@ -217,6 +217,11 @@ class Operations(RuleBasedStateMachine):
         assert self.cache.evict(wanted) == min(wanted, unused)
 
     @invariant()
+    def has_is_what_is_available(self):
+        available = self.manager.available
+        assert [wanted for wanted in range(-1, 14) if self.manager.has(wanted)] == list(range(-1, available + 1))
+
+    @invariant()
     def references_are_uses(self):
         uses = [0] * 12
         for block in [block for table in self.manager.tables.values() for block in table]:
