@@ -6,6 +6,8 @@ Here, and nowhere else, a config becomes Transformers' own, without what it woul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,17 @@ def transformers_config(config: Mapping[str, object], **changed: object) -> PreT
 
     kept = {key: value for key, value in without_code(config).items() if key != "quantization_config"}
     return AutoConfig.for_model(**dict[str, Any]({**kept, **changed}))
+
+
+def with_cache(kept: object) -> dict[str, Any]:
+    """How a forward takes a cache, `model(ids, **with_cache(cache))`: Transformers 5.24 has renamed the argument."""
+    return {_cache_argument(): kept}
+
+
+@cache
+def _cache_argument() -> str:
+    release = tuple(int(part) for part in version("transformers").split(".")[:2])
+    return "cache" if release >= (5, 24) else "past_key_values"
 
 
 def saved_config(where: str | Path, local: bool = True) -> PreTrainedConfig:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..catalog.by_transformers import with_cache
 from ..catalog.errors import WorkbookError, require_whole
 from .language import QUESTION_TO_ANSWER, TOKEN_ID, Document, held_out_documents, recall_documents
 
@@ -140,7 +141,8 @@ def _logits(model: PreTrainedModel, ids: Tensor, cache: Cache | None = None, fir
     import torch
 
     positions = torch.arange(first, first + ids.shape[1], device=ids.device)[None]
-    logits = model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None).logits
+    keep = with_cache(cache) | {"use_cache": cache is not None}
+    logits = model(input_ids=ids, position_ids=positions, **keep).logits
     if not logits.isfinite().all():
         what, expected = "the model's logits are not all finite", "numbers; a broken model has no score"
         raise WorkbookError(what, expected, "look for the layer that overflows")

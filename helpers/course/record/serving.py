@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
-from ...catalog.by_transformers import transformers_config
+from ...catalog.by_transformers import transformers_config, with_cache
 from ...catalog.errors import require_package
 from ...catalog.models import model
 from ...catalog.setup import ServeSetup
@@ -161,4 +161,4 @@ def model_config(target: Target) -> PreTrainedConfig:
 
 def _forward(network: nn.Module, target: Target, tokens: int, cache: DynamicCache | None = None) -> None:
     ids = torch.zeros(1, tokens, dtype=torch.long, device=target.device)
-    network(input_ids=ids, past_key_values=cache, use_cache=cache is not None, logits_to_keep=1)
+    network(input_ids=ids, **with_cache(cache), use_cache=cache is not None, logits_to_keep=1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...catalog.by_transformers import transformers_config
+from ...catalog.by_transformers import transformers_config, with_cache
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup
@@ -132,7 +132,7 @@ class _Replica:
 
     def forward(self, tokens: int) -> None:
         ids = torch.zeros(self.users, tokens, dtype=torch.long)
-        self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        self.model(input_ids=ids, **with_cache(self.cache), use_cache=True, logits_to_keep=1)
         self.session.meter.relabel(self.cached(), Part.KV_CACHE)
 
     def prefill(self, tokens: int, most: int | None) -> None:

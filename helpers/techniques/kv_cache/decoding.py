@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
+from ...catalog.by_transformers import with_cache
 from ..quantization.packing import Stored
 from .sizes import CacheBytes
 
@@ -46,7 +47,7 @@ def greedy(
             input_ids=ids[:, fed:],
             attention_mask=mask,
             position_ids=positions[:, fed:],
-            past_key_values=cache,
+            **with_cache(cache),
             use_cache=cache is not None,
             logits_to_keep=1,
         )

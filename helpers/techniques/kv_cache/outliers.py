@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from ...catalog.by_transformers import with_cache
 from ...catalog.errors import WorkbookError, require_number, require_whole
 
 
@@ -21,7 +22,7 @@ def key_channels(model: PreTrainedModel, ids: Tensor, layer: int = 0) -> Tensor:
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     require_whole("layer", layer, 0, count - 1, do="pass layer=0")
     cache = DynamicCache(config=model.config)
-    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    model(input_ids=ids, **with_cache(cache), use_cache=True, logits_to_keep=1)
     return cast(Tensor, cast(DynamicLayer, cache.layers[layer]).keys).abs().mean((0, 2))
 
 
