@@ -21,7 +21,6 @@ CAPTIONS = {
     "fit/ladders.py": {"Rung", "FORMATS", "COUNTS"},
     "allocator/outcome.py": {"OutcomeKind"},
     "oom/frames.py": {"Place", "TEXTS"},
-    "oom/words.py": {"Kind"},
     "oom/cures.py": {"Change"},
 }
 NUMBERS = """

@@ -9,11 +9,12 @@ from ..allocator.outcome import Reason
 from ..closed_form.breakdown import format_bytes
 from ..fit import Fit
 from . import frames as stack_of
-from .cures import RETRY, Change, changes_for
+from .cures import changes_for
+from .engines import ranks_on_one_card, server
 from .frames import Place, StackFrame
 from .message import Oom, Why, clean, parse, strangers
 from .reason import why
-from .words import Kind
+from .words import Change, Kind, cures
 
 FAILED_AGAIN = (
     "It failed again while the first failure was being handled: inside an `except`, the error's frames "
@@ -78,7 +79,7 @@ class Explanation:
 
 
 def explain(text: str) -> Explanation:
-    """Explain the first out-of-memory message of a log. WorkbookError when it holds none.
+    """Explain the out-of-memory message that ended the run of a log. WorkbookError when it holds none.
 
     >>> explain("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.66 "
     ...         "GiB is free. Including non-PyTorch memory, this process has 20.81 GiB memory in use. Of the allocated "
@@ -88,11 +89,21 @@ def explain(text: str) -> Explanation:
     text = clean(text)
     oom = parse(text)
     stack = stack_of.frames(text, oom.start)
-    decided, place = why(oom, stack), stack_of.place(stack)
-    changes = changes_for(oom, decided.reason, place, training=stack_of.is_training(stack))
+    decided, place, training = why(oom, stack, text[: oom.start]), stack_of.place(stack), stack_of.is_training(stack)
+    engine, ranks = None if training else server(text, oom, stack), ranks_on_one_card(text, oom)
+    if ranks:
+        decided = Why(Reason.OUTSIDE, _siblings(oom, ranks), decided.notes)
+    logits = stack_of.a_table_of_logits(stack)
+    changes = changes_for(oom, decided.reason, place, training or bool(logits), engine, bool(ranks))
     notes = list(decided.notes)
+    if oom.survived:
+        notes.append(_survived(oom.survived))
+    if logits:
+        notes.append(
+            f"The line makes a table of {logits}: batch × length rows by the vocabulary. These are the logits."
+        )
     if oom.following and "During handling of the above exception" in text[oom.start :]:
-        changes = (RETRY, *changes)
+        changes = (cures()["retry"], *changes)
         notes.append(FAILED_AGAIN)
     if place is Place.OPTIMIZER:
         notes.append(FIRST_STEP)
@@ -108,10 +119,23 @@ def explain(text: str) -> Explanation:
     )
 
 
+def _siblings(oom: Oom, ranks: tuple[str, ...]) -> str:
+    named = " and ".join((", ".join(ranks[:-1]), ranks[-1]))
+    return (
+        f"Ranks {named} of the same job failed on GPU {oom.device or 0}, which holds {len(oom.holders) + 1} processes: "
+        "its sibling ranks are all on this one card. Each rank needs a GPU of its own."
+    )
+
+
+def _survived(count: int) -> str:
+    earlier = "An earlier such message" if count == 1 else f"{count} earlier such messages"
+    return f"{earlier} in this log {'was' if count == 1 else 'were'} survived: the run went on. This one ended it."
+
+
 def _title(oom: Oom, place: Place) -> str:
     where = f", {stack_of.TEXTS[place]}" if place is not Place.UNKNOWN else ""
     card = f" on GPU {oom.device}" if oom.device is not None else ""
-    if oom.kind is Kind.KILLED:
+    if oom.kind == Kind.KILLED:
         return f"A process was killed{where}"
     asked = f"{format_bytes(oom.requested_bytes)} refused" if oom.requested_bytes else "Out of memory, size not told"
     return f"{asked}{card}{where}"
@@ -120,7 +144,7 @@ def _title(oom: Oom, place: Place) -> str:
 def _rows(oom: Oom) -> Iterator[Row]:
     """What the message accounts for; what it does not say has no row."""
     named = (
-        ("asked", oom.requested_bytes, "KV cache of one sequence" if oom.kind is Kind.VLLM else ""),
+        ("asked", oom.requested_bytes, "KV cache of one sequence" if oom.kind == Kind.VLLM else ""),
         ("the card", oom.capacity_bytes, ""),
         ("allowed", oom.allowed_bytes, "a limit below the card's size" if oom.capacity_bytes else ""),
         ("in tensors", oom.allocated_bytes, ""),
@@ -128,12 +152,12 @@ def _rows(oom: Oom) -> Iterator[Row]:
         ("outside", oom.outside_bytes, "contexts, libraries, other processes; by subtraction"),
         ("other", oom.other_bytes, "Metal allocations that are no tensors"),
         ("free", oom.free_bytes, ""),
-        ("this process", oom.process_bytes, "all of it, its context included" if oom.kind is Kind.ALLOCATOR else ""),
+        ("this process", oom.process_bytes, "all of it, its context included" if oom.kind == Kind.ALLOCATOR else ""),
     )
     yield from (Row(name, size, note) for name, size, note in named if size is not None)
     foreign = strangers(oom)
     for held in oom.holders:
-        if held.held_bytes is not None and oom.kind is Kind.ALLOCATOR:
+        if held.held_bytes is not None and oom.kind == Kind.ALLOCATOR:
             yield Row(f"process {held.pid}", held.held_bytes, "another one" if held in foreign else "")
 
 

@@ -6,6 +6,7 @@ Of a snapshot: the request that failed, the largest holes, who holds what.
 from __future__ import annotations
 
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from .frames import Place
 from .message import Oom, Sizes, Why
 from .words import Kind
 
+GZIP = b"\x1f\x8b"
 PICKLE = b"\x80"  # how a pickle of protocol 2 and later begins, and no UTF-8 text does
 MAX_LOG_BYTES = 2**28
 OFFERS = 5
@@ -35,12 +37,14 @@ NOT_RECORDED = "(no line was recorded)"
 def explain_file(
     path: str | Path, card: Device | None = None, setup: TrainSetup | ServeSetup | None = None
 ) -> Explanation:
-    """Explain a log or a snapshot; "-" reads a log from standard input. With `setup`, also by the closed form.
+    """Explain a log, compressed by gzip or not, or a snapshot; "-" reads from standard input.
+
+    With `setup`, also by the closed form.
 
     WorkbookError for a file that cannot be read, a log without an out-of-memory message and a pickle that is no
     snapshot.
     """
-    data = _read(path)
+    data = _unpacked(_read(path), path)
     if str(path) == "-" and data.startswith(PICKLE):
         expected = "a log in the pipe, or a snapshot in a file"
         raise WorkbookError("a snapshot came through the pipe", expected, "give the snapshot's path")
@@ -84,6 +88,17 @@ def _read(path: str | Path) -> bytes:
     except OSError as error:
         what, expected = f"cannot read {path}: {error.strerror}", "a log with a traceback, or a snapshot"
         raise WorkbookError(what, expected, "give the path of a file, or - to read from a pipe") from None
+
+
+def _unpacked(data: bytes, path: str | Path) -> bytes:
+    """What gzip has compressed; a file that is still being written ends early, and what is there is read."""
+    if not data.startswith(GZIP):
+        return data
+    try:
+        found = zlib.decompressobj(wbits=31).decompress(data, MAX_LOG_BYTES)
+    except zlib.error as error:
+        raise WorkbookError(f"cannot unpack {path}: {error}", "a file made by gzip", "unpack it with gzip -d") from None
+    return found
 
 
 def _decoded(data: bytes) -> str:

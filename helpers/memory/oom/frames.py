@@ -27,6 +27,8 @@ FRAME = re.compile(
     r"|^(?P<old>[/<~][^\s:]*|[A-Z]:\\\S+) in (?P<old_name>[^(\s]+)\(.*$"
     r"|^\s*(?P<rich>(?:[A-Za-z]:)?[^\s:]+\.py):(?P<rich_line>\d+) in (?P<rich_name>\S+)\s*$"
 )
+FAR = 2**18  # characters above a message that a traceback may take
+HEADLESS = 30  # lines above it that are read where a traceback has lost its first line
 POINTED = re.compile(r"^\s*(?:-+>|❱)\s*(\d+)\s[│|\s]*(.*)$")
 
 
@@ -50,11 +52,11 @@ def frames(text: str, start: int) -> tuple[StackFrame, ...]:
 
     Of a log that several ranks write into, only the lines of the message's rank count.
     """
-    before = text[:start].split("\n")
+    before = text[max(0, start - FAR) : start].split("\n")
     same = _timeless(before[-1])
     lines = [PREFIX.sub("", line) for line in before[:-1] if not same or _timeless(line) == same]
     begun = [number for number, line in enumerate(lines) if BEGINS.search(line)]
-    stack = _frames(lines[begun[-1] + 1 :]) if begun else ()
+    stack = _frames(lines[begun[-1] + 1 :] if begun else lines[-HEADLESS:])
     return tuple(frame for frame in stack if not BETWEEN.search(frame.path))
 
 
@@ -137,6 +139,8 @@ def place(stack: tuple[StackFrame, ...]) -> Place:
     >>> place((StackFrame("train.py", 9, "main", "loss.backward()"),))
     'the backward pass'
     """
+    if a_table_of_logits(stack):
+        return Place.LOGITS
     for kind, pattern in PATTERNS.items():
         asked = stack[-4:] if kind in _DEEPEST else stack
         if any(re.search(pattern, _line(frame)) for frame in asked):
@@ -151,6 +155,11 @@ _EVALUATION = re.compile(
 )
 
 
+_TRAINS = re.compile(
+    r"\.backward\(|optimizer\.step\(|trainer\.train\(|[/\\]trainer\.py:\d*:(?:train\w*|_inner_training_loop|compute_loss)"
+)
+
+
 def is_training(stack: tuple[StackFrame, ...]) -> bool:
     """Whether the deepest function whose name tells training from evaluation is one that trains.
 
@@ -160,9 +169,21 @@ def is_training(stack: tuple[StackFrame, ...]) -> bool:
     for frame in reversed(stack):
         if _EVALUATION.search(frame.function):
             return False
-        if _TRAINING.search(frame.function):
+        if _TRAINING.search(frame.function) or _TRAINS.search(_line(frame)):
             return True
     return False
+
+
+_VOCABULARY = 30_000  # the columns of a table of logits at least; hidden sizes and lengths of one sequence are smaller
+_TABLE = re.compile(r"empty_strided(?:_cuda)?\(\((\d{1,9}), (\d{1,9})\)")
+
+
+def a_table_of_logits(stack: tuple[StackFrame, ...]) -> str:
+    """The shape that compiled code (Inductor) was making where it is one of logits, as "65,536 by 65,536"; else ''."""
+    made = _TABLE.search(stack[-1].code) if stack else None
+    if made is None or int(made[2]) < _VOCABULARY:
+        return ""
+    return f"{int(made[1]):,} by {int(made[2]):,}"
 
 
 def _line(frame: StackFrame) -> str:

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ...catalog.errors import WorkbookError
 from ..allocator.outcome import Reason
-from .words import KINDS, LOOKED_FOR, SIZE, SIZES_IN, Kind
+from .words import LOOKED_FOR, SIZE, Kind, kinds, matches
 
 PREFIXES = (("K", 10), ("M", 20), ("G", 30), ("T", 40))
-UNITS = {"bytes": 1, "B": 1} | {f"{prefix}{unit}": 2**power for prefix, power in PREFIXES for unit in ("B", "IB")}
+UNITS = {"bytes": 1, "B": 1} | {f"{prefix}{unit}": 2**power for prefix, power in PREFIXES for unit in ("", "B", "IB")}
 UNKNOWN_TO_DRIVER = 2**60  # under WSL NVML answers −1 for the memory of a process: 17179869184.00 GiB in the message
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
@@ -57,9 +59,10 @@ class Oom:
     `requested_bytes` of CUDA is what was asked of the driver: for tensors up to 1 MiB a segment of 2 MiB, up to 10 MiB
     one of 20 MiB. `process_bytes` is the whole process on the card, `allowed_bytes` a limit below the card's size,
     `other_bytes` what MPS counts beside its own. `backend` is the allocator's word for the device (CUDA, HIP, XPU).
+    `words` are other facts by name. `survived` messages stand before it, after which the run went on.
     """
 
-    kind: Kind
+    kind: str
     text: str
     device: int | None = None
     requested_bytes: int | None = None
@@ -71,11 +74,14 @@ class Oom:
     process_bytes: int | None = None
     allowed_bytes: int | None = None
     other_bytes: int | None = None
+    short_bytes: int | None = None
     requested_tokens: int | None = None
     free_tokens: int | None = None
     backend: str = ""
     holders: tuple[Holder, ...] = ()
+    words: tuple[tuple[str, str], ...] = ()
     start: int = 0
+    survived: int = 0
     following: int = 0
 
     @property
@@ -118,8 +124,9 @@ class Why:
 
 
 def parse(text: str) -> Oom:
-    """The first out-of-memory message in `text` (colour codes removed, wrapped lines joined); how many follow it.
+    """The message in `text` that ended the run (colour codes removed, wrapped lines joined).
 
+    That is the first of those after which nothing went on: one that a retry or more steps follow was survived.
     WorkbookError when there is none: it names what was looked for.
 
     >>> oom = parse("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 4.00 GiB total capacity; 3.41 GiB already"
@@ -128,30 +135,71 @@ def parse(text: str) -> Oom:
     (20971520, 0, 30)
     """
     text = clean(text)
-    found = [(match.start(), kind, match) for kind, words in KINDS.items() for match in words.finditer(text)]
+    found = _apart(text)
     if not found:
         do = "give the whole log, or a snapshot by torch.cuda.memory._dump_snapshot"
         raise WorkbookError("there is no out-of-memory message in this text", LOOKED_FOR, do)
-    start, kind, match = min(found, key=lambda item: item[0])
-    return replace(_read(kind, " ".join(_message(text, match).split())), start=start, following=len(found) - 1)
+    starts = [match.start() for _, match in found]
+    began_again = (at for at in range(1, len(found)) if _went_on(text, starts[at - 1], starts[at]))
+    at = max(began_again, default=0)
+    kind, match = found[at]
+    oom = _read(kind, " ".join(_message(text, kind, match).split()))
+    return replace(oom, start=starts[at], survived=at, following=len(found) - at - 1)
+
+
+def _apart(text: str) -> list[tuple[str, re.Match[str]]]:
+    """(kind, match) of each message once, in order.
+
+    One line may be found by several words, of several kinds, and a caller tells the same again on the next.
+    """
+    found: list[tuple[str, re.Match[str]]] = []
+    for _, kind, match in sorted(matches(text), key=lambda item: (item[0], -len(item[2].group()))):
+        before = found[-1][1] if found else None
+        end = before.start() + len(before.group().rstrip()) if before else 0
+        again = before and match.re is not before.re and text.count("\n", end, match.start()) < 2
+        if before is None or not (match.start() < end or again):
+            found.append((kind, match))
+    return found
+
+
+_RETRIED = re.compile(r"(?i)retry(?:ing)?|skipping (?:this )?batch|reducing batch|recover(?:ed|ing)")
+_PROGRESS = re.compile(r"(?i)\b(?:step|iter|iteration|epoch)\b\W{0,3}\d|\bloss\W{1,3}\d|\d(?:it/s|s/it)\b")
+_STEPS = 3  # other ranks may report one or two more before they end
+
+
+def _went_on(text: str, start: int, later: int) -> bool:
+    """Whether the run went on between two messages."""
+    between = text[start:later]
+    return bool(_RETRIED.search(between)) or sum(1 for _ in islice(_PROGRESS.finditer(between), _STEPS)) == _STEPS
 
 
 def clean(text: str) -> str:
     """Without colour codes, carriage returns and the frames that rich draws around a traceback."""
-    return re.sub(r"^[│┃|] ?|[│┃]\s*$", "", _ANSI.sub("", text).replace("\r\n", "\n"), flags=re.MULTILINE)
+    text = text.replace("\r\n", "\n")
+    text = _ANSI.sub("", text) if "\x1b" in text else text
+    framed = any(frame in text for frame in ("│", "┃", "\n|")) or text.startswith("|")
+    return re.sub(r"^[│┃|] ?|[│┃]\s*$", "", text, flags=re.MULTILINE) if framed else text
 
 
-def _message(text: str, match: re.Match[str]) -> str:
-    """The message's own text: up to where the next one, or another traceback, begins."""
+def _message(text: str, kind: str, match: re.Match[str]) -> str:
+    """The message's own text: up to where the next one, another traceback or a new paragraph begins."""
     rest = text[match.end() : match.end() + 2500]
-    later = [m.start() for words in KINDS.values() for m in words.finditer(rest)]
-    later += [m.start() for m in re.finditer(r"Traceback \(most recent|During handling of|\n\s*\n", rest)]
+    line = rest.find("\n") if "\n" in rest else len(rest)
+    again = ((at, other != kind or more.re is match.re) for at, other, more in matches(rest))
+    later = [at for at, another in again if another or at > line]  # one line may be found by several words of a kind
+    ends = r"Traceback \(most recent|During handling of" + ("" if kinds()[kind].paragraphs else r"|\n\s*\n")
+    later += [m.start() for m in re.finditer(ends, rest)]
     return match.group() + rest[: min(later, default=len(rest))]
 
 
-def _read(kind: Kind, text: str) -> Oom:
-    sizes: dict[str, Any] = {name: _find(words, text) for name, words in SIZES_IN.get(kind, {}).items()}
-    oom = Oom(kind, text, **sizes)
+def _read(kind: str, text: str) -> Oom:
+    known = kinds()[kind]
+    figures: dict[str, Any] = {name: find_size(words, text) for name, words in known.sizes.items()}
+    for name, words in known.tokens.items():
+        counted = re.search(words, text)
+        figures[name] = int(counted[1]) if counted else None
+    told = ((name, re.search(words, text)) for name, words in known.texts.items())
+    oom = Oom(kind, text, **figures, words=tuple((name, match[1]) for name, match in told if match))
     match kind:
         case Kind.ALLOCATOR:
             return _read_allocator(oom)
@@ -172,7 +220,7 @@ def _read(kind: Kind, text: str) -> Oom:
 
 def _read_allocator(oom: Oom) -> Oom:
     text, cached = oom.text, oom.cached_bytes
-    card, reserved = re.search(r"GPU (\d{1,20})", text), _find(r"{} reserved in total", text)
+    card, reserved = re.search(r"GPU (\d{1,20})", text), find_size(r"{} reserved in total", text)
     if reserved is not None and oom.allocated_bytes is not None:
         cached = reserved - oom.allocated_bytes
     named = re.findall(rf"Process (\d{{1,20}}) has {SIZE} memory", text)
@@ -187,14 +235,16 @@ def _read_allocator(oom: Oom) -> Oom:
     )
 
 
-def _find(words: str, text: str) -> int | None:
-    """The size where `{}` stands; None where the text has no such words."""
-    match = re.search(words.replace("{}", SIZE), text)
-    return _size(*filter(None, match.groups())) if match else None
+def find_size(words: str, text: str, last: bool = False) -> int | None:
+    """The size where `{}` stands, of the first such place or the last; None where the text has no such words."""
+    found = re.finditer(words.replace("{}", SIZE), text)
+    match = next(iter(deque(found, maxlen=1)), None) if last else next(found, None)
+    return _size(*sorted(filter(None, match.groups()), key=lambda part: not part[0].isdigit())) if match else None
 
 
 def _size(number: str, unit: str = "bytes") -> int | None:
-    size = round(float(number.replace(",", ".")) * UNITS[unit if unit == "bytes" else unit.upper()])
+    number = number.replace(",", "" if re.fullmatch(r"\d{1,3}(?:,\d{3})+", number) and unit == "bytes" else ".")
+    size = round(float(number) * UNITS[unit if unit == "bytes" else unit.upper()])
     return None if size >= UNKNOWN_TO_DRIVER and unit != "bytes" else size
 
 

@@ -21,9 +21,12 @@ from .words import Kind
 USUAL_CACHED_SHARE, USUAL_CACHED_BYTES = 32, 64 * 2**20
 
 
-def why(oom: Oom, stack: tuple[StackFrame, ...] = ()) -> Why:
-    """The reason for one message, for the kinds that carry no figures as well; `stack` is the traceback above it."""
-    decided = _allocator(oom) if oom.kind is Kind.ALLOCATOR else engines.why(oom, stack)
+def why(oom: Oom, stack: tuple[StackFrame, ...] = (), before: str = "") -> Why:
+    """The reason for one message, for the kinds that carry no figures as well.
+
+    `stack` is the traceback above it, `before` the whole log above it.
+    """
+    decided = _allocator(oom) if oom.kind == Kind.ALLOCATOR else engines.why(oom, stack, before)
     return replace(decided, notes=(*decided.notes, *_notes(oom)))
 
 
@@ -125,7 +128,7 @@ def _too_full(oom: Oom, sizes: Sizes) -> Why:
 
 
 def _notes(oom: Oom) -> list[str]:
-    if oom.kind is not Kind.ALLOCATOR:
+    if oom.kind != Kind.ALLOCATOR:
         return []
     notes, outside = [], oom.outside_bytes or 0
     if oom.capacity_bytes and oom.reserved_bytes and oom.reserved_bytes > oom.capacity_bytes:

@@ -1,0 +1,120 @@
+"""messages.toml: each kind of message with an example, each cure with its source; and texts that are no message."""
+
+import json
+import re
+
+import pytest
+
+from helpers.catalog import WorkbookError
+from helpers.memory.oom import Reason, explain, parse
+from helpers.memory.oom.words import cures, cures_at, engines, kinds
+
+from .no_messages import NO_MESSAGES
+
+WITH_A_LOG = [kind for kind in kinds().values() if kind.log]
+NAMED = re.compile(r"--\w|(?<![\w.])[A-Z][A-Z_]{5,}=|\b[a-z]+(?:_[a-z]+)+(?:=|\()|sysctl")
+
+
+@pytest.mark.parametrize("kind", WITH_A_LOG, ids=lambda kind: kind.name)
+def test_an_example_is_of_its_kind_and_is_explained(kind):
+    explained = explain(kind.log)
+    assert parse(kind.log).kind == kind.name
+    assert explained.reason == kind.reason
+    assert [change.do for change in explained.changes] == [cures()[name].do for name in kind.cures[:5]]
+    if kind.sizes:
+        wanted = set(re.findall(r"{(\w+)_bytes}", kind.sentence))
+        read = {name for name in wanted if getattr(parse(kind.log), f"{name}_bytes") is not None}
+        assert read == wanted or explained.why.sentence.startswith(kind.plain)
+
+
+def test_every_sentence_with_sizes_is_seen_with_them():
+    unseen = {kind.name for kind in WITH_A_LOG if kind.sentence and explain(kind.log).why.sentence == kind.plain}
+    assert unseen == {"metal", "tensorflow", "ray", "page file", "ggml device"}  # examples without sizes
+
+
+def test_every_word_of_a_kind_compiles_and_finds_no_other_kinds_example():
+    for kind in WITH_A_LOG:
+        found = {parse(kind.log).kind}
+        assert found == {kind.name}
+
+
+def test_every_name_leads_to_a_cure_and_every_cure_is_named():
+    named = {name for kind in kinds().values() for name in kind.cures}
+    named |= {name for names in cures_at().values() for name in names} | {n for one in engines() for n in one.cures}
+    assert named <= set(cures())
+
+
+def test_what_a_server_is_told_has_a_source():
+    told = {name for one in engines() for name in one.cures} | {name for kind in WITH_A_LOG for name in kind.cures}
+    without = {name for name in told if NAMED.search(cures()[name].do) and not cures()[name].source}
+    assert without <= OLDER, sorted(without - OLDER)
+
+
+OLDER = {  # named before cures had sources
+    "cache-back", "eager-vllm", "gpu-layers", "host-load", "kv-fp8", "model-len", "more-gpus", "micro-batch", "donate",
+    "relaxed", "ubatch", "utilization", "checkpointing", "shared-size", "workers", "page-file",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_MESSAGES, ids=lambda text: text[:40])
+def test_a_text_that_is_no_message_is_not_explained_as_one(text):
+    with pytest.raises(WorkbookError, match="there is no out-of-memory message"):
+        parse(text)
+
+
+def test_two_hundred_such_texts():
+    assert len({*NO_MESSAGES}) == len(NO_MESSAGES) >= 200
+
+
+SERVER = (
+    "INFO 09-12 08:14:02 [gpu_model_runner.py:2653] Graph capturing finished in 41 secs, took 2.31 GiB\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a total capacity of 79.25 GiB "
+    "of which 213.44 MiB is free. Of the allocated memory 75.61 GiB is allocated by PyTorch, and 811.25 MiB is "
+    "reserved by PyTorch but unallocated."
+)
+
+
+def test_a_server_gets_its_own_knobs_and_a_trainer_beside_it_does_not():
+    knobs = " ".join(change.do for change in explain(SERVER).changes)
+    assert "max_num_seqs" in knobs
+    assert "gradient_checkpointing" not in knobs
+    traceback = 'Traceback (most recent call last):\n  File "/srv/train.py", line 9, in train\n    loss.backward()\n'
+    trained = " ".join(change.do for change in explain(SERVER.replace("torch.Out", traceback + "torch.Out")).changes)
+    assert "gradient_checkpointing" in trained
+    assert "max_num_seqs" not in trained
+
+
+def test_a_message_that_a_retry_follows_was_survived():
+    text = SERVER + "\nRetrying with batch_size=8\nstep 1 loss 2.1\nKilled process 12 (python) anon-rss:1024kB"
+    explained = explain(text)
+    assert explained.reason == Reason.HOST
+    assert "survived" in str(explained)
+    assert explain(SERVER + "\nstep 7 loss 2.1\nKilled process 12 (python)").reason == Reason.FULL  # another rank's
+
+
+def test_vllms_own_figures_are_added_up():
+    text = (
+        "Model loading took 65.9651 GiB and 12.79 seconds\nAvailable KV cache memory: -2.14 GiB\n"
+        "ValueError: No available memory for the cache blocks."
+    )
+    assert "2.14 GiB are short" in str(explain(text))
+    assert "65.97 GiB" in str(explain(text))
+
+
+def test_ranks_that_share_a_card_are_told_so():
+    held = "".join(f"Process {pid} has 1.20 GiB memory in use. " for pid in (520, 521, 523))
+    line = (
+        "[RANK {}] CUDA out of memory. Tried to allocate 48.00 MiB. GPU {} has a total capacity of 22.07 GiB of which "
+    )
+    rest = (
+        "18.62 MiB is free. " + held + "Of the allocated memory 880.00 MiB is allocated by PyTorch, and 20.00 MiB is "
+    )
+    text = "\n".join(line.format(rank, 0) + rest + "reserved by PyTorch but unallocated." for rank in (2, 6))
+    assert "Ranks 2 and 6 of the same job" in str(explain(text))
+    apart = "\n".join(line.format(rank, rank) + rest + "reserved by PyTorch but unallocated." for rank in (2, 6))
+    assert "same job" not in str(explain(apart))
+
+
+def test_the_json_has_what_the_page_has():
+    figures = json.loads(json.dumps(explain(SERVER).figures))
+    assert figures["changes"][0]["source"].startswith("docs.vllm.ai")
