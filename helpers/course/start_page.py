@@ -25,6 +25,7 @@ In a terminal (File > New > Terminal), with `source .venv/bin/activate` first:
 
 | command | what it does |
 |---|---|
+| `workbook explain-oom -` | paste an out-of-memory message of yours, then Ctrl-D: why it failed, and what to change |
 | `workbook check 02` | weighs your lab 02: points, and for each miss a sentence that helps |
 | `workbook check 02 --show 3` | after you tried: a worked answer to its third question |
 | `workbook progress` | how far you are; writes this page anew |

@@ -17,7 +17,7 @@ SCRIPTS = ("pyodide.mjs", "pyodide.asm.js")
 SOURCES = "helpers.zip"
 PACKED = ".packed"  # gzip under a name that no server unpacks or labels by itself; the worker does
 ROOMS = ("catalog", "memory", "techniques", "watch", "lesson", "cli")
-NEEDED_DATA = ("catalog/data", "lesson/data")
+NEEDED_DATA = ("catalog/data/*.json", "lesson/data/*.json", "memory/oom/*.toml")
 # What of the standard library no page imports: old code pages, servers, mail, tools of a terminal. 0.6 MB less.
 UNUSED = (
     *("encodings/cp", "encodings/iso", "encodings/mac", "multiprocessing/", "_pyrepl/", "xmlrpc/", "wsgiref/"),
@@ -78,5 +78,5 @@ def _modules(package: Path) -> Iterator[Path]:
     yield package / "__init__.py"
     for room in ROOMS:
         yield from (package / room).rglob("*.py")
-    for folder in NEEDED_DATA:
-        yield from (package / folder).glob("*.json")
+    for data in NEEDED_DATA:
+        yield from package.glob(data)
