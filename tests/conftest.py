@@ -41,7 +41,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _skipped.append(report.nodeid)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if session.config.getoption("--skipped") and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK  # nothing was skipped
     if not hasattr(session.config, "workerinput") and not session.config.getoption("--skipped"):
         session.config.cache.set(needs.SKIPPED, _skipped)
 
