@@ -37,7 +37,8 @@ class Explanation:
     """An out-of-memory failure, explained. `str()` is the page a person reads, `figures` the same for JSON.
 
     `place` and `frame` are UNKNOWN and None where there is no traceback. `fits` are the changes that suffice by the
-    closed form, when a setup was given; `blocks` are the largest live blocks of a snapshot.
+    closed form, when a setup was given; `blocks` are the largest live blocks of a snapshot. `cache_bytes` and
+    `cache_tokens` are what a server's log leaves for its KV cache.
     """
 
     title: str
@@ -50,6 +51,8 @@ class Explanation:
     fits: tuple[Fit, ...] = ()
     predicted: str = ""
     room_bytes: int | None = None
+    cache_bytes: int | None = None
+    cache_tokens: int | None = None
     following: int = 0
 
     @property
@@ -115,6 +118,8 @@ def explain(text: str) -> Explanation:
         stack_of.users_line(stack),
         changes=changes,
         room_bytes=_room(oom),
+        cache_bytes=oom.free_bytes if oom.kind == Kind.VLLM and oom.capacity_bytes is None else None,
+        cache_tokens=oom.free_tokens,
         following=oom.following,
     )
 

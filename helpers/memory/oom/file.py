@@ -19,6 +19,7 @@ from ...catalog.hardware import reference_of
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..allocator import Reason, Segment, Settings, Snapshot, TraceEvent, read_snapshot
 from ..closed_form.breakdown import format_bytes
+from ..closed_form.serving import serve
 from ..fit import changes, peak_bytes
 from .cures import changes_for
 from .explain import Explanation, Row, explain
@@ -30,6 +31,7 @@ GZIP = b"\x1f\x8b"
 PICKLE = b"\x80"  # how a pickle of protocol 2 and later begins, and no UTF-8 text does
 MAX_LOG_BYTES = 2**28
 OFFERS = 5
+BF16_BYTES = 2
 LARGEST = 8
 NOT_RECORDED = "(no line was recorded)"
 
@@ -55,8 +57,12 @@ def explain_file(
 def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device | None = None) -> Explanation:
     """The explanation with what the closed form says of `setup` in the room that this failure leaves it.
 
+    A server's log that tells what is left for the KV cache is taken at its word.
+
     The room is the limit, or the card less what is not PyTorch's, where the message tells; else `card`'s capacity.
     """
+    if found.cache_bytes is not None or found.cache_tokens is not None:
+        return replace(found, predicted=_beside_the_log(found, setup))
     on = card or reference_of(setup)
     room, need = found.room_bytes or (card.capacity_bytes if card else None), peak_bytes(setup, on)
     if room is None:
@@ -72,6 +78,19 @@ def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device 
     fits = tuple(islice(changes(setup, room, on), OFFERS))
     how = "What would fit:" if fits else "No change that is known here makes it fit."
     return replace(found, fits=fits, predicted=f"{what}. {how}")
+
+
+def _beside_the_log(found: Explanation, setup: TrainSetup | ServeSetup) -> str:
+    """What a token of the model has in the cache, and what the log leaves makes of that."""
+    context = setup.context if isinstance(setup, ServeSetup) else setup.sequence
+    a_token = serve(setup).kv_bytes_per_token if isinstance(setup, ServeSetup) else 0
+    a_token = a_token or BF16_BYTES * setup.model.kv_values(context) // context
+    start = f"By the closed form a token of {setup.model.name} has {format_bytes(a_token)} of keys and values."
+    if found.cache_tokens is not None:
+        size = format_bytes(found.cache_tokens * a_token)
+        return f"{start} The log has room for {found.cache_tokens:,} tokens: {size} of cache."
+    held = found.cache_bytes or 0
+    return f"{start} The log leaves {format_bytes(held)} for the cache: {held // a_token:,} tokens of all sequences."
 
 
 def _read(path: str | Path) -> bytes:

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from helpers.catalog import WorkbookError
-from helpers.memory.oom import Reason, explain, parse
+from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
+from helpers.memory.oom import Reason, explain, parse, with_setup
 from helpers.memory.oom.words import cures, cures_at, engines, kinds
 
 from .no_messages import NO_MESSAGES
@@ -112,3 +112,13 @@ def test_ranks_that_share_a_card_are_told_so():
 def test_the_json_has_what_the_page_has():
     figures = json.loads(json.dumps(explain(SERVER).figures))
     assert figures["changes"][0]["source"].startswith("docs.vllm.ai")
+
+
+def test_a_servers_own_figures_stand_beside_the_model():
+    """Llama-3.1-8B: 32 layers, 8 heads of 128, K and V in BF16 make 128 KiB a token."""
+    long = "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored"
+    by_tokens = with_setup(explain(f"{long} in KV cache (102752)."), ServeSetup("llama-3.1-8b", context=8192))
+    assert by_tokens.predicted.endswith("The log has room for 102,752 tokens: 12.54 GiB of cache.")
+    need = "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is"
+    found = explain(f"{need} needed, which is larger than the available KV cache memory (5.60 GiB).")
+    assert "leaves 5.60 GiB for the cache: 45,875 tokens" in with_setup(found, TrainSetup("llama-3.1-8b")).predicted
