@@ -203,7 +203,7 @@ def test_a_place_that_is_read_only_is_told_by_the_command(place, elsewhere):
         ["unshare", "-m", "sh", "-c", mounted, "sh", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("workbook: no folder can be made in /tmp: Read-only file system\n  expected:")
     assert "Traceback" not in done.stderr
 
