@@ -139,7 +139,7 @@ def _compiled(words: str | None) -> re.Pattern[str] | None:
 
 
 @cache
-def _patterns() -> tuple[tuple[str, list[str], re.Pattern[str]], ...]:
+def patterns() -> tuple[tuple[str, list[str], re.Pattern[str]], ...]:
     """(kind, words that must be in the text, pattern) of each of the words. A space stands for any white space: a
     terminal or an issue form wraps a message at any of them."""
     return tuple(
@@ -160,12 +160,12 @@ def _certain(words: str) -> list[str]:
 
 @cache
 def _words() -> frozenset[str]:
-    return frozenset(word for _, certain, _ in _patterns() for word in certain)
+    return frozenset(word for _, certain, _ in patterns() for word in certain)
 
 
 def matches(text: str) -> Iterator[tuple[int, str, re.Match[str]]]:
     """(where, kind, match) of every message in `text`; kinds one after the other."""
     present = {word for word in _words() if word in text}
-    for kind, certain, pattern in _patterns():
+    for kind, certain, pattern in patterns():
         if present.issuperset(certain):
             yield from ((match.start(), kind, match) for match in pattern.finditer(text))
