@@ -18,6 +18,8 @@ def _expandable(oom: Oom) -> Change:
 
     PYTORCH_ALLOC_CONF leaves CUDA's expandable segments off in torch 2.9.1 (pytorch/pytorch#183387); 2.13 reads both.
     """
+    if oom.backend == "NPU":
+        return cures()["npu-segments"]
     named = _VARIABLE.search(oom.text)
     name, before = (named[0], "") if named else ("PYTORCH_ALLOC_CONF", " (before torch 2.11 PYTORCH_CUDA_ALLOC_CONF)")
     return Change(
@@ -41,7 +43,8 @@ def changes_for(
     """
     known = cures()
     chosen = dict.fromkeys(_chosen(oom, reason, place, training, server, siblings))
-    return tuple(known[one] if isinstance(one, str) else one for one in chosen)[:5]
+    looks = {"smi": {"HIP": "rocm-smi", "XPU": "xpu-smi"}.get(oom.backend, "smi")}
+    return tuple(known[looks.get(one, one)] if isinstance(one, str) else one for one in chosen)[:5]
 
 
 def _chosen(

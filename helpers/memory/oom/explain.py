@@ -149,7 +149,11 @@ def _title(oom: Oom, place: Place) -> str:
 def _rows(oom: Oom) -> Iterator[Row]:
     """What the message accounts for; what it does not say has no row."""
     named = (
-        ("asked", oom.requested_bytes, "KV cache of one sequence" if oom.kind == Kind.VLLM else ""),
+        (
+            "asked",
+            oom.requested_bytes,
+            "KV cache of one sequence" if oom.kind == Kind.VLLM and not oom.capacity_bytes else "",
+        ),
         ("the card", oom.capacity_bytes, ""),
         ("allowed", oom.allowed_bytes, "a limit below the card's size" if oom.capacity_bytes else ""),
         ("in tensors", oom.allocated_bytes, ""),

@@ -75,7 +75,8 @@ def without_sizes(oom: Oom) -> Why:
             f"One request of {format_bytes(oom.requested_bytes or 0)} is larger than any card that is known here."
         )
         return Why(Reason.FULL, f"{sentence} Look at the shapes on that line.")
-    sentence = "The message gives no sizes, so it does not tell a full card from a fragmented one."
+    given = "does not give all of the sizes" if oom.capacity_bytes or oom.allocated_bytes else "gives no sizes"
+    sentence = f"The message {given}, so it does not tell a full card from a fragmented one."
     return Why(Reason.UNCLEAR, sentence, possible=(Reason.FULL, Reason.FRAGMENTED))
 
 

@@ -72,6 +72,7 @@ sacct: 771203 train COMPLETED 0:0 MaxRSS 41231K
 kubectl: pod/train-0 1/1 Running 0 3h
     Last State:     Terminated   Reason: Completed   Exit Code: 0
     Last State:     Terminated   Reason: Error   Exit Code: 1
+Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.37GiB. The caller indicates that this is not a failure
 "State": {"Status": "exited", "OOMKilled": false, "ExitCode": 0}
 KV cache pool is full. Retract requests. #retracted_reqs: 1, #new_token_ratio: 0.9998 -> 1.0000
 ggml_metal_log_allocated_size: warning: current allocated size is greater than the recommended max working set size
