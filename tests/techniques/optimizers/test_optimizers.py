@@ -45,6 +45,13 @@ def test_muon_is_torchs(dtype, monkeypatch):
     assert_equal_after_ten_steps(lambda weights: Muon(weights, **how), theirs, MATRICES, dtype)
 
 
+@pytest.mark.parametrize(("quick", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_muon_multiplies_in_bf16_where_that_is_quick(quick, dtype, monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: quick)
+    assert muon.product_format(torch.device("cpu")) == muon.orthogonal(torch.ones(4, 8)).dtype == dtype
+    assert muon.product_format(torch.device("cuda")) == torch.bfloat16
+
+
 def test_lion_is_bitsandbytes():
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     lion = pytest.importorskip("bitsandbytes").optim.Lion
