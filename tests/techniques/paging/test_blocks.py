@@ -218,7 +218,13 @@ class Operations(RuleBasedStateMachine):
 
     @invariant()
     def has_is_what_is_available(self):
-        available = self.manager.available
+        pinned = set()  # in use, or followed by what is in use
+        for entry in (entry for entry in self.cache.queue if self.manager.references[entry.block] > 1):
+            while entry:
+                pinned.add(entry)
+                entry = entry.parent
+        available = len(self.manager.free) + len(self.cache.queue) - len(pinned)
+        assert self.manager.available == available
         assert [wanted for wanted in range(-1, 14) if self.manager.has(wanted)] == list(range(-1, available + 1))
 
     @invariant()
