@@ -11,6 +11,8 @@ import psutil
 import pytest
 import torch
 
+from helpers.techniques.serving.protocol import Asked
+from helpers.techniques.serving.worker import EngineWorker
 from tests.techniques.serving.running import (
     all_given_back,
     client_of,
@@ -204,12 +206,16 @@ def test_a_full_waiting_room_says_try_again():
 
 
 def test_a_burst_fills_free_rows_before_anybody_is_refused():
-    async def scene(server, client):
-        answers = await asyncio.gather(*(streamed(client, prompt, 8) for prompt in prompts(30)))
-        assert sum(status == 200 for status, *_ in answers) >= 16 + 4
-        assert {status for status, *_ in answers} == {200, 429}
+    async def scene():
+        worker = EngineWorker(engine_of(), 4, asyncio.get_running_loop())
+        tickets = [worker.submit(Asked(tuple(prompt), 2)) for prompt in prompts(30)]  # before the first step
+        worker.start()
+        problems = [(await asyncio.wait_for(ticket.updates.get(), 60)).problem for ticket in tickets]
+        worker.stop(60)
+        assert problems[: 16 + 4] == [None] * 20
+        assert [problem.status for problem in problems[16 + 4 :]] == [429] * 10
 
-    run(scene, slowed(engine_of(), 0.05), max_waiting=4)
+    asyncio.run(scene())
 
 
 def test_a_step_that_fails_is_the_end_of_its_requests_alone(caplog):
