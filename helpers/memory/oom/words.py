@@ -45,11 +45,13 @@ SIZE = rf"({WHOLE}(?:[.,]{WHOLE})?) ?(bytes|[kKMGT]i?B|[MGT]|B)\b"  # a decimal 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing to do, and what it costs; `source` is where its flag or variable is documented."""
+    """One thing to do, and what it costs; `source` says where its flag or variable is documented, `seen` in which
+    version it was read."""
 
     do: str
     costs: str = ""
     source: str = ""
+    seen: str = ""
 
 
 @dataclass(frozen=True)

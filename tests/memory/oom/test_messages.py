@@ -59,8 +59,8 @@ def test_every_name_leads_to_a_cure_and_every_cure_is_named():
     assert named | {name for name in cures() if f'"{name}"' in code} == set(cures())
 
 
-def test_each_cure_that_names_a_flag_a_variable_or_a_function_has_a_source():
-    assert {name for name, cure in cures().items() if NAMED.search(cure.do) and not cure.source} == set()
+def test_each_cure_that_names_a_flag_a_variable_or_a_function_has_a_source_and_a_version():
+    assert {name for name, one in cures().items() if NAMED.search(one.do) and not (one.source and one.seen)} == set()
     assert all(map(NAMED.search, ("--ubatch-size 256", "pin_memory=False", "RAY_memory_x=1", "torch.cat(")))
     assert not NAMED.search("a smaller micro-batch, accumulated to the same batch")
 
@@ -127,6 +127,7 @@ def test_ranks_that_share_a_card_are_told_so():
 def test_the_json_has_what_the_page_has():
     figures = json.loads(json.dumps(explain(SERVER).figures))
     assert figures["changes"][0]["source"].startswith("docs.vllm.ai")
+    assert figures["changes"][0]["seen"].startswith("vLLM 0.")
 
 
 def test_a_servers_own_figures_stand_beside_the_model():
