@@ -303,7 +303,7 @@ REAL = {
         "[TensorRT-LLM][ERROR] [TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, "
         "mCudaStream->get()): out of memory (/app/tensorrt_llm/cpp/tensorrt_llm/runtime/tllmBuffers.h:112)",
         "full",
-        "kv_cache_free_gpu_memory_fraction",
+        "free_gpu_memory_fraction",
     ),
     "TensorRT-LLM, ranks": (
         "RuntimeError: [TensorRT-LLM][ERROR] CUDA runtime error in error: out of memory (ipcUtils.cpp:48)",
