@@ -84,6 +84,17 @@ def names_of(answers: Iterable[NotebookNode]) -> list[str]:
     return [node.name for cell in answers for node in parse(cell.source).body if isinstance(node, DEFINITION)]
 
 
+def draws_of(ask: NotebookNode) -> list[str]:
+    """The names that an asking cell draws by. WorkbookError where a name is computed, or drawn by twice."""
+    calls = [node for node in ast.walk(parse(ask.source)) if isinstance(node, ast.Call)]
+    named = [one.args for one in calls if isinstance(one.func, ast.Name) and one.func.id == "draw"]
+    names = [str(args[0].value) for args in named if len(args) == 1 and isinstance(args[0], ast.Constant)]
+    if len(names) < len(named) or len(set(names)) < len(names):
+        what = f"{ask.id}: a name is computed, or drawn by twice, in {', '.join(map(repr, names)) or 'draw()'}"
+        raise WorkbookError(what, 'draw("lab-02/mean"), each name once in a cell', "write the name out, once")
+    return names
+
+
 def bound_names(cell: NotebookNode) -> set[str]:
     """Every name that a cell of the lab defines, assigns or imports, inside its functions too."""
     nodes = list(ast.walk(parse(cell.source)))

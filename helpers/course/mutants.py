@@ -21,12 +21,12 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from ..catalog.errors import WorkbookError, unknown_name
+from ..lesson.draw import PUBLIC_SEED
 from . import lab_cells
 from . import notebook as nb
 from .forked_cells import CellRun, Trial, run_in_forks
 from .stubs import stub
 
-STORED_SEED = "0"  # what the stored outputs were drawn with
 Definition = ast.FunctionDef | ast.ClassDef
 
 
@@ -57,7 +57,7 @@ def find_mutants(lab_path: Path) -> Path:
     return lab_path.parent / "mutants" / f"lab_{lab_path.stem.partition('_')[0]}.py"
 
 
-def problems(lab_path: Path, least: int = 2, seed: str = STORED_SEED) -> list[str]:
+def problems(lab_path: Path, least: int = 2, seed: str = PUBLIC_SEED) -> list[str]:
     """Everything wrong with a worked lab's checks; its test demands an empty list.
 
     Through the lab's own check cells, with the inputs of `seed`: the solution must pass every check, each untouched
@@ -94,7 +94,7 @@ def _trial_problems(lab: NotebookNode, mutants: tuple[Mutant, ...], folder: Path
             return
         printed[cell.id] = run.printed
         if lab_cells.is_check(cell):
-            yield from _of_the_solution(cell, run, is_stored_seed=seed == STORED_SEED)
+            yield from _of_the_solution(cell, run, is_stored_seed=seed == PUBLIC_SEED)
     for attempt, runs in zip(attempts, ran.trials, strict=True):
         yield from attempt.problems(runs, printed)
 

@@ -25,6 +25,7 @@ from ..course.notebook import LABS
 from ..course.start_page import renew_start_page
 from ..course.workspace import own_lab
 from ..lesson import notes
+from ..lesson.draw import PUBLIC_SEED
 from .intake.assemble import assemble
 from .intake.reading import Unreadable, read
 from .judging.court import weigh
@@ -33,7 +34,7 @@ from .judging.trial import Run, trial
 from .sandbox.nbval_run import CellResults, run
 from .worked_answers import worked_answer
 
-STORED_SEED, WALL_S = "0", 600
+WALL_S = 600
 _SPOKEN = re.compile(r"(?:lab)?[ _-]*(\d{1,2})", re.IGNORECASE | re.ASCII)
 
 
@@ -52,7 +53,7 @@ def check(
         if show is not None:
             print(worked_answer(reference, learner_path, root, show))
             return 0
-        seed = os.environ.get("WORKBOOK_SEED", STORED_SEED)
+        seed = os.environ.get("WORKBOOK_SEED", PUBLIC_SEED)
         questions, warnings = results_of(reference, learner_path, seed=seed)
     except WorkbookError as error:
         print(error, file=sys.stderr)
@@ -63,7 +64,7 @@ def check(
 
 
 def results_of(
-    reference_path: Path, learner_path: Path, *, seed: str = STORED_SEED
+    reference_path: Path, learner_path: Path, *, seed: str = PUBLIC_SEED
 ) -> tuple[tuple[Question, ...], tuple[str, ...]]:
     """The questions of one learner's notebook against one reference, and the warnings."""
     reference = reference_lab(reference_path, seed)
@@ -103,7 +104,7 @@ def _say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def reference_lab(path: Path, seed: str = STORED_SEED) -> NotebookNode:
+def reference_lab(path: Path, seed: str = PUBLIC_SEED) -> NotebookNode:
     """The worked lab with the outputs that `seed` gives: the stored ones, or for another seed fresh ones."""
     reference = nb.read(path)
     lab_cells.require_ids(reference, path.name)
@@ -112,7 +113,7 @@ def reference_lab(path: Path, seed: str = STORED_SEED) -> NotebookNode:
         # nbval compares nothing in such a cell, so every answer would pass.
         what, do = f"{path.name} has check cells without a stored output", f"run: workbook build {path.stem}"
         raise WorkbookError(what, "a worked lab that was built", do)
-    if seed == STORED_SEED:
+    if seed == PUBLIC_SEED:
         return reference
     with tempfile.TemporaryDirectory(prefix="workbook-") as folder:
         return execute(reference, Path(folder), seed=seed).notebook

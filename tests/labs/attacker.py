@@ -6,6 +6,7 @@ grader does it, the three namespaces apart, in a fork that has run what is given
     calls         a given function or class, with the arguments, fewer of them, or in the other order
     returns       a given value, an argument, a constant, the answer that is published for the stored seed
     reads         a name that an asking cell or a check assigns, by globals()
+    replays       what asks, when the cell runs, with the worked answers, and looks up afterwards what they gave
     replaces      every given function, and what helpers count with, by something that says yes
     strips        asserts, by IPython's transformers; lies, by an object that is equal to everything
 """
@@ -24,6 +25,7 @@ from nbformat import NotebookNode
 from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.course.forked_cells import Trial, run_in_forks
+from helpers.grading.judging.trial import secrets_of
 
 CONSTANTS = ("None", "0", "1", "True", "[]", "{}", "()", "''", "float('nan')", "float('inf')", "10**9", "(0, 0)")
 ARGUMENTS = ("arguments[0]", "arguments[-1]", "list(arguments)", "arguments", "len(arguments)")
@@ -68,15 +70,42 @@ for name, module in list(sys.modules.items()):
                 for method in [m for m, v in vars(one).items() if callable(v) and not m.startswith("__")]:
                     setattr(one, method, lambda self, *a, **k: None)
 """
-# In the fork: the grader's own steps, without a kernel. `LAB` has what is needed of the notebook.
-MACHINERY = '''
-import contextlib, io, json
-from helpers.grading.sandbox.pristine import Pristine, copies
+REPLAYS = """
+import functools
 from helpers.lesson import asking
 
+_TABLE, _WORKED = {{}}, {{}}
 
-def tried(source, names, asks, checks):
-    """Prints what each check prints that passes."""
+def _kept(name, worked):
+    @functools.wraps(worked)
+    def keeps(*arguments, **named):
+        _TABLE[name, repr((arguments, named))] = given = worked(*arguments, **named)
+        return given
+    return keeps
+
+def _looked_up(name):
+    return lambda *arguments, **named: _TABLE[name, repr((arguments, named))]
+
+_WORKED.update({{name: globals()[name] for name in {names!r}}})
+globals().update({{name: _kept(name, one) for name, one in _WORKED.items()}})
+for _ask in {asks!r}:
+    try:
+        exec(_ask, dict(globals()))
+    except Exception:
+        pass
+globals().update({{name: _looked_up(name) for name in _WORKED}})
+"""
+# In the fork: the grader's own steps, without a kernel. `LAB` has what is needed of the notebook.
+MACHINERY = '''
+import contextlib, io, json, os
+from helpers.grading.sandbox.pristine import Pristine, copies
+from helpers.lesson import asking
+from helpers.lesson.draw import given
+
+
+def tried(source, names, asks, checks, secrets):
+    """Prints what each check prints that passes; the grader's seed is not in this process."""
+    os.environ.pop("WORKBOOK_SEED", None)
     answers = copies(GIVEN)
     answers["__name__"] = "__main__"
     ask_names, court = ASKING, COURT
@@ -88,7 +117,7 @@ def tried(source, names, asks, checks):
         pristine.restore()
         ask_names.update({name: answers[name] for name in names if name in answers})
         for ask in asks:
-            with asking.writing(answers) as written, contextlib.suppress(Exception):
+            with given(secrets), asking.writing(answers) as written, contextlib.suppress(Exception):
                 exec(ask, ask_names)
             rows.append(json.loads(json.dumps(written)))
     pristine.restore()
@@ -96,7 +125,7 @@ def tried(source, names, asks, checks):
     for ask, written in zip(asks, rows):
         asking.give_back(written)
         court.update({name: asking.absent(name) for name in names})
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+        with given(secrets), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
             exec(ask, court)
     for key, check in checks.items():
         out = io.StringIO()
@@ -143,7 +172,7 @@ def paid(path: Path, chosen: list[Attack], seed: str) -> list[str]:
     lab = nb.read(path)
     exercises = lab_cells.exercises(lab)
     worked = [Attack(at, "worked", _joined(one.answers)) for at, one in enumerate(exercises)]
-    trials = [_trial(exercises[one.at], one) for one in (*worked, *chosen)]
+    trials = [_trial(exercises[one.at], one, seed) for one in (*worked, *chosen)]
     ran = run_in_forks(path.parent, _before(lab), trials, seed=seed)
     assert [run.error for run in ran.before if run.error] == []
     printed = [json.loads(runs[0].printed or "{}") for runs in ran.trials]
@@ -165,10 +194,11 @@ def _before(lab: NotebookNode) -> list[str]:
     ]
 
 
-def _trial(exercise: lab_cells.Exercise, attack: Attack) -> Trial:
+def _trial(exercise: lab_cells.Exercise, attack: Attack, seed: str) -> Trial:
     checks = {check.id: check.source for check in exercise.checks}
     names, asks = lab_cells.names_of(exercise.answers), [ask.source for ask in exercise.asks]
-    return Trial((f"tried({attack.source!r}, {names!r}, {asks!r}, {checks!r})",))
+    secrets = {name: secret for ask in exercise.asks for name, secret in secrets_of(ask, seed).items()}
+    return Trial((f"tried({attack.source!r}, {names!r}, {asks!r}, {checks!r}, {secrets!r})",))
 
 
 def _joined(answers: tuple[NotebookNode, ...]) -> str:
@@ -193,6 +223,9 @@ def _answers(lab: NotebookNode, exercise: lab_cells.Exercise) -> Iterator[tuple[
         yield f"reads {name}", _answer(names, exercise, f"return globals()[{name!r}]")
     for function in functions:
         yield f"is {function}", "\n".join(f"{name} = {function}" for name in names)
+    asks = [ask.source for ask in exercise.asks]
+    if all(isinstance(node, ast.FunctionDef) for one in exercise.answers for node in ast.parse(one.source).body):
+        yield "replays what asks", _joined(exercise.answers) + REPLAYS.format(names=names, asks=asks)
     yield "lies", LIAR + _answer(names, exercise, "return Liar(1)")
     for expression in ("None", "0", "arguments[0]"):
         yield f"strips asserts, returns {expression}", STRIPS + _answer(names, exercise, f"return {expression}")

@@ -9,11 +9,11 @@ from helpers.course import notebook as nb
 from tests.course.example_lab import answer, ask, check, code, save
 from tests.labs.attacker import attacks, drawn, paid
 
-IMPORTS = "import os\nimport random\n\nfrom helpers.lesson import asked"
+IMPORTS = "from helpers.lesson import asked, draw"
 CAREFUL = {
     "given": "SIZES = [1, 2]",
     "mean": "def mean(numbers):\n    return sum(numbers) / len(numbers)",
-    "ask-mean": """rng = random.Random(os.environ["WORKBOOK_SEED"])
+    "ask-mean": """rng = draw("lab-01/mean")
 numbers = [rng.randrange(2, 10**6) for _ in range(5)]
 got = asked(mean, numbers)""",
     "check-mean": 'assert got == sum(numbers) / 5, "it is the sum by the count"\nprint(numbers, got)',
@@ -22,9 +22,10 @@ got = asked(mean, numbers)""",
 CARELESS = {
     "calls average(*arguments)": {"given": "def average(values):\n    return sum(values) / len(values)"},
     "returns 0": {"check-mean": 'assert got >= 0, "no mean is negative"\nprint(numbers)'},
+    "replays what asks": {"ask-mean": "numbers = [1, 3, 8, 9, 9]\ngot = asked(mean, numbers)"},
     "returns arguments[0]": {
         "mean": "def mean(number):\n    return number * 1",
-        "ask-mean": 'numbers = random.Random(os.environ["WORKBOOK_SEED"]).random()\ngot = asked(mean, numbers)',
+        "ask-mean": 'numbers = draw("lab-01/mean").random()\ngot = asked(mean, numbers)',
         "check-mean": 'assert got == numbers, "the mean of one number"\nprint(got)',
     },
 }

@@ -15,7 +15,7 @@ from nbformat import NotebookNode, v4
 from ...course import lab_cells
 from ...lesson.asking import NO_ANSWER, Row
 from ..sandbox.nbval_run import UNFINISHED, CellResult, CellResults
-from .trial import Run, together
+from .trial import Run, secrets_of, together
 
 MOST_ROWS = 2000  # of one asking cell
 _LACKS = re.compile(f"{NO_ANSWER}|^NameError: ")  # said by a check whose asking cell was cut short
@@ -34,9 +34,9 @@ def weigh(
     rows = {key: rows_of(found[key]) for key in asks if found[key].told}
     weighed: CellResults = {}
     if rows:
-        court = notebook_of(lab, rows, references or {})
+        court = notebook_of(lab, rows, references or {}, seed)
         checks = sum(lab_cells.is_check(cell) for cell in court.cells)
-        weighed = together(run, court, seed=seed, wall_s=wall_s, runs=checks + 1)
+        weighed = together(run, court, wall_s=wall_s, runs=checks + 1)
     words: CellResults = {}
     for exercise in lab_cells.exercises(lab):
         asked = [found.get(ask.id, UNFINISHED) for ask in exercise.asks]
@@ -63,7 +63,7 @@ def spoken_for(lab: NotebookNode, found: CellResults) -> bool:
 
 
 def notebook_of(
-    lab: NotebookNode, rows: dict[str, list[Row]], references: References, publish: bool = False
+    lab: NotebookNode, rows: dict[str, list[Row]], references: References, seed: str, publish: bool = False
 ) -> NotebookNode:
     """The worked lab without answers, its asking cells on `rows`; with `publish` checks show their references.
 
@@ -76,6 +76,7 @@ def notebook_of(
             stand_ins = [f"{name} = asking.absent({name!r})" for name in lab_cells.names_of(exercise.answers)]
             for ask in exercise.asks:
                 lines = [*stand_ins, f"asking.give_back({rows.get(ask.id, [])!r})"]
+                lines += ["from helpers.lesson.draw import give", f"give({secrets_of(ask, seed)!r})"]
                 court.cells += [_code("\n".join(lines), f"before-{ask.id}"), _quiet(ask)]
             for check in exercise.checks:
                 court.cells.append(_code(f"asking.refer({references.get(check.id, [])!r})", f"before-{check.id}"))

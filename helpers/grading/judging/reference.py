@@ -150,14 +150,14 @@ def _run_through(worker: Worker, notebook: NotebookNode, seed: str, spare_s: flo
     for cell in fresh.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None  # nothing to compare with yet
-    asked = _listing_imports(answering(fresh, fresh))
-    cells = worker.run(asked, seed=seed, wall_s=1800)
+    asked = _listing_imports(answering(fresh, fresh, seed))
+    cells = worker.run(asked, wall_s=1800)
     imported = cells.pop("imported", UNFINISHED).stdout.split()[:MOST_IMPORTS]
     _require_passed(asked, cells)
     asks = [ask for exercise in lab_cells.exercises(fresh) for ask in exercise.asks]
-    court = notebook_of(fresh, {ask.id: rows_of(cells[ask.id]) for ask in asks}, {}, publish=True)
+    court = notebook_of(fresh, {ask.id: rows_of(cells[ask.id]) for ask in asks}, {}, seed, publish=True)
     set_limits(court, {}, 300.0)
-    weighed = worker.run(court, seed=seed, wall_s=1800)
+    weighed = worker.run(court, wall_s=1800)
     _require_passed(court, weighed)
     for number, cell in nb.code_cells(fresh):
         if lab_cells.is_check(cell):

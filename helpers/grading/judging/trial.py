@@ -22,14 +22,16 @@ from nbformat import NotebookNode, v4
 from ...course import lab_cells
 from ...course import notebook as nb
 from ...course.stubs import stub
-from ..sandbox.asking_kernel import APPARATUS, ASK, BEGIN
+from ...lesson.draw import secret_of
+from ..sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
 from ..sandbox.nbval_run import CellResults
 
-Run = Callable[..., CellResults]  # run(notebook, seed=..., wall_s=...)
+Run = Callable[..., CellResults]  # run(notebook, wall_s=...)
 STARVED = re.compile(
     "MemoryError|allocate memory|can't start new thread|Too many open files|No space left on device"
     "|Resource temporarily unavailable|Unexpected exception formatting exception"
 )
+BACK = "back-"  # begins the id of the cell before an asking one, that puts back what was replaced
 TOGETHER = 3  # runs of everything; whoever still dies then does it at a distance (a timer, a thread)
 
 
@@ -41,41 +43,48 @@ def trial(run: Run, lab: NotebookNode, assembled: NotebookNode, *, seed: str, wa
     An exercise in which the kernel ended, or that was never reached because others ended it, or that failed because the
     kernel had run out of something, is run alone, without the others' answers.
     """
-    end, notebook = time.monotonic() + wall_s, answering(lab, assembled)
-    found = together(run, notebook, seed=seed, wall_s=wall_s)
+    end, notebook = time.monotonic() + wall_s, answering(lab, assembled, seed)
+    found = together(run, notebook, wall_s=wall_s)
     for exercise in lab_cells.exercises(assembled):
         if (_starved(exercise, found) or _unsettled(exercise, found)) and time.monotonic() < end:
-            found.update(run(_alone(notebook, exercise), seed=seed, wall_s=max(1.0, end - time.monotonic())))
+            found.update(run(_alone(notebook, exercise), wall_s=max(1.0, end - time.monotonic())))
     return found
 
 
-def answering(lab: NotebookNode, assembled: NotebookNode) -> NotebookNode:
+def answering(lab: NotebookNode, assembled: NotebookNode, seed: str) -> NotebookNode:
     """What runs in a learner's kernel: all that is given, then the answers, each followed by what asks it.
 
-    An asking cell gets the names that the worked answers of its exercise define, in `lab`.
+    An asking cell gets the names that the worked answers of its exercise define, in `lab`, and what it draws with.
     """
     asks = {ask.id: lab_cells.names_of(one.answers) for one in lab_cells.exercises(lab) for ask in one.asks}
     cells = [cell for cell in copy.deepcopy(assembled).cells if cell.cell_type == "code"]
     for cell in cells:
         cell.outputs, cell.execution_count = [], None  # nothing is compared here
         if cell.id in asks:
-            cell.source = f"{ASK} {' '.join(asks[cell.id])}\n{cell.source}"
+            cell.source = f"{ask_line(asks[cell.id], secrets_of(cell, seed))}\n{cell.source}"
         elif lab_cells.role(cell) == lab_cells.APPARATUS:
             cell.source = f"{APPARATUS}\n{cell.source}"
     apparatus = [cell for cell in cells if lab_cells.role(cell) == lab_cells.APPARATUS]
     given = [cell for cell in cells if _given(cell) and not lab_cells.role(cell)]
     answered = [cell for cell in cells if not _given(cell) and not lab_cells.is_check(cell)]
     notebook = copy.deepcopy(assembled)
-    notebook.cells = [*given, *apparatus, v4.new_code_cell(BEGIN, id="answers-begin"), *answered]
+    notebook.cells = [*given, *apparatus, v4.new_code_cell(BEGIN, id="answers-begin")]
+    for cell in answered:
+        notebook.cells += [v4.new_code_cell(PUT_BACK, id=f"{BACK}{cell.id}")] * (cell.id in asks) + [cell]
     return notebook
 
 
-def together(run: Run, notebook: NotebookNode, *, seed: str, wall_s: float, runs: int = TOGETHER) -> CellResults:
+def secrets_of(ask: NotebookNode, seed: str) -> dict[str, str]:
+    """What an asking cell draws with, by the names in it."""
+    return {name: secret_of(name, seed) for name in lab_cells.draws_of(ask)}
+
+
+def together(run: Run, notebook: NotebookNode, *, wall_s: float, runs: int = TOGETHER) -> CellResults:
     """Everything in one kernel, again without what ended it, `runs` times at most."""
     end = time.monotonic() + wall_s
     found: CellResults = {}
     for _ in range(runs):
-        one = run(notebook, seed=seed, wall_s=max(1.0, end - time.monotonic()))
+        one = run(notebook, wall_s=max(1.0, end - time.monotonic()))
         found.update(one)
         culprit = next((key for key, result in one.items() if result.fatal), None)
         if culprit is None or time.monotonic() >= end:
@@ -106,14 +115,14 @@ def _starved(exercise: lab_cells.Exercise, found: CellResults) -> bool:
 
 def _alone(notebook: NotebookNode, exercise: lab_cells.Exercise) -> NotebookNode:
     """The given cells and this exercise: no other answer, and no cell of the learner's own."""
-    own = {cell.id for cell in (*exercise.answers, *exercise.asks)}
+    own = {cell.id for cell in (*exercise.answers, *exercise.asks)} | {f"{BACK}{ask.id}" for ask in exercise.asks}
     changed = copy.deepcopy(notebook)
     changed.cells = [cell for cell in changed.cells if cell.id in own or _given(cell)]
     return changed
 
 
 def _given(cell: NotebookNode) -> bool:
-    return lab_cells.is_given(cell) and not cell.id.startswith("learner-")
+    return lab_cells.is_given(cell) and not cell.id.startswith(("learner-", BACK))
 
 
 def untouched(reference: NotebookNode) -> NotebookNode:

@@ -4,18 +4,24 @@ Cells come as a notebook's do, and three kinds more, marked by their first line:
 
     #: apparatus                   what asking cells use, and answers cannot see
     #: answers begin               what ran until now is given: answers get a namespace of their own
-    #: ask count_parameters        the asking cell below it, with that name of the learner's and no other
+    #: put back                    before what asks: whatever was replaced is put back
+    #: ask {"names": ["mean"]}     the asking cell below it, with that name of the learner's and no other
 
 So there are three namespaces: the given names, and two that begin as copies of them, one for what asks and one for what
 answers. Before an asking cell runs, whatever was replaced in what they share is put back; it runs beside IPython's
 machinery, which answers may have changed. What `asked` wrote down goes to the grader in one message.
+
+What an asking cell draws with comes in its first line, from outside, and is taken out of the message before anything
+of a learner's runs. So that nobody has put an ear to the door meanwhile, all is put back by a cell of its own first.
 """
 
 from __future__ import annotations
 
 import json
 import linecache
+import logging
 import sys
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -23,20 +29,27 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 
 from ...lesson import asking
+from ...lesson.draw import given
 from .pristine import Pristine, copies
 from .voice import Voice
 
-APPARATUS, BEGIN, ASK = "#: apparatus", "#: answers begin", "#: ask"
+APPARATUS, BEGIN, PUT_BACK, ASK = "#: apparatus", "#: answers begin", "#: put back", "#: ask"
+
+
+def ask_line(names: Sequence[str], secrets: Mapping[str, str]) -> str:
+    """The first line of an asking cell: what it asks, and what it draws with, by name."""
+    return f"{ASK} {json.dumps({'names': list(names), 'secrets': dict(secrets)})}"
 
 
 class AskingKernel(IPythonKernel):
-    """An IPython kernel that knows the three kinds of cells."""
+    """An IPython kernel that knows these kinds of cells."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._asking: dict[str, Any] | None = None
         self._pristine: Pristine | None = None
         self._voice: Voice | None = None
+        self._replaced: list[str] = []  # put back since anything was asked, in words
 
     async def do_execute(self, code: str, *args: Any, **kwargs: Any) -> dict:
         """Run a cell; a marked one in its own way."""
@@ -45,8 +58,14 @@ class AskingKernel(IPythonKernel):
             return self._replied(_error_of(rest, self._asking_names()))
         if first == BEGIN:
             return self._begin()
+        if first == PUT_BACK and self._pristine is not None:
+            self._replaced += self._put_back()
+            logging.disable()  # which would write down the message that comes next
+            return self._replied()
         if first.startswith(ASK):
-            return self._ask(first.removeprefix(ASK).split(), rest)
+            self.get_parent("shell").get("content", {}).pop("code", None)  # where what it draws with would be read
+            logging.disable(logging.NOTSET)
+            return self._ask(**json.loads(first.removeprefix(ASK)), source=rest)
         return await super().do_execute(code, *args, **kwargs)
 
     def _asking_names(self) -> dict[str, Any]:
@@ -63,20 +82,20 @@ class AskingKernel(IPythonKernel):
         sys.modules["__main__"] = answers  # where pickle looks for a learner's classes
         return self._replied()
 
-    def _ask(self, names: list[str], source: str) -> dict:
+    def _ask(self, names: list[str], secrets: dict[str, str], source: str) -> dict:
         if self._pristine is None or self._voice is None:
             return self._replied(RuntimeError("the answers have not begun"))
         answers, replaced, asking_names = self._names, self._pristine.restore(), self._asking_names()
         asking_names.update({name: answers[name] for name in names if name in answers})
-        with asking.writing(blames=answers) as rows:
+        with given(secrets), asking.writing(blames=answers) as rows:
             error = _error_of(source, asking_names)
         behind = self._put_back()
         if behind:  # an answer waited until it was called: it is asked again, and what it replaces put back each time
             asking_names.update({name: answers[name] for name in names if name in answers})
-            with asking.writing(blames=answers, before_each=self._pristine.put_back) as rows:
+            with given(secrets), asking.writing(blames=answers, before_each=self._pristine.put_back) as rows:
                 error = _error_of(source, asking_names)
             self._put_back()
-        replaced = list(dict.fromkeys([*replaced, *behind]))
+        replaced, self._replaced = list(dict.fromkeys([*self._replaced, *replaced, *behind])), []
         data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced})}
         self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
         return self._replied(error)

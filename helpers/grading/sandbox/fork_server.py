@@ -3,7 +3,7 @@
     python -m helpers.grading.sandbox.fork_server CONTROL '{"modules": ["torch"], "more": [], "namespaces": true, ...}'
 
 It listens at CONTROL/server.sock. A request is one line of JSON: {"connection": Jupyter's connection file, "folder":
-"k1" (under CONTROL, for the sockets), "seed": "7", "limits": {...}}. The answer comes when the kernel has ended. A
+"k1" (under CONTROL, for the sockets), "limits": {...}}. The answer comes when the kernel has ended. A
 caller that hangs up ends its kernel. Here no learner's code runs, ever: only in forks, after `run_isolated`.
 """
 
@@ -140,7 +140,7 @@ def _become_kernel(request: dict, sockets: str, namespaces: bool, ready: Callabl
     home = "/tmp" if namespaces else f"{sockets}/home"
     os.makedirs(home, exist_ok=True)
     os.chdir(home)
-    os.environ.update(HOME=home, WORKBOOK_SEED=request["seed"], **request.get("environment", {}))
+    os.environ.update(HOME=home, **request.get("environment", {}))
     path = f"{home}/connection.json"
     Path(path).write_text(json.dumps(connection))
     nothing = os.open(os.devnull, os.O_RDWR)

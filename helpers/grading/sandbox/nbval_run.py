@@ -79,9 +79,7 @@ CellResults = dict[str, CellResult]  # by cell id
 UNFINISHED = CellResult("not reached", "not reached: the time for the whole lab was over", 0.0)
 
 
-def run(
-    notebook: NotebookNode, *, seed: str = "0", wall_s: float = 600, look: Callable[[CellResults], object] = len
-) -> CellResults:
+def run(notebook: NotebookNode, *, wall_s: float = 600, look: Callable[[CellResults], object] = len) -> CellResults:
     """The results by cell id, in a kernel of this interpreter. A cell that is not in them was never finished.
 
     The notebook runs in an empty folder of its own, so no conftest, module or data beside it is read. After
@@ -93,7 +91,7 @@ def run(
         nb.write(folder / "lab.ipynb", notebook)
         write_kernelspec(folder, [sys.executable, "-m", ASKING_KERNEL, "-f", "{connection_file}"])
         command = [sys.executable, "-m", "pytest", *arguments(folder)]
-        log = _run_pytest(command, folder, seed, wall_s, lambda: look(results(folder / "results.jsonl")))
+        log = _run_pytest(command, folder, wall_s, lambda: look(results(folder / "results.jsonl")))
         found = results(folder / "results.jsonl")
         if not_run(found):
             raise RuntimeError(f"nbval could not run a cell:\n{log}")
@@ -155,9 +153,9 @@ def _parsed(text: str) -> object:
         return None
 
 
-def _run_pytest(command: list[str], folder: Path, seed: str, wall_s: float, look: Callable[[], object]) -> str:
+def _run_pytest(command: list[str], folder: Path, wall_s: float, look: Callable[[], object]) -> str:
     """Run to the end or to the time limit; the log. Where we are ended by Ctrl-C, pytest and its kernel are as well."""
-    env = pytest_environment() | {"WORKBOOK_SEED": seed, "JUPYTER_PATH": str(folder)}
+    env = pytest_environment() | {"JUPYTER_PATH": str(folder)}
     pipe, both = subprocess.PIPE, subprocess.STDOUT
     # In a process group of its own, so that a terminal's Ctrl-C is not passed on twice: the second would end pytest
     # before it has ended its kernel.

@@ -1,7 +1,7 @@
 """Stands for the kernel where Jupyter started one: asks the fork server for it, lives as long as it does.
 
 Run as a file, with `python -I -S`, so that it costs milliseconds. Its arguments: Jupyter's connection file, the
-fork server's socket, the kernel's folder there, the seed, the limits.
+fork server's socket, the kernel's folder there, the limits.
 """
 
 import json
@@ -10,9 +10,9 @@ import select
 import socket
 import sys
 
-connection_file, server, folder, seed, limits = sys.argv[1:]
+connection_file, server, folder, limits = sys.argv[1:]
 with open(connection_file) as file:
-    request = {"connection": json.load(file), "folder": folder, "seed": seed, "limits": json.loads(limits)}
+    request = {"connection": json.load(file), "folder": folder, "limits": json.loads(limits)}
 parent = os.getppid()
 caller = socket.socket(socket.AF_UNIX)
 caller.connect(server)

@@ -1,4 +1,4 @@
-"""What a kernel speaks with, kept as it was: whoever changes a message on its way changes what was answered.
+"""What a kernel hears and speaks with, kept as it was: whoever changes a message changes what was answered.
 
 The words of a kernel go through its own methods, its session's, and those of the thread that owns the socket. All are
 Python, in the same process as the answers. So before the kernel tells anything, they are put back.
@@ -13,7 +13,8 @@ from typing import Any
 from ipykernel.ipkernel import IPythonKernel
 
 _SILENT = {"builtins", "traitlets"}  # whose classes say nothing
-_TRAITS = {"kernel": ("session", "iopub_socket", "iopub_thread"), "kernel.session": ("pack", "unpack", "auth")}
+_TRAITS = {"kernel": ("session", "iopub_socket", "iopub_thread", "log"), "kernel.session": ("pack", "unpack", "auth")}
+_HANDLERS = ("shell_handlers", "control_handlers")  # a message's kind, and who is called
 
 
 class Voice:
@@ -27,6 +28,9 @@ class Voice:
             (f"{words}.{name}", one, name, getattr(one, name))
             for words, one in self._parts
             for name in _TRAITS.get(words, ())
+        )
+        self._handlers = tuple(
+            (f"kernel.{name}", found, dict(found)) for name in _HANDLERS for found in [getattr(kernel, name)]
         )
         self._classes = tuple(
             (words, cls, frozenset(vars(cls)))
@@ -62,6 +66,11 @@ class Voice:
             for name in [name for name in vars(one) if isinstance(getattr(type(one), name, None), FunctionType)]:
                 del vars(one)[name]
                 yield f"{words}.{name}"
+        for words, now, was in self._handlers:
+            if now != was:
+                now.clear()
+                now.update(was)
+                yield words
         for words, one, name, value in self._traits:
             if getattr(one, name) is not value:
                 setattr(one, name, value)

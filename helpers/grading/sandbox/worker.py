@@ -1,7 +1,7 @@
 """Runs one notebook at a time, with two warm processes: a fork server for learners' kernels, a task server for nbval.
 
     with Worker(level, modules=["torch"]) as worker:
-        cells = worker.run(notebook, seed="7", wall_s=120)
+        cells = worker.run(notebook, wall_s=120)
 
 The task server holds what is expected and never runs a learner's code; the kernel runs it and holds nothing. Between
 the two are the kernel's sockets, in a folder of that one run.
@@ -92,18 +92,18 @@ class Worker:
             raise reading.Unreadable(found["unreadable"])
         return reading.from_json(found["submitted"])
 
-    def run(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> CellResults:
+    def run(self, notebook: NotebookNode, *, wall_s: float) -> CellResults:
         """How each cell went, by its id; a cell that is not in it was not reached in `wall_s` seconds.
 
         SandboxError when no cell could be run, or nothing could be written: the sandbox failed, not the learner.
         """
         try:
-            return self._run(notebook, seed, wall_s)
+            return self._run(notebook, wall_s)
         except OSError as error:
             self._require_room()
             raise SandboxError(f"the sandbox failed: {error}") from None
 
-    def _run(self, notebook: NotebookNode, seed: str, wall_s: float) -> CellResults:
+    def _run(self, notebook: NotebookNode, wall_s: float) -> CellResults:
         self._ready()
         self.runs += 1
         name = f"k{self.runs}"
@@ -113,7 +113,7 @@ class Worker:
         levels.hand_over(sockets, self.level)
         try:
             nb.write(folder / "lab.ipynb", notebook)
-            ended = self._ask(self._nbval(folder, sockets, seed, wall_s))
+            ended = self._ask(self._nbval(folder, sockets, wall_s))
             self._require_room()
             found = results(folder / "results.jsonl")
             if not_run(found) and ended != "time":
@@ -132,11 +132,11 @@ class Worker:
             started = levels.command(self.level, self.control, FORK_SERVER, options)
             self.fork_server = _start(started, isolation.environment(), self.folder / "fork_server.log")
 
-    def _nbval(self, folder: Path, sockets: Path, seed: str, wall_s: float) -> dict:
+    def _nbval(self, folder: Path, sockets: Path, wall_s: float) -> dict:
         """The request that runs lab.ipynb in `folder` with a kernel from the fork server."""
         limits = replace(self.limits, cpu_s=min(self.limits.cpu_s, ceil(wall_s)))
         words = [sys.executable, "-I", "-S", SHIM, "{connection_file}", str(self.control / SOCKET)]
-        words += [sockets.name, seed, json.dumps(asdict(limits))]
+        words += [sockets.name, json.dumps(asdict(limits))]
         write_kernelspec(folder, words)
         return {
             "task": "nbval",

@@ -44,7 +44,7 @@ class Runs:
     def __init__(self, **failing: str) -> None:
         self.failing, self.notebooks = failing, []
 
-    def __call__(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> CellResults:
+    def __call__(self, notebook: NotebookNode, *, wall_s: float) -> CellResults:
         self.notebooks.append(notebook)
         words = {cell.id: self.failing.get(cell.id.replace("-", "_"), "") for cell in notebook.cells}
         return {key: CellResult("failed" if said else "passed", said, 0.0) for key, said in words.items()}
@@ -56,7 +56,7 @@ def weighed(found: CellResults, **failing: str) -> tuple[CellResults, Runs]:
 
 
 def test_the_court_has_what_is_given_and_what_checks_need_and_nothing_of_an_answer():
-    made = notebook_of(lab(), {"ask-half": ANSWERED}, {"check-half": [{"answer": "1"}]})
+    made = notebook_of(lab(), {"ask-half": ANSWERED}, {"check-half": [{"answer": "1"}]}, "7")
     ids = ["setup", "a-given", "a-apparatus", "a-reference"]
     assert [cell.id for cell in made.cells] == [*ids, "before-ask-half", "ask-half", "before-check-half", "check-half"]
     assert not any("def half" in cell.source for cell in made.cells)
@@ -67,7 +67,7 @@ def test_the_court_has_what_is_given_and_what_checks_need_and_nothing_of_an_answ
 
 def test_its_own_cells_run_and_an_asking_cell_gets_what_was_answered():
     names: dict = {}
-    for cell in notebook_of(example_lab(), {"ask-half": [{"answer": "2.0"}, {"answer": "7.5"}]}, {}).cells:
+    for cell in notebook_of(example_lab(), {"ask-half": [{"answer": "2.0"}, {"answer": "7.5"}]}, {}, "7").cells:
         if not lab_cells.is_check(cell):
             exec(cell.source, names)
     assert names["halves"] == (2.0, 7.5)
@@ -79,7 +79,7 @@ def test_its_own_cells_run_and_an_asking_cell_gets_what_was_answered():
 
 @pytest.mark.parametrize("brought", ["ask-twice", "ask-many"])
 def test_where_one_of_two_asking_cells_brought_nothing_the_other_is_weighed(brought):
-    made = notebook_of(lab(), {brought: ANSWERED}, {})
+    made = notebook_of(lab(), {brought: ANSWERED}, {}, "7")
     assert {"ask-twice", "ask-many", "check-twice", "check-many"} < {cell.id for cell in made.cells}
     other = ({"ask-twice", "ask-many"} - {brought}).pop()
     assert "give_back([])" in cell_of(made, f"before-{other}").source
@@ -175,8 +175,8 @@ def test_it_is_seen_that_an_answer_spoke_for_the_kernel(found, spoken):
 def test_each_check_may_end_the_court_once_and_the_others_are_weighed():
     runs = Runs()
 
-    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> CellResults:
-        found = runs(notebook, seed=seed, wall_s=wall_s)
+    def run(notebook: NotebookNode, *, wall_s: float) -> CellResults:
+        found = runs(notebook, wall_s=wall_s)
         last = next((key for key in found if key.startswith("check-") and not key.endswith("out")), None)
         kept = {key: found[key] for key in list(found)[: list(found).index(last)]} if last else found
         return kept | ({last: CellResult("failed", "it hung", 9.0, fatal="hung")} if last else {})

@@ -9,11 +9,14 @@ from types import SimpleNamespace
 import pytest
 from nbformat import NotebookNode
 
+from helpers.catalog.errors import WorkbookError
+from helpers.course import notebook as nb
 from helpers.course.lab_cells import APPARATUS, DEMONSTRATION, REFERENCE
 from helpers.grading.judging import trial as module
-from helpers.grading.judging.trial import answering, set_limits, trial, untouched
+from helpers.grading.judging.trial import BACK, answering, secrets_of, set_limits, trial, untouched
 from helpers.grading.sandbox.nbval_run import CellResult
 from helpers.lesson.asking import MIME
+from helpers.lesson.draw import secret_of
 from tests.course.example_lab import RIGHT, cell_of, code, example_lab, with_sources
 
 ANSWERS_AND_ASKS = {key for name in RIGHT for key in (name, f"ask-{name}")}
@@ -36,12 +39,12 @@ class Runs:
     def __init__(self, ends: Ends) -> None:
         self.ends, self.notebooks, self.asked = ends, [], []
 
-    def __call__(self, notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+    def __call__(self, notebook: NotebookNode, *, wall_s: float) -> dict[str, CellResult]:
         self.notebooks.append(notebook)
-        self.asked.append((seed, wall_s))
+        self.asked.append(wall_s)
         found: dict[str, CellResult] = {}
         for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
-            if cell.source != "pass" and self.ends(cell, list(found)):
+            if cell.source != "pass" and self.ends(cell, [key for key in found if not key.startswith(BACK)]):
                 return found | {cell.id: CellResult("failed", f"{cell.id} hung", 1.0, fatal="hung")}
             answered = cell.id.removeprefix("ask-") in [*found, cell.id]
             words = f"run {len(self.notebooks)}"
@@ -49,8 +52,12 @@ class Runs:
         return found
 
     def ids(self, number: int) -> list[str]:
-        """The code cells of the run with that number, from 0."""
-        return [cell.id for cell in self.notebooks[number].cells if cell.cell_type == "code"]
+        """The code cells of the run with that number, from 0, but for those that put back."""
+        return [cell.id for cell in self.notebooks[number].cells if _code(cell)]
+
+
+def _code(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code" and not cell.id.startswith(BACK)
 
 
 def by_name(*keys: str) -> Ends:
@@ -99,23 +106,42 @@ def with_roles() -> NotebookNode:
 
 
 def test_what_is_given_comes_first_then_what_asks_alone_uses_then_the_learners():
-    found = answering(example_lab(), with_roles())
+    found = answering(example_lab(), with_roles(), "7")
     ids = ["setup", "a-given", "a-apparatus", "answers-begin", "learner-0"]
-    assert [cell.id for cell in found.cells] == ids + [key for name in RIGHT for key in (name, f"ask-{name}")]
-    marks = {cell.id: first for cell in found.cells if (first := cell.source.splitlines()[0]).startswith("#:")}
+    ids += [f"{before}{name}" for name in RIGHT for before in ("", "back-ask-", "ask-")]
+    assert [cell.id for cell in found.cells] == ids
+    firsts = {cell.id: cell.source.splitlines()[0] for cell in found.cells}
+    marks = {key: first.partition(', "secrets"')[0] for key, first in firsts.items() if first.startswith("#:")}
     assert marks == {
         "a-apparatus": "#: apparatus",
         "answers-begin": "#: answers begin",
-        "ask-twice": "#: ask twice",
-        "ask-pages": "#: ask Pages",
-        "ask-half": "#: ask half",
+        "back-ask-twice": "#: put back",
+        "ask-twice": '#: ask {"names": ["twice"]',
+        "back-ask-pages": "#: put back",
+        "ask-pages": '#: ask {"names": ["Pages"]',
+        "back-ask-half": "#: put back",
+        "ask-half": '#: ask {"names": ["half"]',
     }
     assert cell_of(found, "ask-half").source.endswith(cell_of(lab(), "ask-half").source)
 
 
 def test_an_asking_cell_gets_the_names_of_the_worked_answers_whatever_a_learner_calls_theirs():
     learner = with_sources(lab(), {"half": "def halve(x): ...\ndef draw(): ..."})
-    assert cell_of(answering(example_lab(), learner), "ask-half").source.startswith("#: ask half\n")
+    assert '{"names": ["half"]' in cell_of(answering(example_lab(), learner, "7"), "ask-half").source
+
+
+def test_an_asking_cell_brings_what_it_draws_with_and_nothing_in_the_notebook_holds_the_seed():
+    made = answering(example_lab(), lab(), "a seed")
+    for name in RIGHT:
+        found = json.loads(cell_of(made, f"ask-{name}").source.splitlines()[0].removeprefix("#: ask "))
+        assert found["secrets"] == {f"lab-05/{name}": secret_of(f"lab-05/{name}", "a seed")}
+    assert "a seed" not in nb.text(made)
+
+
+@pytest.mark.parametrize("line", ['draw("lab-05/" + name)', 'draw("lab-05/a"), draw("lab-05/a")', "draw(*names)"])
+def test_what_an_asking_cell_draws_is_known_before_it_runs(line):
+    with pytest.raises(WorkbookError, match="each name once in a cell"):
+        secrets_of(code(line, "ask"), "7")
 
 
 def test_alone_there_is_no_cell_of_the_learners_own():
@@ -128,7 +154,7 @@ def test_what_is_asked_is_compared_with_nothing():
     learner = lab()
     cell_of(learner, "ask-twice").outputs = [{"output_type": "stream", "name": "stdout", "text": "twice(1) -> 2"}]
     cell_of(learner, "ask-twice").execution_count = 3
-    asking = cell_of(answering(example_lab(), learner), "ask-twice")
+    asking = cell_of(answering(example_lab(), learner, "7"), "ask-twice")
     assert (asking.outputs, asking.execution_count) == ([], None)
 
 
@@ -158,8 +184,8 @@ def test_after_three_runs_each_exercise_is_run_alone():
 def test_an_exercise_that_failed_by_itself_is_not_run_again():
     runs = Runs(by_name("pages", "half", "ask-half"))
 
-    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
-        found = runs(notebook, seed=seed, wall_s=wall_s)
+    def run(notebook: NotebookNode, *, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, wall_s=wall_s)
         return found | {"ask-twice": CellResult("failed", "no", 0.0)} if "twice" in found else found
 
     found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
@@ -186,8 +212,8 @@ def test_an_exercise_that_failed_by_itself_is_not_run_again():
 def test_who_failed_for_want_of_what_another_took_is_run_alone(output, alone, outcome):
     runs = Runs(lambda cell, before: False)
 
-    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
-        found = runs(notebook, seed=seed, wall_s=wall_s)
+    def run(notebook: NotebookNode, *, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, wall_s=wall_s)
         starved = CellResult(outcome, "no", 0.0, (output,))
         return found | ({"ask-half": starved} if "twice" in found else {})
 
@@ -203,8 +229,8 @@ def test_where_the_kernel_ended_is_tried_alone_before_it_is_to_blame(guilty, how
     """What `twice` leaves behind, a crowd of threads say, may end the kernel in `half`."""
     runs = Runs(lambda cell, before: False)
 
-    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
-        found = runs(notebook, seed=seed, wall_s=wall_s)
+    def run(notebook: NotebookNode, *, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, wall_s=wall_s)
         if guilty in found and "half" in found and cell_of(notebook, "half").source != "pass":
             kept = {key: one for key, one in found.items() if key not in ("half", "ask-half")}
             return kept | {"half": CellResult("failed", "ended", 0.0, fatal=how)}
@@ -216,15 +242,15 @@ def test_where_the_kernel_ended_is_tried_alone_before_it_is_to_blame(guilty, how
     assert ("ask-half" in passed(found)) is (guilty == "twice")
 
 
-@pytest.mark.parametrize(("starts", "steps"), [("learner-0", 2), ("learner-0", 3), ("twice", 2), ("pages", 2)], ids=str)
+@pytest.mark.parametrize(("starts", "steps"), [("learner-0", 2), ("learner-0", 3), ("twice", 3), ("pages", 3)], ids=str)
 def test_who_was_only_near_when_a_timer_went_off_gets_the_points_back(starts, steps):
     def timer(cell: NotebookNode, before: list[str]) -> bool:
         return starts in before and len(before) - before.index(starts) == steps
 
     runs = Runs(lambda cell, before: False)
 
-    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
-        found = runs(notebook, seed=seed, wall_s=wall_s)
+    def run(notebook: NotebookNode, *, wall_s: float) -> dict[str, CellResult]:
+        found = runs(notebook, wall_s=wall_s)
         for number, key in enumerate(found):
             if timer(cell_of(notebook, key), list(found)[:number]):
                 kept = dict(list(found.items())[:number])
@@ -251,13 +277,12 @@ def test_the_time_for_everything_ends_it(monkeypatch, each_s, asked_s):
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     runs = Runs(by_name("twice", "pages", "half"))
 
-    def run(notebook: NotebookNode, *, seed: str, wall_s: float) -> dict[str, CellResult]:
+    def run(notebook: NotebookNode, *, wall_s: float) -> dict[str, CellResult]:
         clock.now += each_s
-        return runs(notebook, seed=seed, wall_s=wall_s)
+        return runs(notebook, wall_s=wall_s)
 
     found = trial(run, example_lab(), lab(), seed="7", wall_s=25)
-    assert [seed for seed, _ in runs.asked] == ["7"] * len(asked_s)
-    assert [wall_s for _, wall_s in runs.asked] == pytest.approx(asked_s)
+    assert runs.asked == pytest.approx(asked_s)
     assert found["twice"].fatal == "hung"
 
 

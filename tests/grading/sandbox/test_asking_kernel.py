@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 from types import SimpleNamespace
 
 import pytest
 from nbformat import v4
 
 from helpers.grading.judging.court import replaced_in, rows_of
-from helpers.grading.sandbox.asking_kernel import APPARATUS, ASK, BEGIN
+from helpers.grading.sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
 from helpers.grading.sandbox.levels import Level
 from helpers.grading.sandbox.worker import Worker
+from helpers.lesson.draw import secret_of
 from tests.course.example_lab import code
 
 pytestmark = pytest.mark.slow
@@ -56,11 +58,13 @@ def worker():
 def kernel(worker):
     """Asks answers in a kernel of their own: what it answered, what it had replaced, how each cell went."""
 
-    def ask(*answers: str, asks: tuple[str, ...] = (DRIVES,), names: str = "fill") -> SimpleNamespace:
+    def ask(*answers: str, asks: tuple[str, ...] = (DRIVES,), names: str = "fill", secrets=None) -> SimpleNamespace:
         cells = [code(GIVEN, "given"), code(f"{APPARATUS}\n{APPARATUS_CELL}", "apparatus"), code(BEGIN, "begin")]
         cells += [code(source, f"answer-{number}") for number, source in enumerate(answers)]
-        cells += [code(f"{ASK} {names}\n{source}", f"ask-{number}") for number, source in enumerate(asks)]
-        found = worker.run(v4.new_notebook(cells=cells), seed="7", wall_s=60)
+        for number, source in enumerate(asks):
+            asking = f"{ask_line(names.split(), secrets or {})}\n{source}"
+            cells += [code(PUT_BACK, f"back-{number}"), code(asking, f"ask-{number}")]
+        found = worker.run(v4.new_notebook(cells=cells), wall_s=60)
         told = [found[f"ask-{number}"] for number in range(len(asks)) if f"ask-{number}" in found]
         rows = [[json.loads(row["answer"]) if "answer" in row else row for row in rows_of(one)] for one in told]
         return SimpleNamespace(rows=rows, replaced=[replaced_in(one) for one in told], cells=found)
@@ -195,12 +199,100 @@ def test_an_answer_may_end_itself_and_the_next_is_asked(kernel):
     assert found.rows == [[], [3]]
 
 
+DRAWS = """from helpers.lesson import draw
+rng = draw("lab-05/fill")
+asked(fill, rng.randrange(10**9))"""
+SECRETS = {"lab-05/fill": secret_of("lab-05/fill", "a seed")}
+DRAWN = random.Random(SECRETS["lab-05/fill"]).randrange(10**9)
+ECHO = "def fill(number):\n    return number"
+GUESS = "draw('lab-05/fill').randrange(10**9)"
+# What a cell, or an answer that is asked, finds of what is drawn: each is a value that `fill` returns.
+LEAKS = {
+    "draws when the cell runs": f"from helpers.lesson import draw\nseen = {GUESS}\ndef fill(number): return seen",
+    "draws when it is asked": f"from helpers.lesson import draw\ndef fill(number): return {GUESS}",
+    "reads the environment": "import os\ndef fill(number): return [*os.environ.values()]",
+    "reads the process's own": "def fill(number): return open('/proc/self/environ').read().split(chr(0))",
+    "reads its caller's message": """import ipykernel.kernelapp
+def fill(number):
+    kernel = ipykernel.kernelapp.IPKernelApp.instance().kernel
+    return [repr(kernel.get_parent("shell")), repr(kernel.get_parent("control")), repr(vars(kernel.shell))]""",
+    "reads the module": """import sys
+def fill(number): return repr(vars(sys.modules["helpers.lesson.draw"]))""",
+}
+
+
+@pytest.mark.parametrize("words", LEAKS)
+def test_what_is_drawn_is_known_to_nobody_before_it_is_asked_or_after(kernel, words):
+    """The second question has another secret, and the first has none left."""
+    found = kernel(LEAKS[words], asks=(DRAWS, DRAWS), secrets=SECRETS)
+    told = json.dumps(found.rows)
+    assert found.rows != [[], []]
+    assert "a seed" not in told
+    assert SECRETS["lab-05/fill"] not in told
+    assert str(DRAWN) not in told
+
+
+def test_what_is_drawn_is_the_graders(kernel):
+    assert kernel(ECHO, asks=(DRAWS,), secrets=SECRETS).rows == [[DRAWN]]
+    assert kernel(ECHO, asks=(DRAWS,)).rows == [[random.Random("0/lab-05/fill").randrange(10**9)]]
+
+
+LISTENS = """from ipykernel.kernelapp import IPKernelApp
+kernel, heard = IPKernelApp.instance().kernel, []
+{way}
+def fill(number): return heard"""
+WAYS = {
+    "its class": """said = type(kernel).do_execute
+async def listening(self, code, *args, **kwargs):
+    heard.append(code)
+    return await said(self, code, *args, **kwargs)
+type(kernel).do_execute = listening""",
+    "its handlers": """said = kernel.shell_handlers["execute_request"]
+async def listening(stream, ident, parent):
+    heard.append(parent["content"]["code"])
+    return await said(stream, ident, parent)
+kernel.shell_handlers["execute_request"] = listening""",
+    "its session": """said = kernel.session.deserialize
+def listening(*args, **kwargs):
+    message = said(*args, **kwargs)
+    heard.append(repr(message["content"]))
+    return message
+kernel.session.deserialize = listening""",
+    "its log": """import logging
+class Listening(logging.Handler):
+    def emit(self, record): heard.append(record.getMessage())
+kernel.log.setLevel(1)
+kernel.log.addHandler(Listening(1))
+kernel.log = kernel.log""",
+    "its stream": """import zmq
+said = zmq.Socket.recv_multipart
+def listening(self, *args, **kwargs):
+    parts = said(self, *args, **kwargs)
+    heard.extend(bytes(getattr(part, "buffer", part)).decode(errors="replace") for part in parts)
+    return parts
+zmq.Socket.recv_multipart = listening""",
+    "its parent": """said = kernel.set_parent
+def listening(ident, parent, channel="shell"):
+    heard.append(repr(parent.get("content")))
+    return said(ident, parent, channel)
+kernel.set_parent = listening""",
+}
+
+
+@pytest.mark.parametrize("words", WAYS)
+def test_nobody_listens_at_the_door(kernel, words):
+    found = kernel(LISTENS.format(way=WAYS[words]), asks=(DRAWS,), secrets=SECRETS)
+    assert found.rows != [[]]
+    assert SECRETS["lab-05/fill"] not in json.dumps(found.rows)
+    assert found.replaced[0] or words == "its log", "and who tried is named"
+
+
 def test_classes_of_an_answer_can_be_pickled(kernel):
     answer = "import pickle\nclass Mine: ...\ndef fill(): return type(pickle.loads(pickle.dumps(Mine()))) is Mine"
     assert kernel(answer, asks=("asked(fill)",)).rows == [[True]]
 
 
 def test_before_the_answers_begin_nobody_is_asked(worker):
-    cells = [code(GIVEN, "given"), code(f"{ASK} doubled\nasked(doubled, 3)", "ask")]
-    found = worker.run(v4.new_notebook(cells=cells), seed="7", wall_s=60)["ask"]
+    cells = [code(GIVEN, "given"), code(f"{ask_line(['doubled'], {})}\nasked(doubled, 3)", "ask")]
+    found = worker.run(v4.new_notebook(cells=cells), wall_s=60)["ask"]
     assert (found.outcome, found.message, found.told) == ("failed", "RuntimeError: the answers have not begun", [])

@@ -115,7 +115,7 @@ def test_another_user_reads_nothing_of_a_run_and_the_kernel_only_its_sockets():
 import os
 print(os.path.exists({str(running.folder)!r}), os.listdir("/run"), *sorted(os.listdir("/run/kernel")))
 """
-        found = running.run(cells(source), seed="7", wall_s=60)
+        found = running.run(cells(source), wall_s=60)
         own = [f"connection-ipc-{number}" for number in range(1, 6)] + ["connection.json"]  # Jupyter's, with its key
         assert found["c0"].stdout.split() == ["False", "['kernel']", *own]
         seen += json.loads(look(running.folder))
@@ -134,7 +134,7 @@ def look(folder):
 def test_a_kernel_that_spins_is_ended_by_its_processor_time():
     spins = "import threading\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()"
     with Worker(levels.best(), ["json"], limits=Limits(cpu_s=2)) as running:
-        found = running.run(cells(spins, "import time; time.sleep(30)"), seed="7", wall_s=60)
+        found = running.run(cells(spins, "import time; time.sleep(30)"), wall_s=60)
     ended = next(result for result in found.values() if result.fatal)
     assert (ended.fatal, ended.message) == ("died", "took far more processor time than the worked lab does")
 
@@ -150,7 +150,7 @@ run_folder.PLACE = Path(sys.argv[1])
 spawns = "import subprocess, sys\\nsubprocess.Popen(['sleep', '600'])\\nprint('up')\\nwhile True: pass"
 with Worker(levels.best(), ["json"]) as worker:
     print("runs", flush=True)
-    worker.run(v4.new_notebook(cells=[code(spawns, "c0")]), seed="7", wall_s=600)
+    worker.run(v4.new_notebook(cells=[code(spawns, "c0")]), wall_s=600)
 """
 
 
@@ -224,7 +224,7 @@ from pathlib import Path
 from tests.grading.sandbox.test_run_folder import cells
 run_folder.PLACE = Path(sys.argv[1])
 with Worker(levels.BUBBLEWRAP, ["json"]) as worker:
-    print(worker.run(cells("print(1)"), seed="7", wall_s=60)["c0"].outcome)
+    print(worker.run(cells("print(1)"), wall_s=60)["c0"].outcome)
     fill = open(worker.folder / "fill", "wb", buffering=0)
     for bytes_each in (1 << 20, 1 << 10, 1):  # to the last byte
         try:
@@ -233,7 +233,7 @@ with Worker(levels.BUBBLEWRAP, ["json"]) as worker:
         except OSError:
             pass
     notebook = Path(sys.argv[2])
-    for work in (lambda: worker.run(cells("print(1)"), seed="7", wall_s=60), lambda: worker.read(notebook)):
+    for work in (lambda: worker.run(cells("print(1)"), wall_s=60), lambda: worker.read(notebook)):
         try:
             print(work())
         except SandboxError as error:
@@ -263,4 +263,4 @@ def test_a_result_that_could_not_be_written_is_no_wrong_answer(monkeypatch):
     with Worker(levels.best(), ["json"]) as running:
         monkeypatch.setattr(worker, "lacks_room", lambda folder: "there is no room left")
         with pytest.raises(SandboxError, match="no room left"):
-            running.run(cells("print(1)"), seed="7", wall_s=60)
+            running.run(cells("print(1)"), wall_s=60)

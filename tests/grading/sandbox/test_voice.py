@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from nbformat import v4
 
-from helpers.grading.sandbox.asking_kernel import ASK, BEGIN
+from helpers.grading.sandbox.asking_kernel import BEGIN, ask_line
 from helpers.grading.sandbox.nbval_run import run
 from tests.course.example_lab import code
 
@@ -37,7 +37,7 @@ def told() -> dict[str, list]:
     for number, attack in enumerate(["pass", *REPLACED]):
         body = f"exec({attack!r}, globals())"
         cells.append(code(f"def answer(x):\n    {body}\n    return x", f"answer-{number}"))
-        cells.append(code(f"{ASK} answer\nasked(answer, {number})", f"ask-{number}"))
+        cells.append(code(f"{ask_line(['answer'], {})}\nasked(answer, {number})", f"ask-{number}"))
     found = run(v4.new_notebook(cells=cells))
     return {attack: found[f"ask-{number}"].told for number, attack in enumerate(["pass", *REPLACED])}
 
