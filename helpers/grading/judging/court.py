@@ -56,6 +56,12 @@ def replaced_in(asked: CellResult) -> list[str]:
     return [str(name)[:80] for name in names[:20]] if isinstance(names, list) else []
 
 
+def reached_in(asked: CellResult) -> list[str]:
+    """What answers reached for while they were asked, a sentence each."""
+    sentences = _told(asked).get("reached")
+    return [str(one)[:200] for one in sentences[:20]] if isinstance(sentences, list) else []
+
+
 def spoken_for(lab: NotebookNode, found: CellResults) -> bool:
     """True where something else than the kernel told what answers gave: asking cells tell it once, others never."""
     asks = {ask.id for exercise in lab_cells.exercises(lab) for ask in exercise.asks}

@@ -15,7 +15,7 @@ from ..intake.reading import Unreadable
 from ..intake.submissions import LearnerNotebook
 from ..sandbox.nbval_run import CellResults
 from ..sandbox.worker import Worker
-from .court import replaced_in, spoken_for
+from .court import reached_in, replaced_in, spoken_for
 from .reference import Reference, cells_of, private_questions
 from .results import (
     ATTENTION,
@@ -74,6 +74,7 @@ def mark(worker: Worker, reference: Reference, submission: LearnerNotebook, slug
     outcomes = {one.outcome for one in questions}
     reasons = tuple(words for outcome, words in _LOOK_AT.items() if outcome in outcomes)
     reasons += signs_of_tampering(reference.notebook, assembly.notebook) + _replaced(cells)
+    reasons += tuple(sorted({words for result in cells.values() for words in reached_in(result)}))
     reasons += (_SPOKEN_FOR,) * spoken_for(reference.notebook, cells)
     reasons += warnings if strict else ()
     status = ATTENTION if reasons else GRADED

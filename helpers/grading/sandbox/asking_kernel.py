@@ -30,6 +30,7 @@ from ipykernel.kernelapp import IPKernelApp
 
 from ...lesson import asking
 from ...lesson.draw import given
+from .apart import Apart
 from .pristine import Pristine, copies
 from .voice import Voice
 
@@ -49,6 +50,7 @@ class AskingKernel(IPythonKernel):
         self._asking: dict[str, Any] | None = None
         self._pristine: Pristine | None = None
         self._voice: Voice | None = None
+        self._apart: Apart
         self._replaced: list[str] = []  # put back since anything was asked, in words
 
     async def do_execute(self, code: str, *args: Any, **kwargs: Any) -> dict:
@@ -75,11 +77,13 @@ class AskingKernel(IPythonKernel):
 
     def _begin(self) -> dict:
         """From here on cells run in a copy of what is given."""
+        self._apart = Apart()
         self._pristine, self._voice = Pristine(self._asking_names()), Voice(self)
         answers = ModuleType("__main__")
         vars(answers).update(copies(self._names))
         self.shell.user_module, self.shell.user_ns = answers, vars(answers)  # type: ignore[union-attr]
         sys.modules["__main__"] = answers  # where pickle looks for a learner's classes
+        self._apart.began()
         return self._replied()
 
     def _ask(self, names: list[str], secrets: dict[str, str], source: str) -> dict:
@@ -87,16 +91,19 @@ class AskingKernel(IPythonKernel):
             return self._replied(RuntimeError("the answers have not begun"))
         answers, replaced, asking_names = self._names, self._pristine.restore(), self._asking_names()
         asking_names.update({name: answers[name] for name in names if name in answers})
-        with given(secrets), asking.writing(blames=answers) as rows:
+        with given(secrets), self._apart.asking(), asking.writing(answers, run=self._apart.run) as rows:
             error = _error_of(source, asking_names)
         behind = self._put_back()
         if behind:  # an answer waited until it was called: it is asked again, and what it replaces put back each time
             asking_names.update({name: answers[name] for name in names if name in answers})
-            with given(secrets), asking.writing(blames=answers, before_each=self._pristine.put_back) as rows:
+            again = asking.writing(answers, run=self._apart.run, before_each=self._pristine.put_back)
+            with given(secrets), self._apart.asking(), again as rows:
                 error = _error_of(source, asking_names)
             self._put_back()
         replaced, self._replaced = list(dict.fromkeys([*self._replaced, *replaced, *behind])), []
-        data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced})}
+        reached = list(dict.fromkeys(self._apart.reached))
+        self._apart.reached.clear()
+        data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced, "reached": reached})}
         self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
         return self._replied(error)
 
@@ -104,7 +111,7 @@ class AskingKernel(IPythonKernel):
         """Everything that was replaced; its names, in words."""
         assert self._pristine is not None
         assert self._voice is not None
-        return [*self._pristine.restore(), *self._voice.restore()]
+        return [*self._apart.put_back(), *self._pristine.restore(), *self._voice.restore()]
 
     @property
     def _names(self) -> dict[str, Any]:
@@ -132,7 +139,7 @@ def _error_of(source: str, names: dict[str, Any]) -> BaseException | None:
     try:
         exec(compile(source, file, "exec"), names)
     except BaseException as error:
-        return error
+        return error.with_traceback(None)  # which would lead to our frames
     return None
 
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 from nbformat import v4
 
-from helpers.grading.judging.court import replaced_in, rows_of
+from helpers.grading.judging.court import reached_in, replaced_in, rows_of
+from helpers.grading.sandbox.apart import WORDS
 from helpers.grading.sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
 from helpers.grading.sandbox.levels import Level
 from helpers.grading.sandbox.worker import Worker
@@ -285,6 +286,133 @@ def test_nobody_listens_at_the_door(kernel, words):
     assert found.rows != [[]]
     assert SECRETS["lab-05/fill"] not in json.dumps(found.rows)
     assert found.replaced[0] or words == "its log", "and who tried is named"
+
+
+SECRET = """SECRET = 90210
+def driven(count):
+    measured = SECRET + count
+    return fill(count)"""
+# Each way to the frames, or to the objects, of what asks: `fill` returns what it finds there, as text.
+REACHES = {
+    "a frame": "import sys\ndef fill(count): return repr(getattr(sys, '_get' + 'frame')(1).f_locals)",
+    "its own": "import sys\ndef fill(count): return repr(sys._getframe().f_back.f_back.f_locals)",
+    "inspect": "import inspect\ndef fill(count): return repr(inspect.currentframe().f_back.f_locals)",
+    "a stack": "import inspect\ndef fill(count): return repr([one.frame.f_locals for one in inspect.stack()])",
+    "logging": "import logging\ndef fill(count): return repr(logging.currentframe().f_back.f_locals)",
+    "a walk": "import traceback\ndef fill(count): return repr([one.f_locals for one, _ in traceback.walk_stack(None)])",
+    "a traceback": """def fill(count):
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        return repr(error.__traceback__.tb_frame.f_back.f_locals)""",
+    "a generator": """def fill(count):
+    def steps():
+        yield repr(made.gi_frame.f_back.f_back.f_locals)
+    made = steps()
+    return next(made)""",
+    "all frames": "import sys\ndef fill(count): return repr([one.f_back for one in sys._current_frames().values()])",
+    "all objects": "import gc\ndef fill(count): return repr([one for one in gc.get_objects() if type(one) is dict])",
+    "another thread": """import sys, threading
+def fill(count):
+    seen = []
+    def looks():
+        frames = list(sys._current_frames().values())
+        while frames:
+            frame = frames.pop()
+            seen.append(repr(frame.f_locals))
+            frames += [frame.f_back] * (frame.f_back is not None)
+    one = threading.Thread(target=looks)
+    one.start()
+    one.join()
+    return seen""",
+    "a debugger": """import sys
+SEEN = []
+def tracing(frame, event, argument):
+    SEEN.append(repr(frame.f_back.f_locals))
+def fill(count):
+    sys.settrace(tracing)
+    return SEEN""",
+    "a signal": """import signal
+SEEN = []
+def handler(number, frame):
+    while frame:
+        SEEN.append(repr(frame.f_locals))
+        frame = frame.f_back
+signal.signal(signal.SIGCHLD, handler)
+def fill(count):
+    import time
+    try:
+        signal.signal(signal.SIGCHLD, handler)
+    except ValueError:
+        pass
+    signal.raise_signal(signal.SIGCHLD)
+    time.sleep(0.1)
+    return SEEN""",
+    "what is dropped": """import sys
+SEEN = []
+class Dropped(int):
+    def __del__(self):
+        SEEN.append(repr(sys._getframe(1).f_locals))
+def fill(count):
+    return Dropped(1) if not SEEN else SEEN""",
+    "a hook": """import sys
+SEEN = []
+def hearing(event, arguments):
+    SEEN.append(event)
+sys.addaudithook(hearing)
+def fill(count):
+    return SEEN""",
+    "an import": """import sys
+SEEN = []
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        SEEN.append(name)
+sys.meta_path.insert(0, Finder())
+def fill(count):
+    return SEEN""",
+    "a module": """import sys, types
+real = sys.modules["helpers.lesson.plain"]
+def fill(count):
+    return sys.modules["helpers.lesson.plain"] is not real
+sys.modules["helpers.lesson.plain"] = types.ModuleType("helpers.lesson.plain")""",
+}
+
+
+@pytest.mark.parametrize("words", REACHES)
+def test_nothing_leads_from_an_answer_to_what_asks_it(kernel, words):
+    found = kernel(REACHES[words], asks=(f"{SECRET}\nasked(driven, 4)\nasked(driven, 5)",))
+    assert len(found.rows[0]) == 2
+    assert "90210" not in json.dumps(found.rows)
+    assert "90214" not in json.dumps(found.rows)
+
+
+def test_who_reached_is_named_whatever_the_spelling(kernel):
+    found = kernel(REACHES["a frame"], asks=("asked(fill, 1)",))
+    assert reached_in(found.cells["ask-0"]) == [WORDS.format("sys._getframe")]
+    assert reached_in(kernel(FILL).cells["ask-0"]) == []
+
+
+HONEST = {
+    "logging": "import logging\ndef fill(ledger, count):\n    logging.warning('filled')",
+    "a printed error": """import traceback
+def fill(ledger, count):
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        traceback.print_exc()""",
+    "named tuples": "import collections\ndef fill(ledger, count): collections.namedtuple('Pair', 'a b')(1, 2)",
+    "warnings": "import warnings\ndef fill(ledger, count): warnings.warn('filled')",
+    "data classes": "import dataclasses\ndef fill(ledger, count): dataclasses.make_dataclass('Pair', ['a'])(1)",
+    "a generator": "def fill(ledger, count): return sum(size for size in range(count))",
+}
+
+
+@pytest.mark.parametrize("words", HONEST)
+def test_what_libraries_do_with_frames_is_nobodys_crime(kernel, words):
+    found = kernel(HONEST[words])
+    assert "raised" not in json.dumps(found.rows)
+    assert reached_in(found.cells["ask-0"]) == []
+    assert found.replaced == [[]]
 
 
 def test_classes_of_an_answer_can_be_pickled(kernel):
