@@ -43,10 +43,10 @@ def told() -> dict[str, list]:
 
 
 def test_who_replaces_nothing_is_not_named(told):
-    assert told["pass"] == [{"rows": [{"answer": "0"}], "replaced": []}]
+    assert told["pass"] == [{"rows": [{"answer": "0"}], "replaced": [], "reached": []}]
 
 
 @pytest.mark.parametrize("attack", REPLACED)
 def test_what_is_replaced_is_put_back_and_named(told, attack):
     number = str([*REPLACED].index(attack) + 1)
-    assert told[attack] == [{"rows": [{"answer": number}], "replaced": [REPLACED[attack]]}]
+    assert told[attack] == [{"rows": [{"answer": number}], "replaced": [REPLACED[attack]], "reached": []}]
