@@ -30,6 +30,7 @@ def _expandable(oom: Oom) -> Change:
 
 Named = str | Change  # a cure of messages.toml, or one with this message's own words
 DEVICE = {Kind.ALLOCATOR, Kind.DRIVER, "cublas", "cudnn", "hipblas", "async allocator", "level zero", "sglang capture"}
+DEVICE |= {"mps buffer", "tpu loading"}
 ONLY_EVALUATING = {"no-grad", "last-logits"}
 
 
@@ -57,6 +58,8 @@ def _chosen(
         return (*(_first(oom, reason) if reason is Reason.OUTSIDE else ()), *server.cures)
     if oom.kind == Kind.VLLM and oom.capacity_bytes:
         return ("smi", "lower-utilization", "other-card")
+    if oom.kind == Kind.VLLM and (oom.requested_bytes or oom.requested_tokens):  # one sequence is too long
+        return ("model-len", "kv-fp8", "utilization", "more-gpus")
     if oom.kind == Kind.DRIVER and reason is Reason.HOST:
         return ("no-pinning", "wsl-memory", "host-limit")
     if oom.kind == Kind.DRIVER and reason is Reason.OUTSIDE:

@@ -8,7 +8,7 @@ import re
 from ..allocator.outcome import Reason
 from ..closed_form.breakdown import format_bytes
 from .frames import StackFrame
-from .message import ORDINARY_OUTSIDE_BYTES, Oom, Why, find_size
+from .message import ORDINARY_OUTSIDE_BYTES, Oom, Why, around, find_size
 from .words import Engine, Kind, Message, engines, kinds
 
 PINNING = re.compile(r"pin_memory|cudaHostAlloc|cudaHostRegister|cudaMallocHost")
@@ -39,14 +39,9 @@ def _known(message: Message, oom: Oom) -> Why:
     return Why(message.reason, sentence, message.notes, message.possible)
 
 
-# A log of a server is long, and its own lines are near: this much above and below a message is looked at.
-NEAR = 4000
-
-
 def server(text: str, oom: Oom, stack: tuple[StackFrame, ...]) -> Engine | None:
     """The server that was at work when the message was written, by its lines around it and the frames above it."""
-    near = text[max(0, oom.start - NEAR) : oom.start + len(oom.text) + NEAR // 2]
-    told = "\n".join([near, *(frame.path for frame in stack)])
+    told = "\n".join([around(text, oom.start, oom.start + len(oom.text)), *(frame.path for frame in stack)])
     fitting = (one for one in engines() if one.words.search(told) and (one.needs is None or one.needs.search(told)))
     return next(fitting, None)
 
@@ -60,6 +55,24 @@ def ranks_on_one_card(text: str, oom: Oom) -> tuple[str, ...]:
         return ()
     ranks = {rank for rank, card in _RANK.findall(text) if oom.device is None or int(card) == oom.device}
     return tuple(sorted(ranks, key=int)) if len(ranks) > 1 else ()
+
+
+_JOB = re.compile(r"\bnranks (\d{1,4})\b|\bworld_?size\W{1,3}(\d{1,4})\b|--nproc[-_]per[-_]node[= ](\d{1,4})\b")
+
+
+def started_together(text: str, oom: Oom) -> tuple[int, ...]:
+    """The processes on the card that look like ranks of one job: as many as it may have, with ids close by, alike.
+
+    A launcher starts its ranks one after the other, so their ids are; strangers' ids and sizes are far apart.
+    """
+    found = [held for held in oom.holders if held.held_bytes]
+    told = _JOB.findall(around(text, oom.start, oom.start))
+    if len(found) < 2 or len(found) > max((int("".join(numbers)) for numbers in told), default=0):
+        return ()
+    pids, held = sorted(one.pid for one in found), [one.held_bytes or 0 for one in found]
+    span = pids[-1] - pids[0]
+    alike = span < 8 * len(pids) and max(held) < 1.25 * min(held)
+    return tuple(pids) if alike or span < 2 * len(pids) else ()
 
 
 def _driver(oom: Oom, stack: tuple[StackFrame, ...]) -> Why | None:
@@ -85,7 +98,8 @@ def _vllm(oom: Oom, before: str) -> Why:
             f"One sequence of max_model_len needs {format_bytes(asked)} of KV cache, and the share of the card that "
             f"vLLM may use leaves {format_bytes(free)}."
         )
-        return Why(Reason.CAPPED, sentence)
+        fits = re.search(r"estimated maximum model length is (\d{1,20})", oom.text)
+        return Why(Reason.CAPPED, sentence + (f" By its own estimate {int(fits[1]):,} tokens fit." if fits else ""))
     taken = capacity - free
     start = f"vLLM would keep {format_bytes(asked)} of the card (gpu_memory_utilization), and {format_bytes(free)} were"
     if taken > ORDINARY_OUTSIDE_BYTES:
@@ -97,8 +111,8 @@ def _vllm(oom: Oom, before: str) -> Why:
 def _without_a_block(before: str) -> Why:
     """With the figures of vLLM's own log, where they stand above the message: what is taken, and what is short."""
     known = kinds()[Kind.VLLM]
-    weights = find_size("Model loading took {}", before, last=True)
-    left = re.findall(r"Available KV cache memory: (-?\d{1,9}(?:\.\d{1,9})?) GiB", before)
+    weights = find_size("(?:Model loading took|model weights take) {}", before, last=True)
+    left = re.findall(r"(?:Available KV cache memory:|reserved for KV Cache is) (-?\d{1,9}(?:\.\d{1,9})?) ?GiB", before)
     if not weights or not left:
         return Why(known.reason, known.plain, known.notes)
     short = float(left[-1])

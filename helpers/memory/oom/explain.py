@@ -10,7 +10,7 @@ from ..closed_form.breakdown import format_bytes
 from ..fit import Fit
 from . import frames as stack_of
 from .cures import changes_for
-from .engines import ranks_on_one_card, server
+from .engines import ranks_on_one_card, server, started_together
 from .frames import Place, StackFrame
 from .message import Oom, Why, clean, parse, strangers
 from .reason import why
@@ -94,10 +94,13 @@ def explain(text: str) -> Explanation:
     stack = stack_of.frames(text, oom.start)
     decided, place, training = why(oom, stack, text[: oom.start]), stack_of.place(stack), stack_of.is_training(stack)
     engine, ranks = None if training else server(text, oom, stack), ranks_on_one_card(text, oom)
+    together = () if ranks else started_together(text, oom)
     if ranks:
         decided = Why(Reason.OUTSIDE, _siblings(oom, ranks), decided.notes)
+    elif together:
+        decided = Why(Reason.OUTSIDE, _together(oom, together), decided.notes)
     logits = stack_of.a_table_of_logits(stack)
-    changes = changes_for(oom, decided.reason, place, training or bool(logits), engine, bool(ranks))
+    changes = changes_for(oom, decided.reason, place, training or bool(logits), engine, bool(ranks or together))
     notes = list(decided.notes)
     if oom.survived:
         notes.append(_survived(oom.survived))
@@ -129,6 +132,14 @@ def _siblings(oom: Oom, ranks: tuple[str, ...]) -> str:
     return (
         f"Ranks {named} of the same job failed on GPU {oom.device or 0}, which holds {len(oom.holders) + 1} processes: "
         "its sibling ranks are all on this one card. Each rank needs a GPU of its own."
+    )
+
+
+def _together(oom: Oom, pids: tuple[int, ...]) -> str:
+    held = format_bytes(sum(one.held_bytes or 0 for one in oom.holders))
+    return (
+        f"Processes {pids[0]} to {pids[-1]} hold {held} of GPU {oom.device or 0} and were started together: they look "
+        "like the other ranks of this job, which should each be on a GPU of their own."
     )
 
 

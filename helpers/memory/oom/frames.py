@@ -155,6 +155,7 @@ _EVALUATION = re.compile(
 )
 
 
+_LOSS = re.compile(r"\bloss_function\(|:ForCausalLMLoss\b")
 _TRAINS = re.compile(
     r"\.backward\(|optimizer\.step\(|trainer\.train\(|[/\\]trainer\.py:\d*:(?:train\w*|_inner_training_loop|compute_loss)"
 )
@@ -171,7 +172,7 @@ def is_training(stack: tuple[StackFrame, ...]) -> bool:
             return False
         if _TRAINING.search(frame.function) or _TRAINS.search(_line(frame)):
             return True
-    return False
+    return any(_LOSS.search(_line(frame)) for frame in stack)  # in evaluation there was a frame that says so
 
 
 _VOCABULARY = 30_000  # the columns of a table of logits at least; hidden sizes and lengths of one sequence are smaller

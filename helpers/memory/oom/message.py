@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
 from ...catalog.errors import WorkbookError
 from ..allocator.outcome import Reason
-from .words import LOOKED_FOR, SIZE, Kind, kinds, matches
+from .words import LOOKED_FOR, SIZE, Kind, kinds, matches, near
 
 PREFIXES = (("K", 10), ("M", 20), ("G", 30), ("T", 40))
 UNITS = {"bytes": 1, "B": 1} | {f"{prefix}{unit}": 2**power for prefix, power in PREFIXES for unit in ("", "B", "IB")}
@@ -135,7 +136,7 @@ def parse(text: str) -> Oom:
     (20971520, 0, 30)
     """
     text = clean(text)
-    found = _apart(text)
+    found = [(kind, match) for kind, match in _told_around(text, _apart(text)) if kind]
     if not found:
         do = "give the whole log, or a snapshot by torch.cuda.memory._dump_snapshot"
         raise WorkbookError("there is no out-of-memory message in this text", LOOKED_FOR, do)
@@ -160,6 +161,22 @@ def _apart(text: str) -> list[tuple[str, re.Match[str]]]:
         if before is None or not (match.start() < end or again):
             found.append((kind, match))
     return found
+
+
+NEAR = 4000  # characters: a server's log is long, and its own lines are near
+
+
+def around(text: str, start: int, end: int) -> str:
+    """What stands near a message, above it and below."""
+    return text[max(0, start - NEAR) : end + NEAR // 2]
+
+
+def _told_around(text: str, found: list[tuple[str, re.Match[str]]]) -> Iterator[tuple[str, re.Match[str]]]:
+    """The same messages, each of the kind that the log around it makes it."""
+    for kind, match in found:
+        rules = [rule for rule in near() if kind in rule.kinds]
+        told = around(text, match.start(), match.end()) if rules else ""
+        yield next((rule.becomes for rule in rules if rule.words.search(told)), kind), match
 
 
 _RETRIED = re.compile(r"(?i)retry(?:ing)?|skipping (?:this )?batch|reducing batch|recover(?:ed|ing)")

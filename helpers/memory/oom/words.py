@@ -86,6 +86,22 @@ class Engine:
     cures: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Near:
+    """What the log around a message of one of these kinds makes of it: another kind, or '' where it is no message."""
+
+    kinds: frozenset[str]
+    words: re.Pattern[str]
+    becomes: str
+
+
+@cache
+def near() -> tuple[Near, ...]:
+    """In the order in which they are looked for."""
+    rows = _data()["near"]
+    return tuple(Near(frozenset(row["kinds"]), re.compile(row["words"]), row.get("becomes", "")) for row in rows)
+
+
 @cache
 def _data() -> dict[str, Any]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))

@@ -153,4 +153,11 @@ alias oom='dmesg | grep -i oom'
 """.splitlines()
 IN_A_TRACEBACK = 'Traceback (most recent call last):\n  File "/srv/job/train.py", line 12, in <module>\n    main()\n{}'
 IN_A_LOG = "2026-01-12 08:14:03 | {}\n2026-01-12 08:14:04 | the run goes on"
-NO_MESSAGES = [*ERRORS, *map(IN_A_TRACEBACK.format, ERRORS), *LOGS, *map(IN_A_LOG.format, LOGS), *PROSE, *CODE]
+# Ended from outside, for another reason than memory.
+ENDED = [
+    "Exit Code:    137\n"
+    "Warning  Unhealthy  kubelet  Liveness probe failed: Get http://10.0.0.1:80/health: deadline exceeded",
+    "slurmstepd: error: *** JOB 81 ON n1 CANCELLED AT 2026-01-02T06:00:00 DUE TO TIME LIMIT ***\n"
+    "srun: error: n1: tasks 0-3: Killed",
+]
+NO_MESSAGES = [*ERRORS, *map(IN_A_TRACEBACK.format, ERRORS), *LOGS, *map(IN_A_LOG.format, LOGS), *PROSE, *CODE, *ENDED]

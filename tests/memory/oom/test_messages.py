@@ -124,6 +124,65 @@ def test_ranks_that_share_a_card_are_told_so():
     assert "same job" not in str(explain(apart))
 
 
+def holding(*held, launcher):
+    """Rank 0's message on a card that other processes are on: (process id, GiB) of each."""
+    named = "".join(f"Process {pid} has {size:.2f} GiB memory in use. " for pid, size in held)
+    return (
+        f"{launcher}\n[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 48.00 MiB. GPU 0 has a "
+        f"total capacity of 23.65 GiB of which 31.38 MiB is free. {named}Including non-PyTorch memory, this process "
+        "has 9.00 GiB memory in use. Of the allocated memory 8.50 GiB is allocated by PyTorch, and 20.00 MiB is reserved by "
+        "PyTorch but unallocated."
+    )
+
+
+SIBLINGS = [(800, 1.2), (801, 1.2), (803, 1.21), (807, 1.2)]
+APART = {
+    "other sizes, far apart": ([(800, 1.2), (9001, 6.2), (20_000, 4.0)], "comm 0x5f rank 0 nranks 8"),
+    "more than the job has": (SIBLINGS, "world_size=2 rank=0"),
+    "no job": (SIBLINGS, "step 3 loss 2.5"),
+}
+
+
+@pytest.mark.parametrize(
+    "launcher", ["comm 0x5f rank 0 nranks 8", "world_size=4", "torchrun --nproc-per-node=8 train.py"]
+)
+def test_processes_that_were_started_together_are_ranks(launcher):
+    found = explain(holding(*SIBLINGS, launcher=launcher))
+    assert "Processes 800 to 807" in str(found)
+    assert "LOCAL_RANK" in found.changes[0].do
+
+
+@pytest.mark.parametrize("words", APART)
+def test_strangers_are_no_ranks(words):
+    held, launcher = APART[words]
+    assert "started together" not in str(explain(holding(*held, launcher=launcher)))
+
+
+def test_one_sequence_that_is_too_long_is_told_what_fits():
+    found = explain(
+        "ValueError: To serve at least one request with the models's max seq len (262144), (24.0 GiB KV cache is "
+        "needed, which is larger than the available KV cache memory (3.78 GiB). Based on the available memory, "
+        "the estimated maximum model length is 41264."
+    )
+    assert "41,264 tokens fit" in str(found)
+    assert "max_model_len" in found.changes[0].do
+
+
+def test_the_loss_of_a_training_step_is_no_generation():
+    text = (
+        'Traceback (most recent call last):\n  File "/srv/models/modeling_x.py", line 9, in forward\n'
+        "    loss = self.loss_function(logits=logits, labels=labels)\n"
+        '  File "/srv/transformers/loss/loss_utils.py", line 54, in ForCausalLMLoss\n    logits = logits.float()\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 15.16 GiB. GPU 0 has a total capacity of 79.25 "
+        "GiB of which 9.42 GiB is free. Of the allocated memory 66.40 GiB is allocated by PyTorch, and 2.61 GiB is "
+        "reserved by PyTorch but unallocated."
+    )
+    assert "logits_to_keep" not in str(explain(text))
+    assert "logits_to_keep" in str(
+        explain(text.replace("self.loss_function(", "head(").replace("ForCausalLMLoss", "head"))
+    )
+
+
 def test_the_json_has_what_the_page_has():
     figures = json.loads(json.dumps(explain(SERVER).figures))
     assert figures["changes"][0]["source"].startswith("docs.vllm.ai")
