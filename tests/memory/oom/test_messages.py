@@ -130,8 +130,8 @@ def holding(*held, launcher):
     return (
         f"{launcher}\n[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 48.00 MiB. GPU 0 has a "
         f"total capacity of 23.65 GiB of which 31.38 MiB is free. {named}Including non-PyTorch memory, this process "
-        "has 9.00 GiB memory in use. Of the allocated memory 8.50 GiB is allocated by PyTorch, and 20.00 MiB is reserved by "
-        "PyTorch but unallocated."
+        "has 9.00 GiB memory in use. Of the allocated memory 8.50 GiB is allocated by PyTorch, and 20.00 MiB is "
+        "reserved by PyTorch but unallocated."
     )
 
 
