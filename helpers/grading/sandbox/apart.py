@@ -33,9 +33,10 @@ _WATCHED = {
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys.monitoring.register_callback"),
     *("ctypes.PyObj_FromPtr", "ctypes.string_at", "ctypes.wstring_at", "ctypes.cdata"),
 }
+OF_THE_LAB = "<cell of the lab "  # begins the name of the file that a cell which asks is compiled as
 _PASS_ON = ("/inspect.py", "/traceback.py", "/logging/__init__.py")  # functions here give frames to who calls them
 _PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-_LIBRARIES = (*_PATHS, str(Path(helpers.__file__).parent), "<frozen ")
+_LIBRARIES = (*_PATHS, str(Path(helpers.__file__).parent), "<frozen ", OF_THE_LAB)
 WORDS = "an answer reached for {}, by which what asks it could be seen: it was refused"
 
 

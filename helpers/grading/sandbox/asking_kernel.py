@@ -30,7 +30,7 @@ from ipykernel.kernelapp import IPKernelApp
 
 from ...lesson import asking
 from ...lesson.draw import given
-from .apart import Apart
+from .apart import OF_THE_LAB, Apart
 from .pristine import Pristine, copies
 from .voice import Voice
 
@@ -134,7 +134,7 @@ class AskingKernel(IPythonKernel):
 
 def _error_of(source: str, names: dict[str, Any]) -> BaseException | None:
     """Run a cell of ours; what it raised."""
-    file = f"<cell of the lab {hash(source):x}>"
+    file = f"{OF_THE_LAB}{hash(source):x}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     try:
         exec(compile(source, file, "exec"), names)
