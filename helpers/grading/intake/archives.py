@@ -28,13 +28,13 @@ from .files import (
     moment,
     too_large,
 )
-from .reading import MOST_BYTES
+from .reading import MOST_FILE_BYTES
 
 MOST_ARCHIVES = 3  # of one learner that are opened
 MOST_UNPACKED_BYTES = 4 * 10**9  # of all files together
 MOST_RATIO = 250  # unpacked to packed, of a file over a megabyte: prose has 5, a flood of numbered lines 20
 MOST_DIRECTORY_BYTES = 8 * 10**6
-MOST_LEARNER_BYTES = 5 * MOST_BYTES  # unpacked of a zip that one learner handed in
+MOST_LEARNER_BYTES = 2 * MOST_FILE_BYTES  # unpacked of a zip that one learner handed in
 MOST_LEARNER_DIRECTORY_BYTES = 10**6
 STRAYS = "has a path that leads out of the archive"
 DAMAGED = "is damaged in the archive"
@@ -66,7 +66,7 @@ class Archive:
             with self._zip.open(self._infos[entry.position]) as file:
                 while chunk := file.read(_CHUNK_BYTES):
                     unpacked += chunk
-                    if len(unpacked) > MOST_BYTES:
+                    if len(unpacked) > MOST_FILE_BYTES:
                         raise Refused(too_large(len(unpacked)))
         except _BROKEN:
             raise Refused(DAMAGED) from None
@@ -167,7 +167,7 @@ def _problem(info: zipfile.ZipInfo, depth: int) -> str:
         (kind not in (0, stat.S_IFREG, stat.S_IFDIR), SPECIAL),
         (info.flag_bits & _ENCRYPTED, "is encrypted"),
         (info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), "is packed in an unusual way"),
-        (unpacked_bytes > MOST_BYTES, too_large(unpacked_bytes)),
+        (unpacked_bytes > MOST_FILE_BYTES, too_large(unpacked_bytes)),
         (unpacked_bytes > max(10**6, MOST_RATIO * packed_bytes), f"unpacks to over {MOST_RATIO} times its size"),
     )
     return next((problem for broken, problem in rules if broken), "")

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from .reading import MOST_BYTES
+from .reading import MOST_FILE_BYTES
 
 MOST_FILES = 1_000  # of one learner
 MOST_ENTRIES = 500_000  # of all
@@ -144,7 +144,7 @@ def is_skipped(parts: tuple[str, ...], is_folder: bool) -> bool:
 
 def too_large(size_bytes: int) -> str:
     """What is wrong with a file of this size."""
-    return f"has {size_bytes / 10**6:,.0f} MB, more than {MOST_BYTES / 10**6:.0f} MB: clear its outputs"
+    return f"has {size_bytes / 10**6:,.0f} MB, more than {MOST_FILE_BYTES / 10**6:.0f} MB: clear its outputs"
 
 
 def _read_only() -> int:
@@ -162,12 +162,12 @@ def _contents(opened: Callable[[], int]) -> bytes:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode):
                 raise Refused(SPECIAL)
-            if facts.st_size > MOST_BYTES:
+            if facts.st_size > MOST_FILE_BYTES:
                 raise Refused(too_large(facts.st_size))
-            found = file.read(MOST_BYTES + 1)
+            found = file.read(MOST_FILE_BYTES + 1)
     except OSError as error:
         raise Refused(_cannot(error)) from None
-    if len(found) > MOST_BYTES:  # it grew since
+    if len(found) > MOST_FILE_BYTES:  # it grew since
         raise Refused(too_large(len(found)))
     return found
 

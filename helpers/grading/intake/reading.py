@@ -1,8 +1,9 @@
 """Read a learner's notebook: whatever the bytes are, it comes out as plain cells or as a sentence that says why not.
 
 Nobody validates the file: a learner is not punished for what an editor, a browser or an LMS did to it. Outputs
-are dropped at once; nothing is run. To be called in a process with limits on memory and time: 20 MB of hostile
-JSON can ask for a gigabyte. The standard library alone, so that such a process starts quickly.
+are dropped at once, of a large file before it is parsed; nothing is run. To be called in a process with limits on
+memory and time: 20 MB of hostile JSON can ask for a gigabyte. The standard library alone, so that such a process
+starts quickly.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_BYTES = 20 * 10**6
+MOST_FILE_BYTES, MOST_BYTES = 100 * 10**6, 20 * 10**6  # with its outputs, and without
 MOST_CELLS = 2_000
 MOST_CODE_CHARACTERS = 2 * 10**6
 KNOWN_FORMATS = (2, 3, 4)
@@ -21,6 +22,9 @@ KNOWN_FORMATS = (2, 3, 4)
 # What a terminal, a CSV or an encoder can choke on: control characters but for tab, newline and form feed, and
 # half of a surrogate pair, which JSON can spell and UTF-8 cannot.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_OUTPUTS = re.compile(rf'"outputs"\s*:\s*\[|{_STRING}', re.DOTALL)
+_IN_A_LIST = re.compile(rf"{_STRING}|[\[\]]", re.DOTALL)
 _LINE_END = re.compile("\r\n?")
 _CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONFLICT = re.compile(r"^<{7} ", re.MULTILINE)
@@ -95,15 +99,42 @@ def cleaned(text: str) -> str:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MOST_FILE_BYTES + 1)
     except OSError as error:
         raise Unreadable(f"it cannot be opened ({error.strerror or error})") from None
-    if len(data) > MOST_BYTES:
-        raise Unreadable(f"it is larger than {MOST_BYTES / 10**6:.0f} MB: clear its outputs")
+    if len(data) > MOST_FILE_BYTES:
+        raise Unreadable(f"it is larger than {MOST_FILE_BYTES / 10**6:.0f} MB: clear its outputs")
     text = data.decode(json.detect_encoding(data), "replace").strip("\0 \t\r\n")
+    if len(data) > MOST_BYTES and len(text := _without_outputs(text)) > MOST_BYTES:
+        raise Unreadable(f"it is larger than {MOST_BYTES / 10**6:.0f} MB, even without its outputs")
     if not text:
         raise Unreadable("it is empty")
     return text
+
+
+def _without_outputs(text: str) -> str:
+    """JSON with every list under "outputs" empty; what is no JSON stays none.
+
+    >>> _without_outputs('{"outputs": [["]", 1], 2], "source": "\\"outputs\\": [3]"}')
+    '{"outputs": [], "source": "\\"outputs\\": [3]"}'
+    """
+    kept, start, at = [], 0, 0
+    while found := _OUTPUTS.search(text, at):
+        at = found.end()
+        if found.group().endswith("["):
+            kept.append(text[start:at])
+            start = at = _end_of_list(text, at)
+    return "".join([*kept, text[start:]])
+
+
+def _end_of_list(text: str, start: int) -> int:
+    """Where the list ends whose first item is at `start`."""
+    depth = 1
+    for token in _IN_A_LIST.finditer(text, start):
+        depth += {"[": 1, "]": -1}.get(token.group(), 0)
+        if depth == 0:
+            return token.start()
+    return len(text)
 
 
 def _parsed(text: str) -> dict:

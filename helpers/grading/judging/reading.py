@@ -117,6 +117,41 @@ def joined(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+def kept_part(source: str, used: set[str]) -> str:
+    """The statements of a cell that a function could come back to: they define one, or bind a name in `used`."""
+    lines = source.splitlines(keepends=True)
+    kept = []
+    for statement in tree(source).body:
+        nodes = list(ast.walk(statement))
+        names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        names |= imported("".join(lines[statement.lineno - 1 : statement.end_lineno])).keys()
+        if names & used or any(isinstance(node, lab_cells.DEFINITION | ast.Lambda) for node in nodes):
+            kept += lines[statement.lineno - 1 : statement.end_lineno]
+    return "".join(kept)
+
+
+def texts(call: ast.Call) -> list[str]:
+    """The texts that a call is given, of parts that are added too."""
+    return [text for one in call.args for text in [joined(one)] if text]
+
+
+def changes_globals(source: str) -> bool:
+    """Whether a cell does more with `globals()` than look a name up."""
+    nodes = list(ast.walk(tree(source)))
+    asked = {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
+    for node in nodes:
+        read = isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in ("get", "keys"))
+        if read and isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+            asked.add(id(node.value))  # type: ignore[attr-defined]
+    harmless = {id(one.func) for one in nodes if isinstance(one, ast.Call) and id(one) in asked}
+    return any(isinstance(one, ast.Name) and one.id == "globals" and id(one) not in harmless for one in nodes)
+
+
+def _bound(target: ast.expr | None) -> set[str]:
+    """The names that a target binds."""
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)} if target is not None else set()
+
+
 def at_import(source: str) -> Iterator[ast.AST]:
     """What runs when a cell does: all of it but the bodies of its functions. Their defaults do."""
     waiting: list[ast.AST] = [tree(source)]
@@ -135,8 +170,15 @@ def data(source: str, variables: Iterable[str]) -> set[str]:
     for node in at_import(source):
         if isinstance(node, ast.Assign):
             same = isinstance(node.value, ast.Name) and node.value.id in variables
-            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-            (found if same or _is_data(node.value) else other).update(names)
+            for target in node.targets:
+                told = isinstance(target, ast.Name) or isinstance(node.value, ast.Tuple | ast.List)  # what it is
+                made = any(isinstance(one, ast.Lambda) for one in ast.walk(node.value))
+                plain = same or not told or (_is_data(node.value) and not made)
+                (found if plain else other).update(_bound(target))
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.NamedExpr):
+            found.update(_bound(node.target))
+        elif isinstance(node, ast.withitem):
+            found.update(_bound(node.optional_vars))
     return found - other
 
 

@@ -39,16 +39,19 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "loaded modules": "sys.modules __import__ runpy import_module pkgutil getmodule",
     "Python's own functions": "builtins __builtins__",
     "running code": "settrace setprofile __code__ gc.callbacks",
-    "code made of text": "exec eval",
+    "code made of text": "exec eval compile",
     "memory itself": "ctypes ctypeslib from_address __array_interface__ __array_struct__"
     " np.lib.stride_tricks.as_strided numpy.lib.stride_tricks.as_strided",
     "files": "open NamedTemporaryFile TemporaryFile SpooledTemporaryFile mkstemp memmap write_bytes write_text tofile"
-    " torch.save torch.jit.save safetensors"
+    " torch.save torch.load torch.jit.save safetensors read_bytes read_text np.load numpy.load"
     " torch.from_file np.save np.savez BytesIO pickle shelve memfd_create os.open os.write pwrite pread",
 }
-_OF_OBJECTS = {"eval", "exec", "open"}  # as a method they are honest: model.eval()
+_OF_OBJECTS = {"eval", "exec", "open", "compile"}  # as a method they are honest: model.eval()
 _WHILE_IMPORTED = {"torch.Tensor.numpy", "torch.Tensor.tolist"}  # kept for later; called in a function they are counted
-_TRIED_OUT = {"tracemalloc", "open"}  # in a cell of one's own without a function: notes, and a look at one's memory
+# What nobody's answers can come back to, where a cell of one's own does it and keeps nothing that they read: notes, a
+# look at one's memory, at one's names.
+_TRIED_OUT = {"tracemalloc", *_WORDS["files"].split(), *_WORDS["every object there is"].split()}
+_BY_NAME = ("getattr", "attrgetter", "methodcaller", "__getattribute__")  # call these with a text
 _ENGINES = {"helpers", "torchao", "bitsandbytes", "transformers", "peft", "accelerate", "deepspeed", "triton", "vllm"}
 _ENGINES |= {"galore_torch", "apollo_torch", "flash_attn", "xformers", "diffusers", "auto_gptq", "awq", "llmcompressor"}
 _REACHES = {word: what for what, words in _WORDS.items() for word in words.split()}
@@ -64,6 +67,7 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     lab = _Given(reference)
     own = [cell for cell in assembled.cells if cell.cell_type == "code" and cell.source not in given]
     used = {name for cell in own for name in reading.used_later(cell.source)}
+    used |= {name for cell in own if lab_cells.is_answer(cell) for name in reading.globals_read(cell.source)}
     return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, used)))
 
 
@@ -90,8 +94,8 @@ class _Given:
         yield from (f"replaces {name}, which is given" for name in sorted(self.replaced_by(source)))
         yield from (f"replaces {name}" for name in sorted(reading.attributes_set(source, self.everywhere)))
         words = _reached(source) - self.reached
-        if not lab_cells.is_answer(cell) and _only_tries_out(source):
-            words -= _TRIED_OUT
+        if not lab_cells.is_answer(cell):
+            words -= _TRIED_OUT - _reached(reading.kept_part(source, used))
         yield from (f"reaches for {what}" for what in sorted({_REACHES[word] for word in words}))
         kept = sorted(reading.made_before(source) & used) + ["a default"] * reading.defaults_of_much(source)
         yield from (f"keeps memory that is made before it is asked: {name}" for name in kept)
@@ -127,14 +131,6 @@ def _where(cell: NotebookNode) -> str:
     return f"answer {lab_cells.grade_id(cell)!r}" if lab_cells.is_answer(cell) else "a cell of the learner's own"
 
 
-def _only_tries_out(source: str) -> bool:
-    """Whether a cell defines nothing that could come back to what it opened or switched on."""
-    nodes = list(ast.walk(reading.tree(source)))
-    opened = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
-    kept = any(reading.dotted(node.value.func) == "open" for node in opened)  # type: ignore[attr-defined]
-    return not kept and not any(isinstance(node, lab_cells.DEFINITION | ast.Lambda) for node in nodes)
-
-
 def _reached(source: str) -> set[str]:
     words = reading.globals_read(source)
     for node in ast.walk(reading.tree(source)):
@@ -144,6 +140,8 @@ def _reached(source: str) -> set[str]:
             words |= set(reading.joined(node).split())
         elif isinstance(node, ast.Subscript | ast.Call):
             words.add(reading.by_text(node))
+            if isinstance(node, ast.Call) and reading.dotted(node.func).rpartition(".")[2] in _BY_NAME:
+                words |= {part for text in reading.texts(node) for part in text.split(".")}
         elif isinstance(node, ast.Attribute):
             words |= {*reading.endings(reading.dotted(node))} | ({node.attr} - _OF_OBJECTS)
         elif isinstance(node, ast.Import):
@@ -151,6 +149,8 @@ def _reached(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             words |= {node.module.partition(".")[0]}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
+    if not reading.changes_globals(source):
+        words.discard("globals")
     words -= _WHILE_IMPORTED
     words |= _WHILE_IMPORTED & {reading.dotted(node) for node in reading.at_import(source)}
     if words >= {"torch.jit.script", "tolist"}:

@@ -33,6 +33,7 @@ class Pristine:
         self._kept: list[tuple[str, Any, str, Any]] = []  # (in words, what has it, its attribute, the value)
         self._objects: list[tuple[str, Any, dict[str, Any]]] = []  # (in words, an object, what it had of its own)
         self._holders: list[tuple[str, Any, set[str]]] = []  # (in words, a module or class, the names it had)
+        self._data: list[tuple[str, Any, list[Any]]] = []  # (in words, a list, dict or set of ours, what it held)
         self._seen: set[int] = set()
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and (name in _ALONE or name.partition(".")[0] == OURS):
@@ -65,10 +66,15 @@ class Pristine:
                 replaced.append(f"{words}.{name}")
                 delattr(holder, name)
         replaced += [name for words, one, own in self._objects for name in _put_back(words, one, own)]
+        for words, value, held in self._data:
+            now = _contents(value)
+            if len(now) != len(held) or any(one is not other for one, other in zip(now, held, strict=True)):
+                replaced.append(words)
+                _refill(value, held)
         return [name for name in dict.fromkeys(replaced) if name not in _LATE]
 
     def _keep(self, words: str, holder: Any) -> None:
-        """The functions, classes and modules that a module or class has; and of what is ours, its code."""
+        """The functions, classes and modules that a module or class has; of what is ours its code and constants."""
         if id(holder) in self._seen:
             return
         self._seen.add(id(holder))
@@ -77,6 +83,10 @@ class Pristine:
             if attribute not in _CHANGING and (callable(value) or issubclass(type(value), _KINDS)):
                 self._kept.append((f"{words}.{attribute}", holder, attribute, value))
                 self._keep_inside(f"{words}.{attribute}", value)
+            elif attribute.strip("_").isupper() and isinstance(holder, ModuleType) and words.startswith(OURS):
+                self._kept.append((f"{words}.{attribute}", holder, attribute, value))
+                if type(value) in _PLAIN:
+                    self._data.append((f"{words}.{attribute}", value, _contents(value)))
 
     def _keep_inside(self, words: str, value: Any) -> None:
         """What can be replaced within a function, a class or an object, where it is ours."""
@@ -154,6 +164,24 @@ def _in(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def _contents(value: list | dict | set) -> list[Any]:
+    """What it holds, one by one; of a dict keys, then values."""
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return sorted(value, key=id) if isinstance(value, set) else list(value)
+
+
+def _refill(value: list | dict | set, held: list[Any]) -> None:
+    """Make it hold that again, as `_contents` had it."""
+    value.clear()
+    if isinstance(value, dict):
+        value.update(zip(held[: len(held) // 2], held[len(held) // 2 :], strict=True))
+    elif isinstance(value, set):
+        value.update(held)
+    else:
+        value.extend(held)
 
 
 def _copied(value: Any) -> Any:

@@ -28,6 +28,7 @@ REFUSED = {
     "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
     "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
     "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
+    "mknod": (133, 33), "mknodat": (259, 33),  # and with them mkfifo: ranks would talk by the names of pipes
 }  # fmt: skip
 SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
 CLONE, CLONE3 = (56, 220), 435

@@ -16,6 +16,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -33,7 +34,29 @@ Where = Callable[[], tuple[str, str]]
 ADD = torch.ops.aten.add.Tensor
 
 
-_OPEN: list[Meter] = []
+def _registry() -> tuple[Callable[..., None], ...]:
+    """Functions that open a meter, close it, and tell all open ones of a storage or a file. No other way leads to one:
+    who could reach the meter of the step that it is part of would write its own peak."""
+    meters: list[Meter] = []
+
+    def opened(meter: Meter) -> None:
+        meters.append(meter)
+
+    def closed(meter: Meter) -> None:
+        meters.remove(meter)
+
+    def resized(storage: torch.UntypedStorage) -> None:
+        for meter in meters:
+            meter._resized(storage)
+
+    def stored(path: str | Path) -> None:
+        for meter in meters:
+            meter.stored(path)
+
+    return opened, closed, resized, stored
+
+
+_opened, _closed, _tell_resized, tell_stored = _registry()
 _resize = torch.UntypedStorage.resize_
 
 
@@ -44,8 +67,7 @@ def _watched(storage: torch.UntypedStorage, size: int) -> object:
     It stands in for PyTorch's from the first import on, so that whether one is open shows nowhere.
     """
     result = _resize(storage, size)
-    for meter in _OPEN:
-        meter._resized(storage)
+    _tell_resized(storage)
     return result
 
 
@@ -115,6 +137,9 @@ class Meter(TorchDispatchMode):
         self._allocated(block)
         return block
 
+    def stored(self, path: str | Path) -> None:
+        """The file at `path` has been written, or deleted: for meters that count files."""
+
     @contextlib.contextmanager
     def held(self, *sizes_bytes: int) -> Iterator[None]:
         """Count blocks that an operator makes and frees within itself, alive while this is open."""
@@ -128,11 +153,11 @@ class Meter(TorchDispatchMode):
                 self.events.append(Event(block, -1, phase))
 
     def __enter__(self) -> Meter:
-        _OPEN.append(self)
+        _opened(self)
         return super().__enter__()
 
     def __exit__(self, *problem: object) -> None:
-        _OPEN.remove(self)
+        _closed(self)
         super().__exit__(*problem)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from ..closed_form.breakdown import rounded
-from .meter import _OPEN, LIBRARY, Meter
+from .meter import LIBRARY, Meter, tell_stored
 from .timeline import Block, Event
 
 
@@ -49,9 +49,7 @@ def at(place: Place) -> Iterator[None]:
 
 def on_disk(path: str | Path) -> None:
     """Tell open meters that the file at `path` has been written, or deleted."""
-    for meter in _OPEN:
-        if isinstance(meter, PlacesMeter):
-            meter.stored(path)
+    tell_stored(path)
 
 
 class PlacesMeter(Meter):

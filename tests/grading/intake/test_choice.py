@@ -45,9 +45,9 @@ CHOICES = {
         ("'1.ipynb', '2.ipynb', '3.ipynb' and 1 more could be",),
     ),
     "a large one beside it": (
-        {"05_numbers.ipynb": b" " * 20_000_001, "mine.ipynb": LAB},
+        {"05_numbers.ipynb": b" " * 100_000_001, "mine.ipynb": LAB},
         "mine.ipynb",
-        ("passed over: 05_numbers.ipynb has 20 MB, more than",),
+        ("passed over: 05_numbers.ipynb has 100 MB, more than",),
     ),
     "a mark in a cell's text is none": (
         {"a.ipynb": SCRATCH, "b.ipynb": {**UNMARKED, "cells": [{"source": json.dumps(LAB["metadata"])}]}},

@@ -67,7 +67,7 @@ def grow(root):
 
 @pytest.mark.parametrize("change", [link_the_file, link_the_folder, link_the_learner, put_a_fifo, grow, shutil.rmtree])
 def test_what_was_changed_since_it_was_listed_is_refused(root, folder, monkeypatch, change):
-    monkeypatch.setattr(files, "MOST_BYTES", 1000)
+    monkeypatch.setattr(files, "MOST_FILE_BYTES", 1000)
     assert folder.contents(LAB_ENTRY) == b"{}"
     change(root)
     with pytest.raises(Refused, match=r"cannot be read|not a regular file|more than"):
@@ -75,7 +75,7 @@ def test_what_was_changed_since_it_was_listed_is_refused(root, folder, monkeypat
 
 
 def test_a_file_that_grows_while_it_is_read_is_refused(root, folder, monkeypatch):
-    monkeypatch.setattr(files, "MOST_BYTES", 1000)
+    monkeypatch.setattr(files, "MOST_FILE_BYTES", 1000)
     facts = os.stat(root / "ada/work/lab.ipynb")
     grow(root)
     monkeypatch.setattr(os, "fstat", lambda descriptor: facts)
@@ -175,7 +175,7 @@ def test_all_that_an_archive_unpacks_to_is_bounded(tmp_path, monkeypatch):
 def test_a_file_that_unpacks_to_more_than_it_says_is_refused(tmp_path, monkeypatch):
     of("a.ipynb")(tmp_path / "class.zip", bytes(1000))
     opened = class_archive(tmp_path / "class.zip")
-    monkeypatch.setattr(archives, "MOST_BYTES", 999)
+    monkeypatch.setattr(archives, "MOST_FILE_BYTES", 999)
     with pytest.raises(Refused, match="more than"):
         opened.contents(opened.entries[0])
 

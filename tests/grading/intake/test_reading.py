@@ -105,10 +105,29 @@ def test_what_a_terminal_or_an_encoder_would_choke_on_does_not_survive(read_byte
 
 def test_only_the_last_byte_decides_what_is_too_large(read_bytes, monkeypatch):
     content = json.dumps(LAB).encode()
-    monkeypatch.setattr(reading, "MOST_BYTES", len(content))
+    monkeypatch.setattr(reading, "MOST_FILE_BYTES", len(content))
     assert read_bytes(content).cells
     with pytest.raises(Unreadable, match="larger than"):
         read_bytes(content + b" ")
+
+
+def test_large_outputs_are_dropped_before_anything_is_parsed(read_bytes):
+    shown = {"output_type": "stream", "name": "stdout", "text": ["x" * 10**6, 'a "quoted" ] \\'] * 30}
+    cell = {**CODE, "source": "text = '\"outputs\": [1]'", "outputs": [shown, [[]], {"data": {"a/b": ["[", "]"]}}]}
+    large = json.dumps({"nbformat": 4, "cells": [cell, CODE]}).encode()
+    assert len(large) > 20 * 10**6
+    assert read_bytes(large) == read_bytes({"nbformat": 4, "cells": [{**cell, "outputs": []}, CODE]})
+
+
+def test_a_large_file_without_outputs_is_refused(read_bytes):
+    with pytest.raises(Unreadable, match="20 MB, even without"):
+        read_bytes({"nbformat": 4, "metadata": {"x": "y" * 20_000_100}, "cells": [CODE]})
+
+
+@pytest.mark.parametrize("end", ["", "[", "]", '"', '\\"', "]]]"])
+def test_a_large_file_that_is_cut_off_is_a_reason(read_bytes, end):
+    with pytest.raises(Unreadable, match="JSON"):
+        read_bytes(f'{{"cells": [{{"outputs": ["{"x" * 20_000_100}", {end}'.encode())
 
 
 def test_only_one_cell_more_is_too_many(read_bytes):

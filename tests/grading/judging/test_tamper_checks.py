@@ -161,7 +161,61 @@ def test_each_kind_is_found_in_an_answer_and_in_a_cell_of_the_learners_own(sourc
     lab = reference()
     learner = with_own(lab, source) if own else with_sources(lab, {"half": source})
     where = "a cell of the learner's own" if own else "answer 'half'"
-    assert signs_of_tampering(lab, learner) == (f"{where} {found}",)
+    tried_out = own and found.endswith(("files", "every object there is")) and "def " not in source
+    assert signs_of_tampering(lab, learner) == (() if tried_out else (f"{where} {found}",))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["kept = open('x', 'w+b')", "from io import BytesIO", "import gc\nkept = gc.get_objects()", "import tracemalloc"],
+    ids=lambda source: source[:30],
+)
+@pytest.mark.parametrize("use", ["def half(x):\n    return {}", "half = lambda x: {}", "last = {}\ndef half(x): ..."])
+def test_what_an_answer_could_come_back_to_counts(source, use):
+    lab = reference()
+    name = source.split("import ")[-1] if "kept" not in source else "kept"
+    learner = with_own(with_sources(lab, {"half": use.format(name)}), source)
+    assert any(sign.startswith("a cell of the learner's own") for sign in signs_of_tampering(lab, learner))
+    assert signs_of_tampering(lab, with_own(lab, source)) == ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for peak_bytes in [1, 2]: ...",
+        "for peak_bytes, Ledger in zip([1], [2]): ...",
+        "with torch.no_grad() as peak_bytes: ...",
+        "if (peak_bytes := 3) > 2: ...",
+        "peak_bytes, *random = [1, 2, 3]",
+        "print('half' in globals(), globals().get('half'), globals()['half'])",
+        "def f():\n    return 'half' in globals()",
+        "import gc\nprint(len(gc.get_referrers(x)), sum(map(torch.is_tensor, gc.get_objects())))",
+        "import re\nre.compile('a')\ntorch.compile(model)",
+        "getattr(torch, 'float' + '32')",
+    ],
+    ids=lambda source: source[:30],
+)
+def test_what_anybody_does_while_trying_out_is_no_crime(source):
+    lab = reference()
+    assert signs_of_tampering(lab, with_own(lab, source)) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("getattr(sys, '_get' + 'frame')(1)", "reaches for its caller's variables"),
+        ("from operator import attrgetter\nattrgetter('f_back.f_locals')(x)", "reaches for its caller's variables"),
+        ("object.__getattribute__(x, 'cell_contents')", "reaches for another function's variables"),
+        ("compile(text, 'x', 'exec')", "reaches for code made of text"),
+        ("names = globals()\nnames['half'] = 3", "reaches for all names at once"),
+        ("f = globals", "reaches for all names at once"),
+        ("peak_bytes, x = (lambda: 0), 1\nx", "replaces peak_bytes, which is given"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_names_in_texts_count(source, found):
+    lab = reference()
+    assert signs_of_tampering(lab, with_own(lab, source)) == (f"a cell of the learner's own {found}",)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +335,6 @@ def test_honest_answers_are_not_accused(source):
 def test_a_cell_of_ones_own_may_take_notes_and_look_at_its_memory(source):
     lab = reference()
     assert signs_of_tampering(lab, with_own(lab, source)) == ()
-    assert signs_of_tampering(lab, with_own(lab, f"{source}\ndef later(): ...")) != ()
     assert signs_of_tampering(lab, with_sources(lab, {"half": source})) != ()
 
 

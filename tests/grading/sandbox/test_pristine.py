@@ -237,3 +237,31 @@ def test_lists_dicts_and_sets_are_copied_and_nothing_else():
     assert found["tensor"] is tensor
     assert found["locks"][0] is lock
     assert found["pair"] is given["pair"]
+
+
+CONSTANTS = {
+    "process.PRIVATE = ()": "helpers.memory.meter.process.PRIVATE",
+    "process.MAPPED_BYTES = 1": "helpers.memory.meter.process.MAPPED_BYTES",
+    "message.UNITS['B'] = 0": "helpers.memory.oom.message.UNITS",
+    "del message.UNITS['B']": "helpers.memory.oom.message.UNITS",
+    "asking._USES.add('x')": "helpers.lesson.asking._USES",
+    "asking._USES.clear()": "helpers.lesson.asking._USES",
+    "snapshot.append(1)": "tests' own",
+}
+
+
+@pytest.mark.parametrize("attack", CONSTANTS)
+def test_constants_of_ours_are_put_back(attack):
+    from helpers.lesson import asking
+    from helpers.memory.meter import process
+    from helpers.memory.oom import message
+
+    def now():
+        return process.PRIVATE, process.MAPPED_BYTES, dict(message.UNITS), set(asking._USES)
+
+    pristine, before = Pristine({}), now()
+    exec(attack, {"process": process, "message": message, "asking": asking, "snapshot": []})
+    named = [CONSTANTS[attack]] if now() != before else []
+    assert pristine.restore() == named
+    assert now() == before
+    assert pristine.restore() == []
