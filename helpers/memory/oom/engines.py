@@ -57,7 +57,9 @@ def ranks_on_one_card(text: str, oom: Oom) -> tuple[str, ...]:
     return tuple(sorted(ranks, key=int)) if len(ranks) > 1 else ()
 
 
-_JOB = re.compile(r"\bnranks (\d{1,4})\b|\bworld_?size\W{1,3}(\d{1,4})\b|--nproc[-_]per[-_]node[= ](\d{1,4})\b")
+_JOB = re.compile(
+    r"\bnranks (\d{1,4})\b|\bworld_?size\W{1,3}(\d{1,4})\b|--(?:nproc[-_]per[-_]node|num_processes)[= ](\d{1,4})\b"
+)
 
 
 def started_together(text: str, oom: Oom) -> tuple[int, ...]:

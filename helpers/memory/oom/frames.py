@@ -155,7 +155,7 @@ _EVALUATION = re.compile(
 )
 
 
-_LOSS = re.compile(r"\bloss_function\(|:ForCausalLMLoss\b")
+_LOSS = re.compile(r"\bloss_function\(|:ForCausalLMLoss\b|\bcross_entropy\(")
 _TRAINS = re.compile(
     r"\.backward\(|optimizer\.step\(|trainer\.train\(|[/\\]trainer\.py:\d*:(?:train\w*|_inner_training_loop|compute_loss)"
 )

@@ -201,9 +201,9 @@ def clean(text: str) -> str:
 def _message(text: str, kind: str, match: re.Match[str]) -> str:
     """The message's own text: up to where the next one, another traceback or a new paragraph begins."""
     rest = text[match.end() : match.end() + 2500]
-    line = rest.find("\n") if "\n" in rest else len(rest)
     again = ((at, other != kind or more.re is match.re) for at, other, more in matches(rest))
-    later = [at for at, another in again if another or at > line]  # one line may be found by several words of a kind
+    # One line may be found by several words of a kind, and a caller tells the same again on the next.
+    later = [at for at, another in again if another or rest.count("\n", 0, at) >= 2]
     ends = r"Traceback \(most recent|During handling of" + ("" if kinds()[kind].paragraphs else r"|\n\s*\n")
     later += [m.start() for m in re.finditer(ends, rest)]
     return match.group() + rest[: min(later, default=len(rest))]
