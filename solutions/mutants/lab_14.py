@@ -561,6 +561,48 @@ class Router(Router):
 
 @mutant("router", feedback="what will no prompt begin with again?")
 class Router(Router):
+    """Remembers the end of every prompt, in a variable of its context."""
+
+    from contextvars import ContextVar
+
+    seen = ContextVar("seen")
+
+    def route(self, prompt, open_counts):
+        if self.seen.get(None) is None:
+            self.seen.set({})
+        self.seen.get()[prompt[-4:]] = 1
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in a module made by hand."""
+
+    import types
+
+    tables = types.ModuleType("tables")
+    tables.sent = {}  # noqa: RUF012
+
+    def route(self, prompt, open_counts):
+        self.tables.sent[prompt[-4:]] = 1
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in a class that says it is PyTorch's."""
+
+    class Table:
+        __module__ = "torch"
+        sent = {}  # noqa: RUF012
+
+    def route(self, prompt, open_counts):
+        self.Table.sent[prompt[-4:]] = 1
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
     """Remembers the end of every prompt, in the default of an argument."""
 
     def route(self, prompt, open_counts, sent={}):  # noqa: B006

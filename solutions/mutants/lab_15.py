@@ -84,6 +84,13 @@ def fine_tune_plan(offers, goal):
     return None
 
 
+@mutant("fine-tune-plan", feedback="a whole number of passes")
+def fine_tune_plan(offers, goal, right=fine_tune_plan):
+    """Half a pass, which nobody can run, makes room for twice the micro-batch."""
+    plan = right(offers, goal)
+    return plan and plan | {"micro_batch": 2 * plan["micro_batch"], "accumulation": plan["accumulation"] / 2}
+
+
 @mutant("fine-tune-plan", feedback="it has")
 def fine_tune_plan(offers, goal, right=fine_tune_plan):
     """Forgets to accumulate."""
