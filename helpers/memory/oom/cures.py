@@ -30,7 +30,7 @@ def _expandable(oom: Oom) -> Change:
 
 Named = str | Change  # a cure of messages.toml, or one with this message's own words
 DEVICE = {Kind.ALLOCATOR, Kind.DRIVER, "cublas", "cudnn", "hipblas", "async allocator", "level zero", "sglang capture"}
-DEVICE |= {"mps buffer", "tpu loading"}
+DEVICE |= {"mps buffer", "tpu loading", "tpu"}
 ONLY_EVALUATING = {"no-grad", "last-logits"}
 
 
@@ -97,7 +97,7 @@ def _of_the_unclear(oom: Oom) -> tuple[Named, ...]:
         return ("close", "page-file", "smaller-share")
     if oom.backend == "HIP" and oom.sizes:
         return ("apu-pages", "blocking")
-    return ("smi", "blocking")
+    return ("smi",) if oom.backend == "XPU" else ("smi", "blocking")
 
 
 def _evict(oom: Oom) -> Named:

@@ -62,6 +62,9 @@ _JOB = re.compile(
 )
 
 
+_ENDED = re.compile(r"Sending process (\d{1,20}) closing signal")
+
+
 def started_together(text: str, oom: Oom) -> tuple[int, ...]:
     """The processes on the card that look like ranks of one job: as many as it may have, with ids close by, alike.
 
@@ -69,9 +72,12 @@ def started_together(text: str, oom: Oom) -> tuple[int, ...]:
     """
     found = [held for held in oom.holders if held.held_bytes]
     told = _JOB.findall(around(text, oom.start, oom.start))
+    pids, held = sorted(one.pid for one in found), [one.held_bytes or 0 for one in found]
+    ended = set(map(int, _ENDED.findall(text[oom.start :])))  # by their launcher
+    if len(ended & set(pids)) > 1:
+        return tuple(pids)
     if len(found) < 2 or len(found) > max((int("".join(numbers)) for numbers in told), default=0):
         return ()
-    pids, held = sorted(one.pid for one in found), [one.held_bytes or 0 for one in found]
     span = pids[-1] - pids[0]
     alike = span < 8 * len(pids) and max(held) < 1.25 * min(held)
     return tuple(pids) if alike or span < 2 * len(pids) else ()

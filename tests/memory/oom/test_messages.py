@@ -152,6 +152,12 @@ def test_processes_that_were_started_together_are_ranks(launcher):
     assert "LOCAL_RANK" in found.changes[0].do
 
 
+def test_processes_that_their_launcher_ends_are_ranks():
+    far = [(800, 1.2), (9001, 6.2), (20_000, 4.0)]
+    ended = "".join(f"\nSending process {pid} closing signal SIGTERM" for pid, _ in far)
+    assert "Processes 800 to 20000" in str(explain(holding(*far, launcher="") + ended))
+
+
 @pytest.mark.parametrize("words", APART)
 def test_strangers_are_no_ranks(words):
     held, launcher = APART[words]
