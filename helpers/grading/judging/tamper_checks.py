@@ -159,12 +159,18 @@ def _reached(source: str) -> set[str]:
 
 
 def _engines(source: str) -> set[str]:
-    """What a cell imports of ours, and of packages that know a lab's answers, in full: "peft.LoraConfig"."""
+    """What a cell imports of ours, and of packages that know a lab's answers, in full: "peft.LoraConfig".
+
+    `helpers.memory.budget` is as good as an import of it: a module is an attribute of its package.
+    """
     names = set()
     for node in ast.walk(reading.tree(source)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Attribute) and (name := reading.dotted(node)).startswith("helpers."):
+            names.add(name)
+    names = {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
     free = ("helpers.lesson", "helpers.memory.meter", "helpers.catalog.errors")  # what shows, measures, complains
     return {name for name in names if name.partition(".")[0] in _ENGINES and not name.startswith(free)}

@@ -122,6 +122,7 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("from helpers.techniques import precision", "imports helpers.techniques.precision, which the lab does not"),
         ("def f():\n    import torchao.prototype as t", "imports torchao.prototype, which the lab does not"),
         ("import helpers", "imports helpers, which the lab does not"),
+        ("helpers.memory.trace.train(x)", "imports helpers.memory.trace.train, which the lab does not"),
         ("from importlib import import_module", "reaches for loaded modules"),
         ("kept = open('/tmp/kept', 'w+b')", "reaches for files"),
         ("torch.save([master], kept)", "reaches for files"),
