@@ -6,6 +6,7 @@ import ast
 import re
 import symtable
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from ...course import lab_cells
 
@@ -14,12 +15,23 @@ _METHOD = re.compile(r"(?!self\.|cls\.).*\.__(?!(?:name|qualname|doc|module|wrap
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAKERS = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "bytearray", "UntypedStorage", "Generator"}
 _MAKERS |= {f"{name}_like" for name in _MAKERS} | {"new_empty", "new_zeros", "new_ones", "new_full"}
+_MUCH = 20_000  # characters: what is longer is not kept
 _FEW = 4096  # values: a table of codes, not a store
 _LITERAL = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, ast.BinOp, ast.UnaryOp, ast.Compare)
 _NO_DATA = {"partial", "type", "getattr", "Mock", "MagicMock", "wraps", "eval", "attrgetter", "methodcaller"}
 
 
 def tree(source: str) -> ast.Module:
+    """A cell, parsed; nothing where it is no Python. Each question put to a cell asks for it: not to be changed."""
+    return _kept(source) if len(source) < _MUCH else _parsed(source)
+
+
+@lru_cache(maxsize=512)
+def _kept(source: str) -> ast.Module:
+    return _parsed(source)
+
+
+def _parsed(source: str) -> ast.Module:
     for text in (source, _MAGIC.sub("", source)):
         try:
             return lab_cells.parse(text)
