@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import symtable
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import lru_cache
+from typing import TypeVar
 
 from ...course import lab_cells
 
@@ -15,7 +16,9 @@ _METHOD = re.compile(r"(?!self\.|cls\.).*\.__(?!(?:name|qualname|doc|module|wrap
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAKERS = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "bytearray", "UntypedStorage", "Generator"}
 _MAKERS |= {f"{name}_like" for name in _MAKERS} | {"new_empty", "new_zeros", "new_ones", "new_full"}
+_Parsed = TypeVar("_Parsed")
 _MUCH = 20_000  # characters: what is longer is not kept
+_SWITCHES = ("torch.backends.", "pd.options.", "pandas.options.", "plt.rcParams", "matplotlib.rcParams")
 _FEW = 4096  # values: a table of codes, not a store
 _LITERAL = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, ast.BinOp, ast.UnaryOp, ast.Compare)
 _NO_DATA = {"partial", "type", "getattr", "Mock", "MagicMock", "wraps", "eval", "attrgetter", "methodcaller"}
@@ -32,12 +35,24 @@ def _kept(source: str) -> ast.Module:
 
 
 def _parsed(source: str) -> ast.Module:
-    for text in (source, _MAGIC.sub("", source)):
+    return _first_that_parses(source, lab_cells.parse) or ast.Module([], [])
+
+
+def _first_that_parses(source: str, parse: Callable[[str], _Parsed]) -> _Parsed | None:
+    """A cell as it stands, without magics, or as IPython makes Python of it; None where none of them is any."""
+    for text in (lambda: source, lambda: _MAGIC.sub("", source), lambda: _as_ipython_reads(source)):
         try:
-            return lab_cells.parse(text)
+            return parse(text())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-    return ast.Module([], [])
+    return None
+
+
+def _as_ipython_reads(source: str) -> str:
+    """What runs: prompts and indentation gone, `out = !ls` and `x?` as calls, of which the shell's is not counted."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    return TransformerManager().transform_cell(source).replace("get_ipython()", "_shell")
 
 
 def definitions(source: str) -> dict[str, ast.stmt]:
@@ -93,15 +108,11 @@ def _globals_of_functions(source: str) -> set[str]:
 
 def _scopes(source: str) -> list[symtable.SymbolTable]:
     """Those of a cell and of all that it defines, its own first; none where it is no Python."""
-    for text in (source, _MAGIC.sub("", source)):
-        try:
-            scopes = [symtable.symtable(text, "cell", "exec")]
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for scope in scopes:  # grows as it goes
-            scopes += scope.get_children()
-        return scopes
-    return []
+    first = _first_that_parses(source, lambda text: symtable.symtable(text, "cell", "exec"))
+    scopes = [first] if first is not None else []
+    for scope in scopes:  # grows as it goes
+        scopes += scope.get_children()
+    return scopes
 
 
 def dotted(node: ast.AST | None) -> str:
@@ -123,40 +134,70 @@ def endings(name: str, most: int = 8) -> Iterator[str]:
 
 
 def joined(node: ast.expr) -> str:
-    """The text of two constants that are added: nobody who means well writes "f_" + "locals"."""
+    """The name that two constants make: nobody who means well writes "f_" + "locals". A sentence is none."""
+    text = _added(node)
+    return text if re.fullmatch(r"[\w.]*", text) else ""
+
+
+def _added(node: ast.expr) -> str:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return joined(node.left) + joined(node.right)
+        return _added(node.left) + _added(node.right)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def kept_part(source: str, used: set[str]) -> str:
-    """The statements of a cell that a function could come back to: they define one, or bind a name in `used`."""
+def part_with(source: str, names: Set[str]) -> str:
+    """The statements of a cell in which one of these names is bound, changed or read."""
+    if not source.isascii():
+        source = source.encode("ascii", "replace").decode()  # columns count bytes, lines do not
     lines = source.splitlines(keepends=True)
-    kept = []
-    for statement in tree(source).body:
-        nodes = list(ast.walk(statement))
-        names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        names |= imported("".join(lines[statement.lineno - 1 : statement.end_lineno])).keys()
-        if names & used or any(isinstance(node, lab_cells.DEFINITION | ast.Lambda) for node in nodes):
-            kept += lines[statement.lineno - 1 : statement.end_lineno]
-    return "".join(kept)
+    kept = [one for one in tree(source).body if names & (_mentioned(one) | _binds(one).keys())]
+    return "".join(line for one in kept for line in lines[one.lineno - 1 : one.end_lineno])
+
+
+def leading_to(own: Iterable[str], answers: Iterable[str], known: Set[str]) -> set[str] | None:
+    """The names by which answers come back to what cells of one's own do; None where they read one that nobody binds.
+
+    Such a name may be anything's: text that was run, say. A module is no such name, for its content is its own.
+    """
+    bound: dict[str, set[str]] = {}
+    for source in own:
+        for statement in tree(source).body:
+            for name, module in _binds(statement).items():
+                bound.setdefault(name, set()).update(() if module else {name, *_mentioned(statement)})
+    waiting = {name for source in answers for name in globals_read(source)}
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in bound and name not in found:
+            found.add(name)
+            waiting |= bound[name]
+        elif name not in bound and name not in known:
+            return None
+    return {name for name in found if bound[name]}
+
+
+def _binds(statement: ast.stmt) -> dict[str, bool]:
+    """The names that a statement binds outside of functions, and whether each is a module's."""
+    found: dict[str, bool] = {}
+    for node in at_import_of(statement):
+        if isinstance(node, ast.Import):
+            found |= {(one.asname or one.name).partition(".")[0]: True for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {one.asname or one.name: False for one in node.names}
+        elif isinstance(node, lab_cells.DEFINITION):
+            found[node.name] = False
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.id] = False
+    return found
+
+
+def _mentioned(statement: ast.stmt) -> set[str]:
+    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
 
 
 def texts(call: ast.Call) -> list[str]:
     """The texts that a call is given, of parts that are added too."""
     return [text for one in call.args for text in [joined(one)] if text]
-
-
-def changes_globals(source: str) -> bool:
-    """Whether a cell does more with `globals()` than look a name up."""
-    nodes = list(ast.walk(tree(source)))
-    asked = {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
-    for node in nodes:
-        read = isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in ("get", "keys"))
-        if read and isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
-            asked.add(id(node.value))  # type: ignore[attr-defined]
-    harmless = {id(one.func) for one in nodes if isinstance(one, ast.Call) and id(one) in asked}
-    return any(isinstance(one, ast.Name) and one.id == "globals" and id(one) not in harmless for one in nodes)
 
 
 def _bound(target: ast.expr | None) -> set[str]:
@@ -166,7 +207,12 @@ def _bound(target: ast.expr | None) -> set[str]:
 
 def at_import(source: str) -> Iterator[ast.AST]:
     """What runs when a cell does: all of it but the bodies of its functions. Their defaults do."""
-    waiting: list[ast.AST] = [tree(source)]
+    return at_import_of(tree(source))
+
+
+def at_import_of(node: ast.AST) -> Iterator[ast.AST]:
+    """`at_import`, of a part of a cell."""
+    waiting: list[ast.AST] = [node]
     for node in waiting:  # grows as it goes
         yield node
         if isinstance(node, _FUNCTION):
@@ -256,7 +302,8 @@ def attributes_set(source: str, known: set[str]) -> Iterator[str]:
     `module.name = ...`, `del module.name`, `setattr(module, "name", ...)`, `object.__setattr__(module, "name", ...)`,
     `vars(module)`, `module.__dict__`: these two need no changing to be worth a look.
     """
-    known = known | imported(source).keys()
+    own = {node.name for node in ast.walk(tree(source)) if isinstance(node, lab_cells.DEFINITION)} | _made(source)
+    known = (known - own) | imported(source).keys()
     known |= set(_aliases(source, known))
     for node in ast.walk(tree(source)):
         name = ""
@@ -268,8 +315,21 @@ def attributes_set(source: str, known: set[str]) -> Iterator[str]:
             name = _within(_holder(node.value), node.slice)
         elif isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault", "pop", "clear"):
             name = dotted(_holder(node.value))
-        if name.partition(".")[0] in known or _METHOD.fullmatch(name):
+        root = name.partition(".")[0]
+        of_a_class = _METHOD.fullmatch(name) and root not in own
+        if not name.startswith(_SWITCHES) and (root in known or of_a_class):
             yield name[:80]
+
+
+def _made(source: str) -> set[str]:
+    """The names that a cell gives to what calls return, that are arguments of its functions, or caught errors: what is
+    set there is set in an object, and not where the lab keeps its own."""
+    nodes = list(ast.walk(tree(source)))
+    found = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    found |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
+    assigned = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    assigned = [node for node in assigned if dotted(node.value.func) not in _NO_DATA]  # type: ignore[attr-defined]
+    return found | {name for node in assigned for target in node.targets for name in _bound(target)}
 
 
 def _sets(call: ast.Call) -> bool:

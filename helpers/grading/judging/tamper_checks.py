@@ -7,6 +7,7 @@ asked there, and a determined answer could reach what asks: here it is seen to h
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import inspect
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ from ...course import lab_cells
 from . import reading
 
 _WORDS = {  # what a learner's cell reaches for, and by which names
-    "the notebook's own machinery": "get_ipython",
-    "what asks it": "asking _desk",
+    "the notebook's own machinery": "get_ipython ipykernel IPKernelApp InteractiveShell do_execute shell_handlers",
+    "what asks it": "asking _desk helpers.grading _pristine _apart _voice",
     "what no meter sees": "threading _thread concurrent multiprocessing Thread ThreadPool ThreadPoolExecutor"
     " ProcessPoolExecutor to_thread run_in_executor no_dispatch _C _disable_current_modes _DisableTorchDispatch"
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"
@@ -33,7 +34,7 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     "its caller's variables": "_getframe currentframe f_back f_locals f_globals tb_frame gi_frame getargvalues"
     " capture_locals StackSummary TracebackException",
     "another function's variables": "__closure__ cell_contents getclosurevars getgeneratorlocals get_referents",
-    "all names at once": "globals __globals__",
+    "all names at once": "__globals__",
     "every object there is": "get_objects get_referrers",
     "every class there is": "__subclasses__",
     "loaded modules": "sys.modules __import__ runpy import_module pkgutil getmodule",
@@ -46,11 +47,11 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
     " torch.save torch.load torch.jit.save safetensors read_bytes read_text np.load numpy.load"
     " torch.from_file np.save np.savez BytesIO pickle shelve memfd_create os.open os.write pwrite pread",
 }
+# These reach the kernel itself, whether or not an answer comes back to the cell that does it.
+_LASTING = {"ipykernel", "IPKernelApp", "InteractiveShell", "do_execute", "shell_handlers", "_getframe", "currentframe"}
+_LASTING |= {*_WORDS["what asks it"].split(), "f_back", "mock", "MonkeyPatch"}
 _OF_OBJECTS = {"eval", "exec", "open", "compile"}  # as a method they are honest: model.eval()
 _WHILE_IMPORTED = {"torch.Tensor.numpy", "torch.Tensor.tolist"}  # kept for later; called in a function they are counted
-# What nobody's answers can come back to, where a cell of one's own does it and keeps nothing that they read: notes, a
-# look at one's memory, at one's names.
-_TRIED_OUT = {"tracemalloc", *_WORDS["files"].split(), *_WORDS["every object there is"].split()}
 _BY_NAME = ("getattr", "attrgetter", "methodcaller", "__getattribute__")  # call these with a text
 _ENGINES = {"helpers", "torchao", "bitsandbytes", "transformers", "peft", "accelerate", "deepspeed", "triton", "vllm"}
 _ENGINES |= {"galore_torch", "apollo_torch", "flash_attn", "xformers", "diffusers", "auto_gptq", "awq", "llmcompressor"}
@@ -66,9 +67,11 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     given = {cell.source for cell in reference.cells}
     lab = _Given(reference)
     own = [cell for cell in assembled.cells if cell.cell_type == "code" and cell.source not in given]
-    used = {name for cell in own for name in reading.used_later(cell.source)}
-    used |= {name for cell in own if lab_cells.is_answer(cell) for name in reading.globals_read(cell.source)}
-    return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, used)))
+    answers = [cell.source for cell in own if lab_cells.is_answer(cell)]
+    lab.used = {name for source in answers for name in reading.used_later(source)}
+    tried = [cell.source for cell in own if not lab_cells.is_answer(cell)]
+    reach = reading.leading_to([*tried, *answers], answers, lab.names | set(dir(builtins)))
+    return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, reach)))
 
 
 class _Given:
@@ -86,18 +89,24 @@ class _Given:
         self.private = {name for cell in others for name in reading.private(cell.source, (ast.Store,))}
         self.reached = {name for cell in visible for name in _reached(cell.source)}
         self.engines = {name for cell in visible for name in _engines(cell.source)}
+        self.names = {name for cell in code for name in lab_cells.bound_names(cell)}
+        self.used: set[str] = set()  # what functions of answers read, and attributes
         self.everywhere = {name for cell in code for name in reading.imported(cell.source)}
 
-    def signs(self, cell: NotebookNode, used: set[str]) -> Iterator[str]:
-        """What a learner's cell does, a phrase each; `used` are the names that functions of any such cell read."""
+    def signs(self, cell: NotebookNode, reach: set[str] | None) -> Iterator[str]:
+        """What a learner's cell does, a phrase each. Of a cell that is no answer that is what answers come back to, by
+        the names in `reach`; all of it where nobody knows."""
         source = cell.source
         yield from (f"replaces {name}, which is given" for name in sorted(self.replaced_by(source)))
         yield from (f"replaces {name}" for name in sorted(reading.attributes_set(source, self.everywhere)))
-        words = _reached(source) - self.reached
-        if not lab_cells.is_answer(cell):
-            words -= _TRIED_OUT - _reached(reading.kept_part(source, used))
+        lasting = _reached(source) & _LASTING
+        if not lab_cells.is_answer(cell) and reach is not None:
+            source = reading.part_with(source, reach)
+        words = (_reached(source) | lasting) - self.reached
         yield from (f"reaches for {what}" for what in sorted({_REACHES[word] for word in words}))
-        kept = sorted(reading.made_before(source) & used) + ["a default"] * reading.defaults_of_much(source)
+        made = reading.made_before(source)
+        read = self.used if lab_cells.is_answer(cell) else made if reach is None else reach
+        kept = sorted(made & read) + ["a default"] * reading.defaults_of_much(source)
         yield from (f"keeps memory that is made before it is asked: {name}" for name in kept)
         yield from (f"imports {name}, which the lab does not" for name in sorted(_engines(source) - self.engines))
         yield from (f"reaches for {name}, private to what is given" for name in self.private_in(source))
@@ -147,10 +156,8 @@ def _reached(source: str) -> set[str]:
         elif isinstance(node, ast.Import):
             words |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            words |= {node.module.partition(".")[0]}
+            words |= {*node.module.split("."), *reading.endings(node.module)}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
-    if not reading.changes_globals(source):
-        words.discard("globals")
     words -= _WHILE_IMPORTED
     words |= _WHILE_IMPORTED & {reading.dotted(node) for node in reading.at_import(source)}
     if words >= {"torch.jit.script", "tolist"}:

@@ -6,7 +6,7 @@ whatever the spelling, by the events that Python itself raises (PEP 578):
 
 *   `f_back` ends where the answer's thread begins, and in that thread nobody can set a handler of signals.
 *   While something is asked, the ways to frames and to all objects are refused to a learner's code. What libraries do
-    for themselves is not.
+    for themselves is not. In cells of the learner's own, frames are given and named.
 *   What was there before answers began is hidden from `gc` for good.
 """
 
@@ -27,6 +27,7 @@ from typing import Any
 import helpers
 
 _HOOK, _FRAME, _ATTRIBUTE = "sys.addaudithook", "sys._getframe", "object.__getattr__"
+_OF_FRAMES = (_FRAME, "sys._current_frames")
 _TO_FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}  # attributes
 _WATCHED = {
     *(_HOOK, _FRAME, _ATTRIBUTE, "sys._current_frames", "sys._current_exceptions", "sys.settrace", "sys.setprofile"),
@@ -38,6 +39,7 @@ _PASS_ON = ("/inspect.py", "/traceback.py", "/logging/__init__.py")  # functions
 _PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 _LIBRARIES = (*_PATHS, str(Path(helpers.__file__).parent), "<frozen ", OF_THE_LAB)
 WORDS = "an answer reached for {}, by which what asks it could be seen: it was refused"
+NAMED = "a cell of the learner's own reached for {}, by which the kernel itself can be seen"
 
 
 class Apart:
@@ -103,7 +105,7 @@ class Apart:
         return [f"module {name}" for name in replaced]
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _WATCHED or not (self._asking or event == _HOOK):
+        if event not in _WATCHED or not (self._asking or event in (_HOOK, *_OF_FRAMES)):
             return
         if event == _HOOK:
             raise RuntimeError("hooks of audit events cannot be added here")
@@ -113,8 +115,10 @@ class Apart:
         self._looking.add(thread)
         learners = _is_learners(sys._getframe(1))
         self._looking.discard(thread)
-        if learners:
-            what = arguments[1] if event == _ATTRIBUTE else event
+        what = arguments[1] if event == _ATTRIBUTE else event
+        if learners and not self._asking:
+            self.reached.append(NAMED.format(what))
+        elif learners:
             self.reached.append(WORDS.format(what))
             raise RuntimeError(f"{what} is not for answers")
 

@@ -51,6 +51,7 @@ class AskingKernel(IPythonKernel):
         self._pristine: Pristine | None = None
         self._voice: Voice | None = None
         self._apart: Apart
+        self._given: tuple[dict[str, Any], dict[str, Any]]
         self._replaced: list[str] = []  # put back since anything was asked, in words
 
     async def do_execute(self, code: str, *args: Any, **kwargs: Any) -> dict:
@@ -79,6 +80,7 @@ class AskingKernel(IPythonKernel):
         """From here on cells run in a copy of what is given."""
         self._apart = Apart()
         self._pristine, self._voice = Pristine(self._asking_names()), Voice(self)
+        self._given = self._names, dict(self._names)  # where given functions look their names up
         answers = ModuleType("__main__")
         vars(answers).update(copies(self._names))
         self.shell.user_module, self.shell.user_ns = answers, vars(answers)  # type: ignore[union-attr]
@@ -111,7 +113,10 @@ class AskingKernel(IPythonKernel):
         """Everything that was replaced; its names, in words."""
         assert self._pristine is not None
         assert self._voice is not None
-        return [*self._apart.put_back(), *self._pristine.restore(), *self._voice.restore()]
+        now, was = self._given
+        replaced = [name for name, value in was.items() if now.get(name) is not value]
+        now.update({name: was[name] for name in replaced})
+        return [*replaced, *self._apart.put_back(), *self._pristine.restore(), *self._voice.restore()]
 
     @property
     def _names(self) -> dict[str, Any]:

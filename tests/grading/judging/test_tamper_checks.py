@@ -107,7 +107,6 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
         ("peak_bytes = lambda calls: 0", "replaces peak_bytes, which is given"),
         ("torch = 3", "replaces torch, which is given"),
         ("def patch():\n    global Ledger\n    Ledger = int", "replaces Ledger, which is given"),
-        ("globals()['peak_bytes'] = abs", "reaches for all names at once"),
         ("peak_bytes.__globals__['Ledger'] = int", "reaches for all names at once"),
         ("setattr(torch.cuda, 'memory_allocated', abs)", "replaces torch.cuda.memory_allocated"),
         ("vars(nn)['Linear'] = int", "replaces nn.Linear"),
@@ -158,17 +157,20 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
     ids=lambda text: text[:30],
 )
 @pytest.mark.parametrize("own", [True, False], ids=["own cell", "answer"])
-def test_each_kind_is_found_in_an_answer_and_in_a_cell_of_the_learners_own(source, found, own):
+def test_each_kind_is_found_in_an_answer_and_in_what_it_comes_back_to(source, found, own):
     lab = reference()
-    learner = with_own(lab, source) if own else with_sources(lab, {"half": source})
+    learner = with_sources(lab, {"half": source})
+    if own and found.startswith("replaces"):
+        learner = with_own(lab, source)
+    elif own:  # an answer reads a name that nobody can see bound: anything may be what it comes back to
+        learner = with_own(with_sources(lab, {"half": "def half(x):\n    return from_somewhere(x)"}), source)
     where = "a cell of the learner's own" if own else "answer 'half'"
-    tried_out = own and found.endswith(("files", "every object there is")) and "def " not in source
-    assert signs_of_tampering(lab, learner) == (() if tried_out else (f"{where} {found}",))
+    assert signs_of_tampering(lab, learner) == (f"{where} {found}",)
 
 
 @pytest.mark.parametrize(
     "source",
-    ["kept = open('x', 'w+b')", "from io import BytesIO", "import gc\nkept = gc.get_objects()", "import tracemalloc"],
+    ["kept = open('x', 'w+b')", "from io import BytesIO", "import gc\nkept = gc.get_objects()"],
     ids=lambda source: source[:30],
 )
 @pytest.mark.parametrize("use", ["def half(x):\n    return {}", "half = lambda x: {}", "last = {}\ndef half(x): ..."])
@@ -189,6 +191,15 @@ def test_what_an_answer_could_come_back_to_counts(source, use):
         "if (peak_bytes := 3) > 2: ...",
         "peak_bytes, *random = [1, 2, 3]",
         "print('half' in globals(), globals().get('half'), globals()['half'])",
+        "for name, one in list(globals().items()):\n    print(name, torch.is_tensor(one))",
+        "def live():\n    return [one for one in gc.get_objects() if torch.is_tensor(one)]\nimport gc\nlen(live())",
+        "def note(text):\n    with open('log.txt', 'a') as file:\n        file.write(text)\nnote('x')",
+        "import threading\none = threading.Thread(target=print)\none.start()\none.join()",
+        "print('eval loss ' + 'threading overhead')",
+        "torch.backends.cudnn.benchmark = True",
+        "class Block:\n    pass\nBlock.__repr__ = lambda self: 'x'",
+        "'google.colab' in str(get_ipython())",
+        "weight = torch.randn(512, 512)\nprint(nn.Linear(1, 1).weight)",
         "def f():\n    return 'half' in globals()",
         "import gc\nprint(len(gc.get_referrers(x)), sum(map(torch.is_tensor, gc.get_objects())))",
         "import re\nre.compile('a')\ntorch.compile(model)",
@@ -208,15 +219,36 @@ def test_what_anybody_does_while_trying_out_is_no_crime(source):
         ("from operator import attrgetter\nattrgetter('f_back.f_locals')(x)", "reaches for its caller's variables"),
         ("object.__getattribute__(x, 'cell_contents')", "reaches for another function's variables"),
         ("compile(text, 'x', 'exec')", "reaches for code made of text"),
-        ("names = globals()\nnames['half'] = 3", "reaches for all names at once"),
-        ("f = globals", "reaches for all names at once"),
         ("peak_bytes, x = (lambda: 0), 1\nx", "replaces peak_bytes, which is given"),
+        ("from ipykernel.kernelapp import IPKernelApp", "reaches for the notebook's own machinery"),
+        ("  import sys\n  sys._getframe(1)", "reaches for its caller's variables"),
+        (">>> import sys\n>>> sys._getframe(1)", "reaches for its caller's variables"),
+        ("out = !true\nx = sys._getframe(1)", "reaches for its caller's variables"),
     ],
     ids=lambda text: text[:30],
 )
-def test_names_in_texts_count(source, found):
+def test_what_is_spelled_otherwise_counts(source, found):
     lab = reference()
-    assert signs_of_tampering(lab, with_own(lab, source)) == (f"a cell of the learner's own {found}",)
+    answer = "def half(x):\n    return from_somewhere(x)"
+    learner = with_own(with_sources(lab, {"half": answer}), source)
+    assert signs_of_tampering(lab, learner) == (f"a cell of the learner's own {found}",)
+
+
+STASHES = {
+    "a list": ("STASH = []\nimport gc\nSTASH.extend(gc.get_objects())", "STASH[0]"),
+    "a dict": ("STASH = {}\nSTASH.update(a=open('x').read())", "STASH['a']"),
+    "a class": ("class Box: ...\nimport gc\nBox.kept = gc.get_objects()", "Box.kept"),
+    "by a name between": ("import gc\nfirst = gc.get_objects()\nsecond = first", "second"),
+}
+
+
+@pytest.mark.parametrize("words", STASHES)
+def test_an_answer_comes_back_to_what_a_cell_keeps(words):
+    lab = reference()
+    source, read = STASHES[words]
+    learner = with_own(with_sources(lab, {"half": f"def half(x):\n    return {read}"}), source)
+    assert any(sign.startswith("a cell of the learner's own") for sign in signs_of_tampering(lab, learner))
+    assert signs_of_tampering(lab, with_own(lab, source)) == ()
 
 
 @pytest.mark.parametrize(
@@ -276,7 +308,8 @@ def test_the_setup_cell_of_an_earlier_release_accuses_nobody(lab):
 
 def test_a_thing_is_said_once():
     lab = reference()
-    assert len(signs_of_tampering(lab, with_own(lab, "import ctypes", "import ctypes\nctypes.CDLL\nctypes.CDLL"))) == 1
+    twice = with_sources(lab, {"half": "import ctypes\nctypes.CDLL\nctypes.CDLL"})
+    assert len(signs_of_tampering(lab, twice)) == 1
 
 
 def test_what_the_worked_lab_reaches_for_is_no_tampering():

@@ -10,7 +10,7 @@ import pytest
 from nbformat import v4
 
 from helpers.grading.judging.court import reached_in, replaced_in, rows_of
-from helpers.grading.sandbox.apart import WORDS
+from helpers.grading.sandbox.apart import NAMED, WORDS
 from helpers.grading.sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
 from helpers.grading.sandbox.levels import Level
 from helpers.grading.sandbox.worker import Worker
@@ -384,6 +384,20 @@ def test_nothing_leads_from_an_answer_to_what_asks_it(kernel, words):
     assert len(found.rows[0]) == 2
     assert "90210" not in json.dumps(found.rows)
     assert "90214" not in json.dumps(found.rows)
+
+
+def test_names_that_given_functions_look_up_are_put_back(kernel):
+    attack = f"{FILL}\ngetattr(Ledger.take, '__glo' + 'bals__')['limit'] = 10**9\nLedger.take.__globals__['sum'] = min"
+    found = kernel(attack)
+    assert found.rows == [[DRIVEN]]
+    assert "limit" in found.replaced[0]
+
+
+def test_a_cell_of_ones_own_that_climbs_frames_is_named(kernel):
+    climbs = "import sys\nframe = getattr(sys, '_get' + 'frame')(0)\nwhile frame.f_back: frame = frame.f_back"
+    found = kernel(climbs, FILL)
+    assert found.rows == [[DRIVEN]]
+    assert reached_in(found.cells["ask-0"]) == [NAMED.format("sys._getframe")]
 
 
 def test_who_reached_is_named_whatever_the_spelling(kernel):
