@@ -49,7 +49,7 @@ _WORDS = {  # what a learner's cell reaches for, and by which names
 }
 # These reach the kernel itself, whether or not an answer comes back to the cell that does it.
 _LASTING = {"ipykernel", "IPKernelApp", "InteractiveShell", "do_execute", "shell_handlers", "_getframe", "currentframe"}
-_LASTING |= {*_WORDS["what asks it"].split(), "f_back", "mock", "MonkeyPatch"}
+_LASTING |= {*_WORDS["what asks it"].split(), "f_back"}
 _OF_OBJECTS = {"eval", "exec", "open", "compile"}  # as a method they are honest: model.eval()
 _WHILE_IMPORTED = {"torch.Tensor.numpy", "torch.Tensor.tolist"}  # kept for later; called in a function they are counted
 _BY_NAME = ("getattr", "attrgetter", "methodcaller", "__getattribute__")  # call these with a text
