@@ -296,7 +296,7 @@ def train_step(device, layers, micro_batches=1):
                 sent[at] = device.send(layer, at, after=[used[at]]) if again else None
 
 
-@mutant("train-step", feedback="does not wait for the gradient in place")
+@mutant("train-step", feedback="the gradient")
 def train_step(device, layers, micro_batches=1):
     """Forgets which gradients of the micro-batch before are still on their way."""
     holds, arrived, used, sent = ([None, None] for _ in range(4))
