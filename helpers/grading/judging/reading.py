@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import re
 import symtable
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import TypeVar
 
 from ...course import lab_cells
 
-_MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
+_LINE_END = re.compile("\r\n?")
+_MAGIC = re.compile(r"^[ \t]*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
 _METHOD = re.compile(r"(?!self\.|cls\.).*\.__(?!(?:name|qualname|doc|module|wrapped|annotations)__)\w+__")  # of a class
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAKERS = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "bytearray", "UntypedStorage", "Generator"}
 _MAKERS |= {f"{name}_like" for name in _MAKERS} | {"new_empty", "new_zeros", "new_ones", "new_full"}
-_Parsed = TypeVar("_Parsed")
+_MOST_PARTS = 50
 _MUCH = 20_000  # characters: what is longer is not kept
 _SWITCHES = ("torch.backends.", "pd.options.", "pandas.options.", "plt.rcParams", "matplotlib.rcParams")
 _FEW = 4096  # values: a table of codes, not a store
@@ -26,26 +26,27 @@ _NO_DATA = {"partial", "type", "getattr", "Mock", "MagicMock", "wraps", "eval", 
 
 def tree(source: str) -> ast.Module:
     """A cell, parsed; nothing where it is no Python. Each question put to a cell asks for it: not to be changed."""
-    return _kept(source) if len(source) < _MUCH else _parsed(source)
+    return _kept(source) if len(source) < _MUCH else lab_cells.parse(python(source))
 
 
 @lru_cache(maxsize=512)
 def _kept(source: str) -> ast.Module:
-    return _parsed(source)
+    return lab_cells.parse(python(source))
 
 
-def _parsed(source: str) -> ast.Module:
-    return _first_that_parses(source, lab_cells.parse) or ast.Module([], [])
+def python(source: str) -> str:
+    """What Python sees of a cell: as it stands, without magics, or as IPython makes Python of it; '' for none at all.
 
-
-def _first_that_parses(source: str, parse: Callable[[str], _Parsed]) -> _Parsed | None:
-    """A cell as it stands, without magics, or as IPython makes Python of it; None where none of them is any."""
+    Lines end with a newline alone, as the parser counts them.
+    """
+    source = _LINE_END.sub("\n", source)
     for text in (lambda: source, lambda: _MAGIC.sub("", source), lambda: _as_ipython_reads(source)):
         try:
-            return parse(text())
+            lab_cells.parse(found := text())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-    return None
+        return found
+    return ""
 
 
 def _as_ipython_reads(source: str) -> str:
@@ -108,8 +109,10 @@ def _globals_of_functions(source: str) -> set[str]:
 
 def _scopes(source: str) -> list[symtable.SymbolTable]:
     """Those of a cell and of all that it defines, its own first; none where it is no Python."""
-    first = _first_that_parses(source, lambda text: symtable.symtable(text, "cell", "exec"))
-    scopes = [first] if first is not None else []
+    try:
+        scopes = [symtable.symtable(python(source), "cell", "exec")]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
     for scope in scopes:  # grows as it goes
         scopes += scope.get_children()
     return scopes
@@ -140,59 +143,15 @@ def joined(node: ast.expr) -> str:
 
 
 def _added(node: ast.expr) -> str:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _added(node.left) + _added(node.right)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def part_with(source: str, names: Set[str]) -> str:
-    """The statements of a cell in which one of these names is bound, changed or read."""
-    if not source.isascii():
-        source = source.encode("ascii", "replace").decode()  # columns count bytes, lines do not
-    lines = source.splitlines(keepends=True)
-    kept = [one for one in tree(source).body if names & (_mentioned(one) | _binds(one).keys())]
-    return "".join(line for one in kept for line in lines[one.lineno - 1 : one.end_lineno])
-
-
-def leading_to(own: Iterable[str], answers: Iterable[str], known: Set[str]) -> set[str] | None:
-    """The names by which answers come back to what cells of one's own do; None where they read one that nobody binds.
-
-    Such a name may be anything's: text that was run, say. A module is no such name, for its content is its own.
-    """
-    bound: dict[str, set[str]] = {}
-    for source in own:
-        for statement in tree(source).body:
-            for name, module in _binds(statement).items():
-                bound.setdefault(name, set()).update(() if module else {name, *_mentioned(statement)})
-    waiting = {name for source in answers for name in globals_read(source)}
-    found: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in bound and name not in found:
-            found.add(name)
-            waiting |= bound[name]
-        elif name not in bound and name not in known:
-            return None
-    return {name for name in found if bound[name]}
-
-
-def _binds(statement: ast.stmt) -> dict[str, bool]:
-    """The names that a statement binds outside of functions, and whether each is a module's."""
-    found: dict[str, bool] = {}
-    for node in at_import_of(statement):
-        if isinstance(node, ast.Import):
-            found |= {(one.asname or one.name).partition(".")[0]: True for one in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {one.asname or one.name: False for one in node.names}
-        elif isinstance(node, lab_cells.DEFINITION):
-            found[node.name] = False
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found[node.id] = False
-    return found
-
-
-def _mentioned(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    parts: list[str] = []
+    waiting = [node]
+    while waiting and len(parts) < _MOST_PARTS:  # a sum may have thousands of terms, and each of its sums is asked
+        one = waiting.pop()
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Add):
+            waiting += one.left, one.right
+        else:
+            parts.append(one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "")
+    return "".join(reversed(parts))
 
 
 def texts(call: ast.Call) -> list[str]:

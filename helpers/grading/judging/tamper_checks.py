@@ -16,6 +16,7 @@ from nbformat import NotebookNode
 
 from ...course import lab_cells
 from . import reading
+from .reach import leading_to, part_with
 
 _WORDS = {  # what a learner's cell reaches for, and by which names
     "the notebook's own machinery": "get_ipython ipykernel IPKernelApp InteractiveShell do_execute shell_handlers",
@@ -52,6 +53,7 @@ _LASTING = {"ipykernel", "IPKernelApp", "InteractiveShell", "do_execute", "shell
 _LASTING |= {*_WORDS["what asks it"].split(), "f_back"}
 _OF_OBJECTS = {"eval", "exec", "open", "compile"}  # as a method they are honest: model.eval()
 _WHILE_IMPORTED = {"torch.Tensor.numpy", "torch.Tensor.tolist"}  # kept for later; called in a function they are counted
+_KNOWN = {*dir(builtins), "display", "get_ipython", "In", "Out", "_", "__file__"}
 _BY_NAME = ("getattr", "attrgetter", "methodcaller", "__getattribute__")  # call these with a text
 _ENGINES = {"helpers", "torchao", "bitsandbytes", "transformers", "peft", "accelerate", "deepspeed", "triton", "vllm"}
 _ENGINES |= {"galore_torch", "apollo_torch", "flash_attn", "xformers", "diffusers", "auto_gptq", "awq", "llmcompressor"}
@@ -70,8 +72,8 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     answers = [cell.source for cell in own if lab_cells.is_answer(cell)]
     lab.used = {name for source in answers for name in reading.used_later(source)}
     tried = [cell.source for cell in own if not lab_cells.is_answer(cell)]
-    reach = reading.leading_to([*tried, *answers], answers, lab.names | set(dir(builtins)))
-    return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, reach)))
+    names = leading_to([*tried, *answers], answers, lab.names | _KNOWN)
+    return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, names)))
 
 
 class _Given:
@@ -93,19 +95,19 @@ class _Given:
         self.used: set[str] = set()  # what functions of answers read, and attributes
         self.everywhere = {name for cell in code for name in reading.imported(cell.source)}
 
-    def signs(self, cell: NotebookNode, reach: set[str] | None) -> Iterator[str]:
+    def signs(self, cell: NotebookNode, names: set[str] | None) -> Iterator[str]:
         """What a learner's cell does, a phrase each. Of a cell that is no answer that is what answers come back to, by
-        the names in `reach`; all of it where nobody knows."""
+        these `names`; all of it where nobody knows."""
         source = cell.source
         yield from (f"replaces {name}, which is given" for name in sorted(self.replaced_by(source)))
         yield from (f"replaces {name}" for name in sorted(reading.attributes_set(source, self.everywhere)))
         lasting = _reached(source) & _LASTING
-        if not lab_cells.is_answer(cell) and reach is not None:
-            source = reading.part_with(source, reach)
+        if not lab_cells.is_answer(cell) and names is not None:
+            source = part_with(source, names)
         words = (_reached(source) | lasting) - self.reached
         yield from (f"reaches for {what}" for what in sorted({_REACHES[word] for word in words}))
         made = reading.made_before(source)
-        read = self.used if lab_cells.is_answer(cell) else made if reach is None else reach
+        read = self.used if lab_cells.is_answer(cell) else made if names is None else names
         kept = sorted(made & read) + ["a default"] * reading.defaults_of_much(source)
         yield from (f"keeps memory that is made before it is asked: {name}" for name in kept)
         yield from (f"imports {name}, which the lab does not" for name in sorted(_engines(source) - self.engines))

@@ -99,7 +99,7 @@ class Apart:
         gc.callbacks[:] = self._callbacks
         for number, handler in self._handlers.items():
             if signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
+                signal.signal(number, handler or signal.SIG_DFL)  # None is one of C, which is gone
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
         return [f"module {name}" for name in replaced]
@@ -113,8 +113,10 @@ class Apart:
         if thread in self._looking or (event == _ATTRIBUTE and arguments[1] not in _TO_FRAMES):
             return
         self._looking.add(thread)
-        learners = _is_learners(sys._getframe(1))
-        self._looking.discard(thread)
+        try:
+            learners = _is_learners(sys._getframe(1))
+        finally:
+            self._looking.discard(thread)
         what = arguments[1] if event == _ATTRIBUTE else event
         if learners and not self._asking:
             self.reached.append(NAMED.format(what))
@@ -124,8 +126,9 @@ class Apart:
 
 
 def _is_learners(frame: FrameType | None) -> bool:
-    """Whether the code in `frame` is no library's, or is one that gives frames to code that is none."""
-    file = frame.f_code.co_filename if frame is not None else "<frozen "
-    if not file.startswith(_LIBRARIES):
+    """Whether the code in `frame` is no library's, or is one that gives frames to code that is none, or to nobody."""
+    file = frame.f_code.co_filename if frame is not None else ""
+    if frame is None or not file.startswith(_LIBRARIES):
         return True
-    return file.endswith(_PASS_ON) and not frame.f_back.f_code.co_filename.startswith(_LIBRARIES)  # type: ignore[union-attr]
+    back = frame.f_back
+    return file.endswith(_PASS_ON) and (back is None or not back.f_code.co_filename.startswith(_LIBRARIES))

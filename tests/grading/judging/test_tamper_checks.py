@@ -163,7 +163,7 @@ def test_each_kind_is_found_in_an_answer_and_in_what_it_comes_back_to(source, fo
     if own and found.startswith("replaces"):
         learner = with_own(lab, source)
     elif own:  # an answer reads a name that nobody can see bound: anything may be what it comes back to
-        learner = with_own(with_sources(lab, {"half": "def half(x):\n    return from_somewhere(x)"}), source)
+        learner = with_own(with_sources(lab, {"half": "def half(x):\n    return from_somewhere(x, vars())"}), source)
     where = "a cell of the learner's own" if own else "answer 'half'"
     assert signs_of_tampering(lab, learner) == (f"{where} {found}",)
 
@@ -229,7 +229,7 @@ def test_what_anybody_does_while_trying_out_is_no_crime(source):
 )
 def test_what_is_spelled_otherwise_counts(source, found):
     lab = reference()
-    answer = "def half(x):\n    return from_somewhere(x)"
+    answer = "def half(x):\n    return from_somewhere(x, vars())"
     learner = with_own(with_sources(lab, {"half": answer}), source)
     assert signs_of_tampering(lab, learner) == (f"a cell of the learner's own {found}",)
 
@@ -240,6 +240,30 @@ STASHES = {
     "a class": ("class Box: ...\nimport gc\nBox.kept = gc.get_objects()", "Box.kept"),
     "by a name between": ("import gc\nfirst = gc.get_objects()\nsecond = first", "second"),
 }
+
+
+def test_an_unfinished_answer_accuses_nobody():
+    lab = reference()
+    learner = with_own(
+        with_sources(lab, {"half": "def half(x):\n    return not_yet(x)"}), "import gc\ngc.get_objects()"
+    )
+    assert signs_of_tampering(lab, learner) == ()
+
+
+@pytest.mark.parametrize(
+    "before", ["# \x0c\x0c\x1c\x1d", "# \u2028\u2028", "\n\n%time 1", "\r\n\r\n", "%matplotlib inline\n!ls", "x = 'é'"]
+)
+def test_lines_are_counted_as_python_does(before):
+    """Whoever shifts the lines hides nothing."""
+    lab = reference()
+    source = f"{before}\nimport gc\na = 1\nkept = gc.get_objects()\nb = 2\n"
+    learner = with_own(with_sources(lab, {"half": "def half(x):\n    return kept"}), source)
+    assert signs_of_tampering(lab, learner) == ("a cell of the learner's own reaches for every object there is",)
+
+
+def test_a_sum_of_thousands_is_read_in_time():
+    lab = reference()
+    assert signs_of_tampering(lab, with_own(lab, "x = 'a'" + " + 'a'" * 900)) == ()
 
 
 @pytest.mark.parametrize("words", STASHES)

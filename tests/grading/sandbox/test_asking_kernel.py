@@ -325,6 +325,12 @@ def fill(count):
     one.start()
     one.join()
     return seen""",
+    "a thread that begins in a library": """import inspect, sys, threading
+def fill(count):
+    one = threading.Thread(target=print)
+    one._bootstrap_inner = inspect.currentframe
+    one.start()
+    return repr(sys._getframe(1).f_locals)""",
     "a debugger": """import sys
 SEEN = []
 def tracing(frame, event, argument):
