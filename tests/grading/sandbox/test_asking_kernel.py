@@ -325,11 +325,10 @@ def fill(count):
     one.start()
     one.join()
     return seen""",
-    "a thread that begins in a library": """import inspect, sys, threading
+    "a thread that begins in a library": """import _thread, inspect, sys, time
 def fill(count):
-    one = threading.Thread(target=print)
-    one._bootstrap_inner = inspect.currentframe
-    one.start()
+    _thread.start_new_thread(inspect.currentframe, ())
+    time.sleep(0.2)
     return repr(sys._getframe(1).f_locals)""",
     "a debugger": """import sys
 SEEN = []
