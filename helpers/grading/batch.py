@@ -103,7 +103,7 @@ def _graded(lab: str, submissions: Path, out: Path, root: Path, options: Options
         manual.filled_rows(out / "manual.csv")  # a slip in it is reported now
         level = levels.best(options.trust_learners)
         print(f"sandbox: {level}", file=sys.stderr)
-        seed = options.seed or before.get("seed") or str(secrets.randbelow(10**9))
+        seed = options.seed or before.get("seed") or str(secrets.randbelow(10**15))
         try:
             reference = _reference(path, seed, checks, level, out, options)
         except ReferenceFailedError as error:
