@@ -22,7 +22,7 @@ MUTANTS = load_mutants(find_mutants(LAB))
         ("files-batch", ["64 = 2 × 16 × 2"]),
         ("files-sizes", ["2 cards, 8,192 tokens, 200 sequences"]),
         ("budget-peak", ["22,016", "27,136"]),
-        ("budget-leak", ["683", "98,816"]),
+        ("budget-leak", ["341", "98,816"]),
     ],
 )
 def test_the_figures_of_a_target_are_printed_by_its_check(lab, check, figures):
