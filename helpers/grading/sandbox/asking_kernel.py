@@ -20,9 +20,11 @@ from __future__ import annotations
 import json
 import linecache
 import logging
+import marshal
 import sys
 from collections.abc import Mapping, Sequence
-from types import ModuleType
+from functools import partial
+from types import CodeType, ModuleType
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
@@ -30,7 +32,8 @@ from ipykernel.kernelapp import IPKernelApp
 
 from ...lesson import asking
 from ...lesson.draw import given
-from .apart import OF_THE_LAB, Apart
+from ...lesson.guard import OF_THE_LAB
+from .apart import Apart
 from .pristine import Pristine, copies
 from .voice import Voice
 
@@ -52,13 +55,14 @@ class AskingKernel(IPythonKernel):
         self._voice: Voice | None = None
         self._apart: Apart
         self._given: tuple[dict[str, Any], dict[str, Any]]
+        self._codes: list[CodeType] = []  # of cells of ours
         self._replaced: list[str] = []  # put back since anything was asked, in words
 
     async def do_execute(self, code: str, *args: Any, **kwargs: Any) -> dict:
         """Run a cell; a marked one in its own way."""
         first, _, rest = code.partition("\n")
         if first == APPARATUS:
-            return self._replied(_error_of(rest, self._asking_names()))
+            return self._replied(self._error_of(rest, self._asking_names()))
         if first == BEGIN:
             return self._begin()
         if first == PUT_BACK and self._pristine is not None:
@@ -79,6 +83,8 @@ class AskingKernel(IPythonKernel):
     def _begin(self) -> dict:
         """From here on cells run in a copy of what is given."""
         self._apart = Apart()
+        for code in self._codes:
+            self._apart.guard.ours(code)
         self._pristine, self._voice = Pristine(self._asking_names()), Voice(self)
         self._given = self._names, dict(self._names)  # where given functions look their names up
         answers = ModuleType("__main__")
@@ -93,19 +99,19 @@ class AskingKernel(IPythonKernel):
             return self._replied(RuntimeError("the answers have not begun"))
         answers, replaced, asking_names = self._names, self._pristine.restore(), self._asking_names()
         asking_names.update({name: answers[name] for name in names if name in answers})
-        with given(secrets), self._apart.asking(), asking.writing(answers, run=self._apart.run) as rows:
-            error = _error_of(source, asking_names)
+        lab = partial(marshal.dumps, self._codes)
+        writing = asking.writing(answers, run=self._apart.run, lab=lab)
+        with given(secrets), self._apart.guard.asking(), writing as rows:
+            error = self._error_of(source, asking_names)
         behind = self._put_back()
         if behind:  # an answer waited until it was called: it is asked again, and what it replaces put back each time
             asking_names.update({name: answers[name] for name in names if name in answers})
-            again = asking.writing(answers, run=self._apart.run, before_each=self._pristine.put_back)
-            with given(secrets), self._apart.asking(), again as rows:
-                error = _error_of(source, asking_names)
+            again = asking.writing(answers, run=self._apart.run, before_each=self._pristine.put_back, lab=lab)
+            with given(secrets), self._apart.guard.asking(), again as rows:
+                error = self._error_of(source, asking_names)
             self._put_back()
         replaced, self._replaced = list(dict.fromkeys([*self._replaced, *replaced, *behind])), []
-        reached = list(dict.fromkeys(self._apart.reached))
-        self._apart.reached.clear()
-        data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced, "reached": reached})}
+        data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced, "reached": self._apart.guard.told()})}
         self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
         return self._replied(error)
 
@@ -132,20 +138,23 @@ class AskingKernel(IPythonKernel):
         self._send("error", words)
         return {"status": "error", **reply, **words}
 
+    def _error_of(self, source: str, names: dict[str, Any]) -> BaseException | None:
+        """Run a cell of ours; what it raised."""
+        file = f"{OF_THE_LAB}{hash(source):x}>"
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        try:
+            code = compile(source, file, "exec")
+            self._codes.append(code)
+            if self._pristine is not None:
+                self._apart.guard.ours(code)
+            exec(code, names)
+        except BaseException as error:
+            return error.with_traceback(None)  # which would lead to our frames
+        return None
+
     def _send(self, kind: str, content: dict) -> None:
         parent, topic = self.get_parent("shell"), self._topic(kind)
         self.session.send(self.iopub_socket, kind, content, parent=parent, ident=topic)  # type: ignore[union-attr]
-
-
-def _error_of(source: str, names: dict[str, Any]) -> BaseException | None:
-    """Run a cell of ours; what it raised."""
-    file = f"{OF_THE_LAB}{hash(source):x}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    try:
-        exec(compile(source, file, "exec"), names)
-    except BaseException as error:
-        return error.with_traceback(None)  # which would lead to our frames
-    return None
 
 
 if __name__ == "__main__":

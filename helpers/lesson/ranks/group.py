@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from ...catalog.errors import WorkbookError
+from .. import asking
 from . import worker
 from .engines import START_S, Engines
 from .errors import Died, Outcome, Raised, Returned, Running
@@ -52,7 +53,8 @@ class Group:
         """How a serialized (function, args, kwargs) ended on each rank."""
         number, processes, calls = next(self._call_numbers), self.engines.processes, []
         for placement in self.placements:
-            result = self._submit(placement.engine, worker.run_call, number, _import_paths(), serialized)
+            sent = (number, _import_paths(), serialized, asking.lab())
+            result = self._submit(placement.engine, worker.run_call, *sent)
             calls.append(PendingCall(result, processes.get(placement.process), self._recording(placement.engine)))
         return wait_for(calls, timeout_s)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import marshal
 import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from ...catalog.errors import WorkbookError
@@ -86,14 +89,17 @@ def _init_process_group(call: int) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=FOREVER, device_id=gpu)
 
 
-def run_call(call: int, paths: list[str], serialized: bytes) -> bytes:
-    """Run a serialized (function, args, kwargs) and return a pickled Outcome. Never raises."""
+def run_call(call: int, paths: list[str], serialized: bytes, lab: bytes | None = None) -> bytes:
+    """Run a serialized (function, args, kwargs) and return a pickled Outcome. Never raises.
+
+    Where a grader asks, `lab` is the lab's code, and the rank is watched as the kernel is.
+    """
     import cloudpickle
 
     sys.path.extend(path for path in paths if path not in sys.path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        outcome = _outcome(call, serialized, printed)
+        outcome = _outcome(call, serialized, printed, contextlib.nullcontext if lab is None else partial(_watched, lab))
     try:
         return cloudpickle.dumps(outcome)
     except Exception as error:
@@ -101,18 +107,28 @@ def run_call(call: int, paths: list[str], serialized: bytes) -> bytes:
         return cloudpickle.dumps(Raised(type(error).__name__, unsent, (), time.time(), printed.getvalue()))
 
 
-def _outcome(call: int, serialized: bytes, printed: io.StringIO) -> Outcome:
+def _watched(lab: bytes) -> contextlib.AbstractContextManager[None]:
+    if "guard" not in _rank:
+        from ..guard import guard
+
+        _rank["guard"] = guard(marshal.loads(lab))
+    return _rank["guard"].asking()
+
+
+def _outcome(call: int, serialized: bytes, printed: io.StringIO, watched: Callable[[], Any]) -> Outcome:
     import cloudpickle
     import torch.distributed as dist
 
     recorder: Recorder = _rank["recorder"]
     recorder.write(())
     try:
-        function, args, kwargs = cloudpickle.loads(serialized)
+        with watched():
+            function, args, kwargs = cloudpickle.loads(serialized)
         with recorder.during(function):
             if not dist.is_initialized():  # a script's last line is destroy_process_group()
                 _init_process_group(call)
-            return Returned(function(*args, **kwargs), printed.getvalue())
+            with watched():
+                return Returned(function(*args, **kwargs), printed.getvalue())
     except BaseException as error:
         location = location_of_traceback(error.__traceback__)
         return Raised(type(error).__name__, str(error), location, time.time(), printed.getvalue())

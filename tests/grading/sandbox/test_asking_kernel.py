@@ -10,11 +10,11 @@ import pytest
 from nbformat import v4
 
 from helpers.grading.judging.court import reached_in, replaced_in, rows_of
-from helpers.grading.sandbox.apart import NAMED, WORDS
 from helpers.grading.sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
 from helpers.grading.sandbox.levels import Level
 from helpers.grading.sandbox.worker import Worker
 from helpers.lesson.draw import secret_of
+from helpers.lesson.guard import NAMED, SEEN
 from tests.course.example_lab import code
 
 pytestmark = pytest.mark.slow
@@ -299,6 +299,60 @@ REACHES = {
     "inspect": "import inspect\ndef fill(count): return repr(inspect.currentframe().f_back.f_locals)",
     "a stack": "import inspect\ndef fill(count): return repr([one.frame.f_locals for one in inspect.stack()])",
     "logging": "import logging\ndef fill(count): return repr(logging.currentframe().f_back.f_locals)",
+    "a pool that was handed it": """import sys
+from concurrent.futures import ThreadPoolExecutor
+def fill(count):
+    seen = ThreadPoolExecutor(1).submit(sys._current_frames).result()
+    return [repr(one.f_back and one.f_back.f_locals) for one in seen.values()]""",
+    "a library that calls it": """import sys
+from torch.utils import _pytree
+def fill(count):
+    frame, seen = _pytree.tree_map(sys._getframe, [0])[0], []
+    while frame:
+        seen.append(repr(frame.f_locals))
+        frame = frame.f_back
+    return seen""",
+    "code that says it is a library's": """import sys
+exec(compile("look = lambda: repr([sys._getframe(at).f_locals for at in range(4)])", "<cell of the lab 1>", "exec"))
+def fill(count): return look()""",
+    "code whose file was replaced": """import logging, sys
+def look(): return repr([sys._getframe(at).f_locals for at in range(4)])
+look.__code__ = look.__code__.replace(co_filename=logging.__file__)
+def fill(count): return look()""",
+    "a library's code with other names": """import sys, traceback
+from types import FunctionType
+SEEN = []
+names = {"sys": sys, "extract_stack": lambda frame, limit: SEEN.append(repr(frame.f_locals)), "format_list": list}
+look = FunctionType(traceback.format_stack.__code__, names, "look", (None, None))
+def fill(count):
+    try:
+        look()
+    finally:
+        return SEEN""",
+    "a library's function that was replaced": """import traceback
+SEEN = []
+def steal(frame, limit=None):
+    while frame:
+        SEEN.append(repr(frame.f_locals))
+        frame = frame.f_back
+    return []
+def fill(count):
+    traceback.extract_stack = steal
+    traceback.format_stack()
+    return SEEN""",
+    "a library that evaluates names": "import numpy\nfill = lambda count: str(numpy.bmat('measured'))",
+    "a library that looks names up": """from torch._jit_internal import createResolutionCallbackFromFrame as names
+def fill(count): return repr(names(1)('measured'))""",
+    "tracebacks with variables": """import traceback
+def fill(count):
+    return list(map(str, traceback.StackSummary.extract(traceback.walk_stack(None), capture_locals=True).format()))""",
+    "what the guard goes by": """import sys
+guard = sys.modules["helpers.lesson.guard"]
+def fill(count):
+    guard._LOOKS.add(("fill", "fill"))
+    guard._SEEING = guard._OF_FRAMES = guard._TO_FRAMES = frozenset()
+    guard._may_see.__code__ = (lambda word, frame, known: True).__code__
+    return repr([sys._getframe(at).f_locals for at in range(4)])""",
     "a walk": "import traceback\ndef fill(count): return repr([one.f_locals for one, _ in traceback.walk_stack(None)])",
     "a traceback": """def fill(count):
     try:
@@ -407,8 +461,85 @@ def test_a_cell_of_ones_own_that_climbs_frames_is_named(kernel):
 
 def test_who_reached_is_named_whatever_the_spelling(kernel):
     found = kernel(REACHES["a frame"], asks=("asked(fill, 1)",))
-    assert reached_in(found.cells["ask-0"]) == [WORDS.format("sys._getframe")]
+    assert reached_in(found.cells["ask-0"]) == [SEEN.format("sys._getframe")]
     assert reached_in(kernel(FILL).cells["ask-0"]) == []
+
+
+# Each way to keep bytes where nobody counts them.
+PARKS = {
+    "a file": "from pathlib import Path\ndef fill(count): Path('kept').write_bytes(b'x')",
+    "a file of NumPy's": "import numpy\ndef fill(count): numpy.save('kept.npy', numpy.zeros(9))",
+    "a thread": """import threading
+def fill(count):
+    def parks():
+        try:
+            open('kept', 'w')
+        except RuntimeError as error:
+            told.append(error)
+    told = []
+    one = threading.Thread(target=parks)
+    one.start()
+    one.join()
+    raise told[0]""",
+    "a pool": """from concurrent.futures import ThreadPoolExecutor
+def fill(count): ThreadPoolExecutor(1).submit(open, 'kept', 'w').result()""",
+    "a name of a folder": "import os\ndef fill(count): os.mkdir('eight bytes and so on')",
+    "a pipe": "import os\ndef fill(count): os.pipe()",
+    "a pipe, of another module": "import posix\ndef fill(count): posix.pipe()",
+    "memory that has a name": """from multiprocessing import shared_memory
+def fill(count): shared_memory.SharedMemory(create=True, size=100)""",
+    "mapped memory": "import mmap\ndef fill(count): mmap.mmap(-1, 4096)",
+    "a socket": "import socket\ndef fill(count): socket.socketpair()",
+    "another process": "import subprocess\ndef fill(count): subprocess.run(['true'])",
+    "a fork": "import os\ndef fill(count): os.fork()",
+    "the environment": "import os\ndef fill(count): os.environ['KEPT'] = 'x' * 5000",
+    "a database": "import sqlite3\ndef fill(count): sqlite3.connect(':memory:')",
+    "a larger limit": """import resource
+def fill(count): resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))""",
+    "a function of ours that writes": """from helpers.course import notebook
+from pathlib import Path
+from nbformat import v4
+def fill(count): notebook.write(Path('kept.ipynb'), v4.new_notebook())""",
+}
+
+
+@pytest.mark.parametrize("words", PARKS)
+def test_nothing_is_kept_where_bytes_are_not_counted(kernel, words):
+    found = kernel(PARKS[words], asks=("asked(fill, 4)",))
+    assert "counted in memory" in json.dumps(found.rows)
+    assert reached_in(found.cells["ask-0"]) == [], "it is refused, and nobody is accused"
+
+
+ON_RANKS = """from helpers.lesson.ranks import Ranks
+import sys
+ranks = Ranks(1)
+def measured(answer, count):
+    secret = 90210 + count
+    return answer(count), sys._getframe().f_code.co_name
+def driven(count):
+    return ranks.run(measured, fill, count)"""
+RANKS = {
+    "the frames": ("import sys\ndef fill(count): return repr(sys._getframe(1).f_locals)", "is not for answers"),
+    "a file": ("import numpy\ndef fill(count): numpy.save('kept.npy', numpy.zeros(9))", "counted in memory"),
+    "a file of PyTorch's": ("import torch\ndef fill(count): torch.save(torch.zeros(9999), 'kept')", "raised"),
+    "nothing": ("import torch\ndef fill(count): return float(torch.ones(count).sum())", '[4.0, "measured"]'),
+}
+
+
+@pytest.mark.parametrize("words", RANKS)
+def test_ranks_are_watched_as_well(kernel, words):
+    answer, told = RANKS[words]
+    found = kernel(answer, asks=(f"{ON_RANKS}\nasked(driven, 4)",))
+    assert told in json.dumps(found.rows)
+    assert "90214" not in json.dumps(found.rows)
+
+
+@pytest.mark.parametrize("saves", ["torch.save(torch.zeros(9999), 'kept')", "torch.zeros(9999).share_memory_()"])
+def test_files_that_no_event_tells_of_stay_small(kernel, saves):
+    scratch = f"import torch\n{saves}"  # in a cell of one's own it is nobody's business
+    found = kernel(scratch, f"def fill(count): {saves}", asks=("asked(fill, 4)",))
+    assert found.cells["answer-0"].passed
+    assert "raised" in json.dumps(found.rows), "and what writes says that it cannot"
 
 
 HONEST = {
@@ -423,6 +554,27 @@ def fill(ledger, count):
     "warnings": "import warnings\ndef fill(ledger, count): warnings.warn('filled')",
     "data classes": "import dataclasses\ndef fill(ledger, count): dataclasses.make_dataclass('Pair', ['a'])(1)",
     "a generator": "def fill(ledger, count): return sum(size for size in range(count))",
+    "a stack that is printed": "import traceback\ndef fill(ledger, count): traceback.print_stack()",
+    "an enumeration": "import enum\ndef fill(ledger, count): enum.Enum('Colour', 'red green')",
+    "a type variable": "import typing\ndef fill(ledger, count): typing.TypeVar('T')",
+    "seeds": "import torch\ndef fill(ledger, count): torch.manual_seed(1)",
+    "what is written away": """import contextlib, os
+def fill(ledger, count):
+    with open(os.devnull, 'w') as nothing, contextlib.redirect_stdout(nothing):
+        print(1)""",
+    "a file that is read": "def fill(ledger, count): open(__import__('os').__file__).read()",
+    "a buffer": "import io, torch\ndef fill(ledger, count): torch.save(torch.zeros(9), io.BytesIO())",
+    "an event loop": """import asyncio
+async def waits(): await asyncio.sleep(0)
+def fill(ledger, count): asyncio.run(waits())""",
+    "threads": """from concurrent.futures import ThreadPoolExecutor
+def fill(ledger, count):
+    with ThreadPoolExecutor(2) as pool: list(pool.map(abs, [1, 2]))""",
+    "an optimizer": """import torch
+def fill(ledger, count):
+    weight = torch.nn.Parameter(torch.zeros(3))
+    weight.sum().backward()
+    torch.optim.AdamW([weight]).step()""",
 }
 
 

@@ -1,0 +1,329 @@
+"""While an answer is asked: it sees nobody's variables, and keeps nothing where bytes are not counted.
+
+Python raises an event where somebody asks for a frame, for all objects, or for a file (PEP 578), and Linux refuses
+files that grow beyond a limit. So what is refused does not depend on how it is spelled:
+
+*   **Frames**, which lead to the variables of whoever asks. A library's function gets one for itself if it is the very
+    function that stands in its file, says so in its own code, and does not hand it on: `namedtuple` does, a pool of
+    threads that was handed `sys._getframe` does not. Whoever was asked by us, or by an import, gets one too.
+*   **Bytes in files, shared memory, pipes, names of files, other processes.** An answer's memory is counted, and these
+    are not. What the ranks of `helpers.lesson` need to start is not refused.
+
+What decides is held by a closure, to which no name leads.
+"""
+
+from __future__ import annotations
+
+import _posixshmem
+import builtins
+import contextlib
+import functools
+import linecache
+import logging
+import os
+import sys
+import sysconfig
+import traceback
+from _imp import get_frozen_object
+from _thread import get_ident as _thread_of
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+from sys import _getframe as _frame_at
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import helpers
+
+_FRAME, _ATTRIBUTE, _HOOK = "sys._getframe", "object.__getattr__", "sys.addaudithook"
+_OF_FRAMES = (_FRAME, "sys._current_frames")
+_TO_FRAMES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})  # attributes
+_SEEING = frozenset(
+    {
+        *(*_OF_FRAMES, "sys._current_exceptions", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
+        *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
+        *("ctypes.PyObj_FromPtr", "ctypes.string_at", "ctypes.wstring_at", "ctypes.cdata", "ctypes.dlopen"),
+    }
+)
+_KEEPING = frozenset(
+    {
+        *("os.mkdir", "os.rename", "os.link", "os.symlink", "os.setxattr", "os.truncate", "os.putenv"),
+        *("mmap.__new__", "socket.__new__", "sqlite3.connect", "resource.setrlimit", "resource.prlimit"),
+        *("os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "subprocess.Popen"),
+        *("os.pipe", "os.memfd_create", "shm_open"),  # for these we raise the events ourselves: _SILENT
+    }
+)
+_SILENT = (
+    ("os.pipe", "pipe"),
+    ("os.pipe", "pipe2"),
+    ("os.memfd_create", "memfd_create"),
+    ("_posixshmem.shm_open", "shm_open"),
+)
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
+MOST_IN_A_FILE = 16 << 10  # what ranks write while they start fits; no tensor worth hiding does
+_SMALL_TEXT = 1 << 10  # of a variable of the environment
+
+_PATHS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_OURS = str(Path(helpers.__file__).parent) + os.sep
+OF_THE_LAB = "<cell of the lab "  # begins the name of the file that a cell which asks is compiled as
+_IMPORTS = "<frozen importlib"
+_LIBRARIES = (*_PATHS, _OURS, "<frozen ", OF_THE_LAB)
+# Who gets a frame and hands it to whoever called; and who looks at one and hands it to nobody.
+_PASS_ON = {("inspect.py", "currentframe"), ("logging/__init__.py", "<lambda>")}
+_LOOKS = {
+    *{("collections/__init__.py", "namedtuple"), ("enum.py", "_create_"), ("typing.py", "_caller")},
+    *{("typing_extensions.py", "_caller"), ("typing_extensions.py", "_has_generic_or_protocol_as_origin")},
+    *{("logging/__init__.py", "findCaller"), ("warnings.py", "warn"), ("inspect.py", "getgeneratorstate")},
+    *{
+        ("traceback.py", name)
+        for name in (
+            "format_stack",
+            "extract_stack",
+            "print_stack",
+            "walk_tb",
+            "_walk_tb_with_full_positions",
+            "clear_frames",
+        )
+    },
+    *{("asyncio/coroutines.py", "_format_coroutine"), ("asyncio/base_tasks.py", "_task_get_stack")},
+}
+# Who may start processes and write files whoever called: what starts ranks, an import that stores what it compiled,
+# PyTorch where it makes the folder of its compiler, an event loop that makes itself a socket.
+_STARTS = (f"{_OURS}lesson{os.sep}ranks{os.sep}", "/ipyparallel/", "/torch/_inductor/runtime/cache_dir_utils.py")
+_WAKES = ("asyncio/selector_events.py", "_make_self_pipe")
+_UNCHANGED = (traceback, traceback.StackSummary, linecache, logging)  # what _LOOKS hand a frame on to
+SEEN = "an answer reached for {}, by which what asks it could be seen: it was refused"
+NAMED = "a cell of the learner's own reached for {}, by which the kernel itself can be seen"
+UNCOUNTED = "{} is not for answers: what they keep is counted in memory. Cells of your own may use it"
+
+
+Codes = dict[tuple[str, int], list[CodeType]]
+
+
+class Guard(NamedTuple):
+    """`asking()` is the time in which it refuses; `told()` is what was reached for, in words; `ours` knows our code."""
+
+    asking: Callable[[], contextlib.AbstractContextManager[None]]
+    told: Callable[[], list[str]]
+    ours: Callable[[CodeType], None]
+
+
+def guard(lab: Iterable[CodeType] = ()) -> Guard:
+    """From here on this process is watched, for good. Called once, before anything of a learner's runs.
+
+    A rank gets copies of the lab's own code: what equals `lab` counts as ours.
+    """
+    ours = {name: value for name, value in globals().items() if not name.startswith("__")}
+    ours["__builtins__"], ours["__name__"] = dict(vars(builtins)), __name__
+    for name, value in list(ours.items()):  # a namespace that nobody else has: who changes this module changes nothing
+        if isinstance(value, FunctionType) and value.__module__ == __name__:
+            ours[name] = FunctionType(value.__code__, ours, name, value.__defaults__)
+    return ours["_guard"](lab)
+
+
+def _guard(copied: Iterable[CodeType]) -> Guard:
+    depth, reached, looking = [0], list[str](), set[int]()
+    lab: dict[int, CodeType] = {}  # by identity: a copy of it is somebody else's
+    alike = _by_place(copied)
+    right: dict[int, CodeType] = {}  # which stands in its file
+    files: dict[str, Codes] = {}
+    kept = {str(vars(one).get("__file__")): [_as_it_is(one)] for one in _modules_of_ours()}
+    also = [_as_it_is(holder) for holder in _UNCHANGED]
+    _make_loud()
+
+    def known(code: CodeType) -> bool:
+        """Whether it is ours, or the very code that stands in a library's file."""
+        if code.co_filename.startswith(OF_THE_LAB):
+            return lab.get(id(code)) is code or code in alike.get(_place(code), ())
+        if right.get(id(code)) is code:
+            return True
+        if not code.co_filename.startswith(_LIBRARIES):
+            return False
+        if code.co_filename not in files:
+            files[code.co_filename] = _codes_of(code.co_filename)
+        if code not in files[code.co_filename].get(_place(code), ()):
+            return False
+        right[id(code)] = code
+        return True
+
+    def unchanged(frame: FrameType) -> bool:
+        """Whether what it hands the frame to is what it was."""
+        both = kept.get(frame.f_code.co_filename, also)
+        return all(now.get(name) is value for now, was in both for name, value in was.items())
+
+    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+        sees = event in _SEEING or (event == _ATTRIBUTE and arguments[1] in _TO_FRAMES)
+        keeps = depth[0] and (event in _KEEPING or (event == "open" and (arguments[2] or 0) & _WRITES))
+        if event == _HOOK:
+            raise RuntimeError("hooks of audit events cannot be added here")
+        if not keeps and not (sees and (depth[0] or event in _OF_FRAMES)):
+            return
+        thread = _thread_of()
+        if thread in looking:
+            return
+        looking.add(thread)
+        try:
+            frame = _frame_at(1)
+            what = str(arguments[1]) if event == _ATTRIBUTE else event
+            word = what.rpartition(".")[2]
+            learners = not frame.f_code.co_filename.startswith(_LIBRARIES) or _passes_to_a_learner(frame)
+            if keeps:
+                allowed = _may_keep(event, arguments, frame, known)
+            elif depth[0]:
+                allowed = _may_see(word, frame, known) and unchanged(frame)
+                learners = learners or word not in frame.f_code.co_names or not known(frame.f_code)
+            else:
+                allowed = not learners
+        finally:
+            looking.discard(thread)
+        if not allowed and keeps:
+            raise RuntimeError(UNCOUNTED.format(_in_words(event, arguments)))
+        if not allowed and learners:
+            reached.append((SEEN if depth[0] else NAMED).format(what))
+        if not allowed and depth[0]:
+            raise RuntimeError(f"{what} is not for answers")
+
+    @contextlib.contextmanager
+    def asking() -> Iterator[None]:
+        soft, hard = getrlimit(RLIMIT_FSIZE)
+        setrlimit(RLIMIT_FSIZE, (MOST_IN_A_FILE, hard))  # whoever writes: Python, or a library that tells nobody
+        depth[0] += 1
+        try:
+            yield
+        finally:
+            depth[0] -= 1
+            setrlimit(RLIMIT_FSIZE, (soft, hard))
+
+    def ours(code: CodeType) -> None:
+        looking.add(_thread_of())
+        frame: FrameType | None = _frame_at(1)
+        looking.discard(_thread_of())
+        while frame is not None:
+            if not frame.f_code.co_filename.startswith(_LIBRARIES):
+                raise RuntimeError("code of the lab comes from the lab")
+            frame = frame.f_back
+        lab.update({id(one): one for one in _within(code)})
+
+    sys.addaudithook(heard)
+    return Guard(asking, lambda: list(dict.fromkeys(reached)), ours)
+
+
+def _may_see(word: str, frame: FrameType | None, known: Callable[[CodeType], bool]) -> bool:
+    """Whether who asks for `word` in `frame` asks for itself."""
+    if word in ("string_at", "wstring_at", "cdata", "PyObj_FromPtr", "dlopen"):  # of ctypes: memory by its address
+        while frame is not None and known(frame.f_code) and not frame.f_code.co_filename.startswith(_OURS):
+            frame = frame.f_back
+        return frame is not None and known(frame.f_code)
+    while frame is not None and known(frame.f_code) and word in frame.f_code.co_names and _tail(frame) in _PASS_ON:
+        word, frame = "currentframe", frame.f_back
+    if frame is None or not known(frame.f_code) or word not in frame.f_code.co_names:
+        return False
+    if _tail(frame) in _LOOKS:
+        return not _shows_variables(frame)
+    while frame is not None and known(frame.f_code):
+        if frame.f_code.co_filename.startswith((_OURS, OF_THE_LAB)) or frame.f_code.co_name == "<module>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _may_keep(event: str, arguments: tuple, frame: FrameType | None, known: Callable[[CodeType], bool]) -> bool:
+    """Whether what `frame` does keeps nothing of an answer's."""
+    path = str(arguments[0]) if arguments else ""
+    if (event == "open" and path == os.devnull) or (event == "os.putenv" and len(arguments[1]) < _SMALL_TEXT):
+        return True
+    while frame is not None and known(frame.f_code):
+        file = frame.f_code.co_filename
+        if any(part in file for part in _STARTS) or file.startswith(OF_THE_LAB):
+            return True
+        if (event == "open" and file.startswith(_IMPORTS) and "__pycache__" in path) or _tail(frame) == _WAKES:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _passes_to_a_learner(frame: FrameType) -> bool:
+    """Whether its function gives frames to who calls it, and that was a learner's code, or nobody."""
+    back = frame.f_back
+    passes = frame.f_code.co_filename.endswith(("/inspect.py", "/traceback.py", "/logging/__init__.py"))
+    return passes and (back is None or not back.f_code.co_filename.startswith(_LIBRARIES))
+
+
+def _shows_variables(frame: FrameType | None) -> bool:
+    """Whether a traceback is read together with the variables of its frames."""
+    while frame is not None and frame.f_code.co_filename.endswith("/traceback.py"):
+        if frame.f_locals.get("capture_locals"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _tail(frame: FrameType) -> tuple[str, str]:
+    """The function's file, as far as it stands in the lists, and its name."""
+    file = frame.f_code.co_filename.replace(os.sep, "/")
+    folder = next((path + "/" for path in _PATHS if file.startswith(path + "/")), "")
+    return file.removeprefix(folder), frame.f_code.co_name
+
+
+def _codes_of(file: str) -> Codes:
+    """The code that stands in a library's file, by name and first line; none where it cannot be read."""
+    try:
+        if file.startswith("<frozen "):
+            code = get_frozen_object(file.removeprefix("<frozen ").removesuffix(">"))
+        else:
+            with open(file, "rb") as opened:
+                code = compile(opened.read(), file, "exec", dont_inherit=True)
+    except (OSError, ImportError, SyntaxError, ValueError):
+        return {}
+    return _by_place([code])
+
+
+def _by_place(codes: Iterable[CodeType]) -> Codes:
+    """These, and that of all functions that are written in them, by name and first line."""
+    found: Codes = {}
+    for code in codes:
+        for one in _within(code):
+            found.setdefault(_place(one), []).append(one)
+    return found
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    return code.co_name, code.co_firstlineno
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    """The code itself, and that of all functions that are written in it."""
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _within(value)
+
+
+def _modules_of_ours() -> list[ModuleType]:
+    return [one for name, one in list(sys.modules.items()) if name.partition(".")[0] == helpers.__name__]
+
+
+def _as_it_is(holder: ModuleType | type) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Its names, and the functions and classes that they stand for now."""
+    return vars(holder), {name: value for name, value in vars(holder).items() if callable(value)}
+
+
+def _in_words(event: str, arguments: tuple) -> str:
+    return f"a file that is written ({arguments[0]})" if event == "open" else event
+
+
+def _make_loud() -> None:
+    """Raise events where Python raises none: for pipes, files in memory, shared memory."""
+    for event, name in _SILENT:
+        for module in (os, sys.modules.get("posix"), _posixshmem):
+            if (function := getattr(module, name, None)) is not None:
+                setattr(module, name, _loud(event, function))
+
+
+def _loud(event: str, function: Callable) -> Callable:
+    @functools.wraps(function)
+    def heard(*arguments: Any, **named: Any) -> Any:
+        sys.audit(event, *arguments)
+        return function(*arguments, **named)
+
+    return heard
