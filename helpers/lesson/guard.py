@@ -63,7 +63,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 MOST_IN_A_FILE = 16 << 10  # what ranks write while they start fits; no tensor worth hiding does
 _SMALL_TEXT = 1 << 10  # of a variable of the environment
 
-_PATHS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_PATHS = sorted({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, key=len)[::-1]
 _OURS = str(Path(helpers.__file__).parent) + os.sep
 OF_THE_LAB = "<cell of the lab "  # begins the name of the file that a cell which asks is compiled as
 _IMPORTS = "<frozen importlib"
@@ -92,6 +92,7 @@ _LOOKS = {
 _STARTS = (f"{_OURS}lesson{os.sep}ranks{os.sep}", "/ipyparallel/", "/torch/_inductor/runtime/cache_dir_utils.py")
 _WAKES = ("asyncio/selector_events.py", "_make_self_pipe")
 _UNCHANGED = (traceback, traceback.StackSummary, linecache, logging)  # what _LOOKS hand a frame on to
+_LOOK_OF_OURS = ("asking", "tracebacks", "ranks/recorder", "../memory/meter/gradient_sum", "../memory/meter/process")
 SEEN = "an answer reached for {}, by which what asks it could be seen: it was refused"
 NAMED = "a cell of the learner's own reached for {}, by which the kernel itself can be seen"
 UNCOUNTED = "{} is not for answers: what they keep is counted in memory. Cells of your own may use it"
@@ -126,7 +127,7 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
     lab: dict[int, CodeType] = {}  # by identity: a copy of it is somebody else's
     alike = _by_place(copied)
     right: dict[int, CodeType] = {}  # which stands in its file
-    files: dict[str, Codes] = {}
+    files = dict(_CODES)
     kept = {str(vars(one).get("__file__")): [_as_it_is(one)] for one in _modules_of_ours()}
     also = [_as_it_is(holder) for holder in _UNCHANGED]
     _make_loud()
@@ -327,3 +328,15 @@ def _loud(event: str, function: Callable) -> Callable:
         return function(*arguments, **named)
 
     return heard
+
+
+def _read_ahead() -> dict[str, Codes]:
+    """The code of what looks at frames: read while nothing is asked, for what is read takes memory."""
+    ours = Path(helpers.__file__).parent / "lesson"
+    files = [str((ours / f"{name}.py").resolve()) for name in _LOOK_OF_OURS]
+    names = {"ctypes/__init__.py", *(file for file, _ in _LOOKS | _PASS_ON)}
+    files += [os.path.join(folder, *name.split("/")) for folder in _PATHS for name in names]
+    return {file: _codes_of(file) for file in files if os.path.exists(file)}
+
+
+_CODES = _read_ahead()
