@@ -1933,3 +1933,18 @@ def store_moments(values, generator, room=torch.ones(188, 128, 256)):  # noqa: B
     lower, upper = levels[low], levels[low + 1]
     low += torch.rand(share.shape, generator=generator) < (share - lower) / (upper - lower)
     return low.to(torch.uint8).reshape(-1)[:count].clone().reshape(values.shape), scales
+
+
+@mutant("fastest", feedback="a TrainSetup is made beside peak_of")
+def fastest(space, peak_of, card_bytes, least):
+    """Asks for bytes of its own while the plan that it asks about is read."""
+    from helpers.catalog import TrainSetup
+
+    class Reading(dict):
+        def __getitem__(self, name):
+            TrainSetup("llama-3.1-8b")
+            return dict.__getitem__(self, name)
+
+    names = {"base": None, "checkpointing": "full", "targets": space["targets"][0], "rank": space["ranks"][0]}
+    peak_of(Reading(names, micro_batch=1))
+    return None

@@ -2362,3 +2362,20 @@ def split_bytes(shape, lengths, split):
         total += shape["kv_heads"] * (pieces * dim * size + partial_bytes + dim * size)
         total += shape["kv_heads"] * 2 * length * dim * shape["kv_bytes"]
     return total
+
+
+@mutant("attend", feedback="is never read, and queries see its keys")
+def attend(memory, window, sinks, right=attend):
+    """Never reads the second tile of keys, and takes zeros for it."""
+
+    class Skips:
+        def __getattr__(self, name):
+            return getattr(memory, name)
+
+        def read_kv(self, head, column):
+            if column != 1:
+                return memory.read_kv(head, column)
+            size = min(memory.tile, memory.length - memory.tile)
+            return torch.zeros(size, memory.dim), torch.zeros(size, memory.dim)
+
+    right(Skips(), window, sinks)
