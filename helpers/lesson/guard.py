@@ -17,7 +17,6 @@ from __future__ import annotations
 import _posixshmem
 import builtins
 import contextlib
-import functools
 import linecache
 import logging
 import os
@@ -30,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from sys import _getframe as _frame_at
+from sys import audit
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -50,17 +50,13 @@ _KEEPING = frozenset(
         *("os.mkdir", "os.rename", "os.link", "os.symlink", "os.setxattr", "os.truncate", "os.putenv"),
         *("mmap.__new__", "socket.__new__", "sqlite3.connect", "resource.setrlimit", "resource.prlimit"),
         *("os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "subprocess.Popen"),
-        *("os.pipe", "os.memfd_create", "shm_open"),  # for these we raise the events ourselves: _SILENT
+        *("os.pipe", "os.memfd_create", "_posixshmem.shm_open"),  # for these we raise the events ourselves: _SILENT
     }
 )
-_SILENT = (
-    ("os.pipe", "pipe"),
-    ("os.pipe", "pipe2"),
-    ("os.memfd_create", "memfd_create"),
-    ("_posixshmem.shm_open", "shm_open"),
-)
+_SILENT = {"pipe": "os.pipe", "pipe2": "os.pipe", "memfd_create": "os.memfd_create", "shm_open": "_posixshmem.shm_open"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 MOST_IN_A_FILE = 16 << 10  # what ranks write while they start fits; no tensor worth hiding does
+_SEPARATOR, _NOWHERE = os.sep, os.devnull
 _SMALL_TEXT = 1 << 10  # of a variable of the environment
 
 _PATHS = sorted({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, key=len)[::-1]
@@ -74,17 +70,8 @@ _LOOKS = {
     *{("collections/__init__.py", "namedtuple"), ("enum.py", "_create_"), ("typing.py", "_caller")},
     *{("typing_extensions.py", "_caller"), ("typing_extensions.py", "_has_generic_or_protocol_as_origin")},
     *{("logging/__init__.py", "findCaller"), ("warnings.py", "warn"), ("inspect.py", "getgeneratorstate")},
-    *{
-        ("traceback.py", name)
-        for name in (
-            "format_stack",
-            "extract_stack",
-            "print_stack",
-            "walk_tb",
-            "_walk_tb_with_full_positions",
-            "clear_frames",
-        )
-    },
+    *{("traceback.py", name) for name in ("format_stack", "extract_stack", "print_stack", "clear_frames")},
+    *{("traceback.py", name) for name in ("walk_tb", "_walk_tb_with_full_positions")},
     *{("asyncio/coroutines.py", "_format_coroutine"), ("asyncio/base_tasks.py", "_task_get_stack")},
 }
 # Who may start processes and write files whoever called: what starts ranks, an import that stores what it compiled,
@@ -102,11 +89,11 @@ Codes = dict[tuple[str, int], list[CodeType]]
 
 
 class Guard(NamedTuple):
-    """`asking()` is the time in which it refuses; `told()` is what was reached for, in words; `ours` knows our code."""
+    """`asking()` is the time in which it refuses, `told()` what was reached for, in words; `ours` hears of our code."""
 
     asking: Callable[[], contextlib.AbstractContextManager[None]]
     told: Callable[[], list[str]]
-    ours: Callable[[CodeType], None]
+    ours: Callable[[CodeType, dict[str, Any]], None]
 
 
 def guard(lab: Iterable[CodeType] = ()) -> Guard:
@@ -115,7 +102,7 @@ def guard(lab: Iterable[CodeType] = ()) -> Guard:
     A rank gets copies of the lab's own code: what equals `lab` counts as ours.
     """
     ours = {name: value for name, value in globals().items() if not name.startswith("__")}
-    ours["__builtins__"], ours["__name__"] = dict(vars(builtins)), __name__
+    ours |= {"__builtins__": dict(vars(builtins)), "__name__": __name__, "__file__": __file__}
     for name, value in list(ours.items()):  # a namespace that nobody else has: who changes this module changes nothing
         if isinstance(value, FunctionType) and value.__module__ == __name__:
             ours[name] = FunctionType(value.__code__, ours, name, value.__defaults__)
@@ -124,28 +111,43 @@ def guard(lab: Iterable[CodeType] = ()) -> Guard:
 
 def _guard(copied: Iterable[CodeType]) -> Guard:
     depth, reached, looking = [0], list[str](), set[int]()
-    lab: dict[int, CodeType] = {}  # by identity: a copy of it is somebody else's
+    lab: dict[int, tuple[CodeType, dict]] = {}  # by identity: a copy of it is somebody else's; and its names
     alike = _by_place(copied)
     right: dict[int, CodeType] = {}  # which stands in its file
     files = dict(_CODES)
     kept = {str(vars(one).get("__file__")): [_as_it_is(one)] for one in _modules_of_ours()}
+    homes = {vars(one).get("__file__"): vars(one) for one in list(sys.modules.values()) if isinstance(one, ModuleType)}
+    homes[__file__] = globals()
     also = [_as_it_is(holder) for holder in _UNCHANGED]
     _make_loud()
 
     def known(code: CodeType) -> bool:
         """Whether it is ours, or the very code that stands in a library's file."""
-        if code.co_filename.startswith(OF_THE_LAB):
-            return lab.get(id(code)) is code or code in alike.get(_place(code), ())
+        file = _file_of(code)
+        if file.startswith(OF_THE_LAB):
+            return lab.get(id(code), (None,))[0] is code or code in alike.get(_place(code), ())
         if right.get(id(code)) is code:
             return True
-        if not code.co_filename.startswith(_LIBRARIES):
+        if not file.startswith(_LIBRARIES):
             return False
-        if code.co_filename not in files:
-            files[code.co_filename] = _codes_of(code.co_filename)
-        if code not in files[code.co_filename].get(_place(code), ()):
+        if file not in files:
+            files[file] = _codes_of(file)
+        if code not in files[file].get(_place(code), ()):
             return False
         right[id(code)] = code
         return True
+
+    def genuine(frame: FrameType) -> bool:
+        """Whether its code is known, and finds under each name what its module has there."""
+        code, names = frame.f_code, frame.f_globals
+        if not known(code):
+            return False
+        if code.co_filename.startswith(OF_THE_LAB):
+            return id(code) not in lab or names is lab[id(code)][1]  # on a rank it has come with names of its own
+        if code.co_filename in homes:
+            return names is homes[code.co_filename]
+        module = sys.modules.get(names.get("__name__", ""))
+        return module is None or vars(module) is names
 
     def unchanged(frame: FrameType) -> bool:
         """Whether what it hands the frame to is what it was."""
@@ -163,20 +165,18 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
         if thread in looking:
             return
         looking.add(thread)
-        try:
-            frame = _frame_at(1)
-            what = str(arguments[1]) if event == _ATTRIBUTE else event
-            word = what.rpartition(".")[2]
-            learners = not frame.f_code.co_filename.startswith(_LIBRARIES) or _passes_to_a_learner(frame)
-            if keeps:
-                allowed = _may_keep(event, arguments, frame, known)
-            elif depth[0]:
-                allowed = _may_see(word, frame, known) and unchanged(frame)
-                learners = learners or word not in frame.f_code.co_names or not known(frame.f_code)
-            else:
-                allowed = not learners
-        finally:
-            looking.discard(thread)
+        frame = _frame_at(1)
+        looking.discard(thread)  # from here on: what runs of a learner's, as it is compared with something, is watched
+        what = str(arguments[1]) if event == _ATTRIBUTE else event
+        word = what.rpartition(".")[2]
+        learners = not _file_of(frame.f_code).startswith(_LIBRARIES) or _passes_to_a_learner(frame)
+        if keeps:
+            allowed = _may_keep(event, arguments, frame, genuine)
+        elif depth[0]:
+            allowed = _may_see(word, frame, genuine) and unchanged(frame)
+            learners = learners or not genuine(frame) or word not in frame.f_code.co_names
+        else:
+            allowed = not learners
         if not allowed and keeps:
             raise RuntimeError(UNCOUNTED.format(_in_words(event, arguments)))
         if not allowed and learners:
@@ -195,45 +195,45 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
             depth[0] -= 1
             setrlimit(RLIMIT_FSIZE, (soft, hard))
 
-    def ours(code: CodeType) -> None:
+    def ours(code: CodeType, names: dict[str, Any]) -> None:
         looking.add(_thread_of())
         frame: FrameType | None = _frame_at(1)
         looking.discard(_thread_of())
         while frame is not None:
-            if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            if not _file_of(frame.f_code).startswith(_LIBRARIES):
                 raise RuntimeError("code of the lab comes from the lab")
             frame = frame.f_back
-        lab.update({id(one): one for one in _within(code)})
+        lab.update({id(one): (one, names) for one in _within(code)})
 
     sys.addaudithook(heard)
     return Guard(asking, lambda: list(dict.fromkeys(reached)), ours)
 
 
-def _may_see(word: str, frame: FrameType | None, known: Callable[[CodeType], bool]) -> bool:
+def _may_see(word: str, frame: FrameType | None, genuine: Callable[[FrameType], bool]) -> bool:
     """Whether who asks for `word` in `frame` asks for itself."""
     if word in ("string_at", "wstring_at", "cdata", "PyObj_FromPtr", "dlopen"):  # of ctypes: memory by its address
-        while frame is not None and known(frame.f_code) and not frame.f_code.co_filename.startswith(_OURS):
+        while frame is not None and genuine(frame) and not frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
-        return frame is not None and known(frame.f_code)
-    while frame is not None and known(frame.f_code) and word in frame.f_code.co_names and _tail(frame) in _PASS_ON:
+        return frame is not None and genuine(frame)
+    while frame is not None and genuine(frame) and word in frame.f_code.co_names and _tail(frame) in _PASS_ON:
         word, frame = "currentframe", frame.f_back
-    if frame is None or not known(frame.f_code) or word not in frame.f_code.co_names:
+    if frame is None or not genuine(frame) or word not in frame.f_code.co_names:
         return False
     if _tail(frame) in _LOOKS:
         return not _shows_variables(frame)
-    while frame is not None and known(frame.f_code):
+    while frame is not None and genuine(frame):
         if frame.f_code.co_filename.startswith((_OURS, OF_THE_LAB)) or frame.f_code.co_name == "<module>":
             return True
         frame = frame.f_back
     return False
 
 
-def _may_keep(event: str, arguments: tuple, frame: FrameType | None, known: Callable[[CodeType], bool]) -> bool:
+def _may_keep(event: str, arguments: tuple, frame: FrameType | None, genuine: Callable[[FrameType], bool]) -> bool:
     """Whether what `frame` does keeps nothing of an answer's."""
-    path = str(arguments[0]) if arguments else ""
-    if (event == "open" and path == os.devnull) or (event == "os.putenv" and len(arguments[1]) < _SMALL_TEXT):
+    path = arguments[0] if arguments and type(arguments[0]) is str else ""
+    if (event == "open" and path == _NOWHERE) or (event == "os.putenv" and len(arguments[1]) < _SMALL_TEXT):
         return True
-    while frame is not None and known(frame.f_code):
+    while frame is not None and genuine(frame):
         file = frame.f_code.co_filename
         if any(part in file for part in _STARTS) or file.startswith(OF_THE_LAB):
             return True
@@ -246,14 +246,14 @@ def _may_keep(event: str, arguments: tuple, frame: FrameType | None, known: Call
 def _passes_to_a_learner(frame: FrameType) -> bool:
     """Whether its function gives frames to who calls it, and that was a learner's code, or nobody."""
     back = frame.f_back
-    passes = frame.f_code.co_filename.endswith(("/inspect.py", "/traceback.py", "/logging/__init__.py"))
-    return passes and (back is None or not back.f_code.co_filename.startswith(_LIBRARIES))
+    passes = _file_of(frame.f_code).endswith(("/inspect.py", "/traceback.py", "/logging/__init__.py"))
+    return passes and (back is None or not _file_of(back.f_code).startswith(_LIBRARIES))
 
 
 def _shows_variables(frame: FrameType | None) -> bool:
     """Whether a traceback is read together with the variables of its frames."""
-    while frame is not None and frame.f_code.co_filename.endswith("/traceback.py"):
-        if frame.f_locals.get("capture_locals"):
+    while frame is not None and _file_of(frame.f_code).endswith("/traceback.py"):
+        if frame.f_locals.get("capture_locals", False) is not False:
             return True
         frame = frame.f_back
     return False
@@ -261,9 +261,15 @@ def _shows_variables(frame: FrameType | None) -> bool:
 
 def _tail(frame: FrameType) -> tuple[str, str]:
     """The function's file, as far as it stands in the lists, and its name."""
-    file = frame.f_code.co_filename.replace(os.sep, "/")
+    file = _file_of(frame.f_code).replace(_SEPARATOR, "/")
     folder = next((path + "/" for path in _PATHS if file.startswith(path + "/")), "")
     return file.removeprefix(folder), frame.f_code.co_name
+
+
+def _file_of(code: CodeType) -> str:
+    """Its file; '' where it or a name is a text of a class of somebody's own, whose methods would run here."""
+    plain = all(type(one) is str for one in (code.co_filename, code.co_name, *code.co_names))
+    return code.co_filename if plain else ""
 
 
 def _codes_of(file: str) -> Codes:
@@ -310,23 +316,23 @@ def _as_it_is(holder: ModuleType | type) -> tuple[Mapping[str, Any], dict[str, A
 
 
 def _in_words(event: str, arguments: tuple) -> str:
-    return f"a file that is written ({arguments[0]})" if event == "open" else event
+    return f"a file that is written ({arguments[0]!r:.200})" if event == "open" else event
 
 
 def _make_loud() -> None:
     """Raise events where Python raises none: for pipes, files in memory, shared memory."""
-    for event, name in _SILENT:
+    for name, event in _SILENT.items():
         for module in (os, sys.modules.get("posix"), _posixshmem):
             if (function := getattr(module, name, None)) is not None:
                 setattr(module, name, _loud(event, function))
 
 
 def _loud(event: str, function: Callable) -> Callable:
-    @functools.wraps(function)
     def heard(*arguments: Any, **named: Any) -> Any:
-        sys.audit(event, *arguments)
+        audit(event)
         return function(*arguments, **named)
 
+    heard.__name__, heard.__doc__ = function.__name__, function.__doc__
     return heard
 
 

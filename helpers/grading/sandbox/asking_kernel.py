@@ -84,7 +84,7 @@ class AskingKernel(IPythonKernel):
         """From here on cells run in a copy of what is given."""
         self._apart = Apart()
         for code in self._codes:
-            self._apart.guard.ours(code)
+            self._apart.guard.ours(code, self._asking_names())
         self._pristine, self._voice = Pristine(self._asking_names()), Voice(self)
         self._given = self._names, dict(self._names)  # where given functions look their names up
         answers = ModuleType("__main__")
@@ -146,7 +146,7 @@ class AskingKernel(IPythonKernel):
             code = compile(source, file, "exec")
             self._codes.append(code)
             if self._pristine is not None:
-                self._apart.guard.ours(code)
+                self._apart.guard.ours(code, names)
             exec(code, names)
         except BaseException as error:
             return error.with_traceback(None)  # which would lead to our frames

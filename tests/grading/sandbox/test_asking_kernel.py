@@ -322,13 +322,57 @@ def fill(count): return look()""",
     "a library's code with other names": """import sys, traceback
 from types import FunctionType
 SEEN = []
-names = {"sys": sys, "extract_stack": lambda frame, limit: SEEN.append(repr(frame.f_locals)), "format_list": list}
+def steal(frame, limit=None):
+    while frame:
+        SEEN.append(repr(frame.f_locals))
+        frame = frame.f_back
+names = {"sys": sys, "extract_stack": steal, "format_list": list}
 look = FunctionType(traceback.format_stack.__code__, names, "look", (None, None))
 def fill(count):
     try:
         look()
     finally:
         return SEEN""",
+    "our own code with other names": """from types import FunctionType
+from torch._jit_internal import createResolutionCallbackFromFrame
+from helpers.lesson.asking import words_of
+bridge = FunctionType(words_of.__code__, {"str": createResolutionCallbackFromFrame, "Exception": Exception})
+def fill(count): return repr(bridge(2)("measured"))""",
+    "a text that lies": """import sys
+class Same(str):
+    def __eq__(self, other): return True
+    def startswith(self, *_): return True
+    __hash__ = str.__hash__
+def look(): return repr([sys._getframe(at).f_locals for at in range(4)])
+look.__code__ = look.__code__.replace(co_filename=Same(sys.modules["logging"].__file__), co_name=Same("findCaller"))
+def fill(count): return look()""",
+    "a path that looks": """import sys
+SEEN = []
+class Path(str):
+    def __str__(self):
+        SEEN.append(repr([sys._getframe(at).f_locals for at in range(9)]))
+        return "kept"
+    __fspath__ = __repr__ = __str__
+def fill(count):
+    try:
+        open(Path("kept"), "w")
+    except RuntimeError:
+        return SEEN""",
+    "a switch that looks": """import sys, traceback
+SEEN = []
+class Yes:
+    def __bool__(self):
+        SEEN.append(repr([sys._getframe(at).f_locals for at in range(9)]))
+        return True
+def fill(count):
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        try:
+            traceback.TracebackException.from_exception(error, capture_locals=Yes())
+        except RuntimeError:
+            pass
+    return SEEN""",
     "a library's function that was replaced": """import traceback
 SEEN = []
 def steal(frame, limit=None):
