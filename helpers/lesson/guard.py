@@ -178,7 +178,7 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
         else:
             allowed = not learners
         if not allowed and keeps:
-            raise RuntimeError(UNCOUNTED.format(_in_words(event, arguments)))
+            raise PermissionError(UNCOUNTED.format(_in_words(event, arguments)))
         if not allowed and learners:
             reached.append((SEEN if depth[0] else NAMED).format(what))
         if not allowed and depth[0]:

@@ -29,8 +29,9 @@ def leading_to(own: Iterable[str], answers: Iterable[str], known: Set[str]) -> s
     None where they read one that nobody binds, nor is in `known`, and some cell may bind names by text.
     """
     bound: dict[str, set[str]] = {}
-    by_text = False
+    by_text, free = False, set[str]()
     for source in own:
+        free |= globals_read(source)
         words = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(tree(source))}
         for statement in tree(source).body:
             for name, module in _binds(statement).items():
@@ -38,13 +39,14 @@ def leading_to(own: Iterable[str], answers: Iterable[str], known: Set[str]) -> s
                 words.add(name)
         by_text = by_text or not words.isdisjoint(_BINDERS)
     waiting = {name for source in answers for name in globals_read(source)}
+    free |= waiting
     found: set[str] = set()
     while waiting:
         name = waiting.pop()
         if name in bound and name not in found:
             found.add(name)
             waiting |= bound[name]
-        elif name not in bound and name not in known and by_text:
+        elif name in free and name not in bound and name not in known and by_text:
             return None
     return {name for name in found if bound[name]}
 

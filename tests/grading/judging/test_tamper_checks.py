@@ -250,6 +250,14 @@ def test_an_unfinished_answer_accuses_nobody():
     assert signs_of_tampering(lab, learner) == ()
 
 
+def test_a_name_inside_a_function_may_be_nobodys():
+    lab = reference()
+    helper = "def halved(x):\n    parts = [one / 2 for one in [x]]\n    return parts[0]"
+    learner = with_sources(lab, {"half": "def half(x):\n    return halved(x)"})
+    learner = with_own(learner, f"{helper}\n\nimport gc\ngc.get_objects()\nexec('z = 1')")
+    assert signs_of_tampering(lab, learner) == ()
+
+
 @pytest.mark.parametrize(
     "before", ["# \x0c\x0c\x1c\x1d", "# \u2028\u2028", "\n\n%time 1", "\r\n\r\n", "%matplotlib inline\n!ls", "x = 'é'"]
 )

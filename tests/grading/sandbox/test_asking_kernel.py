@@ -356,7 +356,7 @@ class Path(str):
 def fill(count):
     try:
         open(Path("kept"), "w")
-    except RuntimeError:
+    except PermissionError:
         return SEEN""",
     "a switch that looks": """import sys, traceback
 SEEN = []
@@ -518,7 +518,7 @@ def fill(count):
     def parks():
         try:
             open('kept', 'w')
-        except RuntimeError as error:
+        except PermissionError as error:
             told.append(error)
     told = []
     one = threading.Thread(target=parks)
@@ -614,6 +614,9 @@ def fill(ledger, count): asyncio.run(waits())""",
     "threads": """from concurrent.futures import ThreadPoolExecutor
 def fill(ledger, count):
     with ThreadPoolExecutor(2) as pool: list(pool.map(abs, [1, 2]))""",
+    "a bar of progress": """import tqdm
+def fill(ledger, count):
+    for size in tqdm.tqdm(range(3)): pass""",
     "an optimizer": """import torch
 def fill(ledger, count):
     weight = torch.nn.Parameter(torch.zeros(3))
