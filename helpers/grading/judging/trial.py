@@ -24,7 +24,7 @@ from ...course import notebook as nb
 from ...course.stubs import stub
 from ...lesson.draw import secret_of
 from ..sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
-from ..sandbox.nbval_run import CellResults
+from ..sandbox.nbval_run import CellResult, CellResults
 
 Run = Callable[..., CellResults]  # run(notebook, wall_s=...)
 STARVED = re.compile(
@@ -110,7 +110,14 @@ def _unsettled(exercise: lab_cells.Exercise, found: CellResults) -> bool:
 def _starved(exercise: lab_cells.Exercise, found: CellResults) -> bool:
     """True where the exercise failed, in a kernel that lived, for want of memory, threads or files."""
     results = [found[cell.id] for cell in (*exercise.answers, *exercise.asks) if cell.id in found]
-    return not any(result.fatal for result in results) and any(STARVED.search(one.errors) for one in results)
+    if any(result.fatal for result in results):
+        return False
+    return any(STARVED.search(one.errors) for one in results if not _answered(one))
+
+
+def _answered(result: CellResult) -> bool:
+    """True where an asking cell brought answers and no error: an answer may well print one that it has dealt with."""
+    return result.passed and bool(result.told) and not result.raised
 
 
 def _alone(notebook: NotebookNode, exercise: lab_cells.Exercise) -> NotebookNode:

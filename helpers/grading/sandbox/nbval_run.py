@@ -65,9 +65,13 @@ class CellResult:
         texts = [(output.get("name"), output.get("text", "")) for output in self.outputs]
         shown = [text for name, text in texts if name == "stderr" or text.startswith(FORMATTING)]
         traces = ["\n".join(output.get("traceback", ())) for output in self.outputs]
+        return "\n".join([self.message, *shown, *traces, *self.raised])
+
+    @property
+    def raised(self) -> list[str]:
+        """What answers raised, as an asking cell wrote it down."""
         rows = [row for told in self.told if isinstance(told, dict) for row in told.get("rows", ())]
-        raised = [str(row["raised"]) for row in rows if isinstance(row, dict) and "raised" in row]
-        return "\n".join([self.message, *shown, *traces, *raised])
+        return [str(row["raised"]) for row in rows if isinstance(row, dict) and "raised" in row]
 
     @property
     def _told(self) -> list[str]:

@@ -223,6 +223,18 @@ def test_who_failed_for_want_of_what_another_took_is_run_alone(output, alone, ou
     assert (found["ask-half"].message == "no") is not alone
 
 
+def test_an_answer_may_print_an_error_that_it_has_dealt_with():
+    told = {"data": {MIME: json.dumps({"rows": [{"answer": "8"}]})}}
+    printed = {"name": "stderr", "text": "Traceback (most recent call last):\ntorch.OutOfMemoryError: over budget"}
+    runs = Runs(lambda cell, before: False)
+
+    def run(notebook: NotebookNode, *, wall_s: float) -> dict[str, CellResult]:
+        return runs(notebook, wall_s=wall_s) | {"ask-half": CellResult("passed", "", 0.0, (printed, told))}
+
+    trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    assert len(runs.notebooks) == 1, "what else the learner wrote would be missing, alone"
+
+
 @pytest.mark.parametrize("how", ["died", "hung", "flooded"])
 @pytest.mark.parametrize("guilty", ["twice", "half"])
 def test_where_the_kernel_ended_is_tried_alone_before_it_is_to_blame(guilty, how):
