@@ -71,4 +71,4 @@ class Apart:
                 signal.signal(number, handler or signal.SIG_DFL)  # None is one of C, which is gone
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
-        return [f"module {name}" for name in replaced]
+        return [f"module {name}" for name in replaced if not name.startswith("__")]  # %run changes what is "main"

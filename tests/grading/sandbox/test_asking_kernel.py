@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 GIVEN = """
 from helpers.lesson import asked
 
+__import__("sys").modules.setdefault("__mp_main__", asked)  # as where processes are started by multiprocessing
 limit = 8
 sizes = [1, 2]
 
@@ -584,6 +585,13 @@ def test_files_that_no_event_tells_of_stay_small(kernel, saves):
     found = kernel(scratch, f"def fill(count): {saves}", asks=("asked(fill, 4)",))
     assert found.cells["answer-0"].passed
     assert "raised" in json.dumps(found.rows), "and what writes says that it cannot"
+
+
+def test_a_script_that_was_run_has_replaced_nothing(kernel):
+    runs = "open('notes.py', 'w').write('x = 1')\n%run notes.py\nimport sys\nsys.modules['__mp_main__'] = sys"
+    found = kernel(runs, FILL)
+    assert found.rows == [[DRIVEN]]
+    assert found.replaced == [[]]
 
 
 HONEST = {
