@@ -237,7 +237,7 @@ def _may_keep(event: str, arguments: tuple, frame: FrameType | None, genuine: Ca
         file = frame.f_code.co_filename
         if any(part in file for part in _STARTS) or file.startswith(OF_THE_LAB):
             return True
-        if (event == "open" and file.startswith(_IMPORTS) and "__pycache__" in path) or _tail(frame) == _WAKES:
+        if (file.startswith(_IMPORTS) and "__pycache__" in path) or _tail(frame) == _WAKES:
             return True
         frame = frame.f_back
     return False
