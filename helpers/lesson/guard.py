@@ -74,6 +74,7 @@ _LOOKS = {
     *{("traceback.py", name) for name in ("walk_tb", "_walk_tb_with_full_positions")},
     *{("asyncio/coroutines.py", "_format_coroutine"), ("asyncio/base_tasks.py", "_task_get_stack")},
 }
+_LOADS = {"CDLL", "PyDLL", "LoadLibrary"}
 # Who may start processes and write files whoever called: what starts ranks, an import that stores what it compiled,
 # PyTorch where it makes the folder of its compiler, an event loop that makes itself a socket.
 _STARTS = (f"{_OURS}lesson{os.sep}ranks{os.sep}", "/ipyparallel/", "/torch/_inductor/runtime/cache_dir_utils.py")
@@ -211,7 +212,11 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
 
 def _may_see(word: str, frame: FrameType | None, genuine: Callable[[FrameType], bool]) -> bool:
     """Whether who asks for `word` in `frame` asks for itself."""
-    if word in ("string_at", "wstring_at", "cdata", "PyObj_FromPtr", "dlopen"):  # of ctypes: memory by its address
+    if word == "dlopen":  # a library that opens another, and says so
+        while frame is not None and genuine(frame) and _tail(frame)[0] == "ctypes/__init__.py":
+            frame = frame.f_back
+        return frame is not None and genuine(frame) and not _LOADS.isdisjoint(frame.f_code.co_names)
+    if word in ("string_at", "wstring_at", "cdata", "PyObj_FromPtr"):  # of ctypes: memory by its address
         while frame is not None and genuine(frame) and not frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
         return frame is not None and genuine(frame)

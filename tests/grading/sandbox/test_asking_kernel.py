@@ -398,6 +398,8 @@ def fill(count):
     guard._SEEING = guard._OF_FRAMES = guard._TO_FRAMES = frozenset()
     guard._may_see.__code__ = (lambda word, frame, known: True).__code__
     return repr([sys._getframe(at).f_locals for at in range(4)])""",
+    "memory by its address": """import ctypes
+def fill(count): return repr(ctypes.string_at(id(fill), 64)), repr(ctypes.CDLL(None))""",
     "a walk": "import traceback\ndef fill(count): return repr([one.f_locals for one, _ in traceback.walk_stack(None)])",
     "a traceback": """def fill(count):
     try:
@@ -616,6 +618,9 @@ def fill(ledger, count):
         print(1)""",
     "a file that is read": "def fill(ledger, count): open(__import__('os').__file__).read()",
     "a buffer": "import io, torch\ndef fill(ledger, count): torch.save(torch.zeros(9), io.BytesIO())",
+    "a library that opens another": """def fill(ledger, count):
+    from torch.distributed.elastic.multiprocessing import redirects
+    redirects.get_libc()""",
     "an event loop": """import asyncio
 async def waits(): await asyncio.sleep(0)
 def fill(ledger, count): asyncio.run(waits())""",
