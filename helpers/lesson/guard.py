@@ -240,7 +240,8 @@ def _may_keep(event: str, arguments: tuple, frame: FrameType | None, genuine: Ca
         return True
     while frame is not None and genuine(frame):
         file = frame.f_code.co_filename
-        if any(part in file for part in _STARTS) or file.startswith(OF_THE_LAB):
+        imports = frame.f_code.co_name == "<module>"
+        if imports or any(part in file for part in _STARTS) or file.startswith(OF_THE_LAB):
             return True
         if (file.startswith(_IMPORTS) and "__pycache__" in path) or _tail(frame) == _WAKES:
             return True

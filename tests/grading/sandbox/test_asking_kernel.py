@@ -621,6 +621,7 @@ def fill(ledger, count):
     "a library that opens another": """def fill(ledger, count):
     from torch.distributed.elastic.multiprocessing import redirects
     redirects.get_libc()""",
+    "an import": "def fill(ledger, count): import matplotlib.pyplot",
     "an event loop": """import asyncio
 async def waits(): await asyncio.sleep(0)
 def fill(ledger, count): asyncio.run(waits())""",
