@@ -9,7 +9,7 @@ files that grow beyond a limit. So what is refused does not depend on how it is 
 *   **Bytes in files, shared memory, pipes, names of files, other processes.** An answer's memory is counted, and these
     are not. What the ranks of `helpers.lesson` need to start is not refused.
 
-What decides is held by a closure, to which no name leads.
+Whose code it is decides `genuine`. What decides is held by closures, to which no name leads.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from __future__ import annotations
 import _posixshmem
 import builtins
 import contextlib
+import importlib
 import linecache
 import logging
 import os
 import sys
-import sysconfig
 import traceback
-from _imp import get_frozen_object
 from _thread import get_ident as _thread_of
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from sys import _getframe as _frame_at
 from sys import audit
@@ -34,6 +32,9 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import helpers
+
+from . import genuine
+from .genuine import LIBRARIES, OF_THE_LAB, OURS, PATHS, Codes, Whose, codes_of, file_of, place_of, whose
 
 _FRAME, _ATTRIBUTE, _HOOK = "sys._getframe", "object.__getattr__", "sys.addaudithook"
 _OF_FRAMES = (_FRAME, "sys._current_frames")
@@ -56,14 +57,10 @@ _KEEPING = frozenset(
 _SILENT = {"pipe": "os.pipe", "pipe2": "os.pipe", "memfd_create": "os.memfd_create", "shm_open": "_posixshmem.shm_open"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 MOST_IN_A_FILE = 16 << 10  # what ranks write while they start fits; no tensor worth hiding does
-_SEPARATOR, _NOWHERE = os.sep, os.devnull
+_NOWHERE = os.devnull
 _SMALL_TEXT = 1 << 10  # of a variable of the environment
 
-_PATHS = sorted({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, key=len)[::-1]
-_OURS = str(Path(helpers.__file__).parent) + os.sep
-OF_THE_LAB = "<cell of the lab "  # begins the name of the file that a cell which asks is compiled as
 _IMPORTS = "<frozen importlib"
-_LIBRARIES = (*_PATHS, _OURS, "<frozen ", OF_THE_LAB)
 # Who gets a frame and hands it to whoever called; and who looks at one and hands it to nobody.
 _PASS_ON = {("inspect.py", "currentframe"), ("logging/__init__.py", "<lambda>")}
 _LOOKS = {
@@ -77,16 +74,16 @@ _LOOKS = {
 _LOADS = {"CDLL", "PyDLL", "LoadLibrary"}
 # Who may start processes and write files whoever called: what starts ranks, an import that stores what it compiled,
 # PyTorch where it makes the folder of its compiler, an event loop that makes itself a socket.
-_STARTS = (f"{_OURS}lesson{os.sep}ranks{os.sep}", "/ipyparallel/", "/torch/_inductor/runtime/cache_dir_utils.py")
+_STARTS = (f"{OURS}lesson{os.sep}ranks{os.sep}", "/ipyparallel/", "/torch/_inductor/runtime/cache_dir_utils.py")
 _WAKES = ("asyncio/selector_events.py", "_make_self_pipe")
 _UNCHANGED = (traceback, traceback.StackSummary, linecache, logging)  # what _LOOKS hand a frame on to
-_LOOK_OF_OURS = ("asking", "tracebacks", "ranks/recorder", "../memory/meter/gradient_sum", "../memory/meter/process")
+_LOOK_OF_OURS = (
+    *("lesson.asking", "lesson.tracebacks", "lesson.ranks.recorder"),
+    *("memory.meter.gradient_sum", "memory.meter.process"),
+)
 SEEN = "an answer reached for {}, by which what asks it could be seen: it was refused"
 NAMED = "a cell of the learner's own reached for {}, by which the kernel itself can be seen"
 UNCOUNTED = "{} is not for answers: what they keep is counted in memory. Cells of your own may use it"
-
-
-Codes = dict[tuple[str, int], list[CodeType]]
 
 
 class Guard(NamedTuple):
@@ -102,53 +99,24 @@ def guard(lab: Iterable[CodeType] = ()) -> Guard:
 
     A rank gets copies of the lab's own code: what equals `lab` counts as ours.
     """
-    ours = {name: value for name, value in globals().items() if not name.startswith("__")}
+    if "torch" in sys.modules:
+        for name in _LOOK_OF_OURS:  # what comes later is not ours
+            importlib.import_module(f"{helpers.__name__}.{name}")
+    every = vars(genuine) | globals()
+    ours = {name: value for name, value in every.items() if not name.startswith("__")}
     ours |= {"__builtins__": dict(vars(builtins)), "__name__": __name__, "__file__": __file__}
     for name, value in list(ours.items()):  # a namespace that nobody else has: who changes this module changes nothing
-        if isinstance(value, FunctionType) and value.__module__ == __name__:
+        if isinstance(value, FunctionType) and value.__module__ in (__name__, genuine.__name__):
             ours[name] = FunctionType(value.__code__, ours, name, value.__defaults__)
     return ours["_guard"](lab)
 
 
 def _guard(copied: Iterable[CodeType]) -> Guard:
     depth, reached, looking = [0], list[str](), set[int]()
-    lab: dict[int, tuple[CodeType, dict]] = {}  # by identity: a copy of it is somebody else's; and its names
-    alike = _by_place(copied)
-    right: dict[int, CodeType] = {}  # which stands in its file
-    files = dict(_CODES)
+    know = whose(copied, _CODES)
     kept = {str(vars(one).get("__file__")): [_as_it_is(one)] for one in _modules_of_ours()}
-    homes = {vars(one).get("__file__"): vars(one) for one in list(sys.modules.values()) if isinstance(one, ModuleType)}
-    homes[__file__] = globals()
     also = [_as_it_is(holder) for holder in _UNCHANGED]
     _make_loud()
-
-    def known(code: CodeType) -> bool:
-        """Whether it is ours, or the very code that stands in a library's file."""
-        file = _file_of(code)
-        if file.startswith(OF_THE_LAB):
-            return lab.get(id(code), (None,))[0] is code or code in alike.get(_place(code), ())
-        if right.get(id(code)) is code:
-            return True
-        if not file.startswith(_LIBRARIES):
-            return False
-        if file not in files:
-            files[file] = _codes_of(file)
-        if code not in files[file].get(_place(code), ()):
-            return False
-        right[id(code)] = code
-        return True
-
-    def genuine(frame: FrameType) -> bool:
-        """Whether its code is known, and finds under each name what its module has there."""
-        code, names = frame.f_code, frame.f_globals
-        if not known(code):
-            return False
-        if code.co_filename.startswith(OF_THE_LAB):
-            return id(code) not in lab or names is lab[id(code)][1]  # on a rank it has come with names of its own
-        if code.co_filename in homes:
-            return names is homes[code.co_filename]
-        module = sys.modules.get(names.get("__name__", ""))
-        return module is None or vars(module) is names
 
     def unchanged(frame: FrameType) -> bool:
         """Whether what it hands the frame to is what it was."""
@@ -170,12 +138,12 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
         looking.discard(thread)  # from here on: what runs of a learner's, as it is compared with something, is watched
         what = str(arguments[1]) if event == _ATTRIBUTE else event
         word = what.rpartition(".")[2]
-        learners = not _file_of(frame.f_code).startswith(_LIBRARIES) or _passes_to_a_learner(frame)
+        learners = not file_of(frame.f_code).startswith(LIBRARIES) or _passes_to_a_learner(frame)
         if keeps:
-            allowed = _may_keep(event, arguments, frame, genuine)
+            allowed = _may_keep(event, arguments, frame, know)
         elif depth[0]:
-            allowed = _may_see(word, frame, genuine) and unchanged(frame)
-            learners = learners or not genuine(frame) or word not in frame.f_code.co_names
+            allowed = _may_see(word, frame, know) and unchanged(frame)
+            learners = learners or not know.genuine(frame) or word not in frame.f_code.co_names
         else:
             allowed = not learners
         if not allowed and keeps:
@@ -201,49 +169,49 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
         frame: FrameType | None = _frame_at(1)
         looking.discard(_thread_of())
         while frame is not None:
-            if not _file_of(frame.f_code).startswith(_LIBRARIES):
+            if not file_of(frame.f_code).startswith(LIBRARIES):
                 raise RuntimeError("code of the lab comes from the lab")
             frame = frame.f_back
-        lab.update({id(one): (one, names) for one in _within(code)})
+        know.learn(code, names)
 
     sys.addaudithook(heard)
     return Guard(asking, lambda: list(dict.fromkeys(reached)), ours)
 
 
-def _may_see(word: str, frame: FrameType | None, genuine: Callable[[FrameType], bool]) -> bool:
+def _may_see(word: str, frame: FrameType | None, know: Whose) -> bool:
     """Whether who asks for `word` in `frame` asks for itself."""
     if word == "dlopen":  # a library that opens another, and says so
-        while frame is not None and genuine(frame) and _tail(frame)[0] == "ctypes/__init__.py":
+        while frame is not None and know.genuine(frame) and place_of(frame)[0] == "ctypes/__init__.py":
             frame = frame.f_back
-        return frame is not None and genuine(frame) and not _LOADS.isdisjoint(frame.f_code.co_names)
+        return frame is not None and know.genuine(frame) and not _LOADS.isdisjoint(frame.f_code.co_names)
     if word in ("string_at", "wstring_at", "cdata", "PyObj_FromPtr"):  # of ctypes: memory by its address
-        while frame is not None and genuine(frame) and not frame.f_code.co_filename.startswith(_OURS):
+        while frame is not None and know.genuine(frame) and not know.ours(frame):
             frame = frame.f_back
-        return frame is not None and genuine(frame)
-    while frame is not None and genuine(frame) and word in frame.f_code.co_names and _tail(frame) in _PASS_ON:
+        return frame is not None and know.ours(frame)
+    while frame is not None and know.genuine(frame) and word in frame.f_code.co_names and place_of(frame) in _PASS_ON:
         word, frame = "currentframe", frame.f_back
-    if frame is None or not genuine(frame) or word not in frame.f_code.co_names:
+    if frame is None or not know.genuine(frame) or word not in frame.f_code.co_names:
         return False
-    if _tail(frame) in _LOOKS:
+    if place_of(frame) in _LOOKS:
         return not _shows_variables(frame)
-    while frame is not None and genuine(frame):
-        if frame.f_code.co_filename.startswith((_OURS, OF_THE_LAB)) or frame.f_code.co_name == "<module>":
+    while frame is not None and know.genuine(frame):
+        if know.ours(frame) or frame.f_code.co_name == "<module>":
             return True
         frame = frame.f_back
     return False
 
 
-def _may_keep(event: str, arguments: tuple, frame: FrameType | None, genuine: Callable[[FrameType], bool]) -> bool:
+def _may_keep(event: str, arguments: tuple, frame: FrameType | None, know: Whose) -> bool:
     """Whether what `frame` does keeps nothing of an answer's."""
     path = arguments[0] if arguments and type(arguments[0]) is str else ""
     if (event == "open" and path == _NOWHERE) or (event == "os.putenv" and len(arguments[1]) < _SMALL_TEXT):
         return True
-    while frame is not None and genuine(frame):
+    while frame is not None and know.genuine(frame):
         file = frame.f_code.co_filename
         imports = frame.f_code.co_name == "<module>"
         if imports or any(part in file for part in _STARTS) or file.startswith(OF_THE_LAB):
             return True
-        if (file.startswith(_IMPORTS) and "__pycache__" in path) or _tail(frame) == _WAKES:
+        if (file.startswith(_IMPORTS) and "__pycache__" in path) or place_of(frame) == _WAKES:
             return True
         frame = frame.f_back
     return False
@@ -252,64 +220,17 @@ def _may_keep(event: str, arguments: tuple, frame: FrameType | None, genuine: Ca
 def _passes_to_a_learner(frame: FrameType) -> bool:
     """Whether its function gives frames to who calls it, and that was a learner's code, or nobody."""
     back = frame.f_back
-    passes = _file_of(frame.f_code).endswith(("/inspect.py", "/traceback.py", "/logging/__init__.py"))
-    return passes and (back is None or not _file_of(back.f_code).startswith(_LIBRARIES))
+    passes = file_of(frame.f_code).endswith(("/inspect.py", "/traceback.py", "/logging/__init__.py"))
+    return passes and (back is None or not file_of(back.f_code).startswith(LIBRARIES))
 
 
 def _shows_variables(frame: FrameType | None) -> bool:
     """Whether a traceback is read together with the variables of its frames."""
-    while frame is not None and _file_of(frame.f_code).endswith("/traceback.py"):
+    while frame is not None and file_of(frame.f_code).endswith("/traceback.py"):
         if frame.f_locals.get("capture_locals", False) is not False:
             return True
         frame = frame.f_back
     return False
-
-
-def _tail(frame: FrameType) -> tuple[str, str]:
-    """The function's file, as far as it stands in the lists, and its name."""
-    file = _file_of(frame.f_code).replace(_SEPARATOR, "/")
-    folder = next((path + "/" for path in _PATHS if file.startswith(path + "/")), "")
-    return file.removeprefix(folder), frame.f_code.co_name
-
-
-def _file_of(code: CodeType) -> str:
-    """Its file; '' where it or a name is a text of a class of somebody's own, whose methods would run here."""
-    plain = all(type(one) is str for one in (code.co_filename, code.co_name, *code.co_names))
-    return code.co_filename if plain else ""
-
-
-def _codes_of(file: str) -> Codes:
-    """The code that stands in a library's file, by name and first line; none where it cannot be read."""
-    try:
-        if file.startswith("<frozen "):
-            code = get_frozen_object(file.removeprefix("<frozen ").removesuffix(">"))
-        else:
-            with open(file, "rb") as opened:
-                code = compile(opened.read(), file, "exec", dont_inherit=True)
-    except (OSError, ImportError, SyntaxError, ValueError):
-        return {}
-    return _by_place([code])
-
-
-def _by_place(codes: Iterable[CodeType]) -> Codes:
-    """These, and that of all functions that are written in them, by name and first line."""
-    found: Codes = {}
-    for code in codes:
-        for one in _within(code):
-            found.setdefault(_place(one), []).append(one)
-    return found
-
-
-def _place(code: CodeType) -> tuple[str, int]:
-    return code.co_name, code.co_firstlineno
-
-
-def _within(code: CodeType) -> Iterator[CodeType]:
-    """The code itself, and that of all functions that are written in it."""
-    yield code
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _within(value)
 
 
 def _modules_of_ours() -> list[ModuleType]:
@@ -344,11 +265,10 @@ def _loud(event: str, function: Callable) -> Callable:
 
 def _read_ahead() -> dict[str, Codes]:
     """The code of what looks at frames: read while nothing is asked, for what is read takes memory."""
-    ours = Path(helpers.__file__).parent / "lesson"
-    files = [str((ours / f"{name}.py").resolve()) for name in _LOOK_OF_OURS]
+    files = [f"{OURS}{name.replace('.', os.sep)}.py" for name in _LOOK_OF_OURS]
     names = {"ctypes/__init__.py", *(file for file, _ in _LOOKS | _PASS_ON)}
-    files += [os.path.join(folder, *name.split("/")) for folder in _PATHS for name in names]
-    return {file: _codes_of(file) for file in files if os.path.exists(file)}
+    files += [os.path.join(folder, *name.split("/")) for folder in PATHS for name in names]
+    return {file: codes_of(file) for file in files if os.path.exists(file)}
 
 
 _CODES = _read_ahead()

@@ -32,7 +32,7 @@ from ipykernel.kernelapp import IPKernelApp
 
 from ...lesson import asking
 from ...lesson.draw import given
-from ...lesson.guard import OF_THE_LAB
+from ...lesson.genuine import OF_THE_LAB
 from .apart import Apart
 from .pristine import Pristine, copies
 from .voice import Voice

@@ -339,6 +339,26 @@ from torch._jit_internal import createResolutionCallbackFromFrame
 from helpers.lesson.asking import words_of
 bridge = FunctionType(words_of.__code__, {"str": createResolutionCallbackFromFrame, "Exception": Exception})
 def fill(count): return repr(bridge(2)("measured"))""",
+    "our own code that came later, with other names": """from types import FunctionType, SimpleNamespace
+from torch._jit_internal import createResolutionCallbackFromFrame
+from helpers.grading.judging.reading import joined
+SEEN = []
+catches = SimpleNamespace(fullmatch=lambda _, found: SEEN.append(found))
+names = {"_added": createResolutionCallbackFromFrame, "re": catches}
+bridge = FunctionType(joined.__code__, names)
+def fill(count):
+    try:
+        bridge(2)
+    except Exception as error:
+        return repr(error)
+    return repr(SEEN[0]("measured"))""",
+    "a library's names, and code of one's own": """import logging, sys
+source = "def findCaller(): return repr([sys._getframe(at).f_locals for at in range(4)])"
+exec(compile(source, logging.__file__, "exec"), vars(logging))
+def fill(count): return logging.findCaller()""",
+    "a call that has no frame": """import functools, sys
+def seen(found, frame): return repr((found, frame.f_locals))
+fill = functools.partial(functools.reduce, seen, map(sys._getframe, [0, 0, 0]))""",
     "a text that lies": """import sys
 class Same(str):
     def __eq__(self, other): return True
@@ -489,6 +509,24 @@ def test_nothing_leads_from_an_answer_to_what_asks_it(kernel, words):
     found = kernel(REACHES[words], asks=(f"{SECRET}\nasked(driven, 4)\nasked(driven, 5)",))
     assert len(found.rows[0]) == 2
     assert "90210" not in json.dumps(found.rows)
+    assert "90214" not in json.dumps(found.rows)
+
+
+def test_an_error_that_the_asker_deals_with_shows_no_variables(kernel):
+    asks = """def driven(count):
+    measured = 90210 + count
+    try:
+        return fill(count)
+    except ValueError:
+        return fill(count)
+asked(driven, 4)"""
+    answer = """import sys, traceback
+def fill(count):
+    if sys.exc_info()[1] is None:
+        raise ValueError
+    return [*traceback.TracebackException(*sys.exc_info(), capture_locals=True).format()]"""
+    found = kernel(answer, asks=(asks,))
+    assert len(found.rows[0]) == 1
     assert "90214" not in json.dumps(found.rows)
 
 
