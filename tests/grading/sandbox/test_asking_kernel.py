@@ -353,7 +353,7 @@ def fill(count):
         return repr(error)
     return repr(SEEN[0]("measured"))""",
     "a library's names, and code of one's own": """import logging, sys
-source = "def findCaller(): return repr([sys._getframe(at).f_locals for at in range(4)])"
+source = "def findCaller(): return repr((sys._getframe(1).f_locals, sys._getframe(2).f_locals))"
 exec(compile(source, logging.__file__, "exec"), vars(logging))
 def fill(count): return logging.findCaller()""",
     "a call that has no frame": """import functools, sys
