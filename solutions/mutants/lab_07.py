@@ -1947,4 +1947,3 @@ def fastest(space, peak_of, card_bytes, least):
 
     names = {"base": None, "checkpointing": "full", "targets": space["targets"][0], "rank": space["ranks"][0]}
     peak_of(Reading(names, micro_batch=1))
-    return None
