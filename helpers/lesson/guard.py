@@ -9,7 +9,8 @@ files that grow beyond a limit. So what is refused does not depend on how it is 
 *   **Bytes in files, shared memory, pipes, names of files, other processes.** An answer's memory is counted, and these
     are not. What the ranks of `helpers.lesson` need to start is not refused.
 
-Whose code it is decides `genuine`. What decides is held by closures, to which no name leads.
+Whose code it is decides `genuine`. What decides is held by closures, which patches of modules do not change. It is no
+wall: Python shows a closure's cells to whoever asks for them, and raises no event. `tamper_checks` names the spellings.
 """
 
 from __future__ import annotations

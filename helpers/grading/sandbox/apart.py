@@ -1,4 +1,4 @@
-"""Answers run apart from what asks them: in a thread of their own, from which nothing leads to the asker's frames.
+"""Answers run apart from what asks them: in a thread of their own, where the known ways to the asker's frames are shut.
 
 A frame leads to its caller's variables, a traceback or a generator to a frame, `gc` to every object, a debugger's hook
 or a signal's handler to whatever runs. `tamper_checks` names who spells that in words; here it is refused and named
