@@ -553,6 +553,10 @@ def test_who_reached_is_named_whatever_the_spelling(kernel):
 # Each way to keep bytes where nobody counts them.
 PARKS = {
     "a file": "from pathlib import Path\ndef fill(count): Path('kept').write_bytes(b'x')",
+    "a path that lies": """class Nowhere(str):
+    def __eq__(self, other): return True
+    __hash__ = str.__hash__
+def fill(count): open(Nowhere('kept'), 'w').write('x')""",
     "a file of NumPy's": "import numpy\ndef fill(count): numpy.save('kept.npy', numpy.zeros(9))",
     "a thread": """import threading
 def fill(count):
