@@ -530,6 +530,13 @@ def fill(count):
     assert "90214" not in json.dumps(found.rows)
 
 
+@pytest.mark.parametrize("way", ["ctypes.CDLL", "lambda name: repr(ctypes.CDLL(name))"])
+def test_a_library_that_is_handed_the_way_opens_no_other(kernel, way):
+    imports = "import ctypes, torch\nfrom torch.utils._pytree import tree_map"
+    found = kernel(f"{imports}\ndef fill(count): return tree_map({way}, ['libc.so.6'])", asks=("asked(fill, 4)",))
+    assert "ctypes.dlopen is not for answers" in json.dumps(found.rows)
+
+
 def test_names_that_given_functions_look_up_are_put_back(kernel):
     attack = f"{FILL}\ngetattr(Ledger.take, '__glo' + 'bals__')['limit'] = 10**9\nLedger.take.__globals__['sum'] = min"
     found = kernel(attack)
