@@ -418,8 +418,6 @@ def fill(count):
     guard._SEEING = guard._OF_FRAMES = guard._TO_FRAMES = frozenset()
     guard._may_see.__code__ = (lambda word, frame, known: True).__code__
     return repr([sys._getframe(at).f_locals for at in range(4)])""",
-    "memory by its address": """import ctypes
-def fill(count): return repr(ctypes.string_at(id(fill), 64)), repr(ctypes.CDLL(None))""",
     "a walk": "import traceback\ndef fill(count): return repr([one.f_locals for one, _ in traceback.walk_stack(None)])",
     "a traceback": """def fill(count):
     try:
@@ -528,6 +526,13 @@ def fill(count):
     found = kernel(answer, asks=(asks,))
     assert len(found.rows[0]) == 1
     assert "90214" not in json.dumps(found.rows)
+
+
+def test_memory_is_not_read_by_its_address(kernel):
+    found = kernel(
+        "import ctypes\ndef fill(count): return repr(ctypes.string_at(id(fill), 64))", asks=("asked(fill, 4)",)
+    )
+    assert "ctypes.string_at is not for answers" in json.dumps(found.rows)
 
 
 @pytest.mark.parametrize("way", ["ctypes.CDLL", "lambda name: repr(ctypes.CDLL(name))"])
