@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ CONTROLLER = [
     "--HeartMonitor.period=200",
     "--HeartMonitor.max_heartmonitor_misses=1000",  # an engine registers after two heartbeats
 ]
+PORTS_NEEDED = 20  # the controller takes 18
 ENGINE = ["--IPEngine.enable_nanny=False", "--IPEngine.timeout=60"]  # the driver itself watches the engines
 QUIET = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1000"}  # before torch is loaded: see Group._prepare
 
@@ -64,7 +67,9 @@ class Engines:
             cluster.start_controller_sync(**marked)
             cluster.start_engines_sync(count, **marked)
         else:
-            cluster.start_controller_sync(controller_args=CONTROLLER, **marked)
+            ports = free_ports(PORTS_NEEDED)
+            arguments = [*CONTROLLER, f"--IPController.ports={ports[0]}-{ports[-1]}"]
+            cluster.start_controller_sync(controller_args=arguments, **marked)
             marked["environment"] |= QUIET
             cluster.start_engines_sync(count, engine_args=ENGINE, **marked)
         return cluster
@@ -74,6 +79,29 @@ class Engines:
         logs = sorted(Path(self.folder).glob("log/*.log"))
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if line]
         return f"the last line of their logs was: {lines[-1]}" if lines else "their logs are empty"
+
+
+def free_ports(count: int) -> range:
+    """Free ports in a row, below those that a system gives to whoever asks for any (from 32768 on Linux).
+
+    The controller binds its ports seconds after it chose them. One that another process was given meanwhile leaves
+    engines without a heartbeat, which nobody tells them: they wait until the start is given up.
+    """
+    for _ in range(100):  # after these any will do: the controller says what is wrong
+        start = random.SystemRandom().randrange(10_000, 32_768 - count)
+        ports = range(start, start + count)
+        if all(map(_is_free, ports)):
+            break
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _ipyparallel() -> ModuleType:

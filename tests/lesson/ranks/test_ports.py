@@ -1,0 +1,23 @@
+"""The ports of a controller, which binds them seconds after they are chosen."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from helpers.lesson.ranks.engines import free_ports
+
+
+def test_they_are_free_and_none_that_a_system_gives_away(monkeypatch):
+    taken = 20_007
+    draws = iter([20_000, 21_000])
+    monkeypatch.setattr(random.SystemRandom, "randrange", lambda self, low, high: next(draws))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", taken))
+        other.listen()
+        assert free_ports(20) == range(21_000, 21_020)
+    monkeypatch.undo()
+    drawn = [free_ports(20) for _ in range(50)]
+    assert all(10_000 <= ports[0] and ports[-1] < 32_768 for ports in drawn)
+    assert len({ports[0] for ports in drawn}) > 25
