@@ -38,7 +38,8 @@ def worker(lab):
 
 def test_a_cell_gets_the_spare_time_and_a_lab_may_ask_for_more(worker, lab, tmp_path):
     plain = prepare(worker, lab, "3", spare_s=5)
-    assert {plain.spare_s, *(round(limit_s) for limit_s in limits(plain))} <= {5, 6}
+    assert plain.spare_s == 5
+    assert 5 <= min(limits(plain)) < 25  # and ten times what a cell took, here
     patient = nb.read(lab)
     patient.metadata["workbook"] = {"spare_s": 25}
     nb.write(tmp_path / lab.name, patient)
