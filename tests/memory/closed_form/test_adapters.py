@@ -154,10 +154,10 @@ def test_what_the_chapter_says_of_a_7b():
 def test_a_prediction_takes_milliseconds():
     """A calculator redraws while a slider moves."""
     budget.train(LARGE[3], "a100")
-    begin = time.perf_counter()
+    begin = time.process_time()
     for setup in LARGE:
         budget.train(setup, "a100")
-    assert time.perf_counter() - begin < 0.05 * len(LARGE)
+    assert time.process_time() - begin < 0.05 * len(LARGE)
 
 
 @pytest.mark.parametrize("base", ["nf4", "nf4-dq"])
