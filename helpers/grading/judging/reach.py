@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Set
 
 from ...course import lab_cells
-from .reading import at_import_of, globals_read, python, tree
+from .reading import at_import_of, globals_read, names_outside, python, tree
 
 # By these a name is bound that no text names: then it may be anything's.
 _BINDERS = {"exec", "eval", "compile", "globals", "locals", "vars", "setattr", "get_ipython", "_shell", "run_cell"}
@@ -19,7 +19,7 @@ _BINDERS |= {"push", "user_ns", "__dict__", "__globals__", "f_locals", "f_global
 def part_with(source: str, names: Set[str]) -> str:
     """The statements of a cell in which one of these names is bound, changed or read."""
     lines = python(source).split("\n")
-    kept = [one for one in tree(source).body if names & (_mentioned(one) | _binds(one).keys())]
+    kept = [one for one in tree(source).body if names & (names_outside(one) | _binds(one).keys())]
     return "\n".join(line for one in kept for line in lines[one.lineno - 1 : one.end_lineno])
 
 
@@ -35,7 +35,7 @@ def leading_to(own: Iterable[str], answers: Iterable[str], known: Set[str]) -> s
         words = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(tree(source))}
         for statement in tree(source).body:
             for name, module in _binds(statement).items():
-                bound.setdefault(name, set()).update(() if module else {name, *_mentioned(statement)})
+                bound.setdefault(name, set()).update(() if module else {name, *names_outside(statement)})
                 words.add(name)
         by_text = by_text or not words.isdisjoint(_BINDERS)
     waiting = {name for source in answers for name in globals_read(source)}
@@ -54,7 +54,10 @@ def leading_to(own: Iterable[str], answers: Iterable[str], known: Set[str]) -> s
 def _binds(statement: ast.stmt) -> dict[str, bool]:
     """The names that a statement binds outside of functions, and whether each is a module's."""
     found: dict[str, bool] = {}
+    own = {part for one in ast.walk(statement) if isinstance(one, ast.comprehension) for part in ast.walk(one.target)}
     for node in at_import_of(statement):
+        if node in own:  # of a comprehension, and of nobody else
+            continue
         if isinstance(node, ast.Import):
             found |= {(one.asname or one.name).partition(".")[0]: True for one in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -64,7 +67,3 @@ def _binds(statement: ast.stmt) -> dict[str, bool]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found[node.id] = False
     return found
-
-
-def _mentioned(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}

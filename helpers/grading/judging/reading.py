@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import symtable
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 
 from ...course import lab_cells
 
@@ -96,6 +98,17 @@ def globals_read(source: str) -> set[str]:
     return {*top, *_globals_of_functions(source)}
 
 
+def names_outside(statement: ast.stmt) -> set[str]:
+    """The names that a statement reads or binds outside of functions, and those that its functions look up there."""
+    try:
+        scopes = _scopes(ast.unparse(statement))
+    except RecursionError:  # a sum of thousands, or a.b.c without an end
+        return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    return {one.get_name() for scope in scopes[:1] for one in scope.get_symbols()} | {
+        one.get_name() for scope in scopes[1:] for one in scope.get_symbols() if one.is_global()
+    }
+
+
 def used_later(source: str) -> set[str]:
     """The names that the functions of a cell read from outside, and the attributes that it reads anywhere."""
     attributes = {node.attr for node in ast.walk(tree(source)) if isinstance(node, ast.Attribute)}
@@ -152,6 +165,32 @@ def _added(node: ast.expr) -> str:
         else:
             parts.append(one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "")
     return "".join(reversed(parts))
+
+
+def folded(node: ast.AST, deep: int = 8) -> str | None:
+    """The text that constants alone make: `"".join(["f_", "back"])`, `"kcab_f"[::-1]`, `f"{'f_'}back"`; else None."""
+    inside = partial(folded, deep=deep - 1)
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.FormattedValue(value=value, format_spec=None) if deep:
+            return inside(value)
+        case ast.JoinedStr(values=parts) if deep:
+            return _put_together("", map(inside, parts))
+        case ast.BinOp(left=left, op=ast.Add(), right=right) if deep:
+            return _put_together("", map(inside, (left, right)))
+        case ast.Call(func=ast.Attribute(value=between, attr="join"), args=[ast.List() | ast.Tuple() as parts]) if deep:
+            return _put_together(inside(between), map(inside, parts.elts))
+        case ast.Subscript(value=whole, slice=ast.Slice(lower=lower, upper=upper, step=step)) if deep:
+            with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                ends = (None if one is None else ast.literal_eval(one) for one in (lower, upper, step))
+                return (inside(whole) or "")[slice(*ends)] or None
+    return None
+
+
+def _put_together(between: str | None, parts: Iterable[str | None]) -> str | None:
+    told = list(islice(parts, _MOST_PARTS))
+    return None if between is None or None in told else between[:_MOST_PARTS].join(filter(None, told))
 
 
 def texts(call: ast.Call) -> list[str]:

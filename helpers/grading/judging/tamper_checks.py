@@ -10,6 +10,7 @@ import ast
 import builtins
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 
 from nbformat import NotebookNode
@@ -149,6 +150,10 @@ def _reached(source: str) -> set[str]:
             words.add(node.id)
         elif isinstance(node, ast.BinOp):
             words |= set(reading.joined(node).split())
+        elif isinstance(node, ast.MatchClass):  # `case object(f_back=frame)` reads an attribute
+            words |= {*node.kwd_attrs, *reading.endings(reading.dotted(node.cls))}
+        elif isinstance(node, ast.MatchMapping):
+            words |= {one.value for one in node.keys if isinstance(one, ast.Constant) and isinstance(one.value, str)}
         elif isinstance(node, ast.Subscript | ast.Call):
             words.add(reading.by_text(node))
             if isinstance(node, ast.Call) and reading.dotted(node.func).rpartition(".")[2] in _BY_NAME:
@@ -160,6 +165,9 @@ def _reached(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             words |= {*node.module.split("."), *reading.endings(node.module)}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
+        if isinstance(node, ast.Call | ast.Subscript | ast.JoinedStr):
+            text = reading.folded(node) or ""
+            words |= set(text.split(".")) if re.fullmatch(r"[\w.]*", text) else set()
     words -= _WHILE_IMPORTED
     words |= _WHILE_IMPORTED & {reading.dotted(node) for node in reading.at_import(source)}
     if words >= {"torch.jit.script", "tolist"}:

@@ -216,6 +216,11 @@ def test_what_anybody_does_while_trying_out_is_no_crime(source):
     ("source", "found"),
     [
         ("getattr(sys, '_get' + 'frame')(1)", "reaches for its caller's variables"),
+        ("getattr(x, ''.join(['f_', 'back']))", "reaches for its caller's variables"),
+        ("getattr(x, 'slacol_f'[::-1])", "reaches for its caller's variables"),
+        ("getattr(x, f\"f_{'back'}\")", "reaches for its caller's variables"),
+        ("match x:\n    case object(f_back=frame): y = frame", "reaches for its caller's variables"),
+        ("match vars(x):\n    case {'cell_contents': y}: z = y", "reaches for another function's variables"),
         ("from operator import attrgetter\nattrgetter('f_back.f_locals')(x)", "reaches for its caller's variables"),
         ("object.__getattribute__(x, 'cell_contents')", "reaches for another function's variables"),
         ("compile(text, 'x', 'exec')", "reaches for code made of text"),
@@ -256,6 +261,13 @@ def test_a_name_inside_a_function_may_be_nobodys():
     learner = with_sources(lab, {"half": "def half(x):\n    return halved(x)"})
     learner = with_own(learner, f"{helper}\n\nimport gc\ngc.get_objects()\nexec('z = 1')")
     assert signs_of_tampering(lab, learner) == ()
+
+
+def test_a_name_of_a_comprehension_or_of_a_function_is_its_own():
+    lab = reference()
+    own = "kept = [open(str(_)) for _ in range(3)]\n\ndef shows(row):\n    one = row\n    return one"
+    answer = "def half(x):\n    for _, one in [(1, x)]:\n        row = one\n    return row / 2"
+    assert signs_of_tampering(lab, with_own(with_sources(lab, {"half": answer}), own)) == ()
 
 
 @pytest.mark.parametrize(
