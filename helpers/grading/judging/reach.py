@@ -54,10 +54,7 @@ def leading_to(own: Iterable[str], answers: Iterable[str], known: Set[str]) -> s
 def _binds(statement: ast.stmt) -> dict[str, bool]:
     """The names that a statement binds outside of functions, and whether each is a module's."""
     found: dict[str, bool] = {}
-    own = {part for one in ast.walk(statement) if isinstance(one, ast.comprehension) for part in ast.walk(one.target)}
     for node in at_import_of(statement):
-        if node in own:  # of a comprehension, and of nobody else
-            continue
         if isinstance(node, ast.Import):
             found |= {(one.asname or one.name).partition(".")[0]: True for one in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -264,10 +264,14 @@ def test_a_name_inside_a_function_may_be_nobodys():
 
 
 def test_a_name_of_a_comprehension_or_of_a_function_is_its_own():
+    """`_` leads from the answer to `halved`, and from there neither to what a comprehension nor what a cell binds."""
     lab = reference()
-    own = "kept = [open(str(_)) for _ in range(3)]\n\ndef shows(row):\n    one = row\n    return one"
-    answer = "def half(x):\n    for _, one in [(1, x)]:\n        row = one\n    return row / 2"
-    assert signs_of_tampering(lab, with_own(with_sources(lab, {"half": answer}), own)) == ()
+    halved = "def halved(x):\n    for _, row in [(1, x)]:\n        kept = row / 2\n    return kept"
+    learner = with_sources(lab, {"half": "def half(x):\n    return halved(x)"})
+    for own in ("kept = [open(str(one)) for one in range(3)]", "big = [open(str(_)) for _ in range(3)]"):
+        assert signs_of_tampering(lab, with_own(learner, f"{own}\n\n{halved}")) == ()
+    used = with_own(learner, "kept = [open(str(one)) for one in range(3)]\n\ndef halved(x):\n    return kept[x]")
+    assert signs_of_tampering(lab, used) == ("a cell of the learner's own reaches for files",)
 
 
 @pytest.mark.parametrize(
