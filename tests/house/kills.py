@@ -163,6 +163,7 @@ class Copies:
 
     def __init__(self, count: int, folder: Path) -> None:
         self.free: queue.Queue[Path] = queue.Queue()
+        self._clean: dict[str, bool] = {}  # whether a test or a file of them is green without any mutation
         self._times = itertools.count(10**9)  # each write a new one: what Python compiled goes by whole seconds
         for number in range(count):
             for path in tree.files():
@@ -172,7 +173,7 @@ class Copies:
             self.free.put(folder / str(number))
 
     def red(self, file: str, source: str, tests: Iterable[str]) -> str:
-        """The first test that fails with `source` in `file`, and does not without; "" where none does."""
+        """The first test that fails with `source` in `file`, of those that are green without; "" where none does."""
         root = self.free.get()
         before = (root / file).read_text()
         try:
@@ -180,12 +181,17 @@ class Copies:
                 self._write(root / file, source)
                 killer = _first_failure(root, one)
                 self._write(root / file, before)
-                if killer and not _first_failure(root, killer):
+                if killer and self._is_green(root, one):
                     return killer
             return ""
         finally:
             self._write(root / file, before)
             self.free.put(root)
+
+    def _is_green(self, root: Path, test: str) -> bool:
+        if test not in self._clean:
+            self._clean[test] = not _first_failure(root, test)
+        return self._clean[test]
 
     def _write(self, path: Path, text: str) -> None:
         path.write_text(text)

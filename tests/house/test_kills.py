@@ -62,3 +62,6 @@ def test_a_mutation_dies_by_a_test_that_is_green_without_it(tmp_path):
     assert copies.red(file, source, [test]) == ""
     assert copies.red(file, source.replace("def rounded(", "def rounded_up("), [test]).startswith(test)
     assert (tmp_path / "0" / file).read_text() == source
+    red = "tests/house/test_always_red.py"
+    (tmp_path / "0" / red).write_text("def test_red():\n    assert False\n")
+    assert copies.red(file, source, [red]) == "", "it is red without a mutation too"
