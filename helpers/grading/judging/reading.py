@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 import symtable
 from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
-from itertools import islice
+from functools import lru_cache
 
 from ...course import lab_cells
+from .spelled import dotted, holder, within
 
 _LINE_END = re.compile("\r\n?")
 _MAGIC = re.compile(r"^[ \t]*[%!].*$", re.MULTILINE)  # IPython's, which is no Python
@@ -18,7 +17,6 @@ _METHOD = re.compile(r"(?!self\.|cls\.).*\.__(?!(?:name|qualname|doc|module|wrap
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAKERS = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "bytearray", "UntypedStorage", "Generator"}
 _MAKERS |= {f"{name}_like" for name in _MAKERS} | {"new_empty", "new_zeros", "new_ones", "new_full"}
-_MOST_PARTS = 50
 _MUCH = 20_000  # characters: what is longer is not kept
 _SWITCHES = ("torch.backends.", "pd.options.", "pandas.options.", "plt.rcParams", "matplotlib.rcParams")
 _FEW = 4096  # values: a table of codes, not a store
@@ -131,73 +129,6 @@ def _scopes(source: str) -> list[symtable.SymbolTable]:
     return scopes
 
 
-def dotted(node: ast.AST | None) -> str:
-    """`a.b.c` for a name and its attributes, '' for attributes of anything else. ast.unparse would recurse."""
-    parts: list[str] = []
-    while type(node) is ast.Attribute:
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
-
-
-def endings(name: str, most: int = 8) -> Iterator[str]:
-    """A dotted name, whatever led to it: "a.sys.modules" and "sys.modules", its last part alone not.
-
-    No more than `most` parts of it: a cell may hold a chain of thousands, and each of its links is asked.
-    """
-    parts = name.rsplit(".", most)[-most:]
-    yield from (".".join(parts[at:]) for at in range(max(1, len(parts) - 1)))
-
-
-def joined(node: ast.expr) -> str:
-    """The name that two constants make: nobody who means well writes "f_" + "locals". A sentence is none."""
-    text = _added(node)
-    return text if re.fullmatch(r"[\w.]*", text) else ""
-
-
-def _added(node: ast.expr) -> str:
-    parts: list[str] = []
-    waiting = [node]
-    while waiting and len(parts) < _MOST_PARTS:  # a sum may have thousands of terms, and each of its sums is asked
-        one = waiting.pop()
-        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Add):
-            waiting += one.left, one.right
-        else:
-            parts.append(one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "")
-    return "".join(reversed(parts))
-
-
-def folded(node: ast.AST, deep: int = 8) -> str | None:
-    """The text that constants alone make: `"".join(["f_", "back"])`, `"kcab_f"[::-1]`, `f"{'f_'}back"`; else None."""
-    inside = partial(folded, deep=deep - 1)
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.FormattedValue(value=value, format_spec=None) if deep:
-            return inside(value)
-        case ast.JoinedStr(values=parts) if deep:
-            return _put_together("", map(inside, parts))
-        case ast.BinOp(left=left, op=ast.Add(), right=right) if deep:
-            return _put_together("", map(inside, (left, right)))
-        case ast.Call(func=ast.Attribute(value=between, attr="join"), args=[ast.List() | ast.Tuple() as parts]) if deep:
-            return _put_together(inside(between), map(inside, parts.elts))
-        case ast.Subscript(value=whole, slice=ast.Slice(lower=lower, upper=upper, step=step)) if deep:
-            with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                ends = (None if one is None else ast.literal_eval(one) for one in (lower, upper, step))
-                return (inside(whole) or "")[slice(*ends)] or None
-    return None
-
-
-def _put_together(between: str | None, parts: Iterable[str | None]) -> str | None:
-    told = list(islice(parts, _MOST_PARTS))
-    return None if between is None or None in told else between[:_MOST_PARTS].join(filter(None, told))
-
-
-def texts(call: ast.Call) -> list[str]:
-    """The texts that a call is given, of parts that are added too."""
-    return [text for one in call.args for text in [joined(one)] if text]
-
-
 def _bound(target: ast.expr | None) -> set[str]:
     """The names that a target binds."""
     return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)} if target is not None else set()
@@ -308,11 +239,11 @@ def attributes_set(source: str, known: set[str]) -> Iterator[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
             name = dotted(node)
         elif isinstance(node, ast.Call) and _sets(node):
-            name = _within(node.args[0], node.args[1])
+            name = within(node.args[0], node.args[1])
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            name = _within(_holder(node.value), node.slice)
+            name = within(holder(node.value), node.slice)
         elif isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault", "pop", "clear"):
-            name = dotted(_holder(node.value))
+            name = dotted(holder(node.value))
         root = name.partition(".")[0]
         of_a_class = _METHOD.fullmatch(name) and root not in own
         if not name.startswith(_SWITCHES) and (root in known or of_a_class):
@@ -340,24 +271,3 @@ def _aliases(source: str, known: set[str]) -> Iterator[str]:
     for node in ast.walk(tree(source)):
         if isinstance(node, ast.Assign) and dotted(node.value).partition(".")[0] in known:
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
-
-
-def by_text(node: ast.Subscript | ast.Call) -> str:
-    """`a.b` for what a text names: `vars(a)["b"]`, `a.__dict__["b"]` and `getattr(a, "b")`; else ''."""
-    if isinstance(node, ast.Subscript):
-        return _within(_holder(node.value), node.slice)
-    named = dotted(node.func) == "getattr" and len(node.args) > 1
-    return _within(node.args[0], node.args[1]) if named else ""
-
-
-def _holder(node: ast.expr) -> ast.expr | None:
-    """The `a` of `vars(a)` and `a.__dict__`."""
-    if isinstance(node, ast.Call) and dotted(node.func) == "vars" and node.args:
-        return node.args[0]
-    return node.value if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
-
-
-def _within(holder: ast.expr | None, attribute: ast.expr) -> str:
-    name = dotted(holder)
-    what = attribute.value if isinstance(attribute, ast.Constant) else None
-    return f"{name}.{what}" if name and isinstance(what, str) else name

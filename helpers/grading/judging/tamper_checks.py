@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from nbformat import NotebookNode
 
 from ...course import lab_cells
-from . import reading
+from . import reading, spelled
 from .reach import leading_to, part_with
 
 _WORDS = {  # what a learner's cell reaches for, and by which names
@@ -149,27 +149,27 @@ def _reached(source: str) -> set[str]:
         if isinstance(node, ast.Name) and node.id.startswith("__"):
             words.add(node.id)
         elif isinstance(node, ast.BinOp):
-            words |= set(reading.joined(node).split())
+            words |= set(spelled.joined(node).split())
         elif isinstance(node, ast.MatchClass):  # `case object(f_back=frame)` reads an attribute
-            words |= {*node.kwd_attrs, *reading.endings(reading.dotted(node.cls))}
+            words |= {*node.kwd_attrs, *spelled.endings(spelled.dotted(node.cls))}
         elif isinstance(node, ast.MatchMapping):
             words |= {one.value for one in node.keys if isinstance(one, ast.Constant) and isinstance(one.value, str)}
         elif isinstance(node, ast.Subscript | ast.Call):
-            words.add(reading.by_text(node))
-            if isinstance(node, ast.Call) and reading.dotted(node.func).rpartition(".")[2] in _BY_NAME:
-                words |= {part for text in reading.texts(node) for part in text.split(".")}
+            words.add(spelled.by_text(node))
+            if isinstance(node, ast.Call) and spelled.dotted(node.func).rpartition(".")[2] in _BY_NAME:
+                words |= {part for text in spelled.texts(node) for part in text.split(".")}
         elif isinstance(node, ast.Attribute):
-            words |= {*reading.endings(reading.dotted(node))} | ({node.attr} - _OF_OBJECTS)
+            words |= {*spelled.endings(spelled.dotted(node))} | ({node.attr} - _OF_OBJECTS)
         elif isinstance(node, ast.Import):
             words |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            words |= {*node.module.split("."), *reading.endings(node.module)}
+            words |= {*node.module.split("."), *spelled.endings(node.module)}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
         if isinstance(node, ast.Call | ast.Subscript | ast.JoinedStr):
-            text = reading.folded(node) or ""
+            text = spelled.folded(node) or ""
             words |= set(text.split(".")) if re.fullmatch(r"[\w.]*", text) else set()
     words -= _WHILE_IMPORTED
-    words |= _WHILE_IMPORTED & {reading.dotted(node) for node in reading.at_import(source)}
+    words |= _WHILE_IMPORTED & {spelled.dotted(node) for node in reading.at_import(source)}
     if words >= {"torch.jit.script", "tolist"}:
         words.add("lists of TorchScript")
     return words & _REACHES.keys()
@@ -186,7 +186,7 @@ def _engines(source: str) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Attribute) and (name := reading.dotted(node)).startswith("helpers."):
+        elif isinstance(node, ast.Attribute) and (name := spelled.dotted(node)).startswith("helpers."):
             names.add(name)
     names = {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
     free = ("helpers.lesson", "helpers.memory.meter", "helpers.catalog.errors")  # what shows, measures, complains

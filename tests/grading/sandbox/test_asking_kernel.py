@@ -341,7 +341,7 @@ bridge = FunctionType(words_of.__code__, {"str": createResolutionCallbackFromFra
 def fill(count): return repr(bridge(2)("measured"))""",
     "our own code that came later, with other names": """from types import FunctionType, SimpleNamespace
 from torch._jit_internal import createResolutionCallbackFromFrame
-from helpers.grading.judging.reading import joined
+from helpers.grading.judging.spelled import joined
 SEEN = []
 catches = SimpleNamespace(fullmatch=lambda _, found: SEEN.append(found))
 names = {"_added": createResolutionCallbackFromFrame, "re": catches}
