@@ -91,6 +91,11 @@ class Attention:
         return "mqa" if self.kv_heads == 1 else "gqa"
 
     @property
+    def value_width(self) -> int:
+        """Values of V for each head and token: `head_dim` but for latent attention."""
+        return self.mla.v_head_dim if self.mla else self.head_dim
+
+    @property
     def parameters(self) -> int:
         """Projections, their biases, the norms inside attention and the sinks."""
         projections = sum(linear.parameters for linear in self.linears)

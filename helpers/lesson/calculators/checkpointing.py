@@ -21,7 +21,7 @@ from ..drawing.pictures import Card
 from ..units import si
 from .answers import MemoryAnswer, mark, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
+from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, models_of_one_gpu, reserve_bytes, train_setup
 from .command import command, setup_options
 
 SELECTIVE = ("selective", "selective:matmuls", "selective:attention")
@@ -165,7 +165,7 @@ def _chosen(answer: CheckpointingAnswer) -> Iterator[str]:
     product = f"{setup.micro_batch} × {setup.sequence:,} × {setup.model.hidden:,} × {width} B"
     boundary = format_bytes(activations.boundary_bytes(setup))
     yield row("a boundary", boundary, f"{product}: what a segment's input takes")
-    saved = format_bytes(activations.saved_by_layer(setup, setup.model.layers[0]).total)
+    saved = format_bytes(budget.bytes_saved_by(setup, setup.model.layers[0]))
     yield row("a layer", saved, f"saved by each of {len(setup.model.layers)} layers that is not recomputed")
     whole = si(budget.step_flops(replace(setup, checkpointing="none")).total, "FLOP")
     again = si(answer.chosen.extra_flops, "FLOP")
@@ -222,7 +222,7 @@ def _front_card(answer: CheckpointingAnswer) -> Card:
 def checkpointing(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `checkpointing(model="gpt2", gpu="rtx-4090")`."""
     controls = {
-        "model": ("model", trained_models(), "llama-2-7b"),
+        "model": ("model", models_of_one_gpu(dense=True), "llama-2-7b"),
         CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
         "precision": ("precision", tuple(PRECISIONS), "bf16"),

@@ -10,6 +10,7 @@ from ...catalog.policies import SELECTIVE
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from ...memory.closed_form import activations
+from ...memory.closed_form.families import PAGES
 from ...memory.fit import RESERVE_MIB
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -26,9 +27,17 @@ def reserve_bytes(reserve: int) -> int:
 
 @cache
 def trained_models() -> tuple[str, ...]:
-    """The catalogue's models whose activations have a closed form."""
+    """The catalogue's models whose steps have a closed form on several GPUs too."""
     shapes = (model(name) for name in MODELS)
     return tuple(shape.name for shape in shapes if shape.family in activations.FAMILIES and shape.is_dense_decoder)
+
+
+@cache
+def models_of_one_gpu(dense: bool = False) -> tuple[str, ...]:
+    """Those whose steps have one on a single GPU: all of them; or those without routed experts."""
+    families = {*activations.FAMILIES, *PAGES}
+    shapes = (model(name) for name in MODELS)
+    return tuple(one.name for one in shapes if one.family in families and (one.is_dense_decoder or not dense))
 
 
 def within_positions(shape: ModelShape, tokens: int) -> int:
@@ -39,6 +48,6 @@ def within_positions(shape: ModelShape, tokens: int) -> int:
 def train_setup(name: str, sequence: int, **choices: Any) -> TrainSetup:
     """A run with fused AdamW that the model can do: within its positions, eager attention where scores are capped."""
     shape = model(name)
-    attention = "eager" if shape.family == "gemma2" else "sdpa"
+    attention = "eager" if shape.family in activations.EAGER_ALONE else "sdpa"
     tokens = within_positions(shape, sequence)
     return TrainSetup(shape, optimizer="adamw-fused", sequence=tokens, attention=attention, **choices)

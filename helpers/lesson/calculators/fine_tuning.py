@@ -14,14 +14,15 @@ from ...catalog.errors import WorkbookError, require_name
 from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without_bf16, without_cuda
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form import adapters, budget
+from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ...memory.closed_form.families import PAGES
 from ...memory.fit import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from .answers import row
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, WHOLE_LAYERS, reserve_bytes, trained_models
+from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, WHOLE_LAYERS, models_of_one_gpu, reserve_bytes
 from .command import command, setup_options
 from .memory import NO_CHANGE, TrainingAnswer, changes_that_fit
 
@@ -195,7 +196,7 @@ def _size(room: Room) -> int:
 
 def fine_tuning(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `fine_tuning(model="llama-3-8b", method="QLoRA")`."""
-    families = tuple(name for name in trained_models() if resolve_model(name).family in adapters.FAMILIES)
+    families = tuple(name for name in models_of_one_gpu() if resolve_model(name).family in PAGES)
     controls = {
         "model": ("model", families, "llama-3-8b"),
         CONFIG: ANY_CONFIG,

@@ -12,13 +12,13 @@ from ...catalog.hardware import reference_of, without_bf16, without_cuda
 from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form import activations, budget
+from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.decoder import ADAPTERS, AdapterWidths
+from ...memory.closed_form.linears import ADAPTERS, StepWidths
 from ...memory.fit import RESERVE_BYTES, Room, adapted, ladder
 from .answers import MemoryAnswer, first_over, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, trained_models
+from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, models_of_one_gpu, reserve_bytes
 from .command import command, setup_options
 
 NO_CHANGE = "No change that is known here makes it fit: shard it, offload it, or take a larger GPU."
@@ -126,7 +126,7 @@ def adapters_explained(predicted: budget.TrainBudget) -> dict[str, str]:
     """The same where adapters alone are trained: what is frozen, what is trained, and what the layers keep for it."""
     setup, adapter = predicted.setup, predicted.setup.adapter
     assert adapter
-    trained, frozen, width = adapter.parameters(setup.model), setup.model.parameters, AdapterWidths.of(setup).weights
+    trained, frozen, width = adapter.parameters(setup.model), setup.model.parameters, StepWidths.of(setup).weights
     base = f"{frozen:,} × {width} B"
     if adapter.base:
         packed = sum(group.weights for group in setup.model.linears() if group.part in ("attention", "mlp"))
@@ -184,7 +184,8 @@ def _count(rule: Optimizer) -> str:
 
 def _per_layer(predicted: budget.TrainBudget) -> str:
     setup = predicted.setup
-    saved = format_bytes(activations.saved_by_layer(setup, setup.model.layers[0]).total)
+    sizes = {budget.bytes_saved_by(setup, layer) for layer in set(setup.model.layers)}
+    saved = " to ".join(format_bytes(size) for size in dict.fromkeys((min(sizes), max(sizes))))
     layers, every = len(setup.model.layers), setup.checkpoint_every
     if every is None:
         kept = format_bytes(predicted.kept_bytes)
@@ -215,7 +216,7 @@ def training_memory(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `training_memory(model="gpt2", gpu="rtx-4090")`."""
     optimizers = tuple(dict.fromkeys(rule.name for rule in OPTIMIZERS.values()))
     controls = {
-        "model": ("model", trained_models(), "llama-2-7b"),
+        "model": ("model", models_of_one_gpu(), "llama-2-7b"),
         CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
         "precision": ("precision", tuple(PRECISIONS), "autocast-bf16"),

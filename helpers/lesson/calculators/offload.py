@@ -10,6 +10,7 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, OFFLOADS, ServeSetup, TrainSetup
 from ...catalog.tiers import TIERS
+from ...memory.closed_form.activations import EAGER_ALONE
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
 from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, within_positions
 from .offload_serving import HOST, STEPS, OffloadServingAnswer, offload_serving_answer
@@ -95,7 +96,7 @@ def _serving(name: str, gpu: str, reserve: int, chosen: Values) -> OffloadServin
 def _training(name: str, gpu: str, reserve: int, chosen: Values) -> OffloadTrainingAnswer:
     shape = resolve_model(name)
     same = ("precision", "optimizer", "ranks", "micro_batch", "micro_batches", "checkpointing", *ON_DISK)
-    attention = "eager" if shape.family == "gemma2" else "sdpa"  # its scores are capped
+    attention = "eager" if shape.family in EAGER_ALONE else "sdpa"
     setup = TrainSetup(
         shape,
         sequence=within_positions(shape, chosen["sequence"]),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...catalog.adapters import Adapter
 from ...catalog.hardware import library_bytes
 from ...catalog.setup import TrainSetup
-from ..closed_form.adapters import AdapterMoments
 from ..closed_form.breakdown import rounded
 from ..closed_form.decoder import REPEATED
+from ..closed_form.step import TapedStep
 from .cases import Case, model_config
 
 
@@ -36,7 +36,7 @@ def predict(case: Case) -> dict[str, int]:
     setup = setup_of(case)
     layer = setup.model.layers[0]
     biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
-    step = AdapterMoments(setup, library_bytes(case.device, 2 * biased), REPEATED)
+    step = TapedStep(setup, library_bytes(case.device, 2 * biased), lambda _: REPEATED, on_cuda=True)
     logits = rounded(setup.tokens * setup.model.vocab * step.width.weights)
     forward, *backward, optimizer = (moment.total for moment in step.moments())
     backward_peak, optimizer_peak = max(backward) + logits, optimizer + logits

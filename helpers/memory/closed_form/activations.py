@@ -17,6 +17,7 @@ from ...catalog.setup import TrainSetup
 from .breakdown import Breakdown, rounded
 
 FLOAT8_MULTIPLE = 16  # all three sizes of a product: torch._scaled_mm asks for it on CUDA
+EAGER_ALONE = {"gemma2": ("caps its attention scores", "capped scores"), "gpt_oss": ("has attention sinks", "sinks")}
 FAMILIES = ("gemma2", "gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")  # those whose rows were held against a meter
 
 
@@ -95,10 +96,11 @@ def require_closed_form(setup: TrainSetup) -> None:
     model = setup.model
     if model.family not in FAMILIES or not model.is_dense_decoder:
         raise WorkbookError(
-            f"the activations of {model.name} (family {model.family!r}) have no closed form here",
-            f"a dense decoder of one of the families {', '.join(FAMILIES)}",
-            "run its training step under helpers.memory.measure; weights and KV cache need no activations: "
-            "`workbook estimate serve` knows them",
+            f"{model.name} (family {model.family!r}) over several GPUs, in FP8, by Megatron's recipe or with the "
+            "optimizer in the backward has no closed form here",
+            f"one GPU's step in fp32, bf16 or autocast-bf16; or a dense decoder of {', '.join(FAMILIES)}",
+            f"trace it: `workbook trace train --model {model.name} --fsdp 8`; `workbook estimate serve` knows weights "
+            "and KV cache",
         )
     require_kernel(setup)
     if setup.attention == "eager":
@@ -113,13 +115,15 @@ def require_closed_form(setup: TrainSetup) -> None:
 
 
 def require_kernel(setup: TrainSetup) -> None:
-    """Refuse Gemma-2 but with eager attention. Some versions of Transformers build it, and leave the caps out."""
+    """Refuse Gemma-2 and gpt-oss but with eager attention. Some versions of Transformers build Gemma-2, and leave the
+    caps out."""
     if setup.precision_recipe.linear_format:
         _require_float8(setup)
-    if setup.model.family == "gemma2" and setup.attention != "eager":
-        what = f"attention is {setup.attention!r} and {setup.model.name} caps its attention scores"
+    if setup.model.family in EAGER_ALONE and setup.attention != "eager":
+        has, kind = EAGER_ALONE[setup.model.family]
+        what = f"attention is {setup.attention!r} and {setup.model.name} {has}"
         do = "pass attention='eager' (--attention eager)"
-        raise WorkbookError(what, "eager: Transformers has no other kernel for capped scores", do)
+        raise WorkbookError(what, f"eager: Transformers has no other kernel for {kind}", do)
 
 
 def _require_float8(setup: TrainSetup) -> None:

@@ -7,16 +7,17 @@ budget writes down all of them and takes the largest, instead of adding up worst
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
+from ...catalog.layers import Attention
 from ...catalog.setup import TrainSetup
 from . import activations, tensor_parts
-from .adapters import AdapterMoments
 from .breakdown import Moment, Moments
-from .decoder import FORMULA, FUSED
+from .decoder import FORMULA, FUSED, fills_window
 from .float8 import Float8Moments, require_one_rank
 from .fsdp2 import FullyShardedMoments
 from .fsdp2_tensor import ShardedPartMoments
@@ -29,6 +30,8 @@ from .serving import decode_bytes as decode_bytes
 from .serving import serve as serve
 from .sharded import ShardedMoments
 from .stages import INTERLEAVED, StageMoments
+from .step import TapedStep, is_taped, require_page
+from .step import bytes_saved_by as bytes_saved_by
 from .weights import weight_bytes as weight_bytes
 
 
@@ -84,11 +87,13 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB, and 127 GiB with
     eight accumulated micro-batches.
     """
-    if not setup.adapter:
-        activations.require_closed_form(setup)
     card = None if device is None else resolve_device(device)
-    if card:
-        require_kernels(setup, card)
+    if is_taped(setup):
+        require_page(setup)
+    else:
+        activations.require_closed_form(setup)
+        if card:
+            require_kernels(setup, card)
     return _answered(setup, _moments_of(setup, library_bytes(card, _cublaslt_threads(setup)), card))
 
 
@@ -164,11 +169,11 @@ def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tup
     return library_bytes(card, _cublaslt_threads(setup)), card is not None and cuda_of(card) is not None
 
 
-def _answered(setup: TrainSetup, step: StepMoments | AdapterMoments) -> TrainBudget:
+def _answered(setup: TrainSetup, step: StepMoments | TapedStep) -> TrainBudget:
     return TrainBudget(setup, _in_order(step), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
 
 
-def _in_order(step: StepMoments | AdapterMoments) -> tuple[Moment, ...]:
+def _in_order(step: StepMoments | TapedStep) -> tuple[Moment, ...]:
     return (
         step.end_of_forward(),
         step.backward_of_loss(),
@@ -180,12 +185,11 @@ def _in_order(step: StepMoments | AdapterMoments) -> tuple[Moment, ...]:
     )
 
 
-def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> StepMoments | AdapterMoments:
+def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> StepMoments | TapedStep:
     """The moments of `setup`: whole in DDP, sharded from stage 1 on; with the casts of FP8; of adapters alone."""
     on_cuda = card is not None and cuda_of(card) is not None
-    if setup.adapter:
-        kernel = FUSED if has_fused_attention(setup, card) else FORMULA
-        return AdapterMoments(setup, cublas_bytes, kernel, on_cuda)
+    if is_taped(setup):
+        return TapedStep(setup, cublas_bytes, partial(kernel_of, setup, card), on_cuda)
     kind = ShardedMoments if setup.zero else StepMoments
     if setup.precision_recipe.linear_format:
         require_one_rank(setup)
@@ -212,13 +216,18 @@ def require_kernels(setup: TrainSetup, card: Device) -> None:
 
 def has_fused_attention(setup: TrainSetup, card: Device | None) -> bool:
     """Whether SDPA takes a fused kernel for every layer. The plain formula keeps scores of T x T instead."""
+    return all(kernel_of(setup, card, layer.attention) == FUSED for layer in set(setup.model.layers))
+
+
+def kernel_of(setup: TrainSetup, card: Device | None, attention: Attention) -> str:
+    """What SDPA runs for one layer on `card`: FUSED or FORMULA. With a mask K and V have a head for each of Q's."""
     cuda = cuda_of(card) if card and setup.attention == "sdpa" else None
     if cuda is None:
-        return True
-    attentions = (layer.attention for layer in setup.model.layers)
-    shapes = {(one.head_dim, one.heads, one.kv_heads) for one in attentions}
-    calls = (AttentionCall(setup.attention_format, width, None, heads, kv) for width, heads, kv in shapes)
-    return all(cuda.attention_kernel(call) is not AttentionKernel.FORMULA for call in calls)
+        return FUSED
+    masked = fills_window(setup, attention)
+    kv, width = attention.heads if masked else attention.kv_heads, attention.value_width
+    call = AttentionCall(setup.attention_format, attention.head_dim, width, attention.heads, kv, masked=masked)
+    return FORMULA if cuda.attention_kernel(call) is AttentionKernel.FORMULA else FUSED
 
 
 def _cublaslt_threads(setup: TrainSetup) -> int:

@@ -1,4 +1,4 @@
-"""A decoder layer on the tape: the code of Transformers, peft and bitsandbytes, of which only the bytes are left.
+"""A decoder on the tape: Transformers' code, of which only the bytes are left. Llama's here; `families` has the others.
 
 The functions have the variables of the code that they stand for, so that a tensor lives here as long as it does there.
 Shape letters: N = micro-batch x sequence, h = hidden, f = ffn, q = heads x head_dim, k = kv_heads x head_dim.
@@ -6,65 +6,54 @@ Shape letters: N = micro-batch x sequence, h = hidden, f = ffn, q = heads x head
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from ...catalog.formats import number_format
 from ...catalog.layers import Attention, Layer, Linear, Mlp
+from ...catalog.policies import SELECTIVE
 from ...catalog.setup import TrainSetup
-from .breakdown import Point
+from .breakdown import Point, rounded
+from .linears import FP32, HALF, Linears
 from .operators import Operators
 from .tape import FROZEN, Tensor
 
-FP32, HALF = 4, 2
 FUSED, REPEATED, FORMULA = "fused", "repeated", "formula"
-ADAPTERS = FP32  # autocast_adapter_dtype, peft's default
-FUSED_TOKENS = number_format("nf4").fused_tokens  # up to so many, bitsandbytes decodes a weight as it multiplies
 
 
-@dataclass(frozen=True)
-class AdapterWidths:
-    """Bytes per value: of the hidden states, of the frozen weights that are not quantized; and whether autocast is on.
-
-    `prepare_model_for_kbit_training` casts those weights to FP32, and the hidden states are of the embedding's type.
-    """
-
-    residual: int
-    weights: int
-    autocast: bool
-
-    @classmethod
-    def of(cls, setup: TrainSetup) -> AdapterWidths:
-        adapter, weights = setup.adapter, setup.precision_recipe.weight_bytes
-        if adapter and adapter.base:
-            weights = FP32 if adapter.prepared else HALF
-        return cls(weights, weights, setup.precision == "autocast-bf16")
-
-
-class Decoder:
-    """The model of `setup` with its adapters, on one tape.
+class Decoder(Linears):
+    """The model of `setup`, or with an adapter what trains that, on one tape.
 
     `kernel` is what "sdpa" runs: the FUSED one; REPEATED, which has grouped K and V written out for each query head
-    first; or the plain FORMULA, where a GPU has no fused one.
+    first; or the plain FORMULA, where a GPU has no fused one. `on_cuda` counts what CUDA's kernels hold for a while.
     """
 
-    def __init__(self, setup: TrainSetup, tape: Operators, kernel: str = FUSED) -> None:
-        assert setup.adapter
-        self.setup, self.tape, self.adapter, self.kernel = setup, tape, setup.adapter, kernel
-        self.width, self.model, self.tokens = AdapterWidths.of(setup), setup.model, setup.tokens
-        self.gemma = setup.model.family == "gemma2"
+    def __init__(self, setup: TrainSetup, tape: Operators, kernel: str = FUSED, on_cuda: bool = False) -> None:
+        super().__init__(setup, tape)
+        self.kernel, self.on_cuda = kernel, on_cuda
 
     # --- the model ---------------------------------------------------------------------------------------------------
 
-    def layer(self, hidden: Tensor, layer: Layer) -> Tensor:
+    def layer(self, hidden: Tensor, layer: Layer, how: str = "none") -> Tensor:
+        """One layer under what a policy does inside of it: a checkpoint of the whole, of a part, or none."""
+        if how in SELECTIVE:
+            return self.tape.checkpointed(lambda x: self.block(x, layer), hidden, stores=_stores(how))
+        return self.block(hidden, layer, how)
+
+    def block(self, hidden: Tensor, layer: Layer, how: str = "none") -> Tensor:
         tape, residual = self.tape, hidden
         hidden = self.norm(hidden, self.tokens)
-        hidden, _ = self.attention(hidden, layer.attention)
+        if how == "module:attention":
+            hidden = tape.checkpointed(lambda x: self.attention(x, layer.attention)[0], hidden)
+        else:
+            hidden, _ = self.attention(hidden, layer.attention)
         if layer.norms == 4:
             hidden = self.norm(hidden, self.tokens)
         hidden = tape.add(residual, hidden)
         residual = hidden
         hidden = self.norm(hidden, self.tokens)
-        hidden = self.mlp(hidden, layer.mlp)
+        if how == "module:mlp":
+            hidden = tape.checkpointed(lambda x: self.mlp(x, layer.mlp), hidden)
+        else:
+            hidden = self.mlp(hidden, layer.mlp)
         if layer.norms == 4:
             hidden = self.norm(hidden, self.tokens)
         return tape.add(residual, hidden)
@@ -79,13 +68,21 @@ class Decoder:
         return self._cross_entropy(logits)
 
     def head(self, hidden: Tensor) -> Tensor:
-        tape, config = self.tape, self.model.config
-        logits = self._product(hidden, Linear("lm_head", self.model.hidden, self.model.vocab), is_logits=True)
-        if self.gemma and config.get("final_logit_softcapping", 30.0):
+        head, tape = Linear("lm_head", self.model.hidden, self.model.vocab, self.model.lm_head_bias), self.tape
+        if self.adapter:
+            logits = self._product(hidden, head, is_logits=True)
+        else:
+            logits = self._trained_layer(hidden, head, is_logits=True, waits=self.model.tied)
+        if self.logit_cap:
             logits = tape.elementwise(logits, is_logits=True)
             logits = tape.keeps_result(logits, is_logits=True)
             logits = tape.elementwise(logits, is_logits=True)
         return logits
+
+    @property
+    def logit_cap(self) -> object:
+        """What the logits are capped at, if they are."""
+        return None
 
     def _cross_entropy(self, logits: Tensor) -> Tensor:
         tape = self.tape
@@ -95,14 +92,17 @@ class Decoder:
         return tape.shaped(tape.new(1, FP32), log_softmax, kept=(log_softmax, targets))
 
     def norm(self, x: Tensor, rows: int) -> Tensor:
-        """RMSNorm as Transformers writes it, in FP32; its weight is frozen, so the normalised value is not kept."""
-        tape, width = self.tape, x.width
+        """RMSNorm as Transformers writes it, in FP32; where its weight is frozen, the normalised value is not kept."""
+        tape, width, size = self.tape, x.width, x.values // rows
+        weight = self.weight(size)
         x = tape.cast(x, FP32)
         variance = self._mean_of_squares(x, rows)
         x = tape.mul(x, tape.keeps_result(tape.elementwise(variance)))
-        if self.gemma:  # times the weight in FP32, then cast
-            return tape.cast(tape.elementwise(x), width)
-        return tape.elementwise(tape.cast(x, width))
+        return self.scaled(x, weight, width)
+
+    def scaled(self, x: Tensor, weight: Tensor, width: int) -> Tensor:
+        """The normalised value in the type of the norm's input, times the weight."""
+        return self.tape.mul(weight, self.tape.cast(x, width))
 
     def _mean_of_squares(self, x: Tensor, rows: int) -> Tensor:
         """Pow's backward makes two more of x's size beside its result, and mean's writes its gradient out."""
@@ -120,16 +120,32 @@ class Decoder:
         if attention.qk_norm:
             key = self.norm(key, self.tokens * attention.kv_heads)
         value = self.linear(hidden, v)
-        query, key = self._rotated(query), self._rotated(key)
-        run = self._fused if self.setup.attention == "sdpa" else self._eager
-        output, weights = run(query, key, value, attention)
+        query, key = self.rotated(query), self.rotated(key)
+        output, weights = self.attended(query, key, value, attention)
         return self.linear(output, o), weights
 
-    def _rotated(self, x: Tensor) -> Tensor:
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        run = self._fused if self.setup.attention == "sdpa" else self._eager
+        return run(query, key, value, attention)
+
+    def rotated(self, x: Tensor) -> Tensor:
         """(x * cos) + (rotate_half(x) * sin), the tables in the type of the hidden states."""
         tape, wide = self.tape, max(x.width, self.width.residual)
         by_cosine = tape.elementwise(x, kept=(FROZEN,), width=wide)
         return tape.add(by_cosine, tape.elementwise(self._half_turned(x), kept=(FROZEN,), width=wide))
+
+    def _turned(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """first * cos - second * sin, second * cos + first * sin"""
+        real = self._difference(self._times(first), self._times(second))
+        return real, self.tape.add(self._times(second), self._times(first))
+
+    def _times(self, x: Tensor) -> Tensor:
+        """Times a table, in the type of the hidden states."""
+        return self.tape.elementwise(x, kept=(FROZEN,), width=max(x.width, self.width.residual))
+
+    def _difference(self, a: Tensor, b: Tensor) -> Tensor:
+        """The gradient of what is subtracted is a new tensor."""
+        return self.tape.add(a, self.tape.negative(b))
 
     def _half_turned(self, x: Tensor) -> Tensor:
         tape = self.tape
@@ -137,14 +153,26 @@ class Decoder:
         return tape.joined(tape.elementwise(second), first)
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, None]:
-        tape = self.tape
+        tape, mask = self.tape, self.masks(attention)
+        if self.kernel == REPEATED or mask:
+            key, value = self._repeated(key, query.values), self._repeated(value, query.values)
         if self.width.autocast:
             query, key, value = tape.cast(query, HALF), tape.cast(key, HALF), tape.cast(value, HALF)
         if self.kernel == FORMULA:
             return self._formula(query, key, value, attention), None
-        if self.kernel == REPEATED:
-            key, value = self._repeated(key, query.values), self._repeated(value, query.values)
-        return tape.attention(query, key, value, self.tokens * attention.heads, self._sums_of(query, key)), None
+        rows, scratch = self.tokens * attention.heads, self._sums_of(query, key)
+        values = query.values // attention.head_dim * attention.value_width
+        numbers = [tape.new(self.tokens * self.setup.sequence, query.width)] if mask else []
+        return tape.attention(query, key, value, rows, scratch, values, *numbers), None
+
+    def masks(self, attention: Attention) -> bool:
+        """Whether attention is given a mask: the fused kernel, which makes numbers of it, for a window that is full."""
+        return fills_window(self.setup, attention) or self.setup.attention == "eager"
+
+    @property
+    def rotary_widths(self) -> tuple[int, ...]:
+        """Values for each position in the tables of cosines and sines."""
+        return self.model.head_dim, self.model.head_dim
 
     def _formula(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> Tensor:
         """`_scaled_dot_product_attention_math`: in FP32, its scores written out, one tensor of them kept."""
@@ -153,7 +181,7 @@ class Decoder:
         query, key, value = tape.cast(query, FP32), tape.cast(key, FP32), tape.cast(value, FP32)
         scaled = tape.elementwise(query)
         lower = [tape.new(square, 1), tape.new(square, FP32)]  # noqa: F841 - the causal mask, as bools and as numbers
-        keys, values = self._repeated(key, query.values), self._repeated(value, query.values)
+        keys, values = self._written_out_heads(key, query.values), self._written_out_heads(value, query.values)
         weights = tape.matmul(scaled, tape.elementwise(keys), scores)
         weights = tape.elementwise(weights)
         weights = self._softmax(weights)
@@ -164,23 +192,25 @@ class Decoder:
 
     def _sums_of(self, query: Tensor, key: Tensor) -> list[int]:
         """What the backward of a fused kernel sums in: dQ in FP32; for grouped heads dK and dV of every query head."""
+        if not self.on_cuda:
+            return []
         grouped = [query.values * query.width] * 2 if key.values != query.values else []
         return [FP32 * query.values, *grouped]
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor]:
         tape, scores = self.tape, self.tokens * self.setup.sequence * attention.heads
-        dtype = query.width
-        keys, values = self._repeated(key, query.values), self._repeated(value, query.values)
+        dtype, values_out = query.width, query.values // attention.head_dim * attention.value_width
+        keys, values = self._repeated(key, query.values), self._repeated(value, values_out)
         weights = tape.elementwise(self._matmul(query, keys, scores))
-        if self.gemma and self.model.config.get("attn_logit_softcapping", 50.0):
-            weights = tape.elementwise(weights)
-            weights = tape.keeps_result(weights)
-            weights = tape.elementwise(weights)
-        weights = tape.elementwise(weights)  # and the mask
+        weights = self._capped(weights)
+        weights = tape.elementwise(weights, width=max(dtype, self.width.residual))  # and the mask
         weights = tape.cast(self._softmax(weights), dtype)
-        output = self._matmul(weights, values, query.values)
+        output = self._matmul(weights, values, values_out)
         output = tape.copy(output)
         return output, weights
+
+    def _capped(self, weights: Tensor) -> Tensor:
+        return weights
 
     def _matmul(self, a: Tensor, b: Tensor, values: int) -> Tensor:
         tape = self.tape
@@ -191,133 +221,50 @@ class Decoder:
     def _softmax(self, weights: Tensor) -> Tensor:
         """In FP32: CUDA has one kernel from FP16 to it, and casts BF16 first."""
         tape = self.tape
-        if not (self.adapter.dtype == "fp16" and weights.width == HALF):
+        if not (self.adapter and self.adapter.dtype == "fp16" and weights.width == HALF):
             weights = tape.cast(weights, FP32)
-        out = tape.new(weights.values, FP32)
-        return tape.shaped(out, weights, kept=(out,), scratch_bytes=[FP32 * weights.values])  # gradient times output
+        return tape.softmax(weights, FP32, self.on_cuda)
 
     def _repeated(self, x: Tensor, values: int) -> Tensor:
-        """`repeat_kv`: written out once for each query head."""
+        """`repeat_kv`: written out once for each query head; of a single head a view.
+
+        A slice of several sequences is written out too, where eager attention multiplies it head by head.
+        """
+        tape = self.tape
+        if x.values == values:
+            sliced = x.block and x.block.size_bytes > rounded(x.values * x.width)
+            several = self.setup.attention == "eager" and self.setup.micro_batch > 1
+            return tape.copy(x) if sliced and several else x
+        if x.values == self.tokens * self.model.head_dim and (
+            self.setup.attention == "sdpa" or self.setup.micro_batch == 1
+        ):
+            return tape.view(x, values)
+        return self._written_out_heads(x, values)
+
+    def _written_out_heads(self, x: Tensor, values: int) -> Tensor:
         return x if x.values == values else self.tape.shaped(self.tape.new(values, x.width), x)
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         gate, up, down = mlp.linears
-        return self.linear(self.tape.mul(self._activated(self.linear(x, gate)), self.linear(x, up)), down)
+        return self.linear(self.tape.mul(self.activated(self.linear(x, gate)), self.linear(x, up)), down)
 
-    def _activated(self, x: Tensor) -> Tensor:
+    def activated(self, x: Tensor) -> Tensor:
         return self.tape.elementwise(x, kept=(x,))
 
-    # --- linear layers -----------------------------------------------------------------------------------------------
 
-    def linear(self, x: Tensor, linear: Linear) -> Tensor:
-        """A frozen layer, and its adapter beside it. A module's arguments live as long as its call, so x stays."""
-        if not self.adapter.adapts(linear):
-            return self._four_bit(x, linear) if self.adapter.base else self._product(x, linear)
-        return self._adapted_four_bit(x, linear) if self.adapter.base else self._adapted(x, linear)
+def _stores(how: str) -> Callable[[str, int], bool]:
+    """What a selective policy stores of a layer: its products, every second of them, or what attention returns."""
 
-    def _adapted(self, x: Tensor, linear: Linear) -> Tensor:
-        """`lora.Linear.forward`: x in the adapter's type, the result back in the base's."""
-        tape, result = self.tape, self._product(x, linear)
-        width = result.width
-        cast = tape.cast(x, ADAPTERS)
-        if self.adapter.kind == "lora":
-            result = tape.add(result, self._low_rank(cast, linear))
-        else:
-            result = self._dora(cast, linear, result)
-        return tape.cast(result, width)
+    def stores(kind: str, number: int) -> bool:
+        if kind == "attention":
+            return how != "selective:matmuls"
+        if how == "selective:every-second":
+            return kind == "product" and number % 2 == 0
+        return kind in ("product", "scores") and how != "selective:attention"
 
-    def _adapted_four_bit(self, x: Tensor, linear: Linear) -> Tensor:
-        """`lora.Linear4bit.forward`: a clone of the result, and no casts under autocast."""
-        tape, result = self.tape, self._four_bit(x, linear)
-        result = tape.copy(result)
-        width = result.width
-        cast = x if self.width.autocast else tape.cast(x, ADAPTERS)
-        if self.adapter.kind == "lora":
-            output = self._low_rank(cast, linear)
-            output = output if self.width.autocast else tape.cast(output, width)
-            return tape.add(result, output)
-        result = self._dora(cast, linear, result)
-        return result if self.width.autocast else tape.cast(result, width)
+    return stores
 
-    def _product(self, x: Tensor, linear: Linear, is_logits: bool = False) -> Tensor:
-        """A frozen weight: nothing is kept but autocast's copy of it, which nobody caches."""
-        tape, copy = self.tape, []
-        if self.width.autocast:
-            x = tape.cast(x, HALF)
-            if self.width.weights == FP32:
-                copy = [tape.new(linear.weights, HALF)]
-        return tape.shaped(tape.new(self.tokens * linear.outputs, x.width, is_logits), x, kept=(FROZEN, *copy))
 
-    def _four_bit(self, x: Tensor, linear: Linear) -> Tensor:
-        """`Linear4bit`: the weight is decoded for the product, and once more in its backward."""
-        tape, width = self.tape, x.width
-        x = tape.cast(x, HALF)
-        decoded = [HALF * linear.weights, *self._decoded_scales(linear)]
-        fused = self.tokens <= FUSED_TOKENS and linear.inputs % number_format(str(self.adapter.base)).block_values == 0
-        held = [] if fused else [tape.new(size, 1) for size in (*decoded, *decoded[1:])]
-        out = tape.new(self.tokens * linear.outputs, HALF)
-        del held
-        return tape.cast(tape.shaped(out, x, kept=(FROZEN,), scratch_bytes=decoded), width)
-
-    def _decoded_scales(self, linear: Linear) -> list[int]:
-        """The FP32 scales that double quantization holds in 8 bits."""
-        rule = number_format(str(self.adapter.base))
-        return [FP32 * -(-linear.weights // rule.block_values)] if rule.superblock_blocks else []
-
-    def _low_rank(self, x: Tensor, linear: Linear) -> Tensor:
-        """lora_B(lora_A(x)) * scaling"""
-        return self.tape.elementwise(self._second(self._first(x, linear), linear))
-
-    def _first(self, x: Tensor, linear: Linear) -> Tensor:
-        return self._trained(x, (self.adapter.rank, linear.inputs), x.values // linear.inputs * self.adapter.rank)
-
-    def _second(self, low: Tensor, linear: Linear) -> Tensor:
-        rows = low.values // self.adapter.rank
-        return self._trained(low, (linear.outputs, self.adapter.rank), rows * linear.outputs)
-
-    def _trained(self, x: Tensor, shape: tuple[int, int], values: int) -> Tensor:
-        tape = self.tape
-        weight = tape.weight(shape, ADAPTERS)
-        if self.width.autocast:
-            x, weight = tape.cast(x, HALF), tape.cast(weight, HALF)
-        return tape.matmul(x, weight, values)
-
-    def _dora(self, x: Tensor, linear: Linear, result: Tensor) -> Tensor:
-        return self.tape.add(result, self._with_magnitudes(x, linear, result))
-
-    def _with_magnitudes(self, x: Tensor, linear: Linear, base_result: Tensor) -> Tensor:
-        """`DoraLinearLayer.forward`: B·A written out by way of an identity matrix, and the norm of the sum with W.
-
-        Both products of the forward are kept, since the magnitudes are trained; W and B·A are not.
-        """
-        tape = self.tape
-        written_out = tape.cast(self._written_out(linear), x.width)  # noqa: F841 - held to the end, as in peft
-        weight = self._decoded(linear, x.width)  # noqa: F841
-        norm = self._norm_of_sum(linear, x.width)
-        magnitude = tape.weight((linear.outputs,), ADAPTERS)
-        scale = tape.mul(magnitude, norm)
-        low_rank = self._second(self._first(x, linear), linear)
-        if linear.bias:
-            base_result = tape.elementwise(base_result)
-        return tape.add(tape.mul(tape.elementwise(scale), base_result), tape.elementwise(tape.mul(scale, low_rank)))
-
-    def _written_out(self, linear: Linear) -> Tensor:
-        identity = self.tape.new(linear.inputs**2, ADAPTERS)
-        return self._second(self._first(identity, linear), linear)
-
-    def _norm_of_sum(self, linear: Linear, width: int) -> Tensor:
-        """Of W + scaling * B·A, row by row; no gradient goes through it."""
-        scaled = self.tape.new(linear.weights, width)
-        total = self.tape.new(linear.weights, width)  # noqa: F841
-        del scaled
-        return self.tape.new(linear.outputs, width)
-
-    def _decoded(self, linear: Linear, width: int) -> Tensor | None:
-        """The base's weight in the type of the adapters; None where it is that already."""
-        tape = self.tape
-        if self.adapter.base:
-            scales = [tape.new(size, 1) for size in self._decoded_scales(linear)]
-            weight = tape.new(linear.weights, HALF)
-            del scales
-            return tape.cast(weight, width)
-        return tape.new(linear.weights, width) if width != self.width.weights else None
+def fills_window(setup: TrainSetup, attention: Attention) -> bool:
+    """Whether the sequence is as long as the layer's window: from there on Transformers makes a mask."""
+    return attention.window is not None and setup.sequence >= attention.window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .tape import Tape, Tensor
+from .tape import FROZEN, Rule, Tape, Tensor
 
 
 class Operators(Tape):
@@ -74,33 +74,107 @@ class Operators(Tape):
         """A slice, in the same block; its gradient is one of all of x, with zeros elsewhere."""
         return self.shaped(Tensor(values, x.width, x.block), x)
 
-    def joined(self, *parts: Tensor) -> Tensor:
+    def negative(self, x: Tensor) -> Tensor:
+        """What is subtracted: nothing is made before the backward."""
+        form = x.values, x.width
+        return self.record(
+            Tensor(*form, x.block), (x,), (), lambda gradient: [self.new(gradient.values, gradient.width)]
+        )
+
+    def view(self, x: Tensor, values: int) -> Tensor:
+        """`expand`: the same block under more values; its gradient is summed."""
+        return self.record(Tensor(values, x.width, x.block), (x,), (), lambda gradient: [gradient])
+
+    def summed(self, x: Tensor, values: int) -> Tensor:
+        """`sum` over some dimension; its gradient is a view."""
+        form = x.values, x.width
+        return self.record(self.new(values, x.width), (x,), (), lambda gradient: [Tensor(*form, gradient.block)])
+
+    def softmax(self, x: Tensor, width: int, on_cuda: bool) -> Tensor:
+        """Keeps its result; CUDA's backward holds gradient times output beside what it makes."""
+        out = self.new(x.values, width)
+        return self.shaped(out, x, kept=(out,), scratch_bytes=[x.values * width] if on_cuda else [])
+
+    def added_in_place(self, x: Tensor, other: Tensor) -> Tensor:
+        """`x.add_(other)`"""
+        return self.record(Tensor(x.values, x.width, x.block), (x, other), (), lambda gradient: [gradient, gradient])
+
+    def joined(self, *parts: Tensor, width: int = 0) -> Tensor:
         """`cat`: the gradients are views."""
-        out = self.new(sum(x.values for x in parts), parts[0].width)
+        out = self.new(sum(x.values for x in parts), width or parts[0].width)
         forms = [(x.values, x.width) for x in parts]
         return self.record(out, parts, (), lambda gradient: [Tensor(*form, gradient.block) for form in forms])
 
-    def matmul(self, a: Tensor, b: Tensor, values: int) -> Tensor:
+    def matmul(self, a: Tensor, b: Tensor, values: int, kind: str = "scores") -> Tensor:
         """A product of two that may both be trained; each is kept for the other's gradient."""
-        forms = [(x.values, x.width) if x.node else None for x in (a, b)]
+        return self.product(a, b, values, kind=kind)
+
+    def product(
+        self, x: Tensor, weight: Tensor, values: int, *bias: Tensor, is_logits: bool = False, kind: str = "product"
+    ) -> Tensor:
+        """A product with what is added to it. The gradients of all that are wanted stand beside each other."""
+        (out,) = self.result(kind, (values, max(x.width, weight.width)), is_logits=is_logits)
+        return self.record(out, (x, weight, *bias), _for_the_other(x, weight), self._anew(x, weight, *bias))
+
+    def _anew(self, *inputs: Tensor, scratch_bytes: Sequence[int] = ()) -> Rule:
+        """A gradient for each of `inputs` that wants one, of its form; then what is held beside them for a while."""
+        forms = [(x.values, x.width) if x.node else None for x in inputs]
 
         def rule(gradient: Tensor) -> list[Tensor | None]:
-            return [self.new(*form) if form else None for form in forms]
-
-        return self.record(self.new(values, max(a.width, b.width)), (a, b), _for_the_other(a, b), rule)
-
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, rows: int, scratch_bytes: Sequence[int]) -> Tensor:
-        """The fused kernel: keeps its operands, its result, and an FP32 for each of `rows`, heads times tokens."""
-        forms = [(x.values, x.width) if x.node else None for x in (q, k, v)]
-        out, log_sum_exp = self.new(q.values, q.width), self.new(rows, 4)
-
-        def rule(gradient: Tensor) -> list[Tensor | None]:
-            made = [self.new(*form) if form else None for form in forms]
+            made: list[Tensor | None] = [self.new(*form) if form else None for form in forms]
             for size in scratch_bytes:
                 made.append(self.new(size, 1))
             return made[: len(forms)]
 
-        return self.record(out, (q, k, v), (q, k, v, out, log_sum_exp), rule)
+        return rule
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, rows: int, scratch_bytes: Sequence[int], values: int = 0, *mask: Tensor
+    ) -> Tensor:
+        """The fused kernel: keeps its operands, its result, and an FP32 for each of `rows`, heads times tokens.
+
+        `values` are the result's where V is not as wide as Q; a `mask` of numbers is kept as well.
+        """
+        out, log_sum_exp = self.result("attention", (values or q.values, q.width), (rows, 4))
+        kept = (q, k, v, *mask, out, log_sum_exp)
+        return self.record(out, (q, k, v), kept, self._anew(q, k, v, scratch_bytes=scratch_bytes))
+
+    def layer_norm(self, x: Tensor, rows: int, *trained: Tensor) -> Tensor:
+        """The fused kernel: keeps its input, and a mean and a deviation for each row, in FP32."""
+        out, mean, deviation = self.new(x.values, x.width), self.new(rows, 4), self.new(rows, 4)
+        return self.record(out, (x, *trained), (x, mean, deviation, FROZEN), self._anew(x, *trained))
+
+    def split(self, x: Tensor, *values: int) -> list[Tensor]:
+        """`chunk` and `split`: views, whose gradients are joined in a new tensor."""
+        form = x.values, x.width
+        hub = self.record(Tensor(*form, x.block), (x,), (), lambda gradient: [self.new(*form)])
+        if hub.node and hub.node is not x.node:
+            hub.node.joins = True
+        views = (Tensor(size, x.width, x.block) for size in values)
+        return [self.record(view, (hub,), (), lambda gradient: [gradient]) for view in views]
+
+    def filled(self, *parts: Tensor) -> Tensor:
+        """An empty tensor whose slices are written one after the other (CopySlices); a part may be broadcast.
+
+        Behind each, its backward copies the whole gradient, and the slice of it twice.
+        """
+        values, width = sum(part.values for part in parts), parts[0].width
+        out = self.new(values, width)
+        for part in parts:
+            out = self._written(out, part)
+        return out
+
+    def _written(self, out: Tensor, part: Tensor) -> Tensor:
+        """`out[..., a:b].copy_(part)`, in place."""
+        whole, size, again = (out.values, out.width), (part.values, part.width), out.node is not None
+
+        def rule(gradient: Tensor) -> list[Tensor | None]:
+            result, own = self.new(*whole), self.new(*size)
+            zeros = self.new(*size)
+            del zeros
+            return [result if again else None, own]
+
+        return self.record(Tensor(*whole, out.block), (out, part), (), rule)
 
 
 def _for_the_other(a: Tensor, b: Tensor) -> list[Tensor]:

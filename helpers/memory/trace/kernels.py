@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...catalog.hardware import Cuda
 from ..closed_form.breakdown import Phase
-from ..closed_form.decoder import FUSED_TOKENS
+from ..closed_form.linears import FUSED_TOKENS
 from ..meter.meter import Meter
 from ..meter.timeline import Block
 from . import attention

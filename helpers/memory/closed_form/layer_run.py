@@ -1,0 +1,121 @@
+"""One decoder layer on a tape of its own, forward and backward: what it adds at most, and what it leaves. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ...catalog.layers import Layer
+from ...catalog.setup import TrainSetup
+from .breakdown import Point, rounded
+from .decoder import FUSED
+from .families import decoder
+from .linears import StepWidths
+from .operators import Operators
+from .tape import Live
+
+SILENT = "silent"  # how a layer runs for the first time inside a checkpoint: nothing is kept
+AGAIN = "again"  # and how it runs inside the backward
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """What a layer adds to what is alive before it; its input and the gradient of its output are alive before it.
+
+    `saved` is kept from the forward to the backward, the input not among it: `keeps_input` says whether the layer keeps
+    that very tensor. `cached` are autocast's copies that nothing else holds. `again` is the forward inside a backward,
+    up to the last tensor that is asked for, beside the gradients that are there when it is asked: `asking`.
+    """
+
+    input: Live
+    saved: Live
+    cached: Live
+    keeps_input: bool
+    forward: Live
+    again: Live
+    asking: Live
+    backward: Live
+    gradients: Live
+
+    def left(self, held: bool) -> Live:
+        """What the forward leaves beside its output; where nobody else has `held` the input, less that or with it."""
+        return (
+            self.saved
+            - (Live() if held or self.keeps_input else self.input)
+            + (Live(0, self.input.total) if self.keeps_input and not held else Live())
+        )
+
+
+class _SameLayers:
+    """A setup as far as a layer's run depends on it: neither policy nor optimizer, which calculators go through."""
+
+    __slots__ = ("key", "setup")
+
+    def __init__(self, setup: TrainSetup) -> None:
+        self.setup = setup
+        shape = setup.micro_batch, setup.sequence, setup.micro_batches > 1
+        self.key = id(setup.model), setup.precision, setup.attention, setup.adapter, *shape
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameLayers) and self.key == other.key
+
+
+def run_layer(setup: TrainSetup, layer: Layer, how: str, wants_gradient: bool, kernel: str, on_cuda: bool) -> LayerRun:
+    """`layer_run`, remembered."""
+    return _remembered(_SameLayers(setup), layer, how, wants_gradient, kernel, on_cuda)
+
+
+@lru_cache(maxsize=512)
+def _remembered(same: _SameLayers, layer: Layer, *how: Any) -> LayerRun:
+    return layer_run(same.setup, layer, *how)
+
+
+def layer_run(
+    setup: TrainSetup,
+    layer: Layer,
+    how: str = "none",
+    wants_gradient: bool = True,
+    kernel: str = FUSED,
+    on_cuda: bool = False,
+) -> LayerRun:
+    """Run `layer` as `how` says: "none", a policy of a part of it, SILENT or AGAIN.
+
+    `wants_gradient` is that of its input: a frozen embedding's output wants none. The last two are as in `Decoder`.
+    """
+    tape = Operators(recording=how != SILENT, accumulates=setup.micro_batches > 1)
+    values, width = setup.tokens * setup.model.hidden, StepWidths.of(setup).residual
+    tape.stage, tape.unpacks_once = Point.LAYER, how == AGAIN
+    hidden = tape.leaf(values, width) if wants_gradient else tape.new(values, width)
+    block, given = hidden.block, tape.now
+    out = decoder(setup, tape, kernel, on_cuda).layer(hidden, layer, how)
+    del hidden
+    assert block
+    keeps_input, size, forward, again, node = (
+        block.keepers > 0,
+        block.size_bytes,
+        tape.highest,
+        tape.until_last_kept,
+        out.node,
+    )
+    del block
+    own = Live(rounded(values * width))
+    del out
+    with_copies = tape.now
+    tape.cached.clear()
+    cached = Live(*[with_copies.total - tape.live] * 2)
+    saved = tape.now - (Live(size, size) if keeps_input else Live())
+    nothing = LayerRun(given, saved, cached, keeps_input, forward - given, again - given, Live(), Live(), Live())
+    if node is None or how == SILENT:
+        return nothing
+    before = tape.now + own
+    tape.backward(node, values, width)
+    asking = Live(tape.when_asked.total - before.total)
+    node = None
+    gradients = Live(tape.gradient_bytes, 0, tape.gradient_bytes)
+    return LayerRun(
+        given, saved, cached, keeps_input, forward - given, again - given, asking, tape.highest - before, gradients
+    )

@@ -1,0 +1,323 @@
+"""The moments of a training step: the run of each kind of layer, in the order of the chain, under any policy. No torch.
+
+What is alive is one sum that goes through the step: a layer's forward adds what it saves, a checkpoint only its input;
+on the way back each layer is freed, and its gradients stay. So a step of eighty layers is a run of one, and additions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from math import prod
+
+from ...catalog.adapters import ALL_LINEAR
+from ...catalog.errors import WorkbookError
+from ...catalog.layers import Attention, Layer, TensorShape
+from ...catalog.policies import Segment
+from ...catalog.setup import TrainSetup
+from .activations import layer_tensors, require_kernel, total_bytes
+from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded
+from .decoder import FUSED
+from .families import PAGES, decoder
+from .frozen import base_bytes
+from .layer_run import AGAIN, SILENT, LayerRun, layer_run, run_layer
+from .linears import ADAPTERS, FP32, StepWidths
+from .moments import SCALARS, tensors_bytes, update_bytes
+from .operators import Operators
+from .recompute import require_recomputing
+from .tape import Live
+
+RERUN = ("full", "offload:inputs")  # segments whose layers are run once more, as a whole
+TAPED_PRECISIONS = ("fp32", "bf16", "autocast-bf16")
+KernelOf = Callable[[Attention], str]  # which kernel "sdpa" is, as in `Decoder`
+
+
+class TapedStep:
+    """One step of `setup`; each method is one moment, as in `StepMoments`."""
+
+    def __init__(
+        self, setup: TrainSetup, cublas_bytes: int, kernel_of: KernelOf = lambda _: FUSED, on_cuda: bool = False
+    ) -> None:
+        require_page(setup)
+        self.setup, self.model, self.kernel_of, self.cublas = setup, setup.model, kernel_of, cublas_bytes
+        self.on_cuda = on_cuda
+        self.adapter, self.width = setup.adapter, StepWidths.of(setup)
+        self.accumulates = setup.micro_batches > 1
+        self.residual = rounded(setup.tokens * self.model.hidden * self.width.residual)
+        self._runs: dict[tuple[Layer, str, bool], LayerRun] = {}
+        self._weights()
+        self._spots: dict[int, list[Live]] = {}
+        self._forward_spots: list[Live] = []
+        self._step()
+
+    # --- what is trained ---------------------------------------------------------------------------------------------
+
+    def _weights(self) -> None:
+        recipe, rule = self.setup.precision_recipe, self.setup.optimizer_rule
+        if self.adapter:
+            of = {layer: self.adapter.tensors_in(layer) for layer in set(self.model.layers)}
+            self.trained = [(shape, "") for layer in self.model.layers for shape in of[layer]]
+            weights, optimized, master, self.grad_bytes = ADAPTERS, ADAPTERS, 0, ADAPTERS
+        else:
+            self.trained = list(self.model.trained())
+            weights, optimized, master = recipe.weight_bytes, recipe.optimized_bytes, recipe.master_bytes
+            self.grad_bytes = recipe.grad_bytes
+        self.optimized_bytes = optimized
+        self.parameter_bytes = base_bytes(self.setup) if self.adapter else 0
+        self.all_gradients = self.paged_bytes = self.optimizer_bytes = 0
+        for (shape, role), count in Counter(self.trained).items():
+            values = prod(shape)
+            self.parameter_bytes += count * rounded(values * weights)
+            self.all_gradients += count * rounded(values * self.grad_bytes)
+            self.paged_bytes += count * rule.paged_bytes(shape, role) if self.on_cuda else 0
+            self.optimizer_bytes += count * (self._states(shape, role) + rounded(values * master))
+        self.optimizer_bytes -= self.paged_bytes
+
+    def _states(self, shape: TensorShape, role: str) -> int:
+        """Each state is a tensor of its own: where they are small, rounding shows."""
+        rule = self.setup.optimizer_rule
+        count = max(1, rule.states)
+        return count * rounded(rule.state_bytes(shape, self.optimized_bytes, role) // count)
+
+    # --- the chain ---------------------------------------------------------------------------------------------------
+
+    def _run(self, at: int, how: str) -> LayerRun:
+        layer, wants = self.model.layers[at], not self.adapter or at > 0 or self._recomputes
+        key = layer, how, wants
+        if key not in self._runs:
+            self._runs[key] = run_layer(self.setup, layer, how, wants, self.kernel_of(layer.attention), self.on_cuda)
+        return self._runs[key]
+
+    def _step(self) -> None:
+        """Forward, loss, backward: `now` is what is alive beside weights, states and sums of gradients."""
+        segments = self.setup.segments
+        self.now = Live(self.residual) + self._before_layers()
+        begun = self.tables
+        if self.adapter and self._recomputes and not self._holds_first_input(segments[0]):
+            self.now += Live(self.residual)  # a leaf now, which its gradient's node holds
+        for segment in segments:
+            self._forward(segment)
+        self.stored_bytes = self.now.total - begun - self.residual - self._cached.total
+        self._tail()
+        for segment in reversed(segments):
+            self._backward(segment)
+            done = sum(segment.start <= at < segment.stop for at in self._lowest)
+            self.now -= Live(done * self.mask, done * self.mask)
+
+    def _before_layers(self) -> Live:
+        """Rotary tables, and masks where eager attention adds them: made once, for all layers."""
+        self._cached, page = Live(), decoder(self.setup, Operators())
+        self.tables = sum(rounded(self.setup.sequence * one * self.width.residual) for one in page.rotary_widths)
+        kinds = [layer.attention for layer in self.model.layers if page.masks(layer.attention)]
+        windows = dict.fromkeys(kind.window for kind in kinds)
+        of_bools, of_numbers = self.setup.sequence**2, self.setup.tokens * self.setup.sequence * self.width.residual
+        self.mask = rounded(of_bools if self.setup.attention == "sdpa" else of_numbers)
+        self.masks = len(windows) * self.mask
+        held = self.masks if self._holds_arguments else 0
+        firsts = [layer.attention.window for layer in self.model.layers]
+        self._lowest = [firsts.index(window) for window in windows] if held else []
+        return Live(self.tables + held, self.tables + held)
+
+    @property
+    def _recomputes(self) -> bool:
+        return self.setup.checkpointing != "none"
+
+    def _holds_first_input(self, first: Segment) -> bool:
+        return first.how in RERUN or self._run(0, first.how).keeps_input
+
+    def _forward(self, segment: Segment, held: bool = False) -> None:
+        """`held`: somebody else holds the segment's input."""
+        if segment.how not in RERUN:
+            run = self._run(segment.start, segment.how)
+            self._forward_spots.append(self.now + run.forward)
+            self._leave(run, held)
+            return
+        for at in range(segment.start, segment.stop):
+            run = self._run(at, SILENT)
+            self._forward_spots.append(self.now + run.forward)
+            self._leave(run, held=at == segment.start)
+        if segment.how == "offload:inputs":
+            self.now -= Live(self.residual)
+        elif not held:
+            self.now += Live(0, self.residual)
+
+    def _leave(self, run: LayerRun, held: bool) -> None:
+        self.now += run.left(held) + Live(self.residual) + run.cached
+        self._cached += run.cached
+
+    def _backward(self, segment: Segment, held: bool = False) -> None:
+        """From the gradient of the segment's output to that of its input, which is as large."""
+        if segment.how not in RERUN:
+            run, at = self._run(segment.start, segment.how), segment.start
+            shared = run.keeps_input and not held
+            self._spots.setdefault(at, []).append(self.now + run.backward)
+            self.now += run.gradients - run.saved - (Live(self.residual, self.residual) if shared else Live())
+            return
+        last, at, comes_back = self._run(segment.stop - 1, AGAIN), segment.stop - 1, segment.how == "offload:inputs"
+        if comes_back:
+            self.now += Live(self.residual)
+        self.now += last.asking
+        *before, end = segment.parts or [Segment(one, one + 1, AGAIN) for one in range(segment.start, segment.stop)]
+        spots, cached, self._forward_spots, self._cached = self._forward_spots, self._cached, [], Live()
+        for part in before:
+            self._forward(part, held=part.start == segment.start)
+        if segment.parts:
+            self.now += Live(0, self.residual if before else 0)
+        else:
+            self._forward_spots.append(self.now + last.again)
+            self.now += last.left(held=not (before or comes_back))
+        self.now -= self._cached + last.asking
+        self._spots.setdefault(at, []).extend(self._forward_spots)
+        self._forward_spots, self._cached = spots, cached
+        for part in (end, *reversed(before)):
+            self._backward(part, held=part.start == segment.start and not comes_back)
+        if not held and not comes_back:
+            self.now -= Live(self.residual, self.residual)
+
+    def _tail(self) -> None:
+        """From the last layer's output on: the end of the forward, and the beginning of the backward."""
+        tape = Operators(accumulates=self.accumulates)
+        loss = decoder(self.setup, tape).loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
+        before, self.end, node = self.now - Live(self.residual), tape.highest, loss.node
+        outside = 0 if self._holds_arguments else self.masks
+        if not self._holds_first_input(self.setup.segments[0]) and not (self.adapter and self._recomputes):
+            outside += self.residual  # the embedding's output, which the model's forward still names
+        self._forward_spots = [spot + Live(outside) for spot in self._forward_spots]
+        self._forward_spots.append(before + self.end)
+        tape.cached.clear()
+        self.tail_bytes = tape.live
+        del loss
+        assert node
+        before -= self._cached
+        tape.backward(node, 1, FP32)
+        self.tail = {point: before + live for point, live in tape.stages.items()}
+        node = None
+        left = tape.now
+        self.now = before + left
+
+    # --- the moments -------------------------------------------------------------------------------------------------
+
+    def moments(self) -> tuple[Moment, ...]:
+        """All of them, in the order of the step."""
+        return (
+            self.end_of_forward(),
+            self.backward_of_loss(),
+            self.backward_of_lm_head(),
+            self.backward_of_final_norm(),
+            *(self.backward_of_layer(at) for at in self.candidate_peak_layers()),
+            self.backward_of_embedding(),
+            self.optimizer_step(),
+        )
+
+    def _moment(self, at: Point, live: Live, layer: int | None = None) -> Moment:
+        sizes = {
+            Part.PARAMETERS: self.parameter_bytes,
+            Part.GRADIENTS: self.all_gradients if self.accumulates else live.gradients,
+            Part.OPTIMIZER: self.optimizer_bytes,
+            Part.ACTIVATIONS: live.kept,
+            Part.LOGITS: live.logits,
+            Part.WORKSPACE: live.total - live.kept - live.logits - live.gradients + self.cublas,
+        }
+        return Moment(at, Breakdown({part: size for part, size in sizes.items() if size}), layer)
+
+    @property
+    def _holds_arguments(self) -> bool:
+        return any(segment.how not in ("none", "module:mlp") for segment in self.setup.segments)
+
+    def saved_bytes(self) -> int:
+        """Alive when the forward has returned: what layers and loss keep, the ids that they hold, three scalars."""
+        positions = rounded(8 * self.setup.sequence) if self._holds_arguments else 0
+        return self.stored_bytes + self.tail_bytes + self.tables + positions + (SCALARS - 1) * BLOCK_BYTES
+
+    def end_of_forward(self) -> Moment:
+        """In the loss; or, with few logits, in the last layer, while the model's forward holds its arguments."""
+        return self._moment(Point.END_OF_FORWARD, max(self._forward_spots, key=lambda live: live.total))
+
+    def backward_of_loss(self) -> Moment:
+        return self._moment(Point.LOSS, self.tail[Point.LOSS])
+
+    def backward_of_lm_head(self) -> Moment:
+        return self._moment(Point.LM_HEAD, self.tail[Point.LM_HEAD])
+
+    def backward_of_final_norm(self) -> Moment:
+        return self._moment(Point.FINAL_NORM, self.tail[Point.FINAL_NORM])
+
+    def candidate_peak_layers(self) -> list[int]:
+        """The last layer, the first, or the ends of their segments; and where it is highest."""
+        heights = {at: max(live.total for live in spots) for at, spots in self._spots.items()}
+        last, every = len(self.model.layers) - 1, self.setup.checkpoint_every
+        ends = {last, 0} if not every else {last, (last + 1) // every * every - 1, every - 1}
+        highest = max(heights, key=heights.__getitem__)
+        if every is None or heights[highest] > max(heights[at] for at in ends):
+            ends.add(highest)
+        return sorted(ends, reverse=True)
+
+    def backward_of_layer(self, at: int) -> Moment:
+        """The widest point of one layer's backward, or of the forward that is run again before it."""
+        return self._moment(Point.LAYER, max(self._spots[at], key=lambda live: live.total), at)
+
+    def _held_by_the_loss(self) -> int:
+        """The embedding's output and its gradient, which a checkpoint needs: a leaf, alive as long as the loss is."""
+        return 2 * self.residual if self.adapter and self._recomputes else 0
+
+    def backward_of_embedding(self) -> Moment:
+        """All gradients are there, and that of the embedding's output, until a trained embedding's own is made.
+
+        Tied weights then hold three of vocab x hidden: the head's, the embedding's, their sum. Under autocast two: the
+        head's is a cast, no view, and autograd adds the embedding's to it in place.
+        """
+        if self.adapter:
+            held = self._held_by_the_loss() or self.residual
+            return self._moment(Point.EMBEDDING, Live(held + self.all_gradients, 0, self.all_gradients))
+        table = tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.grad_bytes)
+        waiting = table if self.model.tied else 0
+        made = waiting + self.residual
+        if not self.width.autocast:
+            made = max(made, 2 * waiting)
+        made += table if self.accumulates else self.all_gradients
+        return self._moment(Point.EMBEDDING, Live(made, 0, 0 if self.accumulates else self.all_gradients))
+
+    def optimizer_step(self) -> Moment:
+        """Weights, gradients, states, and the copies that the optimizer makes while it steps."""
+        gradients = 0 if self.accumulates else self.all_gradients
+        made = update_bytes(self.setup.optimizer_rule, self.trained, self.optimized_bytes)
+        return self._moment(Point.OPTIMIZER, Live(made + self._held_by_the_loss() + gradients, 0, gradients))
+
+
+def bytes_saved_by(setup: TrainSetup, layer: Layer) -> int:
+    """What one layer keeps for its backward where nothing is recomputed.
+
+    Llama-2-7B, micro-batch 1, sequence 2048, BF16, SDPA: 364.3 MiB.
+    """
+    if not is_taped(setup):
+        return total_bytes(layer_tensors(setup, layer))
+    run = layer_run(setup, layer)
+    return run.saved.total + (run.input.total if run.keeps_input else 0)
+
+
+def is_taped(setup: TrainSetup) -> bool:
+    """Whether this step runs on the tape: of one rank's own weights, or adapters, without FP8 or Megatron's recipe."""
+    plain = not (setup.zero or setup.in_backward) and setup.precision in TAPED_PRECISIONS
+    return bool(setup.adapter) or (plain and setup.model.family in PAGES)
+
+
+def _require_named_targets(setup: TrainSetup) -> None:
+    """Refuse "all-linear" where peft takes stacked experts for linear layers too, and adapts each of them."""
+    if setup.adapter and ALL_LINEAR in setup.adapter.targets and not setup.model.is_dense_decoder:
+        what = f"adapters on {ALL_LINEAR} of {setup.model.name}, whose experts are stacked in one parameter"
+        do = "pass targets=('q_proj', 'v_proj'), or trace it: `workbook trace train`"
+        raise WorkbookError(what, "targets by name: peft adapts such experts too, which is not counted here", do)
+
+
+def require_page(setup: TrainSetup) -> None:
+    """Refuse a model that has no page, and the policy whose peak depends on who asks when."""
+    require_recomputing(setup)
+    require_kernel(setup)
+    _require_named_targets(setup)
+    if setup.model.family not in PAGES or setup.model.counted:
+        raise WorkbookError(
+            f"the activations of {setup.model.name} (family {setup.model.family!r}) have no closed form here",
+            f"a decoder of one of the families {', '.join(sorted(PAGES))}",
+            f"trace it: `workbook trace train --model {setup.model.name}`, helpers.memory.trace.train(setup); "
+            "`workbook estimate serve` knows weights and KV cache",
+        )

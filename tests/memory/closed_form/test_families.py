@@ -1,0 +1,132 @@
+"""The pages of the families, held against the trace, which runs Transformers' own code on tensors without memory.
+
+Each model is small and has few words, so that its peaks lie in the layers; what is compared are tensors, without the
+library's workspaces and without what the allocator leaves of its segments.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.catalog import MODELS, Adapter, TrainSetup, WorkbookError, model
+from helpers.memory import trace
+from helpers.memory.closed_form import budget
+from helpers.memory.closed_form.families import PAGES
+from helpers.techniques.checkpointing import apply
+
+GPU = "a100-80gb"
+SMALL = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4}
+SMALL |= {"vocab_size": 256, "pad_token_id": None, "intermediate_size": 768}
+HEAD, HALF = {"head_dim": 64}, {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 512}
+LATENT = {"q_lora_rank": 256, "kv_lora_rank": 128, "num_key_value_heads": 8, "first_k_dense_replace": 1}
+EXPERTS = {"moe_intermediate_size": 256, "num_experts_per_tok": 4}
+FAMILIES = {
+    "llama": ("llama-3-8b", HEAD),
+    "mistral": ("mistral-7b", {**HEAD, "sliding_window": 512}),
+    "qwen2": ("qwen2.5-7b", {}),
+    "qwen3": ("qwen3-8b", HEAD),
+    "gemma2": ("gemma-2-9b", HEAD | HALF),
+    "gemma3_text": ("gemma-3-12b-text", HEAD | HALF),
+    "gemma3_text, one head": ("gemma-3-1b", HEAD | HALF | {"num_key_value_heads": 1}),
+    "phi3": ("phi-4", {}),
+    "phi3, a window": ("phi-3-mini-4k", {"num_key_value_heads": 8, "sliding_window": 512}),
+    "mixtral": ("mixtral-8x7b", {"num_local_experts": 8, "intermediate_size": 512}),
+    "qwen3_moe": ("qwen3-30b-a3b", HEAD | EXPERTS | {"num_experts": 16}),
+    "gpt_oss": ("gpt-oss-20b", HEAD | HALF | {"num_local_experts": 8, "num_experts_per_tok": 4}),
+    "deepseek_v3": ("deepseek-v3", LATENT | EXPERTS | {"n_routed_experts": 16, "n_group": 4, "topk_group": 2}),
+}
+EAGER_ALONE = ("gemma2", "gpt_oss")
+POLICIES = ("none", "full", "selective", "module:mlp")
+QUICK = {  # the other ways of each family run at night
+    ("phi3", "bf16", "full", "sdpa", 1),
+    ("phi3, a window", "bf16", "selective", "sdpa", 2),
+    ("gemma3_text", "autocast-bf16", "none", "sdpa", 1),
+    ("gemma3_text, one head", "bf16", "module:mlp", "sdpa", 1),
+    ("mixtral", "bf16", "full", "sdpa", 1),
+    ("qwen3_moe", "autocast-bf16", "selective", "sdpa", 1),
+    ("gpt_oss", "bf16", "full", "eager", 1),
+    ("deepseek_v3", "bf16", "none", "sdpa", 1),
+    ("deepseek_v3", "autocast-bf16", "none", "eager", 2),
+    ("gemma2", "bf16", "full", "eager", 1),
+}
+
+
+def ways():
+    for name in FAMILIES:
+        for precision in ("bf16", "autocast-bf16", "fp32"):
+            for policy in POLICIES:
+                for attention in ("eager",) if name in EAGER_ALONE else ("sdpa", "eager"):
+                    for micro_batch in (1, 2):
+                        way = name, precision, policy, attention, micro_batch
+                        yield pytest.param(*way, marks=[] if way in QUICK else pytest.mark.all)
+
+
+def setup_of(name, precision, policy, attention, micro_batch, sequence=1024):
+    catalogue, changes = FAMILIES[name]
+    config = {key: value for key, value in model(catalogue).config.items() if key != "quantization_config"}
+    return TrainSetup(
+        config | SMALL | changes,
+        precision,
+        "sgd",
+        micro_batch=micro_batch,
+        sequence=sequence,
+        checkpointing=policy,
+        attention=attention,
+    )
+
+
+def tensors_at_peak(traced):
+    return sum(block.size_bytes for block in traced.at_peak if not block.owner.startswith("cuBLAS"))
+
+
+@pytest.mark.parametrize(("name", "precision", "policy", "attention", "micro_batch"), ways())
+def test_a_step_is_what_the_trace_says(name, precision, policy, attention, micro_batch):
+    setup = setup_of(name, precision, policy, attention, micro_batch)
+    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
+    assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, rel=2e-4, abs=50_000)
+    assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.005)
+
+
+O_PROJ, NIGHT = {"kind": "lora", "rank": 8, "targets": "o_proj"}, pytest.mark.all
+ADAPTED = [
+    ("qwen3_moe", "bf16", "selective", O_PROJ),
+    ("mixtral", "autocast-bf16", "full", O_PROJ),
+    ("deepseek_v3", "bf16", "none", {**O_PROJ, "base": "nf4"}),
+    pytest.param("gpt_oss", "bf16", "none", {**O_PROJ, "base": "nf4"}, marks=NIGHT),
+    pytest.param("gpt_oss", "autocast-bf16", "full", O_PROJ, marks=NIGHT),
+    pytest.param("deepseek_v3", "autocast-bf16", "module:attention", O_PROJ, marks=NIGHT),
+    pytest.param("gemma3_text", "bf16", "module:mlp", {"targets": "all-linear", "base": "nf4"}, marks=NIGHT),
+    pytest.param("phi3", "bf16", "selective:every-second", {"targets": "all-linear", "kind": "dora"}, marks=NIGHT),
+    pytest.param("qwen2", "autocast-bf16", "selective:attention", {"targets": "all-linear"}, marks=NIGHT),
+]
+
+
+@pytest.mark.parametrize(("name", "precision", "policy", "adapter"), ADAPTED)
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
+def test_adapters_of_every_family_under_every_policy(name, precision, policy, adapter):
+    pytest.importorskip("peft")
+    setup = setup_of(name, precision, policy, "eager" if name in EAGER_ALONE else "sdpa", 1)
+    setup = replace(setup, adapter=Adapter(**adapter))
+    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
+    assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, rel=2e-4, abs=110_000)
+    assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.002)
+
+
+def test_adapters_of_stacked_experts_are_refused():
+    """peft takes "all-linear" to mean them too."""
+    with pytest.raises(WorkbookError, match="stacked in one parameter"):
+        budget.train(TrainSetup("mixtral-8x7b", "bf16", adapter=Adapter(targets="all-linear")))
+
+
+def test_every_family_has_a_page_and_every_model_of_the_catalogue_an_answer():
+    assert {name.split(",")[0] for name in FAMILIES} == set(PAGES)
+    for name in MODELS:
+        shape = model(name)
+        attention = "eager" if shape.family in EAGER_ALONE else "sdpa"
+        assert budget.train(TrainSetup(shape, "bf16", sequence=1024, attention=attention), GPU).peak_bytes > 0
+
+
+def test_attention_that_transformers_does_not_have_is_refused():
+    setup = setup_of("gpt_oss", "bf16", "none", "eager", 1)
+    with pytest.raises(WorkbookError, match="attention sinks"):
+        budget.train(replace(setup, attention="sdpa"))
