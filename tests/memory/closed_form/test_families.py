@@ -79,7 +79,7 @@ def tensors_at_peak(traced):
     return sum(block.size_bytes for block in traced.at_peak if not block.owner.startswith("cuBLAS"))
 
 
-@pytest.mark.parametrize(("name", "precision", "policy", "attention", "micro_batch"), ways())
+@pytest.mark.parametrize(("name", "precision", "policy", "attention", "micro_batch"), list(ways()))
 def test_a_step_is_what_the_trace_says(name, precision, policy, attention, micro_batch):
     setup = setup_of(name, precision, policy, attention, micro_batch)
     predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
