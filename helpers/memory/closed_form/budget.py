@@ -170,19 +170,7 @@ def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tup
 
 
 def _answered(setup: TrainSetup, step: StepMoments | TapedStep) -> TrainBudget:
-    return TrainBudget(setup, _in_order(step), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
-
-
-def _in_order(step: StepMoments | TapedStep) -> tuple[Moment, ...]:
-    return (
-        step.end_of_forward(),
-        step.backward_of_loss(),
-        step.backward_of_lm_head(),
-        step.backward_of_final_norm(),
-        *(step.backward_of_layer(at) for at in step.candidate_peak_layers()),
-        step.backward_of_embedding(),
-        step.optimizer_step(),
-    )
+    return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
 
 
 def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> StepMoments | TapedStep:
@@ -220,8 +208,15 @@ def has_fused_attention(setup: TrainSetup, card: Device | None) -> bool:
 
 
 def kernel_of(setup: TrainSetup, card: Device | None, attention: Attention) -> str:
-    """What SDPA runs for one layer on `card`: FUSED or FORMULA. With a mask K and V have a head for each of Q's."""
-    cuda = cuda_of(card) if card and setup.attention == "sdpa" else None
+    """What SDPA runs for one layer on `card`, or on a CPU where that is None: FUSED or FORMULA.
+
+    With a mask K and V have a head for each of Q's.
+    """
+    if setup.attention != "sdpa":
+        return FUSED
+    if card is None:  # a CPU, whose kernel wants equal widths
+        return FUSED if attention.value_width == attention.head_dim else FORMULA
+    cuda = cuda_of(card)
     if cuda is None:
         return FUSED
     masked = fills_window(setup, attention)

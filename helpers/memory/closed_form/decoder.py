@@ -169,6 +169,8 @@ class Decoder(Linears):
         """Whether attention is given a mask: the fused kernel, which makes numbers of it, for a window that is full."""
         return fills_window(self.setup, attention) or self.setup.attention == "eager"
 
+    tables_by_kind = False  # whether layers with a window and those without have rotary tables of their own
+
     @property
     def rotary_widths(self) -> tuple[int, ...]:
         """Values for each position in the tables of cosines and sines."""
@@ -181,11 +183,12 @@ class Decoder(Linears):
         query, key, value = tape.cast(query, FP32), tape.cast(key, FP32), tape.cast(value, FP32)
         scaled = tape.elementwise(query)
         lower = [tape.new(square, 1), tape.new(square, FP32)]  # noqa: F841 - the causal mask, as bools and as numbers
-        keys, values = self._written_out_heads(key, query.values), self._written_out_heads(value, query.values)
+        values_out = query.values // attention.head_dim * attention.value_width
+        keys, values = self._written_out_heads(key, query.values), self._written_out_heads(value, values_out)
         weights = tape.matmul(scaled, tape.elementwise(keys), scores)
         weights = tape.elementwise(weights)
         weights = self._softmax(weights)
-        output = tape.cast(tape.matmul(weights, values, query.values), dtype)
+        output = tape.cast(tape.matmul(weights, values, values_out), dtype)
         if dtype != FP32:
             tape.new(scores, dtype)  # the weights, which nobody asked for
         return output

@@ -41,11 +41,7 @@ class Gemma3(Gemma2):
     def _capped(self, weights: Tensor) -> Tensor:
         return weights
 
-    @property
-    def rotary_widths(self) -> tuple[int, ...]:
-        """One pair of tables for the layers with a window, another for those without."""
-        kinds = {layer.attention.window is None for layer in self.model.layers}
-        return len(kinds) * super().rotary_widths
+    tables_by_kind = True
 
 
 class Phi3(Decoder):
@@ -62,10 +58,14 @@ class Phi3(Decoder):
         return self.linear(output, o), weights
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
-        """Flash attention writes as its query lies, here head by head, and that is turned over behind it."""
+        """Flash attention writes as its query lies, here head by head, and that is turned over behind it.
+
+        It takes 16 bits and no mask; a CPU's takes all.
+        """
         output, weights = super().attended(query, key, value, attention)
-        flash = self.setup.attention == "sdpa" and self.kernel == FUSED and not self.masks(attention)
-        return self.tape.copy(output) if flash and output.width == HALF else output, weights
+        flash = not self.on_cuda or (output.width == HALF and not self.masks(attention))
+        turned = flash and self.setup.attention == "sdpa" and self.kernel == FUSED
+        return self.tape.copy(output) if turned else output, weights
 
     def _partly_rotated(self, x: Tensor, attention: Attention) -> Tensor:
         tape, share = self.tape, self._rotary_share
@@ -117,11 +117,8 @@ class Experts(Decoder):
         return tape.elementwise(scores, total, kept=(scores, total))
 
     def _routed(self, x: Tensor, mlp: Mlp) -> Tensor:
-        weight = self.weight(mlp.experts, self.model.hidden)
-        tape = self.tape
-        if self.width.autocast:
-            x, weight = tape.cast(x, HALF), tape.cached_cast(tape.cast(weight, HALF)) if weight.node else weight
-        return tape.product(x, weight, self.tokens * mlp.experts)
+        x, weight = self.low(x, self.weight(mlp.experts, self.model.hidden))
+        return self.tape.product(x, weight, self.tokens * mlp.experts)
 
     def experts(self, x: Tensor, scores: Tensor, mlp: Mlp) -> Tensor:
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
@@ -186,7 +183,7 @@ class GptOss(Experts):
         keys, values = self._repeated(key, query.values), self._repeated(value, query.values)
         weights = tape.elementwise(self._matmul(query, keys, tokens * self.setup.sequence * heads))
         weights = tape.elementwise(weights, width=max(weights.width, self.width.residual))
-        sinks = self._expanded(self.weight(heads), tokens * heads)
+        sinks = tape.view(self.weight(heads), tokens * heads)
         combined = tape.joined(weights, sinks, width=weights.width)
         combined = self._difference(combined, self._highest(combined, tokens * heads))
         probabilities = tape.softmax(combined, combined.width, self.on_cuda)
@@ -195,9 +192,6 @@ class GptOss(Experts):
         output = self._matmul(weights, values, query.values)
         output = tape.copy(output)
         return output, weights
-
-    def _expanded(self, x: Tensor, values: int) -> Tensor:
-        return self.tape.view(x, values)
 
     def _highest(self, x: Tensor, rows: int) -> Tensor:
         """`max(dim)`: keeps where it was; its gradient is one of all of x, with zeros elsewhere."""
@@ -283,14 +277,9 @@ class DeepSeek(Experts):
         return self.tape.add(hidden, Decoder.mlp(self, x, mlp))
 
     def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
-        tape, chosen, weight = (
-            self.tape,
-            self.tokens * mlp.experts_per_token,
-            self.weight(mlp.experts, self.model.hidden),
-        )
-        x, weight = tape.cast(x, FP32), tape.cast(weight, FP32) if weight.node else weight
-        if self.width.autocast:
-            x, weight = tape.cast(x, HALF), tape.cached_cast(tape.cast(weight, HALF)) if weight.node else weight
+        tape, chosen = self.tape, self.tokens * mlp.experts_per_token
+        weight = self.weight(mlp.experts, self.model.hidden)
+        x, weight = self.low(tape.cast(x, FP32), tape.cast(weight, FP32) if weight.node else weight)
         logits = tape.product(x, weight, self.tokens * mlp.experts)
         scores = tape.keeps_result(logits)
         indices = tape.new(chosen, 8)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
-from .breakdown import Point, rounded
+from .breakdown import Point
 from .decoder import FUSED
 from .families import decoder
 from .linears import StepWidths
 from .operators import Operators
-from .tape import Live
+from .tape import NOTHING, Live
 
 SILENT = "silent"  # how a layer runs for the first time inside a checkpoint: nothing is kept
 AGAIN = "again"  # and how it runs inside the backward
@@ -34,17 +34,15 @@ class LayerRun:
     keeps_input: bool
     forward: Live
     again: Live
-    asking: Live
-    backward: Live
-    gradients: Live
+    asking: Live = NOTHING
+    backward: Live = NOTHING
+    gradients: Live = NOTHING
 
     def left(self, held: bool) -> Live:
         """What the forward leaves beside its output; where nobody else has `held` the input, less that or with it."""
-        return (
-            self.saved
-            - (Live() if held or self.keeps_input else self.input)
-            + (Live(0, self.input.total) if self.keeps_input and not held else Live())
-        )
+        if held:
+            return self.saved
+        return self.saved + (Live(0, self.input.total) if self.keeps_input else Live() - self.input)
 
 
 class _SameLayers:
@@ -86,36 +84,23 @@ def layer_run(
 
     `wants_gradient` is that of its input: a frozen embedding's output wants none. The last two are as in `Decoder`.
     """
-    tape = Operators(recording=how != SILENT, accumulates=setup.micro_batches > 1)
+    tape = Operators(how != SILENT, accumulates=setup.micro_batches > 1, unpacks_once=how == AGAIN)
+    tape.stage = Point.LAYER
     values, width = setup.tokens * setup.model.hidden, StepWidths.of(setup).residual
-    tape.stage, tape.unpacks_once = Point.LAYER, how == AGAIN
     hidden = tape.leaf(values, width) if wants_gradient else tape.new(values, width)
-    block, given = hidden.block, tape.now
+    given, size = tape.now, tape.live
     out = decoder(setup, tape, kernel, on_cuda).layer(hidden, layer, how)
-    del hidden
-    assert block
-    keeps_input, size, forward, again, node = (
-        block.keepers > 0,
-        block.size_bytes,
-        tape.highest,
-        tape.until_last_kept,
-        out.node,
-    )
-    del block
-    own = Live(rounded(values * width))
-    del out
-    with_copies = tape.now
+    keeps_input = bool(hidden.block and hidden.block.keepers)
+    forward, again, node = tape.highest - given, tape.until_last_kept - given, out.node
+    del hidden, out
+    with_copies = tape.live
     tape.cached.clear()
-    cached = Live(*[with_copies.total - tape.live] * 2)
+    cached = Live(*[with_copies - tape.live] * 2)
     saved = tape.now - (Live(size, size) if keeps_input else Live())
-    nothing = LayerRun(given, saved, cached, keeps_input, forward - given, again - given, Live(), Live(), Live())
+    ran = LayerRun(given, saved, cached, keeps_input, forward, again)
     if node is None or how == SILENT:
-        return nothing
-    before = tape.now + own
+        return ran
+    before = tape.now + Live(size)  # the gradient of what it returned
     tape.backward(node, values, width)
-    asking = Live(tape.when_asked.total - before.total)
-    node = None
-    gradients = Live(tape.gradient_bytes, 0, tape.gradient_bytes)
-    return LayerRun(
-        given, saved, cached, keeps_input, forward - given, again - given, asking, tape.highest - before, gradients
-    )
+    asking, gradients = Live(tape.when_asked.total - before.total), Live(tape.gradient_bytes, 0, tape.gradient_bytes)
+    return replace(ran, asking=asking, backward=tape.highest - before, gradients=gradients)

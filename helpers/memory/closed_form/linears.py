@@ -76,10 +76,16 @@ class Linears:
         weights = [tape.weight((linear.outputs, linear.inputs), self.width.weights, waits)]
         if linear.bias:
             weights.append(tape.weight((linear.outputs,), self.width.weights))
-        if self.width.autocast:
-            x = tape.cast(x, HALF)
-            weights = [tape.cached_cast(tape.cast(weight, HALF)) for weight in weights]
+        x, *weights = self.low(x, *weights)
         return tape.product(x, weights[0], values, *weights[1:], is_logits=is_logits)
+
+    def low(self, x: Tensor, *weights: Tensor) -> list[Tensor]:
+        """What a product reads: under autocast in 16 bits, the copies of trained weights from its cache."""
+        tape = self.tape
+        if not self.width.autocast:
+            return [x, *weights]
+        copies = [tape.cached_cast(tape.cast(weight, HALF)) if weight.node else weight for weight in weights]
+        return [tape.cast(x, HALF), *copies]
 
     def _adapted(self, x: Tensor, linear: Linear) -> Tensor:
         """`lora.Linear.forward`: x in the adapter's type, the result back in the base's."""
@@ -146,8 +152,7 @@ class Linears:
     def _trained(self, x: Tensor, shape: tuple[int, int], values: int) -> Tensor:
         tape = self.tape
         weight = tape.weight(shape, ADAPTERS)
-        if self.width.autocast:
-            x, weight = tape.cast(x, HALF), tape.cached_cast(tape.cast(weight, HALF))
+        x, weight = self.low(x, weight)
         return tape.product(x, weight, values)
 
     def _dora(self, x: Tensor, linear: Linear, result: Tensor) -> Tensor:

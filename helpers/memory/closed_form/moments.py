@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from math import prod
+from typing import Any
 
 from ...catalog.layers import Layer
 from ...catalog.optimizers import Optimizer
@@ -55,7 +56,24 @@ def rank_share(setup: TrainSetup, part: Part, size_bytes: int) -> int:
     return -(-size_bytes // setup.ranks) if tier == "none" else 0
 
 
-class StepMoments:
+class InOrder:
+    """A step whose moments are methods."""
+
+    def moments(self) -> tuple[Moment, ...]:
+        """All of them, in the order of the step."""
+        step: Any = self
+        return (
+            step.end_of_forward(),
+            step.backward_of_loss(),
+            step.backward_of_lm_head(),
+            step.backward_of_final_norm(),
+            *(step.backward_of_layer(at) for at in step.candidate_peak_layers()),
+            step.backward_of_embedding(),
+            step.optimizer_step(),
+        )
+
+
+class StepMoments(InOrder):
     """One step's quantities, computed once; each method is one moment. What ZeRO adds for a while is in `sharded`."""
 
     counted_elsewhere: tuple[Owner, ...] = ()  # whose saved tensors are not those of one micro-batch

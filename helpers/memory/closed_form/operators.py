@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .tape import FROZEN, Rule, Tape, Tensor
+from .checkpoints import Checkpoints
+from .tape import FROZEN, Rule, Tensor
 
 
-class Operators(Tape):
+class Operators(Checkpoints):
     """A tape, and what may run on it."""
 
     def elementwise(

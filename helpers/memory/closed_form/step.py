@@ -22,7 +22,7 @@ from .families import PAGES, decoder
 from .frozen import base_bytes
 from .layer_run import AGAIN, SILENT, LayerRun, layer_run, run_layer
 from .linears import ADAPTERS, FP32, StepWidths
-from .moments import SCALARS, tensors_bytes, update_bytes
+from .moments import SCALARS, InOrder, tensors_bytes, update_bytes
 from .operators import Operators
 from .recompute import require_recomputing
 from .tape import Live
@@ -32,7 +32,7 @@ TAPED_PRECISIONS = ("fp32", "bf16", "autocast-bf16")
 KernelOf = Callable[[Attention], str]  # which kernel "sdpa" is, as in `Decoder`
 
 
-class TapedStep:
+class TapedStep(InOrder):
     """One step of `setup`; each method is one moment, as in `StepMoments`."""
 
     def __init__(
@@ -101,21 +101,24 @@ class TapedStep:
         self._tail()
         for segment in reversed(segments):
             self._backward(segment)
-            done = sum(segment.start <= at < segment.stop for at in self._lowest)
-            self.now -= Live(done * self.mask, done * self.mask)
+            gone = sum(size for at, size in self._until.items() if segment.start <= at < segment.stop)
+            self.now -= Live(gone, gone)
 
     def _before_layers(self) -> Live:
         """Rotary tables, and masks where eager attention adds them: made once, for all layers."""
-        self._cached, page = Live(), decoder(self.setup, Operators())
-        self.tables = sum(rounded(self.setup.sequence * one * self.width.residual) for one in page.rotary_widths)
-        kinds = [layer.attention for layer in self.model.layers if page.masks(layer.attention)]
-        windows = dict.fromkeys(kind.window for kind in kinds)
-        of_bools, of_numbers = self.setup.sequence**2, self.setup.tokens * self.setup.sequence * self.width.residual
-        self.mask = rounded(of_bools if self.setup.attention == "sdpa" else of_numbers)
-        self.masks = len(windows) * self.mask
+        self._cached, page, setup = Live(), decoder(self.setup, Operators()), self.setup
+        windows = [layer.attention.window for layer in self.model.layers]
+        masked = dict.fromkeys(layer.attention.window for layer in self.model.layers if page.masks(layer.attention))
+        tables = sum(rounded(setup.sequence * one * self.width.residual) for one in page.rotary_widths)
+        numbers = setup.tokens * setup.sequence * self.width.residual
+        mask = rounded(setup.sequence**2 if setup.attention == "sdpa" else numbers)  # of bools, or added as numbers
+        self.masks = len(masked) * mask
+        self.tables = (len(set(windows)) if page.tables_by_kind else 1) * tables
         held = self.masks if self._holds_arguments else 0
-        firsts = [layer.attention.window for layer in self.model.layers]
-        self._lowest = [firsts.index(window) for window in windows] if held else []
+        self._until: Counter[int] = Counter()  # bytes that go with the backward of the first layer of a kind
+        for window in dict.fromkeys(windows):
+            of_kind = tables if page.tables_by_kind else 0
+            self._until[windows.index(window)] += of_kind + (mask if held and window in masked else 0)
         return Live(self.tables + held, self.tables + held)
 
     @property
@@ -196,18 +199,6 @@ class TapedStep:
         self.now = before + left
 
     # --- the moments -------------------------------------------------------------------------------------------------
-
-    def moments(self) -> tuple[Moment, ...]:
-        """All of them, in the order of the step."""
-        return (
-            self.end_of_forward(),
-            self.backward_of_loss(),
-            self.backward_of_lm_head(),
-            self.backward_of_final_norm(),
-            *(self.backward_of_layer(at) for at in self.candidate_peak_layers()),
-            self.backward_of_embedding(),
-            self.optimizer_step(),
-        )
 
     def _moment(self, at: Point, live: Live, layer: int | None = None) -> Moment:
         sizes = {

@@ -14,8 +14,6 @@ it, so code on a tape has the variables of the code that it stands for.
 from __future__ import annotations
 
 import heapq
-import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
@@ -84,14 +82,14 @@ class Node:
     """One operator in the graph. A leaf has no rule: it holds the gradient that comes to it."""
 
     __slots__ = (
-        "__weakref__", "again", "asks", "edges", "forms", "is_weight", "joins", "kept", "number", "rule", "stage",
+        "__weakref__", "asks", "checkpoint", "edges", "forms", "is_weight", "joins", "kept", "number", "rule", "stage",
         "tape", "waits",
     )  # fmt: skip
 
     def __init__(self, tape: Tape, edges: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule | None) -> None:
         self.tape, self.number, self.stage = tape, tape.next_number(), tape.stage
         self.rule, self.is_weight, self.waits, self.joins = rule, False, False, False
-        self.again: Again | None = None
+        self.checkpoint: object = None  # which it is part of
         self.edges = tuple(tensor.node for tensor in edges)
         self.forms: tuple[Form, ...] = tuple((tensor.values, tensor.width) for tensor in edges)
         self.asks, self.kept = bool(kept), [tensor.block for tensor in kept if tensor.block]
@@ -103,7 +101,7 @@ class Node:
     def release(self) -> None:
         """Let go of what was kept: the backward has been here, or nothing leads here any more."""
         self.tape.let_go(self.kept)
-        self.kept, self.rule, self.again = [], None, None
+        self.kept, self.rule, self.checkpoint = [], None, None
 
     def to_weights(self) -> Iterator[tuple[Form, Node]]:
         """What comes of its gradient straight to weights."""
@@ -111,46 +109,6 @@ class Node:
 
     def __lt__(self, other: Node) -> bool:
         return self.number > other.number
-
-
-class Again:
-    """A checkpoint: a function that is run again for what its nodes keep, when the backward first asks one of them.
-
-    As `torch.utils.checkpoint` does without reentrance: it holds what the function was given, and what `stores` names
-    of its results; the run stops at the last tensor that is asked for.
-    """
-
-    __slots__ = ("filled", "held", "inputs", "nodes", "numbers", "run", "storage", "stores", "tape")
-
-    def __init__(self, tape: Tape, run: Run, inputs: tuple[Tensor, ...], stores: Stores) -> None:
-        self.tape, self.run, self.inputs, self.stores = tape, run, inputs, stores
-        self.filled, self.numbers = False, Counter[str]()
-        self.nodes: list[weakref.ref[Node]] = []
-        self.storage: list[tuple[Block, ...]] = []
-        self.held = [tensor.block for tensor in inputs if tensor.block]
-        tape.keep(self.held)
-
-    def __del__(self) -> None:
-        self.tape.let_go(self.held)
-        for blocks in self.storage:
-            self.tape.let_go(blocks)
-
-    def store(self, blocks: tuple[Block, ...]) -> None:
-        self.tape.keep(blocks)
-        self.storage.append(blocks)
-
-    def take(self) -> tuple[Block, ...]:
-        blocks = self.storage.pop(0)
-        self.tape.let_go(blocks)
-        return blocks
-
-    def stores_next(self, kind: str) -> bool:
-        self.numbers[kind] += 1
-        return self.stores(kind, self.numbers[kind] - 1)
-
-
-Run = Callable[..., "Tensor"]
-Stores = Callable[[str, int], bool]  # whether a kind's result of a number is stored: "product", "scores", "attention"
 
 
 class Tape:
@@ -162,11 +120,7 @@ class Tape:
 
     def __init__(self, recording: bool = True, accumulates: bool = False) -> None:
         self.recording, self.accumulates, self.stage, self._numbers = recording, accumulates, "", 0
-        self.unpacks_once = False  # what was made again for a node is gone with it, before its gradients are cast
         self.cached: list[Tensor] = []  # autocast's copies of weights, alive until its block is left
-        self._first: Again | None = None  # the checkpoint whose function runs for the first time
-        self._kept_again: list[list[Block]] | None = None  # what nodes keep, while a function is run again
-        self._stored: Again | None = None  # whose stored results are found, meanwhile
         self.live = self.kept = self.gradient_bytes = self.logits = 0
         self.arrived: list[Block] = []  # at leaves, where it stays
         self.stages: dict[str, Live] = {}
@@ -181,12 +135,17 @@ class Tape:
     # --- blocks ------------------------------------------------------------------------------------------------------
 
     def made(self, block: Block) -> None:
-        self._before_last = self.stages.get(self.stage, _NOTHING)
+        self._before_last = self.stages.get(self.stage, NOTHING)
         self.live += block.size_bytes
         if block.is_logits:
             self.logits += block.size_bytes
-        if self.live > self.stages.get(self.stage, _NOTHING).total:
+        if self.live > self.stages.get(self.stage, NOTHING).total:
             self.stages[self.stage] = self.now
+
+    def raised(self, live: Live) -> None:
+        """So much was alive in this stage, told by itself."""
+        if live.total > self.stages.get(self.stage, NOTHING).total:
+            self.stages[self.stage] = live
 
     def freed(self, block: Block) -> None:
         self.live -= block.size_bytes
@@ -242,78 +201,19 @@ class Tape:
             kept = tuple(kept)
             if kept:  # what an operator was given is kept before it runs, its result when it is there
                 self.until_last_kept = self.highest if out in kept else self._before_last
-            if self._kept_again is not None:
-                if kept:
-                    wanted = self._node_of_next() is not None  # nothing led to it any more, or its backward is to come
-                    self._kept_again.append([tensor.block for tensor in kept if wanted and tensor.block])
-                out.node = Node(self, inputs, kept, rule)
-            elif self._first:
-                out.node = Node(self, inputs, (), rule)
-                if kept:
-                    out.node.asks, out.node.again = True, self._first
-                    self._first.nodes.append(weakref.ref(out.node))
-            elif self.recording:
-                out.node = Node(self, inputs, kept, rule)
-            else:
-                out.node = inputs[0].node or next(tensor.node for tensor in inputs if tensor.node)
+            out.node = self.noded(inputs, kept, rule)
         return out
+
+    def noded(self, inputs: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule) -> Node:
+        """What leads back to `inputs`: a node; or, where nothing is recorded, one that stands for it."""
+        if self.recording:
+            return Node(self, inputs, kept, rule)
+        return next(tensor.node for tensor in inputs if tensor.node)
 
     def cached_cast(self, copy: Tensor) -> Tensor:
         """Autocast's copy of a weight, which its cache holds too."""
         self.cached.append(copy)
         return copy
-
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
-    def checkpointed(self, run: Run, *inputs: Tensor, stores: Stores = lambda kind, number: False) -> Tensor:
-        """`run(*inputs)`, of which nothing is kept but the inputs and what `stores` says; the rest is made again."""
-        if not self.recording:
-            return run(*inputs)
-        outer, self._first = self._first, Again(self, run, inputs, stores)
-        out = run(*inputs)
-        self._first = outer
-        return out
-
-    def result(self, kind: str, *forms: Form, is_logits: bool = False) -> tuple[Tensor, ...]:
-        """What a kernel of a kind writes: made here, or found where a checkpoint has stored it."""
-        again = self._first or self._stored
-        stores = again is not None and again.stores_next(kind)
-        if again and stores and again is self._stored:
-            found = again.storage[0] if self._stops_before(kind) else again.take()
-            return tuple(Tensor(*form, block) for form, block in zip(forms, found, strict=True))
-        made = tuple(self.new(*form, is_logits=is_logits) for form in forms)
-        if again and stores:
-            again.store(tuple(tensor.block for tensor in made if tensor.block))
-        return made
-
-    def _node_of_next(self) -> Node | None:
-        """The node of the first run that the next tensors are kept for, if it is alive."""
-        assert self._stored
-        assert self._kept_again is not None
-        return self._stored.nodes[len(self._kept_again)]()
-
-    def _stops_before(self, kind: str) -> bool:
-        """Whether the kernel is the last that keeps something: what it was given is kept before it would run."""
-        assert self._stored
-        assert self._kept_again is not None
-        return kind != "attention" and len(self._kept_again) >= len(self._stored.nodes) - 1
-
-    def _run_again(self, again: Again) -> None:
-        """Fill the nodes of a checkpoint; what is made behind the last tensor that is kept was never made."""
-        stages, self.stages, self.until_last_kept = self.stages, {}, Live()
-        cached, self.cached = self.cached, []
-        kept = self._kept_again = []
-        self._stored, again.filled = again, True
-        again.numbers.clear()
-        again.run(*again.inputs)
-        self._kept_again, self._stored, self.cached = None, None, cached
-        for ref, blocks in zip(again.nodes, kept, strict=True):
-            if node := ref():
-                node.kept = blocks
-                self.keep(blocks)
-        self.stages = stages
-        if self.until_last_kept.total > self.stages.get(self.stage, _NOTHING).total:
-            self.stages[self.stage] = self.until_last_kept
 
     # --- the engine --------------------------------------------------------------------------------------------------
 
@@ -331,8 +231,7 @@ class Tape:
             self.stage = node.stage or self.stage
             if node.asks and not asked:
                 asked, self.when_asked = True, self.now
-            if node.again and not node.again.filled:
-                self._run_again(node.again)
+            self.comes_to(node)
             made = self._run(node, waiting.pop(node))
             for edge in node.edges:
                 got = made.pop(0) if made else None
@@ -353,6 +252,13 @@ class Tape:
                     else:
                         heapq.heappush(ready, edge)
 
+    def comes_to(self, node: Node) -> None:
+        """The backward is about to run `node`."""
+
+    def lets_go_early(self, node: Node) -> bool:
+        """Whether what a node kept is gone before its gradients are brought to type; usually it is there until then."""
+        return False
+
     def _run(self, node: Node, gradient: Tensor) -> list[Tensor | None]:
         """The gradients of one node, each brought to the shape and type of what it belongs to (validate_outputs)."""
         rule, own = node.rule, 0
@@ -361,7 +267,7 @@ class Tape:
             own = sum(rounded(form[0] * form[1]) for form, edge in node.to_weights())
         self.gradient_bytes += own
         made = rule(gradient)
-        if node.again or self.unpacks_once:
+        if self.lets_go_early(node):
             node.release()
         for at, (got, form) in enumerate(zip(made, node.forms, strict=True)):
             if got is not None and (got.values, got.width) != form and node.edges[at]:
@@ -386,7 +292,7 @@ class Tape:
 
 
 FROZEN = Tensor(0, 0, None)
-_NOTHING = Live()
+NOTHING = Live()
 
 
 def _dependencies(first: Node) -> dict[Node, int]:
