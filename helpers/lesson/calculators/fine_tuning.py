@@ -196,7 +196,7 @@ def _size(room: Room) -> int:
 
 def fine_tuning(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `fine_tuning(model="llama-3-8b", method="QLoRA")`."""
-    families = tuple(name for name in models_of_one_gpu() if resolve_model(name).family in PAGES)
+    families = tuple(name for name in models_of_one_gpu(dense=True) if resolve_model(name).family in PAGES)
     controls = {
         "model": ("model", families, "llama-3-8b"),
         CONFIG: ANY_CONFIG,

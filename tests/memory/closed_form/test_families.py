@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import MODELS, Adapter, TrainSetup, WorkbookError, model
-from helpers.memory import trace
+from helpers.memory import measure, trace
 from helpers.memory.closed_form import budget
 from helpers.memory.closed_form.families import PAGES
 from helpers.techniques.checkpointing import apply
@@ -85,6 +85,26 @@ def test_a_step_is_what_the_trace_says(name, precision, policy, attention, micro
     predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
     assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, rel=2e-4, abs=50_000)
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.005)
+
+
+MEASURED_QUICK = {("phi3", "fp32"), ("gemma3_text", "bf16"), ("qwen3_moe", "autocast-bf16"), ("deepseek_v3", "bf16")}
+
+
+@pytest.mark.parametrize("policy", ["none", "full"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        pytest.param(name, precision, marks=[] if (name, precision) in MEASURED_QUICK else pytest.mark.all)
+        for name in FAMILIES
+        for precision in ("bf16", "autocast-bf16", "fp32")
+    ],
+)
+def test_a_real_step_on_a_cpu_is_what_was_predicted_for_none(name, precision, policy):
+    """Without a card it is a CPU's: its kernels hold nothing besides, and take no V of another width than Q."""
+    setup = setup_of(name, precision, policy, "eager" if name in EAGER_ALONE else "sdpa", 1, sequence=256)
+    predicted, measured = budget.train(setup), measure.training_step(setup, "cpu")
+    assert predicted.saved_bytes == pytest.approx(measured.saved_bytes, abs=4_000)
+    assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.01)
 
 
 O_PROJ, NIGHT = {"kind": "lora", "rank": 8, "targets": "o_proj"}, pytest.mark.all
