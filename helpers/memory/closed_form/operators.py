@@ -157,7 +157,8 @@ class Operators(Checkpoints):
     def filled(self, *parts: Tensor) -> Tensor:
         """An empty tensor whose slices are written one after the other (CopySlices); a part may be broadcast.
 
-        Behind each, its backward copies the whole gradient, and the slice of it twice.
+        Behind each, its backward copies the whole gradient, and the slice of it; what was there before gets zeros, if
+        it wants a gradient.
         """
         values, width = sum(part.values for part in parts), parts[0].width
         out = self.new(values, width)
@@ -171,8 +172,8 @@ class Operators(Checkpoints):
 
         def rule(gradient: Tensor) -> list[Tensor | None]:
             result, own = self.new(*whole), self.new(*size)
-            zeros = self.new(*size)
-            del zeros
+            if again:
+                self.new(*size)
             return [result if again else None, own]
 
         return self.record(Tensor(*whole, out.block), (out, part), (), rule)
