@@ -39,16 +39,25 @@ class Decoder(Linears):
         return self.block(hidden, layer, how)
 
     def block(self, hidden: Tensor, layer: Layer, how: str = "none") -> Tensor:
-        tape, residual = self.tape, hidden
+        hidden, _ = self._with_attention(hidden, layer, how)
+        return self._with_mlp(hidden, layer, how)
+
+    names_attention = False  # whether a layer names what attention returned to its end, as it does the weights
+
+    def _with_attention(self, hidden: Tensor, layer: Layer, how: str) -> tuple[Tensor, object]:
+        """The sum, and what is named as long as the layer runs."""
+        tape, residual, weights = self.tape, hidden, None
         hidden = self.norm(hidden, self.tokens)
         if how == "module:attention":
             hidden = tape.checkpointed(lambda x: self.attention(x, layer.attention)[0], hidden)
         else:
-            hidden, _ = self.attention(hidden, layer.attention)
+            hidden, weights = self.attention(hidden, layer.attention)
         if layer.norms == 4:
             hidden = self.norm(hidden, self.tokens)
-        hidden = tape.add(residual, hidden)
-        residual = hidden
+        return tape.add(residual, hidden), (weights, hidden if self.names_attention else None)
+
+    def _with_mlp(self, hidden: Tensor, layer: Layer, how: str) -> Tensor:
+        tape, residual = self.tape, hidden
         hidden = self.norm(hidden, self.tokens)
         if how == "module:mlp":
             hidden = tape.checkpointed(lambda x: self.mlp(x, layer.mlp), hidden)
@@ -176,6 +185,17 @@ class Decoder(Linears):
         """Values for each position in the tables of cosines and sines."""
         return self.model.head_dim, self.model.head_dim
 
+    def position_ids(self, held: bool) -> int:
+        """Bytes of the position ids that are alive when the forward is over: here those that checkpoints have `held`."""
+        return rounded(8 * self.setup.sequence) if held else 0
+
+    def named_embeddings(self, held: bool, is_leaf: bool) -> int:
+        """Bytes that the model's own forward names while its layers run: their first input.
+
+        They are counted elsewhere where that is `held` by a layer, or the embedding's output a leaf of the graph.
+        """
+        return 0 if held or is_leaf else rounded(self.tokens * self.model.hidden * self.width.residual)
+
     def _formula(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> Tensor:
         """`_scaled_dot_product_attention_math`: in FP32, its scores written out, one tensor of them kept."""
         tape, dtype, square = self.tape, query.width, self.setup.sequence**2
@@ -203,6 +223,7 @@ class Decoder(Linears):
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor]:
         tape, scores = self.tape, self.tokens * self.setup.sequence * attention.heads
         dtype, values_out = query.width, query.values // attention.head_dim * attention.value_width
+        query = self._repeated(query, query.values)
         keys, values = self._repeated(key, query.values), self._repeated(value, values_out)
         weights = tape.elementwise(self._matmul(query, keys, scores))
         weights = self._capped(weights)

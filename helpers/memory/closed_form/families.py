@@ -5,8 +5,11 @@ A new family is a class with the calls that its forward makes, and its name in P
 
 from __future__ import annotations
 
-from ...catalog.layers import Attention, Linear, Mla, Mlp
+from collections.abc import Callable
+
+from ...catalog.layers import Attention, Layer, Linear, Mla, Mlp
 from ...catalog.setup import TrainSetup
+from .breakdown import rounded
 from .decoder import FUSED, Decoder
 from .linears import FP32, HALF
 from .operators import Operators
@@ -287,6 +290,97 @@ class DeepSeek(Experts):
         return logits, tape.elementwise(self._normalised(scores))
 
 
+class Gpt2(Decoder):
+    """LayerNorm, biases everywhere, q, k and v in one product, and no rotation: positions are learned."""
+
+    rotary_widths = ()
+    names_attention = True
+
+    def position_ids(self, held: bool) -> int:
+        """The lookup of the positions keeps them."""
+        return rounded(8 * self.setup.sequence)
+
+    def named_embeddings(self, held: bool, is_leaf: bool) -> int:
+        """Those of the words, and of the positions, the same for all sequences: a layer holds their sum."""
+        hidden = self.model.hidden * self.width.residual
+        return rounded(self.setup.sequence * hidden) + (0 if is_leaf else rounded(self.tokens * hidden))
+
+    def norm(self, x: Tensor, rows: int) -> Tensor:
+        size = x.values // rows
+        return self.tape.layer_norm(x, rows, self.weight(size), self.weight(size))
+
+    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        c_attn, c_proj = attention.linears
+        joined = self.linear(hidden, c_attn)
+        query, key, value = self.tape.split(joined, *[joined.values // 3] * 3)
+        del joined
+        output, weights = self.attended(query, key, value, attention)
+        return self.linear(output, c_proj), weights
+
+    def _softmax(self, weights: Tensor) -> Tensor:
+        """In the type of the scores."""
+        return self.tape.softmax(weights, weights.width, self.on_cuda)
+
+    def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
+        up, down = mlp.linears
+        return self.linear(self._activation(mlp)(self.linear(x, up)), down)
+
+    def _activation(self, mlp: Mlp) -> Callable[[Tensor], Tensor]:
+        return {"gelu_new": self._gelu_new, "relu": self.tape.keeps_result}.get(mlp.activation, self.activated)
+
+    def _gelu_new(self, x: Tensor) -> Tensor:
+        """0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0)))), a tensor for each call.
+
+        CUDA's autocast runs pow in FP32, and what follows is promoted.
+        """
+        tape = self.tape
+        half = tape.elementwise(x)
+        base = tape.cast(x, FP32) if self.width.autocast and self.on_cuda else x
+        inner = tape.elementwise(base, kept=(base,), scratch=2)
+        del base
+        inner = tape.elementwise(inner)
+        inner = tape.add(x, inner)
+        inner = tape.elementwise(inner)
+        inner = tape.keeps_result(inner)
+        inner = tape.elementwise(inner)
+        return tape.mul(half, inner)
+
+
+class Opt(Gpt2):
+    """Four projections, the query scaled before attention; ReLU keeps its result alone."""
+
+    names_attention = False
+
+    def position_ids(self, held: bool) -> int:
+        """One for each token, and another that is two more, by which the table is asked."""
+        return (1 + held) * rounded(8 * self.tokens)
+
+    def named_embeddings(self, held: bool, is_leaf: bool) -> int:
+        return (1 if is_leaf else 2) * rounded(self.tokens * self.model.hidden * self.width.residual)
+
+    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        q, k, v, out = attention.linears
+        query = self.tape.elementwise(self.linear(hidden, q))
+        output, weights = self.attended(query, self.linear(hidden, k), self.linear(hidden, v), attention)
+        return self.linear(output, out), weights
+
+    def _with_mlp(self, hidden: Tensor, layer: Layer, how: str) -> Tensor:
+        """No module of its own, whose argument would live as long as its call; and sequences end to end."""
+        if how == "module:mlp":
+            return super()._with_mlp(hidden, layer, how)
+        tape, residual, (up, down) = self.tape, hidden, layer.mlp.linears
+        tape.flat = True
+        hidden = self.norm(hidden, self.tokens)
+        hidden = self.linear(hidden, up)
+        hidden = self._activation(layer.mlp)(hidden)
+        hidden = self.linear(hidden, down)
+        tape.flat = False
+        return tape.add(residual, hidden)
+
+    def _softmax(self, weights: Tensor) -> Tensor:
+        return Decoder._softmax(self, weights)
+
+
 PAGES: dict[str, type[Decoder]] = {
     "llama": Decoder,
     "mistral": Decoder,
@@ -299,6 +393,8 @@ PAGES: dict[str, type[Decoder]] = {
     "qwen3_moe": Qwen3Moe,
     "gpt_oss": GptOss,
     "deepseek_v3": DeepSeek,
+    "gpt2": Gpt2,
+    "opt": Opt,
 }
 
 

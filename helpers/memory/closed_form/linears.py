@@ -171,7 +171,7 @@ class Linears:
         scale = tape.mul(magnitude, norm)
         low_rank = self._second(self._first(x, linear), linear)
         if linear.bias:
-            base_result = tape.elementwise(base_result)
+            base_result = tape.elementwise(base_result, width=max(base_result.width, self.width.weights))
         return tape.add(tape.mul(tape.elementwise(scale), base_result), tape.elementwise(tape.mul(scale, low_rank)))
 
     def _written_out(self, linear: Linear) -> Tensor:

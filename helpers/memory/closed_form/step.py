@@ -93,8 +93,9 @@ class TapedStep(InOrder):
         segments = self.setup.segments
         self.now = Live(self.residual) + self._before_layers()
         begun = self.tables
-        if self.adapter and self._recomputes and not self._holds_first_input(segments[0]):
-            self.now += Live(self.residual)  # a leaf now, which its gradient's node holds
+        if self.adapter and self._recomputes:
+            if self.model.learned_positions or not self._holds_first_input(segments[0]):
+                self.now += Live(self.residual)  # the embedding's output is a leaf now, which its gradient's node holds
         for segment in segments:
             self._forward(segment)
         self.stored_bytes = self.now.total - begun - self.residual - self._cached.total
@@ -180,13 +181,14 @@ class TapedStep(InOrder):
     def _tail(self) -> None:
         """From the last layer's output on: the end of the forward, and the beginning of the backward."""
         tape = Operators(accumulates=self.accumulates)
-        loss = decoder(self.setup, tape).loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
+        page = decoder(self.setup, tape)
+        loss = page.loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
         before, self.end, node = self.now - Live(self.residual), tape.highest, loss.node
         outside = 0 if self._holds_arguments else self.masks
-        if not self._holds_first_input(self.setup.segments[0]) and not (self.adapter and self._recomputes):
-            outside += self.residual  # the embedding's output, which the model's forward still names
-        self._forward_spots = [spot + Live(outside) for spot in self._forward_spots]
-        self._forward_spots.append(before + self.end)
+        is_leaf = self.adapter is not None and self._recomputes
+        outside += page.named_embeddings(self._holds_first_input(self.setup.segments[0]), is_leaf)
+        in_model = [*self._forward_spots, before + tape.stages[Point.FINAL_NORM]]
+        self._forward_spots = [*(spot + Live(outside) for spot in in_model), before + self.end]
         tape.cached.clear()
         self.tail_bytes = tape.live
         del loss
@@ -217,7 +219,7 @@ class TapedStep(InOrder):
 
     def saved_bytes(self) -> int:
         """Alive when the forward has returned: what layers and loss keep, the ids that they hold, three scalars."""
-        positions = rounded(8 * self.setup.sequence) if self._holds_arguments else 0
+        positions = decoder(self.setup, Operators()).position_ids(self._holds_arguments)
         return self.stored_bytes + self.tail_bytes + self.tables + positions + (SCALARS - 1) * BLOCK_BYTES
 
     def end_of_forward(self) -> Moment:

@@ -82,7 +82,7 @@ class Node:
     """One operator in the graph. A leaf has no rule: it holds the gradient that comes to it."""
 
     __slots__ = (
-        "__weakref__", "asks", "checkpoint", "edges", "forms", "is_weight", "joins", "kept", "number", "rule", "stage",
+        "__weakref__", "asks", "checkpoint", "edges", "flat", "forms", "is_weight", "joins", "kept", "number", "rule", "stage",
         "tape", "waits",
     )  # fmt: skip
 
@@ -90,6 +90,7 @@ class Node:
         self.tape, self.number, self.stage = tape, tape.next_number(), tape.stage
         self.rule, self.is_weight, self.waits, self.joins = rule, False, False, False
         self.checkpoint: object = None  # which it is part of
+        self.flat = tape.flat
         self.edges = tuple(tensor.node for tensor in edges)
         self.forms: tuple[Form, ...] = tuple((tensor.values, tensor.width) for tensor in edges)
         self.asks, self.kept = bool(kept), [tensor.block for tensor in kept if tensor.block]
@@ -123,6 +124,7 @@ class Tape:
         self.cached: list[Tensor] = []  # autocast's copies of weights, alive until its block is left
         self.live = self.kept = self.gradient_bytes = self.logits = 0
         self.arrived: list[Block] = []  # at leaves, where it stays
+        self.flat = False  # whether tensors have two dimensions, and a product no view before it and behind it
         self.stages: dict[str, Live] = {}
         self.when_asked = Live()  # when the backward first asks for what was kept
         self._before_last = Live()
@@ -243,7 +245,7 @@ class Tape:
                     parts.parts.append(got)
                     del parts
                 elif got is not None:
-                    waiting[edge] = self._added(waiting.pop(edge), got) if edge in waiting else got
+                    waiting[edge] = self._added(waiting.pop(edge), got, edge.flat) if edge in waiting else got
                 got = None
                 pending[edge] -= 1
                 if not pending[edge]:
@@ -279,9 +281,9 @@ class Tape:
         node.release()
         return made
 
-    def _added(self, old: Tensor, new: Tensor) -> Tensor:
-        """A sum beside both: where operators are watched, InputBuffer adds nothing in place."""
-        return self.new(old.values, old.width)
+    def _added(self, old: Tensor, new: Tensor, in_place: bool) -> Tensor:
+        """A sum beside both; InputBuffer adds in place to a gradient that nobody else holds, and that is no view."""
+        return old if in_place else self.new(old.values, old.width)
 
     def _arrived(self, leaf: Node, gradient: Tensor | None) -> None:
         if gradient is None or not gradient.block or (leaf.is_weight and self.accumulates and not leaf.waits):

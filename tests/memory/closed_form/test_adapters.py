@@ -204,7 +204,6 @@ REFUSED = [
     (lambda: TrainSetup("tiny-llama", adapter=Adapter(targets="q_poj")), "did you mean 'q_proj'"),
     (lambda: adapted(LLAMA, precision="megatron-bf16"), "no master copy"),
     (lambda: adapted(LLAMA, zero=3, ranks=2), "ZeRO stage 3"),
-    (lambda: budget.train(adapted("tiny-gpt2", targets="c_attn")), "family 'gpt2'"),
     (lambda: budget.train(adapted(LLAMA, checkpointing="offload")), "peak has no closed form"),
     (lambda: adapted(LLAMA, in_backward=True), "hardly worth freeing"),
     (lambda: measure.training_step(adapted(LLAMA), "cpu"), "trace.lora"),
