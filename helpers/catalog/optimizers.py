@@ -169,8 +169,8 @@ class LowRank(OfMatrices):
 
     def own_state_bytes(self, shape: TensorShape, width: int) -> int:
         rank = min(self.rank, *shape)
-        kept = rank * min(shape) if self.projector else 1
-        return (self.states * rank * max(shape) + kept) * width
+        kept = rank * min(shape) * width if self.projector else 4  # the norm is FP32
+        return self.states * rank * max(shape) * width + kept
 
     def temporaries(self, shape: TensorShape, width: int) -> tuple[int, ...]:
         """The full update, and the same scaled; beside them the small update, APOLLO's small gradient, its factors."""

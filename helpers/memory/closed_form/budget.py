@@ -18,10 +18,9 @@ from ...catalog.setup import TrainSetup
 from . import activations, tensor_parts
 from .breakdown import Moment, Moments
 from .decoder import FORMULA, FUSED, fills_window
-from .float8 import Float8Moments, require_one_rank
 from .fsdp2 import FullyShardedMoments
 from .fsdp2_tensor import ShardedPartMoments
-from .in_backward import Float8InBackward, MomentsInBackward
+from .in_backward import StepInBackward
 from .interleaved import TwoStages
 from .moments import StepMoments
 from .recompute import StepFlops, runs_products_again, step_flops
@@ -90,6 +89,8 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     card = None if device is None else resolve_device(device)
     if is_taped(setup):
         require_page(setup)
+        if card and cuda_of(card):
+            require_float8_kernels(setup, card)
     else:
         activations.require_closed_form(setup)
         if card:
@@ -177,14 +178,18 @@ def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> St
     """The moments of `setup`: whole in DDP, sharded from stage 1 on; with the casts of FP8; of adapters alone."""
     on_cuda = card is not None and cuda_of(card) is not None
     if is_taped(setup):
-        return TapedStep(setup, cublas_bytes, partial(kernel_of, setup, card), on_cuda)
-    kind = ShardedMoments if setup.zero else StepMoments
-    if setup.precision_recipe.linear_format:
-        require_one_rank(setup)
-        kind = Float8Moments
-    if setup.in_backward:
-        kind = Float8InBackward if setup.precision_recipe.linear_format else MomentsInBackward
-    return kind(setup, cublas_bytes, on_cuda)
+        kind = StepInBackward if setup.in_backward else TapedStep
+        return kind(setup, cublas_bytes, partial(kernel_of, setup, card), on_cuda)
+    require_one_rank(setup)
+    return ShardedMoments(setup, cublas_bytes, on_cuda)
+
+
+def require_one_rank(setup: TrainSetup) -> None:
+    """Refuse FP8 under ZeRO: which of the casts FSDP takes over, nobody has compared."""
+    if setup.zero and setup.precision_recipe.linear_format:
+        what = f"{setup.precision} at ZeRO stage {setup.zero}"
+        do = "choose zero=0, or predict precision='bf16', which shards the same bytes and casts nothing"
+        raise WorkbookError(what, "a stage of 0: FSDP can gather weights in FP8, and has no closed form here", do)
 
 
 def require_kernels(setup: TrainSetup, card: Device) -> None:

@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from .tape import Block, Form, Live, Node, Rule, Tape, Tensor
+from .tape import Block, Form, Live, Node, Rule, Tape, Tensor, Update
 
 Run = Callable[..., Tensor]
 Stores = Callable[[str, int], bool]  # whether a kind's result of a number is stored: "product", "scores", "attention"
@@ -53,8 +53,14 @@ class Again:
 class Checkpoints(Tape):
     """A tape with checkpoints. `unpacks_once` is for what is itself run inside of one, on a tape of its own."""
 
-    def __init__(self, recording: bool = True, accumulates: bool = False, unpacks_once: bool = False) -> None:
-        super().__init__(recording, accumulates)
+    def __init__(
+        self,
+        recording: bool = True,
+        accumulates: bool = False,
+        updates: Update | None = None,
+        unpacks_once: bool = False,
+    ) -> None:
+        super().__init__(recording, accumulates, updates)
         self.unpacks_once = unpacks_once
         self._first: Again | None = None  # the checkpoint whose function runs for the first time
         self._again: Again | None = None  # the one whose function runs again
@@ -83,7 +89,7 @@ class Checkpoints(Tape):
 
     def _stops_before(self, again: Again, kind: str) -> bool:
         """Whether the kernel is the last that keeps something: what it was given is kept before it would run."""
-        return kind != "attention" and len(self._kept) >= len(again.nodes) - 1
+        return kind in ("product", "scores", "grouped") and len(self._kept) >= len(again.nodes) - 1
 
     def noded(self, inputs: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule) -> Node:
         """In a first run a node that keeps nothing yet; in one more what its node of the first run will keep.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...catalog.layers import Attention, Layer, Linear, Mlp
+from ...catalog.optimizers import HEAD
 from ...catalog.policies import SELECTIVE
 from ...catalog.setup import TrainSetup
 from .breakdown import Point, rounded
@@ -17,6 +18,7 @@ from .operators import Operators
 from .tape import FROZEN, Tensor
 
 FUSED, REPEATED, FORMULA = "fused", "repeated", "formula"
+PRODUCTS = ("product", "scaled product")  # of linear layers
 
 
 class Decoder(Linears):
@@ -81,7 +83,7 @@ class Decoder(Linears):
         if self.adapter:
             logits = self._product(hidden, head, is_logits=True)
         else:
-            logits = self._trained_layer(hidden, head, is_logits=True, waits=self.model.tied)
+            logits = self._trained_layer(hidden, head, is_logits=True, waits=self.model.tied, role=HEAD)
         if self.logit_cap:
             logits = tape.elementwise(logits, is_logits=True)
             logits = tape.keeps_result(logits, is_logits=True)
@@ -185,8 +187,8 @@ class Decoder(Linears):
         """Values for each position in the tables of cosines and sines."""
         return self.model.head_dim, self.model.head_dim
 
-    def position_ids(self, held: bool) -> int:
-        """Bytes of the position ids that are alive when the forward is over: here those that checkpoints have `held`."""
+    def ids(self, held: bool) -> int:
+        """Bytes of the ids that are alive when the forward is over: here those that checkpoints have `held`."""
         return rounded(8 * self.setup.sequence) if held else 0
 
     def named_embeddings(self, held: bool, is_leaf: bool) -> int:
@@ -283,8 +285,8 @@ def _stores(how: str) -> Callable[[str, int], bool]:
         if kind == "attention":
             return how != "selective:matmuls"
         if how == "selective:every-second":
-            return kind == "product" and number % 2 == 0
-        return kind in ("product", "scores") and how != "selective:attention"
+            return kind in PRODUCTS and number % 2 == 0
+        return kind in (*PRODUCTS, "scores") and how != "selective:attention"
 
     return stores
 

@@ -296,9 +296,9 @@ class Gpt2(Decoder):
     rotary_widths = ()
     names_attention = True
 
-    def position_ids(self, held: bool) -> int:
-        """The lookup of the positions keeps them."""
-        return rounded(8 * self.setup.sequence)
+    def ids(self, held: bool) -> int:
+        """Of the positions, which their lookup keeps, and of the words, of which it makes a view."""
+        return rounded(8 * self.setup.sequence) + rounded(8 * self.tokens)
 
     def named_embeddings(self, held: bool, is_leaf: bool) -> int:
         """Those of the words, and of the positions, the same for all sequences: a layer holds their sum."""
@@ -351,9 +351,9 @@ class Opt(Gpt2):
 
     names_attention = False
 
-    def position_ids(self, held: bool) -> int:
-        """One for each token, and another that is two more, by which the table is asked."""
-        return (1 + held) * rounded(8 * self.tokens)
+    def ids(self, held: bool) -> int:
+        """Of the positions one for each token, and another that is two more, by which the table is asked."""
+        return (2 + held) * rounded(8 * self.tokens)
 
     def named_embeddings(self, held: bool, is_leaf: bool) -> int:
         return (1 if is_leaf else 2) * rounded(self.tokens * self.model.hidden * self.width.residual)

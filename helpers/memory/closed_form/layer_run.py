@@ -12,8 +12,9 @@ from .breakdown import Point
 from .decoder import FUSED
 from .families import decoder
 from .linears import StepWidths
+from .moments import update_bytes
 from .operators import Operators
-from .tape import NOTHING, Live
+from .tape import NOTHING, Live, Update
 
 SILENT = "silent"  # how a layer runs for the first time inside a checkpoint: nothing is kept
 AGAIN = "again"  # and how it runs inside the backward
@@ -46,13 +47,13 @@ class LayerRun:
 
 
 class _SameLayers:
-    """A setup as far as a layer's run depends on it: neither policy nor optimizer, which calculators go through."""
+    """A setup as far as a layer's run depends on it: not on its policy, which calculators go through."""
 
     __slots__ = ("key", "setup")
 
     def __init__(self, setup: TrainSetup) -> None:
         self.setup = setup
-        shape = setup.micro_batch, setup.sequence, setup.micro_batches > 1
+        shape = setup.micro_batch, setup.sequence, adds_up(setup), setup.in_backward and setup.optimizer
         self.key = id(setup.model), setup.precision, setup.attention, setup.adapter, *shape
 
     def __hash__(self) -> int:
@@ -60,6 +61,19 @@ class _SameLayers:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _SameLayers) and self.key == other.key
+
+
+def adds_up(setup: TrainSetup) -> bool:
+    """Whether a new gradient is added to a sum that is there through the whole step."""
+    return setup.micro_batches > 1 or setup.precision == "megatron-bf16"  # whose main gradients are FP32, and stay
+
+
+def update_of(setup: TrainSetup) -> Update | None:
+    """What the optimizer makes that updates one weight in the backward."""
+    if not setup.in_backward:
+        return None
+    rule, width = setup.optimizer_rule, setup.precision_recipe.optimized_bytes
+    return lambda shape, role: update_bytes(rule, [(tuple(shape), role)], width)
 
 
 def run_layer(setup: TrainSetup, layer: Layer, how: str, wants_gradient: bool, kernel: str, on_cuda: bool) -> LayerRun:
@@ -84,7 +98,7 @@ def layer_run(
 
     `wants_gradient` is that of its input: a frozen embedding's output wants none. The last two are as in `Decoder`.
     """
-    tape = Operators(how != SILENT, accumulates=setup.micro_batches > 1, unpacks_once=how == AGAIN)
+    tape = Operators(how != SILENT, adds_up(setup), update_of(setup), unpacks_once=how == AGAIN)
     tape.stage = Point.LAYER
     values, width = setup.tokens * setup.model.hidden, StepWidths.of(setup).residual
     hidden = tape.leaf(values, width) if wants_gradient else tape.new(values, width)

@@ -61,7 +61,8 @@ class Linears:
         A module's arguments live as long as its call, so x stays.
         """
         if not self.adapter:
-            return self._trained_layer(x, linear)
+            in_float8 = self.setup.precision_recipe.linear_format
+            return self._float8_layer(x, linear) if in_float8 else self._trained_layer(x, linear)
         if not self.adapter.adapts(linear):
             return self._four_bit(x, linear) if self.adapted.base else self._product(x, linear)
         return self._adapted_four_bit(x, linear) if self.adapted.base else self._adapted(x, linear)
@@ -70,14 +71,47 @@ class Linears:
         """A parameter that is no matrix of a linear layer: trained, or frozen with the base."""
         return FROZEN if self.adapter else self.tape.weight(shape, self.width.weights, waits)
 
-    def _trained_layer(self, x: Tensor, linear: Linear, is_logits: bool = False, waits: bool = False) -> Tensor:
+    def _trained_layer(
+        self, x: Tensor, linear: Linear, is_logits: bool = False, waits: bool = False, role: str = ""
+    ) -> Tensor:
         """Under autocast x and the weight are cast, and the copy of the weight is cached."""
         tape, values = self.tape, x.values // linear.inputs * linear.outputs
-        weights = [tape.weight((linear.outputs, linear.inputs), self.width.weights, waits)]
+        weights = [tape.weight((linear.outputs, linear.inputs), self.width.weights, waits, role)]
         if linear.bias:
             weights.append(tape.weight((linear.outputs,), self.width.weights))
         x, *weights = self.low(x, *weights)
         return tape.product(x, weights[0], values, *weights[1:], is_logits=is_logits)
+
+    def _float8_layer(self, x: Tensor, linear: Linear) -> Tensor:
+        """torchao's `Float8Linear`: x and the weight are kept as they are, and cast anew around each product.
+
+        So FP8 here saves time and no activations. (Transformer Engine keeps the FP8 input, and FP8 weights.)
+        """
+        tape, values = self.tape, x.values // linear.inputs * linear.outputs
+        weight = tape.weight((linear.outputs, linear.inputs), HALF)
+        cast = self._cast_to_float8(x.values), self._cast_to_float8(linear.weights)
+        (out,) = tape.result("scaled product", (values, HALF))
+        del cast
+        form, read = (x.values, x.width), x.values
+
+        def rule(gradient: Tensor) -> list[Tensor | None]:
+            to_the_end = [self._cast_to_float8(values), self._cast_to_float8(linear.weights)]
+            given = tape.new(*form)
+            to_the_end += [self._cast_to_float8(values), self._cast_to_float8(read)]
+            return [given, tape.new(linear.weights, HALF)]
+
+        out = tape.record(out, (x, weight), (x, FROZEN), rule, keeps_last=True)
+        if not linear.bias:
+            return out
+        return tape.elementwise(out, tape.weight((linear.outputs,), HALF))
+
+    def _cast_to_float8(self, values: int) -> Tensor:
+        """Multiplied by the scale in FP32, clamped to FP8's range in FP32, and in FP8 at last."""
+        scaled = self.tape.new(values, FP32)
+        clamped = self.tape.new(values, FP32)
+        low = self.tape.new(values, 1)
+        del scaled, clamped
+        return low
 
     def low(self, x: Tensor, *weights: Tensor) -> list[Tensor]:
         """What a product reads: under autocast in 16 bits, the copies of trained weights from its cache."""

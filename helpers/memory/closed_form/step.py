@@ -20,7 +20,7 @@ from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded
 from .decoder import FUSED
 from .families import PAGES, decoder
 from .frozen import base_bytes
-from .layer_run import AGAIN, SILENT, LayerRun, layer_run, run_layer
+from .layer_run import AGAIN, SILENT, LayerRun, adds_up, layer_run, run_layer, update_of
 from .linears import ADAPTERS, FP32, StepWidths
 from .moments import SCALARS, InOrder, tensors_bytes, update_bytes
 from .operators import Operators
@@ -28,7 +28,6 @@ from .recompute import require_recomputing
 from .tape import Live
 
 RERUN = ("full", "offload:inputs")  # segments whose layers are run once more, as a whole
-TAPED_PRECISIONS = ("fp32", "bf16", "autocast-bf16")
 KernelOf = Callable[[Attention], str]  # which kernel "sdpa" is, as in `Decoder`
 
 
@@ -42,7 +41,7 @@ class TapedStep(InOrder):
         self.setup, self.model, self.kernel_of, self.cublas = setup, setup.model, kernel_of, cublas_bytes
         self.on_cuda = on_cuda
         self.adapter, self.width = setup.adapter, StepWidths.of(setup)
-        self.accumulates = setup.micro_batches > 1
+        self.accumulates = adds_up(setup)
         self.residual = rounded(setup.tokens * self.model.hidden * self.width.residual)
         self._runs: dict[tuple[Layer, str, bool], LayerRun] = {}
         self._weights()
@@ -62,7 +61,7 @@ class TapedStep(InOrder):
             self.trained = list(self.model.trained())
             weights, optimized, master = recipe.weight_bytes, recipe.optimized_bytes, recipe.master_bytes
             self.grad_bytes = recipe.grad_bytes
-        self.optimized_bytes = optimized
+        self.optimized_bytes, self.new_bytes = optimized, min(weights, self.grad_bytes)
         self.parameter_bytes = base_bytes(self.setup) if self.adapter else 0
         self.all_gradients = self.paged_bytes = self.optimizer_bytes = 0
         for (shape, role), count in Counter(self.trained).items():
@@ -180,7 +179,7 @@ class TapedStep(InOrder):
 
     def _tail(self) -> None:
         """From the last layer's output on: the end of the forward, and the beginning of the backward."""
-        tape = Operators(accumulates=self.accumulates)
+        tape = Operators(accumulates=self.accumulates, updates=update_of(self.setup))
         page = decoder(self.setup, tape)
         loss = page.loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
         before, self.end, node = self.now - Live(self.residual), tape.highest, loss.node
@@ -219,7 +218,7 @@ class TapedStep(InOrder):
 
     def saved_bytes(self) -> int:
         """Alive when the forward has returned: what layers and loss keep, the ids that they hold, three scalars."""
-        positions = decoder(self.setup, Operators()).position_ids(self._holds_arguments)
+        positions = decoder(self.setup, Operators()).ids(self._holds_arguments)
         return self.stored_bytes + self.tail_bytes + self.tables + positions + (SCALARS - 1) * BLOCK_BYTES
 
     def end_of_forward(self) -> Moment:
@@ -262,7 +261,7 @@ class TapedStep(InOrder):
         if self.adapter:
             held = self._held_by_the_loss() or self.residual
             return self._moment(Point.EMBEDDING, Live(held + self.all_gradients, 0, self.all_gradients))
-        table = tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.grad_bytes)
+        table = tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.new_bytes)
         waiting = table if self.model.tied else 0
         made = waiting + self.residual
         if not self.width.autocast:
@@ -289,9 +288,8 @@ def bytes_saved_by(setup: TrainSetup, layer: Layer) -> int:
 
 
 def is_taped(setup: TrainSetup) -> bool:
-    """Whether this step runs on the tape: of one rank's own weights, or adapters, without FP8 or Megatron's recipe."""
-    plain = not (setup.zero or setup.in_backward) and setup.precision in TAPED_PRECISIONS
-    return bool(setup.adapter) or (plain and setup.model.family in PAGES)
+    """Whether this step runs on the tape: of one rank's own weights, or adapters."""
+    return bool(setup.adapter) or not setup.zero
 
 
 def _require_named_targets(setup: TrainSetup) -> None:

@@ -78,17 +78,22 @@ Form = tuple[int, int]  # values, bytes of each
 Rule = Callable[[Tensor], list[Tensor | None]]  # from the gradient of what a node made to those of what it was given
 
 
+Update = Callable[[Sequence[int], str], int]  # of a weight's shape and role
+
+
 class Node:
     """One operator in the graph. A leaf has no rule: it holds the gradient that comes to it."""
 
     __slots__ = (
-        "__weakref__", "asks", "checkpoint", "edges", "flat", "forms", "is_weight", "joins", "kept", "number", "rule", "stage",
-        "tape", "waits",
+        "__weakref__", "asks", "checkpoint", "edges", "flat", "forms", "is_weight", "joins", "kept", "number", "role", "rule", "shape",
+        "stage", "tape", "waits",
     )  # fmt: skip
 
     def __init__(self, tape: Tape, edges: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule | None) -> None:
         self.tape, self.number, self.stage = tape, tape.next_number(), tape.stage
         self.rule, self.is_weight, self.waits, self.joins = rule, False, False, False
+        self.shape: Sequence[int] = ()
+        self.role = ""  # of a weight, to its optimizer
         self.checkpoint: object = None  # which it is part of
         self.flat = tape.flat
         self.edges = tuple(tensor.node for tensor in edges)
@@ -116,11 +121,13 @@ class Tape:
     """What is alive now, and the highest moment in all and of each stage.
 
     `recording=False` is the forward inside a checkpoint: nothing is kept, and no node is made. In a step that
-    `accumulates` gradients are added to sums that are counted elsewhere, and gone.
+    `accumulates` gradients are added to sums that are counted elsewhere, and gone. `updates` says what the optimizer
+    makes that updates a weight as soon as its gradient is there, which is gone then.
     """
 
-    def __init__(self, recording: bool = True, accumulates: bool = False) -> None:
+    def __init__(self, recording: bool = True, accumulates: bool = False, updates: Update | None = None) -> None:
         self.recording, self.accumulates, self.stage, self._numbers = recording, accumulates, "", 0
+        self.updates = updates
         self.cached: list[Tensor] = []  # autocast's copies of weights, alive until its block is left
         self.live = self.kept = self.gradient_bytes = self.logits = 0
         self.arrived: list[Block] = []  # at leaves, where it stays
@@ -185,24 +192,27 @@ class Tape:
         tensor.node = Node(self, (), (), None)
         return tensor
 
-    def weight(self, shape: Sequence[int], width: int, waits: bool = False) -> Tensor:
+    def weight(self, shape: Sequence[int], width: int, waits: bool = False, role: str = "") -> Tensor:
         """A trained parameter, whose own bytes are counted elsewhere; its gradient comes to stay on the tape.
 
         One that `waits` has another use, whose gradient is added before it counts.
         """
         node = Node(self, (), (), None)
-        node.is_weight, node.waits = True, waits
+        node.is_weight, node.waits, node.shape, node.role = True, waits, shape, role
         return Tensor(prod(shape), width, None, node)
 
-    def record(self, out: Tensor, inputs: Sequence[Tensor], kept: Iterable[Tensor], rule: Rule) -> Tensor:
+    def record(
+        self, out: Tensor, inputs: Sequence[Tensor], kept: Iterable[Tensor], rule: Rule, keeps_last: bool = False
+    ) -> Tensor:
         """Make `out` the result of a node that keeps `kept`, unless no input wants a gradient.
 
-        FROZEN among them stands for a weight, whose own bytes are counted elsewhere.
+        FROZEN among them stands for a weight, whose own bytes are counted elsewhere. `keeps_last` is for a function of
+        Python's, whose arguments are kept when it has returned.
         """
         if any(tensor.node for tensor in inputs):
             kept = tuple(kept)
             if kept:  # what an operator was given is kept before it runs, its result when it is there
-                self.until_last_kept = self.highest if out in kept else self._before_last
+                self.until_last_kept = self.highest if keeps_last or out in kept else self._before_last
             out.node = self.noded(inputs, kept, rule)
         return out
 
@@ -288,9 +298,13 @@ class Tape:
     def _arrived(self, leaf: Node, gradient: Tensor | None) -> None:
         if gradient is None or not gradient.block or (leaf.is_weight and self.accumulates and not leaf.waits):
             return
-        self.arrived.append(gradient.block)
-        if leaf.is_weight and not self.accumulates:
-            self.gradient_bytes += gradient.block.size_bytes
+        own = gradient.block.size_bytes if leaf.is_weight and not self.accumulates else 0
+        self.gradient_bytes += own
+        if leaf.is_weight and self.updates and not leaf.waits:
+            self.new(self.updates(leaf.shape, leaf.role), 1)
+            self.gradient_bytes -= own
+        else:
+            self.arrived.append(gradient.block)
 
 
 FROZEN = Tensor(0, 0, None)

@@ -139,7 +139,7 @@ def led_back(small: Tensor, directions: Tensor) -> Tensor:
 
 def limited(scaled: Tensor, state: dict[str, Any]) -> Tensor:
     """`scaled`, no more than 1 % larger in norm than the step before: APOLLO's guard against sudden updates."""
-    norm, before = scaled.float().norm(), state["norm"]
+    norm, before = torch.linalg.vector_norm(scaled, dtype=torch.float32), state["norm"]
     limit = 1.0 if before is None else (norm / (before + 1e-8)).clamp(min=GROWTH) / GROWTH
     state["norm"] = norm / limit
     return scaled / limit

@@ -117,7 +117,7 @@ def test_a_real_step_on_a_cpu_is_what_was_predicted_for_none(name, precision, po
     setup = setup_of(name, precision, policy, "eager" if name in EAGER_ALONE else "sdpa", 1, sequence=256)
     predicted, measured = budget.train(setup), measure.training_step(setup, "cpu")
     statistics = 8 * (2 + 8) * setup.tokens if name in LAYER_NORM and precision == "bf16" else 0
-    assert predicted.saved_bytes == pytest.approx(measured.saved_bytes, abs=4_100 + statistics)
+    assert predicted.saved_bytes == pytest.approx(measured.saved_bytes, abs=4_000 + statistics)
     assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.01)
 
 

@@ -15,7 +15,9 @@ from helpers.catalog import TrainSetup, WorkbookError, device, model
 from helpers.catalog.hardware import library_bytes
 from helpers.catalog.layers import Linear
 from helpers.memory import measure, rounded, trace
-from helpers.memory.closed_form import Point, budget, float8
+from helpers.memory.closed_form import Point, budget
+from helpers.memory.closed_form.linears import Linears
+from helpers.memory.closed_form.operators import Operators
 from helpers.memory.fit import ladder
 from helpers.memory.measure import steps
 from helpers.techniques.checkpointing import apply, flops_of
@@ -54,8 +56,7 @@ ONE_LAYER = [(16, 512, 256), (512, 64, 1024), (512, 1024, 64), (256, 256, 256)]
 @needs_torchao
 @pytest.mark.parametrize(("tokens", "inputs", "outputs"), ONE_LAYER)
 def test_one_layer_holds_what_its_casts_say(tokens, inputs, outputs):
-    """Beside weight, input and the gradients of both, which are there when the layer is done."""
-    linear = Linear("linear", inputs, outputs)
+    """Beside its weight and the gradient that it is given."""
     with trace.fake("cpu"):
         layer = steps.in_float8(Headless(inputs, outputs))
         x = torch.empty(tokens, inputs, dtype=torch.bfloat16, requires_grad=True)
@@ -63,10 +64,12 @@ def test_one_layer_holds_what_its_casts_say(tokens, inputs, outputs):
         forward = trace.record(lambda: layer(x), layer, warmup=0)
         output = layer(x)
         backward = trace.record(lambda: output.backward(gradient), layer, warmup=0)
-    standing = sum(rounded(2 * values) for values in (tokens * inputs, tokens * outputs, inputs * outputs))
-    assert 0 <= forward.peak_bytes - standing - float8.forward_bytes(tokens, linear) <= SCALES
-    standing += rounded(2 * tokens * outputs)  # the output is held here
-    assert 0 <= backward.peak_bytes - standing - float8.backward_bytes(tokens, linear) <= SCALES
+    tape = Operators()
+    out = Linears(fp8(LLAMA), tape).linear(tape.leaf(tokens * inputs, 2), Linear("linear", inputs, outputs))
+    weight, given = rounded(2 * inputs * outputs), rounded(2 * tokens * outputs)
+    assert 0 <= forward.peak_bytes - weight - given - tape.highest.total <= SCALES
+    tape.backward(out.node, out.values, out.width)
+    assert 0 <= backward.peak_bytes - weight - tape.highest.total <= SCALES
 
 
 @needs_torchao

@@ -105,7 +105,7 @@ def test_in_the_backward_the_peak_is_the_trace_s(shape, name, checkpointing):
 @pytest.mark.parametrize("family", ["tiny-qwen3", "gemma2", "opt", "mistral", "qwen2"])
 def test_in_the_backward_of_other_families(family, precision):
     attention = "eager" if family == "gemma2" else "sdpa"
-    for tokens in (8, 64, 160):
+    for tokens in (16, 64, 160):
         setup = TrainSetup(SMALL[family], precision, "adamw", 1, tokens, attention=attention, in_backward=True)
         found = trace.train(setup, on="cpu")
         assert budget.train(setup).peak_bytes == pytest.approx(found.peak_bytes, rel=0.006), tokens
@@ -138,7 +138,8 @@ def test_a_tied_table_waits_for_the_embedding_and_is_updated_once():
     setup = TrainSetup(TIED, "fp32", "adamw-fused", 1, 8, in_backward=True)
     table = 4 * 5000 * 192
     layers = [moment for moment in budget.train(setup).moments if moment.at is Point.LAYER]
-    assert {moment.parts[Part.GRADIENTS] for moment in layers} == {table}
+    weight = 4 * 192 * 512  # the down projection, while it is updated
+    assert {moment.parts[Part.GRADIENTS] for moment in layers} == {table + weight}
     assert budget.train(setup).at(Point.EMBEDDING).parts[Part.WORKSPACE] >= 2 * table
     untied = replace(setup, model=NARROW)
     assert Part.GRADIENTS not in budget.train(untied).at(Point.FINAL_NORM).parts
