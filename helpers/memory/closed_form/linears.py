@@ -103,7 +103,7 @@ class Linears:
         out = tape.record(out, (x, weight), (x, FROZEN), rule, keeps_last=True)
         if not linear.bias:
             return out
-        return tape.elementwise(out, tape.weight((linear.outputs,), HALF))
+        return tape.add(out, tape.weight((linear.outputs,), HALF))
 
     def _cast_to_float8(self, values: int) -> Tensor:
         """Multiplied by the scale in FP32, clamped to FP8's range in FP32, and in FP8 at last."""

@@ -100,6 +100,29 @@ def test_a_step_is_what_the_trace_says(name, precision, policy, attention, micro
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.005)
 
 
+RECIPES = ({"precision": "torchao-fp8"}, {"precision": "megatron-bf16"}, {"in_backward": True})
+RECIPES_QUICK = {("deepseek_v3", 0), ("opt", 0), ("gpt_oss", 1), ("phi3, a window", 2)}
+
+
+@pytest.mark.parametrize("policy", ["none", "full"])
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        pytest.param(name, at, marks=[] if (name, at) in RECIPES_QUICK else pytest.mark.all)
+        for name in FAMILIES
+        for at in range(3)
+        if (name, at) != ("gpt2", 0)  # whose layers torchao does not know
+    ],
+)
+def test_other_recipes_are_what_the_trace_says(name, recipe, policy):
+    if recipe == 0:
+        pytest.importorskip("torchao")
+    setup = setup_of(name, "bf16", policy, "eager" if name in EAGER_ALONE else "sdpa", 1)
+    setup = replace(setup, optimizer="adamw-fused", **RECIPES[recipe])
+    predicted, traced = budget.train(setup, "h100"), trace.train(setup, "h100", apply=apply)
+    assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.001)
+
+
 MEASURED_QUICK = {("phi3", "fp32"), ("gemma3_text", "bf16"), ("qwen3_moe", "autocast-bf16"), ("deepseek_v3", "bf16")}
 
 
