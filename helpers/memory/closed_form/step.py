@@ -92,9 +92,9 @@ class TapedStep(InOrder):
         segments = self.setup.segments
         self.now = Live(self.residual) + self._before_layers()
         begun = self.tables
-        if self.adapter and self._recomputes:
-            if self.model.learned_positions or not self._holds_first_input(segments[0]):
-                self.now += Live(self.residual)  # the embedding's output is a leaf now, which its gradient's node holds
+        summed = self.model.learned_positions  # with positions, before the first layer
+        if self.adapter and self._recomputes and (summed or not self._holds_first_input(segments[0])):
+            self.now += Live(self.residual)  # the embedding's output is a leaf now, which its gradient's node holds
         for segment in segments:
             self._forward(segment)
         self.stored_bytes = self.now.total - begun - self.residual - self._cached.total

@@ -85,8 +85,8 @@ class Node:
     """One operator in the graph. A leaf has no rule: it holds the gradient that comes to it."""
 
     __slots__ = (
-        "__weakref__", "asks", "checkpoint", "edges", "flat", "forms", "is_weight", "joins", "kept", "number", "role", "rule", "shape",
-        "stage", "tape", "waits",
+        "__weakref__", "asks", "checkpoint", "edges", "flat", "forms", "is_weight", "joins", "kept", "number",
+        "role", "rule", "shape", "stage", "tape", "waits",
     )  # fmt: skip
 
     def __init__(self, tape: Tape, edges: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule | None) -> None:

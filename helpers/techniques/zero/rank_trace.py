@@ -20,6 +20,7 @@ from ...memory.measure import held, steps
 from ...memory.measure.ranks import Collectives
 from ...memory.meter.meter import Meter
 from ...memory.trace.fake import without_memory
+from ..checkpointing import apply
 from .ddp import DDP, Engine
 from .stage3 import Zero3
 from .stages import Zero1, Zero2
@@ -67,6 +68,8 @@ def traced(
     master = torch.float32 if setup.precision_recipe.master_bytes and setup.zero else None
     build = partial(engine or STAGES[setup.zero], **({"master": master} if master else {}))
     model = steps.build_model(setup, "meta")
+    if setup.checkpointing != "none":
+        apply(model, setup.checkpointing)
     with fake_ranks(setup.ranks, rank), trace.fake(on, gpu) as session:
         without_memory(model, session.mode)
         runner: Engine = build(model, lambda parameters: steps.make_optimizer(setup.optimizer, iter(parameters)))

@@ -120,6 +120,14 @@ def test_the_traced_rank_is_the_measured_one(ranks, stage):
     assert found.trace.peak_bytes == pytest.approx(step.peak_bytes, rel=0.01)
 
 
+def test_a_traced_rank_recomputes_as_its_setup_says():
+    none, full = (
+        traced(replace(setup_of("wide", 3, ranks=4), checkpointing=policy, sequence=512), on="cpu").trace
+        for policy in ("none", "full")
+    )
+    assert full.measured.saved_bytes < 0.5 * none.measured.saved_bytes
+
+
 @pytest.mark.parametrize("tier", ["offload_optimizer", "offload_parameters"])
 def test_a_rank_that_offloads_is_not_traced(tier):
     """A trace counts one device's memory: what is on the host would be counted on it."""
