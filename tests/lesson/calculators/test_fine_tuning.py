@@ -115,7 +115,6 @@ def test_as_usual():
         ({"targets": "q"}, "unknown set of linear layers"),
         ({"rank": 0}, "the LoRA rank is 0"),
         ({"precision": "fp16"}, "unknown precision"),
-        ({"model": "gpt2", "sequence": 512}, "family 'gpt2'"),
     ],
 )
 def test_bad_choices_are_told(moved, words):

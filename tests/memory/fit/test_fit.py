@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device
+from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device, model
 from helpers.lesson.calculators import training_answer
 from helpers.memory.fit import Fit, Room, changes, format_fits, peak_bytes
 from helpers.memory.fit.offers import PRICE_CLASSES, larger_devices
@@ -153,8 +153,9 @@ def test_a_model_without_a_closed_form_is_refused():
 
 
 def test_no_change_is_offered_that_the_card_has_no_kernel_for():
-    """Pure BF16 would fit by its bytes, and a T4 has no attention kernel for BF16."""
-    setup = TrainSetup("gpt2", "fp32", "sgd", sequence=1024, checkpointing="full")
+    """Pure BF16 would fit, but a T4 has no attention kernel for it, and its scores are written out."""
+    config = {**model("gpt2").config, "vocab_size": 512, "bos_token_id": 1, "eos_token_id": 2}
+    setup = TrainSetup(config, "fp32", "sgd", sequence=1024, checkpointing="full")
     room = peak_bytes(replace(setup, precision="bf16"))
     offered = {gpu: [fit.fields.get("precision") for fit in changes(setup, room, gpu)] for gpu in ("a100", "t4")}
     assert "bf16" in offered["a100"]
