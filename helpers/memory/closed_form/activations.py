@@ -96,9 +96,8 @@ def require_closed_form(setup: TrainSetup) -> None:
     model = setup.model
     if model.family not in FAMILIES or not model.is_dense_decoder:
         raise WorkbookError(
-            f"{model.name} (family {model.family!r}) over several GPUs, in FP8, by Megatron's recipe or with the "
-            "optimizer in the backward has no closed form here",
-            f"one GPU's step in fp32, bf16 or autocast-bf16; or a dense decoder of {', '.join(FAMILIES)}",
+            f"{model.name} (family {model.family!r}) over several GPUs has no closed form here",
+            f"one GPU's step; or a dense decoder of {', '.join(FAMILIES)}",
             f"trace it: `workbook trace train --model {model.name} --fsdp 8`; `workbook estimate serve` knows weights "
             "and KV cache",
         )
