@@ -126,9 +126,9 @@ class Gpt2(Decoder):
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         up, down = mlp.linears
-        return self.linear(self._activation(mlp)(self.linear(x, up)), down)
+        return self.linear(self.activation(mlp)(self.linear(x, up)), down)
 
-    def _activation(self, mlp: Mlp) -> Callable[[Tensor], Tensor]:
+    def activation(self, mlp: Mlp) -> Callable[[Tensor], Tensor]:
         return {"gelu_new": self._gelu_new, "relu": self.tape.keeps_result}.get(mlp.activation, self.activated)
 
     def _gelu_new(self, x: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class Opt(Gpt2):
         tape.flat = True
         hidden = self.norm(hidden, self.tokens)
         hidden = self.linear(hidden, up)
-        hidden = self._activation(layer.mlp)(hidden)
+        hidden = self.activation(layer.mlp)(hidden)
         hidden = self.linear(hidden, down)
         tape.flat = False
         return tape.add(residual, hidden)

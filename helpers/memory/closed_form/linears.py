@@ -100,18 +100,16 @@ class Linears:
             to_the_end += [self._cast_to_float8(values), self._cast_to_float8(read)]
             return [given, tape.new(linear.weights, HALF)]
 
-        out = tape.record(out, (x, weight), (x, FROZEN), rule, keeps_last=True)
+        out = tape.record(out, (x, weight), (x, FROZEN), rule)
         if not linear.bias:
             return out
         return tape.add(out, tape.weight((linear.outputs,), HALF))
 
     def _cast_to_float8(self, values: int) -> Tensor:
         """Multiplied by the scale in FP32, clamped to FP8's range in FP32, and in FP8 at last."""
-        scaled = self.tape.new(values, FP32)
-        clamped = self.tape.new(values, FP32)
-        low = self.tape.new(values, 1)
-        del scaled, clamped
-        return low
+        scaled = self.tape.new(values, FP32)  # noqa: F841 - held until the last cast is done
+        clamped = self.tape.new(values, FP32)  # noqa: F841
+        return self.tape.new(values, 1)
 
     def low(self, x: Tensor, *weights: Tensor) -> list[Tensor]:
         """What a product reads: under autocast in 16 bits, the copies of trained weights from its cache."""

@@ -201,18 +201,15 @@ class Tape:
         node.is_weight, node.waits, node.shape, node.role = True, waits, shape, role
         return Tensor(prod(shape), width, None, node)
 
-    def record(
-        self, out: Tensor, inputs: Sequence[Tensor], kept: Iterable[Tensor], rule: Rule, keeps_last: bool = False
-    ) -> Tensor:
+    def record(self, out: Tensor, inputs: Sequence[Tensor], kept: Iterable[Tensor], rule: Rule) -> Tensor:
         """Make `out` the result of a node that keeps `kept`, unless no input wants a gradient.
 
-        FROZEN among them stands for a weight, whose own bytes are counted elsewhere. `keeps_last` is for a function of
-        Python's, whose arguments are kept when it has returned.
+        FROZEN among them stands for a weight, whose own bytes are counted elsewhere.
         """
         if any(tensor.node for tensor in inputs):
             kept = tuple(kept)
             if kept:  # what an operator was given is kept before it runs, its result when it is there
-                self.until_last_kept = self.highest if keeps_last or out in kept else self._before_last
+                self.until_last_kept = self.highest if out in kept else self._before_last
             out.node = self.noded(inputs, kept, rule)
         return out
 

@@ -134,6 +134,23 @@ def test_what_a_step_in_the_backward_saves_is_gone_when_activations_own_the_peak
     assert saved(128, checkpointing="full") > 0.6 * gradients
 
 
+def test_in_the_backward_each_weight_s_optimizer_has_tables_of_its_own():
+    """256 levels in FP32 for each of two states, where states are in 8 bits; else all weights share them."""
+    pytest.importorskip("bitsandbytes")
+    setup = TrainSetup(NARROW, "fp32", "adamw-8bit", 1, 16, in_backward=True)
+    run = steps.training_run(setup, "cpu", make=make)
+    run.step()
+    tables = {
+        state[name].data_ptr(): state[name].nbytes
+        for optimizer in run.optimizers
+        for state in optimizer.state.values()
+        for name in ("qmap1", "qmap2")
+        if name in state
+    }
+    states = [budget.train(replace(setup, in_backward=way)).parts[Part.OPTIMIZER] for way in (True, False)]
+    assert states[0] - states[1] == sum(tables.values()) > 0
+
+
 def test_a_tied_table_waits_for_the_embedding_and_is_updated_once():
     setup = TrainSetup(TIED, "fp32", "adamw-fused", 1, 8, in_backward=True)
     table = 4 * 5000 * 192
