@@ -32,7 +32,7 @@ BAD = [
     (["estimate", "zero"], "no model"),
     ([*ZERO, "--model", "gpt2"], "a model twice"),
     (["estimate", "zero", "lama-2-70b"], "did you mean 'llama-2-70b'?"),
-    (["estimate", "zero", "mixtral-8x7b"], "no closed form"),
+    (["estimate", "zero", "mixtral-8x7b", "--checkpointing", "offload"], "no closed form"),
     ([*ZERO, "--zero", "4"], "zero is 4"),
     ([*ZERO, "--ranks", "0"], "ranks is 0"),
     ([*ZERO, "--offload-optimizer", "cpu"], "choose zero=1"),

@@ -169,6 +169,6 @@ WITHOUT_ROWS = [
 @pytest.mark.parametrize("name", WITHOUT_ROWS)
 def test_a_model_that_has_no_closed_form_over_several_gpus_is_not_given_a_peak_there(name):
     with pytest.raises(WorkbookError) as refused:
-        budget.train(TrainSetup(name, sequence=512, zero=3, ranks=8))
+        budget.fsdp2(TrainSetup(name, sequence=512), 8)
     assert name in refused.value.what
     assert f"--model {name} --fsdp 8" in refused.value.do

@@ -51,6 +51,7 @@ ran = replay(requests, None, 64 * MIB)
 explained = [explain(text) for text in json.load(sys.stdin)]
 print(json.dumps({
     "moments": [[(str(m.at), m.layer, dict(m.parts)) for m in budget.train(s).moments] for s in setups],
+    "sharded": [(str(m.at), m.layer, dict(m.parts)) for m in budget.fsdp2(setups[0], 8).moments],
     "saved": [(budget.train(s).saved_bytes, budget.train(s).flops.recomputed) for s in setups],
     "fits": [(fit.peak_bytes, dict(fit.fields), fit.device) for fit in fits],
     "replay": (ran.reserved, ran.allocated, [outcome.kind.name for outcome in ran.outcomes], ran.oom.reason.name),

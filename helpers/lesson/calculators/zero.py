@@ -154,7 +154,7 @@ def zero_answer(
     >>> setup = TrainSetup("llama-2-7b", "bf16", "adamw-fused", checkpointing="full", zero=3, ranks=8)
     >>> answer = zero_answer(setup, "a100-80gb")
     >>> round(answer.parts.total / 2**30, 1), round(answer.link_s, 2), round(answer.compute_s, 2)
-    (8.5, 0.12, 0.36)
+    (8.6, 0.12, 0.36)
     """
     where = device(gpu) if gpu else None
     rows = tuple(_row(at_stage(setup, stage), where) for stage in range(len(NAMES)))

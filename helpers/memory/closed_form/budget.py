@@ -27,9 +27,9 @@ from .recompute import StepFlops, runs_products_again, step_flops
 from .serving import ServeBudget as ServeBudget
 from .serving import decode_bytes as decode_bytes
 from .serving import serve as serve
-from .sharded import ShardedMoments
+from .sharded import ShardedStep
 from .stages import INTERLEAVED, StageMoments
-from .step import TapedStep, is_taped, require_page
+from .step import TapedStep, require_page
 from .step import bytes_saved_by as bytes_saved_by
 from .weights import weight_bytes as weight_bytes
 
@@ -87,14 +87,9 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     eight accumulated micro-batches.
     """
     card = None if device is None else resolve_device(device)
-    if is_taped(setup):
-        require_page(setup)
-        if card and cuda_of(card):
-            require_float8_kernels(setup, card)
-    else:
-        activations.require_closed_form(setup)
-        if card:
-            require_kernels(setup, card)
+    require_page(setup)
+    if card and cuda_of(card):
+        require_float8_kernels(setup, card)
     return _answered(setup, _moments_of(setup, library_bytes(card, _cublaslt_threads(setup)), card))
 
 
@@ -177,11 +172,9 @@ def _answered(setup: TrainSetup, step: StepMoments | TapedStep) -> TrainBudget:
 def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> StepMoments | TapedStep:
     """The moments of `setup`: whole in DDP, sharded from stage 1 on; with the casts of FP8; of adapters alone."""
     on_cuda = card is not None and cuda_of(card) is not None
-    if is_taped(setup):
-        kind = StepInBackward if setup.in_backward else TapedStep
-        return kind(setup, cublas_bytes, partial(kernel_of, setup, card), on_cuda)
     require_one_rank(setup)
-    return ShardedMoments(setup, cublas_bytes, on_cuda)
+    kind = ShardedStep if setup.zero else StepInBackward if setup.in_backward else TapedStep
+    return kind(setup, cublas_bytes, partial(kernel_of, setup, card), on_cuda)
 
 
 def require_one_rank(setup: TrainSetup) -> None:

@@ -118,7 +118,7 @@ class Checkpoints(Tape):
 
     def _run_again(self, again: Again) -> None:
         """Fill the nodes of a checkpoint; what is made behind the last tensor that is kept was never made."""
-        stages, self.stages, self.until_last_kept = self.stages, {}, Live()
+        stages, self.stages, self.until_last_kept, since = self.stages, {}, Live(), self.since
         cached, self.cached = self.cached, []
         self._again, self._kept, again.filled = again, [], True
         again.numbers.clear()
@@ -129,5 +129,5 @@ class Checkpoints(Tape):
                 node.kept = blocks
                 self.keep(blocks)
         self._kept = []
-        self.stages = stages
+        self.stages, self.since = stages, since
         self.raised(self.until_last_kept)

@@ -14,7 +14,7 @@ from .families import decoder
 from .linears import StepWidths
 from .moments import update_bytes
 from .operators import Operators
-from .tape import NOTHING, Live, Update
+from .tape import NOTHING, Arrival, Live, Update
 
 SILENT = "silent"  # how a layer runs for the first time inside a checkpoint: nothing is kept
 AGAIN = "again"  # and how it runs inside the backward
@@ -26,7 +26,8 @@ class LayerRun:
 
     `saved` is kept from the forward to the backward, the input not among it: `keeps_input` says whether the layer keeps
     that very tensor. `cached` are autocast's copies that nothing else holds. `again` is the forward inside a backward,
-    up to the last tensor that is asked for, beside the gradients that are there when it is asked: `asking`.
+    up to the last tensor that is asked for, beside the gradients that are there when it is asked: `asking`. `arrivals`
+    are the gradients of the backward, in order; `last` is the highest moment behind them.
     """
 
     input: Live
@@ -38,6 +39,8 @@ class LayerRun:
     asking: Live = NOTHING
     backward: Live = NOTHING
     gradients: Live = NOTHING
+    arrivals: tuple[Arrival, ...] = ()
+    last: Live = NOTHING
 
     def left(self, held: bool) -> Live:
         """What the forward leaves beside its output; where nobody else has `held` the input, less that or with it."""
@@ -64,7 +67,9 @@ class _SameLayers:
 
 
 def adds_up(setup: TrainSetup) -> bool:
-    """Whether a new gradient is added to a sum that is there through the whole step."""
+    """Whether a new gradient is added to a sum that is there, as whole as it is, through the whole step."""
+    if setup.zero > 1:  # whose sums are shards
+        return False
     return setup.micro_batches > 1 or setup.precision == "megatron-bf16"  # whose main gradients are FP32, and stay
 
 
@@ -117,4 +122,12 @@ def layer_run(
     before = tape.now + Live(size)  # the gradient of what it returned
     tape.backward(node, values, width)
     asking, gradients = Live(tape.when_asked.total - before.total), Live(tape.gradient_bytes, 0, tape.gradient_bytes)
-    return replace(ran, asking=asking, backward=tape.highest - before, gradients=gradients)
+    arrivals = tuple(one._replace(live=one.live - before, highest=one.highest - before) for one in tape.arrivals)
+    return replace(
+        ran,
+        asking=asking,
+        backward=tape.highest - before,
+        gradients=gradients,
+        arrivals=arrivals,
+        last=tape.since - before,
+    )

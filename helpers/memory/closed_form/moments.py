@@ -74,7 +74,8 @@ class InOrder:
 
 
 class StepMoments(InOrder):
-    """One step's quantities, computed once; each method is one moment. What ZeRO adds for a while is in `sharded`."""
+    """One step's quantities, computed once; each method is one moment: what FSDP2, tensor parallelism and pipelines add
+    to, in fp32, bf16 and autocast. All else runs on the tape (`step`)."""
 
     counted_elsewhere: tuple[Owner, ...] = ()  # whose saved tensors are not those of one micro-batch
 
@@ -99,11 +100,10 @@ class StepMoments(InOrder):
         self.layer_tensors = [shapes[layer] for layer in self.model.layers]
         weight_bytes = tensors_bytes(self.tensors, self.recipe.weight_bytes)
         self.accumulates = setup.micro_batches > 1
-        self.main_gradients = setup.precision == "megatron-bf16"  # FP32, one buffer that is never freed
-        self.parameter_bytes = rank_share(setup, Part.PARAMETERS, weight_bytes)
+        self.parameter_bytes = weight_bytes
         # Unified memory comes from no allocator of PyTorch's; a CPU has none of it, and keeps such states as any other
-        self.paged_bytes = rank_share(setup, Part.OPTIMIZER, self._paged()) if on_cuda else 0
-        self.optimizer_bytes = rank_share(setup, Part.OPTIMIZER, self._states_and_master()) - self.paged_bytes
+        self.paged_bytes = self._paged() if on_cuda else 0
+        self.optimizer_bytes = self._states() - self.paged_bytes
 
     # --- constants of the step -------------------------------------------------------------------------------------
 
@@ -111,34 +111,20 @@ class StepMoments(InOrder):
         """Every tensor that this rank trains, with its role."""
         return self.model.trained()
 
-    def _states_and_master(self) -> int:
-        def of(shape: tuple[int, ...], role: str) -> int:
-            states = self.rule.state_bytes(shape, self.recipe.optimized_bytes, role)
-            return rounded(states) + rounded(prod(shape) * self.recipe.master_bytes)
-
-        return sum(count * of(*tensor) for tensor, count in Counter(self.trained).items())
+    def _states(self) -> int:
+        width, trained = self.recipe.optimized_bytes, Counter(self.trained).items()
+        return sum(count * rounded(self.rule.state_bytes(shape, width, role)) for (shape, role), count in trained)
 
     def _paged(self) -> int:
         return sum(count * self.rule.paged_bytes(*tensor) for tensor, count in Counter(self.trained).items())
 
     def _gradients(self, shapes: Shapes) -> int:
         """Of the parameters whose gradients exist: of `shapes`, or of all where there is a sum of them already."""
-        if self.main_gradients or self.accumulates:
-            shapes = self.tensors
-        return rank_share(self.setup, Part.GRADIENTS, tensors_bytes(shapes, self.recipe.grad_bytes))
+        return tensors_bytes(self.tensors if self.accumulates else shapes, self.recipe.grad_bytes)
 
     def _to_be_added(self, shapes: Shapes) -> int:
-        """New gradients beside the sums that they are about to be added to; 0 in a step of one micro-batch.
-
-        Megatron adds to its main gradients in any step; sharded, its new gradients are in the flats (`sharded`).
-        """
-        adds = not self.setup.zero if self.main_gradients else self.accumulates
-        return rank_share(self.setup, Part.GRADIENTS, self._new(shapes)) if adds else 0
-
-    def _new(self, shapes: Shapes) -> int:
-        """Gradients as the backward makes them: in the dtype of the weights, but where a flat of sums is reduced."""
-        as_weights = self.main_gradients and not self.setup.zero
-        return tensors_bytes(shapes, self.recipe.weight_bytes if as_weights else self.recipe.grad_bytes)
+        """New gradients beside the sums that they are about to be added to; 0 in a step of one micro-batch."""
+        return tensors_bytes(shapes, self.recipe.grad_bytes) if self.accumulates else 0
 
     def _tied_head_waits(self) -> int:
         """A tied head's new gradient, which autograd keeps until the embedding's is there, and adds both at once."""
@@ -291,7 +277,7 @@ class StepMoments(InOrder):
         Tied weights then hold three of vocab x hidden: the head's, the embedding's, their sum. Under autocast two: the
         head's is a cast, no view, and autograd adds the embedding's to it in place.
         """
-        table = self._new(self.head) if self.model.tied else 0
+        table = tensors_bytes(self.head, self.recipe.grad_bytes) if self.model.tied else 0
         workspace = table + self.residual
         if not self.width.autocast:
             workspace = max(workspace, 2 * table)
@@ -303,9 +289,7 @@ class StepMoments(InOrder):
 
     def _copies(self) -> int:
         """What the optimizer makes while it steps."""
-        return rank_share(
-            self.setup, Part.OPTIMIZER, update_bytes(self.rule, self.trained, self.recipe.optimized_bytes)
-        )
+        return update_bytes(self.rule, self.trained, self.recipe.optimized_bytes)
 
 
 def _precedes_softmax(saved: Saved) -> bool:

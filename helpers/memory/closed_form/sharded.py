@@ -1,116 +1,204 @@
-"""What ZeRO makes of a training step's moments: shards that stay, and whole tensors that come and go. No torch."""
+"""What ZeRO makes of a training step: shards that stay, and whole tensors that come and go. No torch.
+
+The engines are those of `helpers.techniques.zero`. From stage 2 on a bucket of gradients is copied into a flat and
+reduce-scattered when its last one is there; the flat lives until the next is sent. At stage 3 a bucket is a layer, or
+the root, and a layer is whole while it is at work, and while the one beside it is.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
+from ...catalog.layers import TensorShape
+from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
 from . import zero
 from .breakdown import PARTS, Breakdown, Moment, Part, Point, rounded
-from .moments import StepMoments, rank_share, tensors_bytes
+from .layer_run import LayerRun
+from .moments import rank_share, update_bytes
+from .step import TapedStep
+from .tape import Live
+
+OUTSIDE = None  # of every layer
 
 
-class ShardedMoments(StepMoments):
-    """A step of the engines in `helpers.techniques.zero`: one rank's shares, and what is whole beside them for a while.
+class ShardedStep(TapedStep):
+    """The moments of `TapedStep` on one rank of stage 1, 2 or 3."""
 
-    From stage 2 on, gradients are whole until they are reduce-scattered, and so is the flat that carries them; at
-    stage 3 the root unit until its gradients have left, and two layers, the one at work and the next.
-    """
-
-    def __init__(self, setup: TrainSetup, cublas_bytes: int, on_cuda: bool = False) -> None:
-        super().__init__(setup, cublas_bytes, on_cuda)
+    def _weights(self) -> None:
+        super()._weights()
+        setup, width = self.setup, self.setup.precision_recipe.weight_bytes
+        self.parameter_bytes = rank_share(setup, Part.PARAMETERS, self.parameter_bytes)
+        self.optimizer_bytes = rank_share(setup, Part.OPTIMIZER, self.optimizer_bytes)
+        self.paged_bytes = rank_share(setup, Part.OPTIMIZER, self.paged_bytes)
         root, *layers = zero.units(setup.model)
-        groups = (root, *layers, root) if setup.zero == 3 else zero.buckets(setup)
-        recipe = self.recipe
-        self.first_bucket = rounded(groups[0] * recipe.grad_bytes)  # with the head, if it is not tied
-        self.bucket = rounded(max(groups[1:-1] or groups) * recipe.grad_bytes)
-        self.last_bucket = rounded(groups[-1] * recipe.grad_bytes)  # with the embedding
-        self.alone = len(groups) == 1
-        self.root = rounded(root * recipe.weight_bytes) if setup.zero == 3 else 0
-        self.layer = rounded(max(layers) * recipe.weight_bytes) if setup.zero == 3 else 0
-        table = tensors_bytes(self.head, recipe.grad_bytes)
-        # At stage 3 it waits for the rest of the root; a tied one waits in autograd for the embedding's. No shard yet.
-        waits = setup.zero == 3 or (setup.zero == 2 and setup.model.tied)
-        counted = 0 if self.main_gradients or self.accumulates else self._gradients(self.head)
-        self.waiting = table - counted if waits else 0
-        lingers = self.accumulates and setup.zero > 1  # the micro-batch before's last flat, until the next is sent
-        share = rank_share(setup, Part.GRADIENTS, self.last_bucket)
-        self.in_flight = self.last_bucket + share if lingers else 0
+        self.root, self.layer = (rounded(root * width), rounded(max(layers) * width)) if setup.zero == 3 else (0, 0)
+        self.gathered = Live(2 * self.layer)
+        self.buckets = Buckets(setup)
+        self.whole = 0  # layers that are, beside the root
+        self.flying = 0  # the flat that was sent last
+        self.summed = 0  # shards of all gradients, from the first micro-batch on
+        self.spots_of_head: list[Live] = []
+        if setup.zero > 1:
+            self.all_gradients = rank_share(setup, Part.GRADIENTS, self.all_gradients)
+        if setup.zero > 1 and setup.micro_batches > 1:
+            self.summed, last = self.all_gradients, self.buckets.flats[-1]
+            self.flying = last + self._shard(last)  # of the micro-batch before
 
-    def _tied_head_waits(self) -> int:
-        """From stage 2 on it is in `waiting`."""
-        return super()._tied_head_waits() if self.setup.zero < 2 else 0
+    def _shard(self, size: int) -> int:
+        return rank_share(self.setup, Part.GRADIENTS, size)
 
-    def end_of_forward(self) -> Moment:
-        return more(super().end_of_forward(), parameters=self.root, workspace=self.in_flight)
+    def _moment(self, at: Point, live: Live, layer: int | None = None) -> Moment:
+        root = self.root if at is not Point.OPTIMIZER else 0
+        return more(super()._moment(at, live, layer), parameters=root, gradients=self.summed)
 
-    def backward_of_loss(self) -> Moment:
-        return more(super().backward_of_loss(), parameters=self.root, workspace=self.in_flight)
+    # --- the chain ---------------------------------------------------------------------------------------------------
+
+    def _before_layers(self) -> Live:
+        return super()._before_layers() + Live(self.flying)
+
+    def _begun(self) -> None:
+        """Head and final norm have their gradients."""
+        if self.setup.zero < 2:
+            return
+        for arrival in self.tail_arrivals:
+            sending, change = self._arrived(OUTSIDE, arrival.shape)
+            self.spots_of_head += [self.now + spot for spot in sending]
+            self.now += change
+
+    def _comes_to(self, segment: Segment) -> None:
+        """The layers that are run again are whole together; else one is, and the one before it."""
+        layers = max(segment.stop - segment.start, 2 if segment.start else 1)
+        self.now += Live((layers - self.whole) * self.layer)
+        self.whole = layers
+
+    def _gradients_of(self, at: int, run: LayerRun) -> tuple[list[Live], Live]:
+        """Gradient by gradient: with the last of a bucket that is sent, and its whole gradients are gone."""
+        if self.setup.zero < 2:
+            return super()._gradients_of(at, run)
+        spots, change = [], Live()
+        for arrival in run.arrivals:
+            spots.append(arrival.highest + change)
+            sending, sent = self._arrived(at, arrival.shape)
+            spots += [arrival.live + change + spot for spot in sending]
+            change += sent
+        spots.append(run.last + change)
+        self.whole -= 1
+        return spots, run.gradients + change - Live(self.layer)
+
+    def _arrived(self, at: int | None, shape: TensorShape) -> tuple[list[Live], Live]:
+        """What is alive beside while a bucket is sent, if this gradient was its last; and what that changes.
+
+        The flat before is gone when the gradients are copied into this one; then they are, and a shard is made.
+        """
+        bucket = self.buckets.arrived(at, shape)
+        if bucket is None:
+            return [], Live()
+        flat, whole, before = self.buckets.flats[bucket], self.buckets.whole[bucket], self.flying
+        share = self._shard(flat)
+        self.flying = flat + (share if self.summed else 0)
+        change = Live(flat - whole + share - before, 0, (0 if self.summed else share) - whole)
+        return [Live(flat - before)], change
+
+    # --- the moments -------------------------------------------------------------------------------------------------
 
     def backward_of_lm_head(self) -> Moment:
-        """The gradient of the head is whole; at stage 2 it is then copied into its flat, when the logits are gone."""
-        made = super().backward_of_lm_head()
-        if self.setup.zero < 2:
-            return made
-        whole = tensors_bytes(self.head, self.recipe.grad_bytes)
-        during = more(made, parameters=self.root, gradients=whole, workspace=self.in_flight)
-        if self.waiting:
-            return during
-        sent = more(made, workspace=2 * self.first_bucket, logits=-made.parts.get("logits", 0))
-        return max(during, sent, key=lambda moment: moment.total)
-
-    def backward_of_final_norm(self) -> Moment:
-        flat = 0 if self.waiting or self.setup.zero < 2 else self.first_bucket
-        flying = max(flat, self.in_flight if self.waiting else 0)
-        return more(super().backward_of_final_norm(), parameters=self.root, gradients=self.waiting, workspace=flying)
-
-    def backward_of_layer(self, at: int) -> Moment:
-        """Two spots: in the layer, while the flat before its own travels; behind it, its gradients and their flat."""
-        inside = super().backward_of_layer(at)
-        if self.setup.zero < 2:
-            return inside
-        last = at == len(self.model.layers) - 1
-        lingering = self.in_flight if last and self.waiting else 0
-        if self.setup.zero == 2:
-            flying = 0 if self.alone else max(self.bucket, self.first_bucket if last and not self.waiting else 0)
-            return more(inside, gradients=self.waiting, workspace=self.bucket + max(flying, lingering))
-        whole = {"parameters": self.root, "gradients": self.waiting}
-        inside = more(inside, **whole, workspace=2 * self.layer + self.bucket + lingering)
-        behind = more(self._behind(at), **whole, workspace=2 * self.layer + self.bucket + max(self.bucket, lingering))
-        return max(inside, behind, key=lambda moment: moment.total)
-
-    def _behind(self, at: int) -> Moment:
-        """When a layer's last gradient is there: what it saved is gone, its gradients are not yet divided."""
-        kept = self.kept.live_bytes(at) + self._rotary_tables() - self.kept.layer_bytes[at]
-        return self._moment(Point.LAYER, self._made_above(at), max(0, kept), 0, self.residual, at)
+        spots = super().backward_of_lm_head(), *(self._moment(Point.LM_HEAD, spot) for spot in self.spots_of_head)
+        return max(spots, key=lambda moment: moment.total)
 
     def backward_of_embedding(self) -> Moment:
-        """The last bucket, or the root unit: its gradients and the flat that they are copied into, and no shard yet."""
-        made = super().backward_of_embedding()
+        """The embedding's gradient comes; then the buckets that are left are sent, at stage 3 the root."""
         if self.setup.zero < 2:
-            return made
-        shard = 0 if self.accumulates else rank_share(self.setup, Part.GRADIENTS, self.last_bucket)
-        beside = self.last_bucket if self.model.tied else self.last_bucket + max(self.last_bucket, self.bucket)
-        return more(made, parameters=self.root, gradients=-shard, workspace=beside)
+            return super().backward_of_embedding()
+        table = rounded(self.model.vocab * self.model.embedding_width * self.new_bytes)
+        waiting = table if self.model.tied else 0
+        spots = [self.now + Live(table + waiting)]
+        live, flying = self.now + Live(table - waiting - self.residual), self.flying
+        for flat, whole in self.buckets.left():
+            spots.append(live + Live(flat - flying))
+            share = 0 if self.summed else self._shard(flat)
+            live, flying = live + Live(flat - whole + share - flying), flat
+        return max((self._moment(Point.EMBEDDING, spot) for spot in spots), key=lambda moment: moment.total)
 
     def optimizer_step(self) -> Moment:
         """At stage 1 `step()` begins with whole gradients and the flat of a bucket; only then they are divided."""
-        stepping = super().optimizer_step()
+        made = update_bytes(self.setup.optimizer_rule, self.trained, self.optimized_bytes)
+        made = rank_share(self.setup, Part.OPTIMIZER, made)
         if self.setup.zero > 1:
-            return stepping
-        reducing = more(stepping, workspace=self._highest_flat() - self._copies())
-        whole = stepping.parts[Part.GRADIENTS]
-        stepping = more(stepping, gradients=rank_share(self.setup, Part.OPTIMIZER, whole) - whole)
+            kept = self.all_gradients - self.summed
+            return self._moment(Point.OPTIMIZER, Live(made + kept, 0, kept))
+        whole, share = self.all_gradients, rank_share(self.setup, Part.OPTIMIZER, self.all_gradients)
+        counted = whole if self.accumulates else 0  # by `_moment`
+        stepping = more(self._moment(Point.OPTIMIZER, Live(made)), gradients=share - counted)
+        reducing = more(self._moment(Point.OPTIMIZER, Live(self._highest_flats())), gradients=whole - counted)
         return max(reducing, stepping, key=lambda moment: moment.total)
 
-    def _highest_flat(self) -> int:
-        """What reducing adds at most to all gradients: a bucket's flat, less what the buckets before it gave back."""
-        freed = highest = 0
-        for values in zero.buckets(self.setup):
-            flat = rounded(values * self.recipe.grad_bytes)
-            highest = max(highest, flat - freed)
-            freed += flat - zero.Flat(flat, self.setup.ranks).shard
+    def _highest_flats(self) -> int:
+        """What reducing adds at most to all gradients: a flat, the one before it, less what those before gave back."""
+        freed = highest = before = 0
+        for flat in self.buckets.flats:
+            highest = max(highest, flat + before - freed)
+            freed += flat - -(-flat // self.setup.ranks)
+            before = flat
         return highest
+
+
+class Buckets:
+    """In which bucket each tensor's gradient is sent, and which of them are still to come.
+
+    Bytes of the flats are in `flats`, and of the gradients that go there in `whole`, in the order of sending: by
+    parameters from the last to the first, or at stage 3 layer by layer, and then the root.
+    """
+
+    def __init__(self, setup: TrainSetup) -> None:
+        model = setup.model
+        inside = [list(layer.tensors(model.hidden)) for layer in model.layers]
+        outside, places = list(model.tensors()), list[int | None]()
+        behind = 1 - model.tied + model.final_norm_parameters // model.hidden + bool(model.lm_head_bias)
+        before = len(outside) - sum(map(len, inside)) - behind
+        places = [OUTSIDE] * before + [at for at, shapes in enumerate(inside) for _ in shapes] + [OUTSIDE] * behind
+        tensors = list(zip(model.tensors(), places, strict=True))
+        values: Counter[int] = Counter()
+        self.waiting: dict[int | None, list[tuple[TensorShape, int]]] = {
+            at: [] for at in (OUTSIDE, *range(len(inside)))
+        }
+        for (shape, at), bucket in zip(reversed(tensors), self._numbers(setup, tensors), strict=True):
+            values[bucket] += prod(shape)
+            self.waiting[at].append((shape, bucket))
+        recipe = setup.precision_recipe
+        self.flats = [rounded(values[at] * recipe.grad_bytes) for at in range(len(values))]
+        self.whole = [rounded(values[at] * min(recipe.grad_bytes, recipe.weight_bytes)) for at in range(len(values))]
+        self.missing = Counter(bucket for of in self.waiting.values() for _, bucket in of)
+
+    @staticmethod
+    def _numbers(setup: TrainSetup, tensors: list[tuple[TensorShape, int | None]]) -> Iterator[int]:
+        """The bucket of each tensor, the last first."""
+        if setup.zero == 3:
+            layers = len(setup.model.layers)
+            yield from (layers if at is None else layers - 1 - at for _, at in reversed(tensors))
+            return
+        bucket, filled, most = 0, 0, zero.BUCKET_BYTES // setup.precision_recipe.weight_bytes
+        for shape, _ in reversed(tensors):
+            if filled >= most:
+                bucket, filled = bucket + 1, 0
+            filled += prod(shape)
+            yield bucket
+
+    def arrived(self, at: int | None, shape: TensorShape) -> int | None:
+        """The bucket that this gradient has filled. Of equal shapes in a layer the last parameter's comes first."""
+        found = next((one for one in self.waiting[at] if one[0] == shape), None)
+        if found is None:
+            return None
+        self.waiting[at].remove(found)
+        self.missing[found[1]] -= 1
+        return None if self.missing[found[1]] else found[1]
+
+    def left(self) -> list[tuple[int, int]]:
+        """The flats that are still to be sent, with the bytes of their gradients."""
+        return [pair for at, pair in enumerate(zip(self.flats, self.whole, strict=True)) if self.missing[at]]
 
 
 def more(moment: Moment, **sizes: int) -> Moment:

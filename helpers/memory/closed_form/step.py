@@ -15,7 +15,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.layers import Attention, Layer, TensorShape
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
-from .activations import layer_tensors, require_kernel, total_bytes
+from .activations import require_kernel
 from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded
 from .decoder import FUSED
 from .families import PAGES, decoder
@@ -99,7 +99,9 @@ class TapedStep(InOrder):
             self._forward(segment)
         self.stored_bytes = self.now.total - begun - self.residual - self._cached.total
         self._tail()
+        self._begun()
         for segment in reversed(segments):
+            self._comes_to(segment)
             self._backward(segment)
             gone = sum(size for at, size in self._until.items() if segment.start <= at < segment.stop)
             self.now -= Live(gone, gone)
@@ -132,12 +134,12 @@ class TapedStep(InOrder):
         """`held`: somebody else holds the segment's input."""
         if segment.how not in RERUN:
             run = self._run(segment.start, segment.how)
-            self._forward_spots.append(self.now + run.forward)
+            self._forward_spots.append(self.now + run.forward + self.gathered)
             self._leave(run, held)
             return
         for at in range(segment.start, segment.stop):
             run = self._run(at, SILENT)
-            self._forward_spots.append(self.now + run.forward)
+            self._forward_spots.append(self.now + run.forward + self.gathered)
             self._leave(run, held=at == segment.start)
         if segment.how == "offload:inputs":
             self.now -= Live(self.residual)
@@ -153,8 +155,9 @@ class TapedStep(InOrder):
         if segment.how not in RERUN:
             run, at = self._run(segment.start, segment.how), segment.start
             shared = run.keeps_input and not held
-            self._spots.setdefault(at, []).append(self.now + run.backward)
-            self.now += run.gradients - run.saved - (Live(self.residual, self.residual) if shared else Live())
+            spots, made = self._gradients_of(at, run)
+            self._spots.setdefault(at, []).extend(self.now + spot for spot in spots)
+            self.now += made - run.saved - (Live(self.residual, self.residual) if shared else Live())
             return
         last, at, comes_back = self._run(segment.stop - 1, AGAIN), segment.stop - 1, segment.how == "offload:inputs"
         if comes_back:
@@ -177,6 +180,18 @@ class TapedStep(InOrder):
         if not held and not comes_back:
             self.now -= Live(self.residual, self.residual)
 
+    gathered = Live()  # beside a layer in its forward
+
+    def _begun(self) -> None:
+        """The backward has come to the last layer's output."""
+
+    def _comes_to(self, segment: Segment) -> None:
+        """The backward comes to a segment that is in no other."""
+
+    def _gradients_of(self, at: int, run: LayerRun) -> tuple[list[Live], Live]:
+        """The high spots of a layer's backward, and what has become of its gradients at the end, beside what is now."""
+        return [run.backward], run.gradients
+
     def _tail(self) -> None:
         """From the last layer's output on: the end of the forward, and the beginning of the backward."""
         tape = Operators(accumulates=self.accumulates, updates=update_of(self.setup))
@@ -195,6 +210,7 @@ class TapedStep(InOrder):
         before -= self._cached
         tape.backward(node, 1, FP32)
         self.tail = {point: before + live for point, live in tape.stages.items()}
+        self.tail_arrivals = [one._replace(live=before + one.live) for one in tape.arrivals]
         node = None
         left = tape.now
         self.now = before + left
@@ -281,15 +297,8 @@ def bytes_saved_by(setup: TrainSetup, layer: Layer) -> int:
 
     Llama-2-7B, micro-batch 1, sequence 2048, BF16, SDPA: 364.3 MiB.
     """
-    if not is_taped(setup):
-        return total_bytes(layer_tensors(setup, layer))
     run = layer_run(setup, layer)
     return run.saved.total + (run.input.total if run.keeps_input else 0)
-
-
-def is_taped(setup: TrainSetup) -> bool:
-    """Whether this step runs on the tape: of one rank's own weights, or adapters."""
-    return bool(setup.adapter) or not setup.zero
 
 
 def _require_named_targets(setup: TrainSetup) -> None:

@@ -38,6 +38,15 @@ class Live(NamedTuple):
         return Live(a - e, b - f, c - g, d - h)
 
 
+class Arrival(NamedTuple):
+    """A weight's gradient: its shape and bytes, what is alive with it, and the highest since the one before."""
+
+    shape: tuple[int, ...]
+    size_bytes: int
+    live: Live
+    highest: Live
+
+
 class Block:
     """One storage: counted from when it is made until nobody holds it."""
 
@@ -132,7 +141,9 @@ class Tape:
         self.live = self.kept = self.gradient_bytes = self.logits = 0
         self.arrived: list[Block] = []  # at leaves, where it stays
         self.flat = False  # whether tensors have two dimensions, and a product no view before it and behind it
+        self.arrivals: list[Arrival] = []
         self.stages: dict[str, Live] = {}
+        self.since = Live()  # the highest moment since the last arrival
         self.when_asked = Live()  # when the backward first asks for what was kept
         self._before_last = Live()
         self.until_last_kept = Live()  # the highest moment before the last tensor was kept: a recomputation stops there
@@ -150,11 +161,14 @@ class Tape:
             self.logits += block.size_bytes
         if self.live > self.stages.get(self.stage, NOTHING).total:
             self.stages[self.stage] = self.now
+        if self.live > self.since.total:
+            self.since = self.now
 
     def raised(self, live: Live) -> None:
         """So much was alive in this stage, told by itself."""
         if live.total > self.stages.get(self.stage, NOTHING).total:
             self.stages[self.stage] = live
+        self.since = max(self.since, live, key=lambda one: one.total)
 
     def freed(self, block: Block) -> None:
         self.live -= block.size_bytes
@@ -232,6 +246,7 @@ class Tape:
         The gradient is made here, and freed when it has been used, unless it is `given` and its owner holds it.
         """
         self.stages.clear()
+        self.since = Live()
         asked = False
         pending, ready = _dependencies(first), [first]
         waiting: dict[Node, Tensor] = {first: given or self.new(values, width)}
@@ -297,6 +312,9 @@ class Tape:
             return
         own = gradient.block.size_bytes if leaf.is_weight and not self.accumulates else 0
         self.gradient_bytes += own
+        if leaf.is_weight and not leaf.waits:
+            self.arrivals.append(Arrival(tuple(leaf.shape), own, self.now, self.since))
+            self.since = self.now
         if leaf.is_weight and self.updates and not leaf.waits:
             self.new(self.updates(leaf.shape, leaf.role), 1)
             self.gradient_bytes -= own

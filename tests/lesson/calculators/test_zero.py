@@ -159,7 +159,7 @@ def test_the_picture_shows_four_stages_and_the_chosen_one_in_bold():
 @pytest.mark.parametrize(
     ("given", "gpu", "link", "told"),
     [
-        ({"model": "mixtral-8x7b"}, None, None, "no closed form"),
+        ({"checkpointing": "offload"}, None, None, "no closed form"),
         ({}, "h1000", None, "unknown device"),
         ({}, "a100-80gb", "nvlnk", "did you mean 'nvlink'"),
         ({}, "l4", "nvlink", "unknown link"),

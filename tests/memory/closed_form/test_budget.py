@@ -7,7 +7,6 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, model
 from helpers.memory.closed_form import Point, budget, rounded
-from helpers.memory.closed_form.moments import StepMoments
 from tests.memory.configs import llama_7b, variant
 
 GIB = 2**30
@@ -136,16 +135,6 @@ def test_zero_divides_each_part_once_from_its_stage_on(ranks):
             assert parts[part] == -(-whole[part] // divided), (stage, part)
 
 
-def test_zero_3_gathers_layers_while_they_work():
-    run, alone = budget.train(llama_7b(zero=3, ranks=64)), StepMoments(llama_7b(), 0)
-    in_layers = [moment for moment in run.moments if moment.at is Point.LAYER]
-    layer = 4 * WIDTH * WIDTH + 3 * WIDTH * FFN
-    assert in_layers
-    for moment in in_layers:
-        gathered = moment.parts["workspace"] - alone.backward_of_layer(moment.layer).parts["workspace"]
-        assert gathered == pytest.approx((2 * 2 + 2) * layer, rel=0.001)  # two layers of weights, one of gradients
-
-
 def test_a_gpu_adds_the_workspaces_of_cublas_and_nothing_else():
     setup = llama_7b()
     assert budget.train(setup, "a100-80gb").peak_bytes - budget.train(setup).peak_bytes == 2 * 8_519_680
@@ -168,7 +157,7 @@ def test_moments_come_in_the_order_of_the_step():
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
 def test_experts_over_several_gpus_are_refused_and_still_served(name):
     with pytest.raises(WorkbookError, match="no closed form") as raised:
-        budget.train(TrainSetup(name, zero=3, ranks=8))
+        budget.fsdp2(TrainSetup(name), 8)
     assert f"workbook trace train --model {name} --fsdp 8" in raised.value.do
     assert "workbook estimate serve" in raised.value.do
     assert served(name).peak_bytes > 0
@@ -223,7 +212,7 @@ def test_grouped_heads_in_fp32_keep_their_scores_on_cuda_and_no_others():
     alone, on_a100 = budget.train(grouped), budget.train(grouped, "a100-80gb")  # a CPU's kernel takes grouped heads
     assert on_a100.saved_bytes > alone.saved_bytes + 16 * 32 * 4 * 256**2
     with pytest.raises(WorkbookError, match="grouped heads"):
-        budget.train(replace(grouped, zero=3, ranks=2), "a100-80gb")
+        budget.fsdp2(grouped, 2, "a100-80gb")
     for change in (
         {"precision": "bf16"},
         {"precision": "autocast-bf16"},

@@ -105,8 +105,9 @@ def test_the_next_zero_stage_never_needs_more_of_what_it_shards(setup, stage):
 def test_more_ranks_never_need_more_on_each(setup, more):
     few, many = budget.train(setup), budget.train(replace(setup, ranks=setup.ranks + more))
     assert many.peak_bytes <= few.peak_bytes
-    for here, there in zip(few.moments, many.moments, strict=True):
-        assert there.total <= here.total, here.name  # its parts may change places: the moment is the worst of two
+    there = {(moment.at, moment.layer): moment.total for moment in many.moments}
+    for here in few.moments:  # which layers are told depends on where it is highest
+        assert there.get((here.at, here.layer), 0) <= here.total, here.name
 
 
 @quick
