@@ -39,14 +39,14 @@ class ShardedStep(TapedStep):
         self.gathered = Live(2 * self.layer)
         self.buckets = Buckets(setup)
         self.whole = 0  # layers that are, beside the root
-        self.flying = 0  # the flat that was sent last
+        self.flying = 0  # the flat that was sent last, and its part that does not stay
         self.summed = 0  # shards of all gradients, from the first micro-batch on
         self.spots_of_head: list[Live] = []
         if setup.zero > 1:
             self.all_gradients = rank_share(setup, Part.GRADIENTS, self.all_gradients)
         if setup.zero > 1 and setup.micro_batches > 1:
             self.summed, last = self.all_gradients, self.buckets.flats[-1]
-            self.flying = last + self._shard(last)  # of the micro-batch before
+            self.flying = last + -(-last // setup.ranks)  # of the micro-batch before
 
     def _shard(self, size: int) -> int:
         return rank_share(self.setup, Part.GRADIENTS, size)
@@ -98,10 +98,10 @@ class ShardedStep(TapedStep):
         if bucket is None:
             return [], Live()
         flat, whole, before = self.buckets.flats[bucket], self.buckets.whole[bucket], self.flying
-        share = self._shard(flat)
-        self.flying = flat + (share if self.summed else 0)
-        change = Live(flat - whole + share - before, 0, (0 if self.summed else share) - whole)
-        return [Live(flat - before)], change
+        part = -(-flat // self.setup.ranks)
+        stays = 0 if self.summed else self._shard(flat)
+        self.flying = flat + part - stays
+        return [Live(flat - before)], Live(flat - whole + part - before, 0, stays - whole)
 
     # --- the moments -------------------------------------------------------------------------------------------------
 
@@ -119,8 +119,7 @@ class ShardedStep(TapedStep):
         live, flying = self.now + Live(table - waiting - self.residual), self.flying
         for flat, whole in self.buckets.left():
             spots.append(live + Live(flat - flying))
-            share = 0 if self.summed else self._shard(flat)
-            live, flying = live + Live(flat - whole + share - flying), flat
+            live, flying = live + Live(flat - whole + -(-flat // self.setup.ranks) - flying), flat
         return max((self._moment(Point.EMBEDDING, spot) for spot in spots), key=lambda moment: moment.total)
 
     def optimizer_step(self) -> Moment:

@@ -17,7 +17,11 @@ _PRECISION: dict[str, Section] = {
     "fp32": {},
     "autocast-bf16": {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
     "bf16": {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}},
-    "megatron-bf16": {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}},
+    "megatron-bf16": {
+        "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+    },
 }
 
 

@@ -46,6 +46,8 @@ class Bucket:
     Ten values on four ranks: a length of 12, three to a shard, the last one padded with two zeros.
     """
 
+    reduced_as: torch.dtype | None = None  # of the buffer that gradients are reduced in; None is the model's own
+
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = list(parameters)
         self.ranks, self.rank = world()
@@ -68,13 +70,13 @@ class Bucket:
         """This rank's shard of `flat`: a view."""
         return flat.chunk(self.ranks)[self.rank]
 
-    def empty(self) -> Tensor:
+    def empty(self, dtype: torch.dtype | None = None) -> Tensor:
         first = self.parameters[0]
-        return torch.zeros(self.length, dtype=first.dtype, device=first.device)
+        return torch.zeros(self.length, dtype=dtype or first.dtype, device=first.device)
 
     def take_gradients(self) -> Tensor:
         """The gradients, end to end; they are taken away from the parameters, one by one, so that each is freed."""
-        flat = self.empty()
+        flat = self.empty(self.reduced_as)
         for parameter, place in self.views(flat):
             if parameter.grad is not None:
                 place.copy_(parameter.grad)

@@ -65,6 +65,7 @@ def traced(
     WorkbookError, also for offload: a trace counts one device. Llama-2-7B in BF16, stage 3 on 1,024 ranks: chapter 09.
     """
     _require_on_device(setup)
+    _require_own_gradients(setup)
     master = torch.float32 if setup.precision_recipe.master_bytes and setup.zero else None
     build = partial(engine or STAGES[setup.zero], **({"master": master} if master else {}))
     model = steps.build_model(setup, "meta")
@@ -106,3 +107,10 @@ def _require_on_device(setup: TrainSetup) -> None:
         if (tier := getattr(setup, name)) != "none":
             do = "use helpers.memory.zero.held(setup), or measure on ranks with helpers.memory.measure.rank_step"
             raise WorkbookError(f"{name} is {tier!r}", "'none': a trace counts the memory of one device", do)
+
+
+def _require_own_gradients(setup: TrainSetup) -> None:
+    if setup.precision == "megatron-bf16" and setup.zero < 2:
+        what = f"an engine of stage {setup.zero} that adds gradients up in FP32 beside BF16 weights"
+        do = "predict it: helpers.memory.closed_form.budget.train(setup); or choose zero=2 or 3, or precision='bf16'"
+        raise WorkbookError(what, "gradients in the weights' dtype until they are sharded", do)

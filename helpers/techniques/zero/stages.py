@@ -18,8 +18,8 @@ from .flat import Flat, all_gather, all_reduce, broadcast_model, buckets, reduce
 class Shard:
     """`weights`, the part of the model that this rank updates, and the `parameter` that its optimizer works on.
 
-    They are the same memory, unless `master` asks for a copy of higher precision, or `host` for one in host memory:
-    then gradients go down to it and updated weights come up, both in the model's dtype, and are counted.
+    They are the same memory, unless `master` asks for a copy of higher precision, in which gradients are reduced then,
+    or `host` for one in host memory: gradients go down to it and updated weights come up, and both are counted.
     """
 
     def __init__(self, weights: Tensor, master: torch.dtype | None = None, host: bool = False) -> None:
@@ -35,7 +35,6 @@ class Shard:
         if self.host:
             self.down_bytes += gradient.nbytes
             gradient = gradient.to("cpu", copy=True)
-        gradient = gradient.to(self.parameter.dtype)
         self.parameter.grad = gradient if self.parameter.grad is None else self.parameter.grad.add_(gradient)
 
     def publish(self) -> None:
@@ -67,6 +66,8 @@ class Zero1:
         if flats is None:
             broadcast_model(model)
             flats = [Flat(group) for group in buckets(trainable(model), bucket_bytes)]
+        for flat in flats:
+            flat.reduced_as = master
         self.model, self.clip, self.flats = model, clip, flats
         self.shards = [Shard(flat.shard, master, host) for flat in flats]
         self.optimizer = make([shard.parameter for shard in self.shards])
@@ -84,7 +85,7 @@ class Zero1:
     def reduce(self) -> None:
         for flat, shard in zip(self.flats, self.shards, strict=True):
             whole = flat.take_gradients().div_(flat.ranks)
-            part = torch.empty_like(shard.weights)
+            part = torch.empty_like(flat.mine(whole))
             reduce_scatter(part, whole)
             shard.receive(part)
 
@@ -126,7 +127,7 @@ class Zero2(Zero1):
     def send(self, flat: Flat, shard: Shard) -> None:
         self.wait()
         whole = flat.take_gradients().div_(flat.ranks)
-        part = torch.empty_like(shard.weights)
+        part = torch.empty_like(flat.mine(whole))
         self.in_flight = InFlight(reduce_scatter(part, whole, wait=False), whole, part, shard)
 
     def wait(self) -> None:

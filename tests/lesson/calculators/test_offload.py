@@ -172,7 +172,7 @@ def test_training_by_hand():
 def test_a_larger_micro_batch_hides_what_is_told():
     answer = offload_training_answer(STATES, "h100")
     assert (
-        "From a micro-batch of 2 on compute is as long; it would take 15.36 GiB on the card, and fits."
+        "From a micro-batch of 2 on compute is as long; it would take 15.76 GiB on the card, and fits."
         in answer.sentence
     )
     larger = offload_training_answer(replace(STATES, micro_batch=2), "h100")
@@ -182,7 +182,7 @@ def test_a_larger_micro_batch_hides_what_is_told():
     assert "From a micro-batch" not in larger.sentence
     disk = offload_training_answer(ON_DISK, "h100", disk="nd-h200-v5-nvme")
     assert (disk.longest.name, disk.micro_batch_that_hides) == ("disk, written", 20)
-    assert "77.88 GiB on the card, and fits" in disk.sentence
+    assert "78.28 GiB on the card, which is tight" in disk.sentence
     slow = offload_training_answer(ON_DISK, "h100", disk="sata")
     assert "and does not fit" in slow.sentence
 

@@ -87,11 +87,12 @@ def test_one_rank_may_offload():
     assert budget.train(setup).peak_bytes < budget.train(replace(setup, zero=0, offload_optimizer="none")).peak_bytes
 
 
+@pytest.mark.parametrize("precision", ["bf16", "megatron-bf16"])
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize(("name", "sequence"), [("tiny-llama", 128), ("tiny-gpt2", 16)])
-def test_accumulated_micro_batches_begin_with_the_last_flat_in_flight(name, sequence, stage):
+def test_accumulated_micro_batches_begin_with_the_last_flat_in_flight(name, sequence, stage, precision):
     """Beside the shards of all gradients; in a step of one micro-batch `step()` has waited for it."""
-    setup = TrainSetup(name, "bf16", "adamw-fused", 2, sequence, zero=stage, ranks=4, micro_batches=3)
+    setup = TrainSetup(name, precision, "adamw-fused", 2, sequence, zero=stage, ranks=4, micro_batches=3)
     predicted = budget.train(setup).peak_bytes
     assert predicted == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=0.015)
     assert predicted > 1.1 * budget.train(replace(setup, micro_batches=1)).peak_bytes
