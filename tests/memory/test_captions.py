@@ -130,7 +130,7 @@ def test_other_captions_and_the_same_numbers(tmp_path):
 
 
 PLANTED = [
-    ("closed_form/moments.py", "saved.owner is Owner.ROTARY", "saved.caption.startswith('rotary')"),
+    ("closed_form/sharded.py", "at is not Point.OPTIMIZER", "'optimizer' not in Moment(at, Breakdown()).name"),
     ("fit/ladders.py", "ONE not in rungs", "'micro-batch' not in _names(rungs)"),
 ]
 

@@ -96,10 +96,10 @@ def require_closed_form(setup: TrainSetup) -> None:
     model = setup.model
     if model.family not in FAMILIES or not model.is_dense_decoder:
         raise WorkbookError(
-            f"{model.name} (family {model.family!r}) over several GPUs has no closed form here",
-            f"one GPU's step; or a dense decoder of {', '.join(FAMILIES)}",
-            f"trace it: `workbook trace train --model {model.name} --fsdp 8`; `workbook estimate serve` knows weights "
-            "and KV cache",
+            f"{model.name} (family {model.family!r}) in a pipeline has no closed form here",
+            f"one GPU's step, or FSDP2's; or a dense decoder of {', '.join(FAMILIES)}",
+            f"trace it: `workbook trace train --model {model.name} --pipeline 8`; `workbook estimate serve` knows "
+            "weights and KV cache",
         )
     require_kernel(setup)
     if setup.attention == "eager":

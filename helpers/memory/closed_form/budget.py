@@ -18,8 +18,8 @@ from ...catalog.setup import TrainSetup
 from . import activations, tensor_parts
 from .breakdown import Moment, Moments
 from .decoder import FORMULA, FUSED, fills_window
-from .fsdp2 import FullyShardedMoments
-from .fsdp2_tensor import ShardedPartMoments
+from .fsdp2 import FullyShardedStep
+from .fsdp2_tensor import ShardedPartStep
 from .in_backward import StepInBackward
 from .interleaved import TwoStages
 from .moments import StepMoments
@@ -104,18 +104,20 @@ def fsdp2(
     With `tensor` the ranks are those of one dimension of a mesh, and shard what `tensor` ranks of the other have
     divided as `tensor_parallel` says: ranks × tensor GPUs in all.
 
-    Raises WorkbookError for other precisions, for recursive, for offload of all that is kept, where SDPA has no fused
-    kernel, and where `tensor_parallel` would. Llama-3-8B, one sequence of 4,096 with full checkpointing, fused AdamW,
+    Raises WorkbookError for other precisions, for offload of all that is kept, where SDPA has no fused kernel, and
+    with `tensor` where `tensor_parallel` would. Llama-3-8B, one sequence of 4,096 with full checkpointing, fused AdamW,
     on 8 ranks of H100: 20.6 GiB, at the backward of the loss; with tensor=8 it is 8.8 GiB, whole logits most of them.
     """
     require_whole("tensor", tensor, 1, tensor_parts.MAX_RANKS, do="pass tensor=1 for FSDP2 alone")
     mine = tensor_parts.of_rank(setup, tensor) if tensor > 1 else setup
-    if device is not None:
-        require_kernels(mine, resolve_device(device))
-    libraries = _of_a_rank("FSDP2", setup, device)
+    card = None if device is None else resolve_device(device)
+    if card is not None:
+        require_kernels(mine, card)
+    cublas, on_cuda = _of_a_rank("FSDP2", setup, device)
+    of_the_card = cublas, partial(kernel_of, mine, card), on_cuda
     if tensor > 1:
-        return _answered(setup, ShardedPartMoments(setup, ranks, tensor, *libraries, reduced))
-    return _answered(setup, FullyShardedMoments(setup, ranks, *libraries, reduced))
+        return _answered(setup, ShardedPartStep(setup, ranks, tensor, *of_the_card, reduced))
+    return _answered(setup, FullyShardedStep(setup, ranks, *of_the_card, reduced))
 
 
 def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None = None) -> TrainBudget:
@@ -129,8 +131,9 @@ def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None =
     mine = tensor_parts.of_rank(setup, ranks)
     if device is not None:
         require_kernels(mine, resolve_device(device))
-    step = tensor_parts.TensorParallelMoments(setup, ranks, *_of_a_rank("tensor parallelism", setup, device))
-    return _answered(setup, step)
+    cublas, on_cuda = _of_a_rank("tensor parallelism", setup, device)
+    kernels = partial(kernel_of, mine, None if device is None else resolve_device(device))
+    return _answered(setup, tensor_parts.TensorParallelStep(setup, ranks, cublas, kernels, on_cuda))
 
 
 def pipeline(
@@ -144,6 +147,7 @@ def pipeline(
     Llama-3-8B in BF16, 1,024 tokens with full checkpointing, fused AdamW, 8 micro-batches, the last of four stages:
     18.8 GiB without the libraries.
     """
+    activations.require_closed_form(setup)
     if device is not None:
         require_kernels(setup, resolve_device(device))
     of_the_card = _of_a_rank("a pipeline", setup, device)
@@ -157,7 +161,7 @@ def pipeline(
 
 def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tuple[int, bool]:
     """The libraries' bytes on the card, and whether it has CUDA. WorkbookError for what no split is predicted for."""
-    activations.require_closed_form(setup)
+    require_page(setup)
     if setup.adapter or setup.in_backward or setup.zero or setup.ranks > 1:
         do = "leave adapter, in_backward, zero and ranks as they are: the ranks are this function's"
         raise WorkbookError(f"a setup that {what} is not predicted for", "a plain step of one rank's micro-batch", do)

@@ -83,7 +83,10 @@ class Decoder(Linears):
         if self.adapter:
             logits = self._product(hidden, head, is_logits=True)
         else:
+            hidden = tape.shared(hidden) if self.parts > 1 else hidden
             logits = self._trained_layer(hidden, head, is_logits=True, waits=self.model.tied, role=HEAD)
+        if self.parts > 1:
+            logits = tape.gathered(logits, self.parts)
         if self.logit_cap:
             logits = tape.elementwise(logits, is_logits=True)
             logits = tape.keeps_result(logits, is_logits=True)

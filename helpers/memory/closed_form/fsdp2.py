@@ -1,8 +1,8 @@
-"""A training step of PyTorch's FSDP2 in closed form, for one rank: shards that stay, and what is gathered for a while.
+"""A training step of PyTorch's FSDP2 on one rank: shards that stay, and what is gathered for a while. No torch.
 
 `fully_shard` on each decoder layer, then on the rest, which is called the root here. Its mixed precision takes the
 place of autocast: FP32 shards, BF16 where it computes, FP32 or BF16 where gradients are reduced. What lives when is in
-torch/distributed/fsdp/_fully_shard (`_fsdp_param_group.py`, `_fsdp_collectives.py`). No torch.
+torch/distributed/fsdp/_fully_shard (`_fsdp_param_group.py`, `_fsdp_collectives.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from dataclasses import replace
 from math import prod
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
+from ...catalog.layers import TensorShape
+from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
 from ...catalog.split import REDUCED
-from .activations import Owner, Role, Saved, total_bytes
-from .breakdown import Moment, Part, Point, rounded
-from .moments import Shapes, StepMoments, tensors_bytes, update_bytes
+from .breakdown import Moment, Point, rounded
+from .layer_run import LayerRun
+from .moments import tensors_bytes, update_bytes
 from .sharded import more
+from .step import KernelOf, TapedStep
+from .tape import Live
 
 MAX_RANKS = 2**17
 WIDTHS = {"autocast-bf16": (4, 2, 4), "bf16": (2, 2, 2), "fp32": (4, 4, 4)}  # of shards; gathered; reduced
@@ -35,142 +39,125 @@ def widths(precision: str, reduced: str) -> tuple[int, int, int]:
     return shards, gathered, gathered if reduced == "bf16" else mixed
 
 
-class FullyShardedMoments(StepMoments):
+class FullyShardedStep(TapedStep):
     """The moments of a step on one of `ranks`, with `reshard_after_forward` left on."""
 
     def __init__(
-        self, setup: TrainSetup, ranks: int, cublas_bytes: int, on_cuda: bool = False, reduced: str = "fp32"
+        self,
+        setup: TrainSetup,
+        ranks: int,
+        cublas_bytes: int,
+        kernel_of: KernelOf,
+        on_cuda: bool = False,
+        reduced: str = "fp32",
     ) -> None:
         if setup.precision not in WIDTHS:
             do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
             raise WorkbookError(f"{setup.precision} under FSDP2", ", ".join(WIDTHS), do)
-        if any(part.parts for segment in setup.segments for part in segment.parts):
-            what = f"checkpointing {setup.checkpointing!r} under FSDP2 has no closed form here"
-            expected = "segments of layers, or one more level of segments in them"
-            do = "choose nested:K, or trace it: trace.train(setup, split=Split(fsdp=...))"
-            raise WorkbookError(what, expected, do)
         self.ranks = require_whole("ranks", ranks, 2, MAX_RANKS, do="predict one rank by budget.train(setup)")
         self.shard_width, self.gathered_width, self.reduced_width = widths(setup.precision, reduced)
+        self.adds = setup.micro_batches > 1  # into shards
         computes = "bf16" if self.gathered_width == 2 else "fp32"
-        super().__init__(replace(setup, precision=computes, zero=0, ranks=1), cublas_bytes, on_cuda)
-        layers = [shape for shapes in self.layer_tensors for shape in shapes]
-        self.root_tensors = list((self.tensors - Counter(layers)).elements())
-        self.root, self.layer = self._gathered(self.root_tensors), max(map(self._gathered, self.layer_tensors))
-        self.parameter_bytes = self._shards(self.tensors)
-        self.optimizer_bytes = self._states()
+        alone = replace(setup, precision=computes, zero=0, ranks=1, micro_batches=1)
+        super().__init__(alone, cublas_bytes, kernel_of, on_cuda)
 
-    def _mine(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _weights(self) -> None:
+        super()._weights()
+        model, rule = self.model, self.setup.optimizer_rule
+        shapes = {layer: list(layer.tensors(model.hidden)) for layer in set(model.layers)}
+        self.layer_tensors = [shapes[layer] for layer in model.layers]
+        every = Counter(shape for shape, _ in self.trained)
+        self.root_tensors = list((every - Counter(one for of in self.layer_tensors for one in of)).elements())
+        self.mine = [(self._mine(shape), role) for shape, role in self.trained]
+        self.optimized_bytes = self.shard_width
+        self.parameter_bytes = self.all_shards = self._shards(shape for shape, _ in self.trained)
+        self.paged_bytes = sum(rule.paged_bytes(*one) for one in self.mine) if self.on_cuda else 0
+        self.optimizer_bytes = sum(self._states(*one) for one in self.mine) - self.paged_bytes
+        self.summed = self.all_shards if self.adds else 0
+        sizes = {layer: self._gathered(of) for layer, of in shapes.items()}
+        self.sizes = [sizes[layer] for layer in model.layers]  # of layers that are whole
+        self.root = self._gathered(self.root_tensors)
+        self.beside, self.gathered = self.root, Live(2 * max(self.sizes))
+        self.whole = range(0)  # layers that are, or are on their way, beside the root
+        self.flying = 0  # the flat that was reduced last
+
+    # --- sizes -------------------------------------------------------------------------------------------------------
+
+    def _mine(self, shape: TensorShape) -> TensorShape:
         """Rows of a tensor on this rank, those of the first, to which storages are padded."""
         return (-(-shape[0] // self.ranks), *shape[1:])
 
-    def _shards(self, shapes: Shapes) -> int:
-        return tensors_bytes(map(self._mine, _each(shapes)), self.shard_width)
+    def _shards(self, shapes: Iterable[TensorShape]) -> int:
+        return tensors_bytes(map(self._mine, shapes), self.shard_width)
 
-    def _states(self) -> int:
-        made = (self.rule.state_bytes(self._mine(shape), self.shard_width, role) for shape, role in self.trained)
-        return sum(map(rounded, made))
+    def _gathered(self, shapes: Iterable[TensorShape]) -> int:
+        """Whole weights, padded until all ranks' rows are equally many."""
+        padded = ((self.ranks * rows, *rest) for rows, *rest in map(self._mine, shapes))
+        return tensors_bytes(padded, self.gathered_width)
 
-    def _gathered(self, shapes: Shapes) -> int:
-        return tensors_bytes(_each(shapes), self.gathered_width)
+    def _values(self, shapes: Iterable[TensorShape]) -> int:
+        """On one rank, of a flat: one buffer for all gradients of a unit."""
+        return sum(map(prod, map(self._mine, shapes)))
 
-    def _flat(self, shapes: Shapes) -> int:
-        """What is reduce-scattered: one buffer for all gradients of a unit."""
-        return rounded(sum(map(prod, _each(shapes))) * self.reduced_width)
+    # --- the chain ---------------------------------------------------------------------------------------------------
 
-    def _gradients(self, shapes: Shapes) -> int:
-        """Shards of layers alone: the root's are reduced after all others."""
-        if self.accumulates:
-            return self._shards(self.tensors)
-        root = set(self.root_tensors)
-        return self._shards([shape for shape in _each(shapes) if shape not in root])
+    def _tail(self) -> None:
+        """What the last layer was gathered in lies there to the end of the forward; then that layer is on its way."""
+        self._become_whole(range(len(self.sizes))[-1:])
+        self.gathered = Live(max(self.sizes))  # where layers are run again they are whole already
+        super()._tail()
 
-    def _to_be_added(self, shapes: Shapes) -> int:
-        return 0
+    def _comes_to(self, segment: Segment) -> None:
+        """A segment that is run again leaves none of its layers divided: each is whole until its backward is over."""
+        self._become_whole(range(max(0, min(segment.start, segment.stop - 2)), segment.stop))
 
-    def _copies(self) -> int:
-        mine = [(self._mine(shape), role) for shape, role in self.trained]
-        return update_bytes(self.rule, mine, self.shard_width)
+    def _become_whole(self, layers: range) -> None:
+        self.now += Live(sum(self.sizes[at] for at in layers) - sum(self.sizes[at] for at in self.whole))
+        self.whole = layers
 
-    def end_of_forward(self) -> Moment:
-        return more(super().end_of_forward(), workspace=self.root + self.layer)
+    def _gradients_of(self, at: int, run: LayerRun, freed: Live) -> tuple[list[Live], Live]:
+        """When the layer's gradients are all there its weights go, and with them the flat of the layer behind."""
+        self._become_whole(range(max(0, min(self.whole.start, at - 1)), at + 1))
+        self.whole = self.whole[:-1]
+        reducing, left = self._reduced(self.layer_tensors[at], run.gradients.total, self.sizes[at])
+        return [run.backward, *(run.gradients - freed + spot for spot in reducing)], run.gradients + left
 
-    def backward_of_loss(self) -> Moment:
-        return more(super().backward_of_loss(), workspace=self.root + self.layer)
+    def _reduced(self, shapes: list[TensorShape], whole: int, weights: int, held: int = 0) -> tuple[list[Live], Live]:
+        """The high spots of a reduction, and what it changes: `whole` gradients, of which one is still `held`.
 
-    def backward_of_lm_head(self) -> Moment:
-        made = self._gathered(self.head)
-        return more(super().backward_of_lm_head(), workspace=self.root + self.layer + made)
-
-    def backward_of_final_norm(self) -> Moment:
-        made = self._gathered(self.head)
-        return more(super().backward_of_final_norm(), workspace=self.root + self.layer + made)
-
-    def candidate_peak_layers(self) -> list[int]:
-        """Also the layer before the last and the end of the segment before the last, in whose backward the gradients
-        of what is behind them are still on their way; and the layer after the first, beside which that is gathered."""
-        layers, ends = len(self.model.layers), [segment.stop - 1 for segment in self.setup.segments]
-        beside = {max(0, layers - 2), min(1, layers - 1), *ends[-2:]}
-        return sorted({*super().candidate_peak_layers(), *beside}, reverse=True)
-
-    def backward_of_layer(self, at: int) -> Moment:
-        """Three spots: in the MLP, in the norm before it, and in the norm before attention."""
-        whole, layer, saved = self._whole_beside(at), self.model.layers[at], self.kept.tensors[at]
-        kept = self.kept.live_bytes(at) + self._rotary_tables()
-        left = kept - total_bytes(one for one in saved if _used_up(one, Owner.MLP, Owner.MLP_NORM))
-        entry = [one for one in saved if one.owner is Owner.ATTENTION_NORM]
-        first = total_bytes(one for one in entry if not _used_up(one, Owner.ATTENTION, Owner.ATTENTION_NORM))
-        behind = max(0, kept - self.kept.layer_bytes[at]) + first
-        mlp = [shape for linear in layer.mlp.linears for shape in linear.tensors()]
-        down = self._gathered(layer.mlp.linears[-1].tensors())
-        norm = 2 * self.residual if self.model.norm == "layernorm" else 5 * self.hidden_fp32 + self.residual
-        spots = (
-            more(super().backward_of_layer(at), workspace=whole + down),
-            self._spot(at, left, whole + self._gathered(mlp) + norm),
-            self._spot(at, behind, whole + self._gathered(self.layer_tensors[at]) + norm),
-        )
-        return max(spots, key=lambda moment: moment.total)
-
-    def _whole_beside(self, at: int) -> int:
-        """Not divided while layer `at` runs backward: the root and its head's gradient, this layer and the next to come
-        in, and the flat of the layer behind, which is held until this one's is made.
-
-        A segment that is run again leaves none of its layers divided: each stays whole until its own backward is over.
+        They are copied into a flat; then they are gone, and shards are made, in the flat's format and then their own.
         """
-        segment = next(one for one in self.setup.segments if one.start <= at < one.stop)
-        layers = max(at - segment.start + 1, 2 if at else 1) * self.layer
-        behind = self.layer_tensors[at + 1 : at + 2]
-        return self.root + self._gathered(self.head) + layers + sum(map(self._flat, behind))
+        values = self._values(shapes)
+        flat = rounded(self.ranks * values * self.reduced_width)
+        made, own = rounded(values * self.reduced_width), rounded(values * self.shard_width)
+        cast = own if self.reduced_width != self.shard_width else 0
+        begun = Live(flat - weights - self.flying)
+        self.flying = flat
+        stays = Live() if self.adds else Live(own, 0, own)
+        gone = Live(whole, 0, whole)
+        return [begun, begun - gone + Live(held + made + cast)], begun - gone + stays
 
-    def _spot(self, at: int, saved: int, workspace: int) -> Moment:
-        return self._moment(Point.LAYER, self._made_above(at), saved, 0, workspace, at)
+    # --- the moments -------------------------------------------------------------------------------------------------
+
+    def _moment(self, at: Point, live: Live, layer: int | None = None) -> Moment:
+        return more(super()._moment(at, live, layer), gradients=self.summed)
 
     def backward_of_embedding(self) -> Moment:
-        """The embedding's gradient comes, the root's weights still there; or all are copied into the root's flat; or
-        that is reduced into shards, in its own format and then theirs, while autograd still holds one gradient.
+        """The embedding's gradient comes, a tied table's sum with it; then the root is reduced, whose last gradient
+        autograd still holds."""
+        table = tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.gathered_width)
+        waiting = table if self.model.tied else 0
+        spots = [self.now + Live(coming) for coming in self._tables_coming(table, waiting)]
+        live = self.now + Live(table - waiting - self.residual)
+        whole = tensors_bytes(self.root_tensors, self.gathered_width)
+        reducing, _ = self._reduced(self.root_tensors, whole, self.root, table)
+        spots += [live + spot for spot in reducing]
+        return max((self._moment(Point.EMBEDDING, spot) for spot in spots), key=lambda moment: moment.total)
 
-        A tied table's two gradients and their sum are there together.
-        """
-        layers = [shape for shapes in self.layer_tensors for shape in shapes]
-        coming = self.root + self._tables_coming() + self._flat(self.layer_tensors[0])
-        sent = self._gathered(self.root_tensors) + self._flat(self.root_tensors)
-        cast = self.shard_width if self.reduced_width != self.shard_width else 0
-        shards = tensors_bytes(map(self._mine, _each(self.root_tensors)), self.reduced_width + cast)
-        reduced = self._flat(self.root_tensors) + self._gathered(self.head) + shards
-        return self._moment(Point.EMBEDDING, layers, 0, 0, max(coming, sent, reduced))
-
-    def _tables_coming(self) -> int:
-        """The head's gradient and the embedding's, and of a tied table their sum, beside the hidden states'."""
-        return self._gathered(self.head) * (3 if self.model.tied else 2) + self.residual
+    def _tables_coming(self, table: int, waiting: int) -> list[int]:
+        return [table + waiting]
 
     def optimizer_step(self) -> Moment:
-        stepping = super().optimizer_step()
-        return more(stepping, gradients=self._shards(self.tensors) - stepping.parts.get(Part.GRADIENTS, 0))
-
-
-def _each(shapes: Shapes) -> Iterable[tuple[int, ...]]:
-    return shapes.elements() if hasattr(shapes, "elements") else shapes  # a Counter's, as often as it counts
-
-
-def _used_up(saved: Saved, part: Owner, norm: Owner) -> bool:
-    """Whether the backward needs this tensor of `part` and its `norm` no more when it comes to that norm."""
-    return saved.owner is part or (saved.owner is norm and saved.role in (Role.OUTPUT, Role.NORMALISED))
+        made = update_bytes(self.setup.optimizer_rule, self.mine, self.shard_width)
+        kept = self.all_shards - self.summed
+        return self._moment(Point.OPTIMIZER, Live(made + kept, 0, kept))

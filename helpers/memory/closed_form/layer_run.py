@@ -81,9 +81,9 @@ def update_of(setup: TrainSetup) -> Update | None:
     return lambda shape, role: update_bytes(rule, [(tuple(shape), role)], width)
 
 
-def run_layer(setup: TrainSetup, layer: Layer, how: str, wants_gradient: bool, kernel: str, on_cuda: bool) -> LayerRun:
+def run_layer(setup: TrainSetup, layer: Layer, *how: Any) -> LayerRun:
     """`layer_run`, remembered."""
-    return _remembered(_SameLayers(setup), layer, how, wants_gradient, kernel, on_cuda)
+    return _remembered(_SameLayers(setup), layer, *how)
 
 
 @lru_cache(maxsize=512)
@@ -98,17 +98,20 @@ def layer_run(
     wants_gradient: bool = True,
     kernel: str = FUSED,
     on_cuda: bool = False,
+    parts: int = 1,
 ) -> LayerRun:
     """Run `layer` as `how` says: "none", a policy of a part of it, SILENT or AGAIN.
 
-    `wants_gradient` is that of its input: a frozen embedding's output wants none. The last two are as in `Decoder`.
+    `wants_gradient` is that of its input: a frozen embedding's output wants none. The last are as in `Decoder`.
     """
     tape = Operators(how != SILENT, adds_up(setup), update_of(setup), unpacks_once=how == AGAIN)
     tape.stage = Point.LAYER
     values, width = setup.tokens * setup.model.hidden, StepWidths.of(setup).residual
     hidden = tape.leaf(values, width) if wants_gradient else tape.new(values, width)
     given, size = tape.now, tape.live
-    out = decoder(setup, tape, kernel, on_cuda).layer(hidden, layer, how)
+    page = decoder(setup, tape, kernel, on_cuda)
+    page.parts = parts
+    out = page.layer(hidden, layer, how)
     keeps_input = bool(hidden.block and hidden.block.keepers)
     forward, again, node = tape.highest - given, tape.until_last_kept - given, out.node
     del hidden, out

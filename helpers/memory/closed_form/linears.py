@@ -9,6 +9,7 @@ from ...catalog.formats import number_format
 from ...catalog.layers import Linear
 from ...catalog.setup import TrainSetup
 from .operators import Operators
+from .split import ROWS
 from .tape import FROZEN, Tensor
 
 FP32, HALF = 4, 2
@@ -61,11 +62,21 @@ class Linears:
         A module's arguments live as long as its call, so x stays.
         """
         if not self.adapter:
+            if self.parts > 1:
+                return self._divided(x, linear)
             in_float8 = self.setup.precision_recipe.linear_format
             return self._float8_layer(x, linear) if in_float8 else self._trained_layer(x, linear)
         if not self.adapter.adapts(linear):
             return self._four_bit(x, linear) if self.adapted.base else self._product(x, linear)
         return self._adapted_four_bit(x, linear) if self.adapted.base else self._adapted(x, linear)
+
+    parts = 1  # ranks that share each layer
+
+    def _divided(self, x: Tensor, linear: Linear) -> Tensor:
+        """What all ranks add up is a new tensor: the result of rows, and the gradient of what columns were given."""
+        if linear.name in ROWS:
+            return self.tape.copy(self._trained_layer(x, linear))
+        return self._trained_layer(self.tape.shared(x), linear)
 
     def weight(self, *shape: int, waits: bool = False) -> Tensor:
         """A parameter that is no matrix of a linear layer: trained, or frozen with the base."""

@@ -106,6 +106,24 @@ class Operators(Checkpoints):
         forms = [(x.values, x.width) for x in parts]
         return self.record(out, parts, (), lambda gradient: [Tensor(*form, gradient.block) for form in forms])
 
+    def shared(self, x: Tensor) -> Tensor:
+        """What every rank has whole and reads a part with: its gradient is a sum over ranks, a tensor of its own.
+
+        The rank's own gradient lives until the sum has been added to what came before.
+        """
+        out = self.part(x, x.values)
+        if out.node and out.node is not x.node:
+            out.node.lingers = True
+        return out
+
+    def gathered(self, x: Tensor, parts: int) -> Tensor:
+        """All ranks' parts of the logits: by rank as they come, then word by word. Its gradient is a part again."""
+        form, whole = (x.values, x.width), (parts * x.values, x.width)
+        by_rank = self.new(*whole, is_logits=True)
+        out = self.new(*whole, is_logits=True)
+        del by_rank
+        return self.record(out, (x,), (), lambda gradient: [self.new(*form, is_logits=True)])
+
     def matmul(self, a: Tensor, b: Tensor, values: int, kind: str = "scores") -> Tensor:
         """A product of two that may both be trained; each is kept for the other's gradient."""
         return self.product(a, b, values, kind=kind)

@@ -46,7 +46,7 @@ class ShardedStep(TapedStep):
             self.all_gradients = rank_share(setup, Part.GRADIENTS, self.all_gradients)
         if setup.zero > 1 and setup.micro_batches > 1:
             self.summed, last = self.all_gradients, self.buckets.flats[-1]
-            self.flying = last + -(-last // setup.ranks)  # of the micro-batch before
+            self.flying = self.beside = last + -(-last // setup.ranks)  # of the micro-batch before
 
     def _shard(self, size: int) -> int:
         return rank_share(self.setup, Part.GRADIENTS, size)
@@ -57,11 +57,9 @@ class ShardedStep(TapedStep):
 
     # --- the chain ---------------------------------------------------------------------------------------------------
 
-    def _before_layers(self) -> Live:
-        return super()._before_layers() + Live(self.flying)
-
     def _begun(self) -> None:
         """Head and final norm have their gradients."""
+        self.gathered = Live()  # layers that are run again are whole already
         if self.setup.zero < 2:
             return
         for arrival in self.tail_arrivals:
@@ -75,10 +73,10 @@ class ShardedStep(TapedStep):
         self.now += Live((layers - self.whole) * self.layer)
         self.whole = layers
 
-    def _gradients_of(self, at: int, run: LayerRun) -> tuple[list[Live], Live]:
+    def _gradients_of(self, at: int, run: LayerRun, freed: Live) -> tuple[list[Live], Live]:
         """Gradient by gradient: with the last of a bucket that is sent, and its whole gradients are gone."""
         if self.setup.zero < 2:
-            return super()._gradients_of(at, run)
+            return super()._gradients_of(at, run, freed)
         spots, change = [], Live()
         for arrival in run.arrivals:
             spots.append(arrival.highest + change)

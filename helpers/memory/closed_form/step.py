@@ -84,14 +84,16 @@ class TapedStep(InOrder):
         layer, wants = self.model.layers[at], not self.adapter or at > 0 or self._recomputes
         key = layer, how, wants
         if key not in self._runs:
-            self._runs[key] = run_layer(self.setup, layer, how, wants, self.kernel_of(layer.attention), self.on_cuda)
+            self._runs[key] = run_layer(
+                self.setup, layer, how, wants, self.kernel_of(layer.attention), self.on_cuda, self.parts
+            )
         return self._runs[key]
 
     def _step(self) -> None:
         """Forward, loss, backward: `now` is what is alive beside weights, states and sums of gradients."""
         segments = self.setup.segments
-        self.now = Live(self.residual) + self._before_layers()
-        begun = self.tables
+        self.now = Live(self.residual + self.beside) + self._before_layers()
+        begun = self.tables + self.beside
         summed = self.model.learned_positions  # with positions, before the first layer
         if self.adapter and self._recomputes and (summed or not self._holds_first_input(segments[0])):
             self.now += Live(self.residual)  # the embedding's output is a leaf now, which its gradient's node holds
@@ -150,36 +152,42 @@ class TapedStep(InOrder):
         self.now += run.left(held) + Live(self.residual) + run.cached
         self._cached += run.cached
 
-    def _backward(self, segment: Segment, held: bool = False) -> None:
-        """From the gradient of the segment's output to that of its input, which is as large."""
+    def _backward(self, segment: Segment, held: bool = False, inner: bool = False) -> None:
+        """From the gradient of the segment's output to that of its input, which is as large.
+
+        A checkpoint inside of another gives its input up once it has run again: that was saved by the one around it.
+        """
         if segment.how not in RERUN:
             run, at = self._run(segment.start, segment.how), segment.start
-            shared = run.keeps_input and not held
-            spots, made = self._gradients_of(at, run)
+            freed = run.saved + (Live(self.residual, self.residual) if run.keeps_input and not held else Live())
+            spots, made = self._gradients_of(at, run, freed)
             self._spots.setdefault(at, []).extend(self.now + spot for spot in spots)
-            self.now += made - run.saved - (Live(self.residual, self.residual) if shared else Live())
+            self.now += made - freed
             return
         last, at, comes_back = self._run(segment.stop - 1, AGAIN), segment.stop - 1, segment.how == "offload:inputs"
-        if comes_back:
-            self.now += Live(self.residual)
+        given_up = comes_back or (inner and not held)
+        if given_up:
+            self.now += Live(self.residual) if comes_back else Live(0, -self.residual)
         self.now += last.asking
         *before, end = segment.parts or [Segment(one, one + 1, AGAIN) for one in range(segment.start, segment.stop)]
         spots, cached, self._forward_spots, self._cached = self._forward_spots, self._cached, [], Live()
         for part in before:
-            self._forward(part, held=part.start == segment.start)
+            self._forward(part, held=part.start == segment.start and not given_up)
         if segment.parts:
             self.now += Live(0, self.residual if before else 0)
         else:
             self._forward_spots.append(self.now + last.again)
-            self.now += last.left(held=not (before or comes_back))
+            self.now += last.left(held=not (before or given_up))
         self.now -= self._cached + last.asking
         self._spots.setdefault(at, []).extend(self._forward_spots)
         self._forward_spots, self._cached = spots, cached
         for part in (end, *reversed(before)):
-            self._backward(part, held=part.start == segment.start and not comes_back)
-        if not held and not comes_back:
+            self._backward(part, part.start == segment.start and not given_up, inner=bool(segment.parts))
+        if not held and not given_up:
             self.now -= Live(self.residual, self.residual)
 
+    parts = 1  # ranks that share each layer
+    beside = 0  # alive from before the forward
     gathered = Live()  # beside a layer in its forward
 
     def _begun(self) -> None:
@@ -188,14 +196,18 @@ class TapedStep(InOrder):
     def _comes_to(self, segment: Segment) -> None:
         """The backward comes to a segment that is in no other."""
 
-    def _gradients_of(self, at: int, run: LayerRun) -> tuple[list[Live], Live]:
-        """The high spots of a layer's backward, and what has become of its gradients at the end, beside what is now."""
+    def _gradients_of(self, at: int, run: LayerRun, freed: Live) -> tuple[list[Live], Live]:
+        """The high spots of a layer's backward, and what has become of its gradients at the end, beside what is now.
+
+        `freed` is gone by then.
+        """
         return [run.backward], run.gradients
 
     def _tail(self) -> None:
         """From the last layer's output on: the end of the forward, and the beginning of the backward."""
         tape = Operators(accumulates=self.accumulates, updates=update_of(self.setup))
         page = decoder(self.setup, tape)
+        page.parts = self.parts
         loss = page.loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
         before, self.end, node = self.now - Live(self.residual), tape.highest, loss.node
         outside = 0 if self._holds_arguments else self.masks
@@ -277,7 +289,9 @@ class TapedStep(InOrder):
         if self.adapter:
             held = self._held_by_the_loss() or self.residual
             return self._moment(Point.EMBEDDING, Live(held + self.all_gradients, 0, self.all_gradients))
-        table = tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.new_bytes)
+        return self._at_embedding(tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.new_bytes))
+
+    def _at_embedding(self, table: int) -> Moment:
         waiting = table if self.model.tied else 0
         made = waiting + self.residual
         if not self.width.autocast:

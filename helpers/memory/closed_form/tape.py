@@ -94,13 +94,14 @@ class Node:
     """One operator in the graph. A leaf has no rule: it holds the gradient that comes to it."""
 
     __slots__ = (
-        "__weakref__", "asks", "checkpoint", "edges", "flat", "forms", "is_weight", "joins", "kept", "number",
-        "role", "rule", "shape", "stage", "tape", "waits",
+        "__weakref__", "asks", "checkpoint", "edges", "flat", "forms", "is_weight", "joins", "kept", "lingers",
+        "number", "role", "rule", "shape", "stage", "tape", "waits",
     )  # fmt: skip
 
     def __init__(self, tape: Tape, edges: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule | None) -> None:
         self.tape, self.number, self.stage = tape, tape.next_number(), tape.stage
         self.rule, self.is_weight, self.waits, self.joins = rule, False, False, False
+        self.lingers = False  # the gradient that came to it lives until what it made has been added up
         self.shape: Sequence[int] = ()
         self.role = ""  # of a weight, to its optimizer
         self.checkpoint: object = None  # which it is part of
@@ -256,6 +257,7 @@ class Tape:
             if node.asks and not asked:
                 asked, self.when_asked = True, self.now
             self.comes_to(node)
+            lingering = waiting[node] if node.lingers else None
             made = self._run(node, waiting.pop(node))
             for edge in node.edges:
                 got = made.pop(0) if made else None
@@ -275,6 +277,7 @@ class Tape:
                         self._arrived(edge, waiting.pop(edge, None))
                     else:
                         heapq.heappush(ready, edge)
+            del lingering
 
     def comes_to(self, node: Node) -> None:
         """The backward is about to run `node`."""

@@ -15,48 +15,46 @@ from ...catalog.layers import Attention, Layer, Linear, Mlp
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from .breakdown import Moment, Point, rounded
-from .moments import Shapes, StepMoments, tensors_bytes
+from .moments import update_bytes
 from .sharded import more
 from .split import ROWS
+from .step import KernelOf, TapedStep
+from .tape import Live
 
 MAX_RANKS = 2**10
 PRECISIONS = ("fp32", "bf16", "autocast-bf16")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose plans in Transformers are columns and rows, and no more
 
 
-class TensorParallelMoments(StepMoments):
+class TensorParallelStep(TapedStep):
     """The moments of a step on one of `ranks` that share each layer."""
 
-    def __init__(self, setup: TrainSetup, ranks: int, cublas_bytes: int, on_cuda: bool = False) -> None:
-        self.ranks = ranks
-        super().__init__(of_rank(setup, ranks), cublas_bytes, on_cuda)
-        logits = setup.tokens * setup.model.vocab
-        self.logits, self.logits_fp32 = rounded(logits * self.width.compute), rounded(4 * logits)
-        self.table = tensors_bytes([(setup.model.vocab, setup.model.hidden)], self.recipe.grad_bytes)
-        self.share = tensors_bytes(self.head, self.recipe.grad_bytes)
+    def __init__(
+        self, setup: TrainSetup, ranks: int, cublas_bytes: int, kernel_of: KernelOf, on_cuda: bool = False
+    ) -> None:
+        self.parts = ranks
+        super().__init__(of_rank(setup, ranks), cublas_bytes, kernel_of, on_cuda)
 
-    def _gradients(self, shapes: Shapes) -> int:
+    def _weights(self) -> None:
         """An embedding of its own has its gradient whole, from when it is made until the optimizer has stepped."""
-        whole = not self.model.tied and (self.accumulates or shapes is self.tensors)
-        return super()._gradients(shapes) + whole * (self.table - self.share)
-
-    def end_of_forward(self) -> Moment:
-        """In the loss; or earlier, when logits are gathered: a rank's, all of them by rank, and again by word."""
-        made = super().end_of_forward()
-        gathering = 2 * self.logits + self.logits // self.ranks
-        saved = self.stored_bytes + self.outside_bytes
-        gathered = self._moment(Point.END_OF_FORWARD, (), saved, gathering)
-        return max(made, gathered, key=lambda moment: moment.total)
+        super()._weights()
+        self.share = rounded(self.model.vocab * self.model.hidden * self.new_bytes)
+        self.table = rounded(self.parts * self.model.vocab * self.model.hidden * self.new_bytes)
+        if not self.model.tied:
+            self.all_gradients += self.table - self.share
 
     def backward_of_embedding(self) -> Moment:
         """A tied table's gradient is whole, beside its share, the head's, and their sum."""
         if not self.model.tied:
-            return super().backward_of_embedding()
-        workspace = self.table + 2 * self.share + self._to_be_added(self.head)
-        return self._moment(Point.EMBEDDING, self.tensors, 0, 0, workspace)
+            return self._at_embedding(self.table)
+        made, new = self.table + 2 * self.share, 0 if self.accumulates else self.all_gradients
+        beside = self.share if self.accumulates else new
+        return self._moment(Point.EMBEDDING, Live(made + beside, 0, new))
 
     def optimizer_step(self) -> Moment:
         """The share of the embedding's gradient is made for each operator that reads it, and gone before copies are."""
-        beyond = 0 if self.model.tied else max(0, self.share - self._copies())
+        made = update_bytes(self.setup.optimizer_rule, self.trained, self.optimized_bytes)
+        beyond = 0 if self.model.tied else max(0, self.share - made)
         return more(super().optimizer_step(), workspace=beyond)
 
 
@@ -79,10 +77,11 @@ def rank_shape(model: ModelShape, ranks: int) -> ModelShape:
     >>> mine.heads, mine.kv_heads, mine.ffn, mine.vocab, mine.hidden
     (8, 2, 3584, 32064, 4096)
     """
+    if model.family not in FAMILIES:
+        do = f"trace it: `workbook trace train --model {model.name} --tensor-parallel {ranks}`"
+        what = f"{model.name} (family {model.family!r}) under tensor parallelism has no closed form here"
+        raise WorkbookError(what, f"a model of {', '.join(FAMILIES)}", do)
     shares = {layer: _share_of(layer, ranks) for layer in set(model.layers)}
-    if not model.is_dense_decoder or model.learned_positions or model.norm != "rmsnorm":
-        do = "trace it: trace.train(setup, split=Split(tensor_parallel=...))"
-        raise WorkbookError(f"{model.name} under tensor parallelism has no closed form here", "a Llama or Qwen", do)
     for what, size in (("KV heads", model.kv_heads), ("FFN", model.ffn), ("words", model.vocab)):
         if size % ranks:
             do = f"choose tensor_parallel among the divisors of {size:,}"

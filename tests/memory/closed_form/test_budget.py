@@ -155,11 +155,15 @@ def test_moments_come_in_the_order_of_the_step():
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
-def test_experts_over_several_gpus_are_refused_and_still_served(name):
+def test_experts_are_sharded_and_served_and_not_divided(name):
+    one, many = (budget.fsdp2(TrainSetup(name, "bf16", micro_batch=1, sequence=512), ranks) for ranks in (2, 8))
+    assert one.at("optimizer step").total == pytest.approx(4 * many.at("optimizer step").total, rel=0.01)
     with pytest.raises(WorkbookError, match="no closed form") as raised:
-        budget.fsdp2(TrainSetup(name), 8)
-    assert f"workbook trace train --model {name} --fsdp 8" in raised.value.do
-    assert "workbook estimate serve" in raised.value.do
+        budget.tensor_parallel(TrainSetup(name, "bf16"), 8)
+    assert f"workbook trace train --model {name} --tensor-parallel 8" in raised.value.do
+    with pytest.raises(WorkbookError, match="no closed form") as raised:
+        budget.pipeline(TrainSetup(name, "bf16", micro_batches=8), 4)
+    assert f"workbook trace train --model {name} --pipeline 8" in raised.value.do
     assert served(name).peak_bytes > 0
 
 

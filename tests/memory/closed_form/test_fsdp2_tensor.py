@@ -91,7 +91,6 @@ def test_the_weights_of_a_rank_are_divided_by_both_dimensions():
         (BASE, 1, 2, "ranks is 1"),
         (BASE, 8, 16, "8 KV heads over 16"),
         (replace(BASE, precision="megatron-bf16"), 8, 2, "megatron-bf16 under tensor parallelism"),
-        (replace(BASE, checkpointing="recursive"), 8, 2, "no closed form"),
         (TrainSetup("gpt2", sequence=64), 8, 2, "no closed form"),
     ],
 )
