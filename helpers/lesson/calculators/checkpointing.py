@@ -12,8 +12,9 @@ from ...catalog.devices import DEVICES, Device, device
 from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form import activations, budget
-from ...memory.closed_form.breakdown import GIB, format_bytes
+from ...memory.closed_form import budget
+from ...memory.closed_form.breakdown import GIB, format_bytes, rounded
+from ...memory.closed_form.linears import StepWidths
 from ...memory.fit import RESERVE_BYTES
 from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain, unbeaten
@@ -161,15 +162,19 @@ def _table(answer: CheckpointingAnswer) -> Iterator[str]:
 
 def _chosen(answer: CheckpointingAnswer) -> Iterator[str]:
     setup = answer.setup
-    width = activations.Widths.of(setup).residual
+    width = StepWidths.of(setup).residual
     product = f"{setup.micro_batch} × {setup.sequence:,} × {setup.model.hidden:,} × {width} B"
-    boundary = format_bytes(activations.boundary_bytes(setup))
+    boundary = format_bytes(_boundary(setup))
     yield row("a boundary", boundary, f"{product}: what a segment's input takes")
     saved = format_bytes(budget.bytes_saved_by(setup, setup.model.layers[0]))
     yield row("a layer", saved, f"saved by each of {len(setup.model.layers)} layers that is not recomputed")
     whole = si(budget.step_flops(replace(setup, checkpointing="none")).total, "FLOP")
     again = si(answer.chosen.extra_flops, "FLOP")
     yield row("run again", again, f"on {whole} of a step: {answer.chosen.percent}")
+
+
+def _boundary(setup: TrainSetup) -> int:
+    return rounded(setup.tokens * setup.model.hidden * StepWidths.of(setup).residual)
 
 
 def _effect(answer: CheckpointingAnswer) -> Iterator[str]:
@@ -184,7 +189,7 @@ def _effect(answer: CheckpointingAnswer) -> Iterator[str]:
     else:
         yield f"{policy} lowers the peak by {100 * spared:.0f} % for {chosen.percent} FLOPs; it is now {moment}."
     if policy == "offload:inputs":
-        moved = len(answer.setup.model.layers) * activations.boundary_bytes(answer.setup)
+        moved = len(answer.setup.model.layers) * _boundary(answer.setup)
         yield f"{format_bytes(moved)} cross the link to the host and come back: time that is no FLOPs."
 
 

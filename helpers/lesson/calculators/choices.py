@@ -27,7 +27,7 @@ def reserve_bytes(reserve: int) -> int:
 
 @cache
 def trained_models() -> tuple[str, ...]:
-    """The catalogue's models whose steps have a closed form on several GPUs too."""
+    """The catalogue's dense decoders whose saved tensors have rows, one by one."""
     shapes = (model(name) for name in MODELS)
     return tuple(shape.name for shape in shapes if shape.family in activations.FAMILIES and shape.is_dense_decoder)
 
@@ -35,9 +35,8 @@ def trained_models() -> tuple[str, ...]:
 @cache
 def models_of_one_gpu(dense: bool = False) -> tuple[str, ...]:
     """Those whose steps have one on a single GPU: all of them; or those without routed experts."""
-    families = {*activations.FAMILIES, *PAGES}
     shapes = (model(name) for name in MODELS)
-    return tuple(one.name for one in shapes if one.family in families and (one.is_dense_decoder or not dense))
+    return tuple(one.name for one in shapes if one.family in PAGES and (one.is_dense_decoder or not dense))
 
 
 def within_positions(shape: ModelShape, tokens: int) -> int:

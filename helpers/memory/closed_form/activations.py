@@ -92,14 +92,13 @@ class Saved:
 
 
 def require_closed_form(setup: TrainSetup) -> None:
-    """Refuse a model whose activations these rows do not describe; a guess would look like a number."""
+    """Refuse a model whose saved tensors these rows do not describe; a guess would look like a number."""
     model = setup.model
     if model.family not in FAMILIES or not model.is_dense_decoder:
         raise WorkbookError(
-            f"{model.name} (family {model.family!r}) in a pipeline has no closed form here",
-            f"one GPU's step, or FSDP2's; or a dense decoder of {', '.join(FAMILIES)}",
-            f"trace it: `workbook trace train --model {model.name} --pipeline 8`; `workbook estimate serve` knows "
-            "weights and KV cache",
+            f"the saved tensors of {model.name} (family {model.family!r}) have no closed form here, row by row",
+            f"a dense decoder of {', '.join(FAMILIES)}",
+            "ask for their sum: budget.bytes_saved_by(setup, layer)",
         )
     require_kernel(setup)
     if setup.attention == "eager":
@@ -109,7 +108,7 @@ def require_closed_form(setup: TrainSetup) -> None:
         raise WorkbookError(
             f"sequence {setup.sequence:,} fills {model.name}'s attention window of {window:,} tokens",
             f"a sequence below {window:,}: from there on Transformers makes a T x T mask, which has no rows here",
-            "shorten the sequence, pass attention='eager', or measure the step with helpers.memory.measure",
+            "shorten the sequence, pass attention='eager', or ask for their sum: budget.bytes_saved_by(setup, layer)",
         )
 
 
@@ -190,55 +189,6 @@ def outside_tensors(setup: TrainSetup) -> tuple[Saved, ...]:
 
 def _present(*groups: Iterable[Saved]) -> tuple[Saved, ...]:
     return tuple(saved for group in groups for saved in group if saved.size_bytes)
-
-
-@dataclass(frozen=True)
-class Written:
-    """Bytes that one layer's forward writes, by the kind that a selective policy names.
-
-    `linears` are the outputs of the linear layers, in the order in which they run; `scores` what the products of eager
-    attention write, and `attention` what the fused kernel does.
-    """
-
-    linears: tuple[int, ...]
-    scores: int
-    attention: int
-
-    @property
-    def matmuls(self) -> int:
-        return sum(self.linears) + self.scores
-
-    @property
-    def every_second(self) -> int:
-        """Of the linear layers the first, the third and so on."""
-        return sum(self.linears[::2])
-
-
-def written_by_layer(setup: TrainSetup, layer: Layer) -> Written:
-    """Llama-2-7B, 2048 tokens in BF16: 166.00 MiB of matmuls, 16.25 MiB of attention."""
-    tokens, e, attention = setup.tokens, Widths.of(setup).compute, layer.attention
-    linears = tuple(rounded(e * tokens * linear.outputs) for linear in attention.linears + layer.mlp.linears)
-    output = rounded(e * tokens * attention.heads * attention.head_dim)
-    if setup.attention == "sdpa":
-        return Written(linears, 0, output + rounded(4 * tokens * attention.heads))
-    scores = rounded(e * tokens * setup.sequence * attention.heads)
-    return Written(linears, scores + output, 0)
-
-
-def internals_bytes(setup: TrainSetup, layer: Layer, module: str) -> int:
-    """Bytes made inside the "attention" or the "mlp" of a layer: all that a checkpoint around it does not keep."""
-    inside = (*_qk_norm(setup, layer), *_attention(setup, layer)) if module == "attention" else _mlp(setup, layer)
-    return total_bytes(inside)
-
-
-def boundary_bytes(setup: TrainSetup) -> int:
-    """The input of one layer, which checkpointing keeps: N x h values of the residual stream."""
-    return rounded(setup.tokens * setup.model.hidden * Widths.of(setup).residual)
-
-
-def shares_boundary(setup: TrainSetup) -> bool:
-    """True when the norm saves the layer's input itself; a BF16 residual is saved as an FP32 copy beside it."""
-    return setup.model.norm == "layernorm" or Widths.of(setup).residual == 4
 
 
 def _norm(setup: TrainSetup, owner: Owner, readers: int) -> list[Saved]:

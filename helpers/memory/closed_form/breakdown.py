@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 
 from ...catalog.errors import unknown_name
 
@@ -76,6 +78,11 @@ def rounded(size_bytes: int) -> int:
     (512, 512, 1024, 0)
     """
     return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def tensors_bytes(shapes: Iterable[tuple[int, ...]], bytes_per_value: int) -> int:
+    """Of tensors of these shapes, each in whole blocks."""
+    return sum(count * rounded(prod(shape) * bytes_per_value) for shape, count in Counter(shapes).items())
 
 
 def format_bytes(size_bytes: float) -> str:

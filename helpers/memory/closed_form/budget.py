@@ -15,20 +15,19 @@ from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.layers import Attention
 from ...catalog.setup import TrainSetup
-from . import activations, tensor_parts
+from . import tensor_parts
 from .breakdown import Moment, Moments
 from .decoder import FORMULA, FUSED, fills_window
 from .fsdp2 import FullyShardedStep
 from .fsdp2_tensor import ShardedPartStep
 from .in_backward import StepInBackward
 from .interleaved import TwoStages
-from .moments import StepMoments
 from .recompute import StepFlops, runs_products_again, step_flops
 from .serving import ServeBudget as ServeBudget
 from .serving import decode_bytes as decode_bytes
 from .serving import serve as serve
 from .sharded import ShardedStep
-from .stages import INTERLEAVED, StageMoments
+from .stages import INTERLEAVED, Stage
 from .step import TapedStep, require_page
 from .step import bytes_saved_by as bytes_saved_by
 from .weights import weight_bytes as weight_bytes
@@ -147,15 +146,15 @@ def pipeline(
     Llama-3-8B in BF16, 1,024 tokens with full checkpointing, fused AdamW, 8 micro-batches, the last of four stages:
     18.8 GiB without the libraries.
     """
-    activations.require_closed_form(setup)
     if device is not None:
         require_kernels(setup, resolve_device(device))
-    of_the_card = _of_a_rank("a pipeline", setup, device)
-    step: StageMoments | TwoStages
+    cublas, on_cuda = _of_a_rank("a pipeline", setup, device)
+    kernels = partial(kernel_of, setup, None if device is None else resolve_device(device)), on_cuda
+    step: Stage | TwoStages
     if schedule == INTERLEAVED:
-        step = TwoStages(setup, ranks, stage, *of_the_card)
+        step = TwoStages(setup, ranks, stage, cublas, *kernels)
     else:
-        step = StageMoments(setup, ranks, stage, schedule, *of_the_card)
+        step = Stage(setup, ranks, stage, schedule, cublas, *kernels)
     return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
 
 
@@ -169,11 +168,11 @@ def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tup
     return library_bytes(card, _cublaslt_threads(setup)), card is not None and cuda_of(card) is not None
 
 
-def _answered(setup: TrainSetup, step: StepMoments | TapedStep) -> TrainBudget:
+def _answered(setup: TrainSetup, step: TapedStep) -> TrainBudget:
     return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
 
 
-def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> StepMoments | TapedStep:
+def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> TapedStep:
     """The moments of `setup`: whole in DDP, sharded from stage 1 on; with the casts of FP8; of adapters alone."""
     on_cuda = card is not None and cuda_of(card) is not None
     require_one_rank(setup)

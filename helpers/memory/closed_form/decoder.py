@@ -76,7 +76,11 @@ class Decoder(Linears):
         tape.stage = Point.LM_HEAD
         logits = self.head(hidden)
         tape.stage = Point.LOSS
+        if self.names_logits:
+            self.named = logits
         return self._cross_entropy(logits)
+
+    names_logits = False  # whether somebody does to the end of the backward
 
     def head(self, hidden: Tensor) -> Tensor:
         head, tape = Linear("lm_head", self.model.hidden, self.model.vocab, self.model.lm_head_bias), self.tape

@@ -7,9 +7,8 @@ from collections import Counter
 from ...catalog.formats import number_format
 from ...catalog.layers import Layer, Linear
 from ...catalog.setup import TrainSetup
-from .breakdown import rounded
+from .breakdown import rounded, tensors_bytes
 from .linears import FP32, StepWidths
-from .moments import tensors_bytes
 
 DYNAMIC_MAP_BYTES = 4 * 256  # bitsandbytes' levels of an 8-bit scale: one table for all layers
 CODE_BYTES, LEVELS_BYTES, OFFSET_BYTES = 16 * 4, 256 * 4, 4  # beside each weight in 4 bits; the last two with "-dq"

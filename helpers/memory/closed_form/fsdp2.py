@@ -17,12 +17,12 @@ from ...catalog.layers import TensorShape
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
 from ...catalog.split import REDUCED
-from .breakdown import Moment, Point, rounded
+from .breakdown import Moment, Point, rounded, tensors_bytes
 from .layer_run import LayerRun
-from .moments import tensors_bytes, update_bytes
 from .sharded import more
 from .step import KernelOf, TapedStep
 from .tape import Live
+from .updates import update_bytes
 
 MAX_RANKS = 2**17
 WIDTHS = {"autocast-bf16": (4, 2, 4), "bf16": (2, 2, 2), "fp32": (4, 4, 4)}  # of shards; gathered; reduced

@@ -8,10 +8,10 @@ for the embedding's, and only then the table is updated.
 from __future__ import annotations
 
 from ...catalog.optimizers import EMBEDDING
-from .breakdown import Moment, Point
-from .moments import tensors_bytes, update_bytes
+from .breakdown import Moment, Point, tensors_bytes
 from .step import TapedStep
 from .tape import Live
+from .updates import update_bytes
 
 
 class StepInBackward(TapedStep):

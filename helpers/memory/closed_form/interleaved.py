@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ...catalog.errors import WorkbookError, require_whole
+from ...catalog.errors import require_whole
 from ...catalog.setup import TrainSetup
 from .breakdown import Moment, rounded
-from .moments import tensors_bytes, update_bytes
 from .sharded import more
-from .stages import INTERLEAVED, StageMoments, require_schedule
+from .stages import INTERLEAVED, Stage, require_schedule
+from .updates import update_bytes
 
 
 class Work(NamedTuple):
@@ -53,16 +53,13 @@ def works_of(ranks: int, rank: int, micro_batches: int) -> list[Work]:
 class TwoStages:
     """The moments of rank `rank`, counted from 0, of `ranks`; layers are numbered through both of its stages."""
 
-    def __init__(self, setup: TrainSetup, ranks: int, rank: int, cublas_bytes: int, on_cuda: bool = False) -> None:
+    def __init__(self, setup: TrainSetup, ranks: int, rank: int, cublas_bytes: int, *kernels: Any) -> None:
         require_schedule(setup, ranks, INTERLEAVED)
         require_whole("stage", rank, 0, ranks - 1, do="a rank has this stage, and the one `ranks` later")
-        if setup.precision == "autocast-bf16":
-            do = "trace it: trace.train(setup, split=Split(pipeline=..., schedule='Interleaved1F1B'))"
-            raise WorkbookError("two stages on a rank under autocast", "bf16 or fp32", do)
         self.setup, self.cublas = setup, cublas_bytes
         self.works = works_of(ranks, rank, setup.micro_batches)
         self.stages = [
-            StageMoments(setup, 2 * ranks, stage, INTERLEAVED, cublas_bytes, on_cuda) for stage in (rank, ranks + rank)
+            Stage(setup, 2 * ranks, stage, INTERLEAVED, cublas_bytes, *kernels) for stage in (rank, ranks + rank)
         ]
         self.ids = rounded(8 * setup.tokens * setup.micro_batches)  # both stages count the one batch
         self.stored_bytes = sum(stage.stored_bytes for stage in self.stages)
@@ -88,32 +85,31 @@ class TwoStages:
                 continue
             stage, other = self.stages[at], 1 - at
             sent = 0 if stage.first or not done[at] else stage.residual  # which the stage's own moments count
-            beside = self._resident(other, in_flight[other], done[other] > 0)
+            beside = self._resident(other, in_flight[other], done[other] > 0, self.stages[other].copies)
             for moment in backward(at, in_flight[at], done[at] > 0):
                 yield self._numbered(more(moment, **beside, workspace=held - sent), at)
             in_flight[at] -= 1
             done[at] += 1
             held += ((not stage.first) + (not stage.last)) * stage.residual
 
-    def _resident(self, at: int, in_flight: int, with_gradients: bool) -> dict[str, int]:
+    def _resident(self, at: int, in_flight: int, with_gradients: bool, copies: int) -> dict[str, int]:
         """What a stage has while the other works."""
         stage = self.stages[at]
-        gradients = tensors_bytes(stage.tensors, stage.recipe.grad_bytes) if with_gradients else 0
         return {
             "parameters": stage.parameter_bytes,
             "optimizer": stage.optimizer_bytes,
-            "gradients": gradients,
-            "activations": in_flight * stage.micro_batch() + stage.buffers - self.ids,
+            "gradients": stage.gradient_bytes if with_gradients else 0,
+            "activations": in_flight * stage.micro_batch() + stage.buffers - self.ids + copies,
         }
 
     def _numbered(self, moment: Moment, at: int) -> Moment:
-        before = len(self.stages[0].model.layers) if at else 0
+        before = len(self.stages[0].whole.model.layers) if at else 0
         return moment if moment.layer is None else replace(moment, layer=moment.layer + before)
 
     def _optimizer_step(self) -> Moment:
         """Of the tensors of both stages, whose temporaries exist together where the optimizer makes them so."""
-        first, second = self.stages
-        trained, rule, width = first.trained + second.trained, first.rule, first.recipe.optimized_bytes
-        copies = update_bytes(rule, trained, width) - update_bytes(rule, first.trained, width)
-        step = more(first.optimizer_step(), activations=first.buffers, workspace=copies)
-        return more(step, **self._resident(1, in_flight=0, with_gradients=True))
+        first, second = (stage.whole.trained for stage in self.stages)
+        rule, width = self.setup.optimizer_rule, self.setup.precision_recipe.optimized_bytes
+        copies = update_bytes(rule, first + second, width) - update_bytes(rule, first, width)
+        step = more(self.stages[0].optimizer_step(), workspace=copies)
+        return more(step, **self._resident(1, in_flight=0, with_gradients=True, copies=0))

@@ -12,9 +12,9 @@ from .breakdown import Point
 from .decoder import FUSED
 from .families import decoder
 from .linears import StepWidths
-from .moments import update_bytes
 from .operators import Operators
 from .tape import NOTHING, Arrival, Live, Update
+from .updates import update_bytes
 
 SILENT = "silent"  # how a layer runs for the first time inside a checkpoint: nothing is kept
 AGAIN = "again"  # and how it runs inside the backward
@@ -99,32 +99,38 @@ def layer_run(
     kernel: str = FUSED,
     on_cuda: bool = False,
     parts: int = 1,
+    copies: str = "",
+    given: bool = False,
 ) -> LayerRun:
     """Run `layer` as `how` says: "none", a policy of a part of it, SILENT or AGAIN.
 
-    `wants_gradient` is that of its input: a frozen embedding's output wants none. The last are as in `Decoder`.
+    `wants_gradient` is that of its input: a frozen embedding's output wants none. `kernel` to `copies` are as in
+    `Decoder`. The gradient of what it returns is alive before it, and in its first node's hands, unless it is `given`:
+    then somebody else holds it to the end, and counts it.
     """
     tape = Operators(how != SILENT, adds_up(setup), update_of(setup), unpacks_once=how == AGAIN)
     tape.stage = Point.LAYER
     values, width = setup.tokens * setup.model.hidden, StepWidths.of(setup).residual
     hidden = tape.leaf(values, width) if wants_gradient else tape.new(values, width)
-    given, size = tape.now, tape.live
+    begun, size = tape.now, tape.live
     page = decoder(setup, tape, kernel, on_cuda)
-    page.parts = parts
+    page.parts, page.copies = parts, copies
     out = page.layer(hidden, layer, how)
     keeps_input = bool(hidden.block and hidden.block.keepers)
-    forward, again, node = tape.highest - given, tape.until_last_kept - given, out.node
+    forward, again, node = tape.highest - begun, tape.until_last_kept - begun, out.node
     del hidden, out
     with_copies = tape.live
     tape.cached.clear()
     cached = Live(*[with_copies - tape.live] * 2)
     saved = tape.now - (Live(size, size) if keeps_input else Live())
-    ran = LayerRun(given, saved, cached, keeps_input, forward, again)
+    ran = LayerRun(begun, saved, cached, keeps_input, forward, again)
     if node is None or how == SILENT:
         return ran
     before = tape.now + Live(size)  # the gradient of what it returned
-    tape.backward(node, values, width)
-    asking, gradients = Live(tape.when_asked.total - before.total), Live(tape.gradient_bytes, 0, tape.gradient_bytes)
+    elsewhere = tape.new(values, width) if given else None
+    tape.backward(node, values, width, elsewhere)
+    asking = Live(tape.when_asked.total - before.total)
+    gradients = Live(tape.gradient_bytes + tape.waiting_bytes, 0, tape.gradient_bytes)
     arrivals = tuple(one._replace(live=one.live - before, highest=one.highest - before) for one in tape.arrivals)
     return replace(
         ran,

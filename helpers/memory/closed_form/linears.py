@@ -13,6 +13,7 @@ from .split import ROWS
 from .tape import FROZEN, Tensor
 
 FP32, HALF = 4, 2
+COUNTED, EARLIER = "counted", "earlier"
 ADAPTERS = FP32  # autocast_adapter_dtype, peft's default
 FUSED_TOKENS = number_format("nf4").fused_tokens  # up to so many, bitsandbytes decodes a weight as it multiplies
 
@@ -127,8 +128,18 @@ class Linears:
         tape = self.tape
         if not self.width.autocast:
             return [x, *weights]
-        copies = [tape.cached_cast(tape.cast(weight, HALF)) if weight.node else weight for weight in weights]
+        copies = [self._copy(weight) if weight.node else weight for weight in weights]
         return [tape.cast(x, HALF), *copies]
+
+    copies = ""  # where autocast's copies of weights are: in this forward's cache, COUNTED elsewhere, or made EARLIER
+
+    def _copy(self, weight: Tensor) -> Tensor:
+        """Of one that was made EARLIER the gradient waits in 16 bits until all else is done: autograd goes by age."""
+        if self.copies == EARLIER:
+            return self.tape.earlier(weight.values, HALF)
+        if self.copies == COUNTED:
+            return self.tape.shaped(Tensor(weight.values, HALF, None), weight)
+        return self.tape.cached_cast(self.tape.cast(weight, HALF))
 
     def _adapted(self, x: Tensor, linear: Linear) -> Tensor:
         """`lora.Linear.forward`: x in the adapter's type, the result back in the base's."""

@@ -11,15 +11,14 @@ product that ends a segment is not run again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError
-from ...catalog.layers import Attention, Layer, Linear, Mlp
+from ...catalog.layers import Layer, Linear
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
-from . import activations, work
-from .breakdown import rounded
+from . import work
 
 KEEPS_MATMULS = ("selective", "selective:matmuls")
 EVERY_SECOND = "selective:every-second"
@@ -31,148 +30,6 @@ FUSED_BACKWARD = 5 / 2
 def runs_products_again(setup: TrainSetup) -> bool:
     """Whether the backward runs some linear layer of the forward again."""
     return setup.checkpointing not in ("none", "offload", "selective", "selective:matmuls")
-
-
-class SavedActivations:
-    """Bytes of the decoder layers' activations under the policy of `setup`: as forward leaves, as backward finds them.
-
-    What the owners in `without` keep is left out.
-
-    Llama-2-7B, 2048 tokens, BF16: "none" stores 11.39 GiB, "full" 0.50, "selective" 6.20.
-    """
-
-    def __init__(self, setup: TrainSetup, without: Collection[activations.Owner] = ()) -> None:
-        require_recomputing(setup)
-        self.setup, self.layers = setup, setup.model.layers
-        every = {layer: activations.layer_tensors(setup, layer) for layer in set(self.layers)}
-        tensors = {layer: tuple(one for one in saved if one.owner not in without) for layer, saved in every.items()}
-        self.tensors = [tensors[layer] for layer in self.layers]
-        self.layer_bytes = [activations.total_bytes(saved) for saved in self.tensors]
-        self._sizes: dict[tuple[int, str], int] = {}
-        self.boundary = activations.boundary_bytes(setup)
-        self._shared = self.boundary if activations.shares_boundary(setup) else 0
-        self._segments = setup.segments
-        self._values = setup.tokens * setup.model.hidden
-        self._fp32_input = rounded(4 * self._values) if activations.Widths.of(setup).autocast else 0
-
-    @property
-    def holds_arguments(self) -> bool:
-        """Whether a checkpoint holds what attention is called with: the mask, the position ids."""
-        return any(segment.how not in ("none", "module:mlp") for segment in self._segments)
-
-    def stored_bytes(self) -> int:
-        """Alive at the end of forward."""
-        return self._stored(self._segments) + self._masks(len(self.layers))
-
-    def unsaved_copies(self) -> int:
-        """Autocast's BF16 copies of the weights that nothing but its cache holds when forward ends."""
-        return sum(self._copies_unsaved(segment) for segment in self._segments)
-
-    def live_bytes(self, at: int, attention: bool = False) -> int:
-        """Alive when the backward of layer `at` begins in its MLP, the segments around it having been run again.
-
-        `attention=True` is for the backward of its attention, with all that the MLP had still counted.
-        """
-        return self._live(self._segments, at, attention) + self._masks(at + 1)
-
-    def _stored(self, segments: Sequence[Segment]) -> int:
-        return sum(map(self._stored_by, segments))
-
-    def _stored_by(self, segment: Segment) -> int:
-        """What one segment holds until the backward reaches it."""
-        key = segment.start, segment.how
-        if key not in self._sizes:
-            self._sizes[key] = self._size(segment)
-        return self._sizes[key]
-
-    def _size(self, segment: Segment) -> int:
-        layer, how = self.layers[segment.start], segment.how
-        if how == "none":
-            return self.layer_bytes[segment.start]
-        if how == "module:attention":
-            return self.layer_bytes[segment.start] - self._dropped(layer, "attention")
-        if how == "module:mlp":
-            return self.layer_bytes[segment.start] - self._dropped(layer, "mlp")
-        if how == "offload:inputs":
-            return 0
-        return self.boundary + selected_bytes(self.setup, layer, how)
-
-    def _live(self, segments: Sequence[Segment], at: int, attention: bool) -> int:
-        stored = 0
-        for segment in segments:
-            if segment.stop > at:
-                return stored + self._opened(segment, at, attention)
-            stored += self._stored_by(segment)
-        raise IndexError(f"layer {at} is in no segment")
-
-    def _opened(self, segment: Segment, at: int, attention: bool) -> int:
-        """What a segment holds, and has made again, when the backward of its layer `at` begins.
-
-        The MLP's backward comes first: of a layer whose attention is recomputed, that is not there yet.
-        """
-        how, again = segment.how, sum(self.layer_bytes[segment.start : at + 1])
-        if how == "module:attention" and not attention:
-            return self._stored_by(segment)
-        if how in ("module:attention", "module:mlp"):
-            return again + self._fp32_input
-        if how in ("none", "offload:inputs"):  # an input that came back is gone when nobody saved it again
-            return again
-        if segment.parts:  # the first part keeps the very tensor that the segment does
-            return self._live(segment.parts, at, attention)
-        return self.boundary - self._shared + again + self._never_asked_for(segment)
-
-    def _never_asked_for(self, segment: Segment) -> int:
-        """A selective policy keeps the layer's last product, and the recomputation stops before it needs it.
-
-        Of every second product the last is kept where there is an odd number of them, as in Llama.
-        """
-        layer = self.layers[segment.start]
-        linears = activations.written_by_layer(self.setup, layer).linears
-        keeps = segment.how in KEEPS_MATMULS or (segment.how == EVERY_SECOND and len(linears) % 2 == 1)
-        return linears[-1] if keeps and not reads_last_product(self.setup, layer) else 0
-
-    def _dropped(self, layer: Layer, module: str) -> int:
-        """What a checkpoint around a part of a layer spares, less the input that it keeps where nobody else does.
-
-        Under autocast that is FP32, in place of a BF16 copy for each of the products that read it.
-        """
-        internals = activations.internals_bytes(self.setup, layer, module)
-        if not self._fp32_input:
-            return internals
-        part: Attention | Mlp = layer.attention if module == "attention" else layer.mlp
-        casts = (len(part.linears) - 1) * rounded(2 * self._values)
-        return internals + _bf16_copies(part) + casts - self._fp32_input
-
-    def _copies_unsaved(self, segment: Segment) -> int:
-        copies = 0
-        for layer in self.layers[segment.start : segment.stop]:
-            if segment.how not in ("none", "module:mlp"):
-                copies += _bf16_copies(layer.attention)
-            if segment.how not in ("none", "module:attention"):
-                copies += _bf16_copies(layer.mlp)
-        return copies
-
-    def _masks(self, layers: int) -> int:
-        """Eager attention's additive masks, B x T x T: a checkpoint around attention keeps them as its arguments.
-
-        There is one for each window that the first `layers` layers have.
-        """
-        if self.setup.attention == "sdpa" or not self.holds_arguments:
-            return 0
-        windows = {layer.attention.window for layer in self.layers[:layers]}
-        scores = self.setup.tokens * self.setup.sequence
-        return len(windows) * rounded(scores * activations.Widths.of(self.setup).residual)
-
-
-def _bf16_copies(part: Attention | Mlp) -> int:
-    return sum(rounded(2 * linear.weights) for linear in part.linears)
-
-
-def selected_bytes(setup: TrainSetup, layer: Layer, how: str) -> int:
-    """The outputs that a selective policy keeps of one layer, besides its input; 0 for the other policies."""
-    written = activations.written_by_layer(setup, layer)
-    products = written.every_second if how == EVERY_SECOND else (how in KEEPS_MATMULS) * written.matmuls
-    return products + (how in KEEPS_ATTENTION) * written.attention
 
 
 def reads_last_product(setup: TrainSetup, layer: Layer) -> bool:

@@ -18,11 +18,23 @@ from ...catalog.setup import TrainSetup
 from . import zero
 from .breakdown import PARTS, Breakdown, Moment, Part, Point, rounded
 from .layer_run import LayerRun
-from .moments import rank_share, update_bytes
 from .step import TapedStep
 from .tape import Live
+from .updates import update_bytes
 
 OUTSIDE = None  # of every layer
+SHARDED_FROM = {Part.PARAMETERS: 3, Part.GRADIENTS: 2, Part.OPTIMIZER: 1}  # by ZeRO's stages
+
+
+def rank_share(setup: TrainSetup, part: Part, size_bytes: int) -> int:
+    """What one rank holds on its GPU of so many bytes of `part`: all in DDP, a shard, rounded up, where it is sharded.
+
+    What is offloaded is not there: 0. (`TrainSetup` admits an offload only where the stage shards that part.)
+    """
+    if setup.zero < SHARDED_FROM[part]:
+        return size_bytes
+    tier = setup.offload_parameters if part is Part.PARAMETERS else setup.offload_optimizer
+    return -(-size_bytes // setup.ranks) if tier == "none" else 0
 
 
 class ShardedStep(TapedStep):

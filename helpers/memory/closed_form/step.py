@@ -7,7 +7,7 @@ on the way back each layer is freed, and its gradients stay. So a step of eighty
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 
 from ...catalog.adapters import ALL_LINEAR
@@ -16,23 +16,24 @@ from ...catalog.layers import Attention, Layer, TensorShape
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
 from .activations import require_kernel
-from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded
-from .decoder import FUSED
+from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded, tensors_bytes
+from .decoder import FUSED, Decoder
 from .families import PAGES, decoder
 from .frozen import base_bytes
 from .layer_run import AGAIN, SILENT, LayerRun, adds_up, layer_run, run_layer, update_of
 from .linears import ADAPTERS, FP32, StepWidths
-from .moments import SCALARS, InOrder, tensors_bytes, update_bytes
 from .operators import Operators
 from .recompute import require_recomputing
 from .tape import Live
+from .updates import update_bytes
 
+SCALARS = 3  # the loss, the number of targets it is a mean of, and the gradient that backward() begins with
 RERUN = ("full", "offload:inputs")  # segments whose layers are run once more, as a whole
 KernelOf = Callable[[Attention], str]  # which kernel "sdpa" is, as in `Decoder`
 
 
-class TapedStep(InOrder):
-    """One step of `setup`; each method is one moment, as in `StepMoments`."""
+class TapedStep:
+    """One step of `setup`; each method is one moment."""
 
     def __init__(
         self, setup: TrainSetup, cublas_bytes: int, kernel_of: KernelOf = lambda _: FUSED, on_cuda: bool = False
@@ -43,7 +44,7 @@ class TapedStep(InOrder):
         self.adapter, self.width = setup.adapter, StepWidths.of(setup)
         self.accumulates = adds_up(setup)
         self.residual = rounded(setup.tokens * self.model.hidden * self.width.residual)
-        self._runs: dict[tuple[Layer, str, bool], LayerRun] = {}
+        self._runs: dict[tuple[Layer, str, bool, bool], LayerRun] = {}
         self._weights()
         self._spots: dict[int, list[Live]] = {}
         self._forward_spots: list[Live] = []
@@ -58,7 +59,7 @@ class TapedStep(InOrder):
             self.trained = [(shape, "") for layer in self.model.layers for shape in of[layer]]
             weights, optimized, master, self.grad_bytes = ADAPTERS, ADAPTERS, 0, ADAPTERS
         else:
-            self.trained = list(self.model.trained())
+            self.trained = list(self._trained())
             weights, optimized, master = recipe.weight_bytes, recipe.optimized_bytes, recipe.master_bytes
             self.grad_bytes = recipe.grad_bytes
         self.optimized_bytes, self.new_bytes = optimized, min(weights, self.grad_bytes)
@@ -72,6 +73,10 @@ class TapedStep(InOrder):
             self.optimizer_bytes += count * (self._states(shape, role) + rounded(values * master))
         self.optimizer_bytes -= self.paged_bytes
 
+    def _trained(self) -> Iterable[tuple[TensorShape, str]]:
+        """Every tensor that this rank trains, with its role."""
+        return self.model.trained()
+
     def _states(self, shape: TensorShape, role: str) -> int:
         """Each state is a tensor of its own: where they are small, rounding shows."""
         rule = self.setup.optimizer_rule
@@ -82,29 +87,29 @@ class TapedStep(InOrder):
 
     def _run(self, at: int, how: str) -> LayerRun:
         layer, wants = self.model.layers[at], not self.adapter or at > 0 or self._recomputes
-        key = layer, how, wants
+        given = self.given and at == len(self.model.layers) - 1
+        key = layer, how, wants, given
         if key not in self._runs:
-            self._runs[key] = run_layer(
-                self.setup, layer, how, wants, self.kernel_of(layer.attention), self.on_cuda, self.parts
-            )
+            on = self.kernel_of(layer.attention), self.on_cuda
+            self._runs[key] = run_layer(self.setup, layer, how, wants, *on, self.parts, self.copies, given)
         return self._runs[key]
 
     def _step(self) -> None:
         """Forward, loss, backward: `now` is what is alive beside weights, states and sums of gradients."""
         segments = self.setup.segments
-        self.now = Live(self.residual + self.beside) + self._before_layers()
+        self.now = Live(self.beside + (0 if self.received else self.residual)) + self._before_layers()
         begun = self.tables + self.beside
         summed = self.model.learned_positions  # with positions, before the first layer
         if self.adapter and self._recomputes and (summed or not self._holds_first_input(segments[0])):
             self.now += Live(self.residual)  # the embedding's output is a leaf now, which its gradient's node holds
         for segment in segments:
-            self._forward(segment)
+            self._forward(segment, held=self.received and not segment.start)
         self.stored_bytes = self.now.total - begun - self.residual - self._cached.total
         self._tail()
         self._begun()
         for segment in reversed(segments):
             self._comes_to(segment)
-            self._backward(segment)
+            self._backward(segment, held=self.received and not segment.start)
             gone = sum(size for at, size in self._until.items() if segment.start <= at < segment.stop)
             self.now -= Live(gone, gone)
 
@@ -120,6 +125,7 @@ class TapedStep(InOrder):
         self.tables = (len(set(windows)) if page.tables_by_kind else 1) * tables
         held = self.masks if self._holds_arguments else 0
         self._until: Counter[int] = Counter()  # bytes that go with the backward of the first layer of a kind
+        self._until[0] += 0 if page.tables_by_kind else tables
         for window in dict.fromkeys(windows):
             of_kind = tables if page.tables_by_kind else 0
             self._until[windows.index(window)] += of_kind + (mask if held and window in masked else 0)
@@ -163,6 +169,8 @@ class TapedStep(InOrder):
             spots, made = self._gradients_of(at, run, freed)
             self._spots.setdefault(at, []).extend(self.now + spot for spot in spots)
             self.now += made - freed
+            if self.given and at == len(self.model.layers) - 1:
+                self.now += Live(self.residual)
             return
         last, at, comes_back = self._run(segment.stop - 1, AGAIN), segment.stop - 1, segment.how == "offload:inputs"
         given_up = comes_back or (inner and not held)
@@ -187,6 +195,11 @@ class TapedStep(InOrder):
             self.now -= Live(self.residual, self.residual)
 
     parts = 1  # ranks that share each layer
+    copies = ""  # as in `Linears`
+    names_logits = False  # as in `Decoder`
+    tail_bytes = 0  # that the loss keeps
+    received = False  # whether what the first layer is given lies elsewhere
+    given = False  # whether the gradient of what the last layer returns lies elsewhere
     beside = 0  # alive from before the forward
     gathered = Live()  # beside a layer in its forward
 
@@ -207,14 +220,12 @@ class TapedStep(InOrder):
         """From the last layer's output on: the end of the forward, and the beginning of the backward."""
         tape = Operators(accumulates=self.accumulates, updates=update_of(self.setup))
         page = decoder(self.setup, tape)
-        page.parts = self.parts
+        page.parts, page.copies, page.names_logits = self.parts, self.copies, self.names_logits
         loss = page.loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
         before, self.end, node = self.now - Live(self.residual), tape.highest, loss.node
-        outside = 0 if self._holds_arguments else self.masks
-        is_leaf = self.adapter is not None and self._recomputes
-        outside += page.named_embeddings(self._holds_first_input(self.setup.segments[0]), is_leaf)
+        named = self._named(page)
         in_model = [*self._forward_spots, before + tape.stages[Point.FINAL_NORM]]
-        self._forward_spots = [*(spot + Live(outside) for spot in in_model), before + self.end]
+        self._forward_spots = [*(spot + named for spot in in_model), before + self.end]
         tape.cached.clear()
         self.tail_bytes = tape.live
         del loss
@@ -227,7 +238,27 @@ class TapedStep(InOrder):
         left = tape.now
         self.now = before + left
 
+    def _named(self, page: Decoder) -> Live:
+        """What the model's own forward names while its layers run: masks, and the first of them's input."""
+        masks = 0 if self._holds_arguments else self.masks
+        if self.received:
+            return Live(masks)
+        is_leaf = self.adapter is not None and self._recomputes
+        return Live(masks + page.named_embeddings(self._holds_first_input(self.setup.segments[0]), is_leaf))
+
     # --- the moments -------------------------------------------------------------------------------------------------
+
+    def moments(self) -> tuple[Moment, ...]:
+        """All of them, in the order of the step."""
+        return (
+            self.end_of_forward(),
+            self.backward_of_loss(),
+            self.backward_of_lm_head(),
+            self.backward_of_final_norm(),
+            *(self.backward_of_layer(at) for at in self.candidate_peak_layers()),
+            self.backward_of_embedding(),
+            self.optimizer_step(),
+        )
 
     def _moment(self, at: Point, live: Live, layer: int | None = None) -> Moment:
         sizes = {

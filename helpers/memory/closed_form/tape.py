@@ -143,6 +143,7 @@ class Tape:
         self.arrived: list[Block] = []  # at leaves, where it stays
         self.flat = False  # whether tensors have two dimensions, and a product no view before it and behind it
         self.arrivals: list[Arrival] = []
+        self.waiting_bytes = 0  # of gradients, at the end, for what was made earlier
         self.stages: dict[str, Live] = {}
         self.since = Live()  # the highest moment since the last arrival
         self.when_asked = Live()  # when the backward first asks for what was kept
@@ -215,6 +216,11 @@ class Tape:
         node = Node(self, (), (), None)
         node.is_weight, node.waits, node.shape, node.role = True, waits, shape, role
         return Tensor(prod(shape), width, None, node)
+
+    def earlier(self, values: int, width: int) -> Tensor:
+        """What was made before all else here and is counted elsewhere: its gradient waits on the tape."""
+        self.waiting_bytes += rounded(values * width)
+        return Tensor(values, width, None, Node(self, (), (), None))
 
     def record(self, out: Tensor, inputs: Sequence[Tensor], kept: Iterable[Tensor], rule: Rule) -> Tensor:
         """Make `out` the result of a node that keeps `kept`, unless no input wants a gradient.

@@ -15,11 +15,11 @@ from ...catalog.layers import Attention, Layer, Linear, Mlp
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from .breakdown import Moment, Point, rounded
-from .moments import update_bytes
 from .sharded import more
 from .split import ROWS
 from .step import KernelOf, TapedStep
 from .tape import Live
+from .updates import update_bytes
 
 MAX_RANKS = 2**10
 PRECISIONS = ("fp32", "bf16", "autocast-bf16")

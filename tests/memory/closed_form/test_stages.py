@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog.errors import WorkbookError
+from helpers.catalog.models import model
 from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
 from helpers.memory import trace
@@ -25,6 +26,16 @@ RUNS = {
     "gpipe's losses": (SETUP, 4, 3, "GPipe"),
     "autocast": (replace(SETUP, precision="autocast-bf16"), 4, 1, "1F1B"),
 }
+SMALL = {"num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}
+SMALL |= {"num_key_value_heads": 4, "head_dim": 64, "vocab_size": 4096}
+EXPERTS = {**model("mixtral-8x7b").config, **SMALL, "num_local_experts": 4}
+SINKS = {**model("gpt-oss-20b").config, **SMALL, "num_local_experts": 4, "pad_token_id": 0, "eos_token_id": 2}
+SCALED = {**model("gemma-3-1b").config, **SMALL, "num_key_value_heads": 1, "pad_token_id": 0}
+FAMILIES = {  # masks that the model's forward names, outputs that GPipe's sends hold
+    "experts": (TrainSetup(EXPERTS, "autocast-bf16", "adamw-fused", 2, 128, micro_batches=4), 2, 0, "1F1B"),
+    "sinks": (TrainSetup(SINKS, "fp32", "adamw-fused", 2, 256, attention="eager", micro_batches=2), 2, 0, "1F1B"),
+    "scaled embeddings": (TrainSetup(SCALED, "bf16", "adamw-fused", 2, 256, "full", micro_batches=4), 2, 0, "GPipe"),
+}
 REST = {
     "recomputed, first": (replace(SETUP, checkpointing="full"), 2, 0, "1F1B"),
     "recomputed, last": (replace(SETUP, checkpointing="full"), 2, 1, "1F1B"),
@@ -34,6 +45,7 @@ REST = {
     "the embedding": (replace(SETUP, checkpointing="full", sequence=64), 3, 0, "1F1B"),
     "tied": (replace(SETUP, model={**CONFIG, "tie_word_embeddings": True}, sequence=128), 4, 0, "1F1B"),
     "eager": (replace(SETUP, attention="eager"), 4, 1, "1F1B"),
+    "eager, autocast": (replace(SETUP, attention="eager", precision="autocast-bf16", sequence=256), 2, 0, "GPipe"),
     "gpipe, short": (replace(SETUP, sequence=64), 3, 1, "GPipe"),
     "autocast, last": (replace(SETUP, precision="autocast-bf16"), 4, 3, "1F1B"),
     "autocast, short": (replace(SETUP, precision="autocast-bf16", sequence=64), 3, 1, "GPipe"),
@@ -46,7 +58,8 @@ REST = {
 def off(setup: TrainSetup, ranks: int, stage: int, schedule: str) -> float:
     """Without cuBLAS, which would hide it in so small a model."""
     traced = trace.train(setup, "h100", split=Split(pipeline=ranks, rank=stage, schedule=schedule))
-    return budget.pipeline(setup, ranks, stage, schedule, "h100").tensor_bytes / traced.tensor_bytes - 1
+    predicted = budget.pipeline(setup, ranks, stage, schedule, "h100")
+    return predicted.tensor_bytes / (traced.peak_bytes - predicted.library_bytes) - 1
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -54,10 +67,15 @@ def test_each_stages_peak_is_the_traces(run):
     assert abs(off(*RUNS[run])) < 0.001
 
 
+@pytest.mark.parametrize("run", FAMILIES)
+def test_the_peak_of_other_families_is_the_traces(run):
+    assert abs(off(*FAMILIES[run])) < 0.001
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("run", REST)
-def test_the_peak_is_within_one_percent_of_the_traces(run):
-    assert abs(off(*REST[run])) < 0.01
+def test_the_peak_of_other_setups_is_the_traces(run):
+    assert abs(off(*REST[run])) < 0.001
 
 
 def test_stages_have_the_whole_model_together():
@@ -75,6 +93,7 @@ def test_stages_have_the_whole_model_together():
         (replace(SETUP, precision="megatron-bf16"), 4, "1F1B", "megatron-bf16 in a pipeline"),
         (replace(SETUP, zero=3, ranks=8), 4, "1F1B", "not predicted"),
         (TrainSetup("gpt2", "bf16", sequence=64, micro_batches=4), 4, "1F1B", "no closed form"),
+        (TrainSetup("gemma-2-9b", "bf16", attention="eager", micro_batches=4), 4, "1F1B", "no closed form"),
     ],
 )
 def test_what_is_not_predicted_says_so(setup, ranks, schedule, words):
