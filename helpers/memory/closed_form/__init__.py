@@ -4,13 +4,18 @@
     budget.train(TrainSetup("llama-2-7b", optimizer="adamw-fused")).peak     # the largest of a step's moments
     budget.serve(ServeSetup("llama-3-8b", users=8)).held                    # weights and KV cache
 
-`breakdown` holds the types that all three instruments answer in. `budget` is the door; `moments` and `sharded` write a
-step down, from `activations` (what forward keeps) and `recompute` (what checkpointing keeps and runs again); `zero`,
-`split` and `tensor_parallel` say what a rank holds and sends; `adapters` are the moments of LoRA, DoRA and QLoRA, from
-one layer that `decoder` runs on a `tape` of `operators`, where autograd counts bytes; `weights` are a served model's,
-`work` is what an operator asks for and `layer_work` a layer, `offload` the seconds of copies beside those of computing;
-`serving` is a replica's forwards, `fsdp2` a step of FSDP2's and `megatron` a step of Megatron-LM's over tensor and
-pipeline ranks; `other_shapes` are models that are no decoder of text, and embedding stores. Imports catalog.
+`breakdown` holds the types that all three instruments answer in, and `budget` is the door.
+
+A training step is one algorithm. On a `tape`, where autograd counts bytes, `operators` are the kernels, `linears`,
+`decoder`, `families` and `experts` the models, written as torch runs them, and `checkpoints` what is run again.
+`layer_run` runs each kind of layer once; `step` adds the runs up in the order of the chain. Others change what lies
+beside them: `in_backward`, `sharded` (ZeRO), `fsdp2`, `tensor_parts`, `fsdp2_tensor`, `stages` and `interleaved`
+(pipelines). `activations` names what a dense layer keeps, row by row, for people; `recompute` counts FLOPs.
+
+`zero`, `split` and `tensor_parallel` say what a rank holds and sends; `frozen` and `weights` what a base and a served
+model take; `serving` is a replica's forwards, `megatron` a step of Megatron-LM's; `work` is what an operator asks for and
+`layer_work` a layer; `offload` the seconds of copies beside those of computing; `other_shapes` are models that are no
+decoder of text, and embedding stores. Imports catalog.
 """
 
 from .breakdown import BLOCK_BYTES, GIB, PARTS, Breakdown, Moment, Part, Phase, Point, format_bytes, rounded
