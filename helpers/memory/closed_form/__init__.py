@@ -13,9 +13,9 @@ beside them: `in_backward`, `sharded` (ZeRO), `fsdp2`, `tensor_parts`, `fsdp2_te
 (pipelines). `activations` names what a dense layer keeps, row by row, for people; `recompute` counts FLOPs.
 
 `zero`, `split` and `tensor_parallel` say what a rank holds and sends; `frozen` and `weights` what a base and a served
-model take; `serving` is a replica's forwards, `megatron` a step of Megatron-LM's; `work` is what an operator asks for and
-`layer_work` a layer; `offload` the seconds of copies beside those of computing; `other_shapes` are models that are no
-decoder of text, and embedding stores. Imports catalog.
+model take; `serving` is a replica's forwards, `megatron` a step of Megatron-LM's; `work` is what an operator asks for
+and `layer_work` a layer; `offload` the seconds of copies beside those of computing; `other_shapes` are models that are
+no decoder of text, and embedding stores. Imports catalog.
 """
 
 from .breakdown import BLOCK_BYTES, GIB, PARTS, Breakdown, Moment, Part, Phase, Point, format_bytes, rounded
