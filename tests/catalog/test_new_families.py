@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.catalog import MODELS, TrainSetup, WorkbookError, model
-from helpers.memory.closed_form import activations, budget
+from helpers.memory.closed_form import budget, tensor_parts
 
 # As the hub has them: a text_config keeps only what differs from Transformers' defaults, heads included.
 TOWER = {
@@ -161,14 +161,12 @@ def test_gpt_oss_has_a_sink_per_head_in_every_layer(on_meta):
     )
 
 
-WITHOUT_ROWS = [
-    name for name in MODELS if model(name).family not in activations.FAMILIES or not model(name).is_dense_decoder
-]
+WITHOUT_PLAN = [name for name in MODELS if model(name).family not in tensor_parts.FAMILIES]
 
 
-@pytest.mark.parametrize("name", WITHOUT_ROWS)
-def test_a_model_that_has_no_closed_form_over_several_gpus_is_not_given_a_peak_there(name):
+@pytest.mark.parametrize("name", WITHOUT_PLAN)
+def test_a_model_that_is_not_columns_and_rows_is_given_no_peak_under_tensor_parallelism(name):
     with pytest.raises(WorkbookError) as refused:
-        budget.fsdp2(TrainSetup(name, sequence=512), 8)
+        budget.tensor_parallel(TrainSetup(name, "bf16", sequence=512), 8)
     assert name in refused.value.what
-    assert f"--model {name} --fsdp 8" in refused.value.do
+    assert f"--model {name} --tensor-parallel 8" in refused.value.do

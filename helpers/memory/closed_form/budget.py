@@ -80,7 +80,8 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     up, and adds what is whole for a while (`sharded`): two layers and the root at stage 3, buckets from stage 1 on; the
     flat in which DDP sends its last bucket is left out. What is offloaded is not in these bytes of the GPU: `zero.held`
     has it, by the memory that it went to. Raises WorkbookError for a model, or a checkpointing policy, whose
-    activations have no closed form here, and, unless adapters are trained, for attention that no fused kernel takes.
+    activations have no closed form here. `trace.train(setup, device)` is the same step, run; without a device that one
+    is for an A100, and this one for a CPU.
 
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB, and 127 GiB with
     eight accumulated micro-batches.

@@ -37,8 +37,13 @@ class Experts(Decoder):
         return tape.elementwise(scores, total, kept=(scores, total))
 
     def _routed(self, x: Tensor, mlp: Mlp) -> Tensor:
-        x, weight = self.low(x, self.weight(mlp.experts, self.model.hidden))
-        return self.tape.product(x, weight, self.tokens * mlp.experts)
+        weights = [self.weight(mlp.experts, self.model.hidden)]
+        if self.router_bias:
+            weights.append(self.weight(mlp.experts))
+        x, weight, *bias = self.low(x, *weights)
+        return self.tape.product(x, weight, self.tokens * mlp.experts, *bias)
+
+    router_bias = False
 
     def experts(self, x: Tensor, scores: Tensor, mlp: Mlp) -> Tensor:
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
@@ -126,6 +131,7 @@ class GptOss(Experts):
         scores = tape.shaped(tape.new(chosen, logits.width), logits, kept=(indices,))
         return logits, tape.softmax(scores, scores.width, self.on_cuda)
 
+    router_bias = True
     selected_biases: Tensor | None = None
 
     def experts(self, x: Tensor, scores: Tensor, mlp: Mlp) -> Tensor:

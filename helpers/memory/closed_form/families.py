@@ -1,7 +1,16 @@
 """The dense families beside Llama: a page of `decoder` for each, by what its code in Transformers does otherwise.
 
-A new family is a class with the calls that its forward makes, and its name in PAGES. What has experts is in `experts`.
-No torch.
+A new family, with its modeling code beside it:
+
+1. Its tensors, in `catalog.families`: a function of its config, so that TrainSetup can count its parameters.
+2. Here a subclass of Decoder that overrides what its code does otherwise (`block` where a layer has another order;
+   `attention`, `mlp`, `norm`, `scaled`), call for call: each kernel is one operator, `a + b + c` are two `add`. Keep
+   the variables of the original, for a name holds its tensor, and the order, for the backward goes the other way round.
+   `how` names what a policy does inside of a layer ("module:attention", "module:mlp"): see `_with_attention`.
+3. Its name in PAGES, and a small config in tests/memory/closed_form/test_families.py: there the tape's weights are held
+   against the catalogue's, and its peaks against the trace, in three precisions and under policies.
+
+What has experts is in `experts`. No torch.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
 from .breakdown import Point
 from .decoder import FUSED
-from .families import decoder
+from .families import PAGES, decoder
 from .linears import StepWidths
 from .operators import Operators
 from .tape import NOTHING, Arrival, Live, Update
@@ -57,7 +57,8 @@ class _SameLayers:
     def __init__(self, setup: TrainSetup) -> None:
         self.setup = setup
         shape = setup.micro_batch, setup.sequence, adds_up(setup), setup.in_backward and setup.optimizer
-        self.key = id(setup.model), setup.precision, setup.attention, setup.adapter, *shape
+        page = PAGES.get(setup.model.family)
+        self.key = id(setup.model), page, setup.precision, setup.attention, setup.adapter, *shape
 
     def __hash__(self) -> int:
         return hash(self.key)

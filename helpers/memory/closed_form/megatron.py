@@ -98,14 +98,17 @@ class MegatronSetup:
 
 
 def is_known(model: ModelShape) -> bool:
-    """Whether each layer is one that `megatron_layer` counts: gated MLPs, dense or of experts, and no sinks."""
-    return model.counted is None and all(layer.mlp.gated and not layer.attention.sinks for layer in model.layers)
+    """Whether each layer is one that `megatron_layer` counts: two norms, a gated MLP, dense or of experts, no sinks."""
+    kinds = set(model.layers)
+    return model.counted is None and all(
+        layer.norms == 2 and layer.mlp.gated and not layer.attention.sinks for layer in kinds
+    )
 
 
 def require_known(model: ModelShape) -> None:
     if not is_known(model):
         what, expected = f"{model.name} in Megatron's closed form", "a decoder with SwiGLU, as Llama, Mixtral, DeepSeek"
-        raise WorkbookError(what, expected, "other MLPs and attention with sinks are not known here")
+        raise WorkbookError(what, expected, "other MLPs, more norms and attention with sinks are not known here")
 
 
 def most_experts(model: ModelShape) -> int:

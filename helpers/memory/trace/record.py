@@ -18,7 +18,7 @@ from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import require_cuda
 from ..allocator import Replay, Settings, replay
 from ..closed_form.breakdown import Breakdown, Moment, Part
-from ..meter.meter import LIBRARY, Meter
+from ..meter.meter import Meter
 from ..meter.process import what_was_before_aside
 from ..meter.timeline import Block, Event, Measurement, PartOf, account, live_at_peak
 from ..meter.watch import Optimizers, Watch, adopt, tensors_in, weights_of
@@ -53,8 +53,8 @@ class Trace:
 
     @property
     def library_bytes(self) -> int:
-        """Of the peak, what cuBLAS holds on the card that is traced for; 0 for a CPU."""
-        return sum(block.size_bytes for block in self.at_peak if block.phase == LIBRARY)
+        """Of the peak, what cuBLAS holds on the card that is traced for; 0 for a CPU. What kernels hold is a tensor."""
+        return sum(block.size_bytes for block in self.at_peak if block.owner.startswith("cuBLAS"))
 
     @property
     def tensor_bytes(self) -> int:

@@ -4,6 +4,7 @@ Each model is small and has few words, so that its peaks lie in the layers; what
 library's workspaces and without what the allocator leaves of its segments.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,9 @@ from transformers.activations import ACT2FN
 from helpers.catalog import MODELS, Adapter, TrainSetup, WorkbookError, model
 from helpers.memory import measure, trace
 from helpers.memory.closed_form import budget
+from helpers.memory.closed_form.decoder import FORMULA
 from helpers.memory.closed_form.families import PAGES, Gpt2
+from helpers.memory.closed_form.layer_run import layer_run
 from helpers.memory.closed_form.operators import Operators
 from helpers.memory.meter import Meter
 from helpers.techniques.checkpointing import apply
@@ -92,6 +95,15 @@ def setup_of(name, precision, policy, attention, micro_batch, sequence=1024):
 
 def tensors_at_peak(traced):
     return sum(block.size_bytes for block in traced.at_peak if not block.owner.startswith("cuBLAS"))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_page_trains_the_weights_of_the_catalogue(name):
+    """Each layer's gradients are of the shapes that its family says it has: a norm too many would be seen."""
+    setup = setup_of(name, "fp32", "none", "eager" if name in EAGER_ALONE else "sdpa", 1, 64)
+    for layer in set(setup.model.layers):
+        came = Counter(arrival.shape for arrival in layer_run(setup, layer, kernel=FORMULA).arrivals)
+        assert came == Counter(layer.tensors(setup.model.hidden))
 
 
 @pytest.mark.parametrize(("name", "precision", "policy", "attention", "micro_batch"), list(ways()))
