@@ -114,6 +114,7 @@ def test_lora(capsys):
         ([*TRAIN, "--steps", "0"], "steps"),
         ([*TRAIN, "--gpu", "h1000"], "h1000"),
         ([*TRAIN, "--zero", "2", "--ranks", "2"], "ranks"),
+        ([*TRAIN, "--zero", "3", "--ranks", "2", "--offload-optimizer", "cpu"], "counts the memory of one device"),
         ([*TRAIN, "--lora-rank", "0"], "LoRA rank"),
         ([*TRAIN, "--dtype", "fp8"], "fp8"),
         ([*SERVE, "--weights", "int8"], "int8"),

@@ -56,6 +56,10 @@ def split_flags(parser: argparse.ArgumentParser) -> None:
 def _split_of(arguments: argparse.Namespace) -> Split | None:
     """The split that the flags describe, and none of one GPU. `--zero 3 --ranks 8` is `--fsdp 8`."""
     inner, fsdp = arguments.tensor_parallel * arguments.pipeline, arguments.fsdp
+    for part in ("optimizer", "parameters"):
+        if (tier := getattr(arguments, f"offload_{part}")) != "none":
+            do = f"leave it out, or predict it: `workbook estimate train` takes --offload-{part}"
+            raise WorkbookError(f"--offload-{part} is {tier!r}", "'none': a trace counts the memory of one device", do)
     if fsdp is None and arguments.ranks > 1 and (inner > 1 or arguments.zero == 3):
         if arguments.ranks % max(1, inner):
             expected = f"a multiple of {inner:,}"
