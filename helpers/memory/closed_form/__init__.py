@@ -8,9 +8,10 @@
 
 A training step is one algorithm. On a `tape`, where autograd counts bytes, `operators` are the kernels, `linears`,
 `decoder`, `families` and `experts` the models, written as torch runs them, and `checkpoints` what is run again.
-`layer_run` runs each kind of layer once; `step` adds the runs up in the order of the chain. Others change what lies
-beside them: `in_backward`, `sharded` (ZeRO), `fsdp2`, `tensor_parts`, `fsdp2_tensor`, `stages` and `interleaved`
-(pipelines). `activations` names what a dense layer keeps, row by row, for people; `recompute` counts FLOPs.
+`layer_run` runs each kind of layer once; `chain` adds the runs up in their order, and `step` reads its moments off.
+Others say what lies beside it: `in_backward`, `sharded` (ZeRO), `fsdp2`, `tensor_parts`, `fsdp2_tensor`, `stages` and
+`interleaved` (pipelines). `updates` is what optimizers make. `activations` names what a dense layer keeps, row by row,
+for people; `recompute` counts FLOPs.
 
 `zero`, `split` and `tensor_parallel` say what a rank holds and sends; `frozen` and `weights` what a base and a served
 model take; `serving` is a replica's forwards, `megatron` a step of Megatron-LM's; `work` is what an operator asks for

@@ -18,9 +18,10 @@ from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
 from ...catalog.split import REDUCED
 from .breakdown import Moment, Point, rounded, tensors_bytes
+from .chain import KernelOf
 from .layer_run import LayerRun
 from .sharded import more
-from .step import KernelOf, TapedStep
+from .step import TapedStep
 from .tape import Live
 from .updates import update_bytes
 

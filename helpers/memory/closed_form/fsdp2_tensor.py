@@ -8,8 +8,8 @@ the embedding, which DTensor divides no earlier.
 from __future__ import annotations
 
 from ...catalog.setup import TrainSetup
+from .chain import KernelOf
 from .fsdp2 import FullyShardedStep
-from .step import KernelOf
 from .tensor_parts import of_rank
 
 

@@ -17,7 +17,7 @@ from ...catalog.errors import require_whole
 from ...catalog.setup import TrainSetup
 from .breakdown import Moment, rounded
 from .sharded import more
-from .stages import INTERLEAVED, Stage, require_schedule
+from .stages import INTERLEAVED, Stage, highest_of, require_schedule
 from .updates import update_bytes
 
 
@@ -70,11 +70,7 @@ class TwoStages:
 
     def moments(self) -> tuple[Moment, ...]:
         """Each at its highest, in the order in which the first backwards meet them; then the optimizer."""
-        highest: dict[tuple[object, int | None], Moment] = {}
-        for moment in self._backwards():
-            key = moment.at, moment.layer
-            highest[key] = max(highest.get(key, moment), moment, key=lambda one: one.total)
-        return (*highest.values(), self._optimizer_step())
+        return (*highest_of(self._backwards()), self._optimizer_step())
 
     def _backwards(self) -> Iterator[Moment]:
         in_flight, done, held = [0, 0], [0, 0], 0

@@ -8,7 +8,7 @@ with two stages are in `interleaved`. No torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +85,15 @@ class StagePass(TapedStep):
         return [linear.weights for linear in linears] + self.last * [self.model.vocab * self.model.hidden]
 
 
+def highest_of(moments: Iterable[Moment]) -> Iterable[Moment]:
+    """Of those at the same point and layer the highest, in the order in which they come first."""
+    highest: dict[tuple[object, int | None], Moment] = {}
+    for moment in moments:
+        key = moment.at, moment.layer
+        highest[key] = max(highest.get(key, moment), moment, key=lambda one: one.total)
+    return highest.values()
+
+
 class Stage:
     """The moments of rank `stage`, counted from 0, of `stages`."""
 
@@ -130,11 +139,9 @@ class Stage:
 
     def moments(self) -> tuple[Moment, ...]:
         """In order, each as the first backward meets it, before there are gradients, or any later one, beside them."""
-        first = {(one.at, one.layer): one for one in self.backward(self.in_flight, accumulates=False)}
-        held = []
-        for later in self.backward(min(self.in_flight, self.setup.micro_batches - 1), accumulates=True):
-            held.append(max(later, first.get((later.at, later.layer), later), key=lambda moment: moment.total))
-        return (*held, self.optimizer_step())
+        first = self.backward(self.in_flight, accumulates=False)
+        later = self.backward(min(self.in_flight, self.setup.micro_batches - 1), accumulates=True)
+        return (*highest_of((*first, *later)), self.optimizer_step())
 
     def backward(self, in_flight: int, accumulates: bool) -> list[Moment]:
         """Of one micro-batch while `in_flight` live, in the forward and the backward of the one at work.
@@ -170,4 +177,4 @@ def _require_known(setup: TrainSetup, stages: int, stage: int) -> None:
     if setup.model.learned_positions or setup.model.family == "gemma2":
         what = f"{setup.model.name} (family {setup.model.family!r}) in stages has no closed form here"
         do = "choose FSDP2: budget.fsdp2, `workbook trace train --fsdp`"
-        raise WorkbookError(what, "a decoder of embedding, layers and norm that nothing here has to be cut into", do)
+        raise WorkbookError(what, "a decoder with rotary positions, and no cap on its logits", do)

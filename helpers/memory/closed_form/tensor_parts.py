@@ -15,9 +15,10 @@ from ...catalog.layers import Attention, Layer, Linear, Mlp
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from .breakdown import Moment, Point, rounded
+from .chain import KernelOf
 from .sharded import more
 from .split import ROWS
-from .step import KernelOf, TapedStep
+from .step import TapedStep
 from .tape import Live
 from .updates import update_bytes
 

@@ -25,6 +25,7 @@ RUNS = {
     "gpipe": (SETUP, 4, 2, "GPipe"),
     "gpipe's losses": (SETUP, 4, 3, "GPipe"),
     "autocast": (replace(SETUP, precision="autocast-bf16"), 4, 1, "1F1B"),
+    "autocast, short": (replace(SETUP, precision="autocast-bf16", sequence=64), 3, 1, "GPipe"),
 }
 SMALL = {"num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}
 SMALL |= {"num_key_value_heads": 4, "head_dim": 64, "vocab_size": 4096}
@@ -33,7 +34,7 @@ SINKS = {**model("gpt-oss-20b").config, **SMALL, "num_local_experts": 4, "pad_to
 SCALED = {**model("gemma-3-1b").config, **SMALL, "num_key_value_heads": 1, "pad_token_id": 0}
 FAMILIES = {  # masks that the model's forward names, outputs that GPipe's sends hold
     "experts": (TrainSetup(EXPERTS, "autocast-bf16", "adamw-fused", 2, 128, micro_batches=4), 2, 0, "1F1B"),
-    "sinks": (TrainSetup(SINKS, "fp32", "adamw-fused", 2, 256, attention="eager", micro_batches=2), 2, 0, "1F1B"),
+    "sinks": (TrainSetup(SINKS, "fp32", "adamw-fused", 2, 512, attention="eager", micro_batches=2), 2, 0, "1F1B"),
     "scaled embeddings": (TrainSetup(SCALED, "bf16", "adamw-fused", 2, 256, "full", micro_batches=4), 2, 0, "GPipe"),
 }
 REST = {
@@ -48,7 +49,6 @@ REST = {
     "eager, autocast": (replace(SETUP, attention="eager", precision="autocast-bf16", sequence=256), 2, 0, "GPipe"),
     "gpipe, short": (replace(SETUP, sequence=64), 3, 1, "GPipe"),
     "autocast, last": (replace(SETUP, precision="autocast-bf16"), 4, 3, "1F1B"),
-    "autocast, short": (replace(SETUP, precision="autocast-bf16", sequence=64), 3, 1, "GPipe"),
     "autocast, recomputed": (replace(SETUP, precision="autocast-bf16", checkpointing="full"), 2, 0, "1F1B"),
     "8B": (TrainSetup("llama-3-8b", "bf16", "adamw-fused", 1, 1024, "full", micro_batches=8), 4, 3, "1F1B"),
     "7B": (TrainSetup("llama-2-7b", "autocast-bf16", "adamw-fused", 1, 2048, micro_batches=8), 4, 0, "1F1B"),
