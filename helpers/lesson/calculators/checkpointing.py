@@ -22,7 +22,7 @@ from ..drawing.pictures import Card
 from ..units import si
 from .answers import MemoryAnswer, mark, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, models_of_one_gpu, reserve_bytes, train_setup
+from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
 from .command import command, setup_options
 
 SELECTIVE = ("selective", "selective:matmuls", "selective:attention")
@@ -227,7 +227,7 @@ def _front_card(answer: CheckpointingAnswer) -> Card:
 def checkpointing(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `checkpointing(model="gpt2", gpu="rtx-4090")`."""
     controls = {
-        "model": ("model", models_of_one_gpu(dense=True), "llama-2-7b"),
+        "model": ("model", trained_models(), "llama-2-7b"),
         CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
         "precision": ("precision", tuple(PRECISIONS), "bf16"),

@@ -9,8 +9,8 @@ from ...catalog.models import MODELS, model
 from ...catalog.policies import SELECTIVE
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
-from ...memory.closed_form import activations
 from ...memory.closed_form.families import PAGES
+from ...memory.closed_form.refusals import EAGER_ALONE
 from ...memory.fit import RESERVE_MIB
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -27,16 +27,8 @@ def reserve_bytes(reserve: int) -> int:
 
 @cache
 def trained_models() -> tuple[str, ...]:
-    """The catalogue's dense decoders whose saved tensors have rows, one by one."""
-    shapes = (model(name) for name in MODELS)
-    return tuple(shape.name for shape in shapes if shape.family in activations.FAMILIES and shape.is_dense_decoder)
-
-
-@cache
-def models_of_one_gpu(dense: bool = False) -> tuple[str, ...]:
-    """Those whose steps have one on a single GPU: all of them; or those without routed experts."""
-    shapes = (model(name) for name in MODELS)
-    return tuple(one.name for one in shapes if one.family in PAGES and (one.is_dense_decoder or not dense))
+    """The catalogue's models whose training step has a closed form."""
+    return tuple(name for name in MODELS if model(name).family in PAGES)
 
 
 def within_positions(shape: ModelShape, tokens: int) -> int:
@@ -47,6 +39,6 @@ def within_positions(shape: ModelShape, tokens: int) -> int:
 def train_setup(name: str, sequence: int, **choices: Any) -> TrainSetup:
     """A run with fused AdamW that the model can do: within its positions, eager attention where scores are capped."""
     shape = model(name)
-    attention = "eager" if shape.family in activations.EAGER_ALONE else "sdpa"
+    attention = "eager" if shape.family in EAGER_ALONE else "sdpa"
     tokens = within_positions(shape, sequence)
     return TrainSetup(shape, optimizer="adamw-fused", sequence=tokens, attention=attention, **choices)

@@ -12,17 +12,15 @@ from ...catalog.adapters import ALL_LINEAR, BASES, Adapter
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without_bf16, without_cuda
-from ...catalog.models import model as resolve_model
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.closed_form.families import PAGES
 from ...memory.fit import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from .answers import row
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, WHOLE_LAYERS, models_of_one_gpu, reserve_bytes
+from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, WHOLE_LAYERS, reserve_bytes, trained_models
 from .command import command, setup_options
 from .memory import NO_CHANGE, TrainingAnswer, changes_that_fit
 
@@ -196,9 +194,8 @@ def _size(room: Room) -> int:
 
 def fine_tuning(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `fine_tuning(model="llama-3-8b", method="QLoRA")`."""
-    families = tuple(name for name in models_of_one_gpu(dense=True) if resolve_model(name).family in PAGES)
     controls = {
-        "model": ("model", families, "llama-3-8b"),
+        "model": ("model", trained_models(), "llama-3-8b"),
         CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "rtx-4090-24gb"),
         "method": ("method", tuple(METHODS), "LoRA"),

@@ -18,7 +18,7 @@ from ...memory.closed_form.linears import ADAPTERS, StepWidths
 from ...memory.fit import RESERVE_BYTES, Room, adapted, ladder
 from .answers import MemoryAnswer, first_over, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, models_of_one_gpu, reserve_bytes
+from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, trained_models
 from .command import command, setup_options
 
 NO_CHANGE = "No change that is known here makes it fit: shard it, offload it, or take a larger GPU."
@@ -216,7 +216,7 @@ def training_memory(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `training_memory(model="gpt2", gpu="rtx-4090")`."""
     optimizers = tuple(dict.fromkeys(rule.name for rule in OPTIMIZERS.values()))
     controls = {
-        "model": ("model", models_of_one_gpu(), "llama-2-7b"),
+        "model": ("model", trained_models(), "llama-2-7b"),
         CONFIG: ANY_CONFIG,
         "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
         "precision": ("precision", tuple(PRECISIONS), "autocast-bf16"),

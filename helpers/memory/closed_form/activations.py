@@ -15,9 +15,8 @@ from ...catalog.errors import WorkbookError
 from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
 from .breakdown import Breakdown, rounded
+from .refusals import require_kernel
 
-FLOAT8_MULTIPLE = 16  # all three sizes of a product: torch._scaled_mm asks for it on CUDA
-EAGER_ALONE = {"gemma2": ("caps its attention scores", "capped scores"), "gpt_oss": ("has attention sinks", "sinks")}
 FAMILIES = ("gemma2", "gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")  # those whose rows were held against a meter
 
 
@@ -110,35 +109,6 @@ def require_closed_form(setup: TrainSetup) -> None:
             f"a sequence below {window:,}: from there on Transformers makes a T x T mask, which has no rows here",
             "shorten the sequence, pass attention='eager', or ask for their sum: budget.bytes_saved_by(setup, layer)",
         )
-
-
-def require_kernel(setup: TrainSetup) -> None:
-    """Refuse Gemma-2 and gpt-oss but with eager attention. Some versions of Transformers build Gemma-2, and leave the
-    caps out."""
-    if setup.precision_recipe.linear_format:
-        _require_float8(setup)
-    if setup.model.family in EAGER_ALONE and setup.attention != "eager":
-        has, kind = EAGER_ALONE[setup.model.family]
-        what = f"attention is {setup.attention!r} and {setup.model.name} {has}"
-        do = "pass attention='eager' (--attention eager)"
-        raise WorkbookError(what, f"eager: Transformers has no other kernel for {kind}", do)
-
-
-def _require_float8(setup: TrainSetup) -> None:
-    """Refuse what torchao leaves in BF16, GPT-2's Conv1D, and sizes that no FP8 kernel of CUDA takes."""
-    model, recipe = setup.model, setup.precision
-    if model.family == "gpt2":
-        what = f"{recipe} with {model.name}, whose layers are Transformers' Conv1D"
-        raise WorkbookError(what, "a model of torch.nn.Linear: torchao converts no others", "choose precision='bf16'")
-    sizes = {f"the tokens of a micro-batch of {model.name}": setup.tokens}
-    for group in model.linears():
-        if group.part in ("attention", "mlp"):
-            sizes |= {f"{group.linear.name} of {model.name}, one way": group.linear.inputs}
-            sizes |= {f"{group.linear.name} of {model.name}": group.linear.outputs}
-    for name, size in sizes.items():
-        if size % FLOAT8_MULTIPLE:
-            do = "pad the sequence" if size == setup.tokens else "choose precision='bf16'"
-            raise WorkbookError(f"{name} are {size:,} in {recipe}", f"a multiple of {FLOAT8_MULTIPLE}", do)
 
 
 def saved_by_layer(setup: TrainSetup, layer: Layer) -> Breakdown:

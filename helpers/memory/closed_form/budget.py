@@ -18,17 +18,18 @@ from ...catalog.setup import TrainSetup
 from . import tensor_parts
 from .breakdown import Moment, Moments
 from .decoder import FORMULA, FUSED, fills_window
+from .flops import StepFlops, step_flops
 from .fsdp2 import FullyShardedStep
 from .fsdp2_tensor import ShardedPartStep
 from .in_backward import StepInBackward
 from .interleaved import TwoStages
-from .recompute import StepFlops, runs_products_again, step_flops
+from .refusals import require_closed_form
 from .serving import ServeBudget as ServeBudget
 from .serving import decode_bytes as decode_bytes
 from .serving import serve as serve
 from .sharded import ShardedStep
 from .stages import INTERLEAVED, Stage
-from .step import TapedStep, require_page
+from .step import TapedStep
 from .step import bytes_saved_by as bytes_saved_by
 from .weights import weight_bytes as weight_bytes
 
@@ -87,7 +88,7 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     eight accumulated micro-batches.
     """
     card = None if device is None else resolve_device(device)
-    require_page(setup)
+    require_closed_form(setup)
     if card and cuda_of(card):
         require_float8_kernels(setup, card)
     return _answered(setup, _moments_of(setup, library_bytes(card, _cublaslt_threads(setup)), card))
@@ -161,7 +162,7 @@ def pipeline(
 
 def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tuple[int, bool]:
     """The libraries' bytes on the card, and whether it has CUDA. WorkbookError for what no split is predicted for."""
-    require_page(setup)
+    require_closed_form(setup)
     if setup.adapter or setup.in_backward or setup.zero or setup.ranks > 1:
         do = "leave adapter, in_backward, zero and ranks as they are: the ranks are this function's"
         raise WorkbookError(f"a setup that {what} is not predicted for", "a plain step of one rank's micro-batch", do)
@@ -233,4 +234,5 @@ def _cublaslt_threads(setup: TrainSetup) -> int:
         return 2
     layer = setup.model.layers[0]
     biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
-    return (2 if runs_products_again(setup) else 1) if biased else 0
+    runs_products_again = setup.checkpointing not in ("none", "offload", "selective", "selective:matmuls")
+    return (2 if runs_products_again else 1) if biased else 0

@@ -75,13 +75,14 @@ class Checkpoints(Tape):
         self._first = outer
         return out
 
-    def result(self, kind: str, *forms: Form, is_logits: bool = False) -> tuple[Tensor, ...]:
+    def result(self, kind: str, *forms: Form, is_logits: bool = False, flops: int = 0) -> tuple[Tensor, ...]:
         """What a kernel of a kind writes: made here, or found where a checkpoint has stored it."""
         again = self._first or self._again
         stores = again is not None and again.stores_next(kind)
         if again and stores and again is self._again:
             found = again.storage[0] if self._stops_before(again, kind) else again.take()
             return tuple(Tensor(*form, block) for form, block in zip(forms, found, strict=True))
+        self.computes(flops)
         made = tuple(self.new(*form, is_logits=is_logits) for form in forms)
         if again and stores:
             again.store(tuple(tensor.block for tensor in made if tensor.block))
@@ -120,10 +121,12 @@ class Checkpoints(Tape):
         """Fill the nodes of a checkpoint; what is made behind the last tensor that is kept was never made."""
         stages, self.stages, self.until_last_kept, since = self.stages, {}, Live(), self.since
         cached, self.cached = self.cached, []
+        flops, self.flops, self.flops_until_last_kept = self.flops, 0, 0
         self._again, self._kept, again.filled = again, [], True
         again.numbers.clear()
         again.run(*again.inputs)
         self._again, self.cached = None, cached
+        self.flops, self.flops_again = flops, self.flops_again + self.flops_until_last_kept
         for ref, blocks in zip(again.nodes, self._kept, strict=True):
             if node := ref():
                 node.kept = blocks

@@ -181,7 +181,7 @@ class Decoder(Linears):
         rows, scratch = self.tokens * attention.heads, self._sums_of(query, key)
         values = query.values // attention.head_dim * attention.value_width
         numbers = [tape.new(self.tokens * self.setup.sequence, query.width)] if mask else []
-        return tape.attention(query, key, value, rows, scratch, values, *numbers), None
+        return tape.attention(query, key, value, rows, scratch, values, *numbers, keys=self.setup.sequence), None
 
     def masks(self, attention: Attention) -> bool:
         """Whether attention is given a mask: the fused kernel, which makes numbers of it, for a window that is full."""
@@ -214,10 +214,10 @@ class Decoder(Linears):
         lower = [tape.new(square, 1), tape.new(square, FP32)]  # noqa: F841 - the causal mask, as bools and as numbers
         values_out = query.values // attention.head_dim * attention.value_width
         keys, values = self._written_out_heads(key, query.values), self._written_out_heads(value, values_out)
-        weights = tape.matmul(scaled, tape.elementwise(keys), scores)
+        weights = tape.matmul(scaled, tape.elementwise(keys), scores, attention.head_dim)
         weights = tape.elementwise(weights)
         weights = self._softmax(weights)
-        output = tape.cast(tape.matmul(weights, values, values_out), dtype)
+        output = tape.cast(tape.matmul(weights, values, values_out, self.setup.sequence), dtype)
         if dtype != FP32:
             tape.new(scores, dtype)  # the weights, which nobody asked for
         return output
@@ -234,22 +234,22 @@ class Decoder(Linears):
         dtype, values_out = query.width, query.values // attention.head_dim * attention.value_width
         query = self._repeated(query, query.values)
         keys, values = self._repeated(key, query.values), self._repeated(value, values_out)
-        weights = tape.elementwise(self._matmul(query, keys, scores))
+        weights = tape.elementwise(self._matmul(query, keys, scores, attention.head_dim))
         weights = self._capped(weights)
         weights = tape.elementwise(weights, width=max(dtype, self.width.residual))  # and the mask
         weights = tape.cast(self._softmax(weights), dtype)
-        output = self._matmul(weights, values, values_out)
+        output = self._matmul(weights, values, values_out, self.setup.sequence)
         output = tape.copy(output)
         return output, weights
 
     def _capped(self, weights: Tensor) -> Tensor:
         return weights
 
-    def _matmul(self, a: Tensor, b: Tensor, values: int) -> Tensor:
+    def _matmul(self, a: Tensor, b: Tensor, values: int, inner: int) -> Tensor:
         tape = self.tape
         if self.width.autocast:
             a, b = tape.cast(a, HALF), tape.cast(b, HALF)
-        return tape.matmul(a, b, values)
+        return tape.matmul(a, b, values, inner)
 
     def _softmax(self, weights: Tensor) -> Tensor:
         """In FP32: CUDA has one kernel from FP16 to it, and casts BF16 first."""

@@ -41,7 +41,7 @@ class Experts(Decoder):
         if self.router_bias:
             weights.append(self.weight(mlp.experts))
         x, weight, *bias = self.low(x, *weights)
-        return self.tape.product(x, weight, self.tokens * mlp.experts, *bias)
+        return self.tape.product(x, weight, self.tokens * mlp.experts, *bias, inner=self.model.hidden)
 
     router_bias = False
 
@@ -68,9 +68,11 @@ class Experts(Decoder):
         if self.adapter:  # Transformers' own kernel, in FP32, keeps x and makes the weights' gradient all the same
             own = width == FP32
             unasked = [FP32 * experts * linear.weights] if own else []
-            return tape.shaped(tape.new(values, width), x, kept=(FROZEN, *([x] if own else [])), scratch_bytes=unasked)
+            kept, flops = (FROZEN, *([x] if own else [])), 2 * values * linear.inputs
+            tape.computes(flops)
+            return tape.shaped(tape.new(values, width), x, kept, unasked, flops=(1 + own) * flops)
         weight = self.weight(experts, linear.outputs, linear.inputs)
-        return tape.product(x, weight, values, kind="grouped")
+        return tape.product(x, weight, values, inner=linear.inputs, kind="grouped")
 
     def gated(self, gate_up: Tensor) -> Tensor:
         gate, up = self.tape.split(gate_up, gate_up.values // 2, gate_up.values // 2)
@@ -106,7 +108,8 @@ class GptOss(Experts):
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor]:
         tape, tokens, heads = self.tape, self.setup.tokens, attention.heads
         keys, values = self._repeated(key, query.values), self._repeated(value, query.values)
-        weights = tape.elementwise(self._matmul(query, keys, tokens * self.setup.sequence * heads))
+        weights = self._matmul(query, keys, tokens * self.setup.sequence * heads, attention.head_dim)
+        weights = tape.elementwise(weights)
         weights = tape.elementwise(weights, width=max(weights.width, self.width.residual))
         sinks = tape.view(self.weight(heads), tokens * heads)
         combined = tape.joined(weights, sinks, width=weights.width)
@@ -114,7 +117,7 @@ class GptOss(Experts):
         probabilities = tape.softmax(combined, combined.width, self.on_cuda)
         scores = tape.part(probabilities, tokens * self.setup.sequence * heads)
         weights = tape.cast(scores, values.width)
-        output = self._matmul(weights, values, query.values)
+        output = self._matmul(weights, values, query.values, self.setup.sequence)
         output = tape.copy(output)
         return output, weights
 
@@ -206,7 +209,7 @@ class DeepSeek(Experts):
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
         weight = self.weight(mlp.experts, self.model.hidden)
         x, weight = self.low(tape.cast(x, FP32), tape.cast(weight, FP32) if weight.node else weight)
-        logits = tape.product(x, weight, self.tokens * mlp.experts)
+        logits = tape.product(x, weight, self.tokens * mlp.experts, inner=self.model.hidden)
         scores = tape.keeps_result(logits)
         indices = tape.new(chosen, 8)
         scores = tape.shaped(tape.new(chosen, scores.width), scores, kept=(indices,))

@@ -27,7 +27,8 @@ class LayerRun:
     `saved` is kept from the forward to the backward, the input not among it: `keeps_input` says whether the layer keeps
     that very tensor. `cached` are autocast's copies that nothing else holds. `again` is the forward inside a backward,
     up to the last tensor that is asked for, beside the gradients that are there when it is asked: `asking`. `arrivals`
-    are the gradients of the backward, in order; `last` is the highest moment behind them.
+    are the gradients of the backward, in order; `last` is the highest moment behind them. FLOPs are those of products:
+    the forward's, and of it up to the last tensor that is kept; the backward's own; and what ran again inside of it.
     """
 
     input: Live
@@ -41,6 +42,10 @@ class LayerRun:
     gradients: Live = NOTHING
     arrivals: tuple[Arrival, ...] = ()
     last: Live = NOTHING
+    flops: int = 0
+    flops_until_last_kept: int = 0
+    backward_flops: int = 0
+    flops_again: int = 0
 
     def left(self, held: bool) -> Live:
         """What the forward leaves beside its output; where nobody else has `held` the input, less that or with it."""
@@ -124,7 +129,8 @@ def layer_run(
     tape.cached.clear()
     cached = Live(*[with_copies - tape.live] * 2)
     saved = tape.now - (Live(size, size) if keeps_input else Live())
-    ran = LayerRun(begun, saved, cached, keeps_input, forward, again)
+    counted, kept = tape.flops, tape.flops_until_last_kept
+    ran = LayerRun(begun, saved, cached, keeps_input, forward, again, flops=counted, flops_until_last_kept=kept)
     if node is None or how == SILENT:
         return ran
     before = tape.now + Live(size)  # the gradient of what it returned
@@ -140,4 +146,6 @@ def layer_run(
         gradients=gradients,
         arrivals=arrivals,
         last=tape.since - before,
+        backward_flops=tape.flops - counted,
+        flops_again=tape.flops_again,
     )

@@ -92,7 +92,7 @@ class Linears:
         if linear.bias:
             weights.append(tape.weight((linear.outputs,), self.width.weights))
         x, *weights = self.low(x, *weights)
-        return tape.product(x, weights[0], values, *weights[1:], is_logits=is_logits)
+        return tape.product(x, weights[0], values, *weights[1:], inner=linear.inputs, is_logits=is_logits)
 
     def _float8_layer(self, x: Tensor, linear: Linear) -> Tensor:
         """torchao's `Float8Linear`: x and the weight are kept as they are, and cast anew around each product.
@@ -102,11 +102,14 @@ class Linears:
         tape, values = self.tape, x.values // linear.inputs * linear.outputs
         weight = tape.weight((linear.outputs, linear.inputs), HALF)
         cast = self._cast_to_float8(x.values), self._cast_to_float8(linear.weights)
-        (out,) = tape.result("scaled product", (values, HALF))
+        flops = 2 * values * linear.inputs
+        (out,) = tape.result("scaled product", (values, HALF), flops=flops)
+        tape.has_computed()
         del cast
         form, read = (x.values, x.width), x.values
 
         def rule(gradient: Tensor) -> list[Tensor | None]:
+            tape.computes(2 * flops)
             to_the_end = [self._cast_to_float8(values), self._cast_to_float8(linear.weights)]
             given = tape.new(*form)
             to_the_end += [self._cast_to_float8(values), self._cast_to_float8(read)]
@@ -172,8 +175,9 @@ class Linears:
             x = tape.cast(x, HALF)
             if self.width.weights == FP32:
                 copy = [tape.new(linear.weights, HALF)]
-        (out,) = tape.result("product", (values, x.width), is_logits=is_logits)
-        return tape.shaped(out, x, kept=(FROZEN, *copy))
+        flops = 2 * values * linear.inputs
+        (out,) = tape.result("product", (values, x.width), is_logits=is_logits, flops=flops)
+        return tape.shaped(out, x, kept=(FROZEN, *copy), flops=flops)
 
     def _four_bit(self, x: Tensor, linear: Linear) -> Tensor:
         """`Linear4bit`: the weight is decoded for the product, and once more in its backward."""
@@ -183,9 +187,10 @@ class Linears:
         tokens = x.values // linear.inputs
         fused = tokens <= FUSED_TOKENS and linear.inputs % number_format(self.base).block_values == 0
         held = [] if fused else [tape.new(size, 1) for size in (*decoded, *decoded[1:])]
-        out = tape.new(tokens * linear.outputs, HALF)
+        out, flops = tape.new(tokens * linear.outputs, HALF), 2 * tokens * linear.weights
         del held
-        return tape.cast(tape.shaped(out, x, kept=(FROZEN,), scratch_bytes=decoded), width)
+        tape.computes(flops)
+        return tape.cast(tape.shaped(out, x, kept=(FROZEN,), scratch_bytes=decoded, flops=flops), width)
 
     def _decoded_scales(self, linear: Linear) -> list[int]:
         """The FP32 scales that double quantization holds in 8 bits."""
@@ -207,7 +212,7 @@ class Linears:
         tape = self.tape
         weight = tape.weight(shape, ADAPTERS)
         x, weight = self.low(x, weight)
-        return tape.product(x, weight, values)
+        return tape.product(x, weight, values, inner=shape[1])
 
     def _dora(self, x: Tensor, linear: Linear, result: Tensor) -> Tensor:
         return self.tape.add(result, self._with_magnitudes(x, linear, result))

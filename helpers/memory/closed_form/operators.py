@@ -56,14 +56,17 @@ class Operators(Checkpoints):
         """`clone` and `contiguous`: the gradient passes."""
         return self.record(self.new(x.values, x.width), (x,), (), lambda gradient: [gradient])
 
-    def shaped(self, out: Tensor, x: Tensor, kept: Iterable[Tensor] = (), scratch_bytes: Sequence[int] = ()) -> Tensor:
+    def shaped(
+        self, out: Tensor, x: Tensor, kept: Iterable[Tensor] = (), scratch_bytes: Sequence[int] = (), flops: int = 0
+    ) -> Tensor:
         """`out` of `x`, whose gradient is made anew in x's own shape and type: a slice, a mean, a frozen product.
 
-        `scratch_bytes` are held in the backward until the gradient is there.
+        `scratch_bytes` are held in the backward until the gradient is there; it takes `flops`.
         """
         form = x.values, x.width, x.is_logits
 
         def rule(gradient: Tensor) -> list[Tensor | None]:
+            self.computes(flops)
             held = [self.new(size, 1) for size in scratch_bytes]
             made: list[Tensor | None] = [self.new(*form)]
             del held
@@ -124,22 +127,35 @@ class Operators(Checkpoints):
         del by_rank
         return self.record(out, (x,), (), lambda gradient: [self.new(*form, is_logits=True)])
 
-    def matmul(self, a: Tensor, b: Tensor, values: int, kind: str = "scores") -> Tensor:
+    def matmul(self, a: Tensor, b: Tensor, values: int, inner: int, kind: str = "scores") -> Tensor:
         """A product of two that may both be trained; each is kept for the other's gradient."""
-        return self.product(a, b, values, kind=kind)
+        return self.product(a, b, values, inner=inner, kind=kind)
 
     def product(
-        self, x: Tensor, weight: Tensor, values: int, *bias: Tensor, is_logits: bool = False, kind: str = "product"
+        self,
+        x: Tensor,
+        weight: Tensor,
+        values: int,
+        *bias: Tensor,
+        inner: int = 0,
+        is_logits: bool = False,
+        kind: str = "product",
     ) -> Tensor:
-        """A product with what is added to it. The gradients of all that are wanted stand beside each other."""
-        (out,) = self.result(kind, (values, max(x.width, weight.width)), is_logits=is_logits)
-        return self.record(out, (x, weight, *bias), _for_the_other(x, weight), self._anew(x, weight, *bias))
+        """A product with what is added to it. The gradients of all that are wanted stand beside each other.
 
-    def _anew(self, *inputs: Tensor, scratch_bytes: Sequence[int] = ()) -> Rule:
+        Each of the `values` is a sum of `inner` products: a multiply and an add each. So are both gradients.
+        """
+        flops, wanted = 2 * values * inner, (x.node is not None) + (weight.node is not None)
+        (out,) = self.result(kind, (values, max(x.width, weight.width)), is_logits=is_logits, flops=flops)
+        rule = self._anew(x, weight, *bias, flops=wanted * flops)
+        return self.record(out, (x, weight, *bias), _for_the_other(x, weight), rule)
+
+    def _anew(self, *inputs: Tensor, scratch_bytes: Sequence[int] = (), flops: int = 0) -> Rule:
         """A gradient for each of `inputs` that wants one, of its form; then what is held beside them for a while."""
         forms = [(x.values, x.width) if x.node else None for x in inputs]
 
         def rule(gradient: Tensor) -> list[Tensor | None]:
+            self.computes(flops)
             made: list[Tensor | None] = [self.new(*form) if form else None for form in forms]
             for size in scratch_bytes:
                 made.append(self.new(size, 1))
@@ -148,15 +164,27 @@ class Operators(Checkpoints):
         return rule
 
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, rows: int, scratch_bytes: Sequence[int], values: int = 0, *mask: Tensor
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rows: int,
+        scratch_bytes: Sequence[int],
+        values: int = 0,
+        *mask: Tensor,
+        keys: int = 0,
     ) -> Tensor:
         """The fused kernel: keeps its operands, its result, and an FP32 for each of `rows`, heads times tokens.
 
-        `values` are the result's where V is not as wide as Q; a `mask` of numbers is kept as well.
+        `values` are the result's where V is not as wide as Q; a `mask` of numbers is kept as well. Each row meets so
+        many `keys`: a product with Q and one with V; in the backward, which makes the scores again, three and two.
         """
-        out, log_sum_exp = self.result("attention", (values or q.values, q.width), (rows, 4))
+        values = values or q.values
+        with_q, with_v = 2 * keys * q.values, 2 * keys * values
+        out, log_sum_exp = self.result("attention", (values, q.width), (rows, 4), flops=with_q + with_v)
         kept = (q, k, v, *mask, out, log_sum_exp)
-        return self.record(out, (q, k, v), kept, self._anew(q, k, v, scratch_bytes=scratch_bytes))
+        rule = self._anew(q, k, v, scratch_bytes=scratch_bytes, flops=3 * with_q + 2 * with_v)
+        return self.record(out, (q, k, v), kept, rule)
 
     def layer_norm(self, x: Tensor, rows: int, *trained: Tensor) -> Tensor:
         """The fused kernel: keeps its input, and a mean and a deviation for each row, in FP32."""

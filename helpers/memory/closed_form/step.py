@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from ...catalog.adapters import ALL_LINEAR
-from ...catalog.errors import WorkbookError
 from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
-from .activations import require_kernel
 from .breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, tensors_bytes
 from .chain import Chain
-from .families import PAGES, decoder
+from .families import decoder
 from .layer_run import layer_run
 from .operators import Operators
-from .recompute import require_recomputing
 from .tape import Live
 from .updates import update_bytes
 
@@ -114,25 +110,3 @@ def bytes_saved_by(setup: TrainSetup, layer: Layer) -> int:
     """
     run = layer_run(setup, layer)
     return run.saved.total + (run.input.total if run.keeps_input else 0)
-
-
-def _require_named_targets(setup: TrainSetup) -> None:
-    """Refuse "all-linear" where peft takes stacked experts for linear layers too, and adapts each of them."""
-    if setup.adapter and ALL_LINEAR in setup.adapter.targets and not setup.model.is_dense_decoder:
-        what = f"adapters on {ALL_LINEAR} of {setup.model.name}, whose experts are stacked in one parameter"
-        do = "pass targets=('q_proj', 'v_proj'), or trace it: `workbook trace train`"
-        raise WorkbookError(what, "targets by name: peft adapts such experts too, which is not counted here", do)
-
-
-def require_page(setup: TrainSetup) -> None:
-    """Refuse a model that has no page, and the policy whose peak depends on who asks when."""
-    require_recomputing(setup)
-    require_kernel(setup)
-    _require_named_targets(setup)
-    if setup.model.family not in PAGES or setup.model.counted:
-        raise WorkbookError(
-            f"the activations of {setup.model.name} (family {setup.model.family!r}) have no closed form here",
-            f"a decoder of one of the families {', '.join(sorted(PAGES))}",
-            f"trace it: `workbook trace train --model {setup.model.name}`, helpers.memory.trace.train(setup); "
-            "`workbook estimate serve` knows weights and KV cache",
-        )

@@ -149,6 +149,8 @@ class Tape:
         self.when_asked = Live()  # when the backward first asks for what was kept
         self._before_last = Live()
         self.until_last_kept = Live()  # the highest moment before the last tensor was kept: a recomputation stops there
+        self.flops = self.flops_again = 0  # of products: here, and in checkpoints that ran again
+        self.flops_until_last_kept = self._flops_before_last = 0
 
     @property
     def highest(self) -> Live:
@@ -231,8 +233,18 @@ class Tape:
             kept = tuple(kept)
             if kept:  # what an operator was given is kept before it runs, its result when it is there
                 self.until_last_kept = self.highest if out in kept else self._before_last
+                self.flops_until_last_kept = self.flops if out in kept else self._flops_before_last
             out.node = self.noded(inputs, kept, rule)
+        self._flops_before_last = self.flops
         return out
+
+    def computes(self, flops: int) -> None:
+        """The kernel whose result is recorded next takes so many FLOPs."""
+        self.flops += flops
+
+    def has_computed(self) -> None:
+        """What is recorded next keeps its inputs when it is done, as a Function written in Python does."""
+        self._flops_before_last = self.flops
 
     def noded(self, inputs: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule) -> Node:
         """What leads back to `inputs`: a node; or, where nothing is recorded, one that stands for it."""

@@ -19,8 +19,9 @@ from ...catalog.optimizers import optimizer as optimizer_rule
 from ...catalog.policies import Segment as LayerSegment
 from ...catalog.policies import whole_layers
 from ...catalog.setup import TrainSetup
-from ..closed_form import activations, budget
+from ..closed_form import budget
 from ..closed_form.breakdown import format_bytes
+from ..closed_form.refusals import FLOAT8_MULTIPLE, require_kernel
 from .clock import default_device
 
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layerdrop", "resid_pdrop")
@@ -139,7 +140,7 @@ def build_model(setup: TrainSetup, device: str) -> nn.Module:
     """The Transformers model of `setup`, in training mode, in the dtype that its recipe keeps weights in."""
     from transformers import AutoModelForCausalLM
 
-    activations.require_kernel(setup)
+    require_kernel(setup)
     config = transformers_config(setup.model.config)
     for name in NO_DROPOUT:
         if hasattr(config, name):
@@ -172,7 +173,7 @@ def in_float8(model: Any, recipe: str = "tensorwise", emulate: bool = False) -> 
     head = getattr(model, "get_output_embeddings", lambda: None)()
 
     def converted(linear: nn.Linear, name: str) -> bool:
-        fits = not any(side % activations.FLOAT8_MULTIPLE for side in (linear.in_features, linear.out_features))
+        fits = not any(side % FLOAT8_MULTIPLE for side in (linear.in_features, linear.out_features))
         return linear is not head and fits
 
     return float8.convert_to_float8_training(model, config=config, module_filter_fn=converted)

@@ -18,7 +18,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ..closed_form import megatron
 from ..closed_form.breakdown import TextEnum
-from ..closed_form.step import require_page
+from ..closed_form.refusals import require_closed_form
 from .goal import TrainGoal
 from .layouts import training_layouts
 from .machine import Cards, require_comparable
@@ -169,7 +169,7 @@ def require_plannable(goal: TrainGoal) -> None:
             "trace one rank: `workbook trace train`, or plan serving it: `workbook plan serve`",
         )
     if model.is_dense_decoder:
-        require_page(TrainSetup(model, sequence=goal.sequence))
+        require_closed_form(TrainSetup(model, sequence=goal.sequence))
 
 
 def timed(goal: TrainGoal, fleet: Iterable[Cards], job: Job, rates: Efficiency) -> Iterator[Timed]:

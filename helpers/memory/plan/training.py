@@ -16,9 +16,9 @@ from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from ..closed_form import budget, megatron, zero
 from ..closed_form.breakdown import Breakdown, TextEnum
-from ..closed_form.layer_work import attention_flops, weights_used
+from ..closed_form.flops import FUSED_BACKWARD, StepFlops, step_flops
+from ..closed_form.layer_work import attention_flops
 from ..closed_form.megatron_layer import expert_weights
-from ..closed_form.recompute import FUSED_BACKWARD, StepFlops, step_flops
 from ..closed_form.work import matmul
 
 ADAPTERS = {
@@ -166,19 +166,15 @@ class Job:
         self._held: dict[Layout, int] = {}
 
     def flops(self, layout: Layout) -> StepFlops:
-        """FLOPs of one sequence, without those of pairs that a mask hides: fused kernels skip their blocks.
-
-        A frozen weight needs no gradient of its own: half of the products of a backward.
-        """
+        """FLOPs of one sequence, without those of pairs that a mask hides: fused kernels skip their blocks."""
         key = layout.checkpointing, layout.method, layout.engine
-        if key not in self._flops and not self.model.is_dense_decoder:
-            self._flops[key] = self._flops_of_experts(key[0])
         if key not in self._flops:
-            setup = TrainSetup(self.model, precision="bf16", sequence=self.sequence, checkpointing=key[0])
-            flops = step_flops(setup)
-            frozen = flops.forward if layout.method != "full" else 0
+            adapter = ADAPTERS.get(layout.method)
+            flops = step_flops(
+                TrainSetup(self.model, "bf16", sequence=self.sequence, checkpointing=key[0], adapter=adapter)
+            )
             masked = self._masked()
-            backward = flops.backward - frozen - int(FUSED_BACKWARD * masked)
+            backward = flops.backward - int(FUSED_BACKWARD * masked)
             again = self._again(flops, layout.engine) - masked if flops.recomputed else 0
             self._flops[key] = StepFlops(flops.forward - masked, backward, again)
         return self._flops[key]
@@ -189,20 +185,13 @@ class Job:
             return flops.recomputed
         return flops.forward - matmul(self.sequence, self.model.vocab, self.model.embedding_width).flops
 
-    def _flops_of_experts(self, checkpointing: str) -> StepFlops:
-        """Each token meets its experts alone, and latent attention has heads of two widths. All pairs are counted once
-        that a causal mask leaves."""
-        attention = sum(attention_flops(layer.attention, self.sequence) for layer in self.model.layers)
-        layers = 2 * self.sequence * weights_used(self.model)
-        head = 2 * self.sequence * self.model.vocab * self.model.hidden
-        backward = 2 * (layers + head) + int(FUSED_BACKWARD * attention)
-        return StepFlops(layers + head + attention, backward, layers + attention if checkpointing == "full" else 0)
-
     def _masked(self) -> int:
         """What fused attention skips of all pairs in a forward: behind the causal mask, and outside of windows."""
         pairs = self.sequence * self.sequence
         layers = Counter(layer.attention for layer in self.model.layers)
-        all_of_them = sum(4 * pairs * one.heads * one.head_dim * count for one, count in layers.items())
+        all_of_them = sum(
+            2 * pairs * one.heads * (one.head_dim + one.value_width) * count for one, count in layers.items()
+        )
         return all_of_them - sum(attention_flops(one, self.sequence) * count for one, count in layers.items())
 
     def held_bytes(self, layout: Layout) -> int:

@@ -176,7 +176,7 @@ def flops_of(step: Callable[[], object]) -> int:
 
 
 def flop_counter() -> FlopCounterMode:
-    """PyTorch's counter, which also knows the attention kernel of CPUs: without it attention costs nothing there."""
+    """PyTorch's counter, with two kernels that cost nothing to it: CPUs' attention, and grouped products of experts."""
     sdpa = "_scaled_dot_product_{}_attention{}"
     mapping = {}
     for end in ("", "_backward"):
@@ -185,7 +185,13 @@ def flop_counter() -> FlopCounterMode:
             mapping[getattr(_aten, name)] = _with_heads_of_the_query(flop_registry[getattr(_aten, name)], bool(end))
         for_cpu = sdpa.format("flash", f"_for_cpu{end}")
         mapping[getattr(_aten, for_cpu)] = mapping[getattr(_aten, sdpa.format("flash", end))]
+    mapping[_aten._grouped_mm] = _grouped_product
     return FlopCounterMode(display=False, custom_mapping=mapping)
+
+
+def _grouped_product(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
+    """Each row meets one expert's matrix; in the gradient of the matrices each column of `left` one row of `right`."""
+    return 2 * left[0] * left[1] * right[-1]
 
 
 def _with_heads_of_the_query(formula: Callable, backward: bool) -> Callable:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...catalog.errors import WorkbookError, require_name, require_package, require_whole
-from ...memory.closed_form.activations import FLOAT8_MULTIPLE
+from ...memory.closed_form.refusals import FLOAT8_MULTIPLE
 from ...memory.measure import steps
 
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")

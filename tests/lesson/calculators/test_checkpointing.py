@@ -135,7 +135,6 @@ def test_both_pictures_show_every_policy_and_the_chosen_one():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"model": "mixtral-8x7b"}, "FLOPs have no closed form"),
         ({"checkpointing": "offload"}, "whose peak has no closed form"),
         ({"checkpointing": "selektive"}, "did you mean 'selective'"),
     ],

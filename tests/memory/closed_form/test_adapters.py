@@ -206,7 +206,6 @@ REFUSED = [
     (lambda: budget.train(adapted(LLAMA, checkpointing="offload")), "peak has no closed form"),
     (lambda: adapted(LLAMA, in_backward=True), "hardly worth freeing"),
     (lambda: measure.training_step(adapted(LLAMA), "cpu"), "trace.lora"),
-    (lambda: budget.train(adapted(LLAMA)).flops, "FLOPs"),
     (lambda: trace.lora(adapted(LLAMA), rank=8), "in one place"),
     (lambda: trace.lora(TrainSetup("tiny-llama")), "or a rank"),
 ]

@@ -147,7 +147,7 @@ def test_a_recomputation_runs_the_last_product_too(policy):
 def test_flops_are_those_of_bf16_and_of_the_last_product_when_recomputed():
     setup = fp8(LLAMA, sequence=32, checkpointing="full")
     run = steps.training_run(setup, "cpu")
-    assert budget.train(setup).flops.total == pytest.approx(flops_of(run.step), rel=0.01)
+    assert budget.train(setup).flops.total == flops_of(run.step)
     none = replace(setup, checkpointing="none")
     assert budget.train(none).flops == budget.train(replace(none, precision="bf16")).flops
 

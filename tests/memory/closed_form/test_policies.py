@@ -101,7 +101,7 @@ def test_saved_bytes_peak_and_flops(case):
     assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=PEAK)
     in_forward = predicted.peak.at is Point.END_OF_FORWARD
     assert measured.peak.at is (Phase.FORWARD if in_forward else Phase.BACKWARD)
-    assert predicted.flops.total == pytest.approx(flops, rel=0.01)
+    assert predicted.flops.total == flops
 
 
 def test_the_peak_moves_from_the_loss_to_a_layer():
@@ -226,5 +226,3 @@ def test_the_budget_refuses_what_it_does_not_know():
     with pytest.raises(WorkbookError, match=r"trace\.train\(setup, apply=apply\)"):
         budget.train(setup_of("llama", policy="offload"))
     assert budget.step_flops(setup_of("llama", policy="offload")).recomputed == 0
-    with pytest.raises(WorkbookError, match="no closed form"):
-        budget.step_flops(replace(setup_of("llama"), model="mixtral-8x7b"))

@@ -10,7 +10,7 @@ from ....catalog.errors import WorkbookError, require_number, require_whole
 from ....catalog.setup import TrainSetup
 from ....catalog.tiers import Tier, TierKind, tier
 from ..breakdown import TextEnum
-from ..recompute import step_flops
+from ..flops import step_flops
 from ..zero import held, link_bytes
 from .overlap import fewest
 
