@@ -34,7 +34,8 @@ class TrainGoal:
     """Train `model` on `tokens` tokens, in batches of about `batch_tokens`, within `deadline_s` seconds.
 
     `methods` are those that may be tried: "full" trains every weight, "lora" and "qlora" adapters of rank 16 on all
-    linear layers. `precisions` and `optimizers` likewise. Of these a plan takes what is cheapest. Raises WorkbookError.
+    linear layers, or, beside stacked experts, on those of attention. `precisions` and `optimizers` likewise. Of these
+    a plan takes what is cheapest. Raises WorkbookError.
     """
 
     model: ModelField = ModelField()  # noqa: RUF009 - a descriptor, and no default

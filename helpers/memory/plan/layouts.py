@@ -30,13 +30,12 @@ def training_layouts(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
 
 def _undivided(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
     if "full" in goal.methods:
-        if goal.model.is_dense_decoder:
-            yield from _zero(goal, cards)
-            yield from _fsdp2(goal, cards)
+        yield from _zero(goal, cards)
+        yield from _fsdp2(goal, cards)
         if "megatron-bf16" in goal.precisions and "adamw-fused" in goal.optimizers and megatron.is_known(goal.model):
             yield from _megatron(goal, cards)
     for method in goal.methods:
-        if method != "full" and goal.model.is_dense_decoder:
+        if method != "full":
             for ranks in counts(cards.count):
                 yield Layout(Engine.ZERO, data=ranks, precision="bf16", optimizer="adamw-fused", method=method)
 

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
-from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
-from ..closed_form import megatron
 from ..closed_form.breakdown import TextEnum
 from ..closed_form.refusals import require_closed_form
 from .goal import TrainGoal
@@ -24,7 +22,7 @@ from .layouts import training_layouts
 from .machine import Cards, require_comparable
 from .seconds import Efficiency, Seconds
 from .step import StepTime, step_time
-from .training import Job, Layout, Need
+from .training import Job, Layout, Need, attention_of
 
 MOST_PLANS = 10
 WORTH_A_COMPROMISE = 0.95  # what gives something up is listed where it costs less than this share of the best without
@@ -158,18 +156,8 @@ def plan_training(goal: TrainGoal, fleet: Sequence[Cards], rates: Efficiency | N
 
 
 def require_plannable(goal: TrainGoal) -> None:
-    """Refuse a model whose step has no closed form, with what can be said of it."""
-    model = goal.model
-    if not model.is_dense_decoder and not (megatron.is_known(model) and "full" in goal.methods):
-        states = 16 * model.parameters / 2**30
-        raise WorkbookError(
-            f"a training step of {model.name} has no closed form here",
-            "a dense decoder, or experts with SwiGLU, trained whole; of this model weights, gradients and Adam's "
-            f"states alone are {states:,.0f} GiB",
-            "trace one rank: `workbook trace train`, or plan serving it: `workbook plan serve`",
-        )
-    if model.is_dense_decoder:
-        require_closed_form(TrainSetup(model, sequence=goal.sequence))
+    """Refuse a model whose step has no closed form."""
+    require_closed_form(TrainSetup(goal.model, sequence=goal.sequence, attention=attention_of(goal.model)))
 
 
 def timed(goal: TrainGoal, fleet: Iterable[Cards], job: Job, rates: Efficiency) -> Iterator[Timed]:

@@ -19,12 +19,10 @@ from ..closed_form.breakdown import Breakdown, TextEnum
 from ..closed_form.flops import FUSED_BACKWARD, StepFlops, step_flops
 from ..closed_form.layer_work import attention_flops
 from ..closed_form.megatron_layer import expert_weights
+from ..closed_form.refusals import EAGER_ALONE
 from ..closed_form.work import matmul
 
-ADAPTERS = {
-    "lora": Adapter("lora", rank=16, targets="all-linear"),
-    "qlora": Adapter("lora", rank=16, targets="all-linear", base="nf4-dq"),
-}
+BASES = {"lora": None, "qlora": "nf4-dq"}  # of adapters
 
 SHARDED = 16  # bytes a parameter, FP32 all: weight, gradient and Adam's two states
 TORCHTITAN = {  # the flavors of what its model registry calls "llama3"
@@ -105,6 +103,17 @@ class Layout:
         return f"{name} x {self.data}" if self.data > 1 else name
 
 
+def adapter_of(method: str, model: ModelShape) -> Adapter | None:
+    """Rank 16 on all linear layers; where experts are stacked, which peft takes for linear layers too, on attention's.
+
+    None where every weight is trained.
+    """
+    if method not in BASES:
+        return None
+    names = tuple(linear.name for linear in model.layers[0].attention.linears)
+    return Adapter("lora", rank=16, targets="all-linear" if model.is_dense_decoder else names, base=BASES[method])
+
+
 def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
     """The ZeRO engine's setup, which `budget.train`, `trace.train` and `workbook estimate train` take as it is.
 
@@ -121,8 +130,14 @@ def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
         ranks=layout.data if layout.engine is Engine.ZERO else 1,
         offload_optimizer="cpu" if layout.offload else "none",
         micro_batches=layout.micro_batches,
-        adapter=ADAPTERS.get(layout.method),
+        adapter=adapter_of(layout.method, model),
+        attention=attention_of(model),
     )
+
+
+def attention_of(model: ModelShape) -> str:
+    """The kernel that Transformers has for it."""
+    return "eager" if model.family in EAGER_ALONE else "sdpa"
 
 
 def megatron_setup(layout: Layout, model: ModelShape, sequence: int) -> megatron.MegatronSetup:
@@ -169,11 +184,10 @@ class Job:
         """FLOPs of one sequence, without those of pairs that a mask hides: fused kernels skip their blocks."""
         key = layout.checkpointing, layout.method, layout.engine
         if key not in self._flops:
-            adapter = ADAPTERS.get(layout.method)
-            flops = step_flops(
-                TrainSetup(self.model, "bf16", sequence=self.sequence, checkpointing=key[0], adapter=adapter)
-            )
-            masked = self._masked()
+            alone = Layout(Engine.ZERO, precision="bf16", checkpointing=layout.checkpointing, method=layout.method)
+            setup = train_setup(alone, self.model, self.sequence)
+            flops = step_flops(setup)
+            masked = self._masked() if setup.attention == "sdpa" else 0
             backward = flops.backward - int(FUSED_BACKWARD * masked)
             again = self._again(flops, layout.engine) - masked if flops.recomputed else 0
             self._flops[key] = StepFlops(flops.forward - masked, backward, again)
@@ -223,7 +237,8 @@ class Job:
     def trained(self, layout: Layout) -> int:
         """Values that a rank's share of the model trains."""
         if layout.method != "full":
-            return ADAPTERS[layout.method].parameters(self.model)
+            adapter = adapter_of(layout.method, self.model)
+            return adapter.parameters(self.model) if adapter else 0
         return sum(self.shares(layout))
 
     def shares(self, layout: Layout) -> tuple[int, int]:

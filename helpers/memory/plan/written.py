@@ -19,7 +19,7 @@ from ..closed_form import megatron
 from .goal import ServeGoal, TrainGoal
 from .search import TrainAnswer, TrainPlan
 from .serve_search import ServeAnswer, ServePlan
-from .training import ADAPTERS, TORCHTITAN, Engine, Layout
+from .training import TORCHTITAN, Engine, Layout, adapter_of
 
 OPTIMS = {"adamw-fused": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit"}
 VLLM_WEIGHTS = {
@@ -61,7 +61,7 @@ def training_files(answer: TrainAnswer, at: int = 0) -> dict[str, str]:
     else:
         files = {"accelerate.yaml": accelerate_yaml(plan), "training_arguments.json": _json(training_arguments(plan))}
         if layout.method != "full":
-            files["lora_config.json"] = _json(lora_config(plan))
+            files["lora_config.json"] = _json(lora_config(plan, goal))
         if uses_deepspeed(plan):
             files["deepspeed.json"] = _json(deepspeed(plan))
     if layout.reduced == "fp32" and layout.engine is not Engine.ZERO and goal.model.name in TORCHTITAN:
@@ -118,9 +118,12 @@ def training_arguments(plan: TrainPlan) -> Mapping[str, object]:
     return found
 
 
-def lora_config(plan: TrainPlan) -> Mapping[str, object]:
+def lora_config(plan: TrainPlan, goal: TrainGoal) -> Mapping[str, object]:
     """Keyword arguments of `peft.LoraConfig`; of QLoRA the base is loaded in NF4 with double quantization besides."""
-    return {"r": ADAPTERS[plan.layout.method].rank, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    adapter = adapter_of(plan.layout.method, goal.model)
+    assert adapter
+    targets = list(adapter.targets)
+    return {"r": adapter.rank, "target_modules": targets if len(targets) > 1 else targets[0], "task_type": "CAUSAL_LM"}
 
 
 def accelerate_yaml(plan: TrainPlan) -> str:
