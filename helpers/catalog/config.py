@@ -92,6 +92,10 @@ class ConfigKeys:
         """A list of layer numbers; empty when the key is absent."""
         return frozenset(self._list_of(int, key, "a list of layer numbers") or ())
 
+    def numbers(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers; empty when the key is absent."""
+        return self._list_of(int, key, "a list of whole numbers") or ()
+
     def _typed(self, key: str, default: T, kind: type[T], expected: str) -> T:
         spelled, value = self._find(key)
         if value is not None and not isinstance(value, kind):

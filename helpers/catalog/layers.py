@@ -68,7 +68,8 @@ class Attention:
     """One layer's attention. `window` is the number of tokens it looks back on, None for all of them.
 
     `norm_vectors` are the lengths of the norms inside attention: Qwen3's on q and k, MLA's on its latents.
-    `sinks` is GPT-OSS's one learned score per head, which takes part in the softmax and stands for no token.
+    `sinks` is GPT-OSS's one learned score per head, which takes part in the softmax and stands for no token. Where it
+    is not `rotary`, q and k are left as they are, in a model that rotates them elsewhere.
     """
 
     heads: int
@@ -80,6 +81,7 @@ class Attention:
     window: int | None = None
     mla: Mla | None = None
     sinks: bool = False
+    rotary: bool = True
 
     @property
     def kind(self) -> str:

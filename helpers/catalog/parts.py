@@ -172,6 +172,14 @@ def qwen_windows(keys: ConfigKeys, count: int) -> list[int | None]:
     return windows_of(keys, kinds, window)
 
 
+def rotated_layers(keys: ConfigKeys, count: int) -> list[bool]:
+    """Which layers rotate q and k: as `no_rope_layers` has it, 0 where one does not; or all but each fourth."""
+    every, told = keys.whole("no_rope_layer_interval", 4), keys.numbers("no_rope_layers")
+    expected = f"{count} of 0 and 1, one for each layer"
+    keys.require(not told or len(told) >= count, "no_rope_layers", f"has {len(told)} entries", expected)
+    return [bool(one) for one in told[:count]] if told else [bool((at + 1) % every) for at in range(count)]
+
+
 def windows_of(keys: ConfigKeys, kinds: Iterable[str], window: int | None) -> list[int | None]:
     """The window of each layer from its kind: `window` where attention slides, None where it is full."""
     for kind in kinds:

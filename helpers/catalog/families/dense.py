@@ -18,6 +18,7 @@ from ..parts import (
     prenorm_layer,
     qwen_windows,
     require_multiple,
+    rotated_layers,
     sizes,
     windows_of,
 )
@@ -32,6 +33,24 @@ def llama(keys: ConfigKeys, source: str) -> ModelShape:
     attention = grouped_attention(keys, hidden, heads, kv_default=heads, bias=bias)
     mlp = gated_mlp(hidden, keys.whole("intermediate_size", 11008), keys, bias=keys.flag("mlp_bias", False))
     return assemble(keys, source, "llama", hidden, [prenorm_layer(attention, mlp, hidden)] * count, vocab=32000)
+
+
+def smollm3(keys: ConfigKeys, source: str) -> ModelShape:
+    """SmolLM3: Llama's shape, of which every fourth layer has no positions."""
+    hidden, count, heads = sizes(keys)
+    bias, rotated = keys.flag("attention_bias", False), rotated_layers(keys, count)
+    window = keys.optional_whole("sliding_window", None) if keys.flag("use_sliding_window", False) else None
+    kinds = keys.per_layer("layer_types", count) or [FULL if window is None or one else WINDOW for one in rotated]
+    mlp = gated_mlp(hidden, keys.whole("intermediate_size", 11008), keys, bias=keys.flag("mlp_bias", False))
+    attentions = (
+        grouped_attention(keys, hidden, heads, kv_default=4, bias=bias, window=each)
+        for each in windows_of(keys, kinds, window)
+    )
+    layers = [
+        prenorm_layer(replace(attention, rotary=rotary), mlp, hidden)
+        for attention, rotary in zip(attentions, rotated, strict=True)
+    ]
+    return assemble(keys, source, "smollm3", hidden, layers, vocab=128256, tied=True, positions=32768)
 
 
 def mistral(keys: ConfigKeys, source: str) -> ModelShape:

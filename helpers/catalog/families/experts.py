@@ -68,6 +68,25 @@ def deepseek_v3(keys: ConfigKeys, source: str) -> ModelShape:
     return assemble(keys, source, "deepseek_v3", hidden, layers, vocab=129280, positions=4096)
 
 
+def kimi_k2(keys: ConfigKeys, source: str) -> ModelShape:
+    """Kimi K2: DeepSeek-V3's code under another name, with more experts and fewer heads."""
+    as_deepseek = {**keys.values, "model_type": "deepseek_v3"}
+    return deepseek_v3(ConfigKeys(keys.name, as_deepseek), source)
+
+
+def glm4_moe(keys: ConfigKeys, source: str) -> ModelShape:
+    """GLM-4.5 and 4.6: grouped attention, biases on q, k and v; then DeepSeek's experts, without the MTP layer."""
+    hidden, count, heads = sizes(keys)
+    bias, qk_norm = keys.flag("attention_bias", False), keys.flag("use_qk_norm", False)
+    attention = grouped_attention(keys, hidden, heads, kv_default=8, bias=bias, out_bias=False, qk_norm=qk_norm)
+    dense = gated_mlp(hidden, keys.whole("intermediate_size", 10944), keys)
+    shared, ffn = keys.whole("n_shared_experts", 1), keys.whole("moe_intermediate_size", 1408)
+    sparse = expert_mlp(keys, hidden, ffn, "n_routed_experts|num_local_experts", 128, 8, shared=shared)
+    first = keys.whole("first_k_dense_replace", 1, least=0)
+    layers = [prenorm_layer(attention, dense if at < first else sparse, hidden) for at in range(count)]
+    return assemble(keys, source, "glm4_moe", hidden, layers, vocab=151552, positions=131072)
+
+
 def gpt_oss(keys: ConfigKeys, source: str) -> ModelShape:
     """GPT-OSS: biases on every projection, expert and router; a sink per head; every other layer has a window.
 

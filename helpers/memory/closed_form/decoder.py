@@ -138,7 +138,8 @@ class Decoder(Linears):
         if attention.qk_norm:
             key = self.norm(key, self.tokens * attention.kv_heads)
         value = self.linear(hidden, v)
-        query, key = self.rotated(query), self.rotated(key)
+        if attention.rotary:
+            query, key = self.rotated(query), self.rotated(key)
         output, weights = self.attended(query, key, value, attention)
         return self.linear(output, o), weights
 
@@ -151,6 +152,15 @@ class Decoder(Linears):
         tape, wide = self.tape, max(x.width, self.width.residual)
         by_cosine = tape.elementwise(x, kept=(FROZEN,), width=wide)
         return tape.add(by_cosine, tape.elementwise(self._half_turned(x), kept=(FROZEN,), width=wide))
+
+    rotary_default = 1.0
+
+    @property
+    def rotary_share(self) -> float:
+        """`partial_rotary_factor`, which newer configs keep with the other parameters of the rotation."""
+        rope = self.model.config.get("rope_parameters")
+        inside = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
+        return float(str(self.model.config.get("partial_rotary_factor") or inside or self.rotary_default))
 
     def _turned(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """first * cos - second * sin, second * cos + first * sin"""
@@ -192,7 +202,8 @@ class Decoder(Linears):
     @property
     def rotary_widths(self) -> tuple[int, ...]:
         """Values for each position in the tables of cosines and sines."""
-        return self.model.head_dim, self.model.head_dim
+        width = round(self.model.head_dim * self.rotary_share)
+        return width, width
 
     def ids(self, held: bool) -> int:
         """Bytes of the ids that are alive when the forward is over: here those that checkpoints have `held`."""
@@ -283,6 +294,25 @@ class Decoder(Linears):
 
     def activated(self, x: Tensor) -> Tensor:
         return self.tape.elementwise(x, kept=(x,))
+
+
+class PartlyRotated(Decoder):
+    """A part of each head is rotated, and the rest put behind it again, which brings the heads one after the other."""
+
+    def partly_rotated(self, x: Tensor) -> Tensor:
+        tape, turned = self.tape, round(x.values * self.rotary_share)
+        part, rest = tape.part(x, turned), tape.part(x, x.values - turned)
+        return tape.joined(self.rotated(part), rest)
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        """Flash attention writes as its query lies, here head by head, and that is turned over behind it.
+
+        It takes 16 bits and no mask; a CPU's takes all.
+        """
+        output, weights = super().attended(query, key, value, attention)
+        flash = not self.on_cuda or (output.width == HALF and not self.masks(attention))
+        turned = flash and self.setup.attention == "sdpa" and self.kernel == FUSED
+        return self.tape.copy(output) if turned else output, weights
 
 
 def _stores(how: str) -> Callable[[str, int], bool]:

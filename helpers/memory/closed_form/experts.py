@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...catalog.layers import Attention, Linear, Mla, Mlp
-from .decoder import Decoder
+from .decoder import Decoder, PartlyRotated
 from .linears import FP32
 from .tape import FROZEN, Tensor
 
@@ -157,8 +157,48 @@ class GptOss(Experts):
         return tape.mul(tape.elementwise(up), glu)
 
 
-class DeepSeek(Experts):
-    """Latent attention, a router in FP32, and a shared expert beside the others."""
+class SharedExperts(Experts):
+    """A router in FP32 with a sigmoid, and a shared expert beside the others."""
+
+    def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
+        if not mlp.experts:
+            return Decoder.mlp(self, x, mlp)
+        _, scores = self.router(x, mlp)
+        hidden = self.experts(x, scores, mlp)
+        return self.tape.add(hidden, Decoder.mlp(self, x, mlp))
+
+    def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
+        tape, chosen = self.tape, self.tokens * mlp.experts_per_token
+        weight = self.weight(mlp.experts, self.model.hidden)
+        x, weight = self.low(tape.cast(x, FP32), tape.cast(weight, FP32) if weight.node else weight)
+        logits = tape.product(x, weight, self.tokens * mlp.experts, inner=self.model.hidden)
+        scores = tape.keeps_result(logits)
+        indices = tape.new(chosen, 8)
+        scores = tape.shaped(tape.new(chosen, scores.width), scores, kept=(indices,))
+        return logits, tape.elementwise(self._normalised(scores))
+
+    def _normalised(self, scores: Tensor) -> Tensor:
+        return super()._normalised(scores) if self.model.config.get("norm_topk_prob", True) else scores
+
+
+class Glm4Moe(PartlyRotated, SharedExperts):
+    """Grouped attention of which half of a head is rotated, and whose products come before the norms of q and k."""
+
+    rotary_default = 0.5
+
+    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        q, k, v, o = attention.linears
+        query, key, value = self.linear(hidden, q), self.linear(hidden, k), self.linear(hidden, v)
+        if attention.qk_norm:
+            query = self.norm(query, self.tokens * attention.heads)
+            key = self.norm(key, self.tokens * attention.kv_heads)
+        query, key = self.partly_rotated(query), self.partly_rotated(key)
+        output, weights = self.attended(query, key, value, attention)
+        return self.linear(output, o), weights
+
+
+class DeepSeek(SharedExperts):
+    """Latent attention."""
 
     @property
     def rotary_widths(self) -> tuple[int, ...]:
@@ -197,20 +237,3 @@ class DeepSeek(Experts):
         both = self.linear(latent, kv_b)
         k_nope, value = tape.split(both, rows * mla.qk_nope_head_dim, rows * mla.v_head_dim)
         return tape.filled(k_nope, tape.view(k_rot, rows * mla.qk_rope_head_dim)), value
-
-    def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
-        if not mlp.experts:
-            return Decoder.mlp(self, x, mlp)
-        _, scores = self.router(x, mlp)
-        hidden = self.experts(x, scores, mlp)
-        return self.tape.add(hidden, Decoder.mlp(self, x, mlp))
-
-    def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
-        tape, chosen = self.tape, self.tokens * mlp.experts_per_token
-        weight = self.weight(mlp.experts, self.model.hidden)
-        x, weight = self.low(tape.cast(x, FP32), tape.cast(weight, FP32) if weight.node else weight)
-        logits = tape.product(x, weight, self.tokens * mlp.experts, inner=self.model.hidden)
-        scores = tape.keeps_result(logits)
-        indices = tape.new(chosen, 8)
-        scores = tape.shaped(tape.new(chosen, scores.width), scores, kept=(indices,))
-        return logits, tape.elementwise(self._normalised(scores))

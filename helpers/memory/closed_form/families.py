@@ -20,9 +20,9 @@ from collections.abc import Callable
 from ...catalog.layers import Attention, Layer, Mlp
 from ...catalog.setup import TrainSetup
 from .breakdown import rounded
-from .decoder import FUSED, Decoder
-from .experts import DeepSeek, Experts, GptOss, Qwen3Moe
-from .linears import FP32, HALF
+from .decoder import FUSED, Decoder, PartlyRotated
+from .experts import DeepSeek, Experts, Glm4Moe, GptOss, Qwen3Moe
+from .linears import FP32
 from .operators import Operators
 from .tape import Tensor
 
@@ -58,7 +58,7 @@ class Gemma3(Gemma2):
     tables_by_kind = True
 
 
-class Phi3(Decoder):
+class Phi3(PartlyRotated):
     """q, k and v are slices of one product, gate and up halves of another; a part of a head may stay unrotated."""
 
     def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
@@ -67,32 +67,9 @@ class Phi3(Decoder):
         joined = self.linear(hidden, qkv)
         query = tape.part(joined, heads * attention.head_dim)
         key, value = tape.part(joined, kv * attention.head_dim), tape.part(joined, kv * attention.head_dim)
-        query, key = self._partly_rotated(query, attention), self._partly_rotated(key, attention)
+        query, key = self.partly_rotated(query), self.partly_rotated(key)
         output, weights = self.attended(query, key, value, attention)
         return self.linear(output, o), weights
-
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
-        """Flash attention writes as its query lies, here head by head, and that is turned over behind it.
-
-        It takes 16 bits and no mask; a CPU's takes all.
-        """
-        output, weights = super().attended(query, key, value, attention)
-        flash = not self.on_cuda or (output.width == HALF and not self.masks(attention))
-        turned = flash and self.setup.attention == "sdpa" and self.kernel == FUSED
-        return self.tape.copy(output) if turned else output, weights
-
-    def _partly_rotated(self, x: Tensor, attention: Attention) -> Tensor:
-        tape, share = self.tape, self._rotary_share
-        turned = round(x.values * share)
-        part, rest = tape.part(x, turned), tape.part(x, x.values - turned)
-        return tape.joined(self.rotated(part), rest)
-
-    @property
-    def _rotary_share(self) -> float:
-        """`partial_rotary_factor`, which newer configs keep with the other parameters of the rotation."""
-        rope = self.model.config.get("rope_parameters")
-        inside = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
-        return float(str(self.model.config.get("partial_rotary_factor") or inside or 1.0))
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         gate_up, down = mlp.linears
@@ -198,6 +175,7 @@ PAGES: dict[str, type[Decoder]] = {
     "mistral": Decoder,
     "qwen2": Decoder,
     "qwen3": Decoder,
+    "smollm3": Decoder,
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
     "phi3": Phi3,
@@ -205,6 +183,7 @@ PAGES: dict[str, type[Decoder]] = {
     "qwen3_moe": Qwen3Moe,
     "gpt_oss": GptOss,
     "deepseek_v3": DeepSeek,
+    "glm4_moe": Glm4Moe,
     "gpt2": Gpt2,
     "opt": Opt,
 }

@@ -48,6 +48,12 @@ FAMILIES |= {
     "gpt2": ("gpt2", GPT2 | {"bos_token_id": 1, "eos_token_id": 2}),
     "opt": ("opt-13b", {"word_embed_proj_dim": 512, "ffn_dim": 1536, "bos_token_id": 1, "eos_token_id": 2}),
 }
+ENDS = {"bos_token_id": 1, "eos_token_id": 2}
+ROUTED = EXPERTS | {"n_routed_experts": 16, "use_qk_norm": True, "attention_bias": True}
+FAMILIES |= {
+    "smollm3": ({"model_type": "smollm3"}, ENDS),
+    "glm4_moe": ({"model_type": "glm4_moe"}, HEAD | ENDS | ROUTED),
+}
 LAYER_NORM = ("gpt2", "opt")  # in BF16 its statistics are FP32 on CUDA, and BF16 on a CPU and in the trace
 EAGER_ALONE = ("gemma2", "gpt_oss")
 POLICIES = ("none", "full", "selective", "module:mlp")
@@ -80,8 +86,9 @@ def ways():
 
 
 def setup_of(name, precision, policy, attention, micro_batch, sequence=1024):
-    catalogue, changes = FAMILIES[name]
-    config = {key: value for key, value in model(catalogue).config.items() if key != "quantization_config"}
+    known, changes = FAMILIES[name]
+    config = known if isinstance(known, dict) else model(known).config
+    config = {key: value for key, value in config.items() if key != "quantization_config"}
     small = {} if name == "gpt2" else SMALL  # whose config has other names
     return TrainSetup(
         config | small | changes,
