@@ -12,7 +12,7 @@ from types import MappingProxyType
 from . import hub
 from .config import ConfigKeys, without_code
 from .errors import WorkbookError, unknown_name
-from .families import FAMILIES
+from .families import FAMILIES, SAME_CODE
 from .shape import ModelShape
 
 _DATA = Path(__file__).parent / "data" / "models.json"
@@ -63,6 +63,8 @@ def from_config(config: Mapping[str, object], name: str | None = None, source: s
     """
     config = without_code(config)
     family = config.get("model_type")
+    if isinstance(family, str) and family in SAME_CODE:
+        config = {**config, "model_type": (family := SAME_CODE[family])}
     label = name or str(config.get("_name_or_path") or "") or f"{family} config"
     if "text_config" in config:
         raise WorkbookError(

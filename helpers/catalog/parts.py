@@ -8,7 +8,7 @@ from .config import MOST_LAYERS, ConfigKeys
 from .layers import Attention, Layer, Linear, Mla, Mlp
 from .shape import ModelShape
 
-WINDOW, FULL = "sliding_attention", "full_attention"
+WINDOW, FULL, PIECES = "sliding_attention", "full_attention", "chunked_attention"
 
 
 def sizes(
@@ -180,11 +180,11 @@ def rotated_layers(keys: ConfigKeys, count: int) -> list[bool]:
     return [bool(one) for one in told[:count]] if told else [bool((at + 1) % every) for at in range(count)]
 
 
-def windows_of(keys: ConfigKeys, kinds: Iterable[str], window: int | None) -> list[int | None]:
-    """The window of each layer from its kind: `window` where attention slides, None where it is full."""
+def windows_of(keys: ConfigKeys, kinds: Iterable[str], window: int | None, limited: str = WINDOW) -> list[int | None]:
+    """The window of each layer from its kind: `window` where attention is `limited`, None where it is full."""
     for kind in kinds:
-        keys.require(kind in (WINDOW, FULL), "layer_types", f"holds {kind!r}", f"{WINDOW} or {FULL}")
-    return [window if kind == WINDOW else None for kind in kinds]
+        keys.require(kind in (limited, FULL), "layer_types", f"holds {kind!r}", f"{limited} or {FULL}")
+    return [window if kind == limited else None for kind in kinds]
 
 
 def assemble(

@@ -67,7 +67,21 @@ VARIANTS = [
     ("gpt_oss", {"head_dim": 32, "num_key_value_heads": 64, "sliding_window": 7, "intermediate_size": 96}),
     ("deepseek_v3", {"q_lora_rank": None, "n_shared_experts": 2, "attention_bias": True}),
     ("deepseek_v3", {"first_k_dense_replace": 0, "num_key_value_heads": None}),
+    ("smollm3", {"no_rope_layers": [1, 0, 0, 1, 1], "attention_bias": True, "mlp_bias": True}),
+    ("glm4_moe", {"use_qk_norm": True, "attention_bias": True, "n_shared_experts": 2, "head_dim": 128}),
+    ("llama4_text", {"moe_layers": [1], "attention_bias": True}),
+    ("llama4_text", {"interleave_moe_layer_step": 2, "no_rope_layers": []}),
 ]
+
+
+def test_kimi_k2_is_deepseeks_code_under_another_name():
+    """Of its config on the hub: 1,026,408,232,448 parameters."""
+    sizes = {"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 64, "num_key_value_heads": 64}
+    sizes |= {"n_routed_experts": 384, "first_k_dense_replace": 1, "vocab_size": 163840, "kv_lora_rank": 512}
+    shape = from_config({"model_type": "kimi_k2", **sizes})
+    assert (shape.family, shape.config["model_type"]) == ("deepseek_v3", "deepseek_v3")
+    assert 1.02e12 < shape.parameters < 1.03e12
+    assert 32e9 < shape.active_parameters < 33e9
 
 
 def weights_of_linears(shape):

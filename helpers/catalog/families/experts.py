@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..config import ConfigKeys
+from ..layers import Linear
 from ..parts import (
     FULL,
+    PIECES,
     WINDOW,
     assemble,
     expert_mlp,
@@ -12,6 +16,7 @@ from ..parts import (
     grouped_attention,
     latent_attention,
     prenorm_layer,
+    rotated_layers,
     sizes,
     windows_of,
 )
@@ -68,23 +73,42 @@ def deepseek_v3(keys: ConfigKeys, source: str) -> ModelShape:
     return assemble(keys, source, "deepseek_v3", hidden, layers, vocab=129280, positions=4096)
 
 
-def kimi_k2(keys: ConfigKeys, source: str) -> ModelShape:
-    """Kimi K2: DeepSeek-V3's code under another name, with more experts and fewer heads."""
-    as_deepseek = {**keys.values, "model_type": "deepseek_v3"}
-    return deepseek_v3(ConfigKeys(keys.name, as_deepseek), source)
-
-
 def glm4_moe(keys: ConfigKeys, source: str) -> ModelShape:
     """GLM-4.5 and 4.6: grouped attention, biases on q, k and v; then DeepSeek's experts, without the MTP layer."""
     hidden, count, heads = sizes(keys)
     bias, qk_norm = keys.flag("attention_bias", False), keys.flag("use_qk_norm", False)
-    attention = grouped_attention(keys, hidden, heads, kv_default=8, bias=bias, out_bias=False, qk_norm=qk_norm)
+    attention = grouped_attention(
+        keys, hidden, heads, kv_default=8, head_dim=hidden // heads, bias=bias, out_bias=False, qk_norm=qk_norm
+    )
     dense = gated_mlp(hidden, keys.whole("intermediate_size", 10944), keys)
     shared, ffn = keys.whole("n_shared_experts", 1), keys.whole("moe_intermediate_size", 1408)
     sparse = expert_mlp(keys, hidden, ffn, "n_routed_experts|num_local_experts", 128, 8, shared=shared)
     first = keys.whole("first_k_dense_replace", 1, least=0)
     layers = [prenorm_layer(attention, dense if at < first else sparse, hidden) for at in range(count)]
     return assemble(keys, source, "glm4_moe", hidden, layers, vocab=151552, positions=131072)
+
+
+def llama4_text(keys: ConfigKeys, source: str) -> ModelShape:
+    """Llama 4's language model: layers that see pieces of 8,192 tokens, and a fourth of them all; a shared expert."""
+    hidden, count, heads = sizes(keys)
+    bias, rotated = keys.flag("attention_bias", False), rotated_layers(keys, count)
+    kinds = keys.per_layer("layer_types", count) or [PIECES if one else FULL for one in rotated]
+    piece, step = keys.optional_whole("attention_chunk_size", 8192), keys.whole("interleave_moe_layer_step", 1)
+    dense = gated_mlp(hidden, keys.whole("intermediate_size_mlp", 16384), keys)
+    sparse = expert_mlp(keys, hidden, keys.whole("intermediate_size", 8192), "num_local_experts", 16, 1, shared=1)
+    router = Linear("router", hidden, sparse.experts)  # a linear layer here, so quantization takes it
+    sparse = replace(sparse, linears=(*sparse.linears, router), router_parameters=0)
+    told = keys.values.get("moe_layers") is not None
+    experts = keys.layer_indices("moe_layers") if told else frozenset(range(step - 1, count, step))
+    attentions = (
+        grouped_attention(keys, hidden, heads, kv_default=8, head_dim=128, bias=bias, window=each)
+        for each in windows_of(keys, kinds, piece, PIECES)
+    )
+    layers = [
+        prenorm_layer(replace(attention, rotary=rotary), sparse if at in experts else dense, hidden)
+        for at, (attention, rotary) in enumerate(zip(attentions, rotated, strict=True))
+    ]
+    return assemble(keys, source, "llama4_text", hidden, layers, vocab=202048, positions=131072)
 
 
 def gpt_oss(keys: ConfigKeys, source: str) -> ModelShape:

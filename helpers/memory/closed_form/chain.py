@@ -119,18 +119,16 @@ class Chain:
         """Rotary tables, and masks where eager attention adds them: made once, for all layers."""
         self._cached, page, setup = Live(), decoder(self.setup, Operators()), self.setup
         windows = [layer.attention.window for layer in self.model.layers]
-        masked = dict.fromkeys(layer.attention.window for layer in self.model.layers if page.masks(layer.attention))
-        tables = sum(rounded(setup.sequence * one * self.width.residual) for one in page.rotary_widths)
-        numbers = setup.tokens * setup.sequence * self.width.residual
-        mask = rounded(setup.sequence**2 if setup.attention == "sdpa" else numbers)  # of bools, or added as numbers
-        self.masks = len(masked) * mask
+        masks = {layer.attention.window: page.mask_bytes(layer.attention) for layer in self.model.layers}
+        tables = sum(rounded(setup.sequence * one) for one in page.table_bytes)
+        self.masks = sum(masks.values())
         self.tables = (len(set(windows)) if page.tables_by_kind else 1) * tables
         held = self.masks if self._holds_arguments else 0
         self._until: Counter[int] = Counter()  # bytes that go with the backward of the first layer of a kind
         self._until[0] += 0 if page.tables_by_kind else tables
         for window in dict.fromkeys(windows):
             of_kind = tables if page.tables_by_kind else 0
-            self._until[windows.index(window)] += of_kind + (mask if held and window in masked else 0)
+            self._until[windows.index(window)] += of_kind + (masks[window] if held else 0)
         return Live(self.tables + held, self.tables + held)
 
     @property

@@ -197,13 +197,18 @@ class Decoder(Linears):
         """Whether attention is given a mask: the fused kernel, which makes numbers of it, for a window that is full."""
         return fills_window(self.setup, attention) or self.setup.attention == "eager"
 
+    def mask_bytes(self, attention: Attention) -> int:
+        """Of the mask that all layers with this window share: bools, or for eager attention numbers that are added."""
+        setup = self.setup
+        numbers = setup.tokens * setup.sequence * self.width.residual
+        return rounded(setup.sequence**2 if setup.attention == "sdpa" else numbers) if self.masks(attention) else 0
+
     tables_by_kind = False  # whether layers with a window and those without have rotary tables of their own
 
     @property
-    def rotary_widths(self) -> tuple[int, ...]:
-        """Values for each position in the tables of cosines and sines."""
-        width = round(self.model.head_dim * self.rotary_share)
-        return width, width
+    def table_bytes(self) -> tuple[int, ...]:
+        """Of each position in the tables of cosines and sines."""
+        return (round(self.model.head_dim * self.rotary_share) * self.width.residual,) * 2
 
     def ids(self, held: bool) -> int:
         """Bytes of the ids that are alive when the forward is over: here those that checkpoints have `held`."""
@@ -248,10 +253,14 @@ class Decoder(Linears):
         weights = tape.elementwise(self._matmul(query, keys, scores, attention.head_dim))
         weights = self._capped(weights)
         weights = tape.elementwise(weights, width=max(dtype, self.width.residual))  # and the mask
-        weights = tape.cast(self._softmax(weights), dtype)
+        weights = self._softmax(weights)
+        if self.casts_weights:
+            weights = tape.cast(weights, dtype)
         output = self._matmul(weights, values, values_out, self.setup.sequence)
         output = tape.copy(output)
         return output, weights
+
+    casts_weights = True  # to the type of the query
 
     def _capped(self, weights: Tensor) -> Tensor:
         return weights

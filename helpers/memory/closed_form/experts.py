@@ -98,8 +98,8 @@ class GptOss(Experts):
         return self.tape.cast(self.tape.mul(weight, x), width)
 
     @property
-    def rotary_widths(self) -> tuple[int, ...]:
-        return self.model.head_dim // 2, self.model.head_dim // 2
+    def table_bytes(self) -> tuple[int, ...]:
+        return (self.model.head_dim // 2 * self.width.residual,) * 2
 
     def rotated(self, x: Tensor) -> Tensor:
         first, second = self.tape.split(x, x.values // 2, x.values // 2)
@@ -201,10 +201,10 @@ class DeepSeek(SharedExperts):
     """Latent attention."""
 
     @property
-    def rotary_widths(self) -> tuple[int, ...]:
+    def table_bytes(self) -> tuple[int, ...]:
         mla = self.model.layers[0].attention.mla
         assert mla
-        return mla.qk_rope_head_dim, mla.qk_rope_head_dim
+        return (mla.qk_rope_head_dim * self.width.residual,) * 2
 
     def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
         tape, mla, rows = self.tape, attention.mla, self.tokens * attention.heads

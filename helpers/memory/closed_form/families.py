@@ -23,6 +23,7 @@ from .breakdown import rounded
 from .decoder import FUSED, Decoder, PartlyRotated
 from .experts import DeepSeek, Experts, Glm4Moe, GptOss, Qwen3Moe
 from .linears import FP32
+from .llama4 import Llama4
 from .operators import Operators
 from .tape import Tensor
 
@@ -82,7 +83,7 @@ class Phi3(PartlyRotated):
 class Gpt2(Decoder):
     """LayerNorm, biases everywhere, q, k and v in one product, and no rotation: positions are learned."""
 
-    rotary_widths = ()
+    table_bytes = ()
     names_attention = True
 
     def ids(self, held: bool) -> int:
@@ -184,6 +185,7 @@ PAGES: dict[str, type[Decoder]] = {
     "gpt_oss": GptOss,
     "deepseek_v3": DeepSeek,
     "glm4_moe": Glm4Moe,
+    "llama4_text": Llama4,
     "gpt2": Gpt2,
     "opt": Opt,
 }
