@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 TensorShape = tuple[int, ...]
 LINEAR_PARTS = ("attention", "mlp", "experts", "projections", "lm_head")
@@ -64,12 +65,36 @@ class Mla:
 
 
 @dataclass(frozen=True)
+class Delta:
+    """A gated delta rule in attention's place: heads with a state of key_dim x value_dim, behind a short convolution.
+
+    Yang, Kautz and Hatamizadeh 2024, arXiv:2412.06464. K, and Q, have `key_heads`; V and the states have `value_heads`.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: Q, K and V side by side."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    def tensors(self) -> Iterator[TensorShape]:
+        """What is trained beside the linear layers and the norm: decays and time steps, and the convolution."""
+        yield from ((self.value_heads,), (self.value_heads,), (self.channels, 1, self.kernel))
+
+
+@dataclass(frozen=True)
 class Attention:
     """One layer's attention. `window` is the number of tokens it looks back on, None for all of them.
 
     `norm_vectors` are the lengths of the norms inside attention: Qwen3's on q and k, MLA's on its latents.
     `sinks` is GPT-OSS's one learned score per head, which takes part in the softmax and stands for no token. Where it
-    is not `rotary`, q and k are left as they are, in a model that rotates them elsewhere.
+    is not `rotary`, q and k are left as they are, in a model that rotates them elsewhere. A layer with a `delta` has no
+    attention, whose heads are here those of the model's other layers.
     """
 
     heads: int
@@ -82,12 +107,13 @@ class Attention:
     mla: Mla | None = None
     sinks: bool = False
     rotary: bool = True
+    delta: Delta | None = None
 
     @property
     def kind(self) -> str:
-        """mha, gqa, mqa or mla."""
-        if self.mla:
-            return "mla"
+        """mha, gqa, mqa, mla or delta."""
+        if self.mla or self.delta:
+            return "mla" if self.mla else "delta"
         if self.kv_heads == self.heads:
             return "mha"
         return "mqa" if self.kv_heads == 1 else "gqa"
@@ -99,9 +125,10 @@ class Attention:
 
     @property
     def parameters(self) -> int:
-        """Projections, their biases, the norms inside attention and the sinks."""
+        """Projections, their biases, the norms inside attention, the sinks, and what a delta rule has besides."""
         projections = sum(linear.parameters for linear in self.linears)
-        return projections + sum(self.norm_vectors) + (self.heads if self.sinks else 0)
+        besides = sum(map(prod, self.delta.tensors())) if self.delta else 0
+        return projections + sum(self.norm_vectors) + (self.heads if self.sinks else 0) + besides
 
     @property
     def kv_values_per_token(self) -> int:
@@ -169,7 +196,8 @@ class Layer:
 
     def __hash__(self) -> int:
         """Of a few numbers, not of every nested field: the closed form looks eighty equal layers up many times."""
-        return hash((self.attention.heads, self.attention.window, self.mlp.ffn, self.norms))
+        attention = self.attention
+        return hash((attention.heads, attention.window, attention.delta is None, self.mlp.ffn, self.norms))
 
     @property
     def norm_parameters(self) -> int:
@@ -197,5 +225,7 @@ class Layer:
             yield (self.mlp.experts,)
         if self.attention.sinks:
             yield (self.attention.heads,)
+        if self.attention.delta:
+            yield from self.attention.delta.tensors()
         for length in self.attention.norm_vectors + self.norm_vectors:
             yield (length,)

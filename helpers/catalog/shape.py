@@ -113,7 +113,14 @@ class ModelShape:
     @property
     def is_dense_decoder(self) -> bool:
         """True when every layer is plain attention and one MLP, of a family with a closed form here."""
-        return self.counted is None and not any(layer.mlp.experts or layer.attention.mla for layer in self.layers)
+        attentions = (layer.attention for layer in self.layers)
+        plain = not any(one.mla or one.delta for one in attentions)
+        return self.counted is None and plain and not self.has_experts
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some layer has routed experts, which Transformers stacks in one tensor."""
+        return any(layer.mlp.experts for layer in self.layers)
 
     @property
     def heads(self) -> int:
@@ -167,7 +174,7 @@ class ModelShape:
 
         Llama-2-70B at 2048 tokens: 80 layers x 2 x 8 x 128 x 2048 = 335,544,320; in BF16 640 MiB.
         """
-        if self.counted and not self.counted.kv_known:
+        if (self.counted and not self.counted.kv_known) or any(layer.attention.delta for layer in self.layers):
             what = f"the KV cache of the family {self.family!r} is not one K and one V per layer"
             do = "measure it on the model, or use a family with a closed form in helpers.catalog.families"
             raise WorkbookError(what, "a model whose Transformers cache holds keys and values for each layer", do)

@@ -16,9 +16,11 @@ from ..config import ConfigKeys
 from ..shape import ModelShape
 from .dense import gemma2, gemma3_text, gpt2, llama, mistral, opt, phi3, qwen2, qwen3, smollm3
 from .experts import deepseek_v3, glm4_moe, gpt_oss, llama4_text, mixtral, qwen3_moe
+from .hybrids import qwen3_5_moe_text, qwen3_5_text, qwen3_next
 
 DENSE = (gemma2, gemma3_text, gpt2, llama, mistral, opt, phi3, qwen2, qwen3, smollm3)
 EXPERTS = (deepseek_v3, glm4_moe, gpt_oss, llama4_text, mixtral, qwen3_moe)
-_by_name = sorted((*DENSE, *EXPERTS), key=lambda family: family.__name__)
+HYBRIDS = (qwen3_5_moe_text, qwen3_5_text, qwen3_next)
+_by_name = sorted((*DENSE, *EXPERTS, *HYBRIDS), key=lambda family: family.__name__)
 FAMILIES: dict[str, Callable[[ConfigKeys, str], ModelShape]] = {family.__name__: family for family in _by_name}
 SAME_CODE = {"kimi_k2": "deepseek_v3"}  # families that are another under a name of their own

@@ -305,6 +305,15 @@ class Decoder(Linears):
         return self.tape.elementwise(x, kept=(x,))
 
 
+class CenteredNorm(Decoder):
+    """Norms in FP32 to the end, times 1 + weight."""
+
+    def scaled(self, x: Tensor, weight: Tensor, width: int) -> Tensor:
+        tape = self.tape
+        factor = tape.elementwise(tape.cast(weight, FP32)) if weight.node else weight
+        return tape.cast(tape.mul(x, factor), width)
+
+
 class PartlyRotated(Decoder):
     """A part of each head is rotated, and the rest put behind it again, which brings the heads one after the other."""
 

@@ -86,8 +86,11 @@ class Qwen3Moe(Experts):
         logits, scores = super().router(x, mlp)
         return logits, self.tape.cast(scores, logits.width)
 
+    normalises = False  # where the config does not say it
+
     def _normalised(self, scores: Tensor) -> Tensor:
-        return super()._normalised(scores) if self.model.config.get("norm_topk_prob") else scores
+        asked = self.model.config.get("norm_topk_prob", self.normalises)
+        return super()._normalised(scores) if asked else scores
 
 
 class GptOss(Experts):

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from ...catalog.layers import Attention, Layer, Mlp
 from ...catalog.setup import TrainSetup
 from .breakdown import rounded
-from .decoder import FUSED, Decoder, PartlyRotated
+from .decoder import FUSED, CenteredNorm, Decoder, PartlyRotated
+from .delta import Hybrid, Qwen3Next
 from .experts import DeepSeek, Experts, Glm4Moe, GptOss, Qwen3Moe
 from .linears import FP32
 from .llama4 import Llama4
@@ -28,13 +29,8 @@ from .operators import Operators
 from .tape import Tensor
 
 
-class Gemma2(Decoder):
-    """Norms in FP32 to the end, times 1 + weight; caps on scores and logits."""
-
-    def scaled(self, x: Tensor, weight: Tensor, width: int) -> Tensor:
-        tape = self.tape
-        factor = tape.elementwise(tape.cast(weight, FP32)) if weight.node else weight
-        return tape.cast(tape.mul(x, factor), width)
+class Gemma2(CenteredNorm):
+    """Caps on scores and logits."""
 
     @property
     def logit_cap(self) -> object:
@@ -186,6 +182,9 @@ PAGES: dict[str, type[Decoder]] = {
     "deepseek_v3": DeepSeek,
     "glm4_moe": Glm4Moe,
     "llama4_text": Llama4,
+    "qwen3_next": Qwen3Next,
+    "qwen3_5_text": Hybrid,
+    "qwen3_5_moe_text": Hybrid,
     "gpt2": Gpt2,
     "opt": Opt,
 }

@@ -40,8 +40,8 @@ class Operators(Checkpoints):
 
         return self.record(out, inputs, kept, rule)
 
-    def mul(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.elementwise(a, b, kept=_for_the_other(a, b))
+    def mul(self, a: Tensor, b: Tensor, width: int = 0) -> Tensor:
+        return self.elementwise(a, b, kept=_for_the_other(a, b), width=width)
 
     def add(self, *terms: Tensor) -> Tensor:
         """A sum: its gradient is that of each term, the same tensor where the type is the same."""
@@ -150,6 +150,13 @@ class Operators(Checkpoints):
         rule = self._anew(x, weight, *bias, flops=wanted * flops)
         return self.record(out, (x, weight, *bias), _for_the_other(x, weight), rule)
 
+    def convolution(self, x: Tensor, weight: Tensor, values: int, inner: int) -> Tensor:
+        """Of each channel by itself. It keeps both, whichever is trained."""
+        flops, wanted = 2 * values * inner, (x.node is not None) + (weight.node is not None)
+        out = self.new(values, max(x.width, weight.width))
+        self.computes(flops)
+        return self.record(out, (x, weight), (x, weight), self._anew(x, weight, flops=wanted * flops))
+
     def _anew(self, *inputs: Tensor, scratch_bytes: Sequence[int] = (), flops: int = 0) -> Rule:
         """A gradient for each of `inputs` that wants one, of its form; then what is held beside them for a while."""
         forms = [(x.values, x.width) if x.node else None for x in inputs]
@@ -209,10 +216,10 @@ class Operators(Checkpoints):
         values, width = sum(part.values for part in parts), parts[0].width
         out = self.new(values, width)
         for part in parts:
-            out = self._written(out, part)
+            out = self.written(out, part)
         return out
 
-    def _written(self, out: Tensor, part: Tensor) -> Tensor:
+    def written(self, out: Tensor, part: Tensor) -> Tensor:
         """`out[..., a:b].copy_(part)`, in place."""
         whole, size, again = (out.values, out.width), (part.values, part.width), out.node is not None
 

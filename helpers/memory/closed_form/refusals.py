@@ -73,7 +73,7 @@ def _require_recomputing(setup: TrainSetup) -> None:
 
 def _require_named_targets(setup: TrainSetup) -> None:
     """Refuse "all-linear" where peft takes stacked experts for linear layers too, and adapts each of them."""
-    if setup.adapter and ALL_LINEAR in setup.adapter.targets and not setup.model.is_dense_decoder:
+    if setup.adapter and ALL_LINEAR in setup.adapter.targets and setup.model.has_experts:
         what = f"adapters on {ALL_LINEAR} of {setup.model.name}, whose experts are stacked in one parameter"
         do = "pass targets=('q_proj', 'v_proj'), or trace it: `workbook trace train`"
         raise WorkbookError(what, "targets by name: peft adapts such experts too, which is not counted here", do)

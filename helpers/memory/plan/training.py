@@ -111,7 +111,7 @@ def adapter_of(method: str, model: ModelShape) -> Adapter | None:
     if method not in BASES:
         return None
     names = tuple(linear.name for linear in model.layers[0].attention.linears)
-    return Adapter("lora", rank=16, targets="all-linear" if model.is_dense_decoder else names, base=BASES[method])
+    return Adapter("lora", rank=16, targets=names if model.has_experts else "all-linear", base=BASES[method])
 
 
 def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
@@ -202,7 +202,7 @@ class Job:
     def _masked(self) -> int:
         """What fused attention skips of all pairs in a forward: behind the causal mask, and outside of windows."""
         pairs = self.sequence * self.sequence
-        layers = Counter(layer.attention for layer in self.model.layers)
+        layers = Counter(layer.attention for layer in self.model.layers if not layer.attention.delta)
         all_of_them = sum(
             2 * pairs * one.heads * (one.head_dim + one.value_width) * count for one, count in layers.items()
         )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, flop_registry
 
 from ...catalog.errors import WorkbookError
 from ...memory.closed_form.breakdown import rounded
@@ -176,7 +176,10 @@ def flops_of(step: Callable[[], object]) -> int:
 
 
 def flop_counter() -> FlopCounterMode:
-    """PyTorch's counter, with two kernels that cost nothing to it: CPUs' attention, and grouped products of experts."""
+    """PyTorch's counter, with two kernels that cost nothing to it: CPUs' attention, and grouped products of experts.
+
+    Of a convolution by groups its backward counts the products of all channels with all; here those of each group.
+    """
     sdpa = "_scaled_dot_product_{}_attention{}"
     mapping = {}
     for end in ("", "_backward"):
@@ -186,7 +189,14 @@ def flop_counter() -> FlopCounterMode:
         for_cpu = sdpa.format("flash", f"_for_cpu{end}")
         mapping[getattr(_aten, for_cpu)] = mapping[getattr(_aten, sdpa.format("flash", end))]
     mapping[_aten._grouped_mm] = _grouped_product
+    mapping[_aten.convolution_backward] = _convolution_backward
     return FlopCounterMode(display=False, custom_mapping=mapping)
+
+
+def _convolution_backward(out: Sequence[int], x: Sequence[int], weight: Sequence[int], *others: Any, **_: Any) -> int:
+    """As often as the forward, for each gradient that is wanted, of x and of the weight."""
+    transposed, wanted = others[4], others[-1]
+    return sum(wanted[:2]) * conv_flop_count(list(x), list(weight), list(out), transposed=transposed)
 
 
 def _grouped_product(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:

@@ -57,6 +57,13 @@ FAMILIES |= {
     "glm4_moe": ({"model_type": "glm4_moe"}, HEAD | ENDS | ROUTED),
     "llama4_text": ({"model_type": "llama4_text"}, HEAD | ENDS | INTERLEAVED),
 }
+RULE = {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 64}
+RULE |= {"full_attention_interval": 2, "shared_expert_intermediate_size": 128, "num_experts": 16}
+FAMILIES |= {
+    "qwen3_next": ({"model_type": "qwen3_next"}, HEAD | ENDS | EXPERTS | RULE),
+    "qwen3_5_text": ({"model_type": "qwen3_5_text"}, HEAD | ENDS | RULE),
+    "qwen3_5_moe_text": ({"model_type": "qwen3_5_moe_text"}, HEAD | ENDS | EXPERTS | RULE),
+}
 LAYER_NORM = ("gpt2", "opt")  # in BF16 its statistics are FP32 on CUDA, and BF16 on a CPU and in the trace
 EAGER_ALONE = ("gemma2", "gpt_oss")
 POLICIES = ("none", "full", "selective", "module:mlp")
@@ -78,6 +85,9 @@ QUICK = {  # the other ways of each family run at night
     ("glm4_moe", "bf16", "none", "sdpa", 1),
     ("llama4_text", "autocast-bf16", "full", "sdpa", 2),
     ("llama4_text", "bf16", "selective", "eager", 1),
+    ("qwen3_next", "bf16", "full", "sdpa", 1),
+    ("qwen3_5_text", "autocast-bf16", "none", "eager", 2),
+    ("qwen3_5_moe_text", "fp32", "selective", "sdpa", 1),
 }
 
 
@@ -131,6 +141,7 @@ def test_a_step_is_what_the_trace_says(name, precision, policy, attention, micro
 
 
 RECIPES = ({"precision": "torchao-fp8"}, {"precision": "megatron-bf16"}, {"in_backward": True})
+NO_FLOAT8 = ("gpt2", "llama4_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 RECIPES_QUICK = {("deepseek_v3", 0), ("opt", 0), ("gpt_oss", 1), ("phi3, a window", 2)}
 
 
@@ -141,7 +152,7 @@ RECIPES_QUICK = {("deepseek_v3", 0), ("opt", 0), ("gpt_oss", 1), ("phi3, a windo
         pytest.param(name, at, marks=[] if (name, at) in RECIPES_QUICK else pytest.mark.all)
         for name in FAMILIES
         for at in range(3)
-        if (name, at) not in (("gpt2", 0), ("llama4_text", 0))  # which do not run in FP8
+        if at or name not in NO_FLOAT8
     ],
 )
 def test_other_recipes_are_what_the_trace_says(name, recipe, policy):
@@ -187,6 +198,11 @@ ADAPTED = [
     pytest.param("qwen2", "autocast-bf16", "selective:attention", {"targets": "all-linear"}, marks=NIGHT),
     pytest.param("gpt2", "fp32", "full", {"targets": "c_attn"}, marks=NIGHT),
     ("gpt2", "bf16", "none", {"targets": "all-linear"}),  # what attention returned is named to the layer's end
+    ("qwen3_5_text", "bf16", "full", {"targets": "all-linear"}),
+    pytest.param("qwen3_next", "autocast-bf16", "none", {"targets": ("q_proj", "in_proj_qkvz")}, marks=NIGHT),
+    pytest.param("llama4_text", "bf16", "selective", O_PROJ, marks=NIGHT),
+    pytest.param("glm4_moe", "autocast-bf16", "full", {**O_PROJ, "base": "nf4"}, marks=NIGHT),
+    pytest.param("smollm3", "bf16", "none", {"targets": "all-linear", "kind": "dora"}, marks=NIGHT),
     ("opt", "bf16", "full", {"targets": "all-linear", "base": "nf4"}),  # its MLP adds gradients in place
     ("opt", "autocast-bf16", "none", {"targets": "q_proj", "kind": "dora"}),  # a bias in FP32; the final norm's moment
 ]
