@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..catalog.adapters import BASES, KINDS, Adapter
 from ..catalog.devices import DEVICES, Device, device
@@ -28,8 +28,10 @@ from ..catalog.setup import (
     flag_of,
 )
 from ..catalog.shipped import SHIPPED
-from ..lesson.calculators.answers import CalculatorAnswer
 from ..memory.fit.room import RESERVE_MIB
+
+if TYPE_CHECKING:
+    from ..lesson.calculators.answers import CalculatorAnswer
 
 MOST_MIB = 2**20  # a terabyte
 LINE = 62  # letters beside a command's name, in a terminal of 80

@@ -21,6 +21,21 @@ LIGHT = (
     "helpers.cli",
 )
 HEAVY = {"torch", "transformers", "matplotlib", "accelerate", "bitsandbytes", "IPython"}
+ASIDE = {
+    "bitsandbytes",
+    "deepspeed",
+    "helpers.lesson.calculators",
+    "helpers.memory.plan",
+    "helpers.watch",
+    "matplotlib",
+    "peft",
+}
+TRACE = """
+import sys
+from helpers.cli import main
+
+assert main("trace train --model tiny-llama --sequence 8 --json".split()) == 0
+"""
 ALONE = """
 import sys
 
@@ -94,6 +109,12 @@ def test_importing_a_room_loads_nothing_heavy() -> None:
     )
     done = python(code)
     assert done.stdout.split("\n")[:-1] == list(LIGHT), done.stdout + done.stderr
+
+
+def test_a_trace_loads_the_flags_of_no_other_command_and_no_library_that_it_does_not_run() -> None:
+    """Transformers and PyTorch bring what they bring: two of its three seconds, and nothing to choose from."""
+    done = python(TRACE + f"print('beside:', *({ASIDE!r} & set(sys.modules)))")
+    assert done.stdout.endswith("beside:\n"), done.stdout + done.stderr
 
 
 def test_what_a_browser_runs_needs_the_standard_library_alone() -> None:

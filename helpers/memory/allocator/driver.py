@@ -34,7 +34,7 @@ class SegmentEvent(NamedTuple):
     stream: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Room:
     """The unused upper end of a stretch of addresses."""
 

@@ -20,6 +20,7 @@ from . import attention
 from .shapes import Shapes
 
 _aten = torch.ops.aten
+DEVICE = torch.ops.prim.device.default
 WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 # A gradient that is scattered into new zeros is so in place, unless a mode is active (index_backward and
 # value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp and aten ask areAnyTensorSubclassLike)
@@ -50,7 +51,7 @@ class FakeMeter(Meter):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
-        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+        if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two thirds of all calls, and the slowest way to this answer
         if func is _aten._local_scalar_dense.default and (self.stepping or self.where()[0] == Phase.OPTIMIZER):
             return 1.0
@@ -69,6 +70,8 @@ class CudaMeter(FakeMeter):
         self.stream: Callable[[], int] = lambda: 0  # in which CUDA stream an allocation is made
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if func is DEVICE:  # asks where a tensor is: no kernel
+            return super().__torch_dispatch__(func, types, args, kwargs)
         packet = func._overloadpacket
         if packet._qualified_op_name == "bitsandbytes::gemm_4bit":
             return self._four_bit_product(func, types, args, kwargs)

@@ -2,13 +2,14 @@
 
 A fake mode finds out by running the operator's rule for shapes, and its own cache takes most of a trace's time to look
 up. Here only operators are remembered that change nothing and return one tensor, new or a view of their first argument,
-asked with plain fake tensors.
+asked with plain fake tensors; and those of optimizers that do the same in each place of lists of tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from functools import cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -30,9 +31,12 @@ class Shapes:
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Made] = {}
+        self.written: set[Hashable] = set()
 
     def call(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """`func(*args, **kwargs)`, or a tensor like the one that it returned to such arguments before."""
+        if _is_foreach(func) and (places := _places(args)):
+            return self._foreach(func, args, kwargs, places)
         key = _key(func, args, kwargs) if _changes_nothing(func) else None
         if key is not None and (made := self.known.get(key)):
             return _like(made, args)
@@ -40,6 +44,38 @@ class Shapes:
         if key is not None and (made := _made(result, args)):
             self.known[key] = made
         return result
+
+    def _foreach(self, func: Any, args: tuple, kwargs: dict, places: list[tuple]) -> Any:
+        """One place of each kind is asked for: a model has hundreds of weights, of a dozen shapes.
+
+        What writes to its arguments leaves their shapes as they are, so it is asked only for its errors.
+        """
+        keys = [_key(func, place, kwargs) for place in places]
+        new = {key: at for at, key in enumerate(keys) if key not in self.known and key not in self.written}
+        if None in new:
+            return func(*args, **kwargs)
+        results = func(*_only(new.values(), args), **kwargs) if new else []
+        if not func._schema.returns:
+            self.written.update(new)
+            return None
+        for (key, at), result in zip(new.items(), results, strict=True):
+            if (made := _made(result, places[at])) is None:
+                return func(*args, **kwargs)
+            self.known[key] = made
+        return [_like(self.known[key], place) for key, place in zip(keys, places, strict=True)]
+
+
+def _places(args: tuple) -> list[tuple]:
+    """The arguments of a `_foreach` operator place by place; none where its lists differ in length."""
+    lengths = {len(one) for one in args if isinstance(one, list | tuple)}
+    if len(lengths) != 1:
+        return []
+    return list(zip(*(one if isinstance(one, list | tuple) else repeat(one, *lengths) for one in args), strict=True))
+
+
+def _only(places: Iterable[int], args: tuple) -> list:
+    """The arguments of a `_foreach` operator at these places."""
+    return [[one[at] for at in places] if isinstance(one, list | tuple) else one for one in args]
 
 
 def _like(made: Made, args: tuple) -> FakeTensor:
@@ -51,6 +87,15 @@ def _like(made: Made, args: tuple) -> FakeTensor:
             inner = torch.empty(0, dtype=made.dtype, device="meta")
             inner.set_(args[0].untyped_storage(), made.offset, made.size, made.stride)
     return FakeTensor(mode, inner, made.device)
+
+
+@cache
+def _is_foreach(func: Any) -> bool:
+    """Whether an operator does the same in each place of its lists, and returns a list or nothing."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.name.startswith("aten::_foreach_"):
+        return False
+    return [str(one.type) for one in schema.returns] in ([], ["List[Tensor]"])
 
 
 @cache
