@@ -74,6 +74,13 @@ class Chain:
             self.paged_bytes += count * rule.paged_bytes(shape, role) if self.on_cuda else 0
             self.optimizer_bytes += count * (self._states(shape, role) + rounded(values * master))
         self.optimizer_bytes -= self.paged_bytes
+        if self.setup.micro_batches > 1:
+            self.beside = self.held_by_the_loss  # of the micro-batch before
+
+    @property
+    def held_by_the_loss(self) -> int:
+        """The embedding's output and its gradient, which a checkpoint needs: a leaf, alive as long as the loss is."""
+        return 2 * self.residual if self.adapter and self._recomputes else 0
 
     def _trained(self) -> Iterable[tuple[TensorShape, str]]:
         """Every tensor that this rank trains, with its role."""

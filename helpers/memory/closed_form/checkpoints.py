@@ -80,6 +80,7 @@ class Checkpoints(Tape):
         again = self._first or self._again
         stores = again is not None and again.stores_next(kind)
         if again and stores and again is self._again:
+            self._before_last = self.highest_now  # what this kernel reads is there, and nothing is made
             found = again.storage[0] if self._stops_before(again, kind) else again.take()
             return tuple(Tensor(*form, block) for form, block in zip(forms, found, strict=True))
         self.computes(flops)

@@ -6,7 +6,7 @@ Shape letters: N = micro-batch x sequence, h = hidden, f = ffn, q = heads x head
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...catalog.layers import Attention, Layer, Linear, Mlp
 from ...catalog.optimizers import HEAD
@@ -51,12 +51,26 @@ class Decoder(Linears):
         tape, residual, weights = self.tape, hidden, None
         hidden = self.norm(hidden, self.tokens)
         if how == "module:attention":
-            hidden = tape.checkpointed(lambda x: self.attention(x, layer.attention)[0], hidden)
+            hidden, weights = self._checkpointed_attention(hidden, layer.attention)
         else:
             hidden, weights = self.attention(hidden, layer.attention)
         if layer.norms == 4:
             hidden = self.norm(hidden, self.tokens)
         return tape.add(residual, hidden), (weights, hidden if self.names_attention else None)
+
+    def _checkpointed_attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        """The weights that it returns are named as well, if not saved."""
+        returned: list[Tensor | None] = []
+
+        def run(x: Tensor) -> Tensor:
+            out, weights = self.attention(x, attention)
+            if not returned:
+                returned.append(weights)
+            return out
+
+        hidden = self.tape.checkpointed(run, hidden)
+        weights, returned[0] = returned[0], None
+        return hidden, weights
 
     def _with_mlp(self, hidden: Tensor, layer: Layer, how: str) -> Tensor:
         tape, residual = self.tape, hidden
@@ -230,10 +244,15 @@ class Decoder(Linears):
         lower = [tape.new(square, 1), tape.new(square, FP32)]  # noqa: F841 - the causal mask, as bools and as numbers
         values_out = query.values // attention.head_dim * attention.value_width
         keys, values = self._written_out_heads(key, query.values), self._written_out_heads(value, values_out)
-        weights = tape.matmul(scaled, tape.elementwise(keys), scores, attention.head_dim)
+        apart = self.loose and not self.joins_heads
+        scaled, scaled_keys = self._in_order(scaled, apart), tape.elementwise(keys)
+        weights = tape.matmul(scaled, self._in_order(scaled_keys, apart and keys is key), scores, attention.head_dim)
+        del scaled_keys
         weights = tape.elementwise(weights)
         weights = self._softmax(weights)
-        output = tape.cast(tape.matmul(weights, values, values_out, self.setup.sequence), dtype)
+        values = self._in_order(values, self.loose and values is value)
+        product = tape.matmul(weights, values, values_out, self.setup.sequence)
+        output = tape.cast(product, dtype)
         if dtype != FP32:
             tape.new(scores, dtype)  # the weights, which nobody asked for
         return output
@@ -248,28 +267,39 @@ class Decoder(Linears):
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor]:
         tape, scores = self.tape, self.tokens * self.setup.sequence * attention.heads
         dtype, values_out = query.width, query.values // attention.head_dim * attention.value_width
-        query = self._repeated(query, query.values)
         keys, values = self._repeated(key, query.values), self._repeated(value, values_out)
-        weights = tape.elementwise(self._matmul(query, keys, scores, attention.head_dim))
+        loose = [self.loose and not self.joins_heads, self.loose and not self.joins_heads and keys is key]
+        weights = tape.elementwise(self._matmul(query, keys, scores, attention.head_dim, loose))
         weights = self._capped(weights)
         weights = tape.elementwise(weights, width=max(dtype, self.width.residual))  # and the mask
         weights = self._softmax(weights)
         if self.casts_weights:
             weights = tape.cast(weights, dtype)
-        output = self._matmul(weights, values, values_out, self.setup.sequence)
+        output = self._matmul(weights, values, values_out, self.setup.sequence, [False, self.loose and values is value])
         output = tape.copy(output)
         return output, weights
+
+    joins_heads = False  # whether q and k are written head by head when they are rotated
+
+    @property
+    def loose(self) -> bool:
+        """Whether the heads of all sequences, as products leave them, are no one dimension: `matmul` copies them."""
+        return self.setup.micro_batch > 1
 
     casts_weights = True  # to the type of the query
 
     def _capped(self, weights: Tensor) -> Tensor:
         return weights
 
-    def _matmul(self, a: Tensor, b: Tensor, values: int, inner: int) -> Tensor:
+    def _matmul(self, a: Tensor, b: Tensor, values: int, inner: int, loose: Sequence[bool] = (False, False)) -> Tensor:
         tape = self.tape
         if self.width.autocast:
             a, b = tape.cast(a, HALF), tape.cast(b, HALF)
+        a, b = (self._in_order(one, apart) for one, apart in zip((a, b), loose, strict=True))
         return tape.matmul(a, b, values, inner)
+
+    def _in_order(self, x: Tensor, apart: bool) -> Tensor:
+        return self.tape.copy(x) if apart else x
 
     def _softmax(self, weights: Tensor) -> Tensor:
         """In FP32: CUDA has one kernel from FP16 to it, and casts BF16 first."""
@@ -279,15 +309,10 @@ class Decoder(Linears):
         return tape.softmax(weights, FP32, self.on_cuda)
 
     def _repeated(self, x: Tensor, values: int) -> Tensor:
-        """`repeat_kv`: written out once for each query head; of a single head a view.
-
-        A slice of several sequences is written out too, where eager attention multiplies it head by head.
-        """
+        """`repeat_kv`: written out once for each query head; of a single head a view."""
         tape = self.tape
         if x.values == values:
-            sliced = x.block and x.block.size_bytes > rounded(x.values * x.width)
-            several = self.setup.attention == "eager" and self.setup.micro_batch > 1
-            return tape.copy(x) if sliced and several else x
+            return x
         if x.values == self.tokens * self.model.head_dim and (
             self.setup.attention == "sdpa" or self.setup.micro_batch == 1
         ):
@@ -316,6 +341,8 @@ class CenteredNorm(Decoder):
 
 class PartlyRotated(Decoder):
     """A part of each head is rotated, and the rest put behind it again, which brings the heads one after the other."""
+
+    joins_heads = True
 
     def partly_rotated(self, x: Tensor) -> Tensor:
         tape, turned = self.tape, round(x.values * self.rotary_share)

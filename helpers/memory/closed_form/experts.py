@@ -65,12 +65,10 @@ class Experts(Decoder):
         """`grouped_mm` over the stacked weights; autocast does not know it, so there it is FP32."""
         tape, values, width = self.tape, x.values // linear.inputs * linear.outputs, self.width.weights
         x = tape.cast(x, width)
-        if self.adapter:  # Transformers' own kernel, in FP32, keeps x and makes the weights' gradient all the same
-            own = width == FP32
-            unasked = [FP32 * experts * linear.weights] if own else []
-            kept, flops = (FROZEN, *([x] if own else [])), 2 * values * linear.inputs
+        if self.adapter:
+            flops = 2 * values * linear.inputs
             tape.computes(flops)
-            return tape.shaped(tape.new(values, width), x, kept, unasked, flops=(1 + own) * flops)
+            return tape.shaped(tape.new(values, width), x, kept=(FROZEN,), flops=flops)
         weight = self.weight(experts, linear.outputs, linear.inputs)
         return tape.product(x, weight, values, inner=linear.inputs, kind="grouped")
 
@@ -104,6 +102,8 @@ class GptOss(Experts):
     def table_bytes(self) -> tuple[int, ...]:
         return (self.model.head_dim // 2 * self.width.residual,) * 2
 
+    joins_heads = True
+
     def rotated(self, x: Tensor) -> Tensor:
         first, second = self.tape.split(x, x.values // 2, x.values // 2)
         return self.tape.joined(*self._turned(first, second))
@@ -120,7 +120,9 @@ class GptOss(Experts):
         probabilities = tape.softmax(combined, combined.width, self.on_cuda)
         scores = tape.part(probabilities, tokens * self.setup.sequence * heads)
         weights = tape.cast(scores, values.width)
-        output = self._matmul(weights, values, query.values, self.setup.sequence)
+        output = self._matmul(
+            weights, values, query.values, self.setup.sequence, [False, self.loose and values is value]
+        )
         output = tape.copy(output)
         return output, weights
 
@@ -202,6 +204,8 @@ class Glm4Moe(PartlyRotated, SharedExperts):
 
 class DeepSeek(SharedExperts):
     """Latent attention."""
+
+    joins_heads = True
 
     @property
     def table_bytes(self) -> tuple[int, ...]:

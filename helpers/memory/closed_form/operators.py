@@ -105,7 +105,7 @@ class Operators(Checkpoints):
 
     def joined(self, *parts: Tensor, width: int = 0) -> Tensor:
         """`cat`: the gradients are views."""
-        out = self.new(sum(x.values for x in parts), width or parts[0].width)
+        out = self.new(sum(x.values for x in parts), width or max(x.width for x in parts))
         forms = [(x.values, x.width) for x in parts]
         return self.record(out, parts, (), lambda gradient: [Tensor(*form, gradient.block) for form in forms])
 

@@ -44,7 +44,10 @@ class TapedStep(Chain):
     def saved_bytes(self) -> int:
         """Alive when the forward has returned: what layers and loss keep, the ids that they hold, three scalars."""
         positions = decoder(self.setup, Operators()).ids(self._holds_arguments)
-        return self.stored_bytes + self.tail_bytes + self.tables + positions + (SCALARS - 1) * BLOCK_BYTES
+        earlier = (
+            self.held_by_the_loss // 2 if self.setup.micro_batches > 1 else 0
+        )  # the leaf of the micro-batch before
+        return self.stored_bytes + self.tail_bytes + self.tables + positions + earlier + (SCALARS - 1) * BLOCK_BYTES
 
     def end_of_forward(self) -> Moment:
         """In the loss; or, with few logits, in the last layer, while the model's forward holds its arguments."""
@@ -73,10 +76,6 @@ class TapedStep(Chain):
         """The widest point of one layer's backward, or of the forward that is run again before it."""
         return self._moment(Point.LAYER, max(self._spots[at], key=lambda live: live.total), at)
 
-    def _held_by_the_loss(self) -> int:
-        """The embedding's output and its gradient, which a checkpoint needs: a leaf, alive as long as the loss is."""
-        return 2 * self.residual if self.adapter and self._recomputes else 0
-
     def backward_of_embedding(self) -> Moment:
         """All gradients are there, and that of the embedding's output, until a trained embedding's own is made.
 
@@ -84,7 +83,7 @@ class TapedStep(Chain):
         head's is a cast, no view, and autograd adds the embedding's to it in place.
         """
         if self.adapter:
-            held = self._held_by_the_loss() or self.residual
+            held = (self.held_by_the_loss or self.residual) + self.beside
             return self._moment(Point.EMBEDDING, Live(held + self.all_gradients, 0, self.all_gradients))
         return self._at_embedding(tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.new_bytes))
 
@@ -100,7 +99,7 @@ class TapedStep(Chain):
         """Weights, gradients, states, and the copies that the optimizer makes while it steps."""
         gradients = 0 if self.accumulates else self.all_gradients
         made = update_bytes(self.setup.optimizer_rule, self.trained, self.optimized_bytes)
-        return self._moment(Point.OPTIMIZER, Live(made + self._held_by_the_loss() + gradients, 0, gradients))
+        return self._moment(Point.OPTIMIZER, Live(made + self.held_by_the_loss + gradients, 0, gradients))
 
 
 def bytes_saved_by(setup: TrainSetup, layer: Layer) -> int:

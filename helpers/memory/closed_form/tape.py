@@ -156,10 +156,15 @@ class Tape:
     def highest(self) -> Live:
         return max(self.stages.values(), key=lambda live: live.total, default=Live())
 
+    @property
+    def highest_now(self) -> Live:
+        """Of this stage."""
+        return self.stages.get(self.stage, NOTHING)
+
     # --- blocks ------------------------------------------------------------------------------------------------------
 
     def made(self, block: Block) -> None:
-        self._before_last = self.stages.get(self.stage, NOTHING)
+        self._before_last = self.highest_now
         self.live += block.size_bytes
         if block.is_logits:
             self.logits += block.size_bytes

@@ -85,7 +85,7 @@ def _known(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def _only_in_bf16(can: Callable[..., bool]) -> Callable[..., bool]:
-    """The grouped product of experts runs without memory in BF16 alone; Transformers' own stands in, equal in bytes."""
+    """The grouped product of experts runs without memory in BF16 alone; Transformers' own stands in for it."""
 
     def grouped(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> bool:
         return weight.dtype == torch.bfloat16 and can(input, weight, offs)
@@ -93,10 +93,19 @@ def _only_in_bf16(can: Callable[..., bool]) -> Callable[..., bool]:
     return grouped
 
 
-def _as_large(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-    """The backward of that product, which before Transformers 5.23 looks where each expert's tokens end."""
-    tokens, weight = ctx.saved_tensors
-    return torch.empty_like(tokens), torch.empty_like(weight), None
+def _for_the_other(ctx: Any, inputs: tuple, output: object) -> None:
+    """What PyTorch's keeps, where Transformers' keeps both: each factor for the other's gradient."""
+    tokens, weight, _ = inputs
+    of_tokens, of_weight = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(tokens if of_weight else None, weight if of_tokens else None)
+    ctx.shapes = tokens.shape, weight.shape
+
+
+def _as_large(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    """Its backward, which before Transformers 5.23 looks where each expert's tokens end."""
+    wanted = zip(ctx.shapes, ctx.needs_input_grad, strict=False)
+    of_tokens, of_weight = (gradient.new_empty(shape) if asked else None for shape, asked in wanted)
+    return of_tokens, of_weight, None
 
 
 def _undrawn(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
@@ -128,4 +137,5 @@ def as_on_a_device() -> Iterator[None]:
             stack.enter_context(mock.patch.object(moe, "_can_use_grouped_mm", _only_in_bf16(moe._can_use_grouped_mm)))
             product = OPDEFS["transformers::grouped_mm_fallback"]
             stack.enter_context(mock.patch.object(product, "_backward_fn", _as_large))
+            stack.enter_context(mock.patch.object(product, "_setup_context_fn", _for_the_other))
         yield
