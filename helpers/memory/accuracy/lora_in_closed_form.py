@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...catalog.adapters import Adapter
-from ...catalog.hardware import library_bytes
+from ...catalog.hardware import cuda_of, library_bytes
 from ...catalog.setup import TrainSetup
 from ..closed_form.breakdown import rounded
 from ..closed_form.decoder import REPEATED
@@ -36,7 +36,7 @@ def predict(case: Case) -> dict[str, int]:
     setup = setup_of(case)
     layer = setup.model.layers[0]
     biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
-    step = TapedStep(setup, library_bytes(case.device, 2 * biased), lambda _: REPEATED, on_cuda=True)
+    step = TapedStep(setup, library_bytes(case.device, 2 * biased), lambda _: REPEATED, cuda_of(case.device))
     logits = rounded(setup.tokens * setup.model.vocab * step.width.weights)
     forward, *backward, optimizer = (moment.total for moment in step.moments())
     backward_peak, optimizer_peak = max(backward) + logits, optimizer + logits

@@ -12,7 +12,7 @@ from functools import partial
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError, require_whole
-from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
+from ...catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.layers import Attention
 from ...catalog.setup import TrainSetup
 from . import tensor_parts
@@ -114,8 +114,8 @@ def fsdp2(
     card = None if device is None else resolve_device(device)
     if card is not None:
         require_kernels(mine, card)
-    cublas, on_cuda = _of_a_rank("FSDP2", setup, device)
-    of_the_card = cublas, partial(kernel_of, mine, card), on_cuda
+    cublas, cuda = _of_a_rank("FSDP2", setup, device)
+    of_the_card = cublas, partial(kernel_of, mine, card), cuda
     if tensor > 1:
         return _answered(setup, ShardedPartStep(setup, ranks, tensor, *of_the_card, reduced))
     return _answered(setup, FullyShardedStep(setup, ranks, *of_the_card, reduced))
@@ -132,9 +132,9 @@ def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None =
     mine = tensor_parts.of_rank(setup, ranks)
     if device is not None:
         require_kernels(mine, resolve_device(device))
-    cublas, on_cuda = _of_a_rank("tensor parallelism", setup, device)
+    cublas, cuda = _of_a_rank("tensor parallelism", setup, device)
     kernels = partial(kernel_of, mine, None if device is None else resolve_device(device))
-    return _answered(setup, tensor_parts.TensorParallelStep(setup, ranks, cublas, kernels, on_cuda))
+    return _answered(setup, tensor_parts.TensorParallelStep(setup, ranks, cublas, kernels, cuda))
 
 
 def pipeline(
@@ -150,8 +150,8 @@ def pipeline(
     """
     if device is not None:
         require_kernels(setup, resolve_device(device))
-    cublas, on_cuda = _of_a_rank("a pipeline", setup, device)
-    kernels = partial(kernel_of, setup, None if device is None else resolve_device(device)), on_cuda
+    cublas, cuda = _of_a_rank("a pipeline", setup, device)
+    kernels = partial(kernel_of, setup, None if device is None else resolve_device(device)), cuda
     step: Stage | TwoStages
     if schedule == INTERLEAVED:
         step = TwoStages(setup, ranks, stage, cublas, *kernels)
@@ -160,14 +160,14 @@ def pipeline(
     return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
 
 
-def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tuple[int, bool]:
-    """The libraries' bytes on the card, and whether it has CUDA. WorkbookError for what no split is predicted for."""
+def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tuple[int, Cuda | None]:
+    """The libraries' bytes on the card, and its CUDA, if any. WorkbookError for what no split is predicted for."""
     require_closed_form(setup)
     if setup.adapter or setup.in_backward or setup.zero or setup.ranks > 1:
         do = "leave adapter, in_backward, zero and ranks as they are: the ranks are this function's"
         raise WorkbookError(f"a setup that {what} is not predicted for", "a plain step of one rank's micro-batch", do)
     card = None if device is None else resolve_device(device)
-    return library_bytes(card, _cublaslt_threads(setup)), card is not None and cuda_of(card) is not None
+    return library_bytes(card, _cublaslt_threads(setup)), cuda_of(card) if card else None
 
 
 def _answered(setup: TrainSetup, step: TapedStep) -> TrainBudget:
@@ -176,10 +176,10 @@ def _answered(setup: TrainSetup, step: TapedStep) -> TrainBudget:
 
 def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> TapedStep:
     """The moments of `setup`: whole in DDP, sharded from stage 1 on; with the casts of FP8; of adapters alone."""
-    on_cuda = card is not None and cuda_of(card) is not None
+    cuda = cuda_of(card) if card else None
     require_one_rank(setup)
     kind = ShardedStep if setup.zero else StepInBackward if setup.in_backward else TapedStep
-    return kind(setup, cublas_bytes, partial(kernel_of, setup, card), on_cuda)
+    return kind(setup, cublas_bytes, partial(kernel_of, setup, card), cuda)
 
 
 def require_one_rank(setup: TrainSetup) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from math import prod
 
+from ...catalog.hardware import Cuda
 from ...catalog.layers import Attention, Layer, TensorShape
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
@@ -39,10 +40,10 @@ class Chain:
     gathered = Live()  # beside a layer in its forward
 
     def __init__(
-        self, setup: TrainSetup, cublas_bytes: int, kernel_of: KernelOf = lambda _: FUSED, on_cuda: bool = False
+        self, setup: TrainSetup, cublas_bytes: int, kernel_of: KernelOf = lambda _: FUSED, cuda: Cuda | None = None
     ) -> None:
         self.setup, self.model, self.kernel_of, self.cublas = setup, setup.model, kernel_of, cublas_bytes
-        self.on_cuda = on_cuda
+        self.cuda = cuda
         self.adapter, self.width = setup.adapter, StepWidths.of(setup)
         self.accumulates = adds_up(setup)
         self.residual = rounded(setup.tokens * self.model.hidden * self.width.residual)
@@ -71,7 +72,7 @@ class Chain:
             values = prod(shape)
             self.parameter_bytes += count * rounded(values * weights)
             self.all_gradients += count * rounded(values * self.grad_bytes)
-            self.paged_bytes += count * rule.paged_bytes(shape, role) if self.on_cuda else 0
+            self.paged_bytes += count * rule.paged_bytes(shape, role) if self.cuda else 0
             self.optimizer_bytes += count * (self._states(shape, role) + rounded(values * master))
         self.optimizer_bytes -= self.paged_bytes
         if self.setup.micro_batches > 1:
@@ -99,7 +100,7 @@ class Chain:
         given = self.given and at == len(self.model.layers) - 1
         key = layer, how, wants, given
         if key not in self._runs:
-            on = self.kernel_of(layer.attention), self.on_cuda
+            on = self.kernel_of(layer.attention), self.cuda
             self._runs[key] = run_layer(self.setup, layer, how, wants, *on, self.parts, self.copies, given)
         return self._runs[key]
 

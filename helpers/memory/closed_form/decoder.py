@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...catalog.fused_attention import Heads, efficient_backward, efficient_forward, flash_backward
+from ...catalog.hardware import AttentionCall, AttentionKernel, Cuda
 from ...catalog.layers import Attention, Layer, Linear, Mlp
 from ...catalog.optimizers import HEAD
 from ...catalog.policies import SELECTIVE
@@ -25,12 +27,12 @@ class Decoder(Linears):
     """The model of `setup`, or with an adapter what trains that, on one tape.
 
     `kernel` is what "sdpa" runs: the FUSED one; REPEATED, which has grouped K and V written out for each query head
-    first; or the plain FORMULA, where a GPU has no fused one. `on_cuda` counts what CUDA's kernels hold for a while.
+    first; or the plain FORMULA, where a GPU has no fused one. With `cuda` what its kernels hold for a while counts.
     """
 
-    def __init__(self, setup: TrainSetup, tape: Operators, kernel: str = FUSED, on_cuda: bool = False) -> None:
+    def __init__(self, setup: TrainSetup, tape: Operators, kernel: str = FUSED, cuda: Cuda | None = None) -> None:
         super().__init__(setup, tape)
-        self.kernel, self.on_cuda = kernel, on_cuda
+        self.kernel, self.cuda = kernel, cuda
 
     # --- the model ---------------------------------------------------------------------------------------------------
 
@@ -202,10 +204,13 @@ class Decoder(Linears):
             query, key, value = tape.cast(query, HALF), tape.cast(key, HALF), tape.cast(value, HALF)
         if self.kernel == FORMULA:
             return self._formula(query, key, value, attention), None
-        rows, scratch = self.tokens * attention.heads, self._sums_of(query, key)
+        rows, (in_forward, in_backward) = self.tokens * attention.heads, self._held(query, key, attention)
         values = query.values // attention.head_dim * attention.value_width
         numbers = [tape.new(self.tokens * self.setup.sequence, query.width)] if mask else []
-        return tape.attention(query, key, value, rows, scratch, values, *numbers, keys=self.setup.sequence), None
+        held = [tape.new(size, 1) for size in in_forward]
+        out = tape.attention(query, key, value, rows, in_backward, values, *numbers, keys=self.setup.sequence)
+        del held
+        return out, None
 
     def masks(self, attention: Attention) -> bool:
         """Whether attention is given a mask: the fused kernel, which makes numbers of it, for a window that is full."""
@@ -257,12 +262,20 @@ class Decoder(Linears):
             tape.new(scores, dtype)  # the weights, which nobody asked for
         return output
 
-    def _sums_of(self, query: Tensor, key: Tensor) -> list[int]:
-        """What the backward of a fused kernel sums in: dQ in FP32; for grouped heads dK and dV of every query head."""
-        if not self.on_cuda:
-            return []
-        grouped = [query.values * query.width] * 2 if key.values != query.values else []
-        return [FP32 * query.values, *grouped]
+    def _held(self, query: Tensor, key: Tensor, attention: Attention) -> tuple[list[int], list[int]]:
+        """What CUDA's fused kernel holds, at most, besides its result in the forward, and the gradients after it."""
+        if not self.cuda:
+            return [], []
+        setup, width = self.setup, attention.head_dim
+        kv_heads = key.values // (self.tokens * width)
+        shape = setup.micro_batch, attention.heads, kv_heads, setup.sequence, setup.sequence
+        heads = Heads(*shape, width, attention.value_width, query.width)
+        of_heads = width, attention.value_width, attention.heads, kv_heads
+        call = AttentionCall(setup.attention_format, *of_heads, masked=self.masks(attention))
+        if self.cuda.attention_kernel(call) is not AttentionKernel.EFFICIENT:
+            return [], list(*flash_backward(heads))
+        in_backward = max(efficient_backward(self.cuda.capability, heads), key=sum)
+        return [size for sizes in efficient_forward(heads) for size in sizes], list(in_backward)
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor]:
         tape, scores = self.tape, self.tokens * self.setup.sequence * attention.heads
@@ -272,9 +285,7 @@ class Decoder(Linears):
         weights = tape.elementwise(self._matmul(query, keys, scores, attention.head_dim, loose))
         weights = self._capped(weights)
         weights = tape.elementwise(weights, width=max(dtype, self.width.residual))  # and the mask
-        weights = self._softmax(weights)
-        if self.casts_weights:
-            weights = tape.cast(weights, dtype)
+        weights = tape.cast(self._softmax(weights), dtype) if self.casts_weights else self._softmax(weights)
         output = self._matmul(weights, values, values_out, self.setup.sequence, [False, self.loose and values is value])
         output = tape.copy(output)
         return output, weights
@@ -306,7 +317,7 @@ class Decoder(Linears):
         tape = self.tape
         if not (self.adapter and self.adapter.dtype == "fp16" and weights.width == HALF):
             weights = tape.cast(weights, FP32)
-        return tape.softmax(weights, FP32, self.on_cuda)
+        return tape.softmax(weights, FP32, bool(self.cuda))
 
     def _repeated(self, x: Tensor, values: int) -> Tensor:
         """`repeat_kv`: written out once for each query head; of a single head a view."""
@@ -355,7 +366,7 @@ class PartlyRotated(Decoder):
         It takes 16 bits and no mask; a CPU's takes all.
         """
         output, weights = super().attended(query, key, value, attention)
-        flash = not self.on_cuda or (output.width == HALF and not self.masks(attention))
+        flash = not self.cuda or (output.width == HALF and not self.masks(attention))
         turned = flash and self.setup.attention == "sdpa" and self.kernel == FUSED
         return self.tape.copy(output) if turned else output, weights
 

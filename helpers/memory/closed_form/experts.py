@@ -117,7 +117,7 @@ class GptOss(Experts):
         sinks = tape.view(self.weight(heads), tokens * heads)
         combined = tape.joined(weights, sinks, width=weights.width)
         combined = self._difference(combined, self._highest(combined, tokens * heads))
-        probabilities = tape.softmax(combined, combined.width, self.on_cuda)
+        probabilities = tape.softmax(combined, combined.width, bool(self.cuda))
         scores = tape.part(probabilities, tokens * self.setup.sequence * heads)
         weights = tape.cast(scores, values.width)
         output = self._matmul(
@@ -137,7 +137,7 @@ class GptOss(Experts):
         logits = self._routed(x, mlp)
         indices = tape.new(chosen, 8)
         scores = tape.shaped(tape.new(chosen, logits.width), logits, kept=(indices,))
-        return logits, tape.softmax(scores, scores.width, self.on_cuda)
+        return logits, tape.softmax(scores, scores.width, bool(self.cuda))
 
     router_bias = True
     selected_biases: Tensor | None = None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...catalog.hardware import Cuda
 from ...catalog.layers import Attention, Layer, Mlp
 from ...catalog.setup import TrainSetup
 from .breakdown import rounded
@@ -105,7 +106,7 @@ class Gpt2(Decoder):
 
     def _softmax(self, weights: Tensor) -> Tensor:
         """In the type of the scores."""
-        return self.tape.softmax(weights, weights.width, self.on_cuda)
+        return self.tape.softmax(weights, weights.width, bool(self.cuda))
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         up, down = mlp.linears
@@ -121,7 +122,7 @@ class Gpt2(Decoder):
         """
         tape = self.tape
         half = tape.elementwise(x)
-        base = tape.cast(x, FP32) if self.width.autocast and self.on_cuda else x
+        base = tape.cast(x, FP32) if self.width.autocast and self.cuda else x
         inner = tape.elementwise(base, kept=(base,), scratch=2)
         del base
         inner = tape.elementwise(inner)
@@ -190,6 +191,6 @@ PAGES: dict[str, type[Decoder]] = {
 }
 
 
-def decoder(setup: TrainSetup, tape: Operators, kernel: str = FUSED, on_cuda: bool = False) -> Decoder:
+def decoder(setup: TrainSetup, tape: Operators, kernel: str = FUSED, cuda: Cuda | None = None) -> Decoder:
     """The page of the model's family, on `tape`."""
-    return PAGES[setup.model.family](setup, tape, kernel, on_cuda)
+    return PAGES[setup.model.family](setup, tape, kernel, cuda)

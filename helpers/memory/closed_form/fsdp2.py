@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
+from ...catalog.hardware import Cuda
 from ...catalog.layers import TensorShape
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
@@ -49,7 +50,7 @@ class FullyShardedStep(TapedStep):
         ranks: int,
         cublas_bytes: int,
         kernel_of: KernelOf,
-        on_cuda: bool = False,
+        cuda: Cuda | None = None,
         reduced: str = "fp32",
     ) -> None:
         if setup.precision not in WIDTHS:
@@ -60,7 +61,7 @@ class FullyShardedStep(TapedStep):
         self.adds = setup.micro_batches > 1  # into shards
         computes = "bf16" if self.gathered_width == 2 else "fp32"
         alone = replace(setup, precision=computes, zero=0, ranks=1, micro_batches=1)
-        super().__init__(alone, cublas_bytes, kernel_of, on_cuda)
+        super().__init__(alone, cublas_bytes, kernel_of, cuda)
 
     def _weights(self) -> None:
         super()._weights()
@@ -72,7 +73,7 @@ class FullyShardedStep(TapedStep):
         self.mine = [(self._mine(shape), role) for shape, role in self.trained]
         self.optimized_bytes = self.shard_width
         self.parameter_bytes = self.all_shards = self._shards(shape for shape, _ in self.trained)
-        self.paged_bytes = sum(rule.paged_bytes(*one) for one in self.mine) if self.on_cuda else 0
+        self.paged_bytes = sum(rule.paged_bytes(*one) for one in self.mine) if self.cuda else 0
         self.optimizer_bytes = sum(self._states(*one) for one in self.mine) - self.paged_bytes
         self.summed = self.all_shards if self.adds else 0
         sizes = {layer: self._gathered(of) for layer, of in shapes.items()}

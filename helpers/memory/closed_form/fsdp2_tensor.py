@@ -7,6 +7,7 @@ the embedding, which DTensor divides no earlier.
 
 from __future__ import annotations
 
+from ...catalog.hardware import Cuda
 from ...catalog.setup import TrainSetup
 from .chain import KernelOf
 from .fsdp2 import FullyShardedStep
@@ -23,11 +24,11 @@ class ShardedPartStep(FullyShardedStep):
         tensor: int,
         cublas_bytes: int,
         kernel_of: KernelOf,
-        on_cuda: bool,
+        cuda: Cuda | None,
         reduced: str,
     ) -> None:
         self.parts = tensor
-        super().__init__(of_rank(setup, tensor), ranks, cublas_bytes, kernel_of, on_cuda, reduced)
+        super().__init__(of_rank(setup, tensor), ranks, cublas_bytes, kernel_of, cuda, reduced)
 
     def _tables_coming(self, table: int, waiting: int) -> list[int]:
         """The whole gradient; then beside it the share that is made of it, and a tied table's sum."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from ...catalog.hardware import Cuda
 from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
 from .breakdown import Point
@@ -103,7 +104,7 @@ def layer_run(
     how: str = "none",
     wants_gradient: bool = True,
     kernel: str = FUSED,
-    on_cuda: bool = False,
+    cuda: Cuda | None = None,
     parts: int = 1,
     copies: str = "",
     given: bool = False,
@@ -119,7 +120,7 @@ def layer_run(
     values, width = setup.tokens * setup.model.hidden, StepWidths.of(setup).residual
     hidden = tape.leaf(values, width) if wants_gradient else tape.new(values, width)
     begun, size = tape.now, tape.live
-    page = decoder(setup, tape, kernel, on_cuda)
+    page = decoder(setup, tape, kernel, cuda)
     page.parts, page.copies = parts, copies
     out = page.layer(hidden, layer, how)
     keeps_input = bool(hidden.block and hidden.block.keepers)

@@ -56,7 +56,7 @@ class Llama4(Decoder):
 
     def _softmax(self, weights: Tensor) -> Tensor:
         """In the type of the scores."""
-        return self.tape.softmax(weights, weights.width, self.on_cuda)
+        return self.tape.softmax(weights, weights.width, bool(self.cuda))
 
     # --- experts -----------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Llama4(Decoder):
 
     def _summed(self, routed: Tensor, values: int) -> Tensor:
         """Over the experts, by CUDA's autocast in FP32. The gradient is no view: it is written out for a reshape."""
-        width = FP32 if self.width.autocast and self.on_cuda else routed.width
+        width = FP32 if self.width.autocast and self.cuda else routed.width
         return self.tape.shaped(self.tape.new(values, width), routed)
 
     def _router(self, x: Tensor, mlp: Mlp, router: Linear) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...catalog.errors import WorkbookError, require_whole
+from ...catalog.hardware import Cuda
 from ...catalog.layers import Attention, Layer, Linear, Mlp
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
@@ -31,10 +32,10 @@ class TensorParallelStep(TapedStep):
     """The moments of a step on one of `ranks` that share each layer."""
 
     def __init__(
-        self, setup: TrainSetup, ranks: int, cublas_bytes: int, kernel_of: KernelOf, on_cuda: bool = False
+        self, setup: TrainSetup, ranks: int, cublas_bytes: int, kernel_of: KernelOf, cuda: Cuda | None = None
     ) -> None:
         self.parts = ranks
-        super().__init__(of_rank(setup, ranks), cublas_bytes, kernel_of, on_cuda)
+        super().__init__(of_rank(setup, ranks), cublas_bytes, kernel_of, cuda)
 
     def _weights(self) -> None:
         """An embedding of its own has its gradient whole, from when it is made until the optimizer has stepped."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.catalog import TrainSetup, WorkbookError
+from helpers.catalog.hardware import cuda_of
 from helpers.memory import rounded
 from helpers.memory.closed_form import activations
 from helpers.memory.closed_form.activations import Owner, Role
@@ -100,6 +101,6 @@ def test_rows_add_up_to_what_the_tape_keeps(name, precision, attention):
     """On CUDA, whose autocast runs gelu_new's pow in FP32. Gemma-2's rows leave a statistic out."""
     setup = TrainSetup(SMALL[name], precision, micro_batch=2, sequence=96, attention=attention)
     layer = setup.model.layers[-1]
-    run = layer_run(setup, layer, on_cuda=True)
+    run = layer_run(setup, layer, cuda=cuda_of("a100"))
     kept = run.saved.total + (run.input.total if run.keeps_input else 0)
     assert abs(activations.saved_by_layer(setup, layer).total - kept) <= (2048 if name == "gemma2" else 0)
