@@ -323,3 +323,41 @@ def test_a_frozen_weight_takes_no_product_for_its_gradient(adapter, policy):
     with checkpointed(base, policy):
         counted = flops_of(lambda: tuned(input_ids=ids, labels=ids, use_cache=False).loss.backward())
     assert budget.step_flops(setup).total == counted
+
+
+Q_PROJ, C_PROJ, IN_ATTENTION = {"targets": "q_proj"}, {"targets": "c_proj"}, "module:attention"
+FOUND = {  # by steps of adapters and of several sequences that were run for real
+    "frozen experts in FP32 keep nothing": ("qwen3_moe", "fp32", "none", "sdpa", 1, 512, O_PROJ),
+    "the leaf of the micro-batch before": ("llama", "fp32", "full", "sdpa", 2, 256, Q_PROJ | {"of": 2}),
+    "heads of several sequences are copied": ("llama", "bf16", "selective", "eager", 2, 256, {}),
+    "V of several sequences is copied late": ("opt", "bf16", "selective", "eager", 2, 256, {}),
+    "a copy for a product that is stored": ("llama", "autocast-bf16", "selective", "sdpa", 1, 512, Q_PROJ),
+    "weights behind a checkpoint are named": ("gpt2", "bf16", IN_ATTENTION, "eager", 2, 256, C_PROJ),
+    "a query of two types is as wide as both": ("deepseek_v3", "autocast-bf16", IN_ATTENTION, "eager", 2, 512, {}),
+    "the formula copies a slice of V": ("deepseek_v3", "fp32", "none", "sdpa", 2, 512, {}),
+    "its result lives while weights are cast": ("deepseek_v3", "bf16", IN_ATTENTION, "sdpa", 2, 256, {}),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out:UserWarning")  # peft, of GPT-2
+def test_what_real_steps_have_shown(case):
+    *shape, adapter = FOUND[case]
+    setup, adapter = setup_of(*shape), dict(adapter)
+    if adapter:
+        pytest.importorskip("peft")
+        setup = replace(setup, micro_batches=adapter.pop("of", 1), adapter=Adapter(**{"rank": 8, **adapter}))
+    else:
+        setup = replace(setup, in_backward=True)  # so that the peak is in a layer, and not in gradients
+    predicted, traced = budget.train(setup), trace.train(setup, on="cpu", apply=apply)
+    assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.001)
+    assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, abs=24_000)
+
+
+def test_wide_heads_of_16_bits_sum_the_gradients_of_k_and_v_in_fp32():
+    """The memory-efficient kernel, which a window takes: Gemma-3 with heads of 256, as the models have them."""
+    config = {**model("gemma-3-12b-text").config, **SMALL, **HALF, "head_dim": 256}
+    setup = TrainSetup(config, "bf16", "sgd", sequence=1024, checkpointing="full", in_backward=True)
+    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
+    assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.001)
