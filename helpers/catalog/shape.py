@@ -174,9 +174,14 @@ class ModelShape:
 
         Llama-2-70B at 2048 tokens: 80 layers x 2 x 8 x 128 x 2048 = 335,544,320; in BF16 640 MiB.
         """
-        if (self.counted and not self.counted.kv_known) or any(layer.attention.delta for layer in self.layers):
+        stateful = sum(layer.attention.delta is not None for layer in self.layers)
+        if stateful or (self.counted and not self.counted.kv_known):
             what = f"the KV cache of the family {self.family!r} is not one K and one V per layer"
-            do = "measure it on the model, or use a family with a closed form in helpers.catalog.families"
+            if stateful:
+                what = (
+                    f"{stateful} of {self.name}'s {len(self.layers)} layers keep a recurrent state in place of K and V"
+                )
+            do = "measure it on the model; its training step is known: `workbook estimate train`"
             raise WorkbookError(what, "a model whose Transformers cache holds keys and values for each layer", do)
         return sum(layer.attention.kv_values(context, piece) for layer in self.layers)
 

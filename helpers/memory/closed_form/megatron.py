@@ -98,10 +98,11 @@ class MegatronSetup:
 
 
 def is_known(model: ModelShape) -> bool:
-    """Whether each layer is one that `megatron_layer` counts: two norms, a gated MLP, dense or of experts, no sinks."""
+    """Whether each layer is one that `megatron_layer` counts: two norms, a gated MLP, dense or of experts; no
+    sinks, and no delta rule."""
     kinds = set(model.layers)
     return model.counted is None and all(
-        layer.norms == 2 and layer.mlp.gated and not layer.attention.sinks for layer in kinds
+        layer.norms == 2 and layer.mlp.gated and not (layer.attention.sinks or layer.attention.delta) for layer in kinds
     )
 
 

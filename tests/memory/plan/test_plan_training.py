@@ -259,3 +259,12 @@ def test_beside_stacked_experts_adapters_are_on_attention_as_the_written_file_sa
     goal = TrainGoal("mixtral-8x7b", methods=("lora",))
     config = lora_config(answer(goal, [Cards("h200", 1, 2.0)]).plans[0], goal)
     assert config["target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+
+def test_a_delta_rule_is_planned_by_what_counts_it_alone():
+    """Megatron's closed form would take its layers for plain attention."""
+    goal = TrainGoal(
+        {"model_type": "qwen3_5_text", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8}
+    )
+    tried = {layout.engine for layout in training_layouts(goal, Cards("h100", 8, 2.0))}
+    assert tried == {Engine.ZERO, Engine.FSDP2}
