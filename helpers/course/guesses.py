@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-ASKED = ("predict", "claims.read")  # a number, a verdict on a claim
-MET = ("compare", "claims.trial")
+ASKED = ("predict", "choose", "claims.read")  # a number, one of a few, a verdict on a claim
+MET = ("compare", "settle", "claims.trial")
 
 
 def broken(cells: Iterable[tuple[str, list[ast.stmt]]]) -> Iterator[tuple[str, str]]:
     """Each broken rule of a chapter, as (rule, message). `cells` are its code cells, as (id, statements).
 
-    A guess is asked for by `g = predict(...)` or `v = claims.read(...)`, alone, or its answer is on the screen before
-    the reader has thought. It is met where a later cell hands it to `compare(..., you=g)` or to
-    `claims.trial(..., you=v)`, before its name is taken again.
+    A guess is asked for by `g = predict(...)`, `g = choose(...)` or `v = claims.read(...)`, alone, or its answer is on
+    the screen before the reader has thought. It is met where a later cell hands it to `compare(..., you=g)`, to
+    `settle(..., you=g)` or to `claims.trial(..., you=v)`, before its name is taken again.
     """
     waiting: dict[str, str] = {}
     for cell, body in cells:
@@ -33,7 +33,7 @@ def broken(cells: Iterable[tuple[str, list[ast.stmt]]]) -> Iterator[tuple[str, s
 
 def _unmet(cell: str, name: str) -> tuple[str, str]:
     name = name or "a guess without a name"
-    do = "write compare(answer, you=...) or claims.trial(..., you=...) in a later cell"
+    do = "write compare(..., you=...), settle(..., you=...) or claims.trial(..., you=...) in a later cell"
     return "predict-compared", f"cell {cell}: {name} meets no answer: {do}"
 
 

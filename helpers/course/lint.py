@@ -17,7 +17,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from ..catalog.errors import WorkbookError
-from . import address, guesses, lab_cells, lab_rules, references
+from . import address, guesses, lab_cells, lab_rules, references, spine
 from . import notebook as nb
 from .doctor import needs
 from .lab_cells import DEFINITION
@@ -101,6 +101,7 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
     if path.parent.name == "notebooks":
         yield from guesses.broken((cell.id, _body(cell)) for cell in notebook.cells if _is_code(cell))
         yield from (("leads-on", message) for message in references.onward(notebook.cells, path))
+        yield from (("spine", message) for message in spine.too_long(path.name[:2], notebook.cells))
     try:
         lab_cells.require_ids(notebook, path.name)
         lab_cells.exercises(notebook)

@@ -9,6 +9,7 @@ matplotlib and ipywidgets are imported when something is drawn, not before.
 
 from . import claims, tracebacks
 from .asking import asked, reference
+from .choosing import choose, settle
 from .draw import draw
 from .drawing import pareto, plots, rooflines, speeds
 from .fill_in import fill_in

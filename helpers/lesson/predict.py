@@ -84,9 +84,13 @@ def compare(
     unit: str = "MiB",
     called: str = "measured",
     libraries: int = 0,
+    remarks: Mapping[float, str] | None = None,
     **predicted: Predicted | Prediction | None,
 ) -> None:
     """Print what was predicted beside what was measured, each with its distance from the measurement.
+
+    `remarks` are sentences for kinds of guesses: below the table stands that of the least number, in `unit`, that the
+    reader's guess does not exceed. Nothing is said where there is no guess.
 
     Values are bytes, or a measured step beside its budget or trace, whose peaks are meant; seconds, bytes per second
     and so on where `unit` is one of those. `unit` is only how they are printed. A skipped guess prints a dash. `called`
@@ -113,11 +117,22 @@ def compare(
             notes.compared(value.question, _share(guesses[name], size))
         if not isinstance(value, Prediction | None) and guesses[name] is None:
             print(f"{name} is {shown(value, 40)}, which is no number. A guess is made by predict(..., guess=512).")
+    if remarks and (said := _remark(remarks, guesses, predicted, unit)):
+        print(said)
     if unseen:
         found = {name: getattr(value, "library_bytes", None) for name, value in predicted.items()}
         by_card = {name: size_bytes for name, size_bytes in found.items() if size_bytes is not None}
         by_card = by_card or {"formula": libraries}
         _table("libraries", unseen, {name: size_bytes or None for name, size_bytes in by_card.items()}, unit, called)
+
+
+def _remark(
+    remarks: Mapping[float, str], guesses: Mapping[str, float | None], predicted: Mapping[str, object], unit: str
+) -> str:
+    """The sentence for the reader's guess, "" without one."""
+    own = next((guesses[name] for name, value in predicted.items() if isinstance(value, Prediction)), None)
+    fitting = [] if own is None else [most for most in sorted(remarks) if own <= most * UNITS[unit]]
+    return remarks[fitting[0]] if fitting else ""
 
 
 def _table(title: str, size: float, guesses: Mapping[str, float | None], unit: str, called: str) -> None:

@@ -177,3 +177,12 @@ def test_a_speed_is_measured_again_and_never_fails(capsys):
 def test_a_speed_that_cannot_be_is_an_error_as_in_check():
     with pytest.raises(WorkbookError):
         check_speed("copy", 0.0, 17e9, rel=0.25, unit="GB/s", again=lambda: (0.0, 17e9))
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"), [(0, "low"), (16, "low"), (16.1, "near"), (99, "near"), (101, None), (None, None)]
+)
+def test_a_remark_is_of_the_least_number_that_a_guess_does_not_exceed(guess, said, capsys):
+    compare(64 * 2**30, unit="GiB", you=predict("the peak", unit="GiB", guess=guess), remarks={16: "low", 100: "near"})
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == said if said else last.startswith("measured")
