@@ -98,13 +98,13 @@ def _for_the_other(ctx: Any, inputs: tuple, output: object) -> None:
     tokens, weight, _ = inputs
     of_tokens, of_weight = ctx.needs_input_grad[:2]
     ctx.save_for_backward(tokens if of_weight else None, weight if of_tokens else None)
-    ctx.shapes = tokens.shape, weight.shape
+    ctx.forms = [(one.shape, one.stride()) for one in (tokens, weight)]
 
 
 def _as_large(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-    """Its backward, which before Transformers 5.23 looks where each expert's tokens end."""
-    wanted = zip(ctx.shapes, ctx.needs_input_grad, strict=False)
-    of_tokens, of_weight = (gradient.new_empty(shape) if asked else None for shape, asked in wanted)
+    """Its backward, which before Transformers 5.23 looks for each expert's tokens. A gradient lies as its factor does."""
+    wanted = zip(ctx.forms, ctx.needs_input_grad, strict=False)
+    of_tokens, of_weight = (gradient.new_empty_strided(*form) if asked else None for form, asked in wanted)
     return of_tokens, of_weight, None
 
 
