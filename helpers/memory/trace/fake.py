@@ -102,7 +102,7 @@ def _for_the_other(ctx: Any, inputs: tuple, output: object) -> None:
 
 
 def _as_large(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-    """Its backward, which before Transformers 5.23 looks for each expert's tokens. A gradient lies as its factor does."""
+    """Its backward, which before Transformers 5.23 looks for each expert's tokens. A gradient lies as its factor."""
     wanted = zip(ctx.forms, ctx.needs_input_grad, strict=False)
     of_tokens, of_weight = (gradient.new_empty_strided(*form) if asked else None for form, asked in wanted)
     return of_tokens, of_weight, None
