@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..catalog.errors import WorkbookError
-from .plain import shown
+from .plain import as_number, shown
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Choice:
 
 
 def choose(question: str, *options: str, guess: str | None = None) -> Choice:
-    """Commit to one of `options`, as it is written or by its number from 1. Leave `guess=None` to go on without.
+    """Commit to one of `options`, as it is written or by its number from 1. Leave `guess=None` to go on without it.
 
     What is none of them is no guess: a line says which there are, and the chapter goes on.
 
@@ -35,17 +35,19 @@ def choose(question: str, *options: str, guess: str | None = None) -> Choice:
     else:
         if guess is not None:
             print(f"{shown(guess, 40)} is none of these, so you have no guess yet.")
-        listed = "\n".join(f"  {at}  {option}" for at, option in enumerate(options, 1))
-        print(f"{question}\n{listed}\nPut the number of one in place of None and run this cell again.")
+        for at, option in enumerate([question, *options]):
+            print(f"  {at}  {option}" if at else option)
+        print(f"Put one in place of None, as guess={options[0]!r} or guess=1, and run this cell again.")
     return Choice(question, options, picked)
 
 
 def _picked(options: tuple[str, ...], guess: object) -> str | None:
     if isinstance(guess, str):
-        return next((option for option in options if option.lower() == guess.strip().lower()), None)
-    if not isinstance(guess, int) or isinstance(guess, bool) or not 1 <= guess <= len(options):
-        return None
-    return options[guess - 1]
+        named = {option.lower(): option for option in options}
+        numbered = {str(at): option for at, option in enumerate(options, 1)}
+        return (numbered | named).get(guess.strip().lower())
+    number = as_number(guess)
+    return next((option for at, option in enumerate(options, 1) if at == number), None)
 
 
 def settle(right: str, you: Choice, because: Mapping[str, str]) -> None:

@@ -33,13 +33,20 @@ MIXED_UP = {
 }
 
 
-def fill_in(function: Callable, cases: Mapping[tuple, Result], rel: float = 0.0, hex_first: bool = False) -> None:
+def fill_in(
+    function: Callable,
+    cases: Mapping[tuple, Result],
+    rel: float = 0.0,
+    hex_first: bool = False,
+    slips: Mapping[str, Callable] | None = None,
+) -> None:
     """Call what the reader wrote with each case's arguments, and print what it gave beside what is right.
 
     `cases` is arguments to result, a number or a tuple of numbers; `rel` is the distance allowed, as a fraction of the
     result. `hex_first` shows the first argument, a code, as 0x2e66. Numbers of NumPy and PyTorch are numbers, a list or
     an array of as many numbers is a tuple. Never raises for what the reader wrote, `exit()` included: an unwritten gap
-    says so in a line, a usual factor is named, and the first mistake ends the list.
+    says so in a line, a usual factor is named, and the first mistake ends the list. `slips` are mistakes that people
+    make here: a sentence, and what gives their result from a case's arguments.
 
     >>> fill_in(lambda weights, bits: weights * bits // 8, {(1024, 4): 512})
     ✓ <lambda>(1,024, 4) = 512
@@ -54,7 +61,8 @@ def fill_in(function: Callable, cases: Mapping[tuple, Result], rel: float = 0.0,
             raise WorkbookError(what, wanted, "pass {(1024, 4): 512}")
         texts = [hex(arguments[0]), *map(_shown, arguments[1:])] if hex_first else map(_shown, arguments)
         call = f"{getattr(function, '__name__', 'your function')}({', '.join(texts)})"
-        if not _tried(function, arguments, expected, rel, call):
+        known = {_first(slip(*arguments), expected): sentence for sentence, slip in (slips or {}).items()}
+        if not _tried(function, arguments, expected, rel, call, known):
             break
 
 
@@ -73,7 +81,14 @@ def filled(function: Callable, *arguments: float) -> float | None:
     return given if given is not None and isfinite(given) else None
 
 
-def _tried(function: Callable, arguments: tuple, expected: Result, rel: float, call: str) -> bool:
+def _first(value: Any, like: Result) -> float:
+    """The number in a slip's result, or the first that its tuple has."""
+    return _numbers(value, like)[0]
+
+
+def _tried(
+    function: Callable, arguments: tuple, expected: Result, rel: float, call: str, known: Mapping[float, str]
+) -> bool:
     try:
         given = _called(function, arguments)
     except KeyboardInterrupt:
@@ -86,7 +101,7 @@ def _tried(function: Callable, arguments: tuple, expected: Result, rel: float, c
         words = words_of(problem)
         print(f"✗ {call} raises {type(problem).__name__}{words and f': {words}'}")
     else:
-        return _judged(given, expected, rel, call)
+        return _judged(given, expected, rel, call, known)
     return False
 
 
@@ -101,7 +116,7 @@ def _called(function: Callable, arguments: tuple) -> Any:
         names.update(own)
 
 
-def _judged(given: Any, expected: Result, rel: float, call: str) -> bool:
+def _judged(given: Any, expected: Result, rel: float, call: str, known: Mapping[float, str]) -> bool:
     found, wanted = _numbers(given, expected), _numbers(expected, expected)
     wrong = [pair for pair in zip(found, wanted, strict=False) if not isclose(*pair, rel_tol=rel)]
     if found and not wrong:
@@ -110,7 +125,8 @@ def _judged(given: Any, expected: Result, rel: float, call: str) -> bool:
     texts = [_shown(given), _shown(expected)]
     for digits in (9, 12, 17):  # 4,000.0004 is not shown as 4,000 beside an expected 4,000
         texts = texts if texts[0] != texts[1] else [_shown(given, digits), _shown(expected, digits)]
-    print(f"✗ {call} gives {texts[0]}, expected {texts[1]}{_hint(given, wrong, rel)}")
+    slip = next((f". {said}" for value, said in known.items() if found and isclose(found[0], value, rel_tol=rel)), "")
+    print(f"✗ {call} gives {texts[0]}, expected {texts[1]}{slip or _hint(given, wrong, rel)}")
     return False
 
 

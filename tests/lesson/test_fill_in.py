@@ -157,3 +157,14 @@ def test_jupyters_exit_is_back_after_a_case(monkeypatch):
     monkeypatch.setitem(globals(), "exit", "Jupyter's own, which ends the kernel")
     fill_in(lambda weights, bits: exit(), CASES)
     assert exit == "Jupyter's own, which ends the kernel"
+
+
+SLIPS = {"The gradient is missing.": lambda count: 12 * count, "Bits.": lambda count: 128 * count}
+
+
+@pytest.mark.parametrize(
+    ("each", "said"), [(12, "expected 16,000. The gradient is missing."), (128, "Bits."), (32, "counted twice")]
+)
+def test_a_slip_that_people_make_here_has_its_sentence(each, said, capsys):
+    fill_in(lambda count: each * count, {(1000,): 16_000}, slips=SLIPS)
+    assert said in capsys.readouterr().out
