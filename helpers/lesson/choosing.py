@@ -51,20 +51,23 @@ def _picked(options: tuple[str, ...], guess: object) -> str | None:
 
 
 def settle(right: str, you: Choice, because: Mapping[str, str]) -> None:
-    """Print the option that is `right`, then a sentence of `because` for the one that was picked, or for the right one.
+    """Print which option is `right`, and of each why or why not: `because` has a sentence for every one.
 
-    >>> settle("b", choose("Which?", "a", "b", guess="a"), {"a": "a is a lock.", "b": "b is a key."})
+    >>> settle("b", choose("Which?", "a", "b", guess="a"), {"a": "It is a lock.", "b": "It is a key."})
     Your guess. Which? a
-    It is b. b is a key.
-    You said a. a is a lock.
+    It is b. You said a.
+      b  It is a key.
+      a  It is a lock.
     """
-    if not isinstance(you, Choice):
-        print(f"It is {right}. {because[right]}")
-        print(f"{shown(you, 40)} is no guess. One is made by choose(..., guess=1).")
-        return
-    if right not in you.options or set(because) != {*you.options}:
+    if isinstance(you, Choice) and (right not in you.options or set(because) != {*you.options}):
         do = "give each option its sentence in because={...}"
         raise WorkbookError(f"an answer to {you.question!r}", f"one of {', '.join(you.options)}", do)
-    print(f"It is {right}. {because[right]}")
-    if you.picked is not None and you.picked != right:
-        print(f"You said {you.picked}. {because[you.picked]}")
+    if not isinstance(you, Choice):
+        print(f"It is {right}. {shown(you, 40)} is no guess: one is made by choose(..., guess=1).")
+    elif you.picked is None:
+        print(f"It is {right}.")
+    else:
+        print(f"It is {right}. You said {'so' if you.picked == right else you.picked}.")
+    width = max(map(len, because))
+    for option in sorted(because, key=lambda one: one != right):
+        print(f"  {option:{width}}  {because[option]}")

@@ -13,8 +13,9 @@ def test_an_option_by_its_word_or_its_number(guess, capsys):
     settle("up", choose("Which way?", "up", "down", guess=guess), BECAUSE)
     assert capsys.readouterr().out.splitlines() == [
         "Your guess. Which way? down",
-        "It is up. It rises.",
-        "You said down. It falls.",
+        "It is up. You said down.",
+        "  up    It rises.",
+        "  down  It falls.",
     ]
 
 
@@ -25,12 +26,12 @@ def test_anything_else_is_no_guess_and_the_chapter_goes_on(guess, capsys):
     said = capsys.readouterr().out
     assert choice.picked is None
     assert ("is none of these" in said) == (guess is not None)
-    assert said.endswith("It is up. It rises.\n")
+    assert said.endswith("It is up.\n  up    It rises.\n  down  It falls.\n")
 
 
-def test_the_right_one_is_told_once(capsys):
+def test_who_was_right_is_told_so(capsys):
     settle("up", choose("Which way?", "up", "down", guess="up"), BECAUSE)
-    assert capsys.readouterr().out.count("It rises.") == 1
+    assert "It is up. You said so.\n  up    It rises.\n" in capsys.readouterr().out
 
 
 def test_what_is_no_choice_is_told(capsys):
