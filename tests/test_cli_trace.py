@@ -265,3 +265,8 @@ def test_a_tensor_parallel_rank_stands_beside_its_closed_form(capsys):
     code, said = told(capsys, *TRAIN, "--gpu", "h100", "--tensor-parallel", "2", "--rank", "1")
     assert code == 0
     assert abs(float(said.out.split("budget off by ")[1].split("%")[0])) < 0.5
+
+
+def test_weights_that_are_too_large_alone_are_told_before_any_moment(capsys):
+    assert main(["estimate", "train", "--model", "llama-3-8b", "--gpu", "rtx-4090"]) == 0
+    assert "Out of memory while the model is loaded." in capsys.readouterr().out.splitlines()[-1]

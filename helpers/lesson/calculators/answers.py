@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from ...catalog.devices import Device
-from ...memory.closed_form.breakdown import Breakdown, Moment, format_bytes
+from ...memory.closed_form.breakdown import Breakdown, Moment, Part, format_bytes
 from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card, Picture, png_of, svg_of
@@ -149,11 +149,12 @@ class MemoryAnswer(CalculatorAnswer):
 
 
 def first_over(moments: Iterable[Moment], room: Room) -> Iterator[str]:
-    """Where a run that does not fit stops: in the first of its moments that needs too much."""
+    """Where a run that does not fit stops: as its weights come, or in the first of its moments that needs too much."""
     moments = tuple(moments)
     if room.verdict(max(moment.total for moment in moments)) is Verdict.DOES_NOT_FIT:
         over = next(moment for moment in moments if moment.total > room.for_tensors_bytes)
-        yield f"Out of memory {over.when}."
+        is_loading = over.parts.get(Part.PARAMETERS, 0) > room.for_tensors_bytes
+        yield f"Out of memory {'while the model is loaded' if is_loading else over.when}."
 
 
 def row(name: str, value: str, text: str) -> str:
