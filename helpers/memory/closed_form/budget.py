@@ -16,8 +16,8 @@ from ...catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, l
 from ...catalog.layers import Attention
 from ...catalog.setup import TrainSetup
 from . import tensor_parts
+from .attending import FORMULA, FUSED, fills_window
 from .breakdown import Moment, Moments
-from .decoder import FORMULA, FUSED, fills_window
 from .flops import StepFlops, step_flops
 from .fsdp2 import FullyShardedStep
 from .fsdp2_tensor import ShardedPartStep

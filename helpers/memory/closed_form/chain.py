@@ -14,8 +14,9 @@ from ...catalog.hardware import Cuda
 from ...catalog.layers import Attention, Layer, TensorShape
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
+from .attending import FUSED
 from .breakdown import Point, rounded
-from .decoder import FUSED, Decoder
+from .decoder import Decoder
 from .families import decoder
 from .frozen import base_bytes
 from .layer_run import AGAIN, SILENT, LayerRun, adds_up, run_layer, update_of

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from ...catalog.hardware import Cuda
 from ...catalog.layers import Attention, Layer, Mlp
 from ...catalog.setup import TrainSetup
+from .attending import FUSED
 from .breakdown import rounded
-from .decoder import FUSED, CenteredNorm, Decoder, PartlyRotated
+from .decoder import CenteredNorm, Decoder, PartlyRotated
 from .delta import Hybrid, Qwen3Next
 from .experts import DeepSeek, Experts, Glm4Moe, GptOss, Qwen3Moe
 from .linears import FP32

@@ -9,8 +9,8 @@ from typing import Any
 from ...catalog.hardware import Cuda
 from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
+from .attending import FUSED
 from .breakdown import Point
-from .decoder import FUSED
 from .families import PAGES, decoder
 from .linears import StepWidths
 from .operators import Operators

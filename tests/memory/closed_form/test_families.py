@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 from helpers.catalog import MODELS, Adapter, TrainSetup, WorkbookError, model
 from helpers.memory import measure, trace
 from helpers.memory.closed_form import budget
-from helpers.memory.closed_form.decoder import FORMULA
+from helpers.memory.closed_form.attending import FORMULA
 from helpers.memory.closed_form.families import PAGES, Gpt2
 from helpers.memory.closed_form.layer_run import layer_run
 from helpers.memory.closed_form.operators import Operators
