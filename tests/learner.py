@@ -2,10 +2,11 @@
 
     python -m pytest --nbval --nbval-current-env -p tests.learner notebooks
 
-A chapter is stored with no guess and with every gap filled. After each cell that holds something of the learner's, a
-guess, a verdict, a gap, or what is made of one, this plugin adds an item that runs those statements again as each of
-LEFT would leave them. All other statements are the same in a learner's run, and have run already: so one run of a
-chapter is several learners', at the price of one. No statement may raise, whatever the learner wrote.
+A chapter, and so a companion and the appendix, is stored with no guess and with every gap filled. After each cell that
+holds something of the learner's, a guess, a verdict, a gap, or what is made of one, this plugin adds an item that runs
+those statements again as each of LEFT would leave them. All other statements are the same in a learner's run, and have
+run already: so one run of a chapter is several learners', at the price of one. No statement may raise, whatever the
+learner wrote.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After each cell of a chapter that nbval runs, the learners' run of it."""
-    chapters = [item for item in items if type(item).__name__ == "IPyNbCell" and item.path.parent.name == nb.CHAPTERS]
+    chapters = [item for item in items if type(item).__name__ == "IPyNbCell" and nb.in_book(item.path)]
     replays = {path: _replays(notebook) for path, notebook in {item.path: item.parent.nb for item in chapters}.items()}
     for item in chapters:
         if runs := replays[item.path].get(item.cell.id):

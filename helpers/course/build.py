@@ -14,7 +14,7 @@ from . import notebook as nb
 from .kernel import error_in, kernel
 from .lint import findings
 
-FOLDERS = ("notebooks", "solutions")
+FOLDERS = (*nb.BOOK, "solutions")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -41,8 +41,9 @@ class Execution:
 def build(names: list[str], root: Path) -> int:
     """Run the named notebooks (all for an empty list) and store their outputs; 0 when all ran and keep lint's rules.
 
-    A name is a chapter's number ('02': the chapter and its worked lab), a file's stem or a path. An unknown
-    one is a WorkbookError before anything runs. A notebook whose cell fails is reported and left as it was.
+    A name is a chapter's number ('02': the chapter, its companion and its worked lab), 'A' for the appendix, a file's
+    stem or a path. An unknown one is a WorkbookError before anything runs. A notebook whose cell fails is reported and
+    left as it was.
     """
     paths = [path for name in names for path in nb.find(name, root, FOLDERS)] or nb.find_all(root, FOLDERS)
     if not paths:

@@ -70,10 +70,10 @@ def lint(paths: Iterable[Path]) -> list[Finding]:
 
 
 def findings(notebook: NotebookNode, path: Path) -> list[Finding]:
-    """Every broken rule in one notebook; a chapter is one in a folder called notebooks."""
+    """Every broken rule in one notebook; what it is, a chapter, a companion, a lab, its folder says."""
     found = [Finding(path, "-", name, message) for name, message in _whole(notebook, path)]
     found += [Finding(path, *one) for one in _of_questions(notebook)]
-    if (path.parent.parent / nb.CHAPTERS).is_dir():
+    if (nb.root_of(path) / nb.CHAPTERS).is_dir():
         found += [Finding(path, cell, "dead-reference", what) for cell, what in references.dead(notebook.cells, path)]
     for cell in notebook.cells:
         for rule in RULES:
@@ -89,19 +89,22 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
     if not head.startswith("# "):
         yield "title", "the first cell is not markdown that starts with '# ' and the title"
     lacking = [name for name, mark in HEADER.items() if mark not in head]
-    if path.parent.name == "notebooks" and lacking:
+    if nb.is_chapter(path) and lacking:
         yield "chapter-header", f"the first cell lacks {' and '.join(lacking)}"
     if set(notebook.metadata) - nb.KEPT_METADATA:
         yield ("notebook-metadata", "more than the build stores: run workbook build; own data: metadata.workbook")
-    if (root := path.parent.parent).joinpath("pyproject.toml").exists():
-        told = address.disagreements(notebook, f"{path.parent.name}/{path.name}", address.read_address(root))
+    if (root := nb.root_of(path)).joinpath("pyproject.toml").exists():
+        told = address.disagreements(notebook, path.relative_to(root).as_posix(), address.read_address(root))
         yield from (("published", message) for message in told)
-    if path.parent.name == "notebooks" or needs.states_needs(notebook.metadata):
+    if nb.is_chapter(path) or needs.states_needs(notebook.metadata):
         yield from (("needs", message) for message in _needs(notebook))
-    if path.parent.name == "notebooks":
+    if nb.in_book(path):
         yield from guesses.broken((cell.id, _body(cell)) for cell in notebook.cells if _is_code(cell))
+    if nb.is_chapter(path):
         yield from (("leads-on", message) for message in references.onward(notebook.cells, path))
         yield from (("spine", message) for message in spine.too_long(path.name[:2], notebook.cells))
+    elif nb.in_book(path):
+        yield from (("linked", message) for message in references.linked(notebook.cells, path))
     try:
         lab_cells.require_ids(notebook, path.name)
         lab_cells.exercises(notebook)
@@ -283,7 +286,7 @@ RULES = (
 
 def main() -> int:
     """Print every broken rule of the notebooks below the current folder; 0 when there is none."""
-    found = lint(nb.find_all(Path.cwd(), ["notebooks", "solutions"]))
+    found = lint(nb.find_all(Path.cwd(), [*nb.BOOK, "solutions"]))
     print(*found, sep="\n", end="\n" * bool(found))
     return 1 if found else 0
 

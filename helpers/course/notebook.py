@@ -18,7 +18,10 @@ from ..catalog.errors import WorkbookError, unknown_name
 KEPT_CELL_METADATA = frozenset({"cellView", "deletable", "editable", "jupyter", "nbgrader", "tags", "workbook"})
 KEPT_METADATA = frozenset({"kernelspec", "language_info", "workbook"})
 CHAPTERS, CLEARED, LABS = "notebooks", "labs/chapters", "labs"  # a chapter, its copy for learners, a learner's lab
-NUMBERED = re.compile(r"\d\d_[^/]*\.ipynb")
+COMPANIONS, APPENDIX = f"{CHAPTERS}/deeper", f"{CHAPTERS}/A_*.ipynb"  # deeper sections; the one appendix
+BOOK = (CHAPTERS, COMPANIONS, APPENDIX)
+CLEARED_BOOK = tuple(place.replace(CHAPTERS, CLEARED, 1) for place in BOOK)
+NUMBERED = re.compile(r"(?:\d\d|A)_[^/]*\.ipynb")
 IGNORE_TAG = "nbval-ignore-output"
 RAISES_TAGS = frozenset({"raises-exception", "nbval-raises-exception"})
 
@@ -66,7 +69,7 @@ def write(path: Path, notebook: NotebookNode) -> bool:
 
 
 def find(name: str, root: Path, folders: Iterable[str]) -> list[Path]:
-    """The notebooks called `name`: a path, a file's stem, or a chapter's exact number ('02', not '2').
+    """The notebooks called `name`: a path, a file's stem, a chapter's exact number ('02', not '2'), or 'A'.
 
     >>> find("02", root, ["notebooks", "solutions"])            # doctest: +SKIP
     [.../notebooks/02_training_step.ipynb, .../solutions/02_training_step.ipynb]
@@ -82,29 +85,59 @@ def find(name: str, root: Path, folders: Iterable[str]) -> list[Path]:
 
 
 def find_all(root: Path, folders: Iterable[str]) -> list[Path]:
-    """Every numbered notebook (`NN_*.ipynb`) in `folders` under `root`, sorted within each folder."""
-    return [path for folder in folders for path in sorted((root / folder).glob("[0-9][0-9]_*.ipynb"))]
+    """Every numbered notebook (`NN_*.ipynb`) in `folders` under `root`, sorted within each folder.
+
+    A pattern in place of a folder stands for the files that it matches: `find_all(root, BOOK)` is chapters, companions
+    and the appendix.
+    """
+    patterns = (folder if "*" in folder else f"{folder}/[0-9][0-9]_*.ipynb" for folder in folders)
+    return [path for pattern in patterns for path in sorted(root.glob(pattern))]
+
+
+def root_of(path: Path) -> Path:
+    """The clone of the notebook at `path`: the folder above notebooks/, notebooks/deeper/, solutions/ or labs/."""
+    return path.parent.parent.parent if is_companion(path) else path.parent.parent
+
+
+def is_chapter(path: Path) -> bool:
+    """Whether `path` is a chapter's, and neither a companion's nor the appendix's."""
+    return path.parent.name == CHAPTERS and not is_appendix(path)
+
+
+def is_companion(path: Path) -> bool:
+    """Whether `path` is that of a chapter's companion, notebooks/deeper/NN_name.ipynb."""
+    return path.parent.name == "deeper"
+
+
+def is_appendix(path: Path) -> bool:
+    """Whether `path` is the appendix's."""
+    return path.name.startswith("A_")
+
+
+def in_book(path: Path) -> bool:
+    """Whether `path` is a chapter's, a companion's or the appendix's, and not a lab's."""
+    return is_chapter(path) or is_companion(path) or is_appendix(path)
 
 
 def home(path: str, workspace: str = "") -> str:
-    """Where a learner opens the chapter or lab at `path`, of the clone or of `workspace` in it; else `path` itself.
+    """Where a learner opens what the book or a lab has at `path`, of the clone or of `workspace` in it; else `path`.
 
-    >>> home("notebooks/02_x.ipynb"), home("labs/02_x.ipynb")
-    ('labs/chapters/02_x.ipynb', 'labs/02_x.ipynb')
+    >>> home("notebooks/02_x.ipynb"), home("notebooks/deeper/02_x.ipynb"), home("labs/02_x.ipynb")
+    ('labs/chapters/02_x.ipynb', 'labs/chapters/deeper/02_x.ipynb', 'labs/02_x.ipynb')
     >>> home("notebooks/02_x.ipynb", "workspace"), home("labs/02_x.ipynb", "workspace")
     ('workspace/chapters/02_x.ipynb', 'workspace/labs/02_x.ipynb')
     """
-    folder, name = posixpath.split(path)
-    if not NUMBERED.fullmatch(name) or folder not in (CHAPTERS, CLEARED, LABS):
-        return path
-    if workspace:
-        return f"{workspace}/{'labs' if folder == LABS else 'chapters'}/{name}"
-    return f"{LABS if folder == LABS else CLEARED}/{name}"
+    for source in (CLEARED, CHAPTERS, LABS):
+        folder, name = posixpath.split(path.removeprefix(f"{source}/"))
+        if path.startswith(f"{source}/") and folder in ("", "deeper") and NUMBERED.fullmatch(name):
+            cleared = "chapters" if workspace else CLEARED
+            return posixpath.join(workspace, LABS if source == LABS else cleared, folder, name)
+    return path
 
 
 def none_there(root: Path, folders: Iterable[str]) -> WorkbookError:
     """The error for a root without a single notebook in `folders`."""
-    expected = f"NN_name.ipynb in {' or '.join(folders)}"
+    expected = f"NN_name.ipynb in {' or '.join(folder for folder in folders if folder not in (COMPANIONS, APPENDIX))}"
     return WorkbookError(f"{root} holds no notebooks", expected, "run this in the workbook's top folder")
 
 

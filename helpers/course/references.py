@@ -10,6 +10,7 @@ from nbformat import NotebookNode
 
 from ..catalog.errors import WorkbookError
 from ..catalog.policies import layout
+from . import notebook as nb
 from .notebook import CHAPTERS
 
 _LINK = re.compile(r"\]\((?!\w+:|[#<])([^)\s#]+)")
@@ -24,7 +25,7 @@ def dead(cells: list[NotebookNode], path: Path) -> Iterator[tuple[str, str]]:
 
     One that is still to come may be named where its sentence says so: "chapter 04, still to come, ...".
     """
-    root = path.parent.parent
+    root = nb.root_of(path)
     kinds = (("chapter", CHAPTERS), ("lab", "solutions"))
     there = {f"{kind} {one.name[:2]}" for kind, folder in kinds for one in (root / folder).glob("[0-9][0-9]_*.ipynb")}
     for cell in cells:
@@ -42,8 +43,24 @@ def onward(cells: list[NotebookNode], path: Path) -> Iterator[str]:
     root = path.parent.parent
     after = [one.name for one in sorted(path.parent.glob("[0-9][0-9]_*.ipynb")) if one.name > path.name][:1]
     labs = [f"../labs/{one.name}" for one in (root / "solutions").glob(f"{path.name[:2]}_*.ipynb")]
-    links = {link for cell in cells if cell.cell_type == "markdown" for link in _LINK.findall(cell.source)}
-    yield from (f"no link to {link}" for link in (*labs, *after) if link not in links)
+    yield from (f"no link to {link}" for link in (*labs, *after) if link not in _links(cells))
+
+
+def linked(cells: list[NotebookNode], path: Path) -> Iterator[str]:
+    """Which links to the companion or the appendix at `path` are missing, and from a companion back to its chapter."""
+    if nb.is_companion(path):
+        chapter = path.parent.parent / path.name
+        if not (chapter.exists() and f"deeper/{path.name}" in _links(nb.read(chapter).cells)):
+            yield f"its chapter, {CHAPTERS}/{path.name}, has no link to deeper/{path.name}"
+        if f"../{path.name}" not in _links(cells):
+            yield f"no link back to ../{path.name}"
+    elif not any(path.name in _links(nb.read(one).cells) for one in nb.find_all(nb.root_of(path), [CHAPTERS])):
+        yield f"no chapter has a link to {path.name}"
+
+
+def _links(cells: list[NotebookNode]) -> set[str]:
+    """The files that the prose links to, as they are written."""
+    return {link for cell in cells if cell.cell_type == "markdown" for link in _LINK.findall(cell.source)}
 
 
 def _named(sentence: str) -> Iterator[str]:
