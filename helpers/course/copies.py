@@ -1,7 +1,8 @@
 """Copies of chapters and labs for learners: cleared, with gaps, links that lead on from where the copy lies.
 
-    labs/chapters/NN_*.ipynb    what Colab opens; `workbook release` writes them, and nobody edits them
-    workspace/                  a learner's own, see `workspace`
+    labs/chapters/NN_*.ipynb           what Colab opens; `workbook release` writes them, and nobody edits them
+    labs/chapters/deeper/NN_*.ipynb    chapters' companions; and labs/chapters/A_*.ipynb, the appendix
+    workspace/                         a learner's own, see `workspace`
 
 A copy knows how it was given: `is_touched` says whether somebody wrote in it since.
 """

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from . import notebook as nb
 from .address import Address, badge, disagreements, read_address, stamp, strays, with_badge, write_address
-from .notebook import CLEARED, LABS
+from .notebook import BOOK, CLEARED, CLEARED_BOOK, LABS
 from .release import release
 
-WRITTEN = ("notebooks", "solutions")
-FOLDERS = (*WRITTEN, LABS, CLEARED)
+WRITTEN = (*BOOK, "solutions")
+FOLDERS = (*WRITTEN, LABS, *CLEARED_BOOK)
 CITATION, REPOSITORY = "CITATION.cff", "repository-code:"
 FIRST = f"{CLEARED}/00_start_here.ipynb"  # where the README's badge leads
 

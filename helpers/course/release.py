@@ -1,6 +1,7 @@
 """`workbook release`: write labs/ from solutions/, and labs/chapters/ from notebooks/, as learners open them.
 
-In a lab answers are replaced by stubs and hidden checks removed, see `stubs`; a chapter is cleared, see `copies`.
+In a lab answers are replaced by stubs and hidden checks removed, see `stubs`; a chapter, its companion and the appendix
+are cleared, see `copies`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from . import lab_cells
 from . import notebook as nb
 from .address import FOLDED, for_lab, stamped_with
 from .copies import GENERATOR, cleared, is_touched, relinked
-from .notebook import CHAPTERS, CLEARED, LABS, home
+from .notebook import BOOK, CLEARED_BOOK, LABS, home
 from .stubs import HIDDEN, SOLUTION, bad_marks, stub, without_hidden
 
 OUT_OF_SIGHT = (lab_cells.APPARATUS, lab_cells.REFERENCE)  # folded, as checks are: a learner reads what they print
 
 
 def release(root: Path, check: bool = False) -> int:
-    """Write the twin of every solutions/NN_*.ipynb into labs/, of every chapter into labs/chapters/; 0 when done.
+    """Write the twin of every solutions/NN_*.ipynb into labs/, of every chapter, companion and of the
+    appendix into labs/chapters/; 0 when done.
 
     With `check` nothing is written: 1, and the names, when a twin differs from its source or has none.
     A twin in which somebody wrote is never overwritten: it is named, and 1 returned. WorkbookError for a source
@@ -48,8 +50,8 @@ def _twins(root: Path) -> Iterator[tuple[str, NotebookNode]]:
     """Everything that is released: where it belongs, and what it is."""
     for path in nb.find_all(root, ["solutions"]):
         yield f"{LABS}/{path.name}", released(nb.read(path), f"solutions/{path.name}")
-    for path in nb.find_all(root, [CHAPTERS]):
-        source = f"{CHAPTERS}/{path.name}"
+    for path in nb.find_all(root, BOOK):
+        source = path.relative_to(root).as_posix()
         yield home(source), cleared(nb.read(path), source)
 
 
@@ -99,7 +101,7 @@ def _digest(source: str) -> str:
 def _compare(twins: dict[Path, NotebookNode], root: Path) -> int:
     stored = {path: path.read_text("utf-8") if path.exists() else None for path in twins}
     stale = [path for path, twin in twins.items() if stored[path] != nb.text(twin)]
-    orphans = [path for path in nb.find_all(root, [LABS, CLEARED]) if path not in twins]
+    orphans = [path for path in nb.find_all(root, [LABS, *CLEARED_BOOK]) if path not in twins]
     for path in stale:
         print(f"✗ {path.relative_to(root)} differs from its source", file=sys.stderr)
     for path in orphans:

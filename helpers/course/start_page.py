@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from ..lesson import notes
+from . import notebook as nb
 from .progress import Chapter, Lab, chapters
 
 START = "START.md"
@@ -42,7 +44,7 @@ def start_page(root: Path) -> str:
     noted: dict = {"chapters": {}, "labs": {}}
     with suppress(OSError, ValueError):  # a broken file of notes is told of by who writes it
         noted = notes.read(root / notes.FOLDER)
-    return HEAD + "".join(map(_row, chapters(root, noted))) + TAIL
+    return HEAD + "".join(map(_row, chapters(root, noted))) + "".join(_appendix(root)) + TAIL
 
 
 def write_start_page(root: Path) -> None:
@@ -63,6 +65,12 @@ def _row(one: Chapter) -> str:
     title = f"[{one.title}](chapters/{one.name})"
     needs = one.header.get("needs", "").partition(" · ")[0]
     return f"| {one.number} | {title} | {_minutes(one.header)} | {needs} | {one.said or '–'} | {_lab(one.lab)} |\n"
+
+
+def _appendix(root: Path) -> Iterator[str]:
+    for path in nb.find_all(root, [nb.APPENDIX]):
+        title = nb.read(path).cells[0].source.splitlines()[0].lstrip("# ").rpartition(" · ")[2]
+        yield f"\n[{title}](chapters/{path.name}) is an appendix, to be read at any time.\n"
 
 
 def _lab(lab: Lab | None) -> str:

@@ -1,7 +1,8 @@
 """`workbook workspace`: a learner's own copies of chapters and labs, which git ignores and nothing overwrites.
 
     workspace/START.md        the page that `make lab` opens, written anew each time
-    workspace/chapters/       cleared; what somebody wrote in stays, what nobody touched follows the repository
+    workspace/chapters/       cleared; what somebody wrote in stays, what nobody touched follows the repository;
+                              companions are in deeper/ of it
     workspace/labs/
     workspace/.progress.json  see `lesson.notes`
 
@@ -24,16 +25,16 @@ from ..lesson.notes import FOLDER
 from . import notebook as nb
 from .address import stamped_with, with_badge
 from .copies import as_given, cleared, is_touched, relinked
-from .notebook import CHAPTERS, LABS, home
+from .notebook import BOOK, CHAPTERS, LABS, home, in_book
 from .release import has_answers
 from .start_page import write_start_page
 
 
 @dataclass(frozen=True)
 class Copy:
-    """One learner's copy: the notebook that it is of, where it lies, and how it would be given today."""
+    """One learner's copy: its name in the workspace, where it lies, and how it would be given today."""
 
-    source: Path
+    name: str
     path: Path
     given: NotebookNode
 
@@ -58,8 +59,8 @@ class Copy:
 def workspace(root: Path, fresh: Sequence[str] = ()) -> int:
     """Make the copies that are missing, renew those that nobody touched, name those that are behind; 0.
 
-    `fresh` names copies that are begun again: '02' (chapter and lab), 'labs/02', a file. What is written in them is
-    moved aside, never deleted. WorkbookError for another name, and where the folder cannot be written.
+    `fresh` names copies that are begun again: '02' (chapter, companion and lab), 'labs/02', a file. What is written in
+    them is moved aside, never deleted. WorkbookError for another name, and where the folder cannot be written.
     """
     copies = list(_copies(root))
     if not copies:
@@ -77,9 +78,8 @@ def workspace(root: Path, fresh: Sequence[str] = ()) -> int:
     print(f"{FOLDER}/: {len(copies)} notebooks ({counts})")
     for one, state in zip(copies, states, strict=True):
         if state == "behind":
-            name = f"{one.path.parent.name}/{one.path.name}"
-            print(f"! {FOLDER}/{name} holds your changes, and the repository has a newer text. Yours was kept.")
-            print(f"  To begin again with the new text: workbook workspace --fresh {name.partition('_')[0]}")
+            print(f"! {FOLDER}/{one.name} holds your changes, and the repository has a newer text. Yours was kept.")
+            print(f"  To begin again with the new text: workbook workspace --fresh {one.name.partition('_')[0]}")
     return 0
 
 
@@ -92,19 +92,19 @@ def own_lab(root: Path, name: str) -> Path:
 
 
 def _copies(root: Path) -> Iterator[Copy]:
-    for path in nb.find_all(root, [CHAPTERS, LABS]):
-        source = f"{path.parent.name}/{path.name}"
+    for path in nb.find_all(root, [*BOOK, LABS]):
+        source = path.relative_to(root).as_posix()
         target = home(source, FOLDER)
         given = nb.read(path)
-        written = has_answers(given) if path.parent.name == LABS else False
-        if path.parent.name == CHAPTERS:
+        written = not in_book(path) and has_answers(given)
+        if in_book(path):
             given = cleared(given, source)
             source = home(source)
         given.cells[0].source = with_badge(given.cells[0].source, "")  # which would lead away from what is written here
         for cell in given.cells:
             if cell.cell_type == "markdown":
                 cell.source = relinked(cell.source, source, target, stamped_with(given), FOLDER)
-        yield Copy(path, root / target, _marked(given, written))
+        yield Copy(target.removeprefix(f"{FOLDER}/"), root / target, _marked(given, written))
 
 
 def _marked(given: NotebookNode, written: bool) -> NotebookNode:
@@ -143,7 +143,7 @@ def _named(copies: Sequence[Copy], names: Sequence[str], root: Path) -> Iterator
 
 
 def _names(one: Copy) -> tuple[str, ...]:
-    folder, stem = one.path.parent.name, one.path.stem
+    folder, _, stem = one.name.removesuffix(".ipynb").rpartition("/")
     number = stem.partition("_")[0]
     return number, stem, f"{folder}/{number}", f"{folder}/{stem}"
 
