@@ -1,9 +1,10 @@
-"""The chapters and labs as pages: prose, code, stored outputs, pictures with their words; setup cells folded."""
+"""The book and its labs as pages: prose, code, stored outputs, pictures with their words; setup cells folded."""
 
 from __future__ import annotations
 
 import ast
 import base64
+import posixpath
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -17,19 +18,23 @@ from nbformat import NotebookNode
 from ...catalog.errors import WorkbookError
 from ...lesson.calculators.addressed import OFFERED
 from ..address import with_badge
-from ..notebook import CHAPTERS, LABS, find_all, read
+from ..notebook import APPENDIX, CHAPTERS, COMPANIONS, LABS, find_all, read
 from .code import highlighted
 from .markdown import Rendered, Section, rendered
 from .pages import Page
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PNG_SIZE = slice(16, 24)
-BOOK = {CHAPTERS: "book", LABS: "labs"}  # from a folder of the clone to one of the site
+BOOK = {CHAPTERS: "book", APPENDIX: "book", COMPANIONS: "book/deeper", LABS: "labs"}  # from the clone to the site
+_TRIAL = re.compile(r"claims\.trial\(\s*[\"']([\w.-]+)")
 
 
 @dataclass
 class Chapter:
-    """A chapter or lab on its way to a page: what of it has been rendered, and its pictures by address."""
+    """A notebook of the book, or a lab, on its way to a page: what of it has been rendered, its pictures by address.
+
+    `claims` are the ids of those that it tries; `lab` and `deeper` the addresses of a chapter's lab and companion.
+    """
 
     path: Path
     folder: str
@@ -37,8 +42,10 @@ class Chapter:
     body: list[str] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
+    claims: list[str] = field(default_factory=list)
     has_math: bool = False
     lab: str = ""
+    deeper: str = ""
 
     @property
     def number(self) -> str:
@@ -69,32 +76,34 @@ class Chapter:
 
 
 def chapters(root: Path) -> list[Chapter]:
-    """Every chapter, then every lab, rendered. WorkbookError for a picture without words or a missing title."""
+    """All of BOOK in its order, rendered. WorkbookError for a picture without words or a missing title."""
     found = [_chapter(path, folder) for source, folder in BOOK.items() for path in find_all(root, [source])]
-    labs = {chapter.number: chapter.address for chapter in found if chapter.folder == "labs"}
-    for chapter in found:
-        chapter.lab = labs.get(chapter.number, "") if chapter.folder == "book" else ""
+    there = {(chapter.folder, chapter.number): chapter.address for chapter in found}
+    for chapter in (chapter for chapter in found if chapter.folder == "book"):
+        chapter.lab, chapter.deeper = (there.get((folder, chapter.number), "") for folder in ("labs", "book/deeper"))
     return found
 
 
 def book_pages(found: Sequence[Chapter]) -> Iterator[Page]:
-    """The list of chapters, and a page for each chapter and lab with links to its neighbours."""
+    """The list of chapters, and a page for each of `found` with links to its neighbours, or to its chapter."""
     book = [chapter for chapter in found if chapter.folder == "book"]
     about = "The chapters of the GPU Memory Workbook, executed"
     yield Page("book/index.html", "The book", "book", about, {"chapters": book})
-    for folder in BOOK.values():
-        row = [chapter for chapter in found if chapter.folder == folder]
+    for row in (book, [chapter for chapter in found if chapter.folder == "labs"]):
         for before, chapter, after in zip([None, *row], row, [*row[1:], None], strict=False):
             yield _page(chapter, before, after)
+    of = {chapter.deeper: chapter for chapter in book}
+    yield from (_page(one, of.get(one.address), None) for one in found if one.folder == "book/deeper")
 
 
 def _page(chapter: Chapter, before: Chapter | None, after: Chapter | None) -> Page:
-    near = {"before": before, "after": after}
+    around = (("before", before), ("after", after))
+    near = {name: one and (posixpath.relpath(one.address, chapter.folder), one.full_title) for name, one in around}
     values = {
         "head": chapter.head,
         "body": "\n".join(chapter.body),
         "contents": [(section.anchor, section.title) for section in chapter.sections if section.level == 2],
-        **{name: one and (one.address.rpartition("/")[2], one.full_title) for name, one in near.items()},
+        **near,
     }
     about = f"{chapter.full_title}: a chapter of the GPU Memory Workbook"
     return Page(chapter.address, chapter.full_title, "chapter", about, values, (), True, chapter.has_math)
@@ -109,6 +118,7 @@ def _chapter(path: Path, folder: str) -> Chapter:
     if not chapter.sections or chapter.sections[0].level != 1:
         raise WorkbookError(f"{path} has no title", "a first cell that begins with '# '", "give it one")
     for cell in rest:
+        chapter.claims += _TRIAL.findall(cell.source)
         chapter.body.append(f'<div class="cell">{"".join(_cell(chapter, cell))}</div>')
     return chapter
 
@@ -127,7 +137,7 @@ def _cell(chapter: Chapter, cell: NotebookNode) -> Iterator[str]:
     outputs = "".join(shown for output in cell.outputs for shown in _output(chapter, output))
     if outputs:
         yield f'<div class="out">{outputs}</div>'
-    yield from _live(cell.source)
+    yield from _live(cell.source, chapter.folder)
 
 
 def _output(chapter: Chapter, output: NotebookNode) -> Iterator[str]:
@@ -167,7 +177,7 @@ def png_size(content: bytes) -> tuple[int, int]:
     return width, height
 
 
-def _live(source: str) -> Iterator[str]:
+def _live(source: str, folder: str = "book") -> Iterator[str]:
     """Under a cell that shows a calculator: the link to its page, with the cell's settings."""
     try:
         *_, last = ast.parse(source).body
@@ -178,5 +188,6 @@ def _live(source: str) -> Iterator[str]:
         return
     settings = {one.arg: one.value.value for one in call.keywords if isinstance(one.value, ast.Constant) and one.arg}
     if len(settings) == len(call.keywords) and not call.args:
-        address = f"../calculators/{call.func.id}.html{'#' if settings else ''}{urlencode(settings)}"
+        page = posixpath.relpath(f"calculators/{call.func.id}.html", folder)
+        address = f"{page}{'#' if settings else ''}{urlencode(settings)}"
         yield f'<p><a href="{address}">Move this calculator\'s controls in your browser</a></p>'

@@ -57,11 +57,11 @@ def site_files(root: Path, accuracy: Path | None = None) -> dict[str, bytes]:
 
 
 def _pages(root: Path, book: list, accuracy: Path | None) -> Iterator[Page]:
-    by_number = {chapter.number: chapter.address for chapter in book if chapter.folder == "book"}
+    tried = {claim: chapter.address for chapter in book for claim in chapter.claims}
     yield from tool_pages(root)
     yield from calculator_pages()
     yield from book_pages(book)
-    yield claims_page(by_number)
+    yield claims_page(tried)
     yield accuracy_page(accuracy)
 
 

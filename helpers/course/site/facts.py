@@ -19,7 +19,7 @@ IN_CLOSED_FORM = ("serving", "megatron")  # the kinds of rows that need no PyTor
 
 
 def claims_page(pages: Mapping[str, str]) -> Page:
-    """Every claim with its verdict; `pages` are the chapters' addresses by number."""
+    """Every claim with its verdict; `pages` are the addresses of where it is tried, by its id."""
     claims = [_claim(claim, pages) for claim in ledger().values()]
     chapters = sorted({claim["chapter"] for claim in claims})
     values = {"claims": claims, "verdicts": VERDICTS, "chapters": chapters}
@@ -35,7 +35,7 @@ def _claim(claim: Claim, pages: Mapping[str, str]) -> dict[str, str]:
         "said": inline(claim.claim),
         "because": inline(f"{claim.because[0].upper()}{claim.because[1:]}"),
         "sources": inline("; ".join(str(sources()[name]) for name in claim.made_in)),
-        "link": pages.get(claim.chapter, ""),
+        "link": pages.get(claim.id, ""),
     }
 
 

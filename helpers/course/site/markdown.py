@@ -13,11 +13,13 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..notebook import CHAPTERS, CLEARED, home
+
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-_NOTEBOOK = re.compile(r"(?P<folder>\.\./labs/|chapters/|\.\./)?(?P<stem>\d\d_\w+)\.ipynb(?P<anchor>#.*)?")
+_NOTEBOOK = re.compile(r"(?P<path>[\w./]+\.ipynb)(?P<anchor>#.*)?")
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Rendered:
 
 
 def rendered(text: str, folder: str = "") -> Rendered:
-    """`text` as a page in `folder`, "book" or "labs", shows it."""
+    """`text` as a page in `folder`, "book", "book/deeper" or "labs", shows it."""
     tokens = _parser().parse(text)
     for token in tokens:
         _tend(token, folder)
@@ -63,12 +65,15 @@ def page_of(link: str, folder: str) -> str:
 
     >>> page_of("../labs/02_x.ipynb", "book"), page_of("chapters/02_x.ipynb#A", "labs"), page_of("02_x.ipynb", "book")
     ('../labs/02_x.html', '../book/02_x.html#A', '02_x.html')
+    >>> page_of("../02_x.ipynb", "book/deeper"), page_of("deeper/02_x.ipynb", "book")
+    ('../02_x.html', 'deeper/02_x.html')
     """
     found = _NOTEBOOK.fullmatch(link)
     if found is None:
         return link
-    to = {"../labs/": "labs", "chapters/": "book", "../": "book"}.get(found["folder"] or "", folder)
-    address = posixpath.relpath(f"{to}/{found['stem']}.html", folder or ".")
+    source = posixpath.join(folder.replace("book", CHAPTERS, 1), found["path"])
+    opened = home(posixpath.normpath(source)).replace(f"{CLEARED}/", "book/", 1)
+    address = posixpath.relpath(opened.removesuffix(".ipynb") + ".html", folder or ".")
     return address + (found["anchor"] or "")
 
 
