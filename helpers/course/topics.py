@@ -1,7 +1,8 @@
 """The table of topics: the cell that teaches each, and the question that checks it; docs/topics.md is made of it.
 
 `topics.toml` names a topic's section by the id of its heading's cell, and a word; the cell is the first in that section
-with the word. A topic whose section, word or question is gone is an error: the table cannot outlive what it points to.
+with the word. The section stands in the chapter, or else in its companion. A topic whose section, word or question is
+gone is an error: the table cannot outlive what it points to.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ counted from 0. `workbook topics` writes this page.
 
 @dataclass(frozen=True)
 class Topic:
-    """One row: `cell` counts from 0, as Jupyter's files do; `question` is "02 peak-bytes", HERE or TOLD."""
+    """One row: `cell` counts from 0, as Jupyter's files do; `question` is "02 peak-bytes", HERE or TOLD.
+
+    `companion` is the path in the clone of the companion that has the section; empty where the chapter has it.
+    """
 
     chapter: str
     name: str
@@ -41,12 +45,14 @@ class Topic:
     cell: int
     cell_id: str
     question: str
+    companion: str = ""
 
     @property
     def row(self) -> str:
         lab = f"lab {self.question[:2]}: " + ", ".join(f"`{name}`" for name in named(self.question))
         checked = {HERE: "in its section", TOLD: "told only"}.get(self.question, lab)
-        return f"| {self.name} | {self.section} | {self.cell} (`{self.cell_id}`) | {checked} |"
+        section = f"[{self.section}](../{self.companion}), deeper" if self.companion else self.section
+        return f"| {self.name} | {section} | {self.cell} (`{self.cell_id}`) | {checked} |"
 
 
 def topics(root: Path) -> tuple[Topic, ...]:
@@ -72,20 +78,28 @@ def _listed() -> dict[str, list[list[str]]]:
 
 
 def _in_chapter(root: Path, chapter: str, rows: list[list[str]]) -> Iterator[Topic]:
-    cells = notebook.read(_one(root / notebook.CHAPTERS, chapter)).cells
-    for name, heading, word, question in rows:
-        section = _section(cells, heading, f"{chapter}: {name}")
-        found = next((number for number in section if word.lower() in cells[number].source.lower()), None)
-        if found is None:
-            raise _gone(f"{chapter}: {name}", f"no cell of section {heading} says {word!r}")
-        asks = any(_ASKS.search(cells[number].source) for number in section)
-        if question == HERE and not asks:
-            raise _gone(f"{chapter}: {name}", f"section {heading} asks nothing")
-        missing = set(named(question)) - _questions(root, question[:2]) if named(question) else set()
-        if missing:
-            raise _gone(f"{chapter}: {name}", f"lab {question[:2]} has no question {min(missing)!r}")
-        title = _HEADING.findall(cells[section[0]].source)[-1].removesuffix(" · deeper")
-        yield Topic(chapter, name, title, found, cells[found].id, question)
+    paths = [_one(root / notebook.CHAPTERS, chapter), *(root / notebook.COMPANIONS).glob(f"{chapter}_*.ipynb")]
+    places = {path: notebook.read(path).cells for path in paths}
+    for row in rows:
+        path = next((path for path, cells in places.items() if any(cell.id == row[1] for cell in cells)), paths[0])
+        companion = path.relative_to(root).as_posix() if notebook.is_companion(path) else ""
+        yield _topic(root, chapter, row, places[path], companion)
+
+
+def _topic(root: Path, chapter: str, row: list[str], cells: list[NotebookNode], companion: str) -> Topic:
+    name, heading, word, question = row
+    section = _section(cells, heading, f"{chapter}: {name}")
+    found = next((number for number in section if word.lower() in cells[number].source.lower()), None)
+    if found is None:
+        raise _gone(f"{chapter}: {name}", f"no cell of section {heading} says {word!r}")
+    asks = any(_ASKS.search(cells[number].source) for number in section)
+    if question == HERE and not asks:
+        raise _gone(f"{chapter}: {name}", f"section {heading} asks nothing")
+    missing = set(named(question)) - _questions(root, question[:2]) if named(question) else set()
+    if missing:
+        raise _gone(f"{chapter}: {name}", f"lab {question[:2]} has no question {min(missing)!r}")
+    title = _HEADING.findall(cells[section[0]].source)[-1].removesuffix(" · deeper")
+    return Topic(chapter, name, title, found, cells[found].id, question, companion)
 
 
 def _section(cells: list[NotebookNode], heading: str, topic: str) -> range:
