@@ -17,8 +17,13 @@ from helpers.course.build import execute
 from tests.learner import LEFT, as_left, run_again
 
 ROOT = Path(__file__).resolve().parents[2]
-CHAPTERS = nb.find_all(ROOT, [nb.CHAPTERS])
+CHAPTERS = nb.find_all(ROOT, nb.BOOK)
 GUESS, GAP = "g = predict('x', guess=None)", "def f(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION"
+
+
+def name_of(path: Path) -> str:
+    """As in 02, deeper-02, A."""
+    return path.stem.partition("_")[0] if path.parent.name == nb.CHAPTERS else f"deeper-{path.stem[:2]}"
 
 
 def again(*sources: str) -> list[str]:
@@ -52,7 +57,7 @@ def test_a_verdict_is_the_learners_too():
     assert again("v = claims.read('a', guess=None)") == ["v = claims.read('a', guess='holds with conditions')"]
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem[:2])
+@pytest.mark.parametrize("path", CHAPTERS, ids=name_of)
 def test_every_guess_and_every_gap_of_a_chapter_is_left_otherwise(path):
     cells = [cell for _, cell in nb.code_cells(nb.read(path))]
     gaps = {cell.id for cell in cells if "### BEGIN SOLUTION" in cell.source}
@@ -78,10 +83,11 @@ TINY = [
 ]
 
 
-def test_a_traceback_of_a_learners_run_is_red(tmp_path):
+@pytest.mark.parametrize("folder", [nb.CHAPTERS, nb.COMPANIONS])
+def test_a_traceback_of_a_learners_run_is_red(tmp_path, folder):
     """In the chapter itself nothing fails; `print` shows that a failure does not end the run of the others."""
-    (tmp_path / "notebooks").mkdir()
-    path = tmp_path / "notebooks/99_tiny.ipynb"
+    path = tmp_path / folder / "99_tiny.ipynb"
+    path.parent.mkdir(parents=True)
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(source) for source in TINY]), path)
     command = [
         sys.executable,
@@ -108,7 +114,7 @@ def test_a_traceback_of_a_learners_run_is_red(tmp_path):
 
 
 WHOLE = [
-    pytest.param(path, name, id=f"{path.stem[:2]}-{name}", marks=pytest.mark.slow if at == 0 else pytest.mark.all)
+    pytest.param(path, name, id=f"{name_of(path)}-{name}", marks=pytest.mark.slow if at == 0 else pytest.mark.all)
     for at, path in enumerate(CHAPTERS)
     for name in ("plausible", "nothing", "a hundred times too much")
 ]
@@ -116,7 +122,8 @@ WHOLE = [
 
 @pytest.mark.parametrize(("path", "name"), WHOLE)
 def test_a_learners_copy_runs_from_the_top(path, name):
-    copy = nb.read(ROOT / nb.CLEARED / path.name)
+    given = ROOT / nb.home(path.relative_to(ROOT).as_posix())
+    copy = nb.read(given)
     for _, cell in nb.code_cells(copy):
         cell.source = as_left(cell.source, LEFT[name])
-    execute(copy, ROOT / nb.CLEARED)
+    execute(copy, given.parent)

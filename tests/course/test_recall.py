@@ -10,7 +10,7 @@ from nbformat import NotebookNode, v4
 from helpers.course import notebook as nb
 from tests.house.tree import ROOT
 
-CHAPTERS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb"))
+CHAPTERS = nb.find_all(ROOT, [nb.CHAPTERS])
 COUNTS = {"Five": 5, "Six": 6, "Seven": 7, "Eight": 8, "Nine": 9, "Ten": 10, "Eleven": 11, "Twelve": 12}
 TITLE = re.compile(r"(?m)^## (?:\d+ · )?(\w+) questions$")
 FOLD = re.compile(r"(?s)<details><summary>(\d+)\. [^\n]+</summary>\n\n(.+?)\n</details>")

@@ -38,7 +38,7 @@ def test_labs_are_what_release_makes_of_solutions(capsys):
 
 
 @pytest.mark.parametrize(
-    "path", nb.find_all(ROOT, ["notebooks", "solutions"]), ids=lambda path: f"{path.parent.name}-{path.stem}"
+    "path", nb.find_all(ROOT, [*nb.BOOK, "solutions"]), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_the_notebook_keeps_every_rule(path):
     assert "\n".join(map(str, lint([path]))) == ""

@@ -1,4 +1,4 @@
-"""What the chapters show of recordings: experiments that there are, each in its own chapter, and none forgotten."""
+"""What the book shows of recordings: experiments that there are, each in its own chapter, and none forgotten."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from helpers.course import notebook as nb
 from helpers.course.record.experiments import EXPERIMENTS
 
-NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+NOTEBOOKS = nb.find_all(Path(__file__).parents[3], nb.BOOK)
 
 
 def shown(source: str) -> list[str]:
@@ -20,12 +21,14 @@ def shown(source: str) -> list[str]:
 
 
 def by_notebook() -> list[tuple[str, str, bool]]:
-    """(chapter, experiment, whether nbval ignores the cell) for each place."""
+    """(the chapter's number or A, experiment, whether nbval ignores the cell) for each place."""
     found = []
     for path in NOTEBOOKS:
         for cell in nbformat.read(path, 4).cells:
             ignored = "nbval-ignore-output" in cell.metadata.get("tags", ())
-            found += [(path.name[:2], name, ignored) for name in shown(cell.source) if cell.cell_type == "code"]
+            found += [
+                (path.name.partition("_")[0], name, ignored) for name in shown(cell.source) if cell.cell_type == "code"
+            ]
     return found
 
 
@@ -34,10 +37,10 @@ def test_names_are_found_in_calls_only():
     assert shown('print("02/a")\nunrecorded("02/b")') == []
 
 
-def test_each_experiment_is_shown_in_its_chapter():
+def test_each_experiment_is_shown_in_its_chapter_or_in_its_companion_or_in_the_appendix():
     places = by_notebook()
     assert {name for _, name, _ in places} == {one.name for one in EXPERIMENTS}
-    assert all(name.startswith(chapter + "/") for chapter, name, _ in places)
+    assert all(chapter == "A" or name.startswith(chapter + "/") for chapter, name, _ in places)
 
 
 def test_such_cells_are_not_compared():

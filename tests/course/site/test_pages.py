@@ -18,6 +18,7 @@ import nbformat
 import pytest
 
 from helpers.catalog.errors import WorkbookError
+from helpers.course.notebook import BOOK, CHAPTERS, LABS, find_all
 from helpers.course.site import book, build, facts, runtime
 from helpers.course.site.book import Chapter, chapters
 from helpers.course.site.markdown import page_of, rendered
@@ -113,11 +114,11 @@ def test_no_id_stands_twice(pages: dict[str, str]) -> None:
 
 
 def test_every_chapter_has_its_page_and_its_setup_folded(found: list[Chapter], pages: dict[str, str]) -> None:
-    for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"):
-        assert "<summary>Setup</summary>" in pages[f"book/{path.stem}.html"]
-    assert len(found) == len(list((ROOT / "notebooks").glob("[0-9]*.ipynb"))) + len(
-        list((ROOT / "labs").glob("[0-9]*.ipynb"))
-    )
+    book = find_all(ROOT, BOOK)
+    for path in book:
+        folder = path.parent.relative_to(ROOT / CHAPTERS)
+        assert "<summary>Setup</summary>" in pages[(Path("book") / folder / f"{path.stem}.html").as_posix()]
+    assert len(found) == len(book) + len(find_all(ROOT, [LABS]))
 
 
 def test_the_search_index_leads_to_anchors(found: list[Chapter], pages: dict[str, str]) -> None:
@@ -150,6 +151,8 @@ def test_a_picture_from_elsewhere_is_its_text() -> None:
 def test_notebooks_links_become_pages() -> None:
     assert page_of("https://example.org/02_x.ipynb", "book") == "https://example.org/02_x.ipynb"
     assert page_of("02_x.ipynb#In-short", "book") == "02_x.html#In-short"
+    assert page_of("../../labs/02_x.ipynb", "book/deeper") == "../../labs/02_x.html"
+    assert page_of("chapters/A_x.ipynb", "labs") == "../book/A_x.html"
 
 
 def test_a_picture_without_words_is_refused(tmp_path: Path) -> None:
