@@ -18,12 +18,12 @@ def broken(cells: Iterable[tuple[str, list[ast.stmt]]]) -> Iterator[tuple[str, s
     """
     waiting: dict[str, str] = {}
     for cell, body in cells:
-        for met in _names_compared(body):
+        for met in names_met(body):
             waiting.pop(met, None)
-        asking = [statement for statement in body if _called(statement) & {*ASKED}]
-        if beside := [ast.unparse(one) for one in body if asking and not (_called(one) and _called(one) <= {*ASKED})]:
+        asking = [statement for statement in body if called(statement) & {*ASKED}]
+        if beside := [ast.unparse(one) for one in body if asking and not (called(one) and called(one) <= {*ASKED})]:
             yield "predict-alone", f"cell {cell}: a prediction stands alone in its cell, here with {beside[0]!r}"
-        for name in map(_kept_as, asking):
+        for name in map(kept_as, asking):
             if name in waiting or not name:
                 yield _unmet(waiting.get(name, cell), name)
             if name:
@@ -37,18 +37,20 @@ def _unmet(cell: str, name: str) -> tuple[str, str]:
     return "predict-compared", f"cell {cell}: {name} meets no answer: {do}"
 
 
-def _called(node: ast.AST) -> set[str]:
+def called(node: ast.AST) -> set[str]:
+    """The functions that it calls, as they are written."""
     return {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
 
 
-def _kept_as(statement: ast.stmt) -> str:
+def kept_as(statement: ast.stmt) -> str:
     """The one name to which a statement assigns; '' for another statement."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     return names[0] if len(names) == len(targets) == 1 else ""
 
 
-def _names_compared(body: list[ast.stmt]) -> set[str]:
+def names_met(body: list[ast.stmt]) -> set[str]:
+    """The names that these statements hand to what answers a guess."""
     calls = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)]
     nodes = [node for call in calls if ast.unparse(call.func) in MET for node in ast.walk(call)]
     return {node.id for node in nodes if isinstance(node, ast.Name)}

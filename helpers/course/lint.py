@@ -99,10 +99,10 @@ def _whole(notebook: NotebookNode, path: Path) -> Iterator[tuple[str, str]]:
     if nb.is_chapter(path) or needs.states_needs(notebook.metadata):
         yield from (("needs", message) for message in _needs(notebook))
     if nb.in_book(path):
-        yield from guesses.broken((cell.id, _body(cell)) for cell in notebook.cells if _is_code(cell))
+        yield from guesses.broken((cell.id, nb.statements(cell)) for cell in notebook.cells if _is_code(cell))
     if nb.is_chapter(path):
         yield from (("leads-on", message) for message in references.onward(notebook.cells, path))
-        yield from (("spine", message) for message in spine.too_long(path.name[:2], notebook.cells))
+        yield from (("spine", message) for message in spine.broken(path.name[:2], notebook.cells))
     elif nb.in_book(path):
         yield from (("linked", message) for message in references.linked(notebook.cells, path))
     try:
@@ -131,7 +131,7 @@ def _needs(notebook: NotebookNode) -> Iterator[str]:
 
 def _imported(notebook: NotebookNode) -> set[str]:
     """The first names of what the code cells import."""
-    nodes = [node for cell in notebook.cells if _is_code(cell) for top in _body(cell) for node in ast.walk(top)]
+    nodes = [node for cell in notebook.cells if _is_code(cell) for top in nb.statements(cell) for node in ast.walk(top)]
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     return {name.partition(".")[0] for name in plain | named}
@@ -147,15 +147,6 @@ def _is_markdown(cell: NotebookNode) -> bool:
 
 def _is_compared(cell: NotebookNode) -> bool:
     return _is_code(cell) and nb.IGNORE_TAG not in nb.tags(cell)
-
-
-def _body(cell: NotebookNode) -> list[ast.stmt]:
-    """The cell's statements; a magic or a shell line counts as the call that it becomes."""
-    plain = re.sub(r"(?m)^([ \t]*)[%!].*$", r"\1magic()", cell.source)
-    try:
-        return ast.parse(plain).body
-    except SyntaxError:
-        return []
 
 
 def _raised(cell: NotebookNode) -> bool:
@@ -183,7 +174,7 @@ def _shown(cell: NotebookNode) -> str:
 
 
 def _silent(cell: NotebookNode) -> bool:
-    return not cell.outputs and any(not isinstance(node, SILENT) for node in _body(cell))
+    return not cell.outputs and any(not isinstance(node, SILENT) for node in nb.statements(cell))
 
 
 def _calls(node: ast.AST, *names: str) -> bool:
@@ -193,11 +184,11 @@ def _calls(node: ast.AST, *names: str) -> bool:
 
 
 def _ends_bare(cell: NotebookNode) -> bool:
-    return any(isinstance(last, ast.Expr) and not _calls(last, "print", "check") for last in _body(cell)[-1:])
+    return any(isinstance(last, ast.Expr) and not _calls(last, "print", "check") for last in nb.statements(cell)[-1:])
 
 
 def _asserts_nothing(cell: NotebookNode) -> bool:
-    nodes = [node for statement in _body(cell) for node in ast.walk(statement)]
+    nodes = [node for statement in nb.statements(cell) for node in ast.walk(statement)]
     return not any((isinstance(node, ast.Assert) and node.msg) or _calls(node, "check") for node in nodes)
 
 
@@ -206,7 +197,7 @@ def _only_verdicts(cell: NotebookNode) -> bool:
 
 
 def _definitions(cell: NotebookNode) -> int:
-    return sum(isinstance(node, DEFINITION) for node in _body(cell))
+    return sum(isinstance(node, DEFINITION) for node in nb.statements(cell))
 
 
 def _not_schema_3(cell: NotebookNode) -> bool:

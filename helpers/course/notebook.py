@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import posixpath
 import re
@@ -150,6 +151,17 @@ def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
 def tags(cell: NotebookNode) -> frozenset[str]:
     """The cell's tags; empty when it has none."""
     return frozenset(cell.metadata.get("tags", ()))
+
+
+def statements(cell: NotebookNode) -> list[ast.stmt]:
+    """A cell's statements, none of prose or other languages; a magic or a shell line is the call that it becomes."""
+    if cell.cell_type != "code":
+        return []
+    plain = re.sub(r"(?m)^([ \t]*)[%!].*$", r"\1magic()", cell.source)
+    try:
+        return ast.parse(plain).body
+    except SyntaxError:
+        return []
 
 
 def first_line(source: str) -> str:
