@@ -30,7 +30,7 @@ def workbook_root() -> Path:
 
 def add(commands: Commands) -> None:
     build = add_command(commands, "build", "execute notebooks and store their outputs", _build)
-    build.add_argument("names", nargs="*", help="chapter numbers like 02; all when none is given")
+    build.add_argument("names", nargs="*", help="chapter numbers like 02, A for the appendix; all when none is given")
     _add_release(commands)
     add_command(commands, "topics", "write docs/topics.md: where each topic is taught and checked", _topics)
     _add_publish(commands)
