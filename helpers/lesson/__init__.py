@@ -7,7 +7,7 @@
 matplotlib and ipywidgets are imported when something is drawn, not before.
 """
 
-from . import claims, tracebacks
+from . import claims, job, tracebacks
 from .asking import asked, reference
 from .choosing import choose, settle
 from .draw import draw

@@ -22,20 +22,23 @@ def stacked_bars(
     rows: Mapping[str, Parts] | Sequence[tuple[str, Parts]],
     capacities: Mapping[str, int] | None = None,
     marked: str = "",
+    least_bytes: int = 0,
+    least_px: float = 0,
 ) -> Card:
     """One bar for each of `rows` with its name and its total, on one scale; a dashed line through all of them at each
     of `capacities`.
 
     `rows` is a mapping, or (name, parts) pairs where names repeat; a single one may have the name "". The name of
     `marked` is bold, and the legend tells its sizes. The scale reaches past every total and capacity: none is cut.
+    Pictures that are to be compared give the `least_bytes` that it reaches, and the `least_px` that names take.
     """
     pairs = list(rows.items()) if isinstance(rows, Mapping) else list(rows)
     totals = [sum(parts.values()) for _, parts in pairs]
     alone = len(pairs) == 1 and not pairs[0][0]
-    names = max(text_width(name, SIZE, name == marked) for name, _ in pairs)
+    names = max(least_px, *(text_width(name, SIZE, name == marked) for name, _ in pairs))
     left = MARGIN if alone else MARGIN + 10 + names
     room = 0.0 if alone else 10 + max(text_width(format_bytes(total), SIZE, bold=True) for total in totals)
-    most = max([1, *totals, *(capacities or {}).values()])
+    most = max([1, least_bytes, *totals, *(capacities or {}).values()])
     px = (WIDTH - left - room - MARGIN) / (1.06 * most if alone else most)  # of a byte
     bar, row = (BAR, BAR) if alone else (THIN, ROW)
     lines = [(f"{name} {format_bytes(size)}", left + size * px) for name, size in (capacities or {}).items()]

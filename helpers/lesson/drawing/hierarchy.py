@@ -13,7 +13,7 @@ from ..units import si
 from .marks import FAINT, INK, LINES, Box, Line, Mark, Text
 from .pictures import MARGIN, WIDTH, Card
 
-TOP, BAR, ROW = 72, 34, 46  # where the first box begins, the height of one, from one to the next
+TOP, BAR, ROW = 72, 34, 55  # where the first box begins, the height of one, from one to the next
 MIDDLE, NARROWEST, WIDEST = 300, 210, 520  # of the boxes, in px
 NAMES = {"registers": "registers", "l1": "L1 and shared memory", "l2": "L2 cache", "l3": "last-level cache"}
 UNKNOWN = {"registers": "faster still"}  # instead of a figure that no source gives
@@ -55,7 +55,8 @@ def hierarchy(title: str, device: str | Device, why: str = "") -> Card:
     levels = _levels(card)
     named = f"{card.title} ({why})" if why else card.title
     said = "Above: the arithmetic. Right: how fast each level is read. Widths are not to scale."
-    rows = (mark for at, level in enumerate(levels) for mark in _row(level, TOP + at * ROW, at))
+    pairs = zip([None, *levels], levels, strict=False)
+    rows = (mark for at, (above, level) in enumerate(pairs) for mark in _row(level, TOP + at * ROW, above))
     body = (Text(MARGIN, 44, named, 12, FAINT), Text(MARGIN, 60, said, 12, FAINT), *rows)
     words = f"Boxes of the {named}, nearest to the arithmetic first: {'; '.join(one.words for one in levels)}."
     return Card(title, TOP + len(levels) * ROW + 8, body, words)
@@ -77,15 +78,18 @@ def _levels(card: Device) -> list[Level]:
     ]
 
 
-def _row(level: Level, y: float, at: int) -> Iterator[Mark]:
-    """A box with its name and its bytes; a link, whose far end is no part of the card, dashed and as wide as any."""
+def _row(level: Level, y: float, above: Level | None) -> Iterator[Mark]:
+    """A box with its name and its bytes, and how much slower it is than the one above it; a link, whose far end is no
+    part of the card, is dashed and as wide as any."""
     width = _width(level.size_bytes)
     left, middle = MIDDLE - width / 2, y + BAR / 2 + 4
     colour = LINES[0] if level.size_bytes else "none"
     ink = "#ffffff" if level.size_bytes else INK
     size = format_bytes(level.size_bytes) if level.size_bytes else ""
-    if at:
+    if above:
         yield Line(((MIDDLE, y - ROW + BAR), (MIDDLE, y)), FAINT, 2)
+        if above.bytes_per_s and level.bytes_per_s:
+            yield Text(MIDDLE + 8, y - 6.5, f"÷ {above.bytes_per_s / level.bytes_per_s:.0f}", 12, INK, bold=True)
     yield Box(left, y, width, BAR, colour, edge=FAINT, dashed=not level.size_bytes, kind="level", tooltip=level.words)
     yield Text(MIDDLE, middle, f"{level.name}  {size}".strip(), 12.5, ink, "middle")
     known = level.bytes_per_s is not None

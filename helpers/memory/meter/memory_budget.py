@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -108,12 +109,15 @@ def _with_line(phase: str, module: str) -> tuple[str, str]:
 
 
 def _users_line() -> str:
-    """file:line of the innermost frame that is neither torch's, another package's nor this one's."""
+    """file:line of the innermost frame that is neither torch's, another package's nor this one's; of a notebook's cell
+    what stands there, since its file is a temporary one."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename.replace("\\", "/")
         ours = frame.f_globals.get("__name__", "").startswith("helpers.memory.")
         if not ours and "site-packages" not in path and "/lib/python" not in path and not path.startswith("<frozen"):
+            if "/ipykernel_" in path or path.startswith("<ipython"):
+                return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
             return f"{path.rsplit('/', 1)[-1]}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
