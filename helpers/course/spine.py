@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from nbformat import NotebookNode
 
 from . import notebook as nb
-from .address import is_setup
 from .guesses import ASKED, MET, called, kept_as, names_met
 from .stubs import SOLUTION
 
@@ -42,7 +41,7 @@ class Spine:
     names: int = 12
 
 
-SPINES = {"00": Spine(words=1300, first=100), "01": Spine(), "02": Spine()}
+SPINES = {"00": Spine(words=1300, first=100), "01": Spine(), "02": Spine(), "03": Spine(names=16)}
 
 
 def broken(chapter: str, cells: Sequence[NotebookNode]) -> Iterator[str]:
@@ -86,7 +85,7 @@ def words(text: str) -> int:
 def too_much_code(chapter: str, cells: Iterable[NotebookNode]) -> Iterator[str]:
     """The cells in sight with more lines than a reader would type; one with the tag `textbook` may have more."""
     for cell in cells:
-        if cell.cell_type == "code" and not cell.metadata.get("jupyter", {}).get("source_hidden"):
+        if cell.cell_type == "code" and not _is_folded(cell):
             most = TEXTBOOK_LINES if TEXTBOOK in nb.tags(cell) else SPINES[chapter].lines
             if (count := lines(cell.source)) > most:
                 yield f"cell {cell.id} has {count} lines of code, and {most} are the most: fold it, or show less"
@@ -102,12 +101,16 @@ def lines(source: str) -> int:
     return sum(not line.lstrip().startswith("#") for line in read.splitlines() if line.strip())
 
 
+def _is_folded(cell: NotebookNode) -> bool:
+    return bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
+
+
 def too_many_names(chapter: str, cells: Iterable[NotebookNode]) -> Iterator[str]:
     """Whether a chapter imports more names of ours than anybody remembers, beside those that every chapter has.
 
-    Those are what `helpers.lesson` offers itself (predict, compare, check), and the setup cell's.
+    Those are what `helpers.lesson` offers itself (predict, compare, check). Folded cells do not count.
     """
-    own = (cell for cell in cells if not is_setup(cell.source))
+    own = (cell for cell in cells if not _is_folded(cell))
     nodes = (node for cell in own for statement in nb.statements(cell) for node in ast.walk(statement))
     named = (node for node in nodes if isinstance(node, ast.ImportFrom) and node.module != "helpers.lesson")
     ours = (node for node in named if f"{node.module}.".startswith("helpers."))

@@ -46,7 +46,7 @@ def fill_in(
     result. `hex_first` shows the first argument, a code, as 0x2e66. Numbers of NumPy and PyTorch are numbers, a list or
     an array of as many numbers is a tuple. Never raises for what the reader wrote, `exit()` included: an unwritten gap
     says so in a line, a usual factor is named, and the first mistake ends the list. `slips` are mistakes that people
-    make here: a sentence, and what gives their result from a case's arguments.
+    make here: a sentence, and what gives their result from a case's arguments. In a tuple None stands for any number.
 
     >>> fill_in(lambda weights, bits: weights * bits // 8, {(1024, 4): 512})
     ✓ <lambda>(1,024, 4) = 512
@@ -61,7 +61,7 @@ def fill_in(
             raise WorkbookError(what, wanted, "pass {(1024, 4): 512}")
         texts = [hex(arguments[0]), *map(_shown, arguments[1:])] if hex_first else map(_shown, arguments)
         call = f"{getattr(function, '__name__', 'your function')}({', '.join(texts)})"
-        known = {_first(slip(*arguments), expected): sentence for sentence, slip in (slips or {}).items()}
+        known = [(slip(*arguments), sentence) for sentence, slip in (slips or {}).items()]
         if not _tried(function, arguments, expected, rel, call, known):
             break
 
@@ -81,13 +81,15 @@ def filled(function: Callable, *arguments: float) -> float | None:
     return given if given is not None and isfinite(given) else None
 
 
-def _first(value: Any, like: Result) -> float:
-    """The number in a slip's result, or the first that its tuple has."""
-    return _numbers(value, like)[0]
+def _is_slip(found: list[float], slipped: Any, rel: float) -> bool:
+    """Whether the reader's numbers are those of a mistake, of which None may stand for any number."""
+    wanted = slipped if isinstance(slipped, tuple) else (slipped,)
+    pairs = zip(found, wanted, strict=False)
+    return bool(found) and all(value is None or isclose(number, value, rel_tol=rel) for number, value in pairs)
 
 
 def _tried(
-    function: Callable, arguments: tuple, expected: Result, rel: float, call: str, known: Mapping[float, str]
+    function: Callable, arguments: tuple, expected: Result, rel: float, call: str, known: list[tuple[Any, str]]
 ) -> bool:
     try:
         given = _called(function, arguments)
@@ -116,7 +118,7 @@ def _called(function: Callable, arguments: tuple) -> Any:
         names.update(own)
 
 
-def _judged(given: Any, expected: Result, rel: float, call: str, known: Mapping[float, str]) -> bool:
+def _judged(given: Any, expected: Result, rel: float, call: str, known: list[tuple[Any, str]]) -> bool:
     found, wanted = _numbers(given, expected), _numbers(expected, expected)
     wrong = [pair for pair in zip(found, wanted, strict=False) if not isclose(*pair, rel_tol=rel)]
     if found and not wrong:
@@ -125,7 +127,7 @@ def _judged(given: Any, expected: Result, rel: float, call: str, known: Mapping[
     texts = [_shown(given), _shown(expected)]
     for digits in (9, 12, 17):  # 4,000.0004 is not shown as 4,000 beside an expected 4,000
         texts = texts if texts[0] != texts[1] else [_shown(given, digits), _shown(expected, digits)]
-    slip = next((f". {said}" for value, said in known.items() if found and isclose(found[0], value, rel_tol=rel)), "")
+    slip = next((f". {said}" for slipped, said in known if _is_slip(found, slipped, rel)), "")
     print(f"✗ {call} gives {texts[0]}, expected {texts[1]}{slip or _hint(given, wrong, rel)}")
     return False
 

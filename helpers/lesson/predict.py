@@ -36,6 +36,9 @@ WHOLE = ("layers", "micro-batches", "sequences", "users", "requests", "collectiv
 UNITS = {**SIZES, **TIMES_AND_RATES, **dict.fromkeys(COUNTS + WHOLE, 1), "%": 0.01}
 
 
+MANY_TIMES = 9  # times too much, from where on a percentage says nothing
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What the reader said before measuring: `guess` in `unit`, or None."""
@@ -159,8 +162,10 @@ def _share(guess: float | None, truth: float) -> float | None:
 
 def _distance(guess: float | None, truth: float, unit: str, digits: int) -> str:
     share = _share(guess, truth)
-    if share is not None:
+    if share is not None and share < MANY_TIMES:
         return signed_percent(share)
+    if share is not None:
+        return f"{_number(share + 1, 0)} times as much"
     if guess is None or isnan(guess) or truth != 0:
         return ""
     return f"{'−' if guess < 0 else '+'}{_number(abs(guess) / UNITS[unit], digits)} {_points(unit)}"

@@ -109,7 +109,8 @@ def test_the_tag_of_a_textbook_algorithm_survives_the_build_and_the_release(tmp_
 
 def importing(count):
     names = [f"name_{number}" for number in range(count)]
-    first = code(f"import torch\nfrom torch.nn import Linear\nfrom helpers.catalog import {', '.join(names[:7])}\nfrom helpers.lesson import check")
+    ours = f"from helpers.catalog import {', '.join(names[:7])}\nfrom helpers.lesson import check"
+    first = code(f"import torch\nfrom torch.nn import Linear\n{ours}")
     inside = code(f"def f():\n    from helpers.memory.oom import {', '.join(names[6:])}", name="inside")
     return [code(SETUP, name="setup", folded=True), first, inside]
 

@@ -168,3 +168,23 @@ SLIPS = {"The gradient is missing.": lambda count: 12 * count, "Bits.": lambda c
 def test_a_slip_that_people_make_here_has_its_sentence(each, said, capsys):
     fill_in(lambda count: each * count, {(1000,): 16_000}, slips=SLIPS)
     assert said in capsys.readouterr().out
+
+
+PAIR_SLIPS = {
+    "The first is doubled.": lambda count: (2 * count, None),
+    "The second lacks one.": lambda count: (None, count - 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((20, 10), "The first is doubled."),
+        ((10, 9), "The second lacks one."),
+        ((20, 9), "The first is doubled."),
+        ((10, 8), "expected (10, 10)\n"),  # the first is right, and no slip is known for the second
+    ],
+)
+def test_a_slip_of_one_number_among_several_is_told_by_that_number(capsys, given, said):
+    fill_in(lambda count: given, {(10,): (10, 10)}, slips=PAIR_SLIPS)
+    assert said in capsys.readouterr().out

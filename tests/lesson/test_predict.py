@@ -186,3 +186,8 @@ def test_a_remark_is_of_the_least_number_that_a_guess_does_not_exceed(guess, sai
     compare(64 * 2**30, unit="GiB", you=predict("the peak", unit="GiB", guess=guess), remarks={16: "low", 100: "near"})
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == said if said else last.startswith("measured")
+
+
+def test_ten_times_and_more_is_no_percentage(printed):
+    assert "10 times as much" in printed(compare, 10 * 2**20, wrong=100 * 2**20)
+    assert "+880.00 %" in printed(compare, 10 * 2**20, wrong=98 * 2**20)

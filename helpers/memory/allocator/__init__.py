@@ -17,3 +17,4 @@ from .replay import Action, Replay, Request, alloc, empty_cache, free, replay
 from .settings import MIB, Settings
 from .simulator import Allocation, Allocator
 from .snapshot import Snapshot, TraceEvent, live_snapshot, pack, read_snapshot, unpack
+from .viewer import write_for_viewer

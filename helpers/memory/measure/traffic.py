@@ -75,12 +75,17 @@ class _Call:
         self.packet, self.args, self.kwargs, self.result = func._overloadpacket, args, kwargs, result
         named = list(zip(func._schema.arguments, args, strict=False))
         named += [(one, kwargs[one.name]) for one in func._schema.arguments if one.name in kwargs]
-        changed = _tensors([value for argument, value in named if _is_written(argument)])
+        changed = _tensors([value for argument, value in named if self._writes(argument)])
         given = {tensor.untyped_storage()._cdata for tensor in _tensors([value for _, value in named])}
         made = [tensor for tensor in _tensors(result) if tensor.untyped_storage()._cdata not in given]
         self.written = made + changed
         kept = [value for argument, value in named if not self._overwrites(argument)]
         self.read = _tensors(kept) if self.written else []
+
+    def _writes(self, argument: Any) -> bool:
+        """A fused optimizer may write its gradients, and does so where it unscales them (fused_adam_utils.cuh)."""
+        unscaled = argument.name == "grads" and self.kwargs.get("grad_scale") is None
+        return _is_written(argument) and not unscaled
 
     def _overwrites(self, argument: Any) -> bool:
         """True for `out=` tensors, and for the target of operators that do not look at what was there."""

@@ -74,7 +74,8 @@ def _chosen(
     if reason is Reason.UNCLEAR:
         return (*_of_the_unclear(oom), *(here if place is not Place.UNKNOWN else ()))
     if reason is Reason.FRAGMENTED:
-        return (*here[: place is Place.LOGITS], _expandable(oom), "reuse", "split", here[0])
+        sure = {Place.LOGITS: 1, Place.PREDICTIONS: 2}.get(place, 0)  # whose cures help more than a better allocator
+        return (*here[:sure], _expandable(oom), "reuse", "split", here[0])
     return (*_first(oom, reason), *here)
 
 

@@ -93,6 +93,7 @@ def users_line(stack: tuple[StackFrame, ...]) -> StackFrame | None:
 class Place(TextEnum):
     """The kind of place where a request was made; UNKNOWN where the frames do not tell."""
 
+    PREDICTIONS = "predictions that are kept"
     LOADING = "loading weights"
     OPTIMIZER = "the optimizer step"
     RECOMPUTE = "recomputation"
@@ -107,6 +108,7 @@ class Place(TextEnum):
 
 # In order: a place further up also contains what stands further down (a backward pass recomputes a forward).
 PATTERNS = {
+    Place.PREDICTIONS: r":(?:torch_pad_and_concatenate|nested_concat|nested_new_like)\b",
     Place.LOADING: r"from_pretrained|load_state_dict|_load_pretrained|safetensors|core_model_loading|serialization\.py"
     r"|load_model|model_loader|module\.py:\d*:(?:_apply|to|cuda|convert)\b",
     Place.OPTIMIZER: r"torch/optim/|bitsandbytes/optim/|apex/optimizers/|optimizer\.step\(|optim\.step\(",
@@ -120,6 +122,7 @@ PATTERNS = {
     Place.FORWARD: r"nn/modules/|_call_impl|:forward\b",
 }
 TEXTS = {
+    Place.PREDICTIONS: "where an evaluation adds a batch to the predictions that it keeps",
     Place.LOADING: "while weights were loaded or moved",
     Place.OPTIMIZER: "in the optimizer step",
     Place.RECOMPUTE: "in the backward pass, while a checkpointed part was recomputed",

@@ -110,3 +110,11 @@ def test_bad_caps(cap):
     with pytest.raises(WorkbookError, match="the cap is") as raised, measure.capped(cap):
         pass
     assert "capped(0.5)" in raised.value.do
+
+
+def test_accelerate_takes_it_for_an_out_of_memory():
+    from accelerate.utils.memory import should_reduce_batch_size
+
+    with pytest.raises(torch.OutOfMemoryError) as raised, measure.capped(4 / 1024):
+        torch.ones(2**21)
+    assert should_reduce_batch_size(raised.value), "so that auto_find_batch_size can be tried under a cap"

@@ -103,3 +103,14 @@ def test_counting_changes_no_result():
 def test_what_a_tensor_with_a_dispatch_of_its_own_does_is_seen():
     door = Door(lambda: X * 2)
     assert ("mul", N, N) in kernels(lambda: torch.neg(door))
+
+
+def test_a_fused_optimizer_moves_28_bytes_a_weight_and_writes_gradients_only_where_it_unscales_them():
+    weight = torch.nn.Parameter(torch.zeros(1000))
+    weight.grad = torch.ones(1000)
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    optimizer.step()
+    assert kernels(optimizer.step)[-1] == ("_fused_adamw_", 16_000 + 4, 12_000)
+    optimizer.grad_scale = torch.tensor(2.0)
+    optimizer.found_inf = torch.tensor(0.0)
+    assert {name: written for name, _, written in kernels(optimizer.step)}["_fused_adamw_"] == 16_000

@@ -134,6 +134,10 @@ WHERE = {
     ],
     "attention scores": [MINE, (LLAMA, 199, "eager_attention_forward", "attn_weights = nn.functional.softmax(")],
     "the KV cache": [MINE, (f"{LIBRARY}/transformers/cache_utils.py", 119, "update", "self.keys = torch.cat([")],
+    "predictions that are kept": [
+        ("/srv/job/train.py", 8, "evaluate", "trainer.evaluate()"),
+        (f"{LIBRARY}/transformers/trainer_pt_utils.py", 88, "torch_pad_and_concatenate", "result = tensor1.new_full("),
+    ],
     "joining tensors": [("/srv/job/train.py", 8, "collect", "everything = torch.cat(outputs)")],
     "the forward pass": [MINE, (f"{NN}/conv.py", 540, "_conv_forward", "return F.conv2d(")],
     "": [("/srv/job/train.py", 8, "main", "x = a @ b")],
