@@ -306,7 +306,8 @@ def out_of_memory(request_bytes: int, live_bytes: int, limit_bytes: int) -> torc
     """The error a card of `limit_bytes` would raise, in the words PyTorch uses."""
     asked, cap, free, live = map(_size, (request_bytes, limit_bytes, limit_bytes - live_bytes, live_bytes))
     return torch.OutOfMemoryError(
-        f"capped: out of memory. Tried to allocate {asked}. The cap is {cap}, of which {free} is free; {live} is allocated."
+        f"capped: out of memory. Tried to allocate {asked}. The cap is {cap}, "
+        f"of which {free} is free; {live} is allocated."
     )
 
 
