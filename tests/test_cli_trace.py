@@ -270,3 +270,15 @@ def test_a_tensor_parallel_rank_stands_beside_its_closed_form(capsys):
 def test_weights_that_are_too_large_alone_are_told_before_any_moment(capsys):
     assert main(["estimate", "train", "--model", "llama-3-8b", "--gpu", "rtx-4090"]) == 0
     assert "Out of memory while the model is loaded." in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_trace_is_written_for_pytorchs_viewer(tmp_path, capsys):
+    from helpers.memory.allocator import read_snapshot
+
+    path = tmp_path / "step.pickle"
+    assert main([*TRAIN, "--json", "--snapshot", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert read_snapshot(path).reserved_bytes > 2**20
+    assert len(read_snapshot(path).trace()) > 1000
+    assert main([*TRAIN, "--snapshot", str(tmp_path / "nowhere" / "step.pickle")]) == 2
+    assert "a file in a folder that exists" in capsys.readouterr().err

@@ -30,6 +30,7 @@ def add(commands: Commands) -> None:
         flags.device_and_json_flags(parser)
         flags.reserve_flag(parser)
         parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="weights and what is computed with them")
+        parser.add_argument("--snapshot", metavar="FILE", help="write the history for docs.pytorch.org/memory_viz")
     flags.train_flags(train)
     flags.adapter_flags(train)
     split_flags(train)
@@ -164,7 +165,10 @@ def _predicted(setup: ServeSetup, where: Device | None, phase: str | None) -> Br
 
 def _print_trace(title: str, found, predicted, arguments: argparse.Namespace, loaded_by: str | None = None) -> int:
     from ..lesson.traced import trace_figures, trace_report
+    from ..memory.allocator import write_for_viewer
 
+    if arguments.snapshot:
+        write_for_viewer(found.on_gpu, arguments.snapshot)
     told = found, predicted, device_of(arguments), flags.reserve_bytes_of(arguments), loaded_by
     print(json.dumps(trace_figures(*told)) if arguments.json else trace_report(title, *told))
     return 0

@@ -26,7 +26,8 @@ Entry = dict[str, Any]
 
 
 def write_for_viewer(history: Replay | Snapshot, path: str | Path) -> int:
-    """Write `history` as a snapshot that PyTorch's viewer opens; the bytes written. WorkbookError for an empty one.
+    """Write `history` as a snapshot that PyTorch's viewer opens; the bytes written. WorkbookError for an empty one,
+    and where nothing can be written.
 
     >>> write_for_viewer(replay([alloc("x", 4)]), "x.pickle")       # doctest: +SKIP
     560
@@ -36,7 +37,11 @@ def write_for_viewer(history: Replay | Snapshot, path: str | Path) -> int:
         do = "record one with torch.cuda.memory._record_memory_history, or replay some requests"
         raise WorkbookError("there is no event to show", "a history with events", do)
     data = {"segments": [*map(_segment, history.segments)], "device_traces": [events]}
-    return Path(path).write_bytes(pickle.dumps(data, protocol=PROTOCOL))
+    try:
+        return Path(path).write_bytes(pickle.dumps(data, protocol=PROTOCOL))
+    except OSError as error:
+        what, do = f"cannot write {path}: {error.strerror}", "name another file"
+        raise WorkbookError(what, "a file in a folder that exists", do) from None
 
 
 def _of_card(snapshot: Snapshot) -> Iterator[Entry]:
