@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +33,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim: where it is made (keys of `sources`), what it says, the verdict and the reason for it."""
+    """One claim: where it is made (keys of `sources`), what it says, the verdict and the reason for it.
+
+    `misses` are sentences for whoever gave another verdict, by that verdict.
+    """
 
     id: str
     chapter: str
@@ -41,8 +44,11 @@ class Claim:
     claim: str
     verdict: str
     because: str
+    misses: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for missed in self.misses:
+            require_name("verdict missed", missed, [one for one in VERDICTS if one != self.verdict])
         require_name("verdict", self.verdict, VERDICTS)
         for name in self.made_in:
             require_name("source", name, sources())
@@ -145,8 +151,12 @@ def answer(claim: Claim, evidence: Cases | str, you: Verdict | None = None) -> s
 def _weighed(you: object, claim: Claim) -> str:
     if not isinstance(you, Verdict):
         return f"none yet. It comes from `claims.read`, and this is `{shown(you, 40)}`"
-    right = "as computed" if you.guess == claim.verdict else "the cases say otherwise"
-    return f"{you.guess}, {right}" if you.guess else "none yet"
+    if not you.guess:
+        return "none yet"
+    if you.guess == claim.verdict:
+        return f"{you.guess}, as computed"
+    missed = claim.misses.get(you.guess, "")
+    return f"{you.guess}, the cases say otherwise" + (f". {missed}" if missed else "")
 
 
 def verdict_of(holds: Iterable[bool]) -> str:

@@ -20,6 +20,8 @@ from .asking import words_of
 from .plain import as_number, items_of, shown
 
 Result = float | tuple[float, ...]
+Hints = list[tuple[Any, str]] | None  # what a mistake gives, and its sentence; None: say nothing
+_MISTAKEN: set[str] = set()  # functions of the reader's that were wrong when they were last tried
 MOST_SHOWN = 20  # numbers of one result
 # What was probably given for what, by the factor by which the result is then too large; the other way round too small.
 MIXED_UP = {
@@ -45,8 +47,9 @@ def fill_in(
     `cases` is arguments to result, a number or a tuple of numbers; `rel` is the distance allowed, as a fraction of the
     result. `hex_first` shows the first argument, a code, as 0x2e66. Numbers of NumPy and PyTorch are numbers, a list or
     an array of as many numbers is a tuple. Never raises for what the reader wrote, `exit()` included: an unwritten gap
-    says so in a line, a usual factor is named, and the first mistake ends the list. `slips` are mistakes that people
-    make here: a sentence, and what gives their result from a case's arguments. In a tuple None stands for any number.
+    says so in a line, and a usual factor is named. All cases are tried, until one raises. `slips` are mistakes that
+    people make: a sentence, and what gives their result from a case's arguments. In a tuple None stands for any number.
+    A mistake in a function that this one calls, which another fill-in found, is told first.
 
     >>> fill_in(lambda weights, bits: weights * bits // 8, {(1024, 4): 512})
     ✓ <lambda>(1,024, 4) = 512
@@ -55,6 +58,7 @@ def fill_in(
     """
     if not cases:
         raise WorkbookError("a fill-in without cases", "arguments and their results", "pass {(1024, 4): 512}")
+    inherited, outcomes = _mistaken_of(function), list[bool | None]()
     for arguments, expected in cases.items():
         if not _numbers(expected, expected):
             what, wanted = f"the result of a case is {shown(expected, 40)}", "a number, or a tuple of numbers"
@@ -62,8 +66,13 @@ def fill_in(
         texts = [hex(arguments[0]), *map(_shown, arguments[1:])] if hex_first else map(_shown, arguments)
         call = f"{getattr(function, '__name__', 'your function')}({', '.join(texts)})"
         known = [(slip(*arguments), sentence) for sentence, slip in (slips or {}).items()]
-        if not _tried(function, arguments, expected, rel, call, known):
+        hints = None if inherited or not all(outcomes) else known  # one hint is enough
+        outcomes.append(_tried(function, arguments, expected, rel, call, hints))
+        if outcomes[-1] is None:
             break
+    if inherited and not all(outcomes):
+        print(f"  {inherited}, which it calls, was not right yet: mend that first, and run its cell again.")
+    _note(function, all(outcomes))
 
 
 def filled(function: Callable, *arguments: float) -> float | None:
@@ -81,6 +90,18 @@ def filled(function: Callable, *arguments: float) -> float | None:
     return given if given is not None and isfinite(given) else None
 
 
+def _note(function: Callable, right: bool) -> None:
+    name = getattr(function, "__name__", "")
+    _MISTAKEN.discard(name) if right else _MISTAKEN.add(name)
+
+
+def _mistaken_of(function: Callable) -> str:
+    """The first function that this one names and that another fill-in found mistaken; "" without one."""
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    own = getattr(function, "__name__", "")
+    return next((name for name in names if name in _MISTAKEN and name != own), "")
+
+
 def _is_slip(found: list[float], slipped: Any, rel: float) -> bool:
     """Whether the reader's numbers are those of a mistake, of which None may stand for any number."""
     wanted = slipped if isinstance(slipped, tuple) else (slipped,)
@@ -88,9 +109,8 @@ def _is_slip(found: list[float], slipped: Any, rel: float) -> bool:
     return bool(found) and all(value is None or isclose(number, value, rel_tol=rel) for number, value in pairs)
 
 
-def _tried(
-    function: Callable, arguments: tuple, expected: Result, rel: float, call: str, known: list[tuple[Any, str]]
-) -> bool:
+def _tried(function: Callable, arguments: tuple, expected: Result, rel: float, call: str, hints: Hints) -> bool | None:
+    """Whether the result is right; None where there is none."""
     try:
         given = _called(function, arguments)
     except KeyboardInterrupt:
@@ -103,8 +123,8 @@ def _tried(
         words = words_of(problem)
         print(f"✗ {call} raises {type(problem).__name__}{words and f': {words}'}")
     else:
-        return _judged(given, expected, rel, call, known)
-    return False
+        return _judged(given, expected, rel, call, hints)
+    return None
 
 
 def _called(function: Callable, arguments: tuple) -> Any:
@@ -118,7 +138,7 @@ def _called(function: Callable, arguments: tuple) -> Any:
         names.update(own)
 
 
-def _judged(given: Any, expected: Result, rel: float, call: str, known: list[tuple[Any, str]]) -> bool:
+def _judged(given: Any, expected: Result, rel: float, call: str, hints: Hints) -> bool:
     found, wanted = _numbers(given, expected), _numbers(expected, expected)
     wrong = [pair for pair in zip(found, wanted, strict=False) if not isclose(*pair, rel_tol=rel)]
     if found and not wrong:
@@ -127,8 +147,9 @@ def _judged(given: Any, expected: Result, rel: float, call: str, known: list[tup
     texts = [_shown(given), _shown(expected)]
     for digits in (9, 12, 17):  # 4,000.0004 is not shown as 4,000 beside an expected 4,000
         texts = texts if texts[0] != texts[1] else [_shown(given, digits), _shown(expected, digits)]
-    slip = next((f". {said}" for slipped, said in known if _is_slip(found, slipped, rel)), "")
-    print(f"✗ {call} gives {texts[0]}, expected {texts[1]}{slip or _hint(given, wrong, rel)}")
+    slip = next((f". {said}" for slipped, said in hints or () if _is_slip(found, slipped, rel)), "")
+    hint = "" if hints is None else slip or _hint(given, wrong, rel)
+    print(f"✗ {call} gives {texts[0]}, expected {texts[1]}{hint}")
     return False
 
 

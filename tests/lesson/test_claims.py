@@ -88,9 +88,17 @@ def test_a_verdict_that_the_evidence_refutes_is_an_error():
 def test_the_readers_verdict_stands_beside_the_computed_one():
     for guess, said in {"wrong": "wrong, as computed", "holds": "holds, the cases say otherwise"}.items():
         text = claims.answer(claims.ledger()[HEAVY], {"Llama-2-7B": False}, you=claims.read(HEAVY, guess=guess))
-        assert f"Your verdict: {said}." in text
+        assert f"Your verdict: {said}" in text
         assert "- Llama-2-7B: does not hold" in text
     assert "Your verdict: none yet." in claims.answer(claims.ledger()[HEAVY], {"x": False}, you=claims.read(HEAVY))
+
+
+def test_a_reader_who_missed_is_told_what_to_look_at():
+    claim = claims.ledger()[HEAVY]
+    text = claims.answer(claim, {"Llama-2-7B": False}, you=claims.read(HEAVY, guess="holds"))
+    assert "Your verdict: holds, the cases say otherwise. Count: four matrices" in text
+    with pytest.raises(WorkbookError, match="verdict missed"):
+        claims.Claim("x", "02", ("cloud",), "It is so.", "wrong", "nobody knows.", {"wrong": "No"})
 
 
 def test_many_cases_make_a_table_and_each_counts():

@@ -188,3 +188,20 @@ PAIR_SLIPS = {
 def test_a_slip_of_one_number_among_several_is_told_by_that_number(capsys, given, said):
     fill_in(lambda count: given, {(10,): (10, 10)}, slips=PAIR_SLIPS)
     assert said in capsys.readouterr().out
+
+
+def test_all_cases_are_shown_and_one_hint_is_enough(capsys):
+    fill_in(lambda n: 2 * n if n > 1 else n, {(1,): 1, (2,): 2, (3,): 3, (4,): 8})
+    said = capsys.readouterr().out.splitlines()
+    assert [line[0] for line in said] == list("✓✗✗✓")
+    assert "2 times too much" in said[1]
+    assert said[2].endswith("gives 6, expected 3")
+
+
+def test_a_mistake_of_a_function_that_another_fill_in_found_is_told_where_it_is_called(capsys):
+    cells = {}  # a notebook's names are global
+    exec("def of_a_layer(n):\n    return n\n\ndef of_a_model(n):\n    return 3 * of_a_layer(n)", cells)
+    for right in (False, True):
+        fill_in(cells["of_a_layer"], {(1,): 1 if right else 2})
+        fill_in(cells["of_a_model"], {(1,): 3 if right else 6})
+        assert ("of_a_layer, which it calls, was not right yet" in capsys.readouterr().out) is not right
