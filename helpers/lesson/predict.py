@@ -143,9 +143,9 @@ def _table(title: str, size: float, guesses: Mapping[str, float | None], unit: s
     width = max(9, *(len(name) + 1 for name in (title, called, *guesses)))
     print(f"{title:{width}}{unit:>11}   off by")
     for name, guess in guesses.items():
-        told = "–" if guess is None else _number(guess / UNITS[unit], digits)
+        told = "–" if guess is None else _in_unit(guess, unit, digits)
         print(f"{name:{width}}{told:>11}  {_distance(guess, size, unit, digits)}".rstrip())
-    print(f"{called:{width}}{_number(size / UNITS[unit], digits):>11}")
+    print(f"{called:{width}}{_in_unit(size, unit, digits):>11}")
     if size == 0 and any(guesses.values()):
         print(f"The truth is 0, and no percentage of it says anything: the distance is in {_points(unit)}.")
 
@@ -173,6 +173,12 @@ def _distance(guess: float | None, truth: float, unit: str, digits: int) -> str:
 
 def _points(unit: str) -> str:
     return "points" if unit == "%" else unit
+
+
+def _in_unit(value: float, unit: str, digits: int) -> str:
+    """The number in `unit`; without decimals where things are counted and it is whole."""
+    whole = unit in (*WHOLE, "tokens") and float(value).is_integer()
+    return _number(value / UNITS[unit], 0 if whole else digits)
 
 
 def _number(value: float, digits: int) -> str:
