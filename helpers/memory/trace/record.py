@@ -84,6 +84,21 @@ class Trace:
         """The events through the allocator with other settings, or on a device that can run out."""
         return replay(self.events, settings or Settings(), capacity_bytes=capacity_bytes)
 
+    def least_bytes(self, settings: Settings | str | None = None, within: int = 2**26) -> int:
+        """The least memory that the run can do with, to `within` bytes: less than what it reserves when it may.
+
+        PyTorch gives segments back that are wholly empty, and asks again, before a request fails. The CUDA context
+        comes on top.
+        """
+        low, high = self.on_gpu.peak_allocated_bytes, self.replayed(settings).peak_reserved_bytes
+        while high - low > within:
+            middle = (low + high) // 2
+            if self.replayed(settings, capacity_bytes=middle).oom:
+                low = middle
+            else:
+                high = middle
+        return high
+
     @cached_property
     def at_peak(self) -> tuple[Block, ...]:
         """What is live at the peak of the measured run, the largest first."""

@@ -175,6 +175,16 @@ def test_settings_and_a_device_that_is_too_small():
     assert found.replayed("expandable_segments:True").peak_reserved_bytes >= 60 * MIB
 
 
+@pytest.mark.parametrize("settings", [None, "expandable_segments:True"])
+def test_the_least_memory_is_where_a_run_just_passes(settings):
+    with trace.fake():
+        found = trace.record(lambda: [torch.empty(size * MIB // 4) for size in (30, 40, 50)] and None)
+    least = found.least_bytes(settings, within=MIB)
+    assert found.replayed(settings, capacity_bytes=least).oom is None
+    assert found.replayed(settings, capacity_bytes=least - 2 * MIB).oom is not None
+    assert found.peak_allocated_bytes <= least <= found.replayed(settings).peak_reserved_bytes
+
+
 def test_models_convert_in_place_and_ties_hold():
     with trace.fake():
         model = nn.Sequential(nn.Embedding(100, 64), nn.Linear(64, 100, bias=False))
