@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
-from ...memory.allocator import Replay, Segment, SegmentBlock, Snapshot
+from ...memory.allocator import Replay, Request, Segment, SegmentBlock, Snapshot, replay
 from ...memory.closed_form.breakdown import format_bytes
 from ..units import axis_unit, short_bytes
 from .axes import Axis, Plane, bottom, round_ticks
@@ -89,6 +89,32 @@ def on_card(title: str, ran: Replay, capacity_bytes: int) -> Card:
     body = (name, *_end_to_end(ran.segments, open_bytes, grid), *_refused(ran, grid, 1), *_legend(states, foot + 12))
     words = f"{_in_words(ran.segments)}; {short_bytes(open_bytes)} in no segment.{_refusal_in_words(ran)}"
     return Card(title, foot + 30, body, words)
+
+
+def one_by_one(title: str, events: Sequence[Request], first: int = 0) -> Card:
+    """A segment's life: a row after each event from number `first` on, how it was split and merged.
+
+    WorkbookError where the events need no segment, or more than one.
+    """
+    stages = [replay(events[: number + 1]) for number in range(first, len(events))]
+    if not stages or any(len(stage.segments) != 1 for stage in stages):
+        raise WorkbookError(
+            "these events do not share one segment", "one segment after each", "draw `segments` instead"
+        )
+    every = [stage.segments[0] for stage in stages]
+    grid = SegmentGrid(max(segment.size_bytes for segment in every), len(every))
+    body: list[Mark] = []
+    for row, (request, stage) in enumerate(zip(events[first:], stages, strict=True)):
+        y = TOP + row * ROW
+        body.append(Text(LEFT - 8, y + 15, f"{request.action} {request.name}", 12, anchor="end"))
+        for block in stage.segments[0].blocks:
+            x = LEFT + grid.px(block.address - stage.segments[0].address)
+            body += _block(block, grid, x, y, block.address == stage.outcomes[-1].address)
+    states = {block.state for segment in every for block in segment.blocks} | {MARKED_STATE, SPARE}
+    foot = TOP + ROW * len(every)
+    told = (f"{request.action} {request.name}: {listed(map(_block_in_words, segment.blocks))}"
+            for request, segment in zip(events[first:], every, strict=True))  # fmt: skip
+    return Card(title, foot + 22, (*body, *_legend(states, foot + 6)), f"One segment. {'; '.join(told)}.")
 
 
 def segments_at_event(

@@ -194,3 +194,14 @@ def test_a_card_that_is_full_has_no_open_part():
 def test_a_card_smaller_than_its_segments_is_refused():
     with pytest.raises(WorkbookError, match="a card of 32"):
         figures.on_card("t", replay([alloc("x", 64 * MIB)]), 32 * MIB)
+
+
+def test_a_segments_life_has_a_row_for_each_event():
+    events = [alloc("a", 8 * MIB), alloc("b", 2 * MIB), free("a"), alloc("c", 3 * MIB), free("b")]
+    card = figures.one_by_one("t", events)
+    assert [mark.text for mark in card.body if isinstance(mark, Text)].count("free a") == 1
+    assert "free a: free 8 MiB, b 2 MiB, free 10 MiB" in card.words
+    assert "free b: c 3 MiB, free 17 MiB" in card.words
+    assert len({mark.y for mark in card.body if isinstance(mark, Box) and mark.kind.startswith("block")}) == len(events)
+    with pytest.raises(WorkbookError, match="do not share one segment"):
+        figures.one_by_one("t", [alloc("a", 8 * MIB), alloc("z", 30 * MIB)])
