@@ -26,6 +26,7 @@ _IMPORTS = re.compile(r"(?m)^(?:from [\w.]+ )?import (?:\([^)]*\)|.*)$")
 _FILLED = re.compile(r"(?m)^(?:\w+ = )?(?:fill_in|asked)\(")
 # What `compare` prints: the unit, the rows of what was predicted, and the truth.
 _TABLE = re.compile(r"(?m)^(?:tensors|libraries)? +(\S.*?)   off by\n((?:.*\n)*?)\S.*? +([−\d.,e+]+|inf|nan)$")
+_SENTENCES = re.compile(r"(?m)\bremarks=\{|^settle\(|^\w*SLIPS = \{")
 _FOLDED = re.compile(r"(?s)<details>.*?</details>")
 _NUMBER = r"(?<![\w.,])(\d[\d,]*(?:\.\d+)?)"
 
@@ -49,6 +50,7 @@ def broken(chapter: str, cells: Sequence[NotebookNode]) -> Iterator[str]:
     if chapter in SPINES:
         for rule in (too_long, too_much_code, too_many_names):
             yield from rule(chapter, cells)
+        yield from unfolded(cells)
         yield from in_sight(cells)
 
 
@@ -117,6 +119,13 @@ def too_many_names(chapter: str, cells: Iterable[NotebookNode]) -> Iterator[str]
     names, most = {alias.name for node in ours for alias in node.names}, SPINES[chapter].names
     if len(names) > most:
         yield f"{len(names)} names of helpers are imported, and {most} are the most: {', '.join(sorted(names))}"
+
+
+def unfolded(cells: Iterable[NotebookNode]) -> Iterator[str]:
+    """Each cell that answers with sentences for guesses, or holds usual mistakes, and is open before it has run."""
+    for cell in cells:
+        if cell.cell_type == "code" and not _is_folded(cell) and _SENTENCES.search(cell.source):
+            yield f"cell {cell.id} has sentences that answer, and anybody reads them before it runs: fold it"
 
 
 def in_sight(cells: Sequence[NotebookNode]) -> Iterator[str]:

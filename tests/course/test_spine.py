@@ -10,7 +10,18 @@ from helpers.course.address import SETUP
 from helpers.course.build import clean
 from helpers.course.copies import cleared
 from helpers.course.lint import findings
-from helpers.course.spine import SPINES, Spine, broken, in_sight, lines, too_long, too_many_names, too_much_code, words
+from helpers.course.spine import (
+    SPINES,
+    Spine,
+    broken,
+    in_sight,
+    lines,
+    too_long,
+    too_many_names,
+    too_much_code,
+    unfolded,
+    words,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 TASK = v4.new_code_cell('guess = predict("the peak", guess=None)', id="task")
@@ -235,3 +246,14 @@ def test_the_lint_tells_all_of_it_in_a_chapter_that_has_numbers(chapter):
     assert len(told("elsewhere/notebooks/77_x.ipynb")) == 4
     assert not told("elsewhere/notebooks/78_x.ipynb")
     assert not told("elsewhere/notebooks/deeper/77_x.ipynb")
+
+
+@pytest.mark.parametrize(
+    "source", ['compare(1, you=guess, remarks={2: "Right."})', 'settle("a", x, {})', "MY_SLIPS = {}"]
+)
+def test_sentences_that_answer_are_folded(source):
+    assert [*unfolded([code(source, name="told")])] == [
+        "cell told has sentences that answer, and anybody reads them before it runs: fold it"
+    ]
+    assert not [*unfolded([code(source, name="told", folded=True)])]
+    assert not [*unfolded([code("compare(1, you=guess)", name="told")])]
