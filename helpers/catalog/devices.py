@@ -25,6 +25,8 @@ GROUPS = ("sizes", "bandwidths", "peak_flops", "links")
 _DATA = Path(__file__).parent / "data" / "devices.json"
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
 _VERSION = re.compile(r"\d{1,2}\.\d")
+_SIZE = re.compile(r"(?i)(\d{1,6}(?:\.\d{1,3})?) ?(gib|gb|g)")
+LEAST_CARD_BYTES, MOST_CARD_BYTES = 2**28, 2**44
 SAME_CARD = 0.10  # a vGPU or a partition may carry the name of the whole card: its rates would not be the card's
 
 
@@ -176,10 +178,31 @@ class Device:
 def device(name: str | Device) -> Device:
     """The catalogue's device by name or alias, in any case; WorkbookError with the nearest match otherwise.
 
-    >>> device("H100").title
-    'NVIDIA H100 SXM 80 GB'
+    A size is a device, too: of "12GiB" or "24GB" nothing else is known, and it counts as one of CUDA, as an A100 is.
+
+    >>> device("H100").title, device("12GiB").title
+    ('NVIDIA H100 SXM 80 GB', 'card of 12 GiB')
     """
-    return name if isinstance(name, Device) else require_entry("device", name, DEVICES)
+    if isinstance(name, Device):
+        return name
+    size = _SIZE.fullmatch(name.strip()) if isinstance(name, str) else None
+    return _of_size(size) if size else require_entry("device", name, DEVICES)
+
+
+def _of_size(size: re.Match[str]) -> Device:
+    number, unit = size[1], {"g": "GiB", "gib": "GiB", "gb": "GB"}[size[2].lower()]
+    capacity = round(float(number) * (2**30 if unit == "GiB" else 10**9))
+    if not LEAST_CARD_BYTES <= capacity <= MOST_CARD_BYTES:
+        do = "write the card's memory, as in --gpu 12GiB"
+        raise WorkbookError(f"a card of {number} {unit}", "256 MiB to 16 TiB", do)
+    given = {"kind": "convention", "source": "a card of which only the size was given", "date": "2026"}
+    return Device(
+        f"{number}{unit}",
+        f"card of {number} {unit}",
+        Figure(capacity, "bytes", **given),
+        vendor="nvidia",
+        compute_capability=Figure("8.0", "version", **given),
+    )
 
 
 def build_device(name: str, entry: Mapping[str, Any]) -> Device:

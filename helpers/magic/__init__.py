@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..catalog.devices import device
@@ -38,8 +37,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
             peak_bytes, told = predict(shell, cell, asked.gpu)
         else:
             with memory_budget(MAX_MIB - 1) as spent:
-                name = run(shell, cell)
-            peak_bytes, told = spent.peak_bytes, page(spent, name)
+                run(shell, cell)
+            peak_bytes, told = spent.peak_bytes, page(spent)
         if asked.budget_bytes is not None and peak_bytes > asked.budget_bytes:
             over = format_bytes(peak_bytes - asked.budget_bytes)
             raise AssertionError(f"{told}\n{over} more than the budget of {format_bytes(asked.budget_bytes)}")
@@ -85,8 +84,8 @@ def _misspelt(line: str) -> WorkbookError:
     return WorkbookError(f"%%peak {line.strip()}", expected, "write %%peak --budget 20GiB, or %%peak --trace")
 
 
-def run(shell: InteractiveShell, cell: str) -> str:
-    """Run a cell in the notebook's own names, and show its last value, as the notebook does; its file's name."""
+def run(shell: InteractiveShell, cell: str) -> None:
+    """Run a cell in the notebook's own names, and show its last value, as the notebook does."""
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source)
     tree = ast.parse(source, name)
@@ -94,11 +93,10 @@ def run(shell: InteractiveShell, cell: str) -> str:
     shown = [tree.body.pop()] if is_shown else []
     exec(compile(tree, name, "exec"), shell.user_ns)
     exec(compile(ast.Interactive(shown), name, "single"), shell.user_ns)
-    return name
 
 
-def page(spent: Report, name: str) -> str:
-    """What a cell took, in words; lines are counted from the one with `%%peak`."""
+def page(spent: Report) -> str:
+    """What a cell took, in words, and what stands in the lines that made it."""
     lines = [f"peak: {format_bytes(spent.peak_bytes)} beyond what was there before this cell"]
     if spent.largest:
         lines += ["largest live tensors at the peak:", *map(str, spent.largest)]
@@ -106,5 +104,4 @@ def page(spent: Report, name: str) -> str:
         lines.append(
             f"  {format_bytes(spent.unseen_bytes):>11}  that no operator returned: cuBLAS, temporaries in kernels"
         )
-    mine = re.compile(rf"{re.escape(Path(name).name)}:(\d+)")
-    return mine.sub(lambda at: f"line {int(at[1]) + 1}", "\n".join(lines))
+    return "\n".join(lines)

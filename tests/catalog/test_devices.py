@@ -162,3 +162,22 @@ def test_detect_agrees_with_torch():
         assert found is None
     else:
         assert found.capacity_bytes == torch.cuda.get_device_properties(0).total_memory
+
+
+@pytest.mark.parametrize(
+    ("size", "capacity"),
+    [("12GiB", 12 * 2**30), ("24gb", 24 * 10**9), ("7.5 GiB", 15 * 2**29), ("80g", 80 * 2**30), (" 16GiB ", 2**34)],
+)
+def test_a_size_is_a_card_of_which_nothing_else_is_known(size, capacity):
+    card = device(size)
+    assert card.capacity_bytes == capacity
+    assert device(card.name) == card, "what a command shows can be typed again"
+    assert card.capability == (8, 0)
+    with pytest.raises(WorkbookError, match="memory bandwidth of card of"):
+        _ = card.memory_bytes_per_s
+
+
+@pytest.mark.parametrize("size", ["0GiB", "0.1GiB", "99999GiB", "-5GiB", "12", "12TB", "GiB", "1e3GiB"])
+def test_what_is_no_size_of_a_card_is_refused(size):
+    with pytest.raises(WorkbookError):
+        device(size)

@@ -37,7 +37,7 @@ def stacked_bars(
     alone = len(pairs) == 1 and not pairs[0][0]
     names = max(least_px, *(text_width(name, SIZE, name == marked) for name, _ in pairs))
     left = MARGIN if alone else MARGIN + 10 + names
-    room = 0.0 if alone else 10 + max(text_width(format_bytes(total), SIZE, bold=True) for total in totals)
+    room = 0.0 if alone else 10 + max(text_width(format_bytes(one), SIZE, bold=True) for one in (least_bytes, *totals))
     most = max([1, least_bytes, *totals, *(capacities or {}).values()])
     px = (WIDTH - left - room - MARGIN) / (1.06 * most if alone else most)  # of a byte
     bar, row = (BAR, BAR) if alone else (THIN, ROW)
