@@ -269,3 +269,18 @@ def test_a_long_log_is_read_in_no_time():
     """Patterns that try every start of a line again would take minutes here."""
     noise = "step 1 loss 2.30 | lr 1e-4 | 3.2 GiB | KilledX not\n" * 40_000
     assert parse(noise + OOM).requested_bytes == 2 * GIB
+
+
+def test_predictions_that_are_kept_are_cured_before_the_allocator_is():
+    """The figures of huggingface/transformers#26702: Trainer evaluates with compute_metrics on a 40 GB card."""
+    found = explain(
+        f"""{LIBRARY}/transformers/trainer_pt_utils.py in torch_pad_and_concatenate(tensor1, tensor2, padding_index)
+---> 88     result = tensor1.new_full(new_shape, padding_index)
+OutOfMemoryError: CUDA out of memory. Tried to allocate 12.94 GiB (GPU 0; 39.56 GiB total capacity; 18.33 GiB already \
+allocated; 12.29 GiB free; 25.71 GiB reserved in total by PyTorch)"""
+    )
+    assert found.place == "predictions that are kept"
+    first, second, third, *_ = found.changes
+    assert first.do.startswith("preprocess_logits_for_metrics=")
+    assert second.do.startswith("eval_accumulation_steps=1")
+    assert "expandable_segments" in third.do

@@ -1,0 +1,63 @@
+"""Numbers that prose and remarks of the first chapters carry: each is computed here, and stands in its cell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.catalog import Adapter, ServeSetup, device
+from helpers.course import notebook as nb
+from helpers.lesson import job
+from helpers.memory import budget
+from tests.house.tree import ROOT
+
+GIB, GB = 2**30, 10**9
+JOB = budget.train(job.SETUP)
+QLORA = replace(job.SETUP, checkpointing="full", adapter=Adapter(targets="all-linear", base="nf4-dq"))
+COPIES = 2 * (8_030_261_248 - 128_256 * 4_096)  # all weights but the table of input words, in BF16
+
+
+def gib(**changes) -> float:
+    return budget.train(replace(job.SETUP, **changes)).peak_bytes / GIB
+
+
+def of_a_layer(precision: str) -> float:
+    setup = replace(job.SETUP, precision=precision)
+    return budget.bytes_saved_by(setup, setup.model.layers[0]) / 2**20
+
+
+def sequence() -> float:
+    """What a sequence of 2,048 tokens adds at the first summit."""
+    return (gib(micro_batch=16) - gib(micro_batch=8)) / 8
+
+
+CACHE = budget.serve(ServeSetup("llama-3.1-8b", users=1, context=2048)).parts["kv_cache"]
+FIRST = JOB.parts["parameters"] + JOB.parts["optimizer"]
+NUMBERS = [
+    ("00", "00-sixteen", "29.9 of weights, 59.8", "{:.1f}", lambda: JOB.parts["parameters"] / GIB),
+    ("00", "00-sixteen", "is 121.5 GiB", "{:.1f}", lambda: JOB.peak_bytes / GIB),
+    ("00", "00-sixteen", "28.8 of *activations*", "{:.1f}", lambda: JOB.parts["activations"] / GIB),
+    ("00", "00-sixteen", "2.9 of *logits*", "{:.1f}", lambda: JOB.parts["logits"] / GIB),
+    ("00", "00-sixteen", "14.0 of them are copies", "{:.1f}", lambda: COPIES / GIB),
+    ("00", "00-sixteen", "second summit is 119.7", "{:.1f}", lambda: JOB.at("optimizer step").total / GIB),
+    ("01", "01-ridge-why", "An H100 has 295", "{:.0f}", lambda: 989e12 / device("h100").memory_bytes_per_s),
+    ("01", "388ce1fa", "0.27 GB at 2,048", "{:.2f}", lambda: CACHE / GB),
+    ("02", "02-autocast", "keeps 888 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16")),
+    ("02", "02-autocast", "To your 392", "{:.0f}", lambda: of_a_layer("bf16")),
+    ("02", "c8f35b68", "is 103.7 GiB", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
+    ("02", "c8f35b68", "another 17.8 for", "{:.1f}", sequence),
+    ("03", "33be4df1", "12.7 GiB with 2,048", "{:.1f}", lambda: budget.train(QLORA).peak_bytes / GIB),
+    ("03", "33be4df1", "9.7 with 512", "{:.1f}", lambda: budget.train(replace(QLORA, sequence=512)).peak_bytes / GIB),
+    ("03", "03-longest-why", "10.5 of those 22.8", "{:.1f}", lambda: 12 * 7_292 * 128_256 / GIB),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chapter", "cell", "said", "form", "compute"), NUMBERS, ids=[f"{row[0]}-{row[2]}" for row in NUMBERS]
+)
+def test_a_number_in_the_prose_is_the_one_that_helpers_compute(chapter, cell, said, form, compute):
+    (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
+    (source,) = [one.source for one in nb.read(path).cells if one.id == cell]
+    assert said in source
+    assert form.format(compute()) in said
