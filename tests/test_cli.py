@@ -14,7 +14,7 @@ import pytest
 
 import helpers
 from helpers.catalog import MODELS, TrainSetup, device, model
-from helpers.cli import GROUPS, _parser, main
+from helpers.cli import GROUPS, _parser, by_trace, main
 from helpers.memory.closed_form import budget
 from helpers.memory.closed_form.breakdown import PARTS
 from helpers.memory.fit import RESERVE_BYTES, Room
@@ -199,8 +199,8 @@ SERVED = {"held", "moments", "kv_bytes_per_token"}
 @pytest.mark.parametrize(("kind", "options"), GOOD, ids=str)
 def test_json_has_one_shape(kind, options, capsys):
     said = as_json(["estimate", kind, "--model", "llama-2-7b", *options], capsys)
-    assert list(said)[:3] == ["parts", "peak_bytes", "device"]
-    assert set(said) - {"parts", "peak_bytes", "device"} == (SERVED if kind == "serve" else set())
+    assert list(said)[:4] == ["parts", "peak_bytes", "device", "traced"]
+    assert set(said) - {"parts", "peak_bytes", "device", "traced"} == (SERVED if kind == "serve" else set())
     assert tuple(said["parts"]) == PARTS
     assert said["peak_bytes"] == sum(said["parts"].values())
     assert all(type(size) is int for size in (*said["parts"].values(), said["peak_bytes"]))
@@ -232,7 +232,7 @@ def test_kv_bytes_per_token_is_of_one_sequence(capsys):
 def test_fit_lists_changes_in_json_and_in_text(capsys):
     asked = [*TRAIN, "--gpu", "h100-80gb", "--fit"]
     said = as_json(asked, capsys)
-    assert list(said) == ["parts", "peak_bytes", "device", "fit"]
+    assert list(said) == ["parts", "peak_bytes", "device", "traced", "fit"]
     assert said["fit"][0] == {
         "change": "8-bit Adam",
         "peak_bytes": said["fit"][0]["peak_bytes"],
@@ -267,7 +267,13 @@ def test_the_reserve_moves_the_verdict_of_every_memory_calculator(command, capsy
     assert "32.00 GiB are kept for the CUDA context" in capsys.readouterr().out
 
 
-LIGHT = {"serve": ["--context", "512"], "kv": ["--context", "512"], "quantize": ["--weights", "bf16"]}
+LIGHT = {
+    "train": ["--no-traced"],
+    "fine-tuning": ["--no-traced"],
+    "serve": ["--context", "512"],
+    "kv": ["--context", "512"],
+    "quantize": ["--weights", "bf16"],
+}
 OOM_LOG = """Traceback (most recent call last):
   File "train.py", line 31, in step
     optimizer.step()
@@ -512,3 +518,56 @@ def test_ctrl_c_is_one_line_and_130_while_it_still_imports(module, turned, words
     command = [sys.executable, "-c", PRESSED, module, turned, *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (130, "Stopped.\n", "")
+
+
+LORA_8B = ["estimate", "train", "--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--lora-rank", "16"]
+LORA_8B += ["--precision", "bf16", "--checkpointing", "full"]
+
+
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [
+        (["--micro-batch", "2"], "With expandable_segments:True it runs."),  # 21.98 GiB of tensors, 22.33 are for them
+        (["--sequence", "3900"], "the allocator gives back 1.01 GiB of what it has cached on the way."),
+    ],
+    ids=["holes", "gives back"],
+)
+def test_near_the_line_the_trace_decides(options, ending, capsys):
+    """A closed form says "fits" of both; with two sequences PyTorch's default segments leave no room in one piece."""
+    assert main([*LORA_8B, *options]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Traced, with the holes between its blocks: ")
+    assert last.endswith(ending)
+
+
+def test_the_verdict_of_a_trace_for_programs(capsys):
+    said = as_json([*LORA_8B, "--micro-batch", "2"], capsys)
+    assert said["device"]["verdict"] == "fits"
+    assert said["traced"]["out_of_memory"]["phase"] == "backward"
+    assert said["traced"]["peak_allocated_bytes"] == pytest.approx(said["peak_bytes"], rel=1e-3)
+
+
+@pytest.mark.parametrize("options", [[], ["--micro-batch", "64"]], ids=["far below", "far above"])
+def test_far_from_the_line_nothing_is_traced(options, capsys, monkeypatch):
+    monkeypatch.setattr(by_trace, "_trace", lambda *_: pytest.fail("traced"))
+    assert (
+        as_json(["estimate", "train", "--model", "gpt2", "--sequence", "1024", "--gpu", "rtx-4090", *options], capsys)[
+            "traced"
+        ]
+        is None
+    )
+
+
+@pytest.mark.parametrize("package", by_trace.PACKAGES)
+def test_without_torch_the_closed_form_says_how_far_holes_can_go(package, capsys, monkeypatch):
+    monkeypatch.setattr(by_trace, "find_spec", lambda name: None if name == package else name)
+    assert main(LORA_8B) == 0
+    assert capsys.readouterr().out.endswith("`workbook trace train` says whether they do.\n")
+
+
+def test_what_was_asked_for_and_cannot_be_traced_is_told(capsys):
+    asked = ["estimate", "train", "--model", "gpt2", "--sequence", "1024", "--traced"]
+    assert main(asked) == 2
+    assert "--traced without a card" in capsys.readouterr().err
+    assert main([*asked, "--gpu", "m4-max"]) == 2
+    assert "CUDA" in capsys.readouterr().err

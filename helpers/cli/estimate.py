@@ -13,7 +13,7 @@ from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
 from ..lesson.traced import fit_figures
 from ..memory.closed_form.breakdown import PARTS
 from ..memory.fit import changes, format_fits
-from . import flags
+from . import by_trace, flags
 from .flags import Commands, add_command, print_answer, setup_of, whole
 from .load import add_load
 from .megatron import add_megatron
@@ -33,6 +33,7 @@ def add(commands: Commands) -> None:
         flags.device_and_json_flags(parser)
         flags.reserve_flag(parser)
         parser.add_argument("--fit", action="store_true", help="list what makes it fit --gpu, cheapest change first")
+        by_trace.flag(parser)
     flags.train_flags(train)
     flags.adapter_flags(train)
     flags.serve_flags(serve)
@@ -76,6 +77,7 @@ def _print_memory(
     **extra: object,
 ) -> int:
     where, room, kept = answer.gpu, answer.room, answer.reserve_bytes
+    found = by_trace.found(answer, setup, arguments)
     if arguments.fit and room is None:
         raise WorkbookError("--fit needs a device to fit", "--gpu with one of its names", "add --gpu, as in --gpu h100")
     offers = list(changes(setup, room.for_tensors_bytes, room.card, kept)) if room and arguments.fit else []
@@ -84,9 +86,10 @@ def _print_memory(
             extra["fit"] = [offer.figures for offer in offers]
         parts = {part: answer.parts.get(part, 0) for part in PARTS}  # every name, whatever the peak is made of
         fits = None if where is None else fit_figures(where, answer.parts.total, kept)
-        print(json.dumps({"parts": parts, "peak_bytes": answer.parts.total, "device": fits, **extra}))
+        figures = {"parts": parts, "peak_bytes": answer.parts.total, "device": fits}
+        print(json.dumps({**figures, "traced": by_trace.figures(found, room), **extra}))
         return 0
-    print(answer)
+    print(by_trace.told(answer, found))
     if room and arguments.fit:
         print("", format_fits(setup, room.for_tensors_bytes, offers, room.card, kept), sep="\n")
     return 0
@@ -101,6 +104,7 @@ def _add_fine_tuning(kinds: Commands) -> None:
     parser.set_defaults(precision=None)  # which stands for the method's usual one
     flags.device_and_json_flags(parser)
     flags.reserve_flag(parser)
+    by_trace.flag(parser)
 
 
 def _estimate_fine_tuning(arguments: argparse.Namespace) -> int:
@@ -108,7 +112,13 @@ def _estimate_fine_tuning(arguments: argparse.Namespace) -> int:
     arguments.precision = given or "fp32"
     setup = setup_of(TrainSetup, arguments)
     setup = setup if given else calculators.as_usual(setup)
-    return print_answer(calculators.fine_tuning_answer(setup, arguments.gpu, kept), arguments)
+    answer = calculators.fine_tuning_answer(setup, arguments.gpu, kept)
+    found = by_trace.found(answer, setup, arguments)
+    if arguments.json:
+        print(json.dumps({**answer.figures, "traced": by_trace.figures(found, answer.room)}))
+        return 0
+    print(by_trace.told(answer, found))
+    return 0
 
 
 def _add_checkpointing(kinds: Commands) -> None:

@@ -86,7 +86,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     title += ", the optimizer in the backward" if setup.in_backward else ""
     title = f"{setup.adapter}, of {title}" if setup.adapter else f"Training {title}"
     title += f", on rank {split.rank:,} of {split}" if split else ""
-    found = trace.train(setup, where, steps=arguments.steps, apply=_policy(setup, split), **_make(setup), split=split)
+    found = trace.train(setup, where, steps=arguments.steps, **how_it_is_built(setup, split), split=split)
     try:
         predicted = _closed_form(setup, split, where or reference_of(setup))
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
@@ -121,13 +121,14 @@ def _policy(setup: TrainSetup, split: Split | None) -> Callable | None:
     return apply
 
 
-def _make(setup: TrainSetup) -> dict[str, Any]:
-    """What builds the setup's optimizer, where no library does."""
-    if not setup.optimizer_rule.ours:
-        return {}
-    from ..techniques.optimizers import make
+def how_it_is_built(setup: TrainSetup, split: Split | None = None) -> dict[str, Any]:
+    """For `trace.train`: what puts the setup's policy in, and what builds its optimizer, where no library does."""
+    built: dict[str, Any] = {"apply": _policy(setup, split)}
+    if setup.optimizer_rule.ours:
+        from ..techniques.optimizers import make
 
-    return {"make": make}
+        built["make"] = make
+    return built
 
 
 def _trace_serve(arguments: argparse.Namespace) -> int:

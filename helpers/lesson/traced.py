@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..memory.trace.read_ahead import ReservedRange
 
 MOST_NAMES = 8
+EXPANDABLE = "expandable_segments:True"
 LOADING = "load"  # the phase of what a trace makes before anything runs
 
 
@@ -97,7 +98,7 @@ def _lines(
     for size, name in _largest(found):
         yield f"  {format_bytes(size):>12}  {name}"
     yield ""
-    yield _sentence(found, room)
+    yield verdict_sentence(found, room)
     if reserved and room:
         yield f"If loading reserves the most: {room.sentence(reserved.high)}"
 
@@ -127,23 +128,33 @@ def _largest(found: Trace) -> list[tuple[int, str]]:
     return sorted(((sum(sizes), name + count[name]) for name, sizes in together.items()), reverse=True)[:MOST_NAMES]
 
 
-def _sentence(found: Trace, room: Room | None) -> str:
+def verdict_sentence(found: Trace, room: Room | None) -> str:
+    """Whether the run that was traced runs on the card, through PyTorch's allocator in its default segments."""
     if room is None:
         return "The CUDA context comes on top: a few hundred MiB that PyTorch does not count."
-    if room.verdict(found.peak_reserved_bytes) is not Verdict.DOES_NOT_FIT:
-        return room.sentence(found.peak_reserved_bytes)
+    reserved = room.sentence(found.peak_reserved_bytes)
+    if room.verdict(found.peak_reserved_bytes) is Verdict.FITS:
+        return reserved
+    if found.replayed(capacity_bytes=max(1, room.for_tensors_bytes)).oom is None:
+        over = format_bytes(found.peak_reserved_bytes - room.for_tensors_bytes)
+        return f"Runs on the {room.card.title}: the allocator gives back {over} of what it has cached on the way."
     failed = _out_of_memory(found, room)
     if failed:
         asked, held = format_bytes(failed["asked_bytes"]), format_bytes(failed["allocated_bytes"])
         where = f"in the {failed['phase']}" + (f", in {failed['module']}" if failed["module"] else "")
         return (
             f"Out of memory on the {room.card.title}, {where}: it asks for {asked} beside {held} in use, and "
-            f"{format_bytes(room.for_tensors_bytes)} are for tensors."
+            f"{format_bytes(room.for_tensors_bytes)} are for tensors.{_expandable(found, room)}"
         )
-    if room.verdict(found.peak_allocated_bytes) is Verdict.FITS:
-        over = format_bytes(found.peak_reserved_bytes - room.for_tensors_bytes)
-        return f"Runs on the {room.card.title}: the allocator gives back {over} of what it has cached on the way."
-    return room.sentence(found.peak_reserved_bytes)
+    return reserved
+
+
+def _expandable(found: Trace, room: Room) -> str:
+    """Whether the setting that people try first is enough; nothing where the tensors alone are too large."""
+    if room.verdict(found.peak_allocated_bytes) is not Verdict.FITS:
+        return ""
+    failed = found.replayed(EXPANDABLE, max(1, room.for_tensors_bytes)).oom
+    return f" With {EXPANDABLE} it {'fails, too' if failed else 'runs'}."
 
 
 def _out_of_memory(found: Trace, room: Room) -> dict[str, Any] | None:

@@ -98,12 +98,14 @@ class CalculatorAnswer(ABC):
 class MemoryAnswer(CalculatorAnswer):
     """Bytes by part, stacked against the device that they must fit, where one is named.
 
-    `reserve_bytes` of it are kept for what PyTorch does not count (`helpers.memory.fit.room`).
+    `reserve_bytes` of it are kept for what PyTorch does not count (`helpers.memory.fit.room`). Where `traced` says
+    what a trace found, that stands in place of the closed form's verdict.
     """
 
     parts: Breakdown
     gpu: Device | None
     reserve_bytes: int = field(default=RESERVE_BYTES, kw_only=True)
+    traced: str = field(default="", kw_only=True)  # the sentence of a trace, which then decides
 
     @property
     def room(self) -> Room | None:
@@ -142,6 +144,11 @@ class MemoryAnswer(CalculatorAnswer):
     def holds(self, size_bytes: int) -> bool | None:
         """Whether so many bytes fit the device beside the reserve; None without one."""
         return self.verdict(size_bytes) is Verdict.FITS if self.room else None
+
+    def decides(self, room: Room, need_bytes: int) -> Iterator[str]:
+        """Whether a step of so many bytes runs on the card: by the trace, where there is one."""
+        yield self.traced or room.sentence(need_bytes)
+        yield from () if self.traced else room.holes(need_bytes)
 
     def seconds_to_read(self, size_bytes: int) -> float | None:
         """At the device's memory bandwidth; None without one whose bandwidth is known."""

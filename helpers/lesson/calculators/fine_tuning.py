@@ -110,8 +110,7 @@ class FineTuningAnswer(TrainingAnswer):
             yield f"{adapter}: {self.trained:,} values are trained, {share:.2g} % of the model's."
             yield from self._spared()
         if self.room:
-            yield self.room.sentence(self.predicted.peak_bytes)
-            yield from self.room.holes(self.predicted.peak_bytes)
+            yield from self.decides(self.room, self.predicted.peak_bytes)
             if not self.holds(self.predicted.peak_bytes):
                 change = next(changes_that_fit(self.setup, self.room), None)
                 yield f"The cheapest change that fits: {change}." if change else NO_CHANGE

@@ -49,9 +49,8 @@ class TrainingAnswer(MemoryAnswer):
             yield f"One step needs {format_bytes(need)} on each rank."
             return
         room = Room(gpu, self.reserve_bytes)
-        yield room.sentence(need)
-        yield from room.holes(need)
-        yield from first_over(self.predicted.moments, room)
+        yield from self.decides(room, need)
+        yield from () if self.traced else first_over(self.predicted.moments, room)
         if not self.holds(need):
             change = next(changes_that_fit(self.predicted.setup, room), None)
             yield f"The cheapest change that fits: {change}." if change else NO_CHANGE

@@ -86,8 +86,8 @@ class ServingAnswer(MemoryAnswer):
         elif self.room and gpu.capacity_bytes < self.parts["parameters"]:
             yield weights_do_not_fit(gpu, self.parts["parameters"] - gpu.capacity_bytes)
         elif self.room:
-            yield self.room.sentence(need, " for activations" if self.predicted.why else "")
-            yield from first_over(self.predicted.moments, self.room)
+            yield self.traced or self.room.sentence(need, " for activations" if self.predicted.why else "")
+            yield from () if self.traced else first_over(self.predicted.moments, self.room)
             if not self.holds(need):
                 yield f"At this context {self._users(self.room.for_tensors_bytes):,} users would fit."
         yield from self.predicted.setup.shipped_told

@@ -85,6 +85,15 @@ class Room:
         """Whether a step of training runs in PyTorch's default segments, too, however its blocks fall."""
         return cuda_of(self.card) is None or need_bytes * (100 + HOLES_PERCENT) <= self.for_tensors_bytes * 100
 
+    def is_near(self, need_bytes: int) -> bool:
+        """Whether a closed form cannot decide about a step: holes do, or the percent that it may be off by.
+
+        >>> from helpers.catalog import device
+        >>> [Room(device("rtx-4090")).is_near(gib * 2**30) for gib in (15, 17, 22, 23)]
+        [False, True, True, False]
+        """
+        return not self.leaves_for_holes(need_bytes) and 100 * need_bytes <= 101 * self.for_tensors_bytes
+
     def holes(self, need_bytes: int) -> tuple[str, ...]:
         """The sentence under a step of training whose tensors fit, but perhaps not with the holes beside them."""
         if self.verdict(need_bytes) is Verdict.DOES_NOT_FIT or self.leaves_for_holes(need_bytes):

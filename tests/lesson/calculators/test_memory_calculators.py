@@ -34,7 +34,7 @@ CHOICES = [
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
 def test_the_calculator_and_the_command_give_one_answer(choices, capsys):
     answer = CALCULATOR.answer(**choices)
-    options = shlex.split(answer.command)[3:]
+    options = [*shlex.split(answer.command)[3:], "--no-traced"]
     assert main(["estimate", "train", *options, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {part: size for part, size in said["parts"].items() if size} == dict(answer.parts)
