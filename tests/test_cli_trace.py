@@ -63,7 +63,7 @@ def test_json_has_every_figure_in_bytes(capsys):
     assert found["peak_allocated_bytes"] <= found["peak_reserved_bytes"]
     assert list(found["phases"]) == ["forward", "backward", "optimizer step"]
     assert found["device"]["fits"] is True
-    predicted = budget.train(TrainSetup("tiny-llama", precision="bf16", sequence=64), "h100").parts
+    predicted = budget.train(TrainSetup("tiny-llama", "bf16", "adamw-fused", sequence=64), "h100").parts
     assert found["budget_parts"] == {part: predicted.get(part, 0) for part in PARTS}
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..lesson.calculators.answers import CalculatorAnswer
 
 MOST_MIB = 2**20  # a terabyte
+OPTIMIZER = "adamw-fused"  # as the calculators begin
 LINE = 62  # letters beside a command's name, in a terminal of 80
 Setup = TypeVar("Setup", TrainSetup, ServeSetup)
 Commands = argparse._SubParsersAction
@@ -130,9 +131,9 @@ def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int = RESERVE_MI
 
 def train_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--precision", default="autocast-bf16", help=", ".join(PRECISIONS))
-    parser.add_argument(
-        "--optimizer", default="adamw", help=", ".join((*OPTIMIZERS, *(f"{name}:R" for name in RANKED)))
-    )
+    known = ", ".join((*OPTIMIZERS, *(f"{name}:R" for name in RANKED)))
+    text = f"{known}; default {OPTIMIZER}, which Trainer takes; torch.optim.AdamW of which nothing is said is adamw"
+    parser.add_argument("--optimizer", default=OPTIMIZER, help=text)
     text = "update each weight as soon as its gradient is there, and free that"
     parser.add_argument(flag_of("in_backward"), action="store_true", help=text)
     parser.add_argument("--micro-batch", type=whole, default=1, help="sequences in one forward")

@@ -13,7 +13,6 @@ from ...catalog.devices import DEVICES, Device
 from ...catalog.errors import WorkbookError
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
-from ...catalog.optimizers import OPTIMIZERS
 from ...catalog.setup import ServeSetup, TrainSetup, flag_of
 from ...catalog.shape import ModelShape
 from ...memory.fit.room import RESERVE_BYTES
@@ -31,7 +30,7 @@ def command(kind: str, options: Iterable[Iterable[object]], family: tuple[str, .
     `family` is () for a command that is not one of `estimate`.
 
     >>> command("train", setup_options(TrainSetup("gpt2", sequence=512, micro_batches=8)))
-    'workbook estimate train --model gpt2 --sequence 512 --accumulate 8'
+    'workbook estimate train --model gpt2 --optimizer adamw-foreach --sequence 512 --accumulate 8'
     """
     try:
         return shlex.join(["workbook", *family, kind, *(str(word) for option in options for word in option)])
@@ -40,15 +39,13 @@ def command(kind: str, options: Iterable[Iterable[object]], family: tuple[str, .
 
 
 def setup_options(setup: TrainSetup | ServeSetup, *leave_out: str) -> Iterator[Option]:
-    """The model, and each field that is not what its flag has by default, but for those that another flag says."""
+    """The model, the optimizer, and each field that is not what its flag has by default, but for what another says."""
     yield "--model", model_word(setup.model)
     usual = {"weights", "skipped"} if isinstance(setup, ServeSetup) and setup.as_shipped else set()
     for field in fields(setup):
         if field.name in usual:
             continue
-        value, default = getattr(setup, field.name), field.default
-        if field.name == "optimizer":
-            default = OPTIMIZERS[str(default)].name
+        value, default = getattr(setup, field.name), None if field.name == "optimizer" else field.default
         if isinstance(value, Adapter):
             yield from adapter_options(value)
         elif field.name != "model" and field.name not in leave_out and value != default:
