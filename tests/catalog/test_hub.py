@@ -21,7 +21,7 @@ def test_parameters_are_those_of_the_model_s_page(name):
     ("spec", "base"),
     [
         ("Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen2.5-14B"),
-        ("qwen/qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B"),
+        ("qwen/qwen2.5-3b-instruct", "Qwen/Qwen2.5-3B"),
         ("meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-7b"),
         ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("google/gemma-2-27b-it", "google/gemma-2-27b"),

@@ -56,7 +56,7 @@ class ServeBudget(Moments):
     @property
     def peak_allocated_bytes(self) -> int:
         """What torch.cuda.max_memory_allocated() would say: with the ends of segments that weights leave unsplit."""
-        return self.peak_bytes + sum(map(_unsplit, _weight_sizes(self.setup)))
+        return self.peak_bytes + sum(map(unsplit, _weight_sizes(self.setup)))
 
 
 def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
@@ -279,7 +279,7 @@ def _weight_sizes(setup: ServeSetup) -> Iterator[int]:
     yield table.storage_bytes(setup.model.vocab * setup.model.embedding_width)
 
 
-def _unsplit(size_bytes: int) -> int:
+def unsplit(size_bytes: int) -> int:
     """What a tensor's own segment has beyond it, if that is too little to be split off."""
     if size_bytes < LEAST_OWN_SEGMENT_BYTES:
         return 0

@@ -34,7 +34,7 @@ def rank_shape(model: ModelShape, ranks: int) -> ModelShape:
     >>> [rank_shape(model("llama-3-8b"), ranks).kv_heads for ranks in (1, 2, 8, 16)]
     [8, 4, 1, 1]
     """
-    _require_divisible(model, ranks)
+    require_divisible(model, ranks)
     if ranks == 1:
         return model
     layers = (replace(layer, attention=_on_a_rank(layer.attention, ranks)) for layer in model.layers)
@@ -46,7 +46,7 @@ def rank_weight_bytes(setup: ServeSetup, ranks: int) -> int:
 
     Llama-3-8B in BF16 on two: 8,030,527,488, the 7.48 GiB that vLLM logs. Qwen2.5-7B on 8 holds 4 KV heads twice.
     """
-    _require_divisible(setup.model, ranks)
+    require_divisible(setup.model, ranks)
     total = weight_bytes(setup)
     if ranks == 1:
         return total
@@ -54,7 +54,7 @@ def rank_weight_bytes(setup: ServeSetup, ranks: int) -> int:
     rest, held = total - table, _up(table, ranks)
     for group, attention, count in _linears(setup.model):
         size = layer_bytes(setup, group)
-        part, of = _share(group, attention, ranks)
+        part, of = rank_share(group, attention, ranks)
         rest -= count * size
         held += count * _up(size * part, of)
     return rest + held
@@ -83,7 +83,7 @@ def _on_a_rank(attention: Attention, ranks: int) -> Attention:
     return attention if attention.mla else replace(attention, kv_heads=max(1, attention.kv_heads // ranks))
 
 
-def _share(group: LinearGroup, attention: Attention, ranks: int) -> tuple[int, int]:
+def rank_share(group: LinearGroup, attention: Attention, ranks: int) -> tuple[int, int]:
     """The share of a weight that one rank holds, as numerator and denominator."""
     heads, kv_heads = attention.heads, attention.kv_heads
     mine = max(1, kv_heads // ranks)
@@ -102,7 +102,7 @@ def _table_bytes(setup: ServeSetup, values: int) -> int:
     return (number_format(KEPT) if rule.linears_only else rule).storage_bytes(values)
 
 
-def _require_divisible(model: ModelShape, ranks: int) -> None:
+def require_divisible(model: ModelShape, ranks: int) -> None:
     require_whole("tensor_parallel", ranks, most=MAX_RANKS, do="pass tensor_parallel=1 for one GPU")
     if ranks > 1 and model.counted:
         what = f"how the family {model.family!r} is divided over ranks is not known"

@@ -1,0 +1,96 @@
+"""Engines that serve models, and what each takes of a card before a request comes; by version where it matters.
+
+engine("vllm")                      # the newest that is known
+engine("vllm", "0.19")              # as of that version: 0.9 of the card, CUDA graphs outside of it
+engine("vllm").batch(device("h100"))  # (tokens in one forward, sequences at once) where nobody says them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .devices import Device
+from .errors import WorkbookError, unknown_name
+
+GIB = 2**30
+LARGE_CARD_BYTES, HUGE_CARD_BYTES = 70 * GIB, 160 * GIB
+NO_LARGE_CARD = "a100"  # of which vLLM thinks as of a small one: pull request 17885
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine as of `version` and later, until the next entry of its name.
+
+    `share` is what it takes of the whole card where nobody says another: vLLM's gpu_memory_utilization; None for an
+    engine that takes what it needs. `graphs_in_share` says that CUDA graphs are estimated before the pool is sized,
+    and so are in the share. `sampler_bytes` are alive for each logit of the profile run where weights have 16 bits, and
+    `sampler_rows` rows of FP32 logits for each multiprocessor stand beside them. `huge_batch` is the first entry's
+    tokens of a forward on cards of 160 GiB.
+    """
+
+    name: str
+    version: str
+    source: str
+    share: float | None = None
+    block_tokens: int = 1
+    graphs_in_share: bool = False
+    sampler_bytes: int = 0
+    sampler_rows: bool = False
+    huge_batch: int = 8192
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.version}".strip()
+
+    def batch(self, card: Device) -> tuple[int, int]:
+        """Tokens of one forward and sequences at once, as the server chooses for `card`: vLLM's get_batch_defaults.
+
+        >>> from helpers.catalog import device
+        >>> [engine("vllm").batch(device(card)) for card in ("h100", "a100-80gb", "rtx-4090")]
+        [(8192, 1024), (2048, 256), (2048, 256)]
+        """
+        if card.capacity_bytes >= HUGE_CARD_BYTES:
+            return self.huge_batch, 1024
+        if card.capacity_bytes >= LARGE_CARD_BYTES and NO_LARGE_CARD not in card.name:
+            return 8192, 1024
+        return 2048, 256
+
+
+_CONFIG = "vllm/config/cache.py, vllm/engine/arg_utils.py, vllm/v1/sample of "
+_SORTS = "; 38 bytes a logit is what Qwen3-14B's profile run showed in 0.15 and 0.16 (5.64 GiB on an H100)"
+_MASKS = "; logits in 16 bits, in FP32, their softmax and its noise are alive: 2 + 4 + 4 + 4 bytes"
+_ENGINES: tuple[Engine, ...] = (
+    Engine("transformers", "", "no server: what a forward needs, and nothing set aside"),
+    Engine("vllm", "0.15", f"{_CONFIG}0.15.0{_SORTS}", 0.9, 16, sampler_bytes=38),
+    Engine("vllm", "0.17", f"{_CONFIG}0.17.1{_MASKS}", 0.9, 16, sampler_bytes=14, sampler_rows=True),
+    Engine("vllm", "0.20", f"{_CONFIG}0.20.0{_MASKS}", 0.92, 16, True, 14, True),
+    Engine("vllm", "0.22", f"{_CONFIG}0.22.0: FlashInfer samples{_MASKS}", 0.92, 16, True, 14),
+    Engine("vllm", "0.33", f"{_CONFIG}0.33.0{_MASKS}", 0.92, 16, True, 14, huge_batch=16384),
+)
+ENGINES: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES))
+
+
+def engine(name: str, version: str | None = None) -> Engine:
+    """The engine as of `version`, the newest that is known without one. Raises WorkbookError.
+
+    >>> engine("vllm", "0.19.1").version, engine("vllm").share
+    ('0.17', 0.92)
+    """
+    known = [one for one in _ENGINES if isinstance(name, str) and one.name == name.lower()]
+    if not known:
+        raise unknown_name("engine", name, ENGINES)
+    if version is None:
+        return known[-1]
+    wanted = _numbers(version)
+    able = [one for one in known if _numbers(one.version) <= wanted]
+    if not wanted or not able or not known[0].version:
+        what = f"{known[0].name} {version!r}"
+        expected = f"a version from {known[0].version} on" if known[0].version else "no version"
+        raise WorkbookError(what, expected, "leave it out for the newest that is known")
+    return able[-1]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """(0, 19, 1) of "v0.19.1"; nothing of what is no version."""
+    parts = str(version).removeprefix("v").split(".")
+    return tuple(map(int, parts)) if all(part.isascii() and part.isdigit() for part in parts) else ()
