@@ -6,6 +6,7 @@ Here, and nowhere else, a config becomes Transformers' own, without what it woul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,8 @@ from .errors import WorkbookError
 from .families import FAMILIES
 from .layers import Attention, Layer, Linear, LinearGroup, Mlp
 from .shape import Counted, ModelShape
+from .shipped import left_out_rules
+from .unquantized import is_left_out, spelled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -89,7 +92,7 @@ def count_on_meta(config: Mapping[str, object], name: str, source: str) -> Model
         lm_head_bias=getattr(head, "bias", None) is not None,
         source=source,
         embedding_width=embedding.weight.shape[1],
-        counted=_count(net, bool(attentions)),
+        counted=_count(net, bool(attentions), config),
         config=config,
     )
 
@@ -114,18 +117,28 @@ def _build(config: Mapping[str, object], name: str):
         raise WorkbookError(what, f"a decoder that Transformers knows, such as {', '.join(FAMILIES)}", do) from None
 
 
-def _count(net, kv_known: bool) -> Counted:
+def _count(net, kv_known: bool, config: Mapping[str, object]) -> Counted:
+    try:
+        rules = left_out_rules(config)
+    except ValueError:  # told to whoever asks for the checkpoint's format
+        rules = (), ()
+    named = (*_linears(net), *_stacked_experts(net))
     shapes = tuple(tuple(parameter.shape) for parameter in net.parameters())
     return Counted(
         parameters=sum(parameter.numel() for parameter in net.parameters()),
-        linears=(*_linears(net), *_stacked_experts(net)),
+        linears=tuple(_kept(path, group, rules) for path, group in named),
         tensors=shapes,
         kv_known=kv_known,
     )
 
 
-def _linears(net) -> Iterator[LinearGroup]:
-    """The linear modules, but for the head: what bitsandbytes replaces."""
+def _kept(path: str, group: LinearGroup, rules: tuple[tuple[str, ...], tuple[str, ...]]) -> LinearGroup:
+    """The group, marked if a quantized checkpoint leaves it in 16 bits."""
+    return replace(group, linear=replace(group.linear, kept=any(rules) and is_left_out(spelled(path), *rules)))
+
+
+def _linears(net) -> Iterator[tuple[str, LinearGroup]]:
+    """The linear modules with their names, but for the head: what bitsandbytes replaces."""
     import torch
     from transformers.pytorch_utils import Conv1D
 
@@ -140,7 +153,7 @@ def _linears(net) -> Iterator[LinearGroup]:
             linear = Linear(name, inputs, outputs, bias=True)
         else:
             continue
-        yield LinearGroup(_part(path), linear, 1)
+        yield path, LinearGroup(_part(path), linear, 1)
 
 
 def _part(path: str) -> str:
@@ -149,13 +162,13 @@ def _part(path: str) -> str:
     return "attention" if "attn" in path or "attention" in path else "mlp"
 
 
-def _stacked_experts(net) -> Iterator[LinearGroup]:
+def _stacked_experts(net) -> Iterator[tuple[str, LinearGroup]]:
     """Routed experts, which Transformers stacks as (experts, outputs, inputs)."""
     for path, parameter in net.named_parameters():
         words = path.split(".")
         if "experts" in words and parameter.ndim == 3:
             experts, outputs, inputs = parameter.shape
-            yield LinearGroup("experts", Linear(words[-1], inputs, outputs), experts)
+            yield path, LinearGroup("experts", Linear(words[-1], inputs, outputs), experts)
 
 
 def _probe_cache(net) -> tuple[Attention, ...]:

@@ -172,6 +172,19 @@ def _grouped(bits: int, group: int) -> NumberFormat:
     )
 
 
+def _symmetric(name: str, bits: int, group: int = 0, scale_bits: int = 16) -> NumberFormat:
+    """Integers with scales alone, for each group of a row or for the row: llm-compressor's W4A16 and W8A8.
+
+    torchao's int4 has a BF16 zero point beside each scale: `scale_bits` of 32 (its quant_api, Int4WeightOnlyConfig).
+    """
+    zero = " and one BF16 zero point" if scale_bits == 32 else ""
+    sizes: dict[str, Any] = {"row_bits": scale_bits}
+    if group:
+        sizes = {"block_values": group, "scale_bits": scale_bits, "row_blocks": True}
+    scale = f"one BF16 scale{zero} per {f'{group} values of a row' if group else 'output row'}"
+    return NumberFormat(name, bits, scale, "compressed-tensors; torchao", quantized=True, linears_only=True, **sizes)
+
+
 def _checkpoint(name: str, bits: int, **fields: Any) -> NumberFormat:
     """The same with groups of 128, as the library that wrote a checkpoint runs it; the group of each input with GPTQ.
 
@@ -257,6 +270,10 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
         ),
         _bitsandbytes("nf4-dq", 4, _DOUBLE, _QLORA, constant_bytes=_CODES + _NESTED, **_BLOCKS_OF_CODES),
         *(_grouped(bits, group) for bits in (2, 3, 4, 8) for group in (32, 64, 128)),
+        *(_symmetric(f"w4a16-g{group}", 4, group) for group in (32, 64, 128)),
+        _symmetric("w8a16-g128", 8, 128),
+        _symmetric("w8a8", 8),
+        *(_symmetric(f"torchao-int4-g{group}", 4, group, 32) for group in (32, 64, 128)),
         _checkpoint("gptq-int4", 4, column_bits=32, decoding=Decoding.KEPT),
         _checkpoint("gptq-int8", 8, column_bits=32, decoding=Decoding.WHOLE, fused_tokens=127),
         _checkpoint("awq-int4", 4, decoding=Decoding.WHOLE, fused_tokens=1023, partial_sums=8),

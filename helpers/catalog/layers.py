@@ -12,12 +12,16 @@ LINEAR_PARTS = ("attention", "mlp", "experts", "projections", "lm_head")
 
 @dataclass(frozen=True)
 class Linear:
-    """A weight of (outputs, inputs), with a bias of (outputs,) or none."""
+    """A weight of (outputs, inputs), with a bias of (outputs,) or none.
+
+    Of a quantized checkpoint those that it leaves in 16 bits are `kept`.
+    """
 
     name: str
     inputs: int
     outputs: int
     bias: bool = False
+    kept: bool = False
 
     @property
     def weights(self) -> int:

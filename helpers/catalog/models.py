@@ -14,6 +14,7 @@ from .config import ConfigKeys, without_code
 from .errors import WorkbookError, unknown_name
 from .families import FAMILIES, SAME_CODE
 from .shape import ModelShape
+from .shipped import with_left_out
 
 _DATA = Path(__file__).parent / "data" / "models.json"
 
@@ -77,7 +78,7 @@ def from_config(config: Mapping[str, object], name: str | None = None, source: s
         what, do = f"{label}: model_type is {family!r}", "pass the config.json that Transformers saved, whole"
         raise WorkbookError(what, f"model_type: a Transformers family, such as {', '.join(FAMILIES)}", do)
     if family in FAMILIES:
-        return FAMILIES[family](ConfigKeys(label, dict(config)), source)
+        return with_left_out(FAMILIES[family](ConfigKeys(label, dict(config)), source))
     from .by_transformers import count_on_meta  # pulls in torch, so only where there is no closed form
 
     return count_on_meta(dict(config), label, source)

@@ -15,7 +15,7 @@ from .optimizers import Optimizer, optimizer
 from .policies import Segment, layout
 from .recipes import PRECISIONS, Precision
 from .shape import ModelShape
-from .shipped import SHIPPED, shipped, told
+from .shipped import LEFT_OUT, SHIPPED, shipped, told
 
 ATTENTIONS = ("eager", "sdpa")
 ADAPTED_PRECISIONS = ("autocast-bf16", "bf16", "fp32")  # with a frozen base
@@ -152,10 +152,10 @@ class ServeSetup:
     the model's checkpoint, and becomes its name: "bf16" unless the config says another. `skipped` names those that
     stay in 16 bits, by part (attention, mlp, experts, projections, lm_head) or by name (down_proj), as
     `llm_int8_skip_modules` does; None is what the format's tool leaves: bitsandbytes lm_head and stacked experts, MXFP4
-    all but the experts where there are any, the others lm_head. `prompt` tokens of the context come in the prompt, the
-    rest is generated; None is all of them. `prefill_tokens` is the most that one forward takes: what vLLM calls
-    max_num_batched_tokens; None is one prompt at a time, in pieces of PIECE_TOKENS at most. As many as the prompt has
-    take it whole, which is what Transformers does. Raises WorkbookError.
+    all but the experts where there are any, the others lm_head; ("shipped",) is what the checkpoint leaves.
+    `prompt` tokens of the context come in the prompt, the rest is generated; None is all of them. `prefill_tokens` is
+    the most that one forward takes: what vLLM calls max_num_batched_tokens; None is one prompt at a time, in pieces of
+    PIECE_TOKENS at most. As many as the prompt has take it whole, as Transformers does. Raises WorkbookError.
 
     >>> ServeSetup("llama-2-70b", users=128).model.kv_values(2048) * 2 * 128 / 2**30
     80.0
@@ -261,8 +261,8 @@ def _known(kind: str, name: object, allowed: Iterable[str]) -> str:
 
 
 def _skipped(names: Iterable[str] | None, model: ModelShape) -> tuple[str, ...] | None:
-    if names is None:
-        return None
+    if names is None or names == LEFT_OUT:
+        return names
     known = dict.fromkeys((*LINEAR_PARTS, *(group.linear.name for group in model.linears())))
     given = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
     return tuple(_known("linear layers to skip", name, known) for name in given)

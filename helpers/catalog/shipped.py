@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from .errors import WorkbookError
-from .formats import NUMBER_FORMATS, NumberFormat, number_format
-from .layers import LINEAR_PARTS
+from .formats import NUMBER_FORMATS, number_format
 from .shape import ModelShape
+from .unquantized import marked, require_readable
 
 SHIPPED = "shipped"  # stands for the checkpoint's own format, wherever weights are in one
 PLAIN = "bf16"  # of a checkpoint that is not quantized; FP16 is the same to memory
-_LEFT_OUT = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers")  # in 16 bits, by each tool's word
-_PARTS = {"self_attn": "attention", "block_sparse_moe": "experts"}
+LEFT_OUT = (SHIPPED,)  # as `ServeSetup.skipped`: the linear layers that the checkpoint itself leaves in 16 bits
+# In 16 bits, by the word of each tool
+_KEYS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers", "ignore", "exclude_modules")
 
 
 def shipped(model: ModelShape) -> tuple[str, tuple[str, ...] | None]:
-    """The name of the format, and the linear layers left in 16 bits beside those that its tool always leaves.
+    """The name of the format, and LEFT_OUT where the config names linear layers that stay in 16 bits.
 
     WorkbookError where the config says something that is not understood: bytes would be a guess.
 
@@ -29,19 +32,60 @@ def shipped(model: ModelShape) -> tuple[str, tuple[str, ...] | None]:
         return PLAIN, None
     if not isinstance(found, Mapping):
         raise _not_understood(model, f"a quantization_config that is {found!r:.60}")
-    in_bits = found.get("load_in_4bit") or found.get("load_in_8bit")
-    method = str(found.get("quant_method") or ("bitsandbytes" if in_bits else "")).lower()
-    weights = _METHODS[method](found) if method in _METHODS else ""
+    method, weights = _method(found), ""
+    with suppress(TypeError, AttributeError):  # a value of a type that no tool writes
+        weights = _METHODS[method](found) if method in _METHODS else ""
     if weights not in NUMBER_FORMATS:
-        sizes = (f"{key} {found[key]}" for key in ("bits", "group_size", "fmt") if key in found)
-        raise _not_understood(model, ", ".join((f"quant_method {method or None!r}", *sizes)))
-    return weights, _left_out(model, found, number_format(weights))
+        raise _not_understood(model, _said(method, found))
+    try:
+        patterns, _ = left_out_rules(model.config)
+    except ValueError as problem:
+        raise _not_understood(model, str(problem)) from None
+    if method == "mxfp4":  # OpenAI's, which leaves out all but the experts without being told
+        return weights, None
+    named = patterns or _targets(found) or number_format(weights).experts_only
+    return weights, LEFT_OUT if named else None
+
+
+def with_left_out(model: ModelShape) -> ModelShape:
+    """`model` with the linear layers marked that its quantized checkpoint leaves in 16 bits."""
+    with suppress(ValueError):  # which `shipped` tells whoever asks for the format
+        return marked(model, *left_out_rules(model.config))
+    return model
+
+
+def left_out_rules(config: Mapping[str, object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The patterns of what a config leaves out, and of what alone it quantizes, as `unquantized` reads them.
+
+    ValueError where it has them in a form of its own.
+    """
+    found = config.get("quantization_config")
+    if not isinstance(found, Mapping) or _method(found) == "mxfp4":
+        return (), ()
+    patterns, targets = tuple(_patterns(found)), _targets(found)
+    for pattern in (*patterns, *targets):
+        require_readable(pattern)
+    return patterns, targets
 
 
 def told(model: ModelShape, weights: str) -> str:
     """How a quantized checkpoint ships, in words: 'MXFP4 experts, BF16 rest'."""
-    experts = number_format(weights).experts_only and any(layer.mlp.experts for layer in model.layers)
+    groups = [one for one in model.linears() if one.part != "lm_head" and not one.linear.kept]
+    alone = number_format(weights).experts_only or {one.part for one in groups} == {"experts"}
+    experts = alone and model.has_experts
     return f"{weights.upper()} {'experts' if experts else 'linear layers'}, {PLAIN.upper()} rest"
+
+
+def _method(found: Mapping) -> str:
+    in_bits = found.get("load_in_4bit") or found.get("load_in_8bit")
+    return str(found.get("quant_method") or ("bitsandbytes" if in_bits else "")).lower()
+
+
+def _said(method: str, found: Mapping) -> str:
+    keys = ("bits", "group_size", "fmt", "format", "quant_algo", "quant_type")
+    return ", ".join(
+        (f"quant_method {method or None!r}", *(f"{key} {found[key]!s:.60}" for key in keys if key in found))
+    )
 
 
 def _fp8(found: Mapping) -> str:
@@ -54,6 +98,21 @@ def _grouped(found: Mapping, library: Mapping[tuple[object, object], str]) -> st
     return library.get(size, f"int{size[0]}-g{size[1]}")
 
 
+def _gptq(found: Mapping) -> str:
+    """GPTQModel's `dynamic` leaves layers out behind "-:"; other bits for some, behind "+:", are not understood."""
+    rules = found.get("dynamic") or {}
+    if not isinstance(rules, Mapping) or not all(str(rule).startswith("-:") for rule in rules):
+        return ""
+    return _grouped(found, {(4, 128): "gptq-int4", (8, 128): "gptq-int8"})
+
+
+def _auto_round(found: Mapping) -> str:
+    """Intel's, packed as GPTQ packs; a layer of its own in `extra_config` is left out if it has 16 bits or more."""
+    others = (found.get("extra_config") or {}).values()
+    bits = (one.get("bits", found.get("bits")) for one in others)
+    return "" if any(one not in (16, 32, found.get("bits")) for one in bits) else _grouped(found, {})
+
+
 def _bitsandbytes(found: Mapping) -> str:
     """FP4, its default, has NF4's bytes; NF4 is what people load."""
     if found.get("load_in_8bit"):
@@ -62,45 +121,104 @@ def _bitsandbytes(found: Mapping) -> str:
     return four_bits if found.get("load_in_4bit") else ""
 
 
+def _compressed_tensors(found: Mapping) -> str:
+    """Of all its groups, if they are of one format. FP8's scales for each row, of 2 or 4 bytes, are not counted."""
+    groups = [one.get("weights") for one in _config_groups(found)]
+    formats = {_scheme(one) if isinstance(one, Mapping) else "" for one in groups}
+    return formats.pop() if len(formats) == 1 else ""
+
+
+_FLOATS: dict[object, str] = {
+    (8, None): "fp8-e4m3",
+    (8, 32): "mxfp8",
+    (4, 16): "nvfp4",
+    (4, 32): "mxfp4",
+}  # by bits, group
+
+
+def _scheme(weights: Mapping) -> str:
+    """llm-compressor's schemes: W4A16, W8A16, W8A8, FP8, NVFP4 and MXFP4, by what they say of a weight."""
+    kind, bits, group = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
+    if kind == "float":
+        return _FLOATS.get((bits, group or None), "")
+    if group in (None, 0, -1):  # one scale for a row
+        return "w8a8" if bits == 8 and weights.get("symmetric", True) else ""
+    return f"w{bits}a16-g{group}" if weights.get("symmetric", True) else f"int{bits}-g{group}"
+
+
+def _modelopt(found: Mapping) -> str:
+    algorithm, group = str(found.get("quant_algo") or "").upper(), found.get("group_size", 128)
+    if not algorithm and found.get("config_groups"):
+        return _compressed_tensors(found)
+    names = {"FP8": "fp8-e4m3", "FP8_PB_WO": "fp8-e4m3", "FP8_PER_CHANNEL_PER_TOKEN": "fp8-e4m3", "MXFP8": "mxfp8"}
+    names |= dict.fromkeys(("NVFP4", "NVFP4_AWQ", "W4A16_NVFP4"), "nvfp4")
+    return (names | {"W4A16_AWQ": f"w4a16-g{group}", "W8A8_SQ_PER_CHANNEL": "w8a8"}).get(algorithm, "")
+
+
+def _torchao(found: Mapping) -> str:
+    """By the name of its old functions or of today's configs; a config for each module is not understood."""
+    kind, data = found.get("quant_type"), found.get("quant_type_kwargs") or {}
+    if isinstance(kind, Mapping):
+        default = kind.get("default")
+        kind, data = (default.get("_type"), default.get("_data") or {}) if isinstance(default, Mapping) else ("", {})
+    name = re.sub(r"config$|_", "", str(kind).lower())
+    if name == "int4weightonly":
+        return f"torchao-int4-g{data.get('group_size', 128)}"
+    rows = ("int8weightonly", "int8dynamicactivationint8weight")
+    floats = ("float8weightonly", "float8dynamicactivationfloat8weight", "float8staticactivationfloat8weight")
+    nvfp4 = ("nvfp4weightonly", "nvfp4dynamicactivationnvfp4weight", "nvfp4inference")
+    return (dict.fromkeys(rows, "w8a8") | dict.fromkeys(floats, "fp8-e4m3") | dict.fromkeys(nvfp4, "nvfp4")).get(
+        name, ""
+    )
+
+
 _METHODS: dict[str, Callable[[Mapping], str]] = {
     "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
     "mxfp4": lambda found: "mxfp4",
     "awq": lambda found: _grouped(found, {(4, 128): "awq-int4"}),
-    "gptq": lambda found: _grouped(found, {(4, 128): "gptq-int4", (8, 128): "gptq-int8"}),
+    "gptq": _gptq,
+    "auto-round": _auto_round,
     "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "torchao": _torchao,
 }
 
 
-def _left_out(model: ModelShape, found: Mapping, rule: NumberFormat) -> tuple[str, ...] | None:
-    """Of the modules that the config names, the linear layers; where they are all those of their name.
-
-    "model.layers.0.mlp.gate" is a router and no linear layer here. A q_proj that is left out in some layers only has no
-    word in `ServeSetup.skipped`.
-    """
-    if rule.experts_only:  # which leaves out all the others without being told
-        return None
-    linears = dict.fromkeys((*LINEAR_PARTS, *(group.linear.name for group in model.linears())))
-    layers: dict[str, set[str]] = {}
-    for path in _names(model, found):
-        *within, last = path.split(".")
-        name = _PARTS.get(last, last)
-        if name in linears and name not in rule.keeps:
-            layers.setdefault(name, set()).add(next((step for step in within if step.isdigit()), ""))
-    for name, numbers in layers.items():
-        if "" not in numbers and len(numbers) < len(model.layers):
-            raise _not_understood(model, f"{name} in 16 bits in {len(numbers)} of {len(model.layers)} layers")
-    return (*rule.keeps, *layers) if layers else None
+def _config_groups(found: Mapping) -> tuple[Mapping, ...]:
+    groups = found.get("config_groups")
+    return tuple(one for one in groups.values() if isinstance(one, Mapping)) if isinstance(groups, Mapping) else ()
 
 
-def _names(model: ModelShape, found: Mapping) -> Iterator[str]:
-    for key in _LEFT_OUT:
-        listed = found.get(key) or ()
-        if isinstance(listed, str) or not isinstance(listed, Iterable):
-            raise _not_understood(model, f"{key} that is {listed!r:.60}")
-        yield from map(str, listed)
+def _targets(found: Mapping) -> tuple[str, ...]:
+    """The modules that compressed-tensors' groups name; none where "Linear" stands for all of them."""
+    named = [target for one in _config_groups(found) for target in _listed(one, "targets")]
+    return () if "Linear" in named else tuple(named)
+
+
+def _patterns(found: Mapping) -> Iterator[str]:
+    """What the config leaves out, by the word of each tool."""
+    for key in _KEYS:
+        yield from _listed(found, key)
+    for key in ("dynamic", "extra_config"):
+        rules = found.get(key)
+        if isinstance(rules, Mapping):
+            yield from (name for name, one in rules.items() if name.startswith("-:") or _is_16_bits(one))
+
+
+def _is_16_bits(rule: object) -> bool:
+    return isinstance(rule, Mapping) and rule.get("bits") in (16, 32)
+
+
+def _listed(found: Mapping, key: str) -> tuple[str, ...]:
+    listed = found.get(key) or ()
+    if isinstance(listed, str) or not isinstance(listed, Iterable):
+        raise ValueError(f"{key} that is {listed!r:.60}")
+    return tuple(map(str, listed))
 
 
 def _not_understood(model: ModelShape, what: str) -> WorkbookError:
-    expected = f"a quantization_config of {', '.join(_METHODS)}, with layers left out by name in all of the model"
+    expected = f"a quantization_config of {', '.join(_METHODS)}, with one format in all of the model"
     do = f"say the format, as in --weights int4-g128, in Python weights='int4-g128'; {PLAIN} is the model dequantized"
     return WorkbookError(f"{model.name} ships with {what}, whose bytes are not known here", expected, do)

@@ -41,6 +41,14 @@ BITS = {
     "gptq-int4": 4.15625,  # and the group of each input, which depends on the width
     "gptq-int8": 8.1875,
     "awq-int4": 4.15625,
+    "w4a16-g32": 4.5,  # no zero points
+    "w4a16-g64": 4.25,
+    "w4a16-g128": 4.125,
+    "w8a16-g128": 8.125,
+    "w8a8": 8.0,  # and a scale for each row
+    "torchao-int4-g32": 5.0,  # a BF16 zero point beside each scale
+    "torchao-int4-g64": 4.5,
+    "torchao-int4-g128": 4.25,
 }
 GGUF = {name for name in BITS if name.startswith("q")}
 
@@ -69,6 +77,8 @@ def test_bits_per_value():
         ("nf4", 2 * 65, 2, 65 + 3 * 4),  # bitsandbytes' blocks run on over the end of a row
         ("nf4", 0, None, 0),
         ("nvfp4", 32, 1, 16 + 2),
+        ("w8a8", 64, 2, 64 + 2 * 2),
+        ("torchao-int4-g64", 128, 2, 64 + 2 * 4),
         ("q4_k", 512, 2, 2 * 144),
         ("q3_k", 512, 1, 2 * 110),
     ],
@@ -112,7 +122,8 @@ def test_constants_are_those_of_a_real_bitsandbytes_tensor():
 def test_which_formats_are_quantized_and_what_they_leave():
     quantized = {name for name, entry in NUMBER_FORMATS.items() if entry.quantized}
     groups = {f"int{bits}-g{group}" for bits in (2, 3, 4, 8) for group in (32, 64, 128)}
-    groups |= {"gptq-int4", "gptq-int8", "awq-int4"}
+    groups |= {"gptq-int4", "gptq-int8", "awq-int4", "w8a8", "w8a16-g128"}
+    groups |= {f"{kind}-g{group}" for kind in ("w4a16", "torchao-int4") for group in (32, 64, 128)}
     assert quantized == {"int8", "nf4", "nf4-dq", "mxfp8", "mxfp4", "nvfp4"} | groups | GGUF
     assert {name for name, entry in NUMBER_FORMATS.items() if entry.linears_only} == quantized - GGUF | {
         "fp8-e4m3",

@@ -4,6 +4,7 @@ import pytest
 
 from helpers.catalog import ServeSetup, WorkbookError, model
 from helpers.catalog.models import MODELS
+from helpers.catalog.unquantized import is_left_out, spelled
 from helpers.memory.closed_form.weights import weight_bytes
 
 LLAMA = dict(model("llama-3-8b").config)  # of 8,030,261,248 parameters, of which 1,050,939,392 are embedding and head
@@ -20,8 +21,38 @@ FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "we
 FOUR_BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
 
+KIMI = {  # moonshotai/Kimi-K2-Thinking, whose index says 594 GB: routed experts in 4 bits, all else in BF16
+    **model("deepseek-v3").config,
+    "n_routed_experts": 384,
+    "num_attention_heads": 64,
+    "first_k_dense_replace": 1,
+    "vocab_size": 163840,
+}
+KIMI_LEAVES = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
+
+
 def gptq(**changed):
     return {"quant_method": "gptq", "bits": 4, "group_size": 128, **changed}
+
+
+def compressed(ignore=("lm_head",), targets=("Linear",), **weights):
+    """As llm-compressor writes it into config.json."""
+    group = {"targets": list(targets), "weights": weights, "input_activations": None}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": list(ignore)}
+
+
+def modelopt(algorithm, *ignore):
+    return {"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["lm_head", *ignore]}
+
+
+def torchao(kind, **data):
+    config = {"_type": kind, "_version": 1, "_data": data}
+    return {"quant_method": "torchao", "quant_type": {"default": config}, "modules_to_not_convert": None}
+
+
+FLOAT8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+FLOAT4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 
 
 # A model or a config with its `quantization_config`, the format, and GiB: by the bits of a value and its scales
@@ -41,6 +72,24 @@ SHIPPED = [
     (LLAMA, {"load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "nf4-dq", 5.31),
     (LLAMA, {"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", 8.46),
     (LLAMA, FOUR_BITS | {"llm_int8_skip_modules": ["lm_head", "down_proj"]}, "nf4", 8.13),
+    # Of 6,979,321,856 values in linear layers, of (1,024 x 2 + 4,096 x 3 + 14,336 x 2) x 32 rows; the rest has 2.10 GB
+    (LLAMA, compressed(**FLOAT8), "fp8-e4m3", 8.46),
+    (LLAMA, compressed(num_bits=8, type="int", strategy="channel", symmetric=True), "w8a8", 8.46),
+    (LLAMA, compressed(**INT4, symmetric=True), "w4a16-g128", 5.309),
+    (LLAMA, compressed(**INT4, symmetric=False), "int4-g128", 5.335),
+    (LLAMA, compressed(**FLOAT4), "nvfp4", 5.614),  # nvidia/Llama-3.1-8B-Instruct-NVFP4: 6.03 GB
+    (LLAMA, compressed(["lm_head", r"re:model\.layers\.(0|31)\..*"], **FLOAT8), "fp8-e4m3", 8.863),
+    (LLAMA, compressed(targets=[r"re:.*mlp\..*_proj"], **FLOAT8), "fp8-e4m3", 9.708),
+    (KIMI, compressed(KIMI_LEAVES, **{**INT4, "group_size": 32}, symmetric=True), "w4a16-g32", 594.2e9 / 2**30),
+    (LLAMA, modelopt("NVFP4"), "nvfp4", 5.614),
+    (LLAMA, modelopt("FP8", "model.layers.*.self_attn*"), "fp8-e4m3", 9.708),
+    (LLAMA, modelopt("NVFP4", "model.layers.0*", "model.layers.31.mlp.down_proj"), "nvfp4", 5.984),
+    (LLAMA, torchao("Int4WeightOnlyConfig", group_size=128), "torchao-int4-g128", 5.411),
+    (LLAMA, torchao("Float8DynamicActivationFloat8WeightConfig"), "fp8-e4m3", 8.46),
+    (LLAMA, {"quant_method": "torchao", "quant_type": "int8_weight_only"}, "w8a8", 8.46),
+    (LLAMA, gptq(dynamic={r"-:model\.layers\.0\..*": {}}), "gptq-int4", 5.64),
+    (LLAMA, {**gptq(quant_method="auto-round"), "extra_config": {"lm_head": {"bits": 16}}}, "int4-g128", 5.335),
+    (LLAMA, FP8 | {"modules_to_not_convert": ["model.layers.3.mlp.down_proj"]}, "fp8-e4m3", 8.512),
 ]
 
 
@@ -67,7 +116,14 @@ def test_a_checkpoint_is_counted_as_it_ships(spec, quantized, weights, gib):
         ({"quant_method": ["awq"]}, "quant_method"),
         ("awq", "'awq'"),
         (FOUR_BITS | {"llm_int8_skip_modules": "lm_head"}, "llm_int8_skip_modules"),
-        (FP8 | {"modules_to_not_convert": ["model.layers.3.mlp.down_proj"]}, "down_proj in 16 bits in 1 of 32 layers"),
+        (compressed(num_bits=3.5, type="int", group_size=128), "'compressed-tensors'"),
+        (compressed(num_bits=[4], type="float"), "'compressed-tensors'"),
+        ({**compressed(**FLOAT8), "config_groups": {"a": {"weights": FLOAT8}, "b": {"weights": FLOAT4}}}, "compressed"),
+        (compressed(["re:("], **FLOAT8), "'re:(' that is no regular expression"),
+        (modelopt("MIXED_PRECISION"), "quant_algo MIXED_PRECISION"),
+        (torchao("ModuleFqnToConfig"), "ModuleFqnToConfig"),
+        (torchao("Int8DynamicActivationIntxWeightConfig"), "Int8DynamicActivationIntxWeightConfig"),
+        (gptq(dynamic={"+:.*down_proj": {"bits": 8}}), "'gptq'"),
     ],
 )
 def test_what_is_not_understood_is_refused_unless_a_format_is_said(quantized, reason):
@@ -79,10 +135,31 @@ def test_what_is_not_understood_is_refused_unless_a_format_is_said(quantized, re
     assert ServeSetup(config, weights="int4-g128").weights_told == "in int4-g128"
 
 
-def test_a_layer_left_out_everywhere_is_left_out_by_its_name():
+def test_what_the_checkpoint_leaves_out_is_left_out_by_the_checkpoint_s_format_alone():
     paths = [f"model.layers.{layer}.self_attn" for layer in range(32)]
     config = {**LLAMA, "quantization_config": FP8 | {"modules_to_not_convert": paths}}
-    assert "attention" in ServeSetup(config).skipped
+    setup = ServeSetup(config)
+    assert setup.skipped == ("shipped",)
+    assert [one.linear.name for one in setup.model.linears() if one.linear.kept] == [f"{x}_proj" for x in "qkvo"]
+    of_attention = sum(one.weights for one in setup.model.linears() if one.part == "attention")
+    assert weight_bytes(setup) - weight_bytes(ServeSetup(config, weights="fp8-e4m3")) == of_attention - 4 * 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "out"),
+    [
+        ("lm_head", "lm_head", True),
+        ("model.layers.1", "model.layers.1.mlp.up_proj", True),
+        ("model.layers.1", "model.layers.11.mlp.up_proj", False),
+        ("model.layers.*.mlp.gate", "model.layers.1.mlp.gate_proj", False),
+        ("language_model.model.layers.1.mlp.down_proj", "model.layers.1.mlp.down_proj", True),
+        ("model.layers.1.self_attn.qkv_proj", "model.layers.1.self_attn.k_proj", True),
+        ("re:.*q_proj", "model.layers.1.self_attn.qkv_proj", True),
+        ("-:model.layers.1", "model.layers.1.self_attn.qkv_proj", True),
+    ],
+)
+def test_patterns_of_all_tools(pattern, path, out):
+    assert is_left_out(spelled(path), (pattern,)) is out
 
 
 def test_every_model_of_the_catalogue_ships_in_a_format_that_is_known():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ...catalog.formats import NumberFormat, number_format
 from ...catalog.layers import Linear, LinearGroup
 from ...catalog.setup import ServeSetup
+from ...catalog.shipped import LEFT_OUT
 from .breakdown import Breakdown
 
 KEPT = "bf16"  # or FP16, which is the same to memory
@@ -56,7 +57,9 @@ def is_quantized(setup: ServeSetup, group: LinearGroup) -> bool:
         return False
     if setup.skipped is None and rule.experts_only and any(layer.mlp.experts for layer in setup.model.layers):
         return group.part == "experts"
-    skipped = rule.keeps if setup.skipped is None else setup.skipped
+    skipped = rule.keeps if setup.skipped in (None, LEFT_OUT) else setup.skipped
+    if setup.skipped == LEFT_OUT and group.linear.kept:
+        return False
     return group.part not in skipped and group.linear.name not in skipped
 
 

@@ -14,6 +14,8 @@ from torch import nn
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import Decoding, NumberFormat, number_format
 from ...catalog.setup import ServeSetup
+from ...catalog.shipped import LEFT_OUT, left_out_rules
+from ...catalog.unquantized import is_left_out, spelled
 from ..closed_form.breakdown import Part
 from ..meter.meter import Meter
 from .kernels import CudaMeter
@@ -34,15 +36,18 @@ def pack_linears(model: nn.Module, setup: ServeSetup) -> nn.Module:
         do = "trace it in 16 bits: weights='bf16', --weights bf16; budget.serve has the bytes of both"
         raise WorkbookError(f"{what}: not traced in {setup.weights}", "a dense model", do)
     rule, left = number_format(setup.weights), set(_left(setup))
+    rules = left_out_rules(setup.model.config) if setup.skipped == LEFT_OUT else ((), ())
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear) and not left & set(name.split(".")):
+        kept = left & set(name.split(".")) or is_left_out(spelled(name), *rules)
+        if isinstance(module, nn.Linear) and not kept:
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, PackedLinear(module, rule))
     return model
 
 
 def _left(setup: ServeSetup) -> tuple[str, ...]:
-    skipped = number_format(setup.weights).keeps if setup.skipped is None else tuple(setup.skipped)
+    unsaid = setup.skipped in (None, LEFT_OUT)
+    skipped = number_format(setup.weights).keeps if unsaid else tuple(setup.skipped or ())
     parts = {"attention": ("self_attn", "attn"), "mlp": ("mlp",)}
     return tuple(name for one in skipped for name in parts.get(one, (one,)))
 
