@@ -48,6 +48,9 @@ BAD = [
     (["estimate", "train", "--model", "mixtral-8x7b", "--checkpointing", "offload"], "no closed form"),
     ([*TRAIN, "--lora-base", "nf4"], "--lora-base without adapters"),
     ([*TRAIN, "--adapter", "lokr"], "unknown kind of adapter 'lokr'"),
+    ([*TRAIN, "--trainer", "trl"], "--trainer without adapters"),
+    ([*TRAIN, "--no-prepared"], "--prepared without adapters"),
+    ([*TRAIN, "--lora-rank", "8", "--trainer", "tlr"], "did you mean 'trl'?"),
     ([*TRAIN, "--lora-rank", "8", "--lora-targets", "qproj"], "did you mean 'q_proj'?"),
     ([*TRAIN, "--lora-rank", "8", "--precision", "megatron-bf16"], "a frozen base"),
     (["estimate", "fine-tuning", "--model", "gpt2", "--lora-rank", "8", "--sequence", "9"], "layer of gpt2"),
@@ -228,6 +231,20 @@ def test_kv_bytes_per_token_is_of_one_sequence(capsys):
     one, many = (as_json([*SERVE, "--users", users], capsys) for users in ("1", "64"))
     assert one["kv_bytes_per_token"] == many["kv_bytes_per_token"] == 32 * 2 * 8 * 128 * 2
     assert many["parts"]["kv_cache"] == 64 * one["parts"]["kv_cache"]
+
+
+def test_an_answer_names_the_recipe_of_a_quantized_base_and_its_command_says_the_same(capsys):
+    qlora = ["estimate", "fine-tuning", "--model", "llama-3-8b", "--adapter", "lora", "--lora-base", "nf4"]
+    told = {name: _said(capsys, *qlora, *words) for name, words in {"": (), "trl": ("--trainer", "trl")}.items()}
+    assert "prepared by peft" in told[""]
+    assert "as TRL does" in told["trl"]
+    assert "prepared" not in told["trl"]
+    assert _said(capsys, *qlora, "--no-prepared", "--adapter-dtype", "bf16") == told["trl"]
+
+
+def _said(capsys, *words):
+    assert main([*words]) == 0
+    return capsys.readouterr().out
 
 
 def test_fit_lists_changes_in_json_and_in_text(capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from .errors import WorkbookError, require_name, require_whole, unknown_name
@@ -12,6 +12,14 @@ from .layers import Layer, Linear, TensorShape
 from .shape import ModelShape
 
 KINDS = ("lora", "dora")
+# What trainers make of a frozen base in 4 bits, and of its adapters: peft's documentation prepares the base and leaves
+# the adapters in FP32. TRL has done neither since 0.26 (huggingface/trl #4335, #4577, November 2025), and puts the
+# adapters into BF16. Unsloth leaves the base as it is, and the adapters in FP32.
+TRAINERS = {
+    "peft": {"prepared": True, "adapter_dtype": "fp32"},
+    "trl": {"prepared": False, "adapter_dtype": "bf16"},
+    "unsloth": {"prepared": False, "adapter_dtype": "fp32"},
+}
 BASES = ("nf4", "nf4-dq")  # of bitsandbytes; its LLM.int8() looks for outliers in the activations, and has no rows here
 HALVES = ("bf16", "fp16")
 ALL_LINEAR = "all-linear"  # peft's word: every linear layer but the head
@@ -20,7 +28,7 @@ MAX_RANK = 2**16
 
 @dataclass(frozen=True)
 class Adapter:
-    """LoRA or DoRA adapters of `rank`, in FP32 as peft makes them, on the linear layers called `targets`.
+    """LoRA or DoRA adapters of `rank` on the linear layers called `targets`.
 
     `base` stores the frozen linear layers in bitsandbytes' "nf4" or "nf4-dq" (with double quantization), which makes
     this QLoRA; None leaves them as `TrainSetup.precision` keeps weights. `dtype` is what 16 bits are, in the base and
@@ -38,6 +46,7 @@ class Adapter:
     base: str | None = None
     dtype: str = "bf16"
     prepared: bool = True
+    adapter_dtype: str = "fp32"
 
     def __post_init__(self) -> None:
         require_name("kind of adapter", self.kind, KINDS)
@@ -45,6 +54,7 @@ class Adapter:
         if self.base is not None:
             require_name("format of a frozen base", self.base, BASES)
         require_name("16-bit format of a base", self.dtype, HALVES)
+        require_name("format of adapters", self.adapter_dtype, ("fp32", self.dtype))
         object.__setattr__(self, "targets", _names(self.targets))
 
     def __str__(self) -> str:
@@ -52,6 +62,38 @@ class Adapter:
         kind = name if self.kind == "lora" else name.replace("LoRA", "DoRA")
         stored = f", base in {self.base}" if self.base else ""
         return f"{kind} of rank {self.rank} on {', '.join(self.targets)}{stored}"
+
+    @property
+    def width(self) -> int:
+        """Bytes of one value of the adapters, and so of its gradient and of each ordinary state of an optimizer."""
+        return 4 if self.adapter_dtype == "fp32" else 2
+
+    def trained_by(self, trainer: str) -> Adapter:
+        """The same as `trainer`, one of TRAINERS, makes it; only what is quantized is prepared, or not.
+
+        >>> Adapter(base="nf4").trained_by("trl").adapter_dtype, Adapter().trained_by("trl").adapter_dtype
+        ('bf16', 'fp32')
+        """
+        made = TRAINERS[require_name("trainer", trainer, TRAINERS)]
+        return replace(self, **made) if self.base else self  # type: ignore[arg-type] # of a dict's mixed values
+
+    @property
+    def recipe(self) -> str:
+        """What was done to a quantized base, and to the adapters, and which trainers do so.
+
+        >>> Adapter(base="nf4").trained_by("trl").recipe
+        'The base is left in BF16 where it is not quantized, the adapters are in BF16: as TRL does since November 2025.'
+        """
+        base = "prepared by peft, which casts to FP32 what is not quantized"
+        base = base if self.prepared else f"left in {self.dtype.upper()} where it is not quantized"
+        who = {
+            "peft": "as peft's documentation has it",
+            "trl": "as TRL does since November 2025",
+            "unsloth": "as Unsloth does",
+        }
+        same = (name for name in TRAINERS if self == self.trained_by(name))
+        told = f": {who[name]}" if (name := next(same, "")) else ""
+        return f"The base is {base}, the adapters are in {self.adapter_dtype.upper()}{told}."
 
     def adapts(self, linear: Linear) -> bool:
         """Whether a layer inside the decoder gets an adapter."""

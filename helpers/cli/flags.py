@@ -7,10 +7,10 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ..catalog.adapters import BASES, KINDS, Adapter
+from ..catalog.adapters import BASES, KINDS, TRAINERS, Adapter
 from ..catalog.devices import DEVICES, Device, device
 from ..catalog.errors import WorkbookError, require_name, require_whole
 from ..catalog.models import MODELS
@@ -38,7 +38,15 @@ OPTIMIZER = "adamw-fused"  # as the calculators begin
 LINE = 62  # letters beside a command's name, in a terminal of 80
 Setup = TypeVar("Setup", TrainSetup, ServeSetup)
 Commands = argparse._SubParsersAction
-ADAPTER_FLAGS = {"kind": "adapter", "rank": "lora_rank", "targets": "lora_targets", "base": "lora_base"}
+ADAPTER_FLAGS = {
+    "kind": "adapter",
+    "rank": "lora_rank",
+    "targets": "lora_targets",
+    "base": "lora_base",
+    "trainer": "trainer",
+    "prepared": "prepared",
+    "adapter_dtype": "adapter_dtype",
+}
 MODEL_HELP = f"{', '.join(MODELS)}; a name of the hub, as Qwen/Qwen2.5-14B; or a path to a config.json"
 
 
@@ -160,6 +168,11 @@ def adapter_flags(parser: argparse._ActionsContainer) -> None:
     targets = "linear layers that get one, by name, or all-linear (default q_proj,v_proj)"
     parser.add_argument("--lora-targets", type=_names, metavar="NAMES", help=targets)
     parser.add_argument("--lora-base", choices=BASES, help="quantize the frozen base: QLoRA")
+    text = f"whose recipe a quantized base and its adapters follow: {', '.join(TRAINERS)} (default peft's)"
+    parser.add_argument("--trainer", metavar="NAME", help=text)
+    text = "whether what is not quantized is cast to FP32, as peft's prepare_model_for_kbit_training does"
+    parser.add_argument("--prepared", action=argparse.BooleanOptionalAction, help=text)
+    parser.add_argument("--adapter-dtype", metavar="DTYPE", help="of the adapters: fp32 (default), bf16")
 
 
 def _adapter_of(arguments: argparse.Namespace) -> Adapter | None:
@@ -170,7 +183,11 @@ def _adapter_of(arguments: argparse.Namespace) -> Adapter | None:
             what = " and ".join(f"--{ADAPTER_FLAGS[field].replace('_', '-')}" for field in given)
             raise WorkbookError(f"{what} without adapters", "a kind or a rank of adapters", "add --lora-rank 16")
         return None
-    return Adapter(**given)
+    trainer = given.pop("trainer", None)
+    recipe = {"kind", "rank", "targets", "base"}
+    adapter = Adapter(**{field: value for field, value in given.items() if field in recipe})
+    adapter = adapter.trained_by(trainer) if trainer is not None else adapter
+    return replace(adapter, **{field: value for field, value in given.items() if field not in recipe})
 
 
 def serve_flags(parser: argparse._ActionsContainer) -> None:

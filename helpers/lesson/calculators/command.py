@@ -15,6 +15,7 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup, TrainSetup, flag_of
 from ...catalog.shape import ModelShape
+from ...memory.fit.ladders import recipe_flags
 from ...memory.fit.room import RESERVE_BYTES
 
 Option = tuple[object, ...]  # a flag and its value, or a flag alone
@@ -56,7 +57,7 @@ def setup_options(setup: TrainSetup | ServeSetup, *leave_out: str) -> Iterator[O
 def adapter_options(adapter: Adapter) -> Iterator[Option]:
     """The adapters as flags of `workbook estimate train`; no flag says of what type an unusual base is."""
     usual = Adapter()
-    if (adapter.dtype, adapter.prepared) != (usual.dtype, usual.prepared):
+    if adapter.dtype != usual.dtype:
         raise NoCommandError(str(adapter))
     yield "--adapter", adapter.kind
     yield "--lora-rank", adapter.rank
@@ -64,6 +65,7 @@ def adapter_options(adapter: Adapter) -> Iterator[Option]:
         yield "--lora-targets", ",".join(adapter.targets)
     if adapter.base:
         yield "--lora-base", adapter.base
+    yield from recipe_flags(adapter)
 
 
 def model_word(shape: ModelShape) -> str:

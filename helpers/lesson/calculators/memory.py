@@ -14,7 +14,7 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.linears import ADAPTERS, StepWidths
+from ...memory.closed_form.linears import StepWidths
 from ...memory.fit import RESERVE_BYTES, Room, adapted, ladder
 from .answers import MemoryAnswer, first_over, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
@@ -63,6 +63,8 @@ class TrainingAnswer(MemoryAnswer):
         setup = self.predicted.setup
         if setup.zero and setup.ranks == 1:
             yield f"ZeRO stage {setup.zero} shards nothing on one rank: --ranks says how many share the states."
+        if setup.adapter and setup.adapter.base:
+            yield setup.adapter.recipe
         if "quantization_config" in setup.model.config:
             yield "The checkpoint ships quantized; this run starts from it dequantized."
 
@@ -131,8 +133,8 @@ def adapters_explained(predicted: budget.TrainBudget) -> dict[str, str]:
         packed = sum(group.weights for group in setup.model.linears() if group.part in ("attention", "mlp"))
         base = f"{packed:,} in {adapter.base}, {frozen - packed:,} × {width} B"
     return {
-        "parameters": f"{base}, frozen; {trained:,} × {ADAPTERS} B of adapters",
-        "gradients": f"{_summed(setup)} {trained:,} × {ADAPTERS} B",
+        "parameters": f"{base}, frozen; {trained:,} × {adapter.width} B of adapters",
+        "gradients": f"{_summed(setup)} {trained:,} × {adapter.width} B",
         "optimizer": _states(setup),
         "activations": f"{format_bytes(predicted.kept_bytes)} kept by {len(setup.model.layers)} layers"
         f"{'' if setup.checkpointing == 'none' else f', checkpointed: {setup.checkpointing}'}",
@@ -162,7 +164,7 @@ def _states(setup: TrainSetup) -> str:
     rule, recipe, adapter = setup.optimizer_rule, setup.precision_recipe, setup.adapter
     n, width = setup.model.parameters, recipe.optimized_bytes
     if adapter:
-        n, width = adapter.parameters(setup.model), ADAPTERS
+        n, width = adapter.parameters(setup.model), adapter.width
     master = f"{n:,} × {recipe.master_bytes} B of master copy, " if recipe.master_bytes else ""
     if isinstance(rule, Blockwise):
         beside = ", FP32 for the embeddings" if rule.embeddings else ""

@@ -20,7 +20,7 @@ from .decoder import Decoder
 from .families import decoder
 from .frozen import base_bytes
 from .layer_run import AGAIN, SILENT, LayerRun, adds_up, run_layer, update_of
-from .linears import ADAPTERS, FP32, StepWidths
+from .linears import FP32, StepWidths
 from .operators import Operators
 from .tape import Live
 
@@ -61,7 +61,8 @@ class Chain:
         if self.adapter:
             of = {layer: self.adapter.tensors_in(layer) for layer in set(self.model.layers)}
             self.trained = [(shape, "") for layer in self.model.layers for shape in of[layer]]
-            weights, optimized, master, self.grad_bytes = ADAPTERS, ADAPTERS, 0, ADAPTERS
+            weights = optimized = self.grad_bytes = self.adapter.width
+            master = 0
         else:
             self.trained = list(self._trained())
             weights, optimized, master = recipe.weight_bytes, recipe.optimized_bytes, recipe.master_bytes

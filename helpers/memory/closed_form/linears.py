@@ -14,7 +14,6 @@ from .tape import FROZEN, Tensor
 
 FP32, HALF = 4, 2
 COUNTED, EARLIER = "counted", "earlier"
-ADAPTERS = FP32  # autocast_adapter_dtype, peft's default
 FUSED_TOKENS = number_format("nf4").fused_tokens  # up to so many, bitsandbytes decodes a weight as it multiplies
 
 
@@ -148,7 +147,7 @@ class Linears:
         """`lora.Linear.forward`: x in the adapter's type, the result back in the base's."""
         tape, result = self.tape, self._product(x, linear)
         width = result.width
-        cast = tape.cast(x, ADAPTERS)
+        cast = tape.cast(x, self.adapted.width)
         if self.adapted.kind == "lora":
             result = tape.add(result, self._low_rank(cast, linear))
         else:
@@ -160,7 +159,7 @@ class Linears:
         tape, result = self.tape, self._four_bit(x, linear)
         result = tape.copy(result)
         width = result.width
-        cast = x if self.width.autocast else tape.cast(x, ADAPTERS)
+        cast = x if self.width.autocast else tape.cast(x, self.adapted.width)
         if self.adapted.kind == "lora":
             output = self._low_rank(cast, linear)
             output = output if self.width.autocast else tape.cast(output, width)
@@ -210,7 +209,7 @@ class Linears:
 
     def _trained(self, x: Tensor, shape: tuple[int, int], values: int) -> Tensor:
         tape = self.tape
-        weight = tape.weight(shape, ADAPTERS)
+        weight = tape.weight(shape, self.adapted.width)
         x, weight = self.low(x, weight)
         return tape.product(x, weight, values, inner=shape[1])
 
@@ -226,7 +225,7 @@ class Linears:
         written_out = tape.cast(self._written_out(linear), x.width)  # noqa: F841 - held to the end, as in peft
         weight = self._decoded(linear, x.width)  # noqa: F841
         norm = self._norm_of_sum(linear, x.width)
-        magnitude = tape.weight((linear.outputs,), ADAPTERS)
+        magnitude = tape.weight((linear.outputs,), self.adapted.width)
         scale = tape.mul(magnitude, norm)
         low_rank = self._second(self._first(x, linear), linear)
         if linear.bias:
@@ -234,7 +233,7 @@ class Linears:
         return tape.add(tape.mul(tape.elementwise(scale), base_result), tape.elementwise(tape.mul(scale, low_rank)))
 
     def _written_out(self, linear: Linear) -> Tensor:
-        identity = self.tape.new(linear.inputs**2, ADAPTERS)
+        identity = self.tape.new(linear.inputs**2, self.adapted.width)
         return self._second(self._first(identity, linear), linear)
 
     def _norm_of_sum(self, linear: Linear, width: int) -> Tensor:

@@ -65,7 +65,20 @@ def _adapter_flags(adapter: Adapter) -> str:
     """
     targets = "" if adapter.targets == Adapter().targets else f" --lora-targets {','.join(adapter.targets)}"
     base = f" --lora-base {adapter.base}" if adapter.base else ""
-    return f"--adapter {adapter.kind} --lora-rank {adapter.rank}{targets}{base}"
+    more = "".join(f" {flag}" + "".join(f" {word}" for word in words) for flag, *words in recipe_flags(adapter))
+    return f"--adapter {adapter.kind} --lora-rank {adapter.rank}{targets}{base}{more}"
+
+
+def recipe_flags(adapter: Adapter) -> Iterator[tuple[str, ...]]:
+    """The flags of what is not as `Adapter` has it by default.
+
+    >>> list(recipe_flags(Adapter(base="nf4").trained_by("trl")))
+    [('--no-prepared',), ('--adapter-dtype', 'bf16')]
+    """
+    if not adapter.prepared:
+        yield ("--no-prepared",)
+    if adapter.adapter_dtype != "fp32":
+        yield "--adapter-dtype", adapter.adapter_dtype
 
 
 @dataclass(frozen=True, eq=False)

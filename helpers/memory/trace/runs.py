@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from ...catalog.adapters import ALL_LINEAR, Adapter
@@ -17,10 +18,10 @@ from ...catalog.hardware import reference_of, require_float8_kernels
 from ...catalog.setup import TrainSetup
 from ...catalog.split import Split
 from ..measure.steps import Apply, Make, build_model, make_optimizers, require_one_rank, require_segments, run_of
-from .fake import without_memory
+from .fake import convert, without_memory
 from .loading import linears_made_on_host, load
 from .optimizers import optimizers_without_values
-from .quantized import QuantizedBase, base_on_meta, decoded_for_dora, in_16_bits
+from .quantized import DTYPES, QuantizedBase, base_on_meta, decoded_for_dora, in_16_bits
 from .record import CUDA, Trace, fake, record, require_steps
 
 
@@ -77,8 +78,8 @@ def lora(
 
     Where the setup names none, they are LoRA's, of `rank` on the linear layers called `targets`; `base` then quantizes
     what is frozen, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
-    `setup.precision` keeps weights. The adapters are FP32, peft's default, whatever the base is in. `apply` and
-    `make` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises WorkbookError.
+    `setup.precision` keeps weights. The adapters are FP32, peft's default, unless the setup's say otherwise. `apply`
+    and `make` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises WorkbookError.
     """
     require_one_rank(setup)
     require_steps(steps)
@@ -89,7 +90,7 @@ def lora(
     with fake(on, gpu) as session, reading:
         model = load(model, quantized, session) if quantized else without_memory(model, session.mode)
         with linears_made_on_host(session.meter) if on == CUDA else contextlib.nullcontext():
-            adapted = _with_adapters(model, adapter)
+            adapted: Any = convert(_with_adapters(model, adapter), partial(_in_type, adapter))
         if setup.checkpointing != "none":
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
         run = run_of(setup, adapted, "cpu", partial(optimizers_without_values, make=make), apply)
@@ -110,6 +111,11 @@ def _adapter_of(
         raise WorkbookError(what, "adapters in one place", "leave rank and base out")
     adapter = setup.adapter
     return adapter, QuantizedBase(adapter.base, adapter.dtype, adapter.prepared) if adapter.base else None
+
+
+def _in_type(adapter: Adapter, tensor: torch.Tensor) -> torch.Tensor:
+    """What is trained, in the type of adapters: TRL casts them when peft has made them."""
+    return tensor.to(DTYPES[adapter.adapter_dtype]) if tensor.requires_grad else tensor
 
 
 def _with_adapters(model: nn.Module, adapter: Adapter) -> Any:

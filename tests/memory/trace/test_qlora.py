@@ -2,12 +2,13 @@
 
 import logging
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
+from helpers.catalog import Adapter, ServeSetup, TrainSetup, WorkbookError
 from helpers.memory import measure, rounded, trace
 from helpers.memory.closed_form import budget
 from helpers.memory.measure.steps import NO_DROPOUT, run_of
@@ -52,7 +53,7 @@ def setup_of(config, how):
     return TrainSetup(config, **{"precision": "bf16", "micro_batch": 2, "sequence": 64, **how})
 
 
-def real_step(setup, targets, base, folder):
+def real_step(setup, targets, base, folder, adapter_dtype="fp32"):
     """What a user writes: a saved model loaded in 4 bits, prepared or not, given adapters."""
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
     from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
@@ -78,6 +79,8 @@ def real_step(setup, targets, base, folder):
         r=4, lora_alpha=8, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", target_modules=list(targets)
     )
     model = get_peft_model(model, adapters).train()
+    for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
+        weight.data = weight.data.to(DTYPES[adapter_dtype])  # as TRL does
     if setup.checkpoint_every:
         model.enable_input_require_grads()
     run = run_of(setup, model, "cpu")
@@ -106,6 +109,18 @@ def test_a_step_is_traced_to_the_byte(config, targets, base, how, tmp_path):
         real.parts[part] for part in ("parameters", "optimizer")
     ]
     assert abs(found.measured.saved_bytes - real.saved_bytes) in (0, batch)
+
+
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("autocast-bf16", marks=pytest.mark.all)])
+def test_a_step_as_trl_runs_it(precision, tmp_path):
+    """No upcast, and adapters in BF16, whose states are BF16 too."""
+    setup = setup_of(LLAMA, {"precision": precision, "checkpointing": "full"})
+    setup = replace(setup, adapter=Adapter("lora", 4, QV, "nf4-dq").trained_by("trl"))
+    found, real = trace.train(setup, on="cpu"), real_step(setup, QV, PLAIN, tmp_path, "bf16")
+    batch = rounded(8 * setup.micro_batch * setup.sequence)
+    assert found.peak_bytes - real.peak_bytes in (0, batch)
+    for part in ("parameters", "optimizer"):
+        assert found.parts[part] == real.parts[part]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
