@@ -67,7 +67,7 @@ def _require_recomputing(setup: TrainSetup) -> None:
     """Refuse the policy whose peak has no closed form here: what an offload brings back depends on who asks when."""
     if setup.checkpointing == "offload":
         expected = "a policy that recomputes, or offload:inputs"
-        do = "trace it with helpers.techniques.checkpointing.apply: helpers.memory.trace.train(setup, apply=apply)"
+        do = "`workbook trace train --checkpointing offload` runs it, in seconds and without a GPU"
         raise WorkbookError("checkpointing is 'offload', whose peak has no closed form", expected, do)
 
 
