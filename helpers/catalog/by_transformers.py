@@ -97,6 +97,27 @@ def count_on_meta(config: Mapping[str, object], name: str, source: str) -> Model
     )
 
 
+def count_beside(config: Mapping[str, object]) -> int | None:
+    """Parameters of a multimodal model's towers and projectors; None where Transformers cannot build it or is missing.
+
+    They are what is not the language model's own, which Transformers calls `language_model`, and not its head.
+    """
+    try:
+        import torch
+        from transformers import AutoModelForImageTextToText
+
+        with torch.device("meta"):
+            net = AutoModelForImageTextToText.from_config(transformers_config(config), dtype=torch.bfloat16)
+    except Exception:  # Transformers raises whatever it likes on a config it cannot use
+        return None
+    head = net.get_output_embeddings()
+    decoder = next((part for path, part in net.named_modules() if path.split(".")[-1] == "language_model"), None)
+    if decoder is None:
+        return None
+    inside = {id(weight) for part in (decoder, head) if part is not None for weight in part.parameters()}
+    return sum(weight.numel() for weight in net.parameters() if id(weight) not in inside)
+
+
 def _build(config: Mapping[str, object], name: str):
     try:
         import torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from .errors import WorkbookError, unknown_name
 from .families import FAMILIES, SAME_CODE
 from .shape import ModelShape
 from .shipped import with_left_out
+from .towers import decoder_of, towers_of
 
 _DATA = Path(__file__).parent / "data" / "models.json"
 
@@ -60,20 +62,17 @@ def model(spec: object) -> ModelShape:
 def from_config(config: Mapping[str, object], name: str | None = None, source: str = "config") -> ModelShape:
     """The shape that a Transformers config describes; `name` is what messages and tables call it.
 
-    What the config would have Transformers run is no part of it: see `without_code`.
+    What the config would have Transformers run is no part of it: see `without_code`. Of a multimodal config it is the
+    language model, with its towers `beside`.
     """
     config = without_code(config)
     family = config.get("model_type")
     if isinstance(family, str) and family in SAME_CODE:
         config = {**config, "model_type": (family := SAME_CODE[family])}
     label = name or str(config.get("_name_or_path") or "") or f"{family} config"
-    if "text_config" in config:
-        raise WorkbookError(
-            f"{label} holds several models: a text_config beside others",
-            "the config of one decoder",
-            "pass config['text_config'] on its own (from a file: saved as a config.json of its own) "
-            "to size the language model without its towers",
-        )
+    if (decoder := decoder_of(config)) is not None:
+        text = from_config(decoder, label, source)
+        return replace(text, beside=(*text.beside, *towers_of(config, text.hidden)))
     if not isinstance(family, str) or not family:
         what, do = f"{label}: model_type is {family!r}", "pass the config.json that Transformers saved, whole"
         raise WorkbookError(what, f"model_type: a Transformers family, such as {', '.join(FAMILIES)}", do)

@@ -215,12 +215,13 @@ class ServeSetup:
 
     @property
     def shipped_told(self) -> tuple[str, ...]:
-        """The sentence that says what a quantized checkpoint holds, where it is served as it is.
+        """The sentences that say what a quantized checkpoint holds, served as it is, and what is beside the decoder.
 
         >>> ServeSetup("gpt-oss-20b").shipped_told, ServeSetup("llama-3-8b").shipped_told
         (('Weights as shipped: MXFP4 experts, BF16 rest.',), ())
         """
-        return (f"Weights as shipped: {told(self.model, self.weights)}.",) if self._ships_quantized else ()
+        shipped = (f"Weights as shipped: {told(self.model, self.weights)}.",) if self._ships_quantized else ()
+        return (*shipped, *(tower.told for tower in self.model.beside))
 
     @property
     def _ships_quantized(self) -> bool:

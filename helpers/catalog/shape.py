@@ -23,12 +23,31 @@ class Counted:
 
 
 @dataclass(frozen=True)
+class Tower:
+    """Towers and projectors of one model: what they are called, and their parameters; None where nobody counted them.
+
+    >>> Tower("vision tower and projector", 423_060_336).told
+    'Its vision tower and projector, 423,060,336 parameters, are counted in 16 bits.'
+    """
+
+    name: str
+    parameters: int | None
+
+    @property
+    def told(self) -> str:
+        if self.parameters is None:
+            return f"Its {self.name} are not counted: these bytes are the language model's alone."
+        return f"Its {self.name}, {self.parameters:,} parameters, are counted in 16 bits."
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """A decoder language model, tensor by tensor.
 
     `learned_positions` is the number of rows of a learned position table (0 with rotary positions);
     `embedding_width` the width of the token embedding, which OPT-350m projects to `hidden` and back with
-    `projections`. `counted` is set for families known only to Transformers.
+    `projections`. `counted` is set for families known only to Transformers. `beside` are a multimodal
+    checkpoint's towers: weights that are served, of which no other figure here speaks.
     """
 
     name: str
@@ -47,6 +66,7 @@ class ModelShape:
     projections: tuple[Linear, ...] = ()
     counted: Counted | None = None
     config: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    beside: tuple[Tower, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.embedding_width:
@@ -60,6 +80,11 @@ class ModelShape:
     def parameters(self) -> int:
         """Every trainable value, a tied embedding counted once. Llama-2-7B: 6,738,415,616."""
         return self.counted.parameters if self.counted else sum(self.parameters_by_part.values())
+
+    @property
+    def parameters_beside(self) -> int:
+        """Of towers and projectors, where they are counted. Gemma-3-27B: 423,060,336."""
+        return sum(tower.parameters or 0 for tower in self.beside)
 
     @property
     def parameters_by_part(self) -> dict[str, int]:

@@ -69,22 +69,6 @@ def test_the_catalogue_has_gemma3_as_its_sparse_text_config_means_it(name, text)
     assert model(name).kv_values(100_000) == model(text).kv_values(100_000)
 
 
-def test_a_multimodal_config_is_sent_to_its_text_config():
-    whole = {"model_type": "gemma3", "text_config": TEXT_4B, "vision_config": TOWER}
-    with pytest.raises(WorkbookError) as refused:
-        model(whole)
-    assert "gemma3 config holds several models" in refused.value.what
-    assert "config['text_config']" in refused.value.do
-    assert model(whole["text_config"]).heads == 8  # what `do` tells the reader to type works
-
-
-@pytest.mark.parametrize("name", ["gemma-3-12b", "gemma-3-27b"])
-def test_the_whole_model_s_name_is_not_silently_the_text_model(name):
-    with pytest.raises(WorkbookError) as refused:
-        model(name)
-    assert refused.value.do == f"did you mean '{name}-text'?"
-
-
 OSS = dict(model("gpt-oss-20b").config)
 BAD = [
     (TEXT_4B, {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),

@@ -23,4 +23,13 @@ EXPERTS = (deepseek_v3, glm4_moe, gpt_oss, llama4_text, mixtral, qwen3_moe)
 HYBRIDS = (qwen3_5_moe_text, qwen3_5_text, qwen3_next)
 _by_name = sorted((*DENSE, *EXPERTS, *HYBRIDS), key=lambda family: family.__name__)
 FAMILIES: dict[str, Callable[[ConfigKeys, str], ModelShape]] = {family.__name__: family for family in _by_name}
-SAME_CODE = {"kimi_k2": "deepseek_v3"}  # families that are another under a name of their own
+# Families that are another under a name of their own, as the decoder of a multimodal model is
+SAME_CODE = {
+    "kimi_k2": "deepseek_v3",
+    "ministral3": "mistral",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "glm4v_moe_text": "glm4_moe",
+}

@@ -296,7 +296,7 @@ def decode_bytes(setup: ServeSetup) -> int:
     Llama-3-8B in BF16, one user, 2048 tokens: 15.0 GB of weights and 0.27 GB of K and V, 4.6 ms on an H100.
     """
     model = setup.model
-    looked_up = model.learned_positions * model.hidden
+    looked_up = model.learned_positions * model.hidden + model.parameters_beside
     if not model.tied:
         looked_up += (model.vocab - setup.users) * model.embedding_width
     rule = number_format(setup.weights)

@@ -25,15 +25,16 @@ def weight_bytes(setup: ServeSetup) -> int:
 def weight_parts(setup: ServeSetup) -> Breakdown:
     """The same by what the bytes are: quantized values, their scales, constants of each weight, and what is kept.
 
-    `kept` is all that is not quantized: embeddings, norms, biases and the skipped layers, or the whole model. Buffers
+    `kept` is all that is not quantized: embeddings, norms, biases and the skipped layers, or the whole model; and the
+    towers of a multimodal one. Buffers
     (rotary frequencies: 256 to 1,024 bytes) are not weights and are left out. A GPU's allocator rounds each tensor up
     to 512 bytes besides: helpers.memory.trace shows that.
     """
     rule = number_format(setup.weights)
     if not rule.linears_only:
-        return Breakdown(kept=rule.storage_bytes(setup.model.parameters))
+        return Breakdown(kept=rule.storage_bytes(setup.model.parameters + setup.model.parameters_beside))
     groups = [group for group in setup.model.linears() if is_quantized(setup, group)]
-    rest = setup.model.parameters - sum(group.weights for group in groups)
+    rest = setup.model.parameters + setup.model.parameters_beside - sum(group.weights for group in groups)
     return Breakdown(
         quantized=sum(group.count * rule.packed_bytes(group.linear.weights) for group in groups),
         scales=sum(group.count * _scale_bytes(rule, group.linear) for group in groups),

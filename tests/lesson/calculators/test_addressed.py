@@ -127,7 +127,7 @@ def test_a_chosen_config_answers_as_its_path_does(name: str, here: Path) -> None
         ("[1]", "holds a JSON list"),
         ("{}", "model_type is None"),
         (json.dumps({**TINY, "hidden_size": "x"}), "hidden_size is 'x'"),
-        (json.dumps({"model_type": "llava", "text_config": TINY}), "pass config['text_config'] on its own"),
+        (json.dumps({"model_type": "llava", "text_config": [TINY]}), "text_config is [{"),
         ("é" * (MOST_BYTES // 2 + 1), "more than 1,024 KiB"),
     ],
 )
