@@ -7,7 +7,7 @@ engine("vllm").batch(device("h100"))  # (tokens in one forward, sequences at onc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .devices import Device
 from .errors import WorkbookError, unknown_name
@@ -19,7 +19,7 @@ NO_LARGE_CARD = "a100"  # of which vLLM thinks as of a small one: pull request 1
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine as of `version` and later, until the next entry of its name.
+    """One engine as of `version`.
 
     `share` is what it takes of the whole card where nobody says another: vLLM's gpu_memory_utilization; None for an
     engine that takes what it needs. `graphs_in_share` says that CUDA graphs are estimated before the pool is sized,
@@ -73,8 +73,8 @@ ENGINES: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES))
 def engine(name: str, version: str | None = None) -> Engine:
     """The engine as of `version`, the newest that is known without one. Raises WorkbookError.
 
-    >>> engine("vllm", "0.19.1").version, engine("vllm").share
-    ('0.17', 0.92)
+    >>> engine("vllm", "0.19.1").share, engine("vllm").share, engine("vllm").version
+    (0.9, 0.92, '0.33')
     """
     known = [one for one in _ENGINES if isinstance(name, str) and one.name == name.lower()]
     if not known:
@@ -87,7 +87,7 @@ def engine(name: str, version: str | None = None) -> Engine:
         what = f"{known[0].name} {version!r}"
         expected = f"a version from {known[0].version} on" if known[0].version else "no version"
         raise WorkbookError(what, expected, "leave it out for the newest that is known")
-    return able[-1]
+    return replace(able[-1], version=version.removeprefix("v"))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

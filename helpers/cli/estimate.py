@@ -14,6 +14,7 @@ from ..lesson.traced import fit_figures
 from ..memory.closed_form.breakdown import PARTS
 from ..memory.fit import changes, format_fits
 from . import by_trace, flags
+from .engine import engine_flags, engine_of, estimate_engine
 from .flags import Commands, add_command, print_answer, setup_of, whole
 from .load import add_load
 from .megatron import add_megatron
@@ -37,6 +38,7 @@ def add(commands: Commands) -> None:
     flags.train_flags(train)
     flags.adapter_flags(train)
     flags.serve_flags(serve)
+    engine_flags(serve)
     for add_kind in (
         _add_fine_tuning,
         _add_checkpointing,
@@ -63,6 +65,8 @@ def _estimate_train(arguments: argparse.Namespace) -> int:
 
 def _estimate_serve(arguments: argparse.Namespace) -> int:
     setup = setup_of(ServeSetup, arguments)
+    if found := engine_of(arguments):
+        return estimate_engine(found, setup, arguments)
     answer = calculators.serving_answer(setup, flags.device_of(arguments), flags.reserve_bytes_of(arguments))
     predicted = answer.predicted
     held = {part: predicted.held.get(part, 0) for part in ("parameters", "kv_cache")}

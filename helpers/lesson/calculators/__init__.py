@@ -13,6 +13,7 @@ from .attention import AttentionAnswer, attention, attention_answer
 from .block_map import BlockMapAnswer, block_map, block_map_answer
 from .calculator import Calculator, StepCalculator
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
+from .engine_memory import EngineAnswer, engine_answer
 from .fine_tuning import FineTuningAnswer, as_usual, fine_tuning, fine_tuning_answer
 from .histograms import Histogram
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer

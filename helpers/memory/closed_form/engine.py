@@ -76,7 +76,7 @@ class Launch:
     def _too_large(self) -> WorkbookError:
         most = int(100 * self.free_bytes / self.card.capacity_bytes) / 100
         what = (
-            f"a share of {self._share:g} is {format_bytes(self.share_bytes)} of the {self.card.title}, "
+            f"a share of {self.chosen_share:g} is {format_bytes(self.share_bytes)} of the {self.card.title}, "
             f"of which {format_bytes(self.free_bytes)} are free when {self.engine.name} starts"
         )
         return WorkbookError(
@@ -84,7 +84,8 @@ class Launch:
         )
 
     @property
-    def _share(self) -> float:
+    def chosen_share(self) -> float:
+        """Of the whole card: what was asked for, or the engine's default."""
         return self.engine.share or 0.0 if self.share is None else self.share
 
     @property
@@ -100,7 +101,7 @@ class Launch:
     @property
     def share_bytes(self) -> int:
         """What the engine takes of the card at most, its CUDA graphs aside in versions that do not count them."""
-        return int(self._share * self.card.capacity_bytes)
+        return int(self.chosen_share * self.card.capacity_bytes)
 
     @property
     def free_bytes(self) -> int:
@@ -131,6 +132,12 @@ class Launch:
         width = attention.mla.kv_lora_rank if attention.mla else attention.head_dim
         splits = GRAPH_SPLITS * attention.heads // self.tensor * GRAPH_TOKENS * width * FP32
         return splits + GRAPH_BYTES + GRAPH_LAYER_BYTES * len(layers)
+
+    @property
+    def left_bytes(self) -> int:
+        """Of the card beside the share, when graphs are there: below 0 they do not fit."""
+        graphs = 0 if self.engine.graphs_in_share else self.graph_bytes
+        return self.free_bytes - self.share_bytes - graphs
 
     @property
     def pool_bytes(self) -> int:

@@ -1,0 +1,55 @@
+"""`--engine` of `workbook estimate serve`: the flags of an engine that sets a pool aside, and its answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ..catalog.engines import ENGINES, Engine, engine
+from ..catalog.errors import WorkbookError
+from ..catalog.setup import ServeSetup
+from ..lesson import calculators
+from ..memory.closed_form.engine import launch
+from . import flags
+from .flags import decimal, whole
+
+PLAIN = "transformers"
+ONLY_ENGINES = ("engine_version", "tensor", "pipeline", "share", "max_seqs")  # flags that PLAIN has no use for
+
+
+def engine_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("of an engine that takes its share of the card before a request comes")
+    group.add_argument("--engine", default=PLAIN, help=", ".join(ENGINES))
+    group.add_argument("--engine-version", metavar="V", help="as in 0.19; default: the newest that is known")
+    group.add_argument(
+        "--share", type=decimal, help="of the whole card (gpu_memory_utilization); default: its version's"
+    )
+    group.add_argument("--max-seqs", type=whole, metavar="N", help="sequences at once (max_num_seqs); default: by card")
+    group.add_argument("--tensor", type=whole, metavar="N", help="tensor parallel ranks (default 1)")
+    group.add_argument("--pipeline", type=whole, metavar="N", help="stages of a pipeline (default 1)")
+
+
+def engine_of(arguments: argparse.Namespace) -> Engine | None:
+    """The engine that was named; None for Transformers, which takes none of an engine's flags."""
+    found = engine(arguments.engine, arguments.engine_version)
+    if found.name != PLAIN:
+        return found
+    given = [name for name in ONLY_ENGINES if getattr(arguments, name) is not None]
+    if given:
+        what = ", ".join(f"--{name}".replace("_", "-") for name in given)
+        raise WorkbookError(f"{what} without an engine", f"--engine {' or '.join(ENGINES[1:])}", "add --engine vllm")
+    return None
+
+
+def estimate_engine(found: Engine, setup: ServeSetup, arguments: argparse.Namespace) -> int:
+    card = flags.device_of(arguments)
+    if card is None:
+        what, expected = f"a pool of {found.name} without a card", "--gpu with one of its names"
+        raise WorkbookError(what, expected, "add --gpu, as in --gpu h100")
+    if arguments.fit:
+        what, do = f"--fit with --engine {found.name}", "leave it out: the answer says how many users its pool holds"
+        raise WorkbookError(what, f"--fit with --engine {PLAIN}", do)
+    ranks = (arguments.tensor or 1, arguments.pipeline or 1)
+    answer = calculators.engine_answer(launch(setup, found, card, *ranks, arguments.share, arguments.max_seqs))
+    print(json.dumps(answer.figures) if arguments.json else answer)
+    return 0

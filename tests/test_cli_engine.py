@@ -1,0 +1,80 @@
+"""`workbook estimate serve --engine`: an engine's pool in text and JSON, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from helpers.cli import main
+from tests.cli_errors import require_told
+
+SERVE = ["estimate", "serve", "--model", "qwen3-8b", "--gpu", "h100"]
+LOGGED = [*SERVE, "--engine", "vllm", "--engine-version", "0.19", "--share", "0.95"]
+GIB = 2**30
+
+
+def figures(argv: list[str], capsys) -> dict:
+    assert main([*argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_figures_are_those_that_vllm_0_19_logged(capsys) -> None:
+    """Qwen3-8B on an H100 at 0.95: 15.27, 2.21, 0.25, 57.50 GiB, 418,688 tokens."""
+    found = figures(LOGGED, capsys)
+    names = ("weight_bytes", "profile_bytes", "outside_torch_bytes", "pool_bytes")
+    assert [found[name] / GIB for name in names] == pytest.approx([15.27, 2.21, 0.25, 57.5], rel=0.002)
+    assert found["tokens"] == pytest.approx(418_688, rel=0.001)
+    taken = sum(found[name] for name in names)
+    assert taken == found["share_bytes"]  # without graphs, which this version does not count
+
+
+def test_the_text_says_users_and_gives_its_own_command(capsys) -> None:
+    assert main([*LOGGED, "--context", "8192"]) == 0
+    text = capsys.readouterr().out
+    assert "51 users of 8,192 tokens" in text  # "maximum concurrency 51.11x"
+    assert "vllm 0.19's source" in text
+    assert "vllm" in text.splitlines()[0]
+
+
+def test_the_command_gives_the_same_answer(capsys) -> None:
+    from helpers.catalog import ServeSetup
+    from helpers.catalog.engines import engine
+    from helpers.lesson.calculators import engine_answer
+    from helpers.memory.closed_form.engine import launch
+
+    answer = engine_answer(launch(ServeSetup("qwen3-8b", users=9), engine("vllm", "0.19"), "h100", 2, 2, 0.9, 64))
+    assert answer.command is not None
+    words = shlex.split(answer.command)[1:]
+    assert "--engine-version" in words
+    assert figures(words, capsys) == answer.figures
+
+
+def test_transformers_is_as_before(capsys) -> None:
+    assert main([*SERVE, "--engine", "transformers"]) == 0
+    named = capsys.readouterr().out
+    assert main(SERVE) == 0
+    assert capsys.readouterr().out == named
+
+
+def test_a_model_that_does_not_fit_does_not_start(capsys) -> None:
+    assert main(["estimate", "serve", "--model", "llama-3.1-70b", "--gpu", "h100", "--engine", "vllm"]) == 0
+    assert "vllm does not start" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ([*SERVE, "--engine", "vlm"], "did you mean 'vllm'"),
+        ([*SERVE, "--share", "0.9"], "--share without an engine"),
+        ([*SERVE, "--engine-version", "0.19"], "no version"),
+        ([*SERVE, "--engine", "vllm", "--fit"], "--fit with --engine vllm"),
+        ([*SERVE, "--engine", "vllm", "--share", "0.995"], "pass 0.99 or less"),
+        ([*SERVE, "--engine", "vllm", "--share", "1.5"], "are free"),
+        ([*SERVE, "--engine", "vllm", "--tensor", "3"], "cannot share evenly"),
+        (["estimate", "serve", "--model", "gpt2", "--context", "64", "--engine", "vllm"], "add --gpu"),
+    ],
+)
+def test_bad_flags_are_told(argv, told, capsys) -> None:
+    require_told(argv, told, capsys)
