@@ -68,6 +68,7 @@ _ENGINES: tuple[Engine, ...] = (
     Engine("vllm", "0.33", f"{_CONFIG}0.33.0{_MASKS}", 0.92, 16, True, 14, huge_batch=16384),
 )
 ENGINES: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES))
+POOLED: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES if one.share))  # that set a pool aside
 
 
 def engine(name: str, version: str | None = None) -> Engine:

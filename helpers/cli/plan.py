@@ -12,6 +12,7 @@ from typing import Any
 
 from ..catalog import prices
 from ..catalog.devices import device
+from ..catalog.engines import POOLED
 from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.setup import KV_FORMATS, WEIGHT_FORMATS
 from ..memory.fit.room import RESERVE_MIB
@@ -81,6 +82,8 @@ def _serve_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=whole, metavar="N", help="of these, in the prompt (default three quarters)")
     parser.add_argument("--latency", type=seconds, metavar="TIME", help="longest from token to token, as in 50ms")
     parser.add_argument("--ttft", type=seconds, metavar="TIME", help="longest to the first token, as in 2s")
+    pools = f"whose pool is planned with: {', '.join(POOLED)}; default: Transformers' forward and a fixed reserve"
+    parser.add_argument("--engine", default="", metavar="NAME", help=pools)
     parser.add_argument(
         "--weights", type=names, default=SERVED_WEIGHTS, metavar="NAMES", help=", ".join(WEIGHT_FORMATS)
     )
@@ -128,6 +131,7 @@ def _plan_serving(arguments: argparse.Namespace) -> int:
         ttft_s=arguments.ttft,
         weights=arguments.weights,
         kv=arguments.kv,
+        engine=arguments.engine,
     )
     found = plan_serving(goal, fleet_of(arguments), _rates(arguments, "serving_flops"))
     told = "" if arguments.json else serving_told(found)

@@ -3,12 +3,7 @@
 vLLM loads the weights, runs the largest forward that it may meet and samples from it, and takes the rest of its share
 of the card for keys and values. What is derived, and what is fitted:
 
-- *Sampling* is derived from vLLM 0.19 (v1/sample/sampler.py, ops/topk_topp_sampler.py, ops/topk_topp_triton.py): for
-  each of max_num_seqs x vocabulary logits their 16 bits, an FP32 copy, its softmax and the noise are alive; beside them
-  a row of FP32 logits for each multiprocessor, the hidden states of all tokens, and of those sampled two copies.
-- *The forward* by max_num_batched_tokens: at an MLP's widest point attention's output, the residual stream, the layer's
-  sum, gate and up, and their product. EXTRA_BYTES is fitted on three launches, all with a hidden size of 4,096.
-- *Experts'* workspaces are derived (layers/fused_moe/fused_moe.py), and stay through the sampling.
+- The profile run is `engine_profile`'s, weights `engine_weights`', pages `engine_pages`'.
 - *Outside torch* and *CUDA graphs* are means over 40 launches of vLLM 0.19 on H100 cards. Of the graphs the buffer in
   which split attention adds up is derived: 32 splits x heads x 512 tokens x head size in FP32.
 
@@ -24,22 +19,19 @@ from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.engines import Engine
 from ...catalog.errors import WorkbookError, require_number, require_whole
-from ...catalog.formats import number_format
-from ...catalog.hardware import cuda_of
-from ...catalog.layers import Layer
 from ...catalog.setup import MAX_COUNT, ServeSetup
 from .breakdown import GIB, Breakdown, format_bytes
 from .engine_pages import Pages, pages_of
-from .engine_weights import FP32, padded_vocabulary, rank_weight_bytes, stage_layers, value_bytes
+from .engine_profile import ProfileRun
+from .engine_weights import FP32, rank_weight_bytes, stage_layers
 
 MIB = 2**20
-EXTRA_BYTES = 48 * MIB  # of a forward, beside the tensors that are named
 CONTEXT_BYTES = {False: round(0.51 * GIB), True: round(1.52 * GIB)}  # before loading: CUDA's; with NCCL's of a group
 OUTSIDE_BYTES = {"alone": round(0.25 * GIB), "tensor": round(2.1 * GIB), "pipeline": round(0.07 * GIB)}
 GRAPH_BYTES, GRAPH_LAYER_BYTES = round(0.1 * GIB), 18 * MIB  # of 51 sizes, each captured twice
 GRAPH_SPLITS, GRAPH_TOKENS = 32, 512
-QUANTIZED_INPUTS = ("fp8-e4m3", "fp8-e5m2", "int8")  # formats whose products quantize what they multiply
 MOST_RANKS = 2**10
+MOST_TRIED_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -161,6 +153,11 @@ class Launch:
         return self._pages(0).users(self.blocks, self.setup.context, self.batch_tokens)
 
     @property
+    def user_bytes(self) -> int:
+        """Blocks of one sequence of the setup's context."""
+        return self.pages.user_blocks(self.setup.context, self.batch_tokens) * self.pages.block_bytes
+
+    @property
     def pages(self) -> Pages:
         return self._pages(0)
 
@@ -182,48 +179,20 @@ class Launch:
         return pages_of(self.setup.model, self.setup.kv, block, self.tensor, None if self.pipeline == 1 else layers)
 
     def _profile(self, stage: int) -> int:
-        """The larger of forward and sampling, of which only the last stage has the second."""
-        handed_over = 2 * self._hidden(self.batch_tokens) if self.pipeline > 1 else 0
+        """Of the last stage alone it samples, and stages hand hidden states on."""
+        run = ProfileRun(self.setup, self.engine, self.card, self.tensor, self.batch_tokens, self.sequences)
         layers = stage_layers(self.setup.model, self.pipeline, stage)
-        experts = max(map(self._expert_workspace, set(layers)))
-        forward = max(self._forward(layer) for layer in set(layers)) + EXTRA_BYTES
-        sampling = self._sampling() if stage == self.pipeline - 1 else 0
-        return handed_over + self._library + experts + max(forward, sampling)
+        return run.peak_bytes(layers, samples=stage == self.pipeline - 1, hands_on=self.pipeline > 1)
 
-    @property
-    def _library(self) -> int:
-        cuda = cuda_of(self.card)
-        return cuda.cublas_workspace_bytes if cuda else 0
 
-    def _hidden(self, tokens: int) -> int:
-        return tokens * self.setup.model.hidden * value_bytes(self.setup)
+def starting_share(card: Device, ranks: int) -> float:
+    """A share that an engine starts with: what is free, of which 60 launches of vLLM on H100 took 0.95 at most.
 
-    def _forward(self, layer: Layer) -> int:
-        """Inside an MLP: attention's output, the residual stream and the sum, gate and up, and what comes of them."""
-        mlp, width = layer.mlp, value_bytes(self.setup)
-        dense = max((linear.inputs for linear in mlp.linears if linear.outputs == self.setup.model.hidden), default=0)
-        wide = self.batch_tokens * dense // self.tensor
-        quantized = wide if self.setup.weights in QUANTIZED_INPUTS else 0
-        return 3 * self._hidden(self.batch_tokens) + (3 if mlp.gated else 2) * wide * width + quantized
-
-    def _expert_workspace(self, layer: Layer) -> int:
-        """Two buffers over tokens x experts of each: of the wider of f and h, and of the wider of 2 f and h."""
-        mlp, hidden = layer.mlp, self.setup.model.hidden
-        if not mlp.experts:
-            return 0
-        ffn, rows = -(-mlp.ffn // self.tensor), self.batch_tokens * mlp.experts_per_token * value_bytes(self.setup)
-        if number_format(self.setup.weights).experts_only:
-            return rows * ffn  # OpenAI's Triton kernels make the rest themselves
-        return rows * (max(ffn, hidden) + max(2 * ffn, hidden))
-
-    def _sampling(self) -> int:
-        """Logits as they are computed, in FP32, their softmax, its noise; hidden states, those sampled, and a copy."""
-        model, rows = self.setup.model, self.sequences
-        computed = rows * padded_vocabulary(model) * value_bytes(self.setup)
-        copies = rows * model.vocab * (self.engine.sampler_bytes - 2)
-        units = self.card.units.number if self.card.units else 0
-        buffer = min(units, 1 << (rows - 1).bit_length()) * model.vocab * FP32 if self.engine.sampler_rows else 0
-        return computed + copies + buffer + self._hidden(self.batch_tokens) + 2 * self._hidden(rows)
+    >>> starting_share(resolve_device("h100"), 8), starting_share(resolve_device("12GiB"), 1)
+    (0.95, 0.95)
+    """
+    free = card.capacity_bytes - CONTEXT_BYTES[ranks > 1]
+    return min(MOST_TRIED_SHARE, int(100 * free / card.capacity_bytes) / 100)
 
 
 def launch(

@@ -66,8 +66,11 @@ class Pages:
 
     def users(self, blocks: int, context: int, batch_tokens: int) -> int:
         """Whole sequences of `context` tokens at once, nothing shared: its "maximum concurrency", rounded down."""
-        each = sum(group.blocks(context, self.block_tokens, batch_tokens) for group in self.groups)
-        return blocks // each
+        return blocks // self.user_blocks(context, batch_tokens)
+
+    def user_blocks(self, context: int, batch_tokens: int) -> int:
+        """That one sequence of `context` tokens takes, of all groups."""
+        return sum(group.blocks(context, self.block_tokens, batch_tokens) for group in self.groups)
 
 
 def pages_of(

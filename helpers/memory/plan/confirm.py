@@ -18,9 +18,9 @@ from ...catalog.errors import WorkbookError
 from ...catalog.split import Split
 from .. import trace
 from ..closed_form.breakdown import format_bytes
+from .engine_replica import replica_of
 from .search import TrainAnswer
 from .serve_search import ServeAnswer
-from .serving import Replica
 from .training import Engine, Layout, train_setup
 
 MOST_TRACED = 2  # micro-batches: the second meets gradients, and all after it are like it
@@ -89,7 +89,7 @@ def _serving(answer: ServeAnswer, at: int) -> Confirmation:
     plan = answer.plans[at]
     if plan.layout.ranks > 1:
         return Confirmation(plan.parts.total, None, "a replica on several cards is not traced")
-    replica = Replica(answer.goal, plan.layout, plan.cards, answer.rates)
+    replica = replica_of(answer.goal, plan.layout, plan.cards, answer.rates)
     users = min(plan.users, MOST_USERS)
     setup = replace(replica.setup, users=users)
     note = f"; traced with {users} users, as the closed form is here" if users < plan.users else ""

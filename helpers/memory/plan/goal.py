@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError, require_name, require_number, require_whole
 from ...catalog.optimizers import optimizer
 from ...catalog.recipes import PRECISIONS
@@ -84,6 +85,7 @@ class ServeGoal:
     ttft_s: float | None = None
     weights: tuple[str, ...] = SERVED_WEIGHTS
     kv: tuple[str, ...] = SERVED_KV
+    engine: str = ""  # that serves, by name; none for what Transformers' forward takes
     prefill_tokens: int = PIECE_TOKENS  # of all prompts in a forward: max_num_batched_tokens of vLLM
     shipped: str = field(default="", init=False)
 
@@ -94,6 +96,9 @@ class ServeGoal:
             do = f"pass prompt={self.context - self.context // GENERATED_SHARE}, or leave it out"
             require_whole("prompt", self.prompt, 1, self.context - 1, unit="tokens", do=do)
         require_whole("prefill_tokens", self.prefill_tokens, most=MAX_TOKENS)
+        if self.engine and engine(self.engine).share is None:
+            what, do = f"{self.engine} sets no pool aside", "pass engine='vllm', or leave it out"
+            raise WorkbookError(what, "an engine with a share of the card", do)
         _require_seconds("latency", self.latency_s)
         _require_seconds("time to the first token", self.ttft_s)
         weights = _some("weights", self.weights)

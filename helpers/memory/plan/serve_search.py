@@ -15,6 +15,7 @@ from itertools import product
 
 from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import Breakdown, TextEnum
+from .engine_replica import replica_of
 from .goal import ServeGoal
 from .machine import Cards, require_comparable
 from .search import MOST_PLANS
@@ -131,7 +132,7 @@ def replicas(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[Repli
             continue
         known = transients.setdefault((pipeline, weights, kv), {})
         try:
-            replica = Replica(goal, layout, cards, rates, known)
+            replica = replica_of(goal, layout, cards, rates, known)
             replica.weight_bytes  # noqa: B018  refuses heads that cannot be divided
         except WorkbookError:
             if tensor == 1:
@@ -142,7 +143,7 @@ def replicas(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[Repli
 
 def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
     cards, layout = replica.cards, replica.layout
-    room = cards.room.for_tensors_bytes
+    room = replica.room_bytes
     fits = replica.most_users
     if fits < 1:
         short = Shortage.WEIGHTS if replica.weight_bytes > room else Shortage.KV_CACHE

@@ -99,6 +99,11 @@ class Replica:
         shape = tensor_parallel.rank_shape(self.setup.model, self.layout.tensor)
         return number_format(self.layout.kv).storage_bytes(shape.kv_values(self.goal.context))
 
+    @property
+    def room_bytes(self) -> int:
+        """What a rank may take of its card."""
+        return self.cards.room.for_tensors_bytes
+
     def transient_bytes(self, users: int) -> int:
         """What the largest forward makes beside so many users' caches, with the libraries' workspaces.
 
@@ -122,7 +127,7 @@ class Replica:
     @cached_property
     def most_users(self) -> int:
         """That the memory of a rank has room for: 0 where it has none for one, and no more than a setup can name."""
-        room = self.cards.room.for_tensors_bytes
+        room = self.room_bytes
         upper = min(MAX_COUNT, (room - self.weight_bytes) // self.kv_bytes)
         if upper < 1 or self.parts(1).total > room:
             return 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...catalog.engines import engine
 from ...catalog.setup import ServeSetup
 from ..closed_form import budget
 from ..closed_form.breakdown import Part, format_bytes
 from ..closed_form.weights import weight_bytes
+from .engine_replica import replica_of
 from .least import least_for_serving
 from .serve_search import ServeAnswer, ServeFailure, ServePlan, Shortage
-from .serving import Replica
 from .told import dollars, duration, interval, offers_told, parts_told, table
 
 COLUMNS = ("", "cards", "a replica", "weights", "KV", "users each", "a rank", "first token", "next token", "an hour")
@@ -61,10 +62,7 @@ def _story(answer: ServeAnswer) -> Iterator[str]:
         f"The cheapest plan takes {plan.ranks:,} x {cards.device.title} as {replicas} of {layout}, with weights "
         f"{weights} and the KV cache in {layout.kv}; each serves {plan.users:,} users at once."
     )
-    yield (
-        f"A rank holds {format_bytes(plan.parts.total)}: {parts_told(plan.parts)}. {format_bytes(plan.spare_bytes)} "
-        f"are to spare beside {format_bytes(cards.reserve_bytes)} kept for the CUDA context and holes."
-    )
+    yield f"A rank holds {format_bytes(plan.parts.total)}: {parts_told(plan.parts)}. {_left(answer, plan)}"
     yield (
         f"The first token comes after {interval(plan.first_token)} where nobody waits, the next ones every "
         f"{interval(plan.between_tokens)} while others' prompts are computed in between; all users together get "
@@ -89,10 +87,20 @@ def _story(answer: ServeAnswer) -> Iterator[str]:
         yield f"The next cheaper layout fails: {serve_failure_told(failed)}"
 
 
+def _left(answer: ServeAnswer, plan: ServePlan) -> str:
+    if answer.goal.engine:
+        found = engine(answer.goal.engine)
+        return (
+            f"{found.name} takes {found.share:g} of the card at once, as its version {found.version} does by default."
+        )
+    kept = format_bytes(plan.cards.reserve_bytes)
+    return f"{format_bytes(plan.spare_bytes)} are to spare beside {kept} kept for the CUDA context and holes."
+
+
 def _limit(answer: ServeAnswer, plan: ServePlan) -> str:
     """What breaks first as users come: memory, or the limits on time."""
     goal = answer.goal
-    replica = Replica(goal, plan.layout, plan.cards, answer.rates)
+    replica = replica_of(goal, plan.layout, plan.cards, answer.rates)
     if not goal.latency_s or replica.between_tokens(plan.most_users).middle <= goal.latency_s:
         full = f"{plan.most_users:,} users"
         return f"What breaks first: the KV cache of a replica is full with {full}; it has {plan.users:,}."

@@ -12,10 +12,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError
+from ...catalog.setup import ServeSetup
 from ..closed_form import megatron
+from ..closed_form.engine import launch, starting_share
 from .goal import ServeGoal, TrainGoal
 from .search import TrainAnswer, TrainPlan
 from .serve_search import ServeAnswer, ServePlan
@@ -236,7 +241,7 @@ def vllm_yaml(plan: ServePlan, goal: ServeGoal) -> str:
     for kind, name, known in (("weights", layout.weights, weights), ("a KV cache", layout.kv, VLLM_KV)):
         if name not in known:
             raise WorkbookError(f"{kind} in {name} for vLLM", ", ".join(known), "choose a format of these")
-    share = int(100 * plan.cards.room.for_tensors_bytes / plan.cards.device.capacity_bytes) / 100
+    share = starting_share(plan.cards.device, layout.ranks)
     flags: dict[str, object] = {
         "tensor-parallel-size": layout.tensor,
         "pipeline-parallel-size": layout.pipeline,
@@ -249,9 +254,22 @@ def vllm_yaml(plan: ServePlan, goal: ServeGoal) -> str:
     if method := weights[layout.weights]:
         flags["quantization"] = method
     copies = f"; {plan.replicas} servers like this, with a router before them" if plan.replicas > 1 else ""
-    return f"# vllm serve MODEL --config vllm.yaml{copies}\n" + "".join(
+    return f"# vllm serve MODEL --config vllm.yaml{copies}{_pool(plan, goal, share)}\n" + "".join(
         f"{k}: {json.dumps(v)}\n" for k, v in flags.items()
     )
+
+
+def _pool(plan: ServePlan, goal: ServeGoal, share: float) -> str:
+    """How many of the goal's users the pool of this launch holds; nothing where its pages are not known."""
+    layout = plan.layout
+    with suppress(WorkbookError):
+        setup = ServeSetup(goal.model, weights=layout.served, kv=layout.kv, context=goal.context)
+        setup = replace(setup, prefill_tokens=goal.prefill_tokens)
+        ranks = (layout.tensor, layout.pipeline)
+        users = launch(setup, engine("vllm"), plan.cards.device, *ranks, share, plan.users).users
+        fewer = f", fewer than the plan's {plan.users:,}" if users < plan.users else ""
+        return f"; its pool holds {users:,} users of {goal.context:,} tokens{fewer}"
+    return ""
 
 
 def _json(found: Mapping[str, object]) -> str:

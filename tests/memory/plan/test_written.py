@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.catalog import ServeSetup
+from helpers.catalog.engines import engine
 from helpers.catalog.errors import WorkbookError
+from helpers.memory.closed_form.engine import launch
 from helpers.memory.closed_form.fsdp2 import widths
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
 from helpers.memory.plan.search import TrainAnswer
@@ -152,7 +155,19 @@ def test_vllms_file_is_yaml_with_the_plans_figures():
     assert (read["quantization"], read["kv-cache-dtype"]) == ("fp8", "fp8_e4m3")
     assert read["tensor-parallel-size"] * read["pipeline-parallel-size"] == found.plans[0].layout.ranks
     assert read["max-num-seqs"] == found.plans[0].users
-    assert 0.9 < read["gpu-memory-utilization"] < 1
+    assert read["gpu-memory-utilization"] == 0.95  # what launches on H100 took at most, and all of them started
+    launch(ServeSetup("llama-3.1-70b"), engine("vllm", "0.19"), "h100", 8, share=0.95)
+
+
+def test_vllms_file_says_what_its_pool_holds():
+    """The plan counts on a fixed reserve; the engine's own pool is smaller."""
+    goal = ServeGoal("qwen3-8b", users=380, context=1152, weights=("bf16",), kv=("bf16",))
+    found = plan_serving(goal, [Cards("h100", 1)])
+    first = serving_files(found)["vllm.yaml"].splitlines()[0]
+    setup = ServeSetup("qwen3-8b", context=1152)
+    held = launch(setup, engine("vllm"), "h100", share=0.95, max_seqs=380).users
+    assert held < 380
+    assert f"its pool holds {held} users of 1,152 tokens, fewer than the plan's" in first
 
 
 def test_vllm_knows_the_flags():
