@@ -18,7 +18,7 @@ from .shape import ModelShape
 from .shipped import LEFT_OUT, SHIPPED, shipped, told
 
 ATTENTIONS = ("eager", "sdpa")
-ADAPTED_PRECISIONS = ("autocast-bf16", "bf16", "fp32")  # with a frozen base
+ADAPTED_PRECISIONS = ("autocast-bf16", "autocast-bf16-on-bf16", "bf16", "fp32")  # with a frozen base
 OFFLOADS = ("none", "cpu", "nvme")  # DeepSpeed's names of `offload_optimizer` and `offload_param` devices
 WEIGHT_FORMATS = tuple(name for name, entry in NUMBER_FORMATS.items() if not entry.mixed)
 KV_FORMATS = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
@@ -124,7 +124,7 @@ class TrainSetup:
         'fp32'
         """
         adapter, usual = self.adapter, self.precision_recipe.activation_format
-        if adapter is None or self.precision == "autocast-bf16":
+        if adapter is None or self.precision_recipe.autocast:
             return usual
         if adapter.base:
             return "fp32" if adapter.prepared else adapter.dtype

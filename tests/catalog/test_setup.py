@@ -8,7 +8,14 @@ from helpers.catalog import OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, Work
 from helpers.catalog.optimizers import EMBEDDING, HEAD
 from helpers.memory import budget
 
-ADAM_BYTES = {"fp32": 16, "bf16": 8, "autocast-bf16": 16, "megatron-bf16": 18, "torchao-fp8": 8}
+ADAM_BYTES = {
+    "fp32": 16,
+    "bf16": 8,
+    "autocast-bf16": 16,
+    "autocast-bf16-on-bf16": 8,
+    "megatron-bf16": 18,
+    "torchao-fp8": 8,
+}
 
 
 @pytest.mark.parametrize("name", sorted(PRECISIONS))

@@ -30,9 +30,9 @@ class Widths:
 
     @classmethod
     def of(cls, setup: TrainSetup) -> Widths:
-        autocast = setup.precision == "autocast-bf16"
+        autocast = setup.precision_recipe.autocast and setup.precision_recipe.weight_bytes == 4  # else it casts nothing
         compute = 4 if setup.precision == "fp32" else 2
-        return cls(residual=4 if autocast else compute, compute=compute, autocast=autocast)
+        return cls(residual=setup.precision_recipe.weight_bytes, compute=compute, autocast=autocast)
 
 
 @unique
@@ -100,6 +100,9 @@ def require_closed_form(setup: TrainSetup) -> None:
             "ask for their sum: budget.bytes_saved_by(setup, layer)",
         )
     require_kernel(setup)
+    if setup.precision == "autocast-bf16-on-bf16" and model.family in ("gpt2", "opt"):
+        what = f"autocast casts the norms of {model.name} to FP32, which has no rows here"
+        raise WorkbookError(what, "precision='bf16'", "ask for their sum: budget.bytes_saved_by(setup, layer)")
     if setup.attention == "eager":
         return
     window = min((layer.attention.window for layer in model.layers if layer.attention.window), default=None)

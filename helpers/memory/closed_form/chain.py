@@ -224,7 +224,7 @@ class Chain:
     def _tail(self) -> None:
         """From the last layer's output on: the end of the forward, and the beginning of the backward."""
         tape = Operators(accumulates=self.accumulates, updates=update_of(self.setup))
-        page = decoder(self.setup, tape)
+        page = decoder(self.setup, tape, cuda=self.cuda)
         page.parts, page.copies, page.names_logits = self.parts, self.copies, self.names_logits
         loss = page.loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
         before, self.end, node = self.now - Live(self.residual), tape.highest, loss.node

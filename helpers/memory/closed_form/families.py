@@ -94,8 +94,13 @@ class Gpt2(Decoder):
         return rounded(self.setup.sequence * hidden) + (0 if is_leaf else rounded(self.tokens * hidden))
 
     def norm(self, x: Tensor, rows: int) -> Tensor:
-        size = x.values // rows
-        return self.tape.layer_norm(x, rows, self.weight(size), self.weight(size))
+        """CUDA's autocast brings all of it to FP32."""
+        tape, size = self.tape, x.values // rows
+        given = x, self.weight(size), self.weight(size)
+        if self.width.autocast and self.cuda:
+            given = tuple(tape.cast(one, FP32) if one.values else one for one in given)  # type: ignore[assignment]
+        x, *trained = given
+        return tape.layer_norm(x, rows, *trained)
 
     def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
         c_attn, c_proj = attention.linears
@@ -106,7 +111,8 @@ class Gpt2(Decoder):
         return self.linear(output, c_proj), weights
 
     def _softmax(self, weights: Tensor) -> Tensor:
-        """In the type of the scores."""
+        """In the type of the scores; CUDA's autocast has it in FP32."""
+        weights = self.tape.cast(weights, FP32) if self.width.autocast and self.cuda else weights
         return self.tape.softmax(weights, weights.width, bool(self.cuda))
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:

@@ -28,12 +28,17 @@ class StepWidths:
     weights: int
     autocast: bool
 
+    @property
+    def casts_weights(self) -> bool:
+        """Whether products read copies of trained weights, which autocast makes of FP32 ones."""
+        return self.autocast and self.weights == FP32
+
     @classmethod
     def of(cls, setup: TrainSetup) -> StepWidths:
         adapter, weights = setup.adapter, setup.precision_recipe.weight_bytes
         if adapter and adapter.base:
             weights = FP32 if adapter.prepared else HALF
-        return cls(weights, weights, setup.precision == "autocast-bf16")
+        return cls(weights, weights, setup.precision_recipe.autocast)
 
 
 class Linears:

@@ -196,7 +196,7 @@ class Operators(Checkpoints):
     def layer_norm(self, x: Tensor, rows: int, *trained: Tensor) -> Tensor:
         """The fused kernel: keeps its input, and a mean and a deviation for each row, in FP32."""
         out, mean, deviation = self.new(x.values, x.width), self.new(rows, 4), self.new(rows, 4)
-        return self.record(out, (x, *trained), (x, mean, deviation, FROZEN), self._anew(x, *trained))
+        return self.record(out, (x, *trained), (x, mean, deviation, *trained, FROZEN), self._anew(x, *trained))
 
     def split(self, x: Tensor, *values: int) -> list[Tensor]:
         """`chunk` and `split`: views, whose gradients are joined in a new tensor."""

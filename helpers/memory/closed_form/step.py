@@ -90,7 +90,7 @@ class TapedStep(Chain):
     def _at_embedding(self, table: int) -> Moment:
         waiting = table if self.model.tied else 0
         made = waiting + self.residual
-        if not self.width.autocast:
+        if not self.width.casts_weights:
             made = max(made, 2 * waiting)
         made += table if self.accumulates else self.all_gradients
         return self._moment(Point.EMBEDDING, Live(made, 0, 0 if self.accumulates else self.all_gradients))

@@ -226,8 +226,8 @@ def _transformers_adafactor(parameters: Iterator[nn.Parameter]) -> torch.optim.O
 
 
 def precision_context(setup: TrainSetup, device: str) -> contextlib.AbstractContextManager:
-    """Autocast for the autocast recipe, nothing for the others."""
-    return torch.autocast(device, torch.bfloat16, enabled=setup.precision == "autocast-bf16")
+    """Autocast for the recipes that have it, nothing for the others."""
+    return torch.autocast(device, torch.bfloat16, enabled=setup.precision_recipe.autocast)
 
 
 class Segment(nn.Module):

@@ -24,6 +24,7 @@ MOST_TOKENS = 10**15
 PRETRAINING_BATCH = 2**22
 FINE_TUNING_BATCH = 2**17  # a convention of ours: 64 sequences of 2,048 tokens
 METHODS = ("full", "lora", "qlora")
+PLANNED = tuple(name for name in PRECISIONS if name != "autocast-bf16-on-bf16")  # in bytes it is "bf16"
 TRAIN_PRECISIONS = ("megatron-bf16", "autocast-bf16")  # both keep FP32 masters; pure BF16 gives up small updates
 SERVED_WEIGHTS = (SHIPPED, "fp8-e4m3", "awq-int4")
 SERVED_KV = ("bf16", "fp8-e4m3")
@@ -59,7 +60,7 @@ class TrainGoal:
         for name in _some("methods", self.methods):
             require_name("method", name, METHODS)
         for name in _some("precisions", self.precisions):
-            require_name("precision", name, PRECISIONS)
+            require_name("precision", name, PLANNED)
         for name in _some("optimizers", self.optimizers):
             optimizer(name)
 

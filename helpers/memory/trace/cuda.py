@@ -81,7 +81,7 @@ def _fused(plain, kernel):
     """softmax(x, dtype=float32) in SoftMax.cpp: one kernel for FP16; every other type is converted first, and kept."""
 
     def softmax(input, dim=None, *args, dtype=None, **kwargs):
-        if torch.is_autocast_enabled("cpu") and input.dtype in HALF:
+        if dtype is None and torch.is_autocast_enabled("cpu") and input.dtype in HALF:
             dtype = torch.float32
         if dtype == torch.float32 and input.dtype == torch.float16:
             return kernel(input, dim, True)

@@ -175,6 +175,9 @@ def _require_plain_loop(setup: TrainSetup) -> None:
     if setup.in_backward:
         what = "the optimizer steps in the backward, and these files would train with one step behind it"
         raise WorkbookError(what, "in_backward=False", "register the hooks in your script, on one rank")
+    if setup.precision not in _PRECISION and not setup.precision_recipe.linear_format:
+        what = f"precision is {setup.precision!r}, which is Transformers' Trainer on one GPU"
+        raise WorkbookError(what, ", ".join(_PRECISION), "choose precision='bf16', which keeps the same bytes")
     if setup.precision_recipe.linear_format:
         what = f"precision is {setup.precision!r}, and these files would train in BF16"
         do = "choose precision='bf16', and convert the model in your script"

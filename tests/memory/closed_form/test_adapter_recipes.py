@@ -65,6 +65,18 @@ def test_adapters_in_16_bits(config, how):
     require_agreement(replace(setup, adapter=replace(setup.adapter, adapter_dtype="bf16")))
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
+@pytest.mark.parametrize("adapter_dtype", ["fp32", "bf16"])
+def test_trainer_s_bf16_with_a_base_that_is_bf16_already(adapter_dtype):
+    pytest.importorskip("peft")
+    setup = adapted(LLAMA, targets=ALL, precision="autocast-bf16-on-bf16")
+    setup = replace(setup, adapter=replace(setup.adapter, adapter_dtype=adapter_dtype))
+    require_agreement(setup)
+    half, full = (budget.train(replace(setup, precision=name)) for name in ("autocast-bf16-on-bf16", "autocast-bf16"))
+    frozen = half.setup.model.parameters
+    assert full.parts["parameters"] - half.parts["parameters"] == pytest.approx(2 * frozen, rel=0.001)
+
+
 def test_trl_halves_what_is_trained_and_peft_doubles_what_is_not_quantized():
     """Of Llama-2-7B: 8,388,608 values of adapters; embedding, head and norms are 262,410,240 values."""
     peft, trl, unsloth = (

@@ -140,9 +140,14 @@ def test_a_step_is_what_the_trace_says(name, precision, policy, attention, micro
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.005)
 
 
-RECIPES = ({"precision": "torchao-fp8"}, {"precision": "megatron-bf16"}, {"in_backward": True})
+RECIPES = (
+    {"precision": "torchao-fp8"},
+    {"precision": "megatron-bf16"},
+    {"in_backward": True},
+    {"precision": "autocast-bf16-on-bf16"},
+)
 NO_FLOAT8 = ("gpt2", "llama4_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-RECIPES_QUICK = {("deepseek_v3", 0), ("opt", 0), ("gpt_oss", 1), ("phi3, a window", 2)}
+RECIPES_QUICK = {("deepseek_v3", 0), ("opt", 0), ("gpt_oss", 1), ("phi3, a window", 2), ("gpt2", 3), ("gpt_oss", 3)}
 
 
 @pytest.mark.parametrize("policy", ["none", "full"])
@@ -151,7 +156,7 @@ RECIPES_QUICK = {("deepseek_v3", 0), ("opt", 0), ("gpt_oss", 1), ("phi3, a windo
     [
         pytest.param(name, at, marks=[] if (name, at) in RECIPES_QUICK else pytest.mark.all)
         for name in FAMILIES
-        for at in range(3)
+        for at in range(len(RECIPES))
         if at or name not in NO_FLOAT8
     ],
 )
