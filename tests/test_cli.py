@@ -50,6 +50,8 @@ BAD = [
     ([*TRAIN, "--adapter", "lokr"], "unknown kind of adapter 'lokr'"),
     ([*TRAIN, "--trainer", "trl"], "--trainer without adapters"),
     ([*TRAIN, "--no-prepared"], "--prepared without adapters"),
+    ([*TRAIN, "--lora-rank", "8", "--lora-dropout", "1"], "from 0 to below 1"),
+    ([*TRAIN, "--lora-rank", "8", "--lora-dropout", "5%"], "is not a decimal number"),
     ([*TRAIN, "--lora-rank", "8", "--trainer", "tlr"], "did you mean 'trl'?"),
     ([*TRAIN, "--lora-rank", "8", "--lora-targets", "qproj"], "did you mean 'q_proj'?"),
     ([*TRAIN, "--lora-rank", "8", "--precision", "megatron-bf16"], "a frozen base"),
@@ -240,6 +242,9 @@ def test_an_answer_names_the_recipe_of_a_quantized_base_and_its_command_says_the
     assert "as TRL does" in told["trl"]
     assert "prepared" not in told["trl"]
     assert _said(capsys, *qlora, "--no-prepared", "--adapter-dtype", "bf16") == told["trl"]
+    dropped = _said(capsys, *qlora, "--lora-dropout", "0.05")
+    assert "dropout 0.05" in dropped
+    assert "--lora-dropout 0.05" in dropped.partition("In a terminal:")[2] or "In a terminal" not in dropped
 
 
 def _said(capsys, *words):

@@ -34,7 +34,9 @@ class Adapter:
     this QLoRA; None leaves them as `TrainSetup.precision` keeps weights. `dtype` is what 16 bits are, in the base and
     in its products: "fp16" on a T4, which has no BF16. `prepared` says that a quantized base went through peft's
     `prepare_model_for_kbit_training`, which casts what is not quantized, norms, embedding and head, to FP32: then the
-    hidden states are FP32 too. Raises WorkbookError.
+    hidden states are FP32 too. `adapter_dtype` is that of the adapters: "fp32" as peft makes them, or the 16 bits of
+    `dtype` (`autocast_adapter_dtype=False`); `trained_by` says both as a trainer has them. A `dropout` keeps, for each
+    adapter, a copy of what it reads and a byte for each of its values, whatever the share. Raises WorkbookError.
 
     >>> Adapter("lora", 8, "all-linear").targets
     ('all-linear',)
@@ -47,6 +49,7 @@ class Adapter:
     dtype: str = "bf16"
     prepared: bool = True
     adapter_dtype: str = "fp32"
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         require_name("kind of adapter", self.kind, KINDS)
@@ -55,13 +58,17 @@ class Adapter:
             require_name("format of a frozen base", self.base, BASES)
         require_name("16-bit format of a base", self.dtype, HALVES)
         require_name("format of adapters", self.adapter_dtype, ("fp32", self.dtype))
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            what = f"the LoRA dropout is {self.dropout!r}"
+            raise WorkbookError(what, "a share from 0 to below 1", "0.05 and 0.1 are usual, 0 is peft's default")
         object.__setattr__(self, "targets", _names(self.targets))
 
     def __str__(self) -> str:
         name = {None: "LoRA", "nf4": "QLoRA", "nf4-dq": "QLoRA"}[self.base]
         kind = name if self.kind == "lora" else name.replace("LoRA", "DoRA")
         stored = f", base in {self.base}" if self.base else ""
-        return f"{kind} of rank {self.rank} on {', '.join(self.targets)}{stored}"
+        dropped = f", dropout {self.dropout:g}" if self.dropout else ""
+        return f"{kind} of rank {self.rank} on {', '.join(self.targets)}{stored}{dropped}"
 
     @property
     def width(self) -> int:

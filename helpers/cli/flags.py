@@ -46,6 +46,7 @@ ADAPTER_FLAGS = {
     "trainer": "trainer",
     "prepared": "prepared",
     "adapter_dtype": "adapter_dtype",
+    "dropout": "lora_dropout",
 }
 MODEL_HELP = f"{', '.join(MODELS)}; a name of the hub, as Qwen/Qwen2.5-14B; or a path to a config.json"
 
@@ -172,6 +173,7 @@ def adapter_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--trainer", metavar="NAME", help=text)
     text = "whether what is not quantized is cast to FP32, as peft's prepare_model_for_kbit_training does"
     parser.add_argument("--prepared", action=argparse.BooleanOptionalAction, help=text)
+    parser.add_argument("--lora-dropout", type=decimal, metavar="P", help="share of an adapter's input that is dropped")
     parser.add_argument("--adapter-dtype", metavar="DTYPE", help="of the adapters: fp32 (default), bf16")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...catalog.adapters import Adapter
 from ...catalog.formats import number_format
+from ...catalog.hardware import Cuda
 from ...catalog.layers import Linear
 from ...catalog.setup import TrainSetup
 from .operators import Operators
@@ -76,6 +77,7 @@ class Linears:
         return self._adapted_four_bit(x, linear) if self.adapted.base else self._adapted(x, linear)
 
     parts = 1  # ranks that share each layer
+    cuda: Cuda | None = None  # whose kernels run; None are a CPU's
 
     def _divided(self, x: Tensor, linear: Linear) -> Tensor:
         """What all ranks add up is a new tensor: the result of rows, and the gradient of what columns were given."""
@@ -202,8 +204,12 @@ class Linears:
         return [FP32 * -(-linear.weights // rule.block_values)] if rule.superblock_blocks else []
 
     def _low_rank(self, x: Tensor, linear: Linear) -> Tensor:
-        """lora_B(lora_A(x)) * scaling"""
-        return self.tape.elementwise(self._second(self._first(x, linear), linear))
+        """lora_B(lora_A(dropout(x))) * scaling"""
+        if self.adapted.dropout:
+            x = self.tape.dropout(x, 1 if self.cuda else x.width)
+        low = self._first(x, linear)
+        del x
+        return self.tape.elementwise(self._second(low, linear))
 
     def _first(self, x: Tensor, linear: Linear) -> Tensor:
         return self._trained(x, (self.rank, linear.inputs), x.values // linear.inputs * self.rank)

@@ -48,6 +48,11 @@ class Operators(Checkpoints):
         out, count = self.new(max(x.values for x in terms), max(x.width for x in terms)), len(terms)
         return self.record(out, terms, (), lambda gradient: [gradient] * count)
 
+    def dropout(self, x: Tensor, mask_width: int) -> Tensor:
+        """Keeps which values stayed: on CUDA a byte for each (native_dropout), on a CPU a number of x's type."""
+        out, mask = self.new(x.values, x.width), self.new(x.values, mask_width)
+        return self._elementwise(out, (x,), (mask,)) if mask_width == x.width else self.shaped(out, x, kept=(mask,))
+
     def cast(self, x: Tensor, width: int) -> Tensor:
         """To another type; the same tensor where it has that already. The gradient is cast back."""
         return x if x.width == width else self.shaped(self.new(x.values, width, x.is_logits), x)

@@ -16,6 +16,7 @@ def require_closed_form(setup: TrainSetup) -> None:
     _require_recomputing(setup)
     require_kernel(setup)
     _require_named_targets(setup)
+    _require_lora_s_dropout(setup)
     require_page(setup)
 
 
@@ -77,3 +78,12 @@ def _require_named_targets(setup: TrainSetup) -> None:
         what = f"adapters on {ALL_LINEAR} of {setup.model.name}, whose experts are stacked in one parameter"
         do = "pass targets=('q_proj', 'v_proj'), or trace it: `workbook trace train`"
         raise WorkbookError(what, "targets by name: peft adapts such experts too, which is not counted here", do)
+
+
+def _require_lora_s_dropout(setup: TrainSetup) -> None:
+    """Refuse DoRA with dropout, which multiplies by the base once more: peft's code for it has no rows here."""
+    if setup.adapter and setup.adapter.dropout and setup.adapter.kind == "dora":
+        do = "pass dropout=0, or trace it: `workbook trace train`"
+        raise WorkbookError(
+            f"DoRA with a dropout of {setup.adapter.dropout:g}", "LoRA with dropout, or DoRA without", do
+        )

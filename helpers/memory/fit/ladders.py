@@ -79,6 +79,8 @@ def recipe_flags(adapter: Adapter) -> Iterator[tuple[str, ...]]:
         yield ("--no-prepared",)
     if adapter.adapter_dtype != "fp32":
         yield "--adapter-dtype", adapter.adapter_dtype
+    if adapter.dropout:
+        yield "--lora-dropout", f"{adapter.dropout:g}"
 
 
 @dataclass(frozen=True, eq=False)

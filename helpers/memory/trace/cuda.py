@@ -57,7 +57,7 @@ def _autocast_enabled(plain):
 
 def _dropout(input, p=0.5, training=True, inplace=False):
     """native_dropout_cuda keeps a mask of one byte a value; a CPU multiplies by a mask in the type of the input."""
-    if inplace or not training or p == 0 or not input.requires_grad:
+    if inplace or not training or p == 0:
         return torch.dropout(input, p, training) if not inplace else torch.dropout_(input, p, training)
     return torch.native_dropout(input, p, True)[0]
 

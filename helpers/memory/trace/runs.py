@@ -122,9 +122,9 @@ def _with_adapters(model: nn.Module, adapter: Adapter) -> Any:
     from peft import LoraConfig, get_peft_model
 
     targets: Any = ALL_LINEAR if ALL_LINEAR in adapter.targets else list(adapter.targets)
-    rank, dora = adapter.rank, adapter.kind == "dora"
+    rank, how = adapter.rank, {"use_dora": adapter.kind == "dora", "lora_dropout": adapter.dropout}
     try:
-        config = LoraConfig(r=rank, lora_alpha=2 * rank, task_type="CAUSAL_LM", target_modules=targets, use_dora=dora)
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, task_type="CAUSAL_LM", target_modules=targets, **how)  # type: ignore[arg-type] # of a dict's mixed values
         with warnings.catch_warnings():  # Transformers' new name for a property that peft asks for
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             return get_peft_model(model, config)

@@ -65,6 +65,39 @@ def test_adapters_in_16_bits(config, how):
     require_agreement(replace(setup, adapter=replace(setup.adapter, adapter_dtype="bf16")))
 
 
+DROPPED = [
+    (LLAMA, {"targets": ALL}),
+    (LLAMA, {"targets": ALL, **FULL}),
+    (QWEN, {"base": "nf4", "targets": ALL}),
+    (GROUPED, {"base": "nf4-dq", "targets": ALL, "prepared": False, **AUTOCAST}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
+@pytest.mark.parametrize(
+    ("config", "how"),
+    [pytest.param(*case, marks=[] if at in (0, 3) else pytest.mark.all) for at, case in enumerate(DROPPED)],
+)
+def test_dropout(config, how):
+    pytest.importorskip("peft")
+    setup = adapted(config, **how)
+    require_agreement(replace(setup, adapter=replace(setup.adapter, dropout=0.1)))
+
+
+def test_dropout_keeps_a_byte_for_each_value_and_a_copy_for_each_adapter():
+    """By hand, q and v of four layers in FP32: two tensors are kept in place of the norm's one, and masks of a byte.
+
+    What the first layer reads wants no gradient, so there the masks are not kept.
+    """
+    plain = adapted(LLAMA, precision="fp32")
+    dropped = replace(plain, adapter=replace(plain.adapter, dropout=0.05))
+    values = plain.tokens * plain.model.hidden
+    more = {
+        gpu: budget.train(dropped, gpu).saved_bytes - budget.train(plain, gpu).saved_bytes for gpu in ("a100", None)
+    }
+    assert more == {"a100": 4 * 4 * values + 3 * 2 * values, None: 4 * 4 * values + 3 * 2 * 4 * values}
+
+
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
 @pytest.mark.parametrize("adapter_dtype", ["fp32", "bf16"])
 def test_trainer_s_bf16_with_a_base_that_is_bf16_already(adapter_dtype):
@@ -93,6 +126,9 @@ def test_trl_halves_what_is_trained_and_peft_doubles_what_is_not_quantized():
     [
         (lambda: Adapter(adapter_dtype="fp16"), "expected: fp32, bf16"),
         (lambda: Adapter(dtype="fp16", adapter_dtype="bf16"), "expected: fp32, fp16"),
+        (lambda: Adapter(dropout=1), "from 0 to below 1"),
+        (lambda: Adapter(dropout=True), "from 0 to below 1"),
+        (lambda: budget.train(adapted(LLAMA, "dora", dropout=0.1)), "LoRA with dropout"),
         (lambda: Adapter().trained_by("tlr"), "did you mean 'trl'"),
     ],
 )

@@ -23,8 +23,8 @@ QWEN, GEMMA, QWEN3 = {**QWEN2, **FEW_WORDS}, {**GEMMA2, **FEW_WORDS}, variant("t
 QV, ALL = ("q_proj", "v_proj"), "all-linear"
 
 
-def adapted(config, kind="lora", targets=QV, base=None, prepared=True, **choices):
-    adapter = Adapter(kind, 8, targets, base, prepared=prepared)
+def adapted(config, kind="lora", targets=QV, base=None, prepared=True, dropout=0.0, **choices):
+    adapter = Adapter(kind, 8, targets, base, prepared=prepared, dropout=dropout)
     return TrainSetup(config, **{"precision": "bf16", "micro_batch": 2, "sequence": 128, **choices}, adapter=adapter)
 
 

@@ -53,7 +53,7 @@ def setup_of(config, how):
     return TrainSetup(config, **{"precision": "bf16", "micro_batch": 2, "sequence": 64, **how})
 
 
-def real_step(setup, targets, base, folder, adapter_dtype="fp32"):
+def real_step(setup, targets, base, folder, adapter_dtype="fp32", dropout=0.0):
     """What a user writes: a saved model loaded in 4 bits, prepared or not, given adapters."""
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
     from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
@@ -76,7 +76,7 @@ def real_step(setup, targets, base, folder, adapter_dtype="fp32"):
     if base.prepared:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     adapters = LoraConfig(
-        r=4, lora_alpha=8, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", target_modules=list(targets)
+        r=4, lora_alpha=8, lora_dropout=dropout, bias="none", task_type="CAUSAL_LM", target_modules=list(targets)
     )
     model = get_peft_model(model, adapters).train()
     for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
@@ -113,10 +113,10 @@ def test_a_step_is_traced_to_the_byte(config, targets, base, how, tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", pytest.param("autocast-bf16", marks=pytest.mark.all)])
 def test_a_step_as_trl_runs_it(precision, tmp_path):
-    """No upcast, and adapters in BF16, whose states are BF16 too."""
+    """No upcast, and adapters in BF16, whose states are BF16 too; with dropout, whose mask is no byte on a CPU."""
     setup = setup_of(LLAMA, {"precision": precision, "checkpointing": "full"})
-    setup = replace(setup, adapter=Adapter("lora", 4, QV, "nf4-dq").trained_by("trl"))
-    found, real = trace.train(setup, on="cpu"), real_step(setup, QV, PLAIN, tmp_path, "bf16")
+    setup = replace(setup, adapter=Adapter("lora", 4, QV, "nf4-dq", dropout=0.1).trained_by("trl"))
+    found, real = trace.train(setup, on="cpu"), real_step(setup, QV, PLAIN, tmp_path, "bf16", 0.1)
     batch = rounded(8 * setup.micro_batch * setup.sequence)
     assert found.peak_bytes - real.peak_bytes in (0, batch)
     for part in ("parameters", "optimizer"):
