@@ -1,16 +1,20 @@
-"""Names of the Hugging Face hub: those that are known, and configs that lie in its cache on this machine.
+"""Names of models: the Hugging Face hub's that are known, what people type for them, and configs in the hub's cache.
 
     model("Qwen/Qwen2.5-14B-Instruct")        # what is tuned from a base has the base's shape
+    model("Qwen/Qwen2.5-14B-Instruct-AWQ")    # and what is quantized from it is in its format
+    model("qwen2.5:14b")                      # without its owner, as Ollama spells it
 
 Nothing is downloaded here.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -19,19 +23,71 @@ from typing import Any
 from .errors import WorkbookError
 
 _DATA = Path(__file__).parent / "data" / "hub.json"
-_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_TUNED = ("-instruct", "-chat", "-it", "-pt", "-base", "-hf")  # endings that say what a model was trained on
-_TUNED_ON = re.compile(r"-(instruct|chat|it)(-.*)$", re.IGNORECASE)
-# Endings of checkpoints that are quantized, and the format of `--weights` that each is
-_QUANTIZED = {
-    "gptq-int4": "gptq-int4",
-    "gptq-int8": "gptq-int8",
-    "gptq": "gptq-int4",
-    "awq": "awq-int4",
-    "fp8": "fp8-e4m3",
-    "fp8-dynamic": "fp8-e4m3",
-    "bnb-4bit": "nf4",
+_NAME = re.compile(r"[\w.-]+/[\w.:-]+")
+_ADDRESS = re.compile(r"^(https?://)?(huggingface\.co|hf\.co)/")
+_TUNED = ("-instruct", "-chat", "-it", "-pt", "-base", "-hf", "-thinking")  # endings that say what it was trained on
+_TUNED_ON = re.compile(r"-(instruct|chat|it|thinking)(-.*)$")
+# Owners who publish others' models in other formats, under the same name
+_PUBLISH_OTHERS = (
+    "unsloth",
+    "redhatai",
+    "neuralmagic",
+    "nvidia",
+    "hugging-quants",
+    "nousresearch",
+    "thebloke",
+    "casperhansen",
+)
+_4_BITS: dict[str, object] = {"bits": 4, "group_size": 128}
+_GROUPS = {"type": "int", "num_bits": 4, "strategy": "group", "group_size": 128, "symmetric": True}
+_ROWS = {"type": "int", "num_bits": 8, "strategy": "channel", "symmetric": True}
+
+
+def _compressed(weights: Mapping[str, object]) -> dict[str, object]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": dict(weights)}}
+    return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head"]}
+
+
+_NF4: dict[str, object] = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}
+_NVFP4: dict[str, object] = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
+# Endings of quantized checkpoints, and what the config.json of such a checkpoint says
+_QUANTIZED: dict[str, dict[str, object]] = {
+    "gptq-int4": {"quant_method": "gptq", **_4_BITS},
+    "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128},
+    "gptq": {"quant_method": "gptq", **_4_BITS},
+    "awq": {"quant_method": "awq", **_4_BITS},
+    "awq-int4": {"quant_method": "awq", **_4_BITS},
+    "fp8": {"quant_method": "fp8"},
+    "fp8-dynamic": {"quant_method": "fp8"},
+    "fp8-kv": {"quant_method": "fp8"},
+    "bnb-4bit": _NF4,
+    "nvfp4": _NVFP4,
+    "fp4": _NVFP4,
+    **dict.fromkeys(("quantized.w4a16", "w4a16"), _compressed(_GROUPS)),
+    **dict.fromkeys(("quantized.w8a8", "w8a8", "quantized.w8a16", "w8a16"), _compressed(_ROWS)),
 }
+# Words of formats that no ending above says exactly: a GGUF file mixes several, others choose them layer by layer
+_OTHER_FORMAT = re.compile(
+    r"(^|[-_.:])(i?q\d(_\w+)?|gguf|ggml|exl[23]|mlx|\d+-?bits?|\d+bpw|int[1-8]|fp[48]|nf4|awq|gptq|hqq|quip|aqlm|"
+    r"bnb|w\d+a\d+|quantized|mxfp[48]|nvfp4|unsloth-bnb-4bit|bitnet|torchao|autoround|qat)(?=$|[-_.:])"
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A known name, and the `quantization_config` that an ending of what was asked stands for, if it has one."""
+
+    name: str
+    ending: str = ""
+
+    @property
+    def quantized(self) -> Mapping[str, object]:
+        return _QUANTIZED.get(self.ending, {})
+
+    @property
+    def told(self) -> str:
+        """The name that is understood as the same model in the same format."""
+        return f"{self.name}-{self.ending.upper()}" if self.ending else self.name
 
 
 def is_hub_name(spec: str) -> bool:
@@ -40,31 +96,75 @@ def is_hub_name(spec: str) -> bool:
     >>> is_hub_name("Qwen/Qwen2.5-14B"), is_hub_name("llama-2-7b"), is_hub_name("./models/mine")
     (True, False, False)
     """
-    return bool(_NAME.fullmatch(spec)) and spec[0] not in "./~" and not spec.endswith(".json")
+    return bool(_NAME.fullmatch(spec)) and spec[0] not in "./~" and not spec.endswith((".json", ".gguf"))
+
+
+def cleaned(spec: str) -> str:
+    """Without the hub's address and Ollama's usual tag.
+
+    >>> cleaned("https://huggingface.co/Qwen/Qwen3-8B"), cleaned("llama3.1:latest")
+    ('Qwen/Qwen3-8B', 'llama3.1')
+    """
+    return _ADDRESS.sub("", spec.strip()).removesuffix("/").removesuffix(":latest")
 
 
 @cache
+def _data() -> Mapping[str, Mapping[str, Any]]:
+    return MappingProxyType(json.loads(_DATA.read_text(encoding="utf-8")))
+
+
 def known() -> Mapping[str, Mapping[str, Any]]:
-    """By name: the catalogue's model that it is `like`, and where it is other the keys `changed` and its count."""
-    return MappingProxyType(json.loads(_DATA.read_text(encoding="utf-8"))["models"])
+    """By name: the catalogue's model that it is `like` and the keys `changed`, or its `config`; and its count."""
+    return _data()["models"]
 
 
-def find(spec: str) -> str | None:
-    """The name in `known` that `spec` is, tuned or not; None for another.
+def find(spec: str, catalogued: Iterable[str] = ()) -> Found | None:
+    """What `spec` is, tuned or not, quantized or not; with its owner, or without; None where it is not known.
 
-    WorkbookError for a quantized checkpoint: its shape is the base's, and `--weights` says its format.
+    `catalogued` are names that are known besides. WorkbookError for a format that no name says exactly.
+
+    >>> find("qwen3:8b"), find("Qwen/Qwen2.5-7B-Instruct-AWQ")
+    (Found(name='Qwen/Qwen3-8B', ending=''), Found(name='Qwen/Qwen2.5-7B', ending='awq'))
     """
-    plain = {name.lower(): name for name in known()}
-    wanted = spec.lower()
-    for ending, weights in _QUANTIZED.items():
-        if wanted.endswith(f"-{ending}"):
-            base = spec[: -len(ending) - 1]
-            what, expected = f"{spec} is a quantized checkpoint", "a model, and the format of its weights beside it"
-            raise WorkbookError(what, expected, f"--model {base} --weights {weights}, in Python weights={weights!r}")
-    for name in dict.fromkeys((wanted, *(wanted.removesuffix(end) for end in _TUNED), _TUNED_ON.sub("", wanted))):
-        if name in plain:
-            return plain[name]
-    return None
+    owner, _, last = cleaned(spec).lower().rpartition("/")
+    last = last.replace(":", "-")
+    names = _by_key(tuple(catalogued))
+    for ending in sorted(_QUANTIZED, key=len, reverse=True):
+        if last.endswith(f"-{ending}") and (name := _named(owner, last[: -len(ending) - 1], names)):
+            return Found(name, ending)
+    name = _named(owner, last, names)
+    if name and (rest := _OTHER_FORMAT.search(last)) and not _OTHER_FORMAT.search(name.lower()):
+        raise _other_format(spec, name, rest.group(2))
+    return Found(name) if name else None
+
+
+def _named(owner: str, last: str, names: Mapping[str, str]) -> str | None:
+    """The known name; without an owner or by one who publishes others' models, whoever's it is."""
+    anybody = not owner or owner in _PUBLISH_OTHERS
+    found = (names.get(_key(one) if anybody else f"{owner}/{one}") for one in _bases(last))
+    return next((name for name in found if name), None)
+
+
+def _bases(last: str) -> Iterator[str]:
+    """The name, and without what says on what it was tuned, or in what format of a file it is."""
+    plain = _OTHER_FORMAT.sub("", last)
+    for name in dict.fromkeys((last, plain)):
+        without = (name.removesuffix(end) for end in _TUNED)
+        yield from dict.fromkeys((name, *without, _TUNED_ON.sub(r"\2", name), _TUNED_ON.sub("", name)))
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_: ]", "", name.lower().removeprefix("meta-"))
+
+
+@cache
+def _by_key(catalogued: tuple[str, ...]) -> Mapping[str, str]:
+    """Names by what is left of them without owner, ending and dashes; and whole, in small letters."""
+    found = {_key(name): name for name in catalogued} | {name.lower(): name for name in known()}
+    for name in known():
+        for one in _bases(name.split("/")[1].lower()):
+            found.setdefault(_key(one), name)
+    return MappingProxyType(found | dict(_data()["nicknames"]))
 
 
 def cached_config(spec: str) -> Path | None:
@@ -74,12 +174,29 @@ def cached_config(spec: str) -> Path | None:
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def unknown(spec: str) -> WorkbookError:
-    """The error for a name that is neither known nor in the cache."""
-    owner = spec.split("/", maxsplit=1)[0].lower()
-    near = [name for name in known() if name.lower().startswith(f"{owner}/")] or list(known())
-    do = f"hf download {spec} config.json, and it is found in the hub's cache; or pass the path of its config.json"
-    return WorkbookError(f"the hub's model {spec!r} is not known here", ", ".join(near), do)
+def unknown(spec: str, catalogued: Iterable[str]) -> WorkbookError:
+    """The error for a name that is neither known nor in the cache, with those that are nearest."""
+    names = {name.lower(): name for name in (*known(), *catalogued)}
+    last = {name.rsplit("/", maxsplit=1)[-1]: whole for name, whole in names.items()}
+    wanted = cleaned(spec).lower()
+    bare = wanted.rsplit("/", maxsplit=1)[-1].replace(":", "-")
+    longer = sorted((name for name in last if name.startswith(bare)), key=len)
+    near = [*longer, *difflib.get_close_matches(bare, last, n=3, cutoff=0.5)]
+    few = [last[name] for name in dict.fromkeys(near)][:5]
+    if "/" in wanted:
+        owner = wanted.split("/")[0]
+        few = few or [whole for name, whole in names.items() if name.startswith(f"{owner}/")][:5]
+        load = f"hf download {cleaned(spec)} config.json, and it is found in the hub's cache"
+        do = f"{load}; or pass the path of its config.json"
+        return WorkbookError(f"the hub's model {spec!r} is not known here", ", ".join(few or catalogued), do)
+    do = f"did you mean {few[0]!r}?" if few else "pass the path of its config.json, or a name of the hub as owner/name"
+    return WorkbookError(f"unknown model {spec!r}", ", ".join(few or catalogued), do)
+
+
+def _other_format(spec: str, name: str, word: str) -> WorkbookError:
+    what, expected = f"{spec} is {name} in a format that {word!r} does not say exactly", "the file, or its model"
+    do = f"pass the path of the .gguf file or of its config.json; or --model {name} with --weights for a format of all"
+    return WorkbookError(what, expected, do)
 
 
 def _cache() -> Path:

@@ -9,10 +9,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from . import hub
 from .config import ConfigKeys, without_code
-from .errors import WorkbookError, unknown_name
+from .errors import WorkbookError
 from .families import FAMILIES, SAME_CODE
 from .shape import ModelShape
 from .shipped import with_left_out
@@ -33,8 +34,8 @@ def model(spec: object) -> ModelShape:
     """The shape of the model that `spec` names or holds.
 
     `spec` is a ModelShape (returned as it is), a catalogue name (whole, any case), a name of the hub such as
-    "Qwen/Qwen2.5-14B-Instruct" (`hub`), a path to a config.json or to a folder with one, a config dict, or any object
-    with `to_dict()`, such as a Transformers config.
+    "Qwen/Qwen2.5-14B-Instruct-AWQ", or what people type for one (`hub`), a path to a config.json or to a folder with
+    one, a config dict, or any object with `to_dict()`, such as a Transformers config.
     Keys that a config leaves out take Transformers' defaults. A family without a closed form is counted on
     the Transformers model, built without memory, where Transformers is installed. Raises WorkbookError.
 
@@ -45,7 +46,7 @@ def model(spec: object) -> ModelShape:
         return spec
     if isinstance(spec, str) and spec.lower() in MODELS:
         return _catalogued(spec.lower())
-    if isinstance(spec, str) and hub.is_hub_name(spec) and not os.path.exists(spec):
+    if isinstance(spec, str) and hub.is_hub_name(hub.cleaned(spec)) and not os.path.exists(spec):
         return _from_hub(spec)
     if isinstance(spec, str | Path):
         return _from_file(spec)
@@ -91,19 +92,27 @@ def _catalogued(name: str) -> ModelShape:
 
 def _from_hub(spec: str) -> ModelShape:
     """The config that was downloaded, if it was; else the known one."""
-    if cached := hub.cached_config(spec):
-        return from_config(_read_json(cached), spec, str(cached))
-    if found := hub.find(spec):
+    if cached := hub.cached_config(hub.cleaned(spec)):
+        return from_config(_read_config(cached), spec, str(cached))
+    return _from_name(spec)
+
+
+def _from_name(spec: str) -> ModelShape:
+    """A name of the hub, with its owner or without; WorkbookError with the nearest."""
+    if found := hub.find(spec, MODELS):
         return _known(found)
-    raise hub.unknown(spec)
+    raise hub.unknown(spec, MODELS)
 
 
 @cache
-def _known(name: str) -> ModelShape:
-    entry = hub.known()[name]
-    like = _entries()[entry["like"]]
-    config = {**like["config"], **entry.get("changed", {})}
-    return from_config(config, name, f"the model's config.json on the Hugging Face hub, {name}")
+def _known(found: hub.Found) -> ModelShape:
+    entry: Mapping[str, Any] = hub.known().get(found.name, {"like": found.name})
+    source = f"the model's config.json on the Hugging Face hub, {found.name}"
+    if found.name in MODELS:
+        entry, source = {"like": found.name}, f"{_entries()[found.name]['source']}, {_entries()[found.name]['date']}"
+    config = {**_entries()[entry["like"]]["config"], **entry.get("changed", {})} if "like" in entry else entry["config"]
+    quantized = {"quantization_config": found.quantized} if found.quantized else {}
+    return from_config({**config, **quantized}, found.told, source)
 
 
 def _from_file(spec: str | Path) -> ModelShape:
@@ -113,15 +122,24 @@ def _from_file(spec: str | Path) -> ModelShape:
         path = path / "config.json"
     if not os.path.isfile(path):
         if isinstance(spec, str) and not _looks_like_a_path(spec):
-            raise unknown_name("model", spec, MODELS)
+            return _from_name(spec)
         do = "check the path"
         raise WorkbookError(f"there is no file {str(path)!r}", "a config.json or a folder holding one", do)
-    config = _read_json(path)
+    config = _read_config(path)
     return from_config(config, str(config.get("_name_or_path") or "") or path.resolve().parent.name, str(path))
 
 
 def _looks_like_a_path(spec: str) -> bool:
     return spec.endswith(".json") or spec.startswith((".", "/", "~")) or "\\" in spec
+
+
+def _read_config(path: Path) -> dict[str, object]:
+    """A config.json; what older checkpoints of ModelOpt ship in is in a file beside it."""
+    config, beside = _read_json(path), path.with_name("hf_quant_config.json")
+    if "quantization_config" in config or not beside.is_file():
+        return config
+    said = _read_json(beside).get("quantization")
+    return {**config, "quantization_config": {"quant_method": "modelopt", **said}} if isinstance(said, dict) else config
 
 
 def _read_json(path: Path) -> dict[str, object]:

@@ -70,9 +70,9 @@ def adapter_options(adapter: Adapter) -> Iterator[Option]:
 
 def model_word(shape: ModelShape) -> str:
     """A catalogue name, or the path of the config.json that the shape was read from, from the root on."""
-    if (shape.name in MODELS or shape.name in hub.known()) and resolve_model(shape.name) == shape:
-        return shape.name
     try:
+        if hub.find(shape.name, MODELS) and resolve_model(shape.name) == shape:
+            return shape.name
         if os.path.isfile(shape.source) and resolve_model(shape.source) == shape:
             return os.path.abspath(shape.source)
     except WorkbookError:  # the file is another one by now
