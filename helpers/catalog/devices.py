@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from .errors import WorkbookError, require_entry, require_name
+from . import device_names
+from .device_entries import entries
+from .errors import WorkbookError, require_name
 
-Vendor = Literal["nvidia", "amd", "apple"]
+Vendor = Literal["nvidia", "amd", "apple", "intel"]
 KINDS = ("datasheet", "paper", "measured", "convention")
 BOTH_WAYS = "both directions"
 DIRECTIONS = (BOTH_WAYS, "per direction", "reads and writes together", "reads", "writes")
@@ -22,7 +22,6 @@ ON_CHIP = ("registers", "l1", "l2", "l3")  # nearest to the arithmetic first
 SINGLE = ("compute_capability", "memory_type", "capacity", "memory_bandwidth", "units", "price_class")
 GROUPS = ("sizes", "bandwidths", "peak_flops", "links")
 
-_DATA = Path(__file__).parent / "data" / "devices.json"
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
 _VERSION = re.compile(r"\d{1,2}\.\d")
 _SIZE = re.compile(r"(?i)(\d{1,6}(?:\.\d{1,3})?) ?(gib|gb|g)")
@@ -88,8 +87,9 @@ class Device:
 
     `capacity` is the total that PyTorch reports: the H100's "80 GB" are 79.22 GiB. Rates are dense, never
     sparse. `units` are streaming multiprocessors, compute units or GPU cores; `sizes` and `bandwidths` are of
-    all of them together. `unified`: the CPU uses the same memory, so there is no link to a host. `cuda_names`
-    are the names under which PyTorch reports the GPU. `compute_capability` is that of CUDA's GPUs, None for others.
+    all of them together. `unified`: the CPU uses the same memory, so there is no link to a host; `memories` are the
+    sizes in GB with which it was sold, the catalogue's the largest. `cuda_names` are the names under which PyTorch
+    reports the GPU. `compute_capability` is that of CUDA's GPUs, None for others.
 
     >>> device("h100").memory_bytes_per_s, device("h100").link_bytes_per_s("nvlink")
     (3350000000000, 450000000000)
@@ -109,6 +109,7 @@ class Device:
     peak_flops: Mapping[str, Figure] = field(default_factory=dict, hash=False)
     links: Mapping[str, Figure] = field(default_factory=dict, hash=False)
     unified: bool = False
+    memories: tuple[int, ...] = ()
     aliases: tuple[str, ...] = ()
     cuda_names: tuple[str, ...] = ()
 
@@ -176,17 +177,33 @@ class Device:
 
 
 def device(name: str | Device) -> Device:
-    """The catalogue's device by name or alias, in any case; WorkbookError with the nearest match otherwise.
+    """The catalogue's device by name or alias, as people spell them; WorkbookError with the nearest match otherwise.
 
     A size is a device, too: of "12GiB" or "24GB" nothing else is known, and it counts as one of CUDA, as an A100 is.
 
-    >>> device("H100").title, device("12GiB").title
-    ('NVIDIA H100 SXM 80 GB', 'card of 12 GiB')
+    >>> device("H100").title, device("RTX 4090").name, device("m3 max 64gb").capacity_bytes // 2**30
+    ('NVIDIA H100 SXM 80 GB', 'rtx-4090-24gb', 64)
+    >>> device("12GiB").title
+    'card of 12 GiB'
     """
     if isinstance(name, Device):
         return name
     size = _SIZE.fullmatch(name.strip()) if isinstance(name, str) else None
-    return _of_size(size) if size else require_entry("device", name, DEVICES)
+    if size:
+        return _of_size(size)
+    found, memory = device_names.find(name, DEVICES)
+    return _with_memory(DEVICES[found], memory) if memory else DEVICES[found]
+
+
+def _with_memory(entry: Device, gb: int) -> Device:
+    """The same chip as it was sold with less memory."""
+    largest = f"{entry.capacity_bytes // 2**30}"
+    return replace(
+        entry,
+        name=entry.name.replace(f"{largest}gb", f"{gb}gb"),
+        title=entry.title.replace(f"{largest} GB", f"{gb} GB"),
+        capacity=replace(entry.capacity, value=gb * 2**30),
+    )
 
 
 def _of_size(size: re.Match[str]) -> Device:
@@ -206,7 +223,7 @@ def _of_size(size: re.Match[str]) -> Device:
 
 
 def build_device(name: str, entry: Mapping[str, Any]) -> Device:
-    """A Device from an entry of data/devices.json; WorkbookError names the figure that lacks provenance."""
+    """A Device from an entry of data/; WorkbookError names the figure that lacks provenance."""
     raw: Mapping[str, Any] = entry["figures"]
     require_name(f"vendor of {name}", entry["vendor"], get_args(Vendor))
     _refuse_others(f"figure of {name}", raw, (*SINGLE, *GROUPS))
@@ -220,6 +237,7 @@ def build_device(name: str, entry: Mapping[str, Any]) -> Device:
         entry["title"],
         vendor=entry["vendor"],
         unified=entry.get("unified", False),
+        memories=tuple(entry.get("memories", ())),
         aliases=tuple(entry["aliases"]),
         cuda_names=tuple(entry["cuda_names"]),
         **figures,
@@ -250,11 +268,11 @@ def _figure(owner: str, key: str, raw: Mapping[str, Any]) -> Figure:
 
 @cache
 def _load() -> Mapping[str, Device]:
-    entries = json.loads(_DATA.read_text(encoding="utf-8"))["devices"]
-    return MappingProxyType({name: build_device(name, entry) for name, entry in entries.items()})
+    return MappingProxyType({name: build_device(name, entry) for name, entry in entries().items()})
 
 
 DEVICES: Mapping[str, Device] = _load()
+OFFERED = tuple(card for card in DEVICES.values() if card.price_class)  # those that answers name by themselves
 
 
 def detect() -> Device | None:

@@ -74,12 +74,12 @@ def efficient_backward(capability: Capability, call: Heads) -> Held:
 
 
 def _tile(capability: Capability, half: bool, width: int) -> Tile:
-    """BwdKernel.get_all in mem_eff_attention/kernels/generate_kernels.py, from compute capability 7.0.
+    """BwdKernel.get_all in mem_eff_attention/kernels/generate_kernels.py; below compute capability 7.0 blocks of 64.
 
     Its comment says which GPUs have too little shared memory for blocks of 128 rows; nobody has measured that here.
     """
     ampere = capability >= (8, 0)
-    if width <= 64 or not (half or ampere):
+    if width <= 64 or not (half or ampere) or capability < (7, 0):
         return Tile(64, 64, half and width <= 64)
     if capability not in LITTLE_SHARED_MEMORY:
         return Tile(128, 128 if half and ampere and width <= 128 else 64, half and width <= 128)

@@ -199,4 +199,4 @@ def without_bf16(card: Device | None, number_format: str) -> tuple[str, ...]:
 
 
 def _lack(card: Device) -> str:
-    return "has no CUDA" if card.vendor in ("amd", "apple") else "has no compute capability in the catalogue"
+    return "has no CUDA" if card.vendor in ("amd", "apple", "intel") else "has no compute capability in the catalogue"

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..catalog.adapters import BASES, KINDS, TRAINERS, Adapter
-from ..catalog.devices import DEVICES, Device, device
+from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_name, require_whole
 from ..catalog.models import MODELS
 from ..catalog.optimizers import OPTIMIZERS, RANKED
@@ -48,6 +48,7 @@ ADAPTER_FLAGS = {
     "adapter_dtype": "adapter_dtype",
     "dropout": "lora_dropout",
 }
+GPU_HELP = "a card, as h100, rtx-4090 or m3-max-64gb (`workbook cards` lists them), or its memory, as 12GiB"
 MODEL_HELP = f"{', '.join(MODELS)}; a name of the hub, as Qwen/Qwen2.5-14B; or a path to a config.json"
 
 
@@ -129,7 +130,7 @@ def model_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def device_and_json_flags(parser: argparse.ArgumentParser, units: str = "bytes", required: bool = False) -> None:
-    parser.add_argument("--gpu", required=required, help=f"one of {', '.join(DEVICES)}")
+    parser.add_argument("--gpu", required=required, help=GPU_HELP)
     parser.add_argument("--json", action="store_true", help=f"print JSON, in {units}")
 
 

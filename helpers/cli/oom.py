@@ -6,17 +6,16 @@ import argparse
 import json
 from dataclasses import fields
 
-from ..catalog.devices import DEVICES
 from ..catalog.errors import WorkbookError
 from ..catalog.setup import ServeSetup, TrainSetup, flag_of
-from .flags import Commands, add_command, device_of, serve_flags, train_flags, with_default
+from .flags import GPU_HELP, Commands, add_command, device_of, serve_flags, train_flags, with_default
 
 
 def add(commands: Commands) -> None:
     text = "why a run went out of memory, and what to change: from a log, or an allocator snapshot"
     explain = add_command(commands, "explain-oom", text, _explain_oom)
     explain.add_argument("file", metavar="FILE", help="a log with the traceback, - for a pipe, or a snapshot pickle")
-    explain.add_argument("--gpu", help=f"the card, where the file does not tell: {', '.join(DEVICES)}")
+    explain.add_argument("--gpu", help=f"the card, where the file does not tell: {GPU_HELP}")
     explain.add_argument("--json", action="store_true", help="print JSON, in bytes")
     text = "also say what the closed form makes of this model, with the flags of `estimate train` or `estimate serve`"
     explain.add_argument("--model", help=text)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from helpers.catalog.devices import BOTH_WAYS, DEVICES, ON_CHIP, describe, device
+from helpers.catalog.devices import BOTH_WAYS, OFFERED, ON_CHIP, describe, device
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.formats import NUMBER_FORMATS
 
-GPUS = sorted(name for name, entry in DEVICES.items() if not entry.unified)
-RATED = sorted(name for name, entry in DEVICES.items() if entry.peak_flops)
+GPUS = sorted(entry.name for entry in OFFERED if not entry.unified)
+RATED = sorted(entry.name for entry in OFFERED if entry.peak_flops)
 
 
 @pytest.mark.parametrize(

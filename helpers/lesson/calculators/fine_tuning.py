@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.adapters import ALL_LINEAR, BASES, Adapter
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import DEVICES, OFFERED, Device, device
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without_bf16, without_cuda
 from ...catalog.setup import TrainSetup
@@ -61,14 +61,12 @@ class FineTuningAnswer(TrainingAnswer):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The cards of the catalogue that fit it beside the reserve, by their own kernels; the smallest first.
+        """The common cards of the catalogue that fit it beside the reserve, by their own kernels; the smallest first.
 
         Those that could only emulate its products are left out.
         """
         needs = {budget.has_fused_attention(self.setup, self.gpu): self.predicted.tensor_bytes}
-        able = (
-            card for card in DEVICES.values() if not lacks_bf16(card, self.setup.precision_recipe.activation_format)
-        )
+        able = (card for card in OFFERED if not lacks_bf16(card, self.setup.precision_recipe.activation_format))
         rooms = sorted((Room(card, self.reserve_bytes) for card in able), key=_size)
         return tuple(room.card.name for room in rooms if self._fits(room, needs))
 

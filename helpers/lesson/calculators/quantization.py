@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import DEVICES, OFFERED, Device, device
 from ...catalog.formats import number_format
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
@@ -53,8 +53,8 @@ class QuantizationAnswer(MemoryAnswer):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices of the catalogue that fit weights and cache beside the reserve, the smallest first."""
-        rooms = [Room(entry, self.reserve_bytes) for entry in DEVICES.values()]
+        """The common devices of the catalogue that fit weights and cache beside the reserve, the smallest first."""
+        rooms = [Room(entry, self.reserve_bytes) for entry in OFFERED]
         by_size = sorted(rooms, key=lambda room: room.card.capacity_bytes)
         return tuple(room.card.name for room in by_size if room.verdict(self.parts.total) is Verdict.FITS)
 

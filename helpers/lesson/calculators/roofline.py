@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import DEVICES, OFFERED, Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format as named_format
 from ...memory.closed_form.work import COMPUTE, MEMORY, Roof, Work
@@ -127,7 +127,7 @@ def _rate_format(where: Device, op: str, number: str) -> str:
     if number in where.peak_flops or not where.peak_flops:
         return number
     able = [known for known in rule.formats if known in where.peak_flops]
-    others = [entry.name for entry in DEVICES.values() if number in entry.peak_flops]
+    others = [entry.name for entry in OFFERED if number in entry.peak_flops]
     expected = f"on this device: {', '.join(able)}"
     do = f"pick one of these formats, or a device with {number}: {', '.join(others[:3])} …"
     raise WorkbookError(f"{where.title} has no rate for matrix products in {number}", expected, do)

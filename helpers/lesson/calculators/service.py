@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from ...catalog.devices import DEVICES, Device
+from ...catalog.devices import OFFERED, Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup
 from ...techniques.scheduling.policy import Policy
@@ -135,7 +135,7 @@ def _require_rate(setup: ServeSetup, gpu: Device) -> None:
     """FP8 weights are multiplied in FP8; all others are decoded to BF16 first."""
     wanted = setup.weights if setup.weights.startswith("fp8") else "bf16"
     if wanted not in gpu.peak_flops:
-        able = [entry.name for entry in DEVICES.values() if wanted in entry.peak_flops]
+        able = [entry.name for entry in OFFERED if wanted in entry.peak_flops]
         what = f"the {gpu.title} has no rate for {wanted}, in which weights in {setup.weights} are multiplied"
         others = ", or weights='int8'" if wanted != "bf16" and "bf16" in gpu.peak_flops else ""
         raise WorkbookError(what, f"one of {', '.join(able)}", f"pass gpu={able[0]!r}{others}")
