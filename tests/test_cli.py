@@ -93,7 +93,7 @@ BAD = [
     ([*TRAIN, "--checkpointing", "every:99"], "every:K with K from 1 to 32"),
     ([*TRAIN, "--checkpointing", "some"], "none, full, selective, "),
     ([*SERVE, "--weights", "nf5"], "did you mean 'nf4'?"),
-    ([*SERVE, "--kv", "int8"], "unknown KV cache format"),
+    ([*SERVE, "--kv", "nf4"], "unknown KV cache format"),
     ([*SERVE, "--users", "0"], "users is 0"),
     ([*SERVE, "--context", "-1"], "context is -1"),
     ([*SERVE, "--context", "1" * 16], "16,777,216"),

@@ -32,7 +32,7 @@ BAD = [
     ([*KV, "--model", "gpt2"], "a model twice"),
     (["estimate", "kv", "lama-3-8b"], "did you mean 'llama-3-8b'?"),
     ([*KV, "--kv", "fp9"], "unknown KV cache format 'fp9'"),
-    ([*KV, "--kv", "int4"], "unknown KV cache format 'int4'"),
+    ([*KV, "--kv", "nf4"], "unknown KV cache format 'nf4'"),
     ([*KV, "--cache", "int5"], "did you mean 'int"),
     ([*KV, "--cache", ""], "unknown KV cache ''"),
     ([*KV, "--cache", "window"], "a window cache without window"),

@@ -255,6 +255,32 @@ def _ggml(name: str, bits: int, scale: str, *blocks: int) -> NumberFormat:
     return NumberFormat(name, bits, scale, source, row_blocks=True, quantized=True, mixed=True, **sizes)
 
 
+_STEP_LOW, _LATTICE = "two FP16 (step, low) per 32 values", "one FP16 per 256 values, the rest of the block its codes"
+GGML_FORMATS = (
+    _ggml("q8_0", 8, "one FP16 per 32 values", 32, 16),
+    _ggml("q6_k", 6, "one int8 per 16 values, one FP16 per 16 of those", 16, 8, 16, 16),
+    _ggml("q5_k", 5, "two of 6 bits (step, low) per 32 values, two FP16 per 8 of those", 32, 12, 8, 32),
+    _ggml("q5_1", 5, _STEP_LOW, 32, 32),
+    _ggml("q5_0", 5, "one FP16 per 32 values", 32, 16),
+    _ggml("q4_k", 4, "two of 6 bits (step, low) per 32 values, two FP16 per 8 of those", 32, 12, 8, 32),
+    _ggml("q4_1", 4, _STEP_LOW, 32, 32),
+    _ggml("q4_0", 4, "one FP16 per 32 values", 32, 16),
+    _ggml("iq4_nl", 4, "one FP16 per 32 values", 32, 16),
+    _ggml("iq4_xs", 4, "one of 6 bits per 32 values, one FP16 per 8 of those", 256, 64),
+    _ggml("q3_k", 3, "one of 6 bits per 16 values, one FP16 per 16 of those", 16, 6, 16, 16),
+    _ggml("iq3_s", 3, _LATTICE, 256, 112),
+    _ggml("iq3_xxs", 3, _LATTICE, 256, 16),
+    _ggml("q2_k", 2, "two of 4 bits (step, low) per 16 values, two FP16 per 16 of those", 16, 8, 16, 32),
+    _ggml("iq2_s", 2, _LATTICE, 256, 144),
+    _ggml("iq2_xs", 2, _LATTICE, 256, 80),
+    _ggml("iq2_xxs", 2, _LATTICE, 256, 16),
+    _ggml("tq2_0", 2, "one FP16 per 256 values", 256, 16),
+    _ggml("iq1_m", 1, "in the block of 256 values, with its codes", 256, 192),
+    _ggml("iq1_s", 1, _LATTICE, 256, 144),
+    _ggml("tq1_0", 1, "one FP16 per 256 values, of which five share a byte", 256, 176),
+)
+
+
 NUMBER_FORMATS: dict[str, NumberFormat] = {
     number_format.name: number_format
     for number_format in (
@@ -280,12 +306,6 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
         _mx(8, experts_only=False),
         _mx(4, experts_only=True),
         _NVFP4,
-        _ggml("q8_0", 8, "one FP16 per 32 values", 32, 16),
-        _ggml("q6_k", 6, "one int8 per 16 values, one FP16 per 16 of those", 16, 8, 16, 16),
-        _ggml("q5_k", 5, "two of 6 bits (step, low) per 32 values, two FP16 per 8 of those", 32, 12, 8, 32),
-        _ggml("q4_k", 4, "two of 6 bits (step, low) per 32 values, two FP16 per 8 of those", 32, 12, 8, 32),
-        _ggml("q4_0", 4, "one FP16 per 32 values", 32, 16),
-        _ggml("q3_k", 3, "one of 6 bits per 16 values, one FP16 per 16 of those", 16, 6, 16, 16),
-        _ggml("q2_k", 2, "two of 4 bits (step, low) per 16 values, two FP16 per 16 of those", 16, 8, 16, 32),
+        *GGML_FORMATS,
     )
 }

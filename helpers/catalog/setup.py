@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from .adapters import Adapter
+from .cache_formats import KV_FORMATS as KV_FORMATS
+from .cache_formats import cache_format, kv_name
 from .errors import WorkbookError, require_whole, unknown_name
-from .formats import NUMBER_FORMATS, number_format
+from .formats import NUMBER_FORMATS, NumberFormat, number_format
 from .layers import LINEAR_PARTS
 from .models import model as resolve_model
 from .optimizers import Optimizer, optimizer
@@ -21,7 +23,6 @@ ATTENTIONS = ("eager", "sdpa")
 ADAPTED_PRECISIONS = ("autocast-bf16", "autocast-bf16-on-bf16", "bf16", "fp32")  # with a frozen base
 OFFLOADS = ("none", "cpu", "nvme")  # DeepSpeed's names of `offload_optimizer` and `offload_param` devices
 WEIGHT_FORMATS = tuple(name for name, entry in NUMBER_FORMATS.items() if not entry.mixed)
-KV_FORMATS = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
 
 ZERO_STAGES = "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and gradients), 3 (and parameters)"
 FLAGS = {"micro_batches": "--accumulate"}  # fields whose flag has another name
@@ -181,7 +182,8 @@ class ServeSetup:
             _set(self, "skipped", left_out if self.skipped is None else self.skipped)
         _refuse_mixed(self.weights)
         _set(self, "weights", _known("weight format", self.weights, WEIGHT_FORMATS))
-        _set(self, "kv", _known("KV cache format", self.kv, KV_FORMATS))
+        _set(self, "kv", kv_name(self.kv))
+        cache_format(self.kv, self.model)
         require_whole("users", self.users, most=MAX_COUNT)
         require_whole("context", self.context, most=MAX_TOKENS)
         _check_positions("context", self.context, self.model)
@@ -191,6 +193,11 @@ class ServeSetup:
             require_whole("prompt", self.prompt, most=self.context, do=do)
         if self.prefill_tokens is not None:
             require_whole("prefill_tokens", self.prefill_tokens, most=MAX_TOKENS)
+
+    @property
+    def kv_format(self) -> NumberFormat:
+        """How K and V are kept, scales included."""
+        return cache_format(self.kv, self.model)
 
     @property
     def prompt_tokens(self) -> int:

@@ -24,7 +24,18 @@ USAGE_ERROR, INTERRUPTED = 2, 130
 # Of a trace of two seconds the process takes six: two of them in collecting no garbage while torch and Transformers
 # load, and in taking their modules apart at the end. Commands that leave nothing behind end at once.
 LOADING_THRESHOLD = 100_000  # objects that are made before the collector looks
-THAT_ONLY_ANSWER = ("estimate", "plan", "explain-oom", "number", "tensor", "cards", "trace", "snapshot", "accuracy")
+THAT_ONLY_ANSWER = (
+    "estimate",
+    "plan",
+    "explain-oom",
+    "number",
+    "tensor",
+    "cards",
+    "formats",
+    "trace",
+    "snapshot",
+    "accuracy",
+)
 GROUPS = {
     "learn": ("workspace", "check", "progress", "doctor", "record"),
     "calculate": (*THAT_ONLY_ANSWER, "watch", "serve", "serve-bench"),
@@ -32,7 +43,7 @@ GROUPS = {
     "author": ("build", "release", "topics", "publish", "site", "train-lm"),
 }
 FAMILIES = (
-    *("estimate", "plan", "number", "cards", "oom", "snapshot", "trace"),
+    *("estimate", "plan", "number", "listed", "oom", "snapshot", "trace"),
     *("watch", "serve", "course", "site", "grade"),
 )
 ALONE = ("estimate", "plan", "snapshot", "trace")  # families of one command, their own name: it needs no other's flags

@@ -26,6 +26,20 @@ BITS = {
     "q4_0": 4.5,  # 18 bytes for 32 values
     "q3_k": 110 * 8 / 256,
     "q2_k": 84 * 8 / 256,
+    "q5_1": 24 * 8 / 32,
+    "q5_0": 22 * 8 / 32,
+    "q4_1": 20 * 8 / 32,
+    "iq4_nl": 18 * 8 / 32,
+    "iq4_xs": 136 * 8 / 256,
+    "iq3_s": 110 * 8 / 256,
+    "iq3_xxs": 98 * 8 / 256,
+    "iq2_s": 82 * 8 / 256,
+    "iq2_xs": 74 * 8 / 256,
+    "iq2_xxs": 66 * 8 / 256,
+    "iq1_m": 56 * 8 / 256,
+    "iq1_s": 50 * 8 / 256,
+    "tq2_0": 66 * 8 / 256,
+    "tq1_0": 54 * 8 / 256,
     "int2-g32": 2.5625,
     "int2-g64": 2.28125,
     "int2-g128": 2.140625,
@@ -50,7 +64,7 @@ BITS = {
     "torchao-int4-g64": 4.5,
     "torchao-int4-g128": 4.25,
 }
-GGUF = {name for name in BITS if name.startswith("q")}
+GGUF = {name for name in BITS if name.startswith(("q", "iq", "tq"))}
 
 
 def test_bits_per_value():
@@ -92,7 +106,7 @@ def test_storage_is_the_bits_rounded_up_and_never_less(name, values):
     entry = number_format(name)
     stored = entry.storage_bytes(values, rows=0)
     assert values * entry.bits_per_value / 8 <= stored + 1e-6
-    assert stored <= values * entry.bits_per_value / 8 + 12
+    assert stored <= values * entry.bits_per_value / 8 + max(12, entry.scale_bits // 8 + 1)  # of the last block
     assert entry.storage_bytes(values + 1, rows=0) >= stored
 
 

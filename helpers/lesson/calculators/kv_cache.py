@@ -30,7 +30,7 @@ from .kv_layers import RankCache, all_heads_values, saved_by_attention
 from .quantization import FORMATS
 
 # What the control offers: number formats of the cache, and kinds of cache with what they do not round in BF16.
-CACHES = ("bf16", "fp8-e4m3", "int8", "int4", "int2", "window:1024+4", "window:8192+4")
+CACHES = ("bf16", "fp8-e4m3", "q8_0", "q4_0", "nvfp4", "int8", "int4", "int2", "window:1024+4", "window:8192+4")
 CONTEXTS = tuple(128 * 2**power for power in range(14))
 Row = tuple[str, str, str]  # of the formula: name, value, how it comes about
 

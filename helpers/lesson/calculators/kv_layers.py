@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
-from ...catalog.formats import number_format
+from ...catalog.formats import NumberFormat
 from ...catalog.layers import Attention, Layer
 from ...catalog.setup import MAX_TOKENS, ServeSetup
 from ...catalog.shape import ModelShape
@@ -43,11 +43,11 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class RankCache:
-    """Keys and values on one rank, for any number of tokens and users; `value_bytes` of what is not quantized."""
+    """Keys and values on one rank, for any number of tokens and users; `kv` is the format of what `plan` leaves."""
 
     kinds: tuple[LayerKind, ...]
     plan: CachePlan
-    value_bytes: int
+    kv: NumberFormat
     most_tokens: int
 
     @classmethod
@@ -58,7 +58,10 @@ class RankCache:
             alike.setdefault((widths_of(layer.attention), layer.attention.window), []).append(layer)
         kinds = tuple(LayerKind(len(layers), replace(model, layers=tuple(layers[:1]))) for layers in alike.values())
         longest = setup.model.max_positions if setup.model.learned_positions else MAX_TOKENS
-        return cls(kinds, plan, number_format(setup.kv).value_bytes, longest)
+        if setup.kv_format.block_values and (plan.bits or plan.kind == "heavy"):
+            what, expected = f"a {plan.kind} cache over one in {setup.kv}", "one in bf16, fp16, fp32 or FP8"
+            raise WorkbookError(what, expected, f"choose --kv bf16, or --kv {setup.kv} without a kind of cache")
+        return cls(kinds, plan, setup.kv_format, longest)
 
     @property
     def grows(self) -> bool:
@@ -67,7 +70,9 @@ class RankCache:
 
     def of_kind(self, kind: LayerKind, context: int, users: int = 1) -> int:
         """Bytes in all layers of one kind."""
-        return kind.count * cache_bytes(kind.one, self.plan, context, users, self.value_bytes).total
+        if self.kv.block_values:
+            return kind.count * self.kv.storage_bytes(cache_bytes(kind.one, self.plan, context, users, 1).total)
+        return kind.count * cache_bytes(kind.one, self.plan, context, users, self.kv.value_bytes).total
 
     def product(self, kind: LayerKind, context: int) -> str:
         """The factors of one kind's bytes: 2 × layers × KV heads × head dimension × bytes × tokens."""

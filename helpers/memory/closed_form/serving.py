@@ -74,7 +74,7 @@ def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
     the prefill's: 19.93 GiB, 19.97 measured on an A100. Gemma-3-27B, 131,072 tokens: 10.41 GiB of KV, and 3.25 GiB of
     a piece in its 52 layers with a window.
     """
-    model, kv = setup.model, number_format(setup.kv)
+    model, kv = setup.model, setup.kv_format
     card = None if device is None else resolve_device(device)
     held = Breakdown(parameters=weight_bytes(setup), kv_cache=_full_cache(setup))
     library = _library_bytes(setup, card)
@@ -89,20 +89,20 @@ def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
 
 
 def _full_cache(setup: ServeSetup) -> int:
-    return setup.users * number_format(setup.kv).storage_bytes(setup.model.kv_values(setup.context))
+    return setup.users * setup.kv_format.storage_bytes(setup.model.kv_values(setup.context))
 
 
 def _dropped(setup: ServeSetup) -> int:
     """K and V of the largest forward of prefill that layers with a window hold until the next one, and then drop."""
     (sequences, rows), model, tokens = setup.forward, setup.model, setup.prompt_tokens
     values = model.kv_values(tokens, -(-rows // sequences)) - model.kv_values(tokens)
-    return sequences * number_format(setup.kv).storage_bytes(values)
+    return sequences * setup.kv_format.storage_bytes(values)
 
 
 def _prefill(setup: ServeSetup, held: Breakdown, library: int, dropped: int) -> Moment:
     """The largest forward over a prompt, at its end."""
     sequences, rows = setup.forward
-    prompt = number_format(setup.kv).storage_bytes(setup.model.kv_values(setup.prompt_tokens))
+    prompt = setup.kv_format.storage_bytes(setup.model.kv_values(setup.prompt_tokens))
     others = held[Part.KV_CACHE] // setup.users * (setup.users - sequences)
     forward = _Forward(setup, sequences, rows, setup.prompt_tokens)
     return _moment(Point.PREFILL, forward, held, others + sequences * prompt, library, dropped)
@@ -221,7 +221,7 @@ class _Forward:
 
     def _old_cache(self, layer: Layer) -> int:
         """The keys of one layer, which go before its values grow; with a window both are made before both go."""
-        one, kv = layer.attention, number_format(self.setup.kv)
+        one, kv = layer.attention, self.setup.kv_format
         held = min(self.keys, one.window or self.keys)
         keys = rounded(self.sequences * kv.storage_bytes(held * one.kv_heads * one.head_dim))
         return 2 * keys if one.window else keys

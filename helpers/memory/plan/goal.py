@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ...catalog.cache_formats import cache_format, kv_name
 from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError, require_name, require_number, require_whole
 from ...catalog.optimizers import optimizer
 from ...catalog.recipes import PRECISIONS
-from ...catalog.setup import KV_FORMATS, MAX_COUNT, MAX_TOKENS, PIECE_TOKENS, WEIGHT_FORMATS, ModelField, ServeSetup
+from ...catalog.setup import MAX_COUNT, MAX_TOKENS, PIECE_TOKENS, WEIGHT_FORMATS, ModelField, ServeSetup
 from ...catalog.shape import ModelShape
 from ...catalog.shipped import SHIPPED
 
@@ -108,8 +109,9 @@ class ServeGoal:
         object.__setattr__(self, "weights", tuple(dict.fromkeys(named)))
         for name in self.weights:
             require_name("weight format", name, WEIGHT_FORMATS)
-        for name in _some("kv", self.kv):
-            require_name("KV cache format", name, KV_FORMATS)
+        object.__setattr__(self, "kv", tuple(dict.fromkeys(map(kv_name, _some("kv", self.kv)))))
+        for name in self.kv:
+            cache_format(name, self.model)
 
     @property
     def prompt_tokens(self) -> int:

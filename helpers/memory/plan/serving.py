@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...catalog.devices import Device
-from ...catalog.formats import number_format
 from ...catalog.setup import MAX_COUNT, ServeSetup
 from ...catalog.shape import ModelShape
 from ...catalog.shipped import SHIPPED
@@ -97,7 +96,7 @@ class Replica:
     def kv_bytes(self) -> int:
         """K and V of one user on one rank, with a full context."""
         shape = tensor_parallel.rank_shape(self.setup.model, self.layout.tensor)
-        return number_format(self.layout.kv).storage_bytes(shape.kv_values(self.goal.context))
+        return self.setup.kv_format.storage_bytes(shape.kv_values(self.goal.context))
 
     @property
     def room_bytes(self) -> int:

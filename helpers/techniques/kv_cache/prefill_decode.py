@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...catalog.formats import number_format
 from ...catalog.setup import ServeSetup
 from ...memory.closed_form.budget import decode_bytes, serve, weight_bytes
 from ...memory.closed_form.layer_work import attention_flops, weights_used
@@ -39,6 +38,6 @@ def phases(setup: ServeSetup) -> Phases:
     )
     a_token = sum(layer.attention.kv_values_per_token for layer in model.layers)
     prompt_flops, token_flops = context * body + before + 2 * table, body + after - before + 2 * table
-    written = users * number_format(setup.kv).storage_bytes(a_token)
+    written = users * setup.kv_format.storage_bytes(a_token)
     prefill = Work(users * prompt_flops, weight_bytes(setup), serve(setup).held["kv_cache"])
     return Phases(prefill, Work(users * token_flops, decode_bytes(setup), written))

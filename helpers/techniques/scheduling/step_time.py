@@ -72,7 +72,7 @@ class Roofline:
         compute = setup.weights if number_format(setup.weights).name.startswith("fp8") else "bf16"
         return cls(
             rank_read_bytes(setup, ranks),
-            number_format(setup.kv).storage_bytes(kv_values_per_token(rank_shape(model, ranks))),
+            setup.kv_format.storage_bytes(kv_values_per_token(rank_shape(model, ranks))),
             2 * weights_used(model) // ranks,
             sum(4 * layer.attention.heads * layer.attention.head_dim for layer in model.layers) // ranks,
             card.memory_bytes_per_s * memory_efficiency,

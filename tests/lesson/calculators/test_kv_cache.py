@@ -236,7 +236,7 @@ def plan_like(cache):
 
 BAD = [
     ({"model": "lama-3-8b"}, {}, "did you mean 'llama"),
-    ({"model": "llama-3-8b", "kv": "int4"}, {}, "unknown KV cache format"),
+    ({"model": "llama-3-8b", "kv": "nf4"}, {}, "unknown KV cache format"),
     ({"model": "llama-3-8b", "users": 0}, {}, "users is 0"),
     ({"model": "gpt2", "context": 2048}, {}, "position for 1,024 tokens"),
     ({"model": "llama-3-8b"}, {"gpu": "h1000"}, "unknown device 'h1000'"),

@@ -1,4 +1,4 @@
-"""`workbook cards`: the cards that can be named, with what the catalogue knows of each."""
+"""`workbook cards` and `workbook formats`: what can be named, with what the catalogue knows of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from ..catalog.device_names import plain
 from ..catalog.devices import DEVICES, Device
 from ..catalog.errors import WorkbookError
+from ..catalog.formats import NUMBER_FORMATS, NumberFormat
 from .flags import Commands, add_command
 
 
@@ -17,6 +18,8 @@ def add(commands: Commands) -> None:
         "word", nargs="?", default="", metavar="WORD", help="only those with this in their name, as 4090"
     )
     cards.add_argument("--json", action="store_true", help="print JSON: every figure with its kind, source and date")
+    formats = add_command(commands, "formats", "number formats: exact bits of a weight, and their scales", _formats)
+    formats.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _cards(arguments: argparse.Namespace) -> int:
@@ -38,3 +41,18 @@ def _line(card: Device) -> str:
 def _figures(card: Device) -> dict[str, object]:
     told = [{"value": one.value, "unit": one.unit, "kind": one.kind, "source": one.source} for one in card.figures()]
     return {"name": card.name, "title": card.title, "capacity_bytes": card.capacity_bytes, "figures": told}
+
+
+def _formats(arguments: argparse.Namespace) -> int:
+    told = [_format_figures(entry) for entry in NUMBER_FORMATS.values()]
+    print(json.dumps(told) if arguments.json else "\n".join(map(_format_line, NUMBER_FORMATS.values())))
+    return 0
+
+
+def _format_line(entry: NumberFormat) -> str:
+    plain = "none" if entry.scale.startswith("none") else entry.scale
+    return f"{entry.name:<12}{entry.bits_per_value:>10.8g} bits   scales: {plain}"
+
+
+def _format_figures(entry: NumberFormat) -> dict[str, object]:
+    return {"name": entry.name, "bits": entry.bits_per_value, "scales": entry.scale, "source": entry.source}
