@@ -100,6 +100,15 @@ def _mistral3(keys: ConfigKeys, config: Mapping[str, object], hidden: int) -> in
     return layers + 3 * patch * patch * width + width + projector
 
 
+def _kimi_vl(keys: ConfigKeys, config: Mapping[str, object], hidden: int) -> int:
+    """MoonViT: SigLIP's layers and a table of positions; then a norm, and two matrices over four patches."""
+    width, patch = keys.whole("hidden_size", 1152), keys.whole("patch_size", 14)
+    positions = keys.whole("init_pos_emb_height", 64) * keys.whole("init_pos_emb_width", 64) * width
+    merged = 4 * width
+    projector = 2 * width + merged * merged + merged + merged * hidden + hidden
+    return _encoder(keys) + 3 * patch * patch * width + width + positions + 2 * width + projector
+
+
 def _qwen2_5(keys: ConfigKeys, config: Mapping[str, object], hidden: int) -> int:
     """Gated MLPs with biases and RMSNorm, and a merger of four patches."""
     width, wide, patch = keys.whole("hidden_size", 1280), keys.whole("intermediate_size", 3420), 14
@@ -111,6 +120,7 @@ def _qwen2_5(keys: ConfigKeys, config: Mapping[str, object], hidden: int) -> int
 
 _CLOSED: dict[str, Callable[[ConfigKeys, Mapping[str, object], int], int]] = {
     "gemma3": _gemma3,
+    "kimi_vl": _kimi_vl,
     "llama4": _llama4,
     "mistral3": _mistral3,
     "qwen2_5_vl": _qwen2_5,

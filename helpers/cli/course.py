@@ -195,7 +195,7 @@ def _train_lm(arguments: argparse.Namespace) -> int:
 def _add_accuracy(commands: Commands) -> None:
     text = "predictions beside published measurements: each error, also of what this machine recorded"
     accuracy = add_command(commands, "accuracy", text, _accuracy)
-    kinds = "op (half a minute), lora (two, with peft), qlora (63 such steps), serving, generation (two), "
+    kinds = "op (half a minute), lora (two, with peft), qlora (63 such steps), serving, engine, generation (two), "
     kinds += "torchtitan (ten), megatron, recorded, history (one run, event by event), "
     kinds += "plans (one; what the planner makes of published runs)"
     which = accuracy.add_mutually_exclusive_group()

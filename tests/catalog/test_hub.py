@@ -65,9 +65,9 @@ TYPED = [
     ("moonshotai/Kimi-K2-Instruct", "moonshotai/Kimi-K2", 1026.41, "fp8-e4m3"),
     ("moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2-Thinking", 1026.41, "w4a16-g32"),
     ("glm-4.5-air", "zai-org/GLM-4.5-Air", 106.85, "bf16"),
-    ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-AWQ", 7.62, "awq-int4"),
-    ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen/Qwen2.5-7B-GPTQ-INT4", 7.62, "gptq-int4"),
-    ("qwen2.5-7b-instruct-gptq-int8", "qwen2.5-7b-GPTQ-INT8", 7.62, "gptq-int8"),
+    ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct-AWQ", 7.62, "awq-int4"),
+    ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen/Qwen2.5-7B-Instruct-GPTQ-INT4", 7.62, "gptq-int4"),
+    ("qwen2.5-7b-instruct-gptq-int8", "Qwen/Qwen2.5-7B-Instruct-GPTQ-INT8", 7.62, "gptq-int8"),
     ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "Qwen/Qwen3-30B-A3B-FP8", 30.53, "fp8-e4m3"),
     ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b-FP8-DYNAMIC", 8.03, "fp8-e4m3"),
     ("RedHatAI/Qwen3-8B-quantized.w4a16", "qwen3-8b-QUANTIZED.W4A16", 8.19, "w4a16-g128"),
@@ -132,3 +132,17 @@ def test_everywhere_a_model_is_named(capsys):
     assert "Qwen/Qwen2.5-14B" in capsys.readouterr().out
     assert main(["estimate", "train", "--model", "Qwen/Qwen9-1B"]) == 2
     assert "Qwen/Qwen3-14B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("spec", "published"),
+    [("google/gemma-3-27b-it", 27_432_406_640), ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", 24_011_361_280)],
+)
+def test_a_multimodal_model_is_its_language_model_and_what_is_beside(spec, published):
+    found = model(spec)
+    assert found.parameters + found.parameters_beside == published
+
+
+def test_kimi_vl_has_the_parameters_that_its_card_rounds_to():
+    found = model("moonshotai/Kimi-VL-A3B-Instruct")
+    assert round((found.parameters + found.parameters_beside) / 1e9, 1) == 16.4

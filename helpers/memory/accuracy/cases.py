@@ -14,7 +14,7 @@ from ...catalog.models import model
 
 RECORDED = "recorded"  # by `workbook record`; those lie in recordings/ and not here
 HISTORY = "history"  # a run rebuilt from its shapes, beside every event of the card: `published_step`
-KINDS = ("op", "lora", "qlora", "serving", "generation", "megatron", "torchtitan", HISTORY, RECORDED)
+KINDS = ("op", "lora", "qlora", "serving", "engine", "generation", "megatron", "torchtitan", HISTORY, RECORDED)
 OWN_KINDS = ("train", "serve")  # of `user_cases` alone
 UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 10**9, "blocks": 1, "runs": 1}  # bytes, but for blocks of a cache, and runs
 _DATA = Path(__file__).parent / "data" / "measured.json"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 
-from . import megatron, own_runs, recorded, serving
+from . import engine_runs, megatron, own_runs, recorded, serving
 from .cases import HISTORY, OWN_KINDS, RECORDED, Case, Row, cases
 from .other_estimators import EstimatorAnswer, answers, listed
 from .user_cases import read
@@ -54,6 +54,8 @@ def rows_of(case: Case) -> Iterator[Row]:
         return
     if case.kind == "serving":
         predicted, why = serving.predict(case), serving.why(case)
+    elif case.kind == "engine":
+        predicted, why = engine_runs.predict(case), ""
     elif case.kind == "megatron":
         predicted, why = megatron.predict(case), ""
     elif case.kind == "torchtitan":
@@ -112,7 +114,7 @@ def summaries(found: Sequence[Row]) -> list[Summary]:
 
 
 def _group(row: Row) -> str:
-    if row.case.kind in ("serving", "generation", "megatron", "torchtitan", HISTORY):
+    if row.case.kind in ("serving", "engine", "generation", "megatron", "torchtitan", HISTORY):
         return f"{row.case.kind}, {row.quantity}"
     attention = f" ({row.case.setup['attention']})" if row.case.kind in ADAPTERS else ""
     return f"{row.case.kind}, {row.quantity}{attention}"

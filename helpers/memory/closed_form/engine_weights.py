@@ -74,6 +74,7 @@ def _tensors(setup: ServeSetup, tensor: int, layers: Iterable[Layer], first: boo
     yield table, first + (last and not (model.tied and first))
     yield width * model.learned_positions * model.hidden, int(first)
     yield width * model.final_norm_parameters, int(last)
+    yield -(-SIXTEEN_BITS * model.parameters_beside // tensor), int(first)  # towers in one, divided as the layers are
     for linear in model.projections:
         yield width * linear.parameters, int(first)
     for size in rope_tables(model):

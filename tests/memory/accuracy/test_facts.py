@@ -13,14 +13,9 @@ from helpers.memory.accuracy import answers, cases
 
 
 def test_there_are_as_many_as_published() -> None:
-    assert [len(cases(kind)) for kind in ("op", "lora", "serving", "generation", "megatron", "torchtitan")] == [
-        63,
-        20,
-        13,
-        16,
-        36,
-        18,
-    ]
+    assert [
+        len(cases(kind)) for kind in ("op", "lora", "serving", "engine", "generation", "megatron", "torchtitan")
+    ] == [63, 20, 13, 39, 16, 36, 18]
     assert sum(len(case.figures) for case in cases("lora")) == 120
 
 

@@ -23,6 +23,7 @@ KIND = {  # of a row, by what it begins with
     "a transformer's step": HISTORY,
     "Qwen2.5": "generation",
     "weights, KV": "serving",
+    "launches of vLLM": "engine",
     "Megatron-LM": "megatron",
     "the same, DeepSeek": "megatron",
     "torchtitan": "torchtitan",
@@ -53,12 +54,16 @@ def test_the_sentence_and_the_rows_count_what_is_rebuilt():
     ("begins", "of"),
     [
         ("weights, KV", lambda case: case.kind == "serving"),
+        ("launches of vLLM", lambda case: case.kind == "engine"),
         ("Megatron-LM", lambda case: case.kind == "megatron" and case.name.startswith("Llama")),
         ("the same, DeepSeek", lambda case: case.kind == "megatron" and case.name.startswith("DeepSeek")),
     ],
 )
 def test_the_worst_error_is_the_one_that_is_printed(begins, of):
-    errors = [abs(row.error) for case in filter(of, cases()) for row in rows_of(case) if row.error is not None]
+    found = (
+        row for case in filter(of, cases()) for row in rows_of(case) if case.kind != "engine" or row.quantity == "pool"
+    )
+    errors = [abs(row.error) for row in found if row.error is not None]
     (row,) = (row for row in ROWS if row[0].startswith(begins))
     digits = len(row[2].rstrip(" %").partition(".")[2])
     assert row[2] == f"{max(errors):.{digits}%}".replace("%", " %")
