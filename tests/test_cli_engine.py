@@ -73,8 +73,41 @@ def test_a_model_that_does_not_fit_does_not_start(capsys) -> None:
         ([*SERVE, "--engine", "vllm", "--share", "0.995"], "pass 0.99 or less"),
         ([*SERVE, "--engine", "vllm", "--share", "1.5"], "are free"),
         ([*SERVE, "--engine", "vllm", "--tensor", "3"], "cannot share evenly"),
+        ([*SERVE, "--engine", "llama.cpp", "--share", "0.5"], "--share with --engine llama.cpp"),
+        ([*SERVE, "--engine", "sglang", "--pipeline", "2"], "--pipeline with --engine sglang"),
         (["estimate", "serve", "--model", "gpt2", "--context", "64", "--engine", "vllm"], "add --gpu"),
     ],
 )
 def test_bad_flags_are_told(argv, told, capsys) -> None:
     require_told(argv, told, capsys)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--engine", "sglang", "--share", "0.8", "--tensor", "2"], "0.8 of the"),
+        (["--engine", "llama.cpp", "--users", "4"], "8,192 cells in 36 layers"),
+    ],
+)
+def test_other_engines_say_what_is_not_counted_and_give_their_command(argv, told, capsys) -> None:
+    assert main([*SERVE, *argv]) == 0
+    text = capsys.readouterr().out
+    assert told in text
+    assert "Not counted: " in text
+    found = figures([*SERVE, *argv], capsys)
+    assert found["engine"] == argv[1]
+
+
+def test_the_commands_of_other_engines_give_the_same_answers(capsys) -> None:
+    from helpers.catalog import ServeSetup, device
+    from helpers.lesson.calculators import llamacpp_answer, sglang_answer
+    from helpers.memory.closed_form.engine_llamacpp import LlamaCpp
+    from helpers.memory.closed_form.engine_sglang import SglangLaunch
+
+    setup = ServeSetup("qwen3-8b", users=3)
+    for answer in (
+        sglang_answer(SglangLaunch(setup, device("h100"), 2, 0.8)),
+        llamacpp_answer(LlamaCpp(setup), device("rtx-4090"), 0),
+    ):
+        assert answer.command is not None
+        assert figures(shlex.split(answer.command)[1:], capsys) == answer.figures

@@ -65,6 +65,8 @@ _ENGINES: tuple[Engine, ...] = (
     Engine("vllm", "0.17", f"{_CONFIG}0.17.1{_MASKS}", 0.9, 16, sampler_bytes=14, sampler_rows=True),
     Engine("vllm", "0.20", f"{_CONFIG}0.20.0{_MASKS}", 0.92, 16, True, 14, True),
     Engine("vllm", "0.22", f"{_CONFIG}0.22.0: FlashInfer samples{_MASKS}", 0.92, 16, True, 14),
+    Engine("sglang", "0.5.23", "sglang/srt/arg_groups/memory_hook.py of 0.5.23: a fraction of what is free, by a rule"),
+    Engine("llama.cpp", "", "ggml-org/llama.cpp, src/llama-kv-cache.cpp: takes what it needs, and sets nothing aside"),
     Engine("vllm", "0.33", f"{_CONFIG}0.33.0{_MASKS}", 0.92, 16, True, 14, huge_batch=16384),
 )
 ENGINES: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES))

@@ -14,6 +14,7 @@ from .block_map import BlockMapAnswer, block_map, block_map_answer
 from .calculator import Calculator, StepCalculator
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
 from .engine_memory import EngineAnswer, engine_answer
+from .engine_others import LlamaCppAnswer, SglangAnswer, llamacpp_answer, sglang_answer
 from .fine_tuning import FineTuningAnswer, as_usual, fine_tuning, fine_tuning_answer
 from .histograms import Histogram
 from .kv_cache import KVCacheAnswer, kv_cache, kv_cache_answer

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...catalog.cache_formats import cache_format, kv_name
-from ...catalog.engines import engine
+from ...catalog.engines import POOLED, engine
 from ...catalog.errors import WorkbookError, require_name, require_number, require_whole
 from ...catalog.optimizers import optimizer
 from ...catalog.recipes import PRECISIONS
@@ -99,8 +99,8 @@ class ServeGoal:
             require_whole("prompt", self.prompt, 1, self.context - 1, unit="tokens", do=do)
         require_whole("prefill_tokens", self.prefill_tokens, most=MAX_TOKENS)
         if self.engine and engine(self.engine).share is None:
-            what, do = f"{self.engine} sets no pool aside", "pass engine='vllm', or leave it out"
-            raise WorkbookError(what, "an engine with a share of the card", do)
+            what, do = f"a plan with the pool of {self.engine}", "pass engine='vllm', or leave it out"
+            raise WorkbookError(what, f"an engine of {', '.join(POOLED)}", do)
         _require_seconds("latency", self.latency_s)
         _require_seconds("time to the first token", self.ttft_s)
         weights = _some("weights", self.weights)

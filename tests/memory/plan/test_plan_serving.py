@@ -180,7 +180,9 @@ def test_with_an_engine_a_replica_holds_what_its_pool_does():
     assert "takes 0.92 of the card at once" in serving_told(plan_serving(goal, [Cards("h100", 1)]))
 
 
-@pytest.mark.parametrize(("name", "told"), [("vlm", "did you mean 'vllm'"), ("transformers", "sets no pool aside")])
+@pytest.mark.parametrize(
+    ("name", "told"), [("vlm", "did you mean 'vllm'"), ("transformers", "the pool of transformers")]
+)
 def test_an_engine_without_a_pool_is_refused(name, told):
     with pytest.raises(WorkbookError, match=told):
         ServeGoal("qwen3-8b", engine=name)

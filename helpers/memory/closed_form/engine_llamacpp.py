@@ -1,0 +1,88 @@
+"""llama.cpp's buffers on a card in closed form: weights, cells of its cache, and the least of what it computes in.
+
+Derived from src/llama-kv-cache.cpp and llama-kv-cache-iswa.cpp of ggml-org/llama.cpp: the cache has a cell for each
+token of all sequences, in whole 256 cells; layers with a window have cells for the windows of all sequences and for one
+forward of n_ubatch tokens. Of the compute buffer the logits of n_ubatch tokens in FP32 are counted, which are most of
+it: 250.5 of 258.5 MiB for Llama-3-8B. Not counted: the rest of it, CUDA's context, and what stays on the host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ...catalog.errors import WorkbookError
+from ...catalog.formats import number_format
+from ...catalog.layers import Attention
+from ...catalog.setup import ServeSetup
+from .breakdown import Breakdown
+from .weights import weight_bytes
+
+PADDING = 256  # cells
+UBATCH = 512  # tokens of one forward: --ubatch-size
+FP32 = 4
+
+
+@dataclass(frozen=True)
+class LlamaCpp:
+    """A server with `setup.users` slots of `setup.context` tokens each, all layers on one card.
+
+    `setup.prefill_tokens` is n_ubatch, 512 where it is None. Raises WorkbookError for a model with recurrent states.
+
+    >>> served = LlamaCpp(ServeSetup("gpt-oss-20b", context=131072))
+    >>> [cells * layers * 2 * 8 * 64 * 2 // 2**20 for cells, layers in served.cells]     # MiB, as it logs
+    [3072, 18]
+    """
+
+    setup: ServeSetup
+
+    def __post_init__(self) -> None:
+        if self.setup.model.counted or any(layer.attention.delta for layer in self.setup.model.layers):
+            what = f"{self.setup.model.name} keeps states that are not keys and values, or is not known layer by layer"
+            raise WorkbookError(what, "keys and values in every layer", "read its log: llama_memory_recurrent: size")
+
+    @property
+    def ubatch(self) -> int:
+        return self.setup.prefill_tokens or UBATCH
+
+    @property
+    def cells(self) -> tuple[tuple[int, int], ...]:
+        """(cells, layers) of the cache without windows, and of that with them, where there are both or either."""
+        windows = Counter(layer.attention.window for layer in self.setup.model.layers)
+        return tuple((self._cells(window), windows[window]) for window in sorted(windows, key=_length))
+
+    @property
+    def weight_bytes(self) -> int:
+        return weight_bytes(self.setup)
+
+    @property
+    def kv_bytes(self) -> int:
+        """K and V of all cells: "llama_kv_cache: size"."""
+        return sum(self._layer_bytes(layer.attention) for layer in self.setup.model.layers)
+
+    @property
+    def logit_bytes(self) -> int:
+        """Of the compute buffer, at least."""
+        return self.ubatch * self.setup.model.vocab * FP32
+
+    @property
+    def parts(self) -> Breakdown:
+        return Breakdown(parameters=self.weight_bytes, kv_cache=self.kv_bytes, logits=self.logit_bytes)
+
+    def _cells(self, window: int | None) -> int:
+        every = self.setup.users * self.setup.context
+        held = every if window is None else min(_padded(every), window * self.setup.users + self.ubatch)
+        return _padded(held)
+
+    def _layer_bytes(self, attention: Attention) -> int:
+        values = attention.kv_values_per_token * self._cells(attention.window)
+        return number_format(self.setup.kv).storage_bytes(values)
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // PADDING) * PADDING
+
+
+def _length(window: int | None) -> int:
+    """For an order: layers that see everything come first."""
+    return window or 0
