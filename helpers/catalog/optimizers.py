@@ -29,8 +29,8 @@ class Optimizer:
 
     `copies` temporaries of that size are made while a tensor is updated, and all those of a model together where
     `foreach` is true. `carried` of them live on until the next tensor is begun: loops that bind a name anew.
-    The code of those that are `ours` is in helpers.techniques.optimizers, that of the others in torch, bitsandbytes or
-    Transformers.
+    `paged` states of bitsandbytes come from `cudaMallocManaged`, from 100,000 values on. The code of those that are
+    `ours` is in helpers.techniques.optimizers, that of the others in torch, bitsandbytes or Transformers.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Optimizer:
     carried: int = 0
     state_width: int = 0
     ours: bool = False
+    paged: bool = False
 
     factored: ClassVar[bool] = False  # states that are no copies of the parameter: a rank has a share of the whole
     whole_matrices: ClassVar[bool] = False  # an update needs all of a matrix, which a rank with a shard has not
@@ -79,19 +80,27 @@ class Optimizer:
         return 0
 
     def paged_bytes(self, shape: TensorShape, role: str = "") -> int:
-        """Of `state_bytes`, what lies in unified memory: a GPU's allocator does not count it, and it may be moved."""
-        return 0
+        """Of `state_bytes`, what lies in unified memory: a GPU's allocator does not count it, and it may be moved.
+
+        >>> optimizer("paged_adamw_32bit").paged_bytes((4096, 4096)) == 8 * 4096 * 4096
+        True
+        """
+        return self.rule_of(shape, role).own_paged_bytes(shape)
+
+    def own_paged_bytes(self, shape: TensorShape) -> int:
+        """`paged_bytes` of a tensor that this rule itself updates."""
+        values = prod(shape)
+        return self.states * values * self.state_width if self.paged and values >= SMALLEST_PAGED_TENSOR else 0
 
 
 @dataclass(frozen=True)
 class Blockwise(Optimizer):
     """bitsandbytes' states of 8 bits, with an FP32 scale for each block of 256 values; FP32 in small tensors.
 
-    `embeddings` is what updates embeddings. `paged` states come from `cudaMallocManaged`, from 100,000 values on.
+    `embeddings` is what updates embeddings.
     """
 
     embeddings: Optimizer | None = None
-    paged: bool = False
 
     def rule_of(self, shape: TensorShape, role: str = "") -> Optimizer:
         return self.embeddings if self.embeddings and role == EMBEDDING else self
@@ -105,7 +114,7 @@ class Blockwise(Optimizer):
     def table_bytes(self, shape: TensorShape) -> int:
         return self.states * 4 * 256 if prod(shape) >= SMALLEST_8BIT_TENSOR else 0
 
-    def paged_bytes(self, shape: TensorShape, role: str = "") -> int:
+    def own_paged_bytes(self, shape: TensorShape) -> int:
         """The codes; their scales are ordinary tensors."""
         values = prod(shape)
         return self.states * values if self.paged and values >= SMALLEST_PAGED_TENSOR else 0
@@ -182,6 +191,7 @@ class LowRank(OfMatrices):
 # PyTorch's default on CUDA; at the peak of step() the square roots of all second moments are a copy of the parameters
 ADAMW_FOREACH = Optimizer("adamw-foreach", 2, copies=1, foreach=True)
 ADAMW_32BIT = Optimizer("adamw-32bit", 2, state_width=4)  # bitsandbytes': states in FP32 whatever the weights are in
+PAGED_32BIT = replace(ADAMW_32BIT, name="adamw-32bit-paged", paged=True)
 GALORE = LowRank("galore:128", 2, projector=True, ours=True)
 APOLLO = LowRank("apollo:128", 2, ours=True)
 
@@ -193,6 +203,8 @@ def _rules() -> Iterator[Optimizer]:
     # As Transformers' Trainer runs it (optim="adamw_bnb_8bit"): the embeddings' states stay in FP32
     yield Blockwise("adamw-8bit-trainer", 2, embeddings=ADAMW_32BIT)
     yield Blockwise("adamw-8bit-paged", 2, paged=True)
+    yield Blockwise("adamw-8bit-paged-trainer", 2, embeddings=PAGED_32BIT, paged=True)
+    yield from (ADAMW_32BIT, PAGED_32BIT)
     yield Factored("adafactor", 1, copies=1, carried=1)  # torch.optim's
     yield Factored("adafactor-transformers", 1, copies=2, carried=1, fp32=True)
     yield Optimizer("lion", 1, copies=3, ours=True)
@@ -210,19 +222,29 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "apollo-mini": replace(APOLLO, name="apollo:1", rank=1),
 }
 RANKED = {"galore": GALORE, "apollo": APOLLO}
+# By the names of `TrainingArguments(optim=...)` in Transformers; "adafactor", "sgd" and "adamw" alone mean torch's here
+TRAINER_NAMES = {
+    "adamw_torch": "adamw-foreach",
+    "adamw_torch_fused": "adamw-fused",
+    "adamw_bnb_8bit": "adamw-8bit-trainer",
+    "adamw_8bit": "adamw-8bit-trainer",
+    "paged_adamw_8bit": "adamw-8bit-paged-trainer",
+    "paged_adamw_32bit": "adamw-32bit-paged",
+}
 
 
 def optimizer(name: str) -> Optimizer:
-    """The rule called `name`: one of OPTIMIZERS, or "galore:R" or "apollo:R" of another rank. WorkbookError.
+    """The rule called `name`: of OPTIMIZERS or TRAINER_NAMES, or "galore:R", "apollo:R" of another rank. WorkbookError.
 
     >>> optimizer("GaLore:64").state_bytes((4096, 11008), 2) == 2 * (2 * 64 * 11008 + 64 * 4096)
     True
     """
     word, colon, rank = str(name).lower().partition(":")
+    word = TRAINER_NAMES.get(word, word)
     if not colon and word in OPTIMIZERS:
         return OPTIMIZERS[word]
     if word not in RANKED:
-        raise unknown_name("optimizer", name, (*OPTIMIZERS, *(f"{known}:R" for known in RANKED)))
+        raise unknown_name("optimizer", name, (*OPTIMIZERS, *TRAINER_NAMES, *(f"{known}:R" for known in RANKED)))
     if not (rank.isascii() and rank.isdigit()):
         raise WorkbookError(f"the rank of {word} is {rank!r}", "a whole number, 1 or more", f"write {word}:128")
     rule = RANKED[word]

@@ -14,7 +14,7 @@ from ..catalog.adapters import BASES, KINDS, TRAINERS, Adapter
 from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_name, require_whole
 from ..catalog.models import MODELS
-from ..catalog.optimizers import OPTIMIZERS, RANKED
+from ..catalog.optimizers import OPTIMIZERS, RANKED, TRAINER_NAMES
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import PRECISIONS
 from ..catalog.setup import (
@@ -142,7 +142,7 @@ def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int = RESERVE_MI
 def train_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--precision", default="autocast-bf16", help=", ".join(PRECISIONS))
     known = ", ".join((*OPTIMIZERS, *(f"{name}:R" for name in RANKED)))
-    text = f"{known}; default {OPTIMIZER}, which Trainer takes; torch.optim.AdamW of which nothing is said is adamw"
+    text = f"{known}; or as Trainer calls it: {', '.join(TRAINER_NAMES)}; default {OPTIMIZER}, as Trainer's"
     parser.add_argument("--optimizer", default=OPTIMIZER, help=text)
     text = "update each weight as soon as its gradient is there, and free that"
     parser.add_argument(flag_of("in_backward"), action="store_true", help=text)

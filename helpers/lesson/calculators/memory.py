@@ -176,7 +176,7 @@ def _states(setup: TrainSetup) -> str:
         return f"{master}{_count(rule)} of rank {rule.rank}{projector}; AdamW's for embeddings, head and vectors"
     if rule.whole_matrices:
         return f"{master}{_count(rule)} for hidden matrices, 2 for the rest, × {width} B"
-    return f"{master}{_count(rule)} × {n:,} × {width} B"
+    return f"{master}{_count(rule)} × {n:,} × {rule.state_width or width} B"
 
 
 def _count(rule: Optimizer) -> str:

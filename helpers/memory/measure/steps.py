@@ -204,6 +204,8 @@ def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim
         "muon": lambda: torch.optim.Muon(parameters, lr=1e-3),
         "lion-8bit": lambda: _bitsandbytes().Lion8bit(parameters, lr=1e-4),
         "adamw-32bit": lambda: _bitsandbytes().AdamW(parameters, lr=1e-4),
+        "adamw-32bit-paged": lambda: _bitsandbytes().PagedAdamW(parameters, lr=1e-4),
+        "adamw-8bit-paged-trainer": lambda: _bitsandbytes().PagedAdamW8bit(parameters, lr=1e-4),
         "adamw-8bit": lambda: _bitsandbytes().AdamW8bit(parameters, lr=1e-4),
         "adamw-8bit-trainer": lambda: _bitsandbytes().AdamW8bit(parameters, lr=1e-4),
         "adamw-8bit-paged": lambda: _bitsandbytes().PagedAdamW8bit(parameters, lr=1e-4),

@@ -33,14 +33,19 @@ class WithoutValues(torch.optim.Optimizer):
     def _states(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         names = [str(number) for number in range(1, self.rule.states + 1)]
         if parameter.numel() < SMALLEST_8BIT_TENSOR or not isinstance(self.rule, Blockwise):
-            return {f"state{name}": torch.zeros_like(parameter, dtype=torch.float32) for name in names}
+            return self._paged(parameter, {f"state{name}": torch.float32 for name in names})
         self.codes = self.codes or tuple(torch.empty(CODES) for _ in names)
         blocks = -(-parameter.numel() // BLOCK_VALUES)
-        states = {f"state{name}": torch.zeros_like(parameter, dtype=torch.uint8) for name in names}
-        for state in states.values():
-            state.is_paged = self.rule.paged and parameter.numel() >= SMALLEST_PAGED_TENSOR  # type: ignore[attr-defined]
+        states = self._paged(parameter, {f"state{name}": torch.uint8 for name in names})
         states |= {f"absmax{name}": torch.zeros(blocks) for name in names}
         return states | {f"qmap{name}": code for name, code in zip(names, self.codes, strict=True)}
+
+    def _paged(self, parameter: torch.Tensor, types: dict[str, torch.dtype]) -> dict[str, torch.Tensor]:
+        """States of the parameter's shape, which say whether they page: `get_state_buffer`."""
+        states = {name: torch.zeros_like(parameter, dtype=dtype) for name, dtype in types.items()}
+        for state in states.values():
+            state.is_paged = self.rule.paged and parameter.numel() >= SMALLEST_PAGED_TENSOR  # type: ignore[attr-defined]
+        return states
 
 
 def optimizers_without_values(
