@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .config import without_code
 from .errors import WorkbookError
 from .families import FAMILIES
-from .layers import Attention, Layer, Linear, LinearGroup, Mlp
+from .layers import Attention, Layer, Linear, LinearGroup, Mla, Mlp, State
 from .shape import Counted, ModelShape
 from .shipped import left_out_rules
 from .unquantized import is_left_out, spelled
@@ -69,8 +69,8 @@ def saved_config(where: str | Path, local: bool = True) -> PreTrainedConfig:
 def count_on_meta(config: Mapping[str, object], name: str, source: str) -> ModelShape:
     """The shape of a model counted on what Transformers builds; WorkbookError if it cannot build it.
 
-    Parameters are exact. The KV cache is what Transformers' own cache holds after a forward of two tokens,
-    where that is one K and one V per layer; for anything else `kv_values` refuses.
+    Parameters are exact. The cache is what Transformers' own holds after a forward of two tokens, where that is K, V,
+    a latent, or a state, for each layer or for some; for anything else `kv_values` refuses.
     """
     net = _build(config, name)
     settings = net.config
@@ -201,15 +201,44 @@ def _probe_cache(net) -> tuple[Attention, ...]:
         with torch.no_grad():
             tokens = torch.zeros((1, _CONTEXT), dtype=torch.long, device="meta")
             cache = net(input_ids=tokens, use_cache=True).past_key_values
-        return tuple(_cached_attention(net.config, layer) for layer in cache.layers)
+        plain = type(cache).__name__ == "DynamicCache"  # MiniMax keeps states in a cache of its own
+        return tuple(_cached_attention(net.config, layer) for layer in cache.layers) if plain else ()
     except Exception:  # a model that cannot run on meta, or keeps another cache: its KV stays unknown
         return ()
 
 
 def _cached_attention(config: Any, layer: Any) -> Attention:
-    keys, values = layer.keys.shape, layer.values.shape
-    if len(keys) != 4 or keys != values or keys[2] != _CONTEXT:
-        raise ValueError("not one K and one V of the same shape")
-    heads = getattr(config, "num_attention_heads", None) or keys[1]
+    """What one layer caches: K and V of a shape or the latent of both, a state, an indexer's keys, or nothing."""
+    keys: Any = getattr(layer, "keys", None)
+    values: Any = getattr(layer, "values", None)
+    heads, state = getattr(config, "num_attention_heads", None) or 1, _state(layer)
+    if keys is None:  # it has no attention, or reads what another layer keeps
+        if state is None and type(layer).__name__ != "DummyLayer":
+            raise ValueError("a layer that keeps something else")
+        return Attention(heads, 0, 0, (), mamba=state)
+    indexer = getattr(layer, "indexer_keys", None)
+    indexed = 0 if indexer is None else indexer.shape[-1]
     window = layer.sliding_window if getattr(layer, "is_sliding", False) else None
-    return Attention(heads, keys[1], keys[3], (), window=window)
+    _, kv_heads, tokens, width = keys.shape
+    if tokens != _CONTEXT:
+        raise ValueError("a cache of another kind")
+    if kv_heads == 1 and width == getattr(config, "kv_lora_rank", None):
+        mla = Mla(width, values.shape[-1], config.qk_nope_head_dim, config.v_head_dim, None)
+        return Attention(heads, heads, width, (), window=window, mla=mla, mamba=state, indexer=indexed)
+    if keys.shape != values.shape:
+        raise ValueError("not one K and one V of the same shape")
+    return Attention(heads, kv_heads, width, (), window=window, mamba=state, indexer=indexed)
+
+
+def _state(layer: Any) -> State | None:
+    """The state of a recurrent layer; ValueError where it is not in FP32."""
+    import torch
+
+    made = [one for one in (getattr(layer, "recurrent_states", None) or {}).values() if one is not None]
+    inputs = [one for one in (getattr(layer, "conv_states", None) or {}).values() if one is not None]
+    if not made and not inputs:
+        return None
+    if any(one.dtype != torch.float32 for one in made) or len({one.shape[-1] for one in inputs}) > 1:
+        raise ValueError("a state of another kind")
+    kernel = inputs[0].shape[-1] if inputs else 1
+    return State(sum(one.numel() for one in made), sum(one.numel() for one in inputs) // kernel, kernel)

@@ -44,7 +44,7 @@ def cache_format(name: str, model: ModelShape) -> NumberFormat:
     (2176, 'int8-per-head')
     """
     name = kv_name(name)
-    rows = {_row(layer.attention): layer.attention for layer in model.layers if not layer.attention.delta}
+    rows = {_row(layer.attention): layer.attention for layer in model.layers if layer.attention.kv_values_per_token}
     if name in _PER_HEAD:
         return _per_head(name, model, rows)
     entry = number_format(name)

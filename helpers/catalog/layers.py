@@ -69,6 +69,46 @@ class Mla:
 
 
 @dataclass(frozen=True)
+class StateRule:
+    """How an engine keeps the states of recurrent layers: bits of a state's values and of a convolution's inputs.
+
+    Of the inputs it keeps `kernel + columns` for each channel, of which a step needs kernel - 1.
+    """
+
+    state_bits: int
+    input_bits: int
+    columns: int
+
+
+# Transformers 5.23, models/qwen3_next and mamba2 (the update of `cache_params`): a kernel's inputs in the model's type
+TRANSFORMERS = StateRule(32, 16, 0)
+# llama.cpp, src/llama-memory-recurrent.cpp: both in FP32
+LLAMA_CPP = StateRule(32, 32, -1)
+# vLLM, model_executor/layers/mamba/mamba_utils.py, with mamba_ssm_cache_dtype float32, as these models' configs have it
+VLLM = StateRule(32, 16, -1)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a recurrent layer keeps of a sequence of any length: `values` of a state, and inputs of its convolution."""
+
+    values: int
+    channels: int = 0
+    kernel: int = 1
+
+    def size_bytes(self, rule: StateRule = TRANSFORMERS) -> int:
+        """Of one sequence, without drafts.
+
+        Qwen3.5-27B in llama.cpp, one of its 48 layers: 48 heads x 128 x 128 x 4 B and 3 x 10,240 channels x 4 B.
+
+        >>> 48 * State(48 * 128 * 128, 10240, 4).size_bytes(LLAMA_CPP) / 2**20
+        149.625
+        """
+        inputs = self.channels * (self.kernel + rule.columns)
+        return (self.values * rule.state_bits + inputs * rule.input_bits) // 8
+
+
+@dataclass(frozen=True)
 class Delta:
     """A gated delta rule in attention's place: heads with a state of key_dim x value_dim, behind a short convolution.
 
@@ -86,6 +126,10 @@ class Delta:
         """Of the convolution: Q, K and V side by side."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
+    @property
+    def state(self) -> State:
+        return State(self.value_heads * self.key_dim * self.value_dim, self.channels, self.kernel)
+
     def tensors(self) -> Iterator[TensorShape]:
         """What is trained beside the linear layers and the norm: decays and time steps, and the convolution."""
         yield from ((self.value_heads,), (self.value_heads,), (self.channels, 1, self.kernel))
@@ -98,7 +142,9 @@ class Attention:
     `norm_vectors` are the lengths of the norms inside attention: Qwen3's on q and k, MLA's on its latents.
     `sinks` is GPT-OSS's one learned score per head, which takes part in the softmax and stands for no token. Where it
     is not `rotary`, q and k are left as they are, in a model that rotates them elsewhere. A layer with a `delta` has no
-    attention, whose heads are here those of the model's other layers.
+    attention, whose heads are here those of the model's other layers. `mamba` is the state of another recurrent layer,
+    which may have attention beside it. An `indexer` caches a key of so many values for each token, by which a sparse
+    attention chooses. A layer without KV heads keeps no K and V: it has none, or reads those of another layer.
     """
 
     heads: int
@@ -112,6 +158,13 @@ class Attention:
     sinks: bool = False
     rotary: bool = True
     delta: Delta | None = None
+    mamba: State | None = None
+    indexer: int = 0
+
+    @property
+    def state(self) -> State | None:
+        """What the layer keeps of a sequence whatever its length; None where it is not recurrent."""
+        return self.delta.state if self.delta else self.mamba
 
     @property
     def kind(self) -> str:
@@ -141,9 +194,11 @@ class Attention:
         Llama-3-8B: 2 x 8 KV heads x 128 = 2048. DeepSeek-V3: 512 + 64 = 576, not twice (an engine that caches
         the expanded heads, as Transformers did before it kept the latent, holds 40,960).
         """
+        if self.delta:
+            return 0
         if self.mla:
-            return self.mla.kv_lora_rank + self.mla.qk_rope_head_dim
-        return 2 * self.kv_heads * self.head_dim
+            return self.mla.kv_lora_rank + self.mla.qk_rope_head_dim + self.indexer
+        return 2 * self.kv_heads * self.head_dim + self.indexer
 
     def kv_values(self, context: int, piece: int = 1) -> int:
         """K and V values held for one sequence of `context` tokens, of which the last forward took `piece`.
@@ -154,6 +209,19 @@ class Attention:
         """
         held = context if self.window is None else min(context, self.window - 1 + piece)
         return held * self.kv_values_per_token
+
+    @property
+    def sparse_fp8_bytes(self) -> int:
+        """Bytes of a token in vLLM's FP8 layout of sparse latent attention; 0 in other layers.
+
+        The latent in FP8 with an FP32 scale for each 128 values, the rotary part in BF16, the indexer's key in FP8 with
+        one scale. DeepSeek-V3.2: 512 + 16 + 128 and 128 + 4, so 788 B (vLLM, v1/attention/backends/mla,
+        flashmla_sparse.py and indexer.py).
+        """
+        if not (self.mla and self.indexer):
+            return 0
+        latent = self.mla.kv_lora_rank + 4 * (self.mla.kv_lora_rank // 128) + 2 * self.mla.qk_rope_head_dim
+        return latent + self.indexer + 4
 
 
 @dataclass(frozen=True)

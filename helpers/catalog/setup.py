@@ -28,6 +28,7 @@ ZERO_STAGES = "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and g
 FLAGS = {"micro_batches": "--accumulate"}  # fields whose flag has another name
 MAX_COUNT = 2**20
 MAX_TOKENS = 2**24
+MAX_DRAFTS = 64
 # Tokens of a prompt in one forward: what vLLM's server takes on cards of 70 GiB and more, and SGLang near it
 PIECE_TOKENS = 8192
 
@@ -156,7 +157,8 @@ class ServeSetup:
     all but the experts where there are any, the others lm_head; ("shipped",) is what the checkpoint leaves.
     `prompt` tokens of the context come in the prompt, the rest is generated; None is all of them. `prefill_tokens` is
     the most that one forward takes: what vLLM calls max_num_batched_tokens; None is one prompt at a time, in pieces of
-    PIECE_TOKENS at most. As many as the prompt has take it whole, as Transformers does. Raises WorkbookError.
+    PIECE_TOKENS at most. As many as the prompt has take it whole, as Transformers does. `drafts` are tokens that
+    are guessed at once, for each of which the states of recurrent layers are kept once more. Raises WorkbookError.
 
     >>> ServeSetup("llama-2-70b", users=128).model.kv_values(2048) * 2 * 128 / 2**30
     80.0
@@ -174,6 +176,7 @@ class ServeSetup:
     skipped: Iterable[str] | None = None
     prompt: int | None = None
     prefill_tokens: int | None = None
+    drafts: int = 0
 
     def __post_init__(self) -> None:
         if self.weights == SHIPPED:
@@ -191,6 +194,7 @@ class ServeSetup:
         if self.prompt is not None:
             do = "leave it out where the prompt is the whole context"
             require_whole("prompt", self.prompt, most=self.context, do=do)
+        require_whole("drafts", self.drafts, 0, most=MAX_DRAFTS, do="pass drafts=0 where one token is made at a time")
         if self.prefill_tokens is not None:
             require_whole("prefill_tokens", self.prefill_tokens, most=MAX_TOKENS)
 
@@ -203,6 +207,14 @@ class ServeSetup:
     def prompt_tokens(self) -> int:
         """Tokens of each sequence that prefill brings."""
         return self.context if self.prompt is None else self.prompt
+
+    def cache_bytes(self, context: int | None = None, piece: int = 1, model: ModelShape | None = None) -> int:
+        """All that is kept of one sequence of `context` tokens, or the setup's; of `model`, a rank's or stage's part.
+
+        >>> ServeSetup("llama-2-70b", context=2048).cache_bytes() / 2**20
+        640.0
+        """
+        return (model or self.model).cache_bytes(self.kv_format, context or self.context, piece, self.drafts)
 
     @property
     def as_shipped(self) -> bool:

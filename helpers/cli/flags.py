@@ -202,6 +202,8 @@ def serve_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--prompt", type=whole, help="of these, the tokens of its prompt; default: all")
     pieces = f"tokens that one forward of prefill takes at most; default: of one prompt, up to {PIECE_TOKENS:,}"
     parser.add_argument("--prefill-tokens", type=whole, metavar="N", help=pieces)
+    copies = "tokens guessed at once, for each of which the states of recurrent layers are kept once more"
+    parser.add_argument("--drafts", type=whole, default=0, metavar="N", help=copies)
 
 
 def weights_flag(parser: argparse._ActionsContainer) -> None:

@@ -210,7 +210,8 @@ def _cache(answer: KVCacheAnswer) -> Iterator[Row]:
     """One user's, a line for each kind of layers, then everybody's."""
     held, setup, alone = answer.cache, answer.setup, len(answer.cache.kinds) == 1
     for kind in held.kinds:
-        name = "a user" if alone else "full layers" if kind.attention.window is None else "window layers"
+        name = "full layers" if kind.attention.window is None else "window layers"
+        name = "a user" if alone else name if kind.widths.values else "states"
         yield name, format_bytes(held.of_kind(kind, setup.context)), held.product(kind, setup.context)
     users = f"{plural(setup.users, 'user')} × {format_bytes(answer.a_user_bytes)}"
     yield "KV cache", format_bytes(answer.parts["kv_cache"]), users
@@ -219,7 +220,7 @@ def _cache(answer: KVCacheAnswer) -> Iterator[Row]:
 def _bits(answer: KVCacheAnswer) -> str:
     plan, setup = answer.cache.plan, answer.setup
     packed = quantized_tokens(setup.context, plan.group, plan.residual)
-    rounded = [kind.widths for kind in answer.cache.kinds if kind.attention.window is None]
+    rounded = [kind.widths for kind in answer.cache.kinds if kind.attention.window is None and kind.widths.values]
     groups = {channel_group(width, plan.group) for one in rounded for width in (one.key, one.value)} | {plan.group}
     shared = " or ".join(map(str, sorted(groups)))
     plain = f"newest {setup.context - packed:,} tokens" + ", windows" * (len(rounded) < len(answer.cache.kinds))
@@ -229,7 +230,8 @@ def _bits(answer: KVCacheAnswer) -> str:
 def _token(answer: KVCacheAnswer) -> str:
     """Of what the last token was, since not all layers grow for ever."""
     held, context = answer.cache, answer.setup.context
-    full = [kind for kind in held.kinds if (kind.window(held.plan) or context) < context]
+    most = (kind.window(held.plan) for kind in held.kinds)
+    full = [tokens for tokens in most if tokens is not None and tokens < context]
     whose = "of one user" + (", per rank" if answer.tensor_parallel > 1 else "")
     growing = ", in layers that still grow" if len(full) < len(held.kinds) else ", which replaces another"
     return f"{whose}: token {context:,}{growing if full else ''}"

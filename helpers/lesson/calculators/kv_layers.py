@@ -11,6 +11,7 @@ from ...catalog.formats import NumberFormat
 from ...catalog.layers import Attention, Layer
 from ...catalog.setup import MAX_TOKENS, ServeSetup
 from ...catalog.shape import ModelShape
+from ...memory.closed_form.breakdown import format_bytes
 from ...memory.closed_form.tensor_parallel import rank_shape
 from ...techniques.kv_cache.plans import QUANTIZED, CachePlan, plan_of
 from ...techniques.kv_cache.sizes import KVWidths, cache_bytes, widths_of
@@ -35,7 +36,12 @@ class LayerKind:
         return widths_of(self.attention)
 
     def window(self, plan: CachePlan) -> int | None:
-        """Tokens that such a layer holds at most: its own window, the plan's with its sinks, None without one."""
+        """Tokens that such a layer holds at most: its own window, the plan's with its sinks, None without one.
+
+        None at all, 0, where a recurrent state stands in the place of keys and values.
+        """
+        if not self.widths.values:
+            return 0
         if self.attention.window is not None:
             return min(self.attention.window, plan.window or self.attention.window)
         return plan.window + plan.sinks if plan.kind == "window" else None
@@ -49,19 +55,21 @@ class RankCache:
     plan: CachePlan
     kv: NumberFormat
     most_tokens: int
+    drafts: int = 0
 
     @classmethod
     def of(cls, setup: ServeSetup, cache: str | CachePlan | None = None, ranks: int = 1) -> RankCache:
         plan, model = _plan(cache), rank_shape(setup.model, ranks)
         alike: dict[tuple, list[Layer]] = {}
         for layer in model.layers:
-            alike.setdefault((widths_of(layer.attention), layer.attention.window), []).append(layer)
+            one = layer.attention
+            alike.setdefault((widths_of(one), one.window, one.state), []).append(layer)
         kinds = tuple(LayerKind(len(layers), replace(model, layers=tuple(layers[:1]))) for layers in alike.values())
         longest = setup.model.max_positions if setup.model.learned_positions else MAX_TOKENS
         if setup.kv_format.block_values and (plan.bits or plan.kind == "heavy"):
             what, expected = f"a {plan.kind} cache over one in {setup.kv}", "one in bf16, fp16, fp32 or FP8"
             raise WorkbookError(what, expected, f"choose --kv bf16, or --kv {setup.kv} without a kind of cache")
-        return cls(kinds, plan, setup.kv_format, longest)
+        return cls(kinds, plan, setup.kv_format, longest, setup.drafts)
 
     @property
     def grows(self) -> bool:
@@ -69,14 +77,22 @@ class RankCache:
         return any(kind.window(self.plan) is None for kind in self.kinds)
 
     def of_kind(self, kind: LayerKind, context: int, users: int = 1) -> int:
-        """Bytes in all layers of one kind."""
+        """Bytes in all layers of one kind; states once more for each draft."""
+        state = kind.one.state_bytes() * users
         if self.kv.block_values:
-            return kind.count * self.kv.storage_bytes(cache_bytes(kind.one, self.plan, context, users, 1).total)
-        return kind.count * cache_bytes(kind.one, self.plan, context, users, self.kv.value_bytes).total
+            values = (cache_bytes(kind.one, self.plan, context, users, 2).total - state) // 2
+            return kind.count * (self.kv.storage_bytes(values) + (1 + self.drafts) * state)
+        plain = cache_bytes(kind.one, self.plan, context, users, self.kv.value_bytes).total
+        return kind.count * (plain + self.drafts * state)
 
     def product(self, kind: LayerKind, context: int) -> str:
         """The factors of one kind's bytes: 2 × layers × KV heads × head dimension × bytes × tokens."""
         widths, tokens = kind.widths, min(context, kind.window(self.plan) or context)
+        state = kind.attention.state
+        if state and not widths.values:
+            inputs = f" and {state.channels:,} × {state.kernel} inputs × 2 B" if state.channels else ""
+            copies = f" × {1 + self.drafts} copies" if self.drafts else ""
+            return f"{kind.count:,} layers × a state of {state.values:,} × 4 B{inputs}{copies}"
         bits = 8 * self.of_kind(kind, context) / (kind.count * widths.values * tokens)
         stored = f"{bits / 8:g} B" if bits % 8 == 0 else f"{bits:.2f} bits"
         if kind.attention.mla:
@@ -130,8 +146,11 @@ def all_heads_values(model: ModelShape) -> int:
 def saved_by_attention(model: ModelShape, context: int) -> str:
     """The cache in 16 bits on one GPU, against keys and values for every query head and token, as a sentence."""
     one = model.layers[0].attention
-    saved = context * all_heads_values(model) / model.kv_values(context)
+    saved = context * all_heads_values(model) / max(1, model.kv_values(context))
     bounded = sum((layer.attention.window or context) < context for layer in model.layers)
+    if recurrent := sum(layer.attention.state is not None for layer in model.layers):
+        which = f"{recurrent} of {len(model.layers)} layers" if recurrent < len(model.layers) else "All layers"
+        return f"{which} keep a state that does not grow: {format_bytes(model.state_bytes())} for each user."
     if one.mla:
         return f"The latent is {saved:.3g}× smaller than keys and values of all {one.heads} heads."
     shared = one.kv_heads < one.heads

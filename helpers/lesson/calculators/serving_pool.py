@@ -79,8 +79,8 @@ def _held(workload: Workload, policy: Policy) -> int:
 
 
 def _growing_bytes(cache: RankCache, tokens: int) -> int:
-    """Of layers that hold every token: what a window forgets nobody can share."""
-    return sum(cache.of_kind(kind, tokens) for kind in cache.kinds if kind.attention.window is None) if tokens else 0
+    """Of layers that hold every token: what a window forgets, or a state sums up, nobody can share."""
+    return sum(cache.of_kind(kind, tokens) for kind in cache.kinds if kind.window(cache.plan) is None) if tokens else 0
 
 
 def _weights_that_fit(setup: ServeSetup, gpu: Device, ranks: int, reserve_bytes: int) -> int:

@@ -36,7 +36,7 @@ def _weights(setup: Mapping) -> int:
 
 def _kv(setup: Mapping) -> int:
     shape = model(setup["model"])
-    return number_format(setup["kv"]).storage_bytes(shape.kv_values(setup["tokens"]))
+    return shape.cache_bytes(setup["kv"], setup["tokens"])
 
 
 def _keys(setup: Mapping) -> int:

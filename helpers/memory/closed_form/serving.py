@@ -89,20 +89,19 @@ def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
 
 
 def _full_cache(setup: ServeSetup) -> int:
-    return setup.users * setup.kv_format.storage_bytes(setup.model.kv_values(setup.context))
+    return setup.users * setup.cache_bytes()
 
 
 def _dropped(setup: ServeSetup) -> int:
     """K and V of the largest forward of prefill that layers with a window hold until the next one, and then drop."""
-    (sequences, rows), model, tokens = setup.forward, setup.model, setup.prompt_tokens
-    values = model.kv_values(tokens, -(-rows // sequences)) - model.kv_values(tokens)
-    return sequences * setup.kv_format.storage_bytes(values)
+    (sequences, rows), tokens = setup.forward, setup.prompt_tokens
+    return sequences * (setup.cache_bytes(tokens, -(-rows // sequences)) - setup.cache_bytes(tokens))
 
 
 def _prefill(setup: ServeSetup, held: Breakdown, library: int, dropped: int) -> Moment:
     """The largest forward over a prompt, at its end."""
     sequences, rows = setup.forward
-    prompt = setup.kv_format.storage_bytes(setup.model.kv_values(setup.prompt_tokens))
+    prompt = setup.cache_bytes(setup.prompt_tokens)
     others = held[Part.KV_CACHE] // setup.users * (setup.users - sequences)
     forward = _Forward(setup, sequences, rows, setup.prompt_tokens)
     return _moment(Point.PREFILL, forward, held, others + sequences * prompt, library, dropped)

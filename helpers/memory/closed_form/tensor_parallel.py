@@ -79,7 +79,10 @@ def _linears(model: ModelShape) -> Iterator[tuple[LinearGroup, Attention, int]]:
 
 
 def _on_a_rank(attention: Attention, ranks: int) -> Attention:
-    """Its KV heads on one rank; a latent stays whole."""
+    """Its KV heads on one rank, and of a recurrent layer the heads of its states; a latent stays whole."""
+    if delta := attention.delta:
+        heads = (max(1, delta.key_heads // ranks), delta.value_heads // ranks)
+        return replace(attention, delta=replace(delta, key_heads=heads[0], value_heads=heads[1]))
     return attention if attention.mla else replace(attention, kv_heads=max(1, attention.kv_heads // ranks))
 
 
@@ -119,11 +122,15 @@ def require_divisible(model: ModelShape, ranks: int) -> None:
 
 def _divides(model: ModelShape, ranks: int) -> bool:
     """vLLM's own condition: whole query heads on each rank, and KV heads divided evenly or repeated evenly."""
-    used = {
-        (one.attention.heads, one.attention.heads if one.attention.mla else one.attention.kv_heads)
-        for one in model.layers
-    }
+    used = {_heads(layer.attention) for layer in model.layers}
     return all(heads % ranks == 0 and (kv % ranks == 0 or ranks % kv == 0) for heads, kv in used)
+
+
+def _heads(one: Attention) -> tuple[int, int]:
+    """Heads that are divided, and those that they share; of a recurrent layer, heads of its states and of its keys."""
+    if one.delta:
+        return one.delta.value_heads, one.delta.key_heads
+    return one.heads, one.heads if one.mla else one.kv_heads
 
 
 def _up(value: int, by: int) -> int:

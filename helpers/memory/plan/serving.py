@@ -94,9 +94,9 @@ class Replica:
 
     @cached_property
     def kv_bytes(self) -> int:
-        """K and V of one user on one rank, with a full context."""
+        """K and V, and states, of one user on one rank, with a full context."""
         shape = tensor_parallel.rank_shape(self.setup.model, self.layout.tensor)
-        return self.setup.kv_format.storage_bytes(shape.kv_values(self.goal.context))
+        return self.setup.cache_bytes(model=shape)
 
     @property
     def room_bytes(self) -> int:

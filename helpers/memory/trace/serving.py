@@ -143,13 +143,17 @@ class _Replica:
 
     def cached(self) -> Iterable[torch.Tensor]:
         for layer in self.cache.layers:
-            for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
-                if isinstance(tensor, torch.Tensor):
-                    yield tensor
+            kept = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys")]
+            for states in (getattr(layer, "conv_states", None), getattr(layer, "recurrent_states", None)):
+                kept += states.values() if states else ()
+            yield from (tensor for tensor in kept if isinstance(tensor, torch.Tensor))
 
 
 def _on_meta(setup: ServeSetup) -> tuple[Any, QuantizedBase | None]:
     """The model on the meta device, and how it is quantized by bitsandbytes; it computes in the cache's type."""
+    if setup.drafts:
+        what, do = f"{setup.drafts} drafts are not traced", "leave --drafts out, in Python drafts=0"
+        raise WorkbookError(what, "one token at a time, as Transformers makes them", do)
     in_bits = setup.weights in BASES and setup.skipped is None
     packed = is_packed(setup.weights)
     plain = setup.weights in DTYPES and setup.kv == setup.weights

@@ -42,14 +42,18 @@ def widths_of(attention: Attention, expanded: bool = False) -> KVWidths:
     """The tensors that Transformers caches for `attention`.
 
     Multi-head latent attention is one head: the latent in the place of the key, the rotary part that all heads share in
-    that of the value (Transformers 5.15 and later). With `expanded`, every head's own key and value, as engines hold
-    them that know no MLA and as Transformers did: DeepSeek-V3 has 40,960 values per token and layer instead of 576.
+    that of the value (Transformers 5.15 and later); the key that a sparse attention is indexed by counts with the
+    latent. A layer with a recurrent state in attention's place adds nothing. With `expanded`, every head's own key and
+    value, as engines hold them that know no MLA and as Transformers did: DeepSeek-V3 has 40,960 values per token and
+    layer instead of 576.
     """
     mla = attention.mla
+    if attention.delta:
+        return KVWidths(0, 0, 0)
     if mla and expanded:
         return KVWidths(attention.heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim)
     if mla:
-        return KVWidths(1, mla.kv_lora_rank, mla.qk_rope_head_dim)
+        return KVWidths(1, mla.kv_lora_rank + attention.indexer, mla.qk_rope_head_dim)
     return KVWidths(attention.kv_heads, attention.head_dim, attention.head_dim)
 
 
@@ -74,15 +78,23 @@ def cache_bytes(
     device = sum(_layer_bytes(layer.attention, plan, context, users, value_bytes) for layer in model.layers)
     if plan.kind != "offloaded":
         return CacheBytes(device)
-    turns = [widths_of(layer.attention) for layer in model.layers if layer.attention.window is None]
+    growing = (widths_of(layer.attention) for layer in model.layers if layer.attention.window is None)
+    turns = [widths for widths in growing if widths.values]
     room = _up(context, plan.step)
     fetched = users * (context + 1) * turns[0].values * value_bytes if turns else 0
     return CacheBytes(device + fetched, sum(users * room * widths.values * value_bytes for widths in turns))
 
 
 def _layer_bytes(attention: Attention, plan: CachePlan, context: int, users: int, value_bytes: int) -> int:
-    """On the device, of one layer; 0 if it is offloaded."""
+    """On the device, of one layer: its state, and K and V, but where these are offloaded."""
+    state = users * attention.state.size_bytes() if attention.state else 0
+    return state + _kept_bytes(attention, plan, context, users, value_bytes)
+
+
+def _kept_bytes(attention: Attention, plan: CachePlan, context: int, users: int, value_bytes: int) -> int:
     widths = widths_of(attention)
+    if not widths.values:
+        return 0
     if attention.window is not None:
         own = attention.window if plan.kind != "window" else min(attention.window, plan.window)
         return users * min(context, own) * widths.values * value_bytes
@@ -92,7 +104,8 @@ def _layer_bytes(attention: Attention, plan: CachePlan, context: int, users: int
         return users * _quantized_bytes(widths, plan, context, value_bytes)
     positions = max(users, plan.batch) * _positions(plan, context)
     scores = positions * widths.heads * SCORE_BYTES if plan.kind == "heavy" else 0
-    return positions * widths.values * value_bytes + scores
+    a_token = attention.sparse_fp8_bytes if value_bytes == 1 else 0
+    return positions * (a_token or widths.values * value_bytes) + scores
 
 
 def _positions(plan: CachePlan, context: int) -> int:

@@ -73,7 +73,7 @@ def block_bytes(model: ModelShape, block_size: int = 16, ranks: int = 1, value_b
     Grouped heads divide by the ranks until each has one; from there on they are repeated.
     """
     tokens, width = require_whole("block_size", block_size), require_whole("value_bytes", value_bytes)
-    if any(layer.attention.mla or layer.attention.window is not None for layer in model.layers):
+    if any(one.mla or one.state or one.window is not None for one in (layer.attention for layer in model.layers)):
         what = f"blocks of {model.name}, with a latent or a window"
         raise WorkbookError(what, "full attention in every layer", "ask model.kv_values(context) for its bytes")
     return rank_shape(model, ranks).kv_values(tokens) * width

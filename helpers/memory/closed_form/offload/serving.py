@@ -177,7 +177,7 @@ def layer_work(setup: ServeSetup, layer: Layer, step: str) -> Work:
     first = 0 if step == PREFILL else context
     looked = attention_flops(attention, first + tokens) - attention_flops(attention, first)
     flops = setup.users * (2 * tokens * weights_met(layer) + looked)
-    kv = setup.users * setup.kv_format.storage_bytes(attention.kv_values(setup.context))
+    kv = setup.users * setup.cache_bytes(model=replace(setup.model, layers=(layer,)))
     read = layer_weight_bytes(setup, layer) - _idle_bytes(setup, layer, setup.users * tokens)
     return Work(flops, read + (kv if step == DECODE else 0), kv if step == PREFILL else 0)
 
