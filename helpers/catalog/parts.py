@@ -90,7 +90,7 @@ def kv_heads_of(keys: ConfigKeys, heads: int, absent: int) -> int:
     return keys.whole("num_key_value_heads", heads if "num_key_value_heads" in keys.values else absent)
 
 
-def latent_attention(keys: ConfigKeys, hidden: int, heads: int) -> Attention:
+def latent_attention(keys: ConfigKeys, hidden: int, heads: int, kv_default: int = 128) -> Attention:
     """DeepSeek's attention: k and v come out of one latent, q out of another (or of one full projection)."""
     mla = Mla(
         keys.whole("kv_lora_rank", 512),
@@ -100,7 +100,7 @@ def latent_attention(keys: ConfigKeys, hidden: int, heads: int) -> Attention:
         keys.optional_whole("q_lora_rank", 1536),
     )
     bias, head_dim = keys.flag("attention_bias", False), mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    kv_heads = kv_heads_of(keys, heads, 128)
+    kv_heads = kv_heads_of(keys, heads, kv_default)
     down = (Linear("q_a_proj", hidden, mla.q_lora_rank, bias),) if mla.q_lora_rank else ()
     name, inputs = ("q_b_proj", mla.q_lora_rank) if mla.q_lora_rank else ("q_proj", hidden)
     linears = (

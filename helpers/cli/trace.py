@@ -143,6 +143,9 @@ def _trace_serve(arguments: argparse.Namespace) -> int:
         f"{'Serving' if not arguments.phase else f'One {arguments.phase} of'} {setup.model.name}, {setup.users:,} users"
     )
     weights = "" if setup.weights == "bf16" else f", weights {setup.weights_told}"
+    if setup.model.beside:  # which Transformers builds without its towers
+        weights += f", without its {setup.model.beside[0].name}"
+        setup = replace(setup, model=replace(setup.model, beside=()))
     found = run(setup, where)
     return _print_trace(
         f"{title} × {setup.context:,} tokens{weights}", found, _predicted(setup, where, arguments.phase), arguments

@@ -99,11 +99,16 @@ def test_recurrent_families_that_transformers_builds(family, keys, a_token, stat
 
 def test_a_sparse_attention_keeps_its_indexer_s_keys():
     """DeepSeek-V3.2: vLLM's FP8 layout has 656 + 132 B a token and layer; in BF16 576 + 128 values."""
-    from transformers import AutoConfig
-
-    shape = model(AutoConfig.for_model("deepseek_v32"))
+    shape = model("deepseek-ai/DeepSeek-V3.2-Exp")
     assert shape.cache_bytes("fp8-e4m3", 100) == 100 * 61 * (656 + 132)
     assert shape.cache_bytes("bf16", 100) == 100 * 61 * 2 * (576 + 128)
+
+
+def test_a_latent_that_transformers_alone_knows():
+    """GLM-4.7-Flash: 47 layers of 512 + 64 values, as its cache holds them after a forward."""
+    from transformers import AutoConfig
+
+    assert model(AutoConfig.for_model("glm4_moe_lite")).kv_values(10) == 10 * 47 * 576
 
 
 def test_layers_that_read_another_layer_s_cache_keep_none():

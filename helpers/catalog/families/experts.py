@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..config import ConfigKeys
-from ..layers import Linear
+from ..layers import Attention, Linear
 from ..parts import (
     FULL,
     PIECES,
@@ -71,6 +71,40 @@ def deepseek_v3(keys: ConfigKeys, source: str) -> ModelShape:
     first = keys.whole("first_k_dense_replace", 3, least=0)
     layers = [prenorm_layer(attention, dense if i < first else sparse, hidden) for i in range(count)]
     return assemble(keys, source, "deepseek_v3", hidden, layers, vocab=129280, positions=4096)
+
+
+def deepseek_v2(keys: ConfigKeys, source: str) -> ModelShape:
+    """DeepSeek-V2 and V2-Lite: V3's layers, with two shared experts, and in V2-Lite a full projection for q."""
+    hidden, count, heads = sizes(keys)
+    attention = latent_attention(keys, hidden, heads, kv_default=heads)
+    dense = gated_mlp(hidden, keys.whole("intermediate_size", 11008), keys)
+    shared, ffn = keys.whole("n_shared_experts", 2, least=0), keys.whole("moe_intermediate_size", 1407)
+    sparse = expert_mlp(keys, hidden, ffn, "n_routed_experts|num_local_experts", 64, 6, shared=shared)
+    first = keys.whole("first_k_dense_replace", 0, least=0)
+    layers = [prenorm_layer(attention, dense if at < first else sparse, hidden) for at in range(count)]
+    return assemble(keys, source, "deepseek_v2", hidden, layers, vocab=102400)
+
+
+def deepseek_v32(keys: ConfigKeys, source: str) -> ModelShape:
+    """DeepSeek-V3.2: V3, and in each layer an indexer that chooses the tokens to attend to, by keys of its own.
+
+    671,877,929,216 parameters as Transformers builds it, without the multi-token-prediction layer.
+    """
+    plain = deepseek_v3(keys, source)
+    width, heads = keys.whole("index_head_dim", 128), keys.whole("index_n_heads", 64)
+    indexer = (
+        Linear("wq_b", keys.whole("q_lora_rank", 1536), heads * width),
+        Linear("wk", plain.hidden, width),
+        Linear("weights_proj", plain.hidden, heads),
+    )
+    layers = tuple(replace(one, attention=_indexed(one.attention, indexer, width)) for one in plain.layers)
+    return replace(plain, family="deepseek_v32", layers=layers)
+
+
+def _indexed(attention: Attention, indexer: tuple[Linear, ...], width: int) -> Attention:
+    """With the indexer's projections, and the LayerNorm of its keys, which has a bias."""
+    norms = (*attention.norm_vectors, width, width)
+    return replace(attention, linears=(*attention.linears, *indexer), norm_vectors=norms, indexer=width)
 
 
 def glm4_moe(keys: ConfigKeys, source: str) -> ModelShape:

@@ -67,6 +67,8 @@ class TrainingAnswer(MemoryAnswer):
             yield setup.adapter.recipe
         if "quantization_config" in setup.model.config:
             yield "The checkpoint ships quantized; this run starts from it dequantized."
+        for tower in setup.model.beside:
+            yield f"This is the language model's training alone: its {tower.name} are not in these bytes."
 
     def _accumulated(self) -> Iterator[str]:
         """What accumulation costs: the gradients of all parameters are alive while the others are computed."""

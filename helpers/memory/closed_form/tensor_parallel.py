@@ -21,7 +21,7 @@ from .weights import KEPT, layer_bytes, weight_bytes
 
 KEY_OR_VALUE = ("k_proj", "v_proj")
 FUSED = ("qkv_proj", "c_attn")
-WHOLE = ("q_a_proj", "kv_a_proj_with_mqa")
+WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "wq_b", "wk", "weights_proj")  # the last three are an indexer's
 MAX_RANKS = 2**10
 
 
