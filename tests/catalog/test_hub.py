@@ -6,15 +6,37 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, hub, model
 from helpers.catalog.errors import WorkbookError
+from helpers.catalog.families import FAMILIES
+from helpers.catalog.towers import FLAT
 from helpers.cli import main
 
-# The router's biases that correct an expert's score are no parameters in Transformers: 384 x 60 of them in Kimi-K2.
-# Of the others the page's count was read to four digits.
-NEAR = {"zai-org/GLM-4.5", "zai-org/GLM-4.6", "Qwen/Qwen3-VL-32B", "Qwen/Qwen3.5-27B", "Qwen/Qwen3.6-27B"}
-NEAR |= {"moonshotai/Kimi-K2", "moonshotai/Kimi-K2-Thinking", "Qwen/Qwen3.5-4B"}
+# The router's biases that correct an expert's score are no parameters in Transformers: 384 x 60 of them in Kimi-K2,
+# 256 x 62 in MiniMax-M2. Of the others the page's count differs in the fifth digit or later from what Transformers
+# builds of the config; nobody has found where.
+NEAR = {"zai-org/GLM-4.5", "zai-org/GLM-4.6", "moonshotai/Kimi-K2", "moonshotai/Kimi-K2-Thinking"}
+NEAR |= {"moonshotai/Kimi-Linear-48B-A3B", "MiniMaxAI/MiniMax-M2", "Qwen/Qwen3-VL-32B", "Qwen/Qwen3.5-27B"}
+NEAR |= {"Qwen/Qwen3.6-27B", "Qwen/Qwen3.5-4B", "ibm-granite/granite-3.3-8b", "ibm-granite/granite-4.0-h-small"}
+NEAR |= {
+    "tiiuae/Falcon-H1-7B",
+    "CohereLabs/c4ai-command-r7b-12-2024",
+    "tencent/Hunyuan-7B",
+    "LGAI-EXAONE/EXAONE-4.0-32B",
+}
 
 
-@pytest.mark.parametrize("name", hub.known())
+def _lanes():
+    """Families that Transformers alone knows are built, which takes a second each."""
+    for name, entry in hub.known().items():
+        config = entry.get("config", {})
+        slow = "text_config" not in config and config.get("model_type", "llama") not in (*FAMILIES, *FLAT)
+        yield pytest.param(name, marks=pytest.mark.all) if slow else name
+
+
+def test_a_hundred_models_are_known_by_name():
+    assert len(hub.known()) >= 130
+
+
+@pytest.mark.parametrize("name", _lanes())
 def test_parameters_are_those_of_the_model_s_page(name):
     entry, shape = hub.known()[name], model(name)
     published = entry["parameters"] if "parameters" in entry else model(entry["like"]).parameters
@@ -64,6 +86,8 @@ TYPED = [
     ("openai/gpt-oss-120b", "openai/gpt-oss-120b", 116.83, "mxfp4"),
     ("moonshotai/Kimi-K2-Instruct", "moonshotai/Kimi-K2", 1026.41, "fp8-e4m3"),
     ("moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2-Thinking", 1026.41, "w4a16-g32"),
+    ("command-r", "CohereLabs/c4ai-command-r-v01", 34.98, "bf16"),
+    ("deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 671.88, "fp8-e4m3"),
     ("glm-4.5-air", "zai-org/GLM-4.5-Air", 106.85, "bf16"),
     ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct-AWQ", 7.62, "awq-int4"),
     ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen/Qwen2.5-7B-Instruct-GPTQ-INT4", 7.62, "gptq-int4"),
