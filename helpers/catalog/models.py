@@ -126,7 +126,8 @@ def _from_file(spec: str | Path) -> ModelShape:
         do = "check the path"
         raise WorkbookError(f"there is no file {str(path)!r}", "a config.json or a folder holding one", do)
     config = _read_config(path)
-    return from_config(config, str(config.get("_name_or_path") or "") or path.resolve().parent.name, str(path))
+    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    return from_config(config, str(config.get("_name_or_path") or "") or name, str(path))
 
 
 def _looks_like_a_path(spec: str) -> bool:

@@ -17,7 +17,7 @@ from .optimizers import Optimizer, optimizer
 from .policies import Segment, layout
 from .recipes import PRECISIONS, Precision
 from .shape import ModelShape
-from .shipped import LEFT_OUT, SHIPPED, shipped, told
+from .shipped import LEFT_OUT, PLAIN, SHIPPED, shipped, told
 
 ATTENTIONS = ("eager", "sdpa")
 ADAPTED_PRECISIONS = ("autocast-bf16", "autocast-bf16-on-bf16", "bf16", "fp32")  # with a frozen base
@@ -225,12 +225,17 @@ class ServeSetup:
 
     @property
     def weights_told(self) -> str:
-        """The format in a few words.
+        """The format in a few words, and what the checkpoint ships in where that is another.
 
         >>> ServeSetup("gpt-oss-20b").weights_told, ServeSetup("gpt-oss-20b", "bf16").weights_told
-        ('in mxfp4, as shipped', 'in bf16')
+        ('in mxfp4, as shipped', 'in bf16, not in mxfp4 as shipped')
         """
-        return f"in {self.weights}{', as shipped' if self._ships_quantized else ''}"
+        if self._ships_quantized:
+            return f"in {self.weights}, as shipped"
+        with suppress(WorkbookError):  # a format that is not known here
+            own, _ = shipped(self.model)
+            return f"in {self.weights}{f', not in {own} as shipped' if own not in (PLAIN, self.weights) else ''}"
+        return f"in {self.weights}"
 
     @property
     def shipped_told(self) -> tuple[str, ...]:

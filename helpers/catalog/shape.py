@@ -88,6 +88,11 @@ class ModelShape:
         return sum(tower.parameters or 0 for tower in self.beside)
 
     @property
+    def parameters_with_towers(self) -> int:
+        """All that a checkpoint holds. Gemma-3-27B: 27,432,406,640."""
+        return self.parameters + self.parameters_beside
+
+    @property
     def parameters_by_part(self) -> dict[str, int]:
         """Parameters of embedding, positions, attention, mlp, norms and lm_head (tied: only its bias).
 

@@ -36,7 +36,7 @@ def test_a_hundred_models_are_known_by_name():
     assert len(hub.known()) >= 130
 
 
-@pytest.mark.parametrize("name", _lanes())
+@pytest.mark.parametrize("name", list(_lanes()))
 def test_parameters_are_those_of_the_model_s_page(name):
     entry, shape = hub.known()[name], model(name)
     published = entry["parameters"] if "parameters" in entry else model(entry["like"]).parameters

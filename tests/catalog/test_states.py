@@ -5,6 +5,7 @@ import pytest
 from helpers.catalog import ServeSetup, model
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.layers import LLAMA_CPP, VLLM
+from helpers.memory.closed_form import budget
 
 MIB = 2**20
 # llama.cpp's lines "llama_memory_recurrent: size" and "llama_kv_cache: size" (F16), in MiB as printed:
@@ -102,6 +103,7 @@ def test_a_sparse_attention_keeps_its_indexer_s_keys():
     shape = model("deepseek-ai/DeepSeek-V3.2-Exp")
     assert shape.cache_bytes("fp8-e4m3", 100) == 100 * 61 * (656 + 132)
     assert shape.cache_bytes("bf16", 100) == 100 * 61 * 2 * (576 + 128)
+    assert budget.serve(ServeSetup(shape, kv="fp8-e4m3")).kv_bytes_per_token == 61 * 788
 
 
 def test_a_latent_that_transformers_alone_knows():

@@ -191,7 +191,7 @@ def _cache_options(plan: CachePlan) -> Iterator[Option]:
 def _formula(answer: KVCacheAnswer) -> Iterator[Row]:
     """Weights, the cache by kinds of layers, what fits, what a step reads and how long that takes at least."""
     setup, ranks = answer.setup, answer.tensor_parallel
-    parameters = f"{setup.model.parameters:,} {setup.weights_told}"
+    parameters = f"{setup.model.parameters_with_towers:,} {setup.weights_told}"
     divided = f", divided over {ranks:,} ranks" if ranks > 1 else ""
     yield "weights", format_bytes(answer.parts["parameters"]), parameters + divided
     yield from _cache(answer)

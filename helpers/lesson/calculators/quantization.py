@@ -49,7 +49,7 @@ class QuantizationAnswer(MemoryAnswer):
     @property
     def bits_per_parameter(self) -> float:
         """Over the whole model, what is not quantized with it."""
-        return 8 * self.weight_bytes / self.setup.model.parameters
+        return 8 * self.weight_bytes / self.setup.model.parameters_with_towers
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ def _explained(setup: ServeSetup) -> dict[str, str]:
     quantized = [group for group in linears if is_quantized(setup, group)]
     weights, layers = sum(group.weights for group in quantized), sum(group.count for group in quantized)
     width = number_format(KEPT if rule.linears_only else rule.name).value_bytes
-    kept = f"{setup.model.parameters - weights:,} × {width} B"
+    kept = f"{setup.model.parameters_with_towers - weights:,} × {width} B"
     others = (group.part for group in linears if not is_quantized(setup, group))
     named = ", ".join(dict.fromkeys(("embeddings", "norms", *others)))
     return {

@@ -43,7 +43,7 @@ class ServingAnswer(MemoryAnswer):
     def lines(self) -> Iterator[str]:
         setup, a_token = self.predicted.setup, self.predicted.kv_bytes_per_token
         explained = {
-            Part.PARAMETERS: f"{setup.model.parameters:,} {setup.weights_told}",
+            Part.PARAMETERS: f"{setup.model.parameters_with_towers:,} {setup.weights_told}",
             Part.KV_CACHE: f"{setup.users:,} users × {setup.context:,} tokens, K and V in {setup.kv}",
             Part.ACTIVATIONS: f"of {self._forward()}",
             Part.LOGITS: f"of the last token of each sequence × {setup.model.vocab:,} vocabulary",

@@ -74,8 +74,7 @@ def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
     the prefill's: 19.93 GiB, 19.97 measured on an A100. Gemma-3-27B, 131,072 tokens: 10.41 GiB of KV, and 3.25 GiB of
     a piece in its 52 layers with a window.
     """
-    model, kv = setup.model, setup.kv_format
-    card = None if device is None else resolve_device(device)
+    model, card = setup.model, None if device is None else resolve_device(device)
     held = Breakdown(parameters=weight_bytes(setup), kv_cache=_full_cache(setup))
     library = _library_bytes(setup, card)
     why = _why_not(setup, card)
@@ -84,7 +83,7 @@ def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
         moments = tuple(_held_alone(at, setup, held, library) for at in (Point.PREFILL, Point.DECODE))
     else:
         moments = (_prefill(setup, held, library, dropped), _decode(setup, held, library))
-    per_token = kv.storage_bytes(model.kv_values_per_token_at(setup.context))
+    per_token = setup.cache_bytes() - model.cache_bytes(setup.kv_format, setup.context - 1, drafts=setup.drafts)
     return ServeBudget(setup, held, moments, per_token, library, why, dropped)
 
 

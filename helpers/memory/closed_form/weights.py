@@ -32,9 +32,9 @@ def weight_parts(setup: ServeSetup) -> Breakdown:
     """
     rule = number_format(setup.weights)
     if not rule.linears_only:
-        return Breakdown(kept=rule.storage_bytes(setup.model.parameters + setup.model.parameters_beside))
+        return Breakdown(kept=rule.storage_bytes(setup.model.parameters_with_towers))
     groups = [group for group in setup.model.linears() if is_quantized(setup, group)]
-    rest = setup.model.parameters + setup.model.parameters_beside - sum(group.weights for group in groups)
+    rest = setup.model.parameters_with_towers - sum(group.weights for group in groups)
     return Breakdown(
         quantized=sum(group.count * rule.packed_bytes(group.linear.weights) for group in groups),
         scales=sum(group.count * _scale_bytes(rule, group.linear) for group in groups),

@@ -123,3 +123,33 @@ def test_layers_that_are_skipped_stay_in_16_bits():
 def test_what_is_not_traced_is_refused(setup, phrase):
     with pytest.raises(WorkbookError, match=phrase):
         trace.serve(setup)
+
+
+HYBRID = {
+    "model_type": "qwen3_5_text",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 512,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
+
+
+@pytest.mark.parametrize(("model", "a_token"), [(HYBRID, 2 * 64), (LLAMA, 2 * 32)])
+def test_the_trace_holds_the_cache_that_the_closed_form_counts(model, a_token):
+    """States and convolutions, too; and the old keys of one layer, while the new ones are put behind them."""
+    setup = ServeSetup(model, users=3, context=300, prompt=250)
+    old_keys = 3 * 299 * a_token * 2
+    traced = trace.serve(setup).measured.at("decode").parts["kv_cache"]
+    assert traced - budget.serve(setup).held["kv_cache"] == -(-old_keys // 512) * 512
+
+
+def test_drafts_are_not_traced():
+    with pytest.raises(WorkbookError, match="2 drafts are not traced"):
+        trace.serve(ServeSetup(HYBRID, drafts=2))
