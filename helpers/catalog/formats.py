@@ -128,9 +128,35 @@ class NumberFormat:
         return _ceil_div(values, self.block_values)
 
 
+class FileFormat(NumberFormat):
+    """What a GGUF file is in: a type of its own for each tensor. So nothing is known of a value without its tensor."""
+
+    @property
+    def bits_per_value(self) -> float:
+        raise self._refused()
+
+    @property
+    def value_bytes(self) -> int:
+        raise self._refused()
+
+    def packed_bytes(self, values: int) -> int:
+        raise self._refused()
+
+    def scale_bytes(self, values: int, rows: int | None = None) -> int:
+        raise self._refused()
+
+    def _refused(self) -> WorkbookError:
+        what = "a GGUF file has each tensor in a type of its own, and this question asks for the bytes of a part"
+        do = "ask `workbook estimate serve --model file.gguf`, or name the model's config.json"
+        return WorkbookError(what, "a question about the whole file", do)
+
+
+GGUF = FileFormat("gguf", 16, "each tensor in a type of its own", "llama.cpp, GGUF", quantized=True, mixed=True)
+
+
 def number_format(name: str) -> NumberFormat:
     """The format called `name` (any case); WorkbookError with the nearest match otherwise."""
-    found = NUMBER_FORMATS.get(name.lower()) if isinstance(name, str) else None
+    found = GGUF if name == GGUF.name else NUMBER_FORMATS.get(name.lower()) if isinstance(name, str) else None
     if found is None:
         raise unknown_name("number format", name, NUMBER_FORMATS)
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from . import hub
+from . import gguf, hub
 from .config import ConfigKeys, without_code
 from .errors import WorkbookError
 from .families import FAMILIES, SAME_CODE
@@ -34,8 +34,8 @@ def model(spec: object) -> ModelShape:
     """The shape of the model that `spec` names or holds.
 
     `spec` is a ModelShape (returned as it is), a catalogue name (whole, any case), a name of the hub such as
-    "Qwen/Qwen2.5-14B-Instruct-AWQ", or what people type for one (`hub`), a path to a config.json or to a folder with
-    one, a config dict, or any object with `to_dict()`, such as a Transformers config.
+    "Qwen/Qwen2.5-14B-Instruct-AWQ", or what people type for one (`hub`), a path to a config.json, to a folder with one
+    or to a GGUF file, a config dict, or any object with `to_dict()`, such as a Transformers config.
     Keys that a config leaves out take Transformers' defaults. A family without a closed form is counted on
     the Transformers model, built without memory, where Transformers is installed. Raises WorkbookError.
 
@@ -46,6 +46,8 @@ def model(spec: object) -> ModelShape:
         return spec
     if isinstance(spec, str) and spec.lower() in MODELS:
         return _catalogued(spec.lower())
+    if gguf.is_gguf(spec):
+        return gguf.from_gguf(Path(spec).expanduser())
     if isinstance(spec, str) and hub.is_hub_name(hub.cleaned(spec)) and not os.path.exists(spec):
         return _from_hub(spec)
     if isinstance(spec, str | Path):

@@ -10,7 +10,7 @@ from .adapters import Adapter
 from .cache_formats import KV_FORMATS as KV_FORMATS
 from .cache_formats import cache_format, kv_name
 from .errors import WorkbookError, require_whole, unknown_name
-from .formats import NUMBER_FORMATS, NumberFormat, number_format
+from .formats import GGUF, NUMBER_FORMATS, NumberFormat, number_format
 from .layers import LINEAR_PARTS
 from .models import model as resolve_model
 from .optimizers import Optimizer, optimizer
@@ -92,6 +92,7 @@ class TrainSetup:
         _check_offload(self, "offload_parameters", 3, "parameters are sharded at stage 3 only")
         _check_positions("sequence", self.sequence, self.model)
         layout(self.checkpointing, len(self.model.layers))
+        _check_trainable(self.model)
         _check_whole_matrices(self)
         _check_in_backward(self)
         _check_adapter(self)
@@ -183,8 +184,9 @@ class ServeSetup:
             weights, left_out = shipped(self.model)
             _set(self, "weights", weights)
             _set(self, "skipped", left_out if self.skipped is None else self.skipped)
+        _check_file(self)
         _refuse_mixed(self.weights)
-        _set(self, "weights", _known("weight format", self.weights, WEIGHT_FORMATS))
+        _set(self, "weights", _known("weight format", self.weights, (*WEIGHT_FORMATS, *_file_format(self.model))))
         _set(self, "kv", kv_name(self.kv))
         cache_format(self.kv, self.model)
         require_whole("users", self.users, most=MAX_COUNT)
@@ -249,7 +251,7 @@ class ServeSetup:
 
     @property
     def _ships_quantized(self) -> bool:
-        return number_format(self.weights).linears_only and self.as_shipped
+        return bool(self.model.stored) or (number_format(self.weights).linears_only and self.as_shipped)
 
     @property
     def forward(self) -> tuple[int, int]:
@@ -267,6 +269,18 @@ class ServeSetup:
         return -(-tokens // self.prompt_tokens), tokens
 
 
+def _file_format(model: ModelShape) -> tuple[str, ...]:
+    return (GGUF.name,) if model.stored else ()
+
+
+def _check_file(setup: ServeSetup) -> None:
+    """A GGUF file is served as it is."""
+    if setup.model.stored and (setup.weights != GGUF.name or setup.skipped is not None):
+        what = f"weights of {setup.model.name} in {setup.weights}, skipped {setup.skipped}"
+        do = "leave both out, or name the model's config.json"
+        raise WorkbookError(what, "the types that the GGUF file has its tensors in", do)
+
+
 def _set(setup: object, name: str, value: object) -> None:
     """Normalise a field of a frozen dataclass while it is being made."""
     object.__setattr__(setup, name, value)
@@ -276,7 +290,10 @@ def _refuse_mixed(name: object) -> None:
     """A Q4_K_M file holds Q4_K, Q6_K and FP32, tensor by tensor: no name of a block tells a file's bytes."""
     if isinstance(name, str) and name.lower() in NUMBER_FORMATS and name.lower() not in WEIGHT_FORMATS:
         what, expected = f"{name} is a block of GGUF, whose files mix several", "a format of all of a model's layers"
-        raise WorkbookError(what, expected, f"for the bits of a weight, number_format({name!r}).bits_per_value")
+        do = (
+            f"name the file, as in --model model.gguf; for the bits of a weight, number_format({name!r}).bits_per_value"
+        )
+        raise WorkbookError(what, expected, do)
 
 
 def _known(kind: str, name: object, allowed: Iterable[str]) -> str:
@@ -300,6 +317,12 @@ def _check_offload(setup: TrainSetup, name: str, stage: int, reason: str) -> Non
     if tier != "none" and setup.zero < stage:
         do = f"choose zero={stage}, on one rank too, or {name}='none'"
         raise WorkbookError(f"{name} is {tier!r} at ZeRO stage {setup.zero}", f"stage {stage} or more: {reason}", do)
+
+
+def _check_trainable(model: ModelShape) -> None:
+    if model.stored:
+        do = "name the model that it was made from, by its name or its config.json"
+        raise WorkbookError(f"{model.name} is a GGUF file, which is not trained", "a model in 16 or 32 bits", do)
 
 
 def _check_whole_matrices(setup: TrainSetup) -> None:

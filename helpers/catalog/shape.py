@@ -9,18 +9,23 @@ from functools import cached_property
 
 from .errors import WorkbookError
 from .formats import NumberFormat, number_format
+from .gguf_header import StoredTensor
 from .layers import TRANSFORMERS, Layer, Linear, LinearGroup, StateRule, TensorShape
 from .optimizers import EMBEDDING, HEAD
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Figures counted on the Transformers model itself, for a family that has no closed form here."""
+    """Figures counted on the Transformers model itself, for a family that has no closed form here, or in a file.
+
+    `stored` are a GGUF file's tensors, each in a type of its own.
+    """
 
     parameters: int
     linears: tuple[LinearGroup, ...]
     tensors: tuple[TensorShape, ...]
     kv_known: bool
+    stored: tuple[StoredTensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,11 @@ class ModelShape:
     def parameters_with_towers(self) -> int:
         """All that a checkpoint holds. Gemma-3-27B: 27,432,406,640."""
         return self.parameters + self.parameters_beside
+
+    @property
+    def stored(self) -> tuple[StoredTensor, ...]:
+        """The tensors of the GGUF file that the model was read from; none for any other."""
+        return self.counted.stored if self.counted else ()
 
     @property
     def parameters_by_part(self) -> dict[str, int]:
@@ -209,6 +219,8 @@ class ModelShape:
         if self.counted and not self.counted.kv_known:
             what = f"the KV cache of the family {self.family!r} is not known here"
             do = "measure it on the model; its training step is known: `workbook estimate train`"
+            if self.stored:
+                do = "name its config.json for the cache; the weights in the file are `model(file).stored`"
             raise WorkbookError(what, "a model whose Transformers cache holds keys and values or states", do)
         return sum(layer.attention.kv_values(context, piece) for layer in self.layers)
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from .errors import WorkbookError
-from .formats import NUMBER_FORMATS, number_format
+from .formats import GGUF, NUMBER_FORMATS, number_format
+from .gguf_header import of_types
 from .shape import ModelShape
 from .unquantized import marked, require_readable
 
@@ -27,6 +28,8 @@ def shipped(model: ModelShape) -> tuple[str, tuple[str, ...] | None]:
     >>> shipped(model("gpt-oss-20b")), shipped(model("llama-3-8b"))
     (('mxfp4', None), ('bf16', None))
     """
+    if model.stored:
+        return GGUF.name, None
     found = model.config.get("quantization_config")
     if not found:
         return PLAIN, None
@@ -70,6 +73,8 @@ def left_out_rules(config: Mapping[str, object]) -> tuple[tuple[str, ...], tuple
 
 def told(model: ModelShape, weights: str) -> str:
     """How a quantized checkpoint ships, in words: 'MXFP4 experts, BF16 rest'."""
+    if model.stored:
+        return ", ".join(f"{name.upper()} {size / 2**30:.2f} GiB" for name, size in of_types(model.stored))
     groups = [one for one in model.linears() if one.part != "lm_head" and not one.linear.kept]
     alone = number_format(weights).experts_only or {one.part for one in groups} == {"experts"}
     experts = alone and model.has_experts

@@ -49,7 +49,7 @@ ADAPTER_FLAGS = {
     "dropout": "lora_dropout",
 }
 GPU_HELP = "a card, as h100, rtx-4090 or m3-max-64gb (`workbook cards` lists them), or its memory, as 12GiB"
-MODEL_HELP = f"{', '.join(MODELS)}; a name of the hub, as Qwen/Qwen2.5-14B; or a path to a config.json"
+MODEL_HELP = f"{', '.join(MODELS)}; a name of the hub, as Qwen/Qwen2.5-14B; or a path to a config.json or a GGUF file"
 
 
 class HelpFormatter(argparse.HelpFormatter):

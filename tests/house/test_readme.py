@@ -15,6 +15,7 @@ from helpers.catalog.adapters import Adapter
 from helpers.catalog.setup import ServeSetup
 from helpers.cli import main
 from helpers.memory import budget
+from tests.catalog.gguf_files import gguf, llama, llama_tensors
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,7 +58,10 @@ def test_estimates_run(line, capsys, tmp_path):
         '{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, '
         '"num_attention_heads": 4, "vocab_size": 100}'
     )
-    assert main(shlex.split(line.replace("./config.json", str(config)))[1:]) == 0, capsys.readouterr().err
+    file = tmp_path / "model-Q4_K_M.gguf"
+    file.write_bytes(gguf(llama(), llama_tensors()))
+    line = line.replace("./config.json", str(config)).replace("./model-Q4_K_M.gguf", str(file))
+    assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", re.findall(r"`?make ([a-z-]+)", README))

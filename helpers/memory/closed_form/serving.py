@@ -241,7 +241,7 @@ def _kept_buffer(setup: ServeSetup) -> int:
 def _library_bytes(setup: ServeSetup, card: Device | None) -> int:
     """One thread multiplies, through cuBLAS, and through cuBLASLt where a product adds a bias."""
     cuda = cuda_of(card) if card else None
-    if cuda is None:
+    if cuda is None or setup.model.stored:  # llama.cpp has workspaces of its own
         return 0
     biased = any(group.linear.bias for group in setup.model.linears())
     return cuda.cublas_workspace_bytes + (cuda.cublaslt_workspace_bytes if biased else 0)
@@ -250,6 +250,8 @@ def _library_bytes(setup: ServeSetup, card: Device | None) -> int:
 def _why_not(setup: ServeSetup, card: Device | None) -> str:
     """Why a forward of this model has no closed form here; "" where it has one."""
     model = setup.model
+    if model.stored:
+        return f"these are the tensors of {model.name} and its cache: what llama.cpp computes in comes on top"
     if model.family not in HIDDEN_STATES or model.counted or any(layer.attention.mla for layer in model.layers):
         how = "" if setup.weights in ("bf16", "fp16", "fp32") else " --weights bf16"
         run = f"`workbook trace serve{how}` runs it"
@@ -294,12 +296,27 @@ def decode_bytes(setup: ServeSetup) -> int:
     Llama-3-8B in BF16, one user, 2048 tokens: 15.0 GB of weights and 0.27 GB of K and V, 4.6 ms on an H100.
     """
     model = setup.model
+    if model.stored:
+        return weight_bytes(setup) - _unread_bytes(setup) + _full_cache(setup)
     looked_up = model.learned_positions * model.hidden + model.parameters_beside
     if not model.tied:
         looked_up += (model.vocab - setup.users) * model.embedding_width
     rule = number_format(setup.weights)
     table = number_format(KEPT) if rule.linears_only else rule
     return weight_bytes(setup) - table.storage_bytes(max(0, looked_up)) - _idle_expert_bytes(setup) + _full_cache(setup)
+
+
+def _unread_bytes(setup: ServeSetup) -> int:
+    """Of a GGUF file: rows of the embedding that nobody looks up, and experts that no user's token can have chosen."""
+    model, share = setup.model, 1.0
+    experts = [tensor for tensor in model.stored if "_exps." in tensor.name]
+    if experts:
+        used = min(setup.users * model.layers[-1].mlp.experts_per_token, model.layers[-1].mlp.experts)
+        share = used / model.layers[-1].mlp.experts
+    idle = sum(round(tensor.size_bytes * (1 - share)) for tensor in experts)
+    tables = [tensor for tensor in model.stored if tensor.name in ("token_embd.weight", "position_embd.weight")]
+    rows = [tensor.size_bytes // tensor.shape[0] * max(0, tensor.shape[0] - setup.users) for tensor in tables]
+    return idle + (sum(rows[1:]) if model.tied else sum(rows))
 
 
 def _idle_expert_bytes(setup: ServeSetup) -> int:

@@ -66,6 +66,8 @@ def rank_read_bytes(setup: ServeSetup, ranks: int) -> int:
     Llama-3-8B in BF16, one user, two ranks: 7,505,195,008; the rows of the embedding that nobody asked for stay.
     """
     unread = weight_bytes(setup) + budget.serve(setup).held["kv_cache"] - budget.decode_bytes(setup)
+    if ranks == 1:
+        return weight_bytes(setup) - unread
     positions = min(unread, _table_bytes(setup, setup.model.learned_positions * setup.model.hidden))
     return rank_weight_bytes(setup, ranks) - positions - (unread - positions) // ranks
 

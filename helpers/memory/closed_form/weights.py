@@ -12,6 +12,7 @@ from ...catalog.shipped import LEFT_OUT
 from .breakdown import Breakdown
 
 KEPT = "bf16"  # or FP16, which is the same to memory
+PLAIN_TYPES = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64")  # of a GGUF file: values without scales
 
 
 def weight_bytes(setup: ServeSetup) -> int:
@@ -30,6 +31,10 @@ def weight_parts(setup: ServeSetup) -> Breakdown:
     (rotary frequencies: 256 to 1,024 bytes) are not weights and are left out. A GPU's allocator rounds each tensor up
     to 512 bytes besides: helpers.memory.trace shows that.
     """
+    if setup.model.stored:
+        plain = [tensor.size_bytes for tensor in setup.model.stored if tensor.type in PLAIN_TYPES]
+        whole = sum(tensor.size_bytes for tensor in setup.model.stored)
+        return Breakdown(quantized=whole - sum(plain), kept=sum(plain))
     rule = number_format(setup.weights)
     if not rule.linears_only:
         return Breakdown(kept=rule.storage_bytes(setup.model.parameters_with_towers))

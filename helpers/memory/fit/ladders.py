@@ -19,6 +19,7 @@ from ..closed_form import budget
 Fields = Mapping[str, Any]  # fields of a setup, each of its own type
 MAX_RANKS = 1024
 KV_LADDER = ("bf16", "fp8-e4m3")
+GGUF_KV_LADDER = ("q8_0", "q4_0")  # what llama.cpp offers, for a file of its own
 WEIGHT_LADDER = ("bf16", "int8", "nf4-dq")
 
 
@@ -317,7 +318,8 @@ def serving_changes(setup: ServeSetup, capacity_bytes: int, gpu: str | Device | 
 
 def _formats(setup: ServeSetup, capacity_bytes: int, gpu: str | Device | None) -> Iterator[Fit]:
     """Steps down the two ladders: each weight format alone with the given cache, then with a smaller one."""
-    caches, weights = _below(setup, "kv", KV_LADDER), _below(setup, "weights", WEIGHT_LADDER)
+    caches = _below(setup, "kv", GGUF_KV_LADDER if setup.model.stored else KV_LADDER)
+    weights = [] if setup.model.stored else _below(setup, "weights", WEIGHT_LADDER)
     taken: list[dict[str, str]] = []
     steps = [
         *({"kv": kv} for kv in caches),
@@ -336,7 +338,12 @@ def _formats(setup: ServeSetup, capacity_bytes: int, gpu: str | Device | None) -
 
 def _below(setup: ServeSetup, name: str, formats: tuple[str, ...]) -> list[str]:
     """The formats of a ladder that take fewer bytes than the setup's own."""
-    return [chosen for chosen in formats if _need(setup, None, {name: chosen}) < _need(setup, None, {})]
+    smaller = []
+    for chosen in formats:
+        with suppress(WorkbookError):  # such as blocks that do not divide a head
+            if _need(setup, None, {name: chosen}) < _need(setup, None, {}):
+                smaller.append(chosen)
+    return smaller
 
 
 def _need(setup: ServeSetup, gpu: str | Device | None, fields: Fields) -> int:

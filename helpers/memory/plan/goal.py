@@ -103,6 +103,9 @@ class ServeGoal:
             raise WorkbookError(what, f"an engine of {', '.join(POOLED)}", do)
         _require_seconds("latency", self.latency_s)
         _require_seconds("time to the first token", self.ttft_s)
+        if self.model.stored:
+            do = "`workbook estimate serve --model file.gguf` counts the file; a plan needs the model's config.json"
+            raise WorkbookError(f"a plan for {self.model.name}", "a model, and engines that shard it", do)
         weights = _some("weights", self.weights)
         object.__setattr__(self, "shipped", _shipped(self.model, weights))
         named = (self.shipped if name == SHIPPED else name for name in weights)
