@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .errors import WorkbookError, unknown_name
 from .formats import NumberFormat, number_format
 from .layers import Attention
-from .shape import ModelShape
+
+if TYPE_CHECKING:
+    from .shape import ModelShape
 
 _PLAIN = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
 _GGML = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # what --cache-type-k of llama.cpp takes besides
 _PER_HEAD = {"int8-per-head": 8, "int4-per-head": 4}
 KV_FORMATS = (*_PLAIN, "nvfp4", *_GGML, *_PER_HEAD)
 SHORT = {"int8": "int8-per-head", "int4": "int4-per-head"}
+KV_OF_ENGINES = {  # --kv-cache-dtype of vLLM and SGLang, --cache-type-k of llama.cpp
+    "vllm": ("fp32", "fp16", "bf16", "nvfp4", *_PER_HEAD, "fp8-e5m2", "fp8-e4m3"),
+    "sglang": ("fp32", "fp16", "bf16", "fp8-e5m2", "fp8-e4m3"),
+    "llama.cpp": ("fp32", "fp16", "bf16", *reversed(_GGML)),
+}
 HEAD_SCALE_BITS = 32  # scale and zero point in FP16, or one FP32
 
 

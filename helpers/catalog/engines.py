@@ -8,9 +8,14 @@ engine("vllm").batch(device("h100"))  # (tokens in one forward, sequences at onc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from .cache_formats import KV_OF_ENGINES
 from .devices import Device
 from .errors import WorkbookError, unknown_name
+
+if TYPE_CHECKING:
+    from .setup import ServeSetup
 
 GIB = 2**30
 LARGE_CARD_BYTES, HUGE_CARD_BYTES = 70 * GIB, 160 * GIB
@@ -91,6 +96,17 @@ def engine(name: str, version: str | None = None) -> Engine:
         expected = f"a version from {known[0].version} on" if known[0].version else "no version"
         raise WorkbookError(what, expected, "leave it out for the newest that is known")
     return replace(able[-1], version=version.removeprefix("v"))
+
+
+def require_served(name: str, setup: ServeSetup) -> None:
+    """WorkbookError for a GGUF file on another engine than llama.cpp, and for a cache in a format that it has not."""
+    model, known = setup.model, KV_OF_ENGINES[name]
+    if model.stored and name != "llama.cpp":
+        what, expected = f"{model.name} on {name}", "llama.cpp for a GGUF file"
+        raise WorkbookError(what, expected, "pass --engine llama.cpp, or the model's config.json")
+    if setup.kv not in known:
+        what = f"{name} has no KV cache in {setup.kv}"
+        raise WorkbookError(what, ", ".join(known), f"choose one of these, as --kv {known[-1]}, or another engine")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -74,7 +74,8 @@ def left_out_rules(config: Mapping[str, object]) -> tuple[tuple[str, ...], tuple
 def told(model: ModelShape, weights: str) -> str:
     """How a quantized checkpoint ships, in words: 'MXFP4 experts, BF16 rest'."""
     if model.stored:
-        return ", ".join(f"{name.upper()} {size / 2**30:.2f} GiB" for name, size in of_types(model.stored))
+        sizes = ((name, size / 2**30) for name, size in of_types(model.stored))
+        return ", ".join(f"{name.upper()} {size:.2f} GiB" for name, size in sizes if size >= 0.005) or "GGUF"
     groups = [one for one in model.linears() if one.part != "lm_head" and not one.linear.kept]
     alone = number_format(weights).experts_only or {one.part for one in groups} == {"experts"}
     experts = alone and model.has_experts

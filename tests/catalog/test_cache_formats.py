@@ -4,6 +4,7 @@ import pytest
 
 from helpers.catalog import ServeSetup, WorkbookError, model
 from helpers.catalog.cache_formats import KV_FORMATS, cache_format, kv_name
+from helpers.catalog.engines import require_served
 from helpers.lesson import calculators
 from helpers.memory import budget
 from helpers.memory.plan.goal import ServeGoal
@@ -76,3 +77,19 @@ def test_a_rounded_cache_keeps_its_newest_tokens_in_a_plain_format():
         calculators.kv_cache_answer(ServeSetup("llama-3-8b", kv="q8_0"), cache="int4")
     windowed = calculators.kv_cache_answer(ServeSetup("llama-3-8b", kv="q8_0", context=8192), cache="window:1024+4")
     assert windowed.parts["kv_cache"] == 1028 * 32 * 2 * 8 * 34 * 4
+
+
+@pytest.mark.parametrize(
+    ("engine", "able", "unable"),
+    [
+        ("vllm", ("bf16", "fp8-e4m3", "nvfp4", "int8"), ("q8_0", "iq4_nl")),
+        ("sglang", ("bf16", "fp8-e5m2"), ("q8_0", "int8")),
+        ("llama.cpp", ("fp16", "q8_0", "q5_1", "q4_0", "iq4_nl"), ("fp8-e4m3", "nvfp4", "int8")),
+    ],
+)
+def test_every_engine_has_formats_of_its_own(engine, able, unable):
+    for kv in able:
+        require_served(engine, ServeSetup("llama-3-8b", kv=kv))
+    for kv in unable:
+        with pytest.raises(WorkbookError, match=f"{engine} has no KV cache in"):
+            require_served(engine, ServeSetup("llama-3-8b", kv=kv))

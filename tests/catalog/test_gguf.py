@@ -9,10 +9,12 @@ from contextlib import suppress
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, model
+from helpers.catalog.engines import require_served
 from helpers.catalog.formats import NUMBER_FORMATS
 from helpers.catalog.gguf_header import GGML_TYPES, of_types
 from helpers.cli import main
 from helpers.memory import budget
+from helpers.memory.closed_form.engine_llamacpp import LlamaCpp
 from tests.catalog.gguf_files import gguf, llama, llama_tensors, text, value
 
 
@@ -56,7 +58,7 @@ def test_llama_8b_in_q4_k_m_is_the_published_file(write):
     sizes = dict(of_types(shape.stored))
     assert sizes["q6_k"] == (128256 * 4096 + 16 * (14336 + 1024) * 4096) * 210 // 256
     assert 7_800_000 < 4_920_734_272 - sum(sizes.values()) < 7_900_000
-    assert ServeSetup(shape).shipped_told == ("Weights as shipped: Q4_K 3.40 GiB, Q6_K 1.17 GiB, F32 0.00 GiB.",)
+    assert ServeSetup(shape).shipped_told == ("Weights as shipped: Q4_K 3.40 GiB, Q6_K 1.17 GiB.",)
 
 
 def test_its_cache_is_that_of_the_model(write):
@@ -297,3 +299,18 @@ def test_a_path_that_is_not_there(tmp_path):
 def test_values_of_metadata_are_laid_out_as_specified():
     assert value([1, 2]) == struct.pack("<IIQII", 9, 4, 2, 1, 2)
     assert text("ab") == b"\x02\0\0\0\0\0\0\0ab"
+
+
+def test_llama_cpp_serves_a_file_by_its_cells(write):
+    """300 tokens take 512 cells; a layer without KV heads takes none."""
+    metadata = {**llama(4), "llama.attention.head_count_kv": [2, 0, 4, 1]}
+    served = LlamaCpp(ServeSetup(write(gguf(metadata, llama_tensors(4))), context=300, kv="q8_0"))
+    assert served.cells == ((512, 3),)
+    assert served.kv_bytes == 512 * 7 * 2 * 34
+    assert served.logit_bytes == 512 * 320 * 4
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_engines_of_checkpoints_refuse_a_file(write, engine):
+    with pytest.raises(WorkbookError, match=r"llama\.cpp for a GGUF file"):
+        require_served(engine, ServeSetup(write(gguf(llama(), llama_tensors()))))

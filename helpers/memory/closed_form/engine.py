@@ -17,7 +17,7 @@ from functools import cached_property
 
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
-from ...catalog.engines import Engine
+from ...catalog.engines import Engine, require_served
 from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.setup import MAX_COUNT, ServeSetup
 from .breakdown import GIB, Breakdown, format_bytes
@@ -54,6 +54,7 @@ class Launch:
         if self.engine.share is None:
             what = f"{self.engine.name} sets no share of the card aside"
             raise WorkbookError(what, "vllm", "ask budget.serve for what a forward takes")
+        require_served(self.engine.name, self.setup)
         require_whole("tensor", self.tensor, most=MOST_RANKS, do="pass tensor=1 for one card")
         most = min(MOST_RANKS, len(self.setup.model.layers))
         require_whole("pipeline", self.pipeline, most=most, do="pass pipeline=1: a stage has a layer at least")

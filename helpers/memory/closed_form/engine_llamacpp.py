@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from ...catalog.engines import require_served
 from ...catalog.errors import WorkbookError
-from ...catalog.formats import number_format
 from ...catalog.layers import Attention
 from ...catalog.setup import ServeSetup
 from .breakdown import Breakdown
@@ -37,7 +37,11 @@ class LlamaCpp:
     setup: ServeSetup
 
     def __post_init__(self) -> None:
-        if self.setup.model.counted or any(layer.attention.delta for layer in self.setup.model.layers):
+        require_served("llama.cpp", self.setup)
+        model = self.setup.model
+        if model.stored:
+            model.kv_values(1)  # refuses a cache that is not known
+        elif model.counted or any(layer.attention.delta for layer in model.layers):
             what = f"{self.setup.model.name} keeps states that are not keys and values, or is not known layer by layer"
             raise WorkbookError(what, "keys and values in every layer", "read its log: llama_memory_recurrent: size")
 
@@ -48,7 +52,8 @@ class LlamaCpp:
     @property
     def cells(self) -> tuple[tuple[int, int], ...]:
         """(cells, layers) of the cache without windows, and of that with them, where there are both or either."""
-        windows = Counter(layer.attention.window for layer in self.setup.model.layers)
+        held = (layer.attention for layer in self.setup.model.layers if layer.attention.kv_values_per_token)
+        windows = Counter(attention.window for attention in held)
         return tuple((self._cells(window), windows[window]) for window in sorted(windows, key=_length))
 
     @property
@@ -76,7 +81,7 @@ class LlamaCpp:
 
     def _layer_bytes(self, attention: Attention) -> int:
         values = attention.kv_values_per_token * self._cells(attention.window)
-        return number_format(self.setup.kv).storage_bytes(values)
+        return self.setup.kv_format.storage_bytes(values)
 
 
 def _padded(cells: int) -> int:

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...catalog.cache_formats import cache_format
 from ...catalog.errors import WorkbookError
-from ...catalog.formats import number_format
 from ...catalog.layers import Attention, Layer
 from ...catalog.shape import ModelShape
 
@@ -85,7 +85,7 @@ def pages_of(
     if len(per_token) != 1 or any(layer.attention.delta for layer in model.layers):
         what = f"layers of {model.name} whose caches have several sizes"
         raise WorkbookError(what, "keys and values of one size in every layer", "its pages are not known here")
-    page = number_format(kv).storage_bytes(per_token.pop() * block_tokens)
+    page = cache_format(kv, model).storage_bytes(per_token.pop() * block_tokens)
     counts = Counter(every)
     size = _group_size(counts.values())
     here = len(model.layers) if layers is None else len(tuple(layers))

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog.devices import Device
+from ...catalog.engines import require_served
 from ...catalog.errors import WorkbookError, require_number, require_whole
-from ...catalog.formats import number_format
 from ...catalog.setup import ServeSetup
 from .breakdown import Breakdown
 from .engine import CONTEXT_BYTES, MOST_RANKS
@@ -42,6 +42,7 @@ class SglangLaunch:
     share: float | None = None
 
     def __post_init__(self) -> None:
+        require_served("sglang", self.setup)
         require_whole("tensor", self.tensor, most=MOST_RANKS, do="pass tensor=1 for one card")
         if self.share is not None:
             expected = "a fraction of the free memory, above 0 and below 1"
@@ -94,7 +95,7 @@ class SglangLaunch:
     @property
     def token_bytes(self) -> int:
         """K and V of a token on a rank."""
-        return number_format(self.setup.kv).storage_bytes(rank_shape(self.setup.model, self.tensor).kv_values(1))
+        return self.setup.kv_format.storage_bytes(rank_shape(self.setup.model, self.tensor).kv_values(1))
 
     @property
     def tokens(self) -> int:
