@@ -35,6 +35,7 @@ THAT_ONLY_ANSWER = (
     "trace",
     "snapshot",
     "accuracy",
+    "measured",
 )
 GROUPS = {
     "learn": ("workspace", "check", "progress", "doctor", "record"),
@@ -44,7 +45,7 @@ GROUPS = {
 }
 FAMILIES = (
     *("estimate", "plan", "number", "listed", "oom", "snapshot", "trace"),
-    *("watch", "serve", "course", "site", "grade"),
+    *("watch", "serve", "measured", "course", "site", "grade"),
 )
 ALONE = ("estimate", "plan", "snapshot", "trace")  # families of one command, their own name: it needs no other's flags
 

@@ -55,7 +55,7 @@ def rows_of(case: Case) -> Iterator[Row]:
     if case.kind == "serving":
         predicted, why = serving.predict(case), serving.why(case)
     elif case.kind == "engine":
-        predicted, why = engine_runs.predict(case), ""
+        predicted, why = engine_runs.predict(case), engine_runs.why(case)
     elif case.kind == "megatron":
         predicted, why = megatron.predict(case), ""
     elif case.kind == "torchtitan":

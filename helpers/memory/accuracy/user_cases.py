@@ -10,7 +10,7 @@ from pathlib import Path
 from ...catalog.devices import device
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.loaders import loader
-from . import own_runs
+from . import engine_runs, own_runs
 from .cases import Case, model_config
 
 FORM = "a JSON list of runs, each with a name, device, figures, source, and train, serve or setup (a LoRA step)"
@@ -20,6 +20,7 @@ OPTIONAL = {"dtype": str, "base": str, "transformers": str}
 CHOICES = {"attention": ("eager", "sdpa"), "dtype": ("fp16", "bf16", "fp32"), "base": ("nf4", "nf4-dq")}
 PEAKS = ("allocated", "reserved", "of forward", "of backward", "of optimizer step")
 OWN_KINDS = own_runs.SETUPS.keys()
+ENGINE_KEYS = dict.fromkeys(("engine", "model", *engine_runs.SERVED, *engine_runs.LAUNCHED))
 FIGURES = ("after load", *(f"peak {of}" for of in PEAKS))
 
 
@@ -38,6 +39,8 @@ def _case(one: dict, at: int) -> Case:
     called = f"step {at} ({one['name']})" if isinstance(one.get("name"), str) else f"step {at}"
     if kinds := OWN_KINDS & one.keys():
         return _own_run(one, called, kinds)
+    if "engine" in one:
+        return _launch(one, called)
     _known(called, one, {"name": str, "device": str, "setup": dict, "figures": dict, "source": str}, {"unit": str})
     _known(f"the setup of {called}", one["setup"], NEEDED, OPTIONAL)
     for key, allowed in CHOICES.items():
@@ -73,6 +76,19 @@ def _own_run(one: dict, called: str, kinds: set[str]) -> Case:
         figures = figures | {own_runs.OUT_OF_MEMORY: 1}
     room = {name: one[name] for name in own_runs.ROOM if name in one}
     return Case(one["name"], kind, one["device"], one[kind] | room, figures, one.get("unit", "MiB"), one["source"])
+
+
+def _launch(one: dict, called: str) -> Case:
+    """A start of an engine, as `workbook measured` reads it out of a log."""
+    needed = {"name": str, "device": str, "engine": dict, "figures": dict, "source": str}
+    _known(called, one, needed, {"unit": str})
+    for name in one["engine"]:
+        require_name(f"key of engine in {called}:", name, ENGINE_KEYS)
+    _known(f"the figures of {called}", one["figures"], {}, dict.fromkeys(engine_runs.FIGURES, (int, float)))
+    if one["device"] != engine_runs.NO_CARD:
+        device(one["device"])
+    size = one.get("unit", "GiB")
+    return Case(one["name"], "engine", one["device"], one["engine"], one["figures"], size, one["source"])
 
 
 def _known(called: str, found: dict, needed: Mapping, optional: Mapping) -> None:
