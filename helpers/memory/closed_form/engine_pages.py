@@ -6,6 +6,9 @@ put in groups of equally many, of which every group takes blocks of its own: Gem
 layers are 7 groups of 10 layers, two of them padding. A sequence takes, of a group with a window w, blocks for w - 1
 tokens and a whole forward, and one more.
 
+Recurrent states are a kind, too (model_executor/models/config.py): attention's blocks are made of so many tokens that a
+page holds a layer's state, 784 in Qwen3.5-27B, and a sequence has one such page for each of its layers.
+
     pages_of(model("llama-3.1-8b"), "bf16", 16).block_bytes / 2**20     # 2.0 MiB: 32 layers x 16 tokens x 4 KiB
 """
 
@@ -13,26 +16,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...catalog.cache_formats import cache_format
 from ...catalog.errors import WorkbookError
-from ...catalog.layers import Attention, Layer
+from ...catalog.layers import VLLM, Attention, Layer, State
 from ...catalog.shape import ModelShape
 
 NEARLY_EQUAL = 1.5  # kinds whose numbers of layers differ by less are padded to the larger
+ALIGNED = 16  # tokens: attention's kernels take blocks of a multiple
+FP32_STATES = "qwen3_5"  # families whose configs say mamba_ssm_dtype float32
 WHOLE_PIECES = "llama4_text"  # its pieces of 8,192 tokens are cached as if every layer saw everything
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that share a table of blocks: `layers` with padding, `window` None where they look back on everything."""
+    """Layers that share a table of blocks: `layers` with padding, `window` None where they look back on everything.
+
+    `is_state` are layers with a recurrent state, which has one block for each sequence.
+    """
 
     layers: int
     window: int | None
+    is_state: bool = False
 
     def blocks(self, context: int, block_tokens: int, batch_tokens: int) -> int:
         """That one sequence of `context` tokens is given."""
+        if self.is_state:
+            return 1
         if self.window is None:
             return -(-context // block_tokens)
         return -(-min(self.window - 1 + batch_tokens, context) // block_tokens) + 1
@@ -80,25 +91,36 @@ def pages_of(
 
     Groups are made over the whole model; a stage has its share of each.
     """
-    every = _kinds(model, model.layers)
-    per_token = {_page_values(layer.attention, tensor) for layer in model.layers}
-    if len(per_token) != 1 or any(layer.attention.delta for layer in model.layers):
-        what = f"layers of {model.name} whose caches have several sizes"
+    attentions = [layer.attention for layer in model.layers]
+    per_token = {_page_values(one, tensor) for one in attentions if not one.state}
+    if len(per_token) != 1 or model.counted:
+        what = f"layers of {model.name} whose keys and values have several sizes, or none"
         raise WorkbookError(what, "keys and values of one size in every layer", "its pages are not known here")
-    page = cache_format(kv, model).storage_bytes(per_token.pop() * block_tokens)
-    counts = Counter(every)
+    token_bytes = cache_format(kv, model).storage_bytes(per_token.pop() * block_tokens) // block_tokens
+    states = [_state_bytes(model, one.state, tensor) for one in attentions if one.state]
+    block = max(block_tokens, ALIGNED * -(-max(states, default=0) // (ALIGNED * token_bytes)))
+    counts = Counter(_kinds(model))
     size = _group_size(counts.values())
     here = len(model.layers) if layers is None else len(tuple(layers))
     share = -(-size * here // len(model.layers))
-    groups = (Group(share, window) for window, count in counts.items() for _ in range(-(-count // size)))
-    return Pages(page, block_tokens, tuple(groups))
+    groups = (Group(share, *kind) for kind, count in counts.items() for _ in range(-(-count // size)))
+    return Pages(token_bytes * block, block, tuple(groups))
 
 
-def _kinds(model: ModelShape, layers: Iterable[Layer]) -> list[int | None]:
-    """The window of each layer; none where the engine caches what a window sees as if it saw everything."""
+def _state_bytes(model: ModelShape, state: State, tensor: int) -> int:
+    """A layer's state on a rank, and what its convolution remembers, in 16 bits; the state of Qwen3.5 in FP32.
+
+    Qwen3-Next: 32 x 128 x 128 values and 3 x 8,192, 1,097,728 bytes.
+    """
+    rule = VLLM if model.family.startswith(FP32_STATES) else replace(VLLM, state_bits=VLLM.input_bits)
+    return state.size_bytes(rule) // tensor
+
+
+def _kinds(model: ModelShape) -> list[tuple[int | None, bool]]:
+    """Of each layer its window, none where the engine caches it as if it were full, and whether it has a state."""
     if model.family == WHOLE_PIECES:
-        return [None for _ in layers]
-    return [layer.attention.window for layer in layers]
+        return [(None, False) for _ in model.layers]
+    return [(layer.attention.window, layer.attention.state is not None) for layer in model.layers]
 
 
 def _group_size(counts: Iterable[int]) -> int:

@@ -26,7 +26,7 @@ from ...catalog.setup import ServeSetup
 from .engine_weights import FP32, padded_vocabulary, value_bytes
 
 EXTRA_BYTES = 48 * 2**20  # of a forward, beside the tensors that are named
-QUANTIZED_INPUTS = ("fp8-e4m3", "fp8-e5m2", "int8")  # formats whose products quantize what they multiply
+QUANTIZED_INPUTS = ("fp8-e4m3", "fp8-e5m2", "int8", "w8a8")  # whose products quantize what they multiply
 
 
 @dataclass(frozen=True)

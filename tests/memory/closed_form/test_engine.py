@@ -9,7 +9,7 @@ import pytest
 from helpers.catalog import ServeSetup, device, model
 from helpers.catalog.engines import engine
 from helpers.catalog.errors import WorkbookError
-from helpers.memory.closed_form import engine_weights
+from helpers.memory.closed_form import engine_pages, engine_weights
 from helpers.memory.closed_form.engine import Launch, launch
 from helpers.memory.closed_form.engine_pages import pages_of
 from helpers.memory.closed_form.engine_weights import rank_weight_bytes, rope_tables, stage_layers
@@ -159,3 +159,26 @@ def test_bad_input_is_told(bad, told) -> None:
 def test_an_engine_without_a_share_has_no_pool() -> None:
     with pytest.raises(WorkbookError, match="sets no share"):
         Launch(ServeSetup("llama-3.1-8b"), engine("transformers"), device("h100"))
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "padded"), [("Qwen/Qwen3-Next-80B-A3B", 544, 0.0149), ("Qwen/Qwen3.5-27B", 784, 0.0013)]
+)
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_blocks_of_a_hybrid_are_those_that_vllm_sets(name, block, padded, tensor) -> None:
+    """Its lines "Setting attention block size to 544 tokens" and "Padding mamba page size by 1.49%"."""
+    shape = model(name)
+    pages = pages_of(shape, "bf16", 16, tensor)
+    assert pages.block_tokens == block
+    recurrent = next(layer.attention.state for layer in shape.layers if layer.attention.state)
+    state = engine_pages._state_bytes(shape, recurrent, tensor)
+    assert pages.page_bytes / state - 1 == pytest.approx(padded, abs=5e-5)
+
+
+def test_tokens_of_a_hybrid_s_pool_are_those_that_were_logged() -> None:
+    """Qwen3.5-27B: 6.76 GiB, 141 blocks, 27,440 tokens; 48 states and 16 attentions are four groups of 16 layers."""
+    pages = pages_of(model("Qwen/Qwen3.5-27B"), "bf16", 16)
+    assert [(group.layers, group.is_state) for group in pages.groups] == [(16, True)] * 3 + [(16, False)]
+    assert pages.blocks(int(6.76 * GIB)) == 141
+    assert pages.tokens(141) == 27_440
+    assert pages.users(141, 784, 8192) == 141 // 4  # a page for each state and a block of tokens
