@@ -19,6 +19,7 @@ from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.engines import Engine, require_served
 from ...catalog.errors import WorkbookError, require_number, require_whole
+from ...catalog.hardware import cuda_of
 from ...catalog.setup import MAX_COUNT, ServeSetup
 from .breakdown import GIB, Breakdown, format_bytes
 from .engine_pages import Pages, pages_of
@@ -63,6 +64,10 @@ class Launch:
         if self.share is not None:
             expected, do = "a share of the whole card, above 0 and at most 1", f"pass share={self.engine.share}"
             require_number("share", self.share, expected=expected, do=do)
+        if cuda_of(self.card) is None:
+            what = f"what {self.engine.name} takes of the {self.card.title}"
+            expected = "a card of NVIDIA's: its logs are from H100 cards"
+            raise WorkbookError(what, expected, "read its log: Available KV cache memory")
         if self.share_bytes > self.free_bytes:
             raise self._too_large()
 

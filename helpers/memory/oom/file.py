@@ -9,16 +9,19 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from ...catalog.devices import Device
+from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..allocator import Reason, Segment, Settings, Snapshot, TraceEvent, read_snapshot
 from ..closed_form.breakdown import format_bytes
+from ..closed_form.engine_pages import pages_of
 from ..closed_form.serving import serve
 from ..fit import changes, peak_bytes
 from .cures import changes_for
@@ -90,7 +93,17 @@ def _beside_the_log(found: Explanation, setup: TrainSetup | ServeSetup) -> str:
         size = format_bytes(found.cache_tokens * a_token)
         return f"{start} The log has room for {found.cache_tokens:,} tokens: {size} of cache."
     held = found.cache_bytes or 0
-    return f"{start} The log leaves {format_bytes(held)} for the cache: {held // a_token:,} tokens of all sequences."
+    tokens = _tokens(setup, held) or held // a_token
+    return f"{start} The log leaves {format_bytes(held)} for the cache: {tokens:,} tokens of all sequences."
+
+
+def _tokens(setup: TrainSetup | ServeSetup, held_bytes: int) -> int | None:
+    """Those that vLLM logs for a pool of so many bytes, in its blocks; None where its pages are not known here."""
+    kv = setup.kv if isinstance(setup, ServeSetup) else "bf16"
+    with suppress(WorkbookError):
+        pages = pages_of(setup.model, kv, engine("vllm").block_tokens)
+        return pages.tokens(pages.blocks(held_bytes))
+    return None
 
 
 def _read(path: str | Path) -> bytes:

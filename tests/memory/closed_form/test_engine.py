@@ -156,6 +156,11 @@ def test_bad_input_is_told(bad, told) -> None:
         _ = launch(ServeSetup("llama-3.1-8b"), V19, "h100", **bad).tokens
 
 
+def test_a_card_that_no_log_is_from_is_refused() -> None:
+    with pytest.raises(WorkbookError, match="a card of NVIDIA's"):
+        launch(ServeSetup("llama-3.1-8b"), V19, "mi300x")
+
+
 def test_an_engine_without_a_share_has_no_pool() -> None:
     with pytest.raises(WorkbookError, match="sets no share"):
         Launch(ServeSetup("llama-3.1-8b"), engine("transformers"), device("h100"))

@@ -202,4 +202,7 @@ def test_a_servers_own_figures_stand_beside_the_model():
     assert by_tokens.predicted.endswith("The log has room for 102,752 tokens: 12.54 GiB of cache.")
     need = "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is"
     found = explain(f"{need} needed, which is larger than the available KV cache memory (5.60 GiB).")
-    assert "leaves 5.60 GiB for the cache: 45,875 tokens" in with_setup(found, TrainSetup("llama-3.1-8b")).predicted
+    assert "leaves 5.60 GiB for the cache: 45,872 tokens" in with_setup(found, TrainSetup("llama-3.1-8b")).predicted
+    # 5.60 GiB are 4,587 pages of 10 layers, which Gemma-3-27B's seven groups of layers share: 655 blocks of 16 tokens
+    gemma = with_setup(found, ServeSetup("gemma-3-27b-text", context=8192)).predicted
+    assert "leaves 5.60 GiB for the cache: 10,480 tokens" in gemma
