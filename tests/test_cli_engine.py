@@ -34,7 +34,7 @@ def test_the_text_says_users_and_gives_its_own_command(capsys) -> None:
     assert main([*LOGGED, "--context", "8192"]) == 0
     text = capsys.readouterr().out
     assert "51 users of 8,192 tokens" in text  # "maximum concurrency 51.11x"
-    assert "vllm 0.19's source" in text
+    assert "read off vllm 0.19's source, and held against the logs of 40 launches" in text
     assert "vllm" in text.splitlines()[0]
 
 

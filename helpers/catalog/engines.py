@@ -29,8 +29,8 @@ class Engine:
     `share` is what it takes of the whole card where nobody says another: vLLM's gpu_memory_utilization; None for an
     engine that takes what it needs. `graphs_in_share` says that CUDA graphs are estimated before the pool is sized,
     and so are in the share. `sampler_bytes` are alive for each logit of the profile run where weights have 16 bits, and
-    `sampler_rows` rows of FP32 logits for each multiprocessor stand beside them. `huge_batch` is the first entry's
-    tokens of a forward on cards of 160 GiB.
+    `sampler_rows` rows of FP32 logits for each multiprocessor stand beside them. `huge_batch` are its
+    tokens of a forward on cards of 160 GiB. `logs` are those that its memory was held against, "" where none was.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Engine:
     sampler_bytes: int = 0
     sampler_rows: bool = False
     huge_batch: int = 8192
+    logs: str = ""
 
     @property
     def title(self) -> str:
@@ -64,10 +65,11 @@ class Engine:
 _CONFIG = "vllm/config/cache.py, vllm/engine/arg_utils.py, vllm/v1/sample of "
 _SORTS = "; 38 bytes a logit is what Qwen3-14B's profile run showed in 0.15 and 0.16 (5.64 GiB on an H100)"
 _MASKS = "; logits in 16 bits, in FP32, their softmax and its noise are alive: 2 + 4 + 4 + 4 bytes"
+_LAUNCHES = "40 launches of vLLM 0.19 on H100"
 _ENGINES: tuple[Engine, ...] = (
     Engine("transformers", "", "no server: what a forward needs, and nothing set aside"),
-    Engine("vllm", "0.15", f"{_CONFIG}0.15.0{_SORTS}", 0.9, 16, sampler_bytes=38),
-    Engine("vllm", "0.17", f"{_CONFIG}0.17.1{_MASKS}", 0.9, 16, sampler_bytes=14, sampler_rows=True),
+    Engine("vllm", "0.15", f"{_CONFIG}0.15.0{_SORTS}", 0.9, 16, sampler_bytes=38, logs="two of Qwen3-14B on an H100"),
+    Engine("vllm", "0.17", f"{_CONFIG}0.17.1{_MASKS}", 0.9, 16, sampler_bytes=14, sampler_rows=True, logs=_LAUNCHES),
     Engine("vllm", "0.20", f"{_CONFIG}0.20.0{_MASKS}", 0.92, 16, True, 14, True),
     Engine("vllm", "0.22", f"{_CONFIG}0.22.0: FlashInfer samples{_MASKS}", 0.92, 16, True, 14),
     Engine("sglang", "0.5.23", "sglang/srt/arg_groups/memory_hook.py of 0.5.23: a fraction of what is free, by a rule"),

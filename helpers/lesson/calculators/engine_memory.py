@@ -113,7 +113,8 @@ class EngineAnswer(MemoryAnswer):
                 f"Beside the share CUDA graphs need {format_bytes(-made.left_bytes)} more than the card has: "
                 "lower --share."
             )
-        yield f"The profile run is derived from {made.engine.title}'s source."
+        logs = f"held against the logs of {made.engine.logs}" if made.engine.logs else "held against no log of it"
+        yield f"The profile run is read off {made.engine.title}'s source, and {logs}."
 
 
 def engine_answer(launch: Launch, reserve_bytes: int = 0) -> EngineAnswer:
