@@ -65,6 +65,7 @@ class Engine:
 _CONFIG = "vllm/config/cache.py, vllm/engine/arg_utils.py, vllm/v1/sample of "
 _SORTS = "; 38 bytes a logit is what Qwen3-14B's profile run showed in 0.15 and 0.16 (5.64 GiB on an H100)"
 _MASKS = "; logits in 16 bits, in FP32, their softmax and its noise are alive: 2 + 4 + 4 + 4 bytes"
+_COUNTS = "; its second runner counts every token of every sequence (v1/worker/gpu/sample/penalties.py): 4 bytes more"
 _LAUNCHES = "40 launches of vLLM 0.19 on H100"
 _ENGINES: tuple[Engine, ...] = (
     Engine("transformers", "", "no server: what a forward needs, and nothing set aside"),
@@ -74,7 +75,7 @@ _ENGINES: tuple[Engine, ...] = (
     Engine("vllm", "0.22", f"{_CONFIG}0.22.0: FlashInfer samples{_MASKS}", 0.92, 16, True, 14),
     Engine("sglang", "0.5.23", "sglang/srt/arg_groups/memory_hook.py of 0.5.23: a fraction of what is free, by a rule"),
     Engine("llama.cpp", "", "ggml-org/llama.cpp, src/llama-kv-cache.cpp: takes what it needs, and sets nothing aside"),
-    Engine("vllm", "0.33", f"{_CONFIG}0.33.0{_MASKS}", 0.92, 16, True, 14, huge_batch=16384),
+    Engine("vllm", "0.33", f"{_CONFIG}0.33.0{_MASKS}{_COUNTS}", 0.92, 16, True, 18, huge_batch=16384),
 )
 ENGINES: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES))
 POOLED: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES if one.share))  # that set a pool aside
