@@ -63,6 +63,7 @@ BAD = [
     ([*TRAIN, "--precision", ""], "unknown precision ''"),
     ([*TRAIN, "--optimizer", "adamw-fussed"], "did you mean 'adamw-fused'?"),
     ([*TRAIN, "--attention", "flash"], "eager, sdpa"),
+    ([*TRAIN, "--loss", "ligre"], "did you mean 'liger'?"),
     ([*TRAIN, "--micro-batch", "0"], "micro_batch is 0"),
     ([*TRAIN, "--micro-batch", "-3"], "micro_batch is -3"),
     ([*TRAIN, "--micro-batch", "1.5"], WHOLE),

@@ -12,6 +12,7 @@ from .cache_formats import cache_format, kv_name
 from .errors import WorkbookError, require_whole, unknown_name
 from .formats import GGUF, NUMBER_FORMATS, NumberFormat, number_format
 from .layers import LINEAR_PARTS
+from .losses import CUT, FULL, LOSSES
 from .models import model as resolve_model
 from .optimizers import Optimizer, optimizer
 from .policies import Segment, layout
@@ -56,7 +57,8 @@ class TrainSetup:
     shards live in: "none" is the GPU's own memory, "cpu" the host's, "nvme" a disk. `micro_batches` are accumulated
     before the optimizer steps (`gradient_accumulation_steps` in Transformers, accelerate and DeepSpeed). `in_backward`
     updates each weight as soon as its gradient is whole and frees that, on one rank, from one micro-batch. With an
-    `adapter` nothing else is trained. Raises WorkbookError.
+    `adapter` nothing else is trained. `loss` is "full", which holds all logits; "liger", Liger's, fused with the head;
+    or "cce", cut cross-entropy. Raises WorkbookError.
 
     >>> setup = TrainSetup("llama-2-7b", precision="bf16", checkpointing="every:4")
     >>> setup.model.parameters, setup.optimizer, setup.checkpoint_every
@@ -77,8 +79,10 @@ class TrainSetup:
     micro_batches: int = 1
     in_backward: bool = False
     adapter: Adapter | None = None
+    loss: str = FULL
 
     def __post_init__(self) -> None:
+        _set(self, "loss", _known("loss", self.loss, LOSSES))
         _set(self, "precision", _known("precision", self.precision, PRECISIONS))
         _set(self, "optimizer", optimizer(self.optimizer).name)
         _set(self, "attention", _known("attention", self.attention, ATTENTIONS))
@@ -96,6 +100,7 @@ class TrainSetup:
         _check_whole_matrices(self)
         _check_in_backward(self)
         _check_adapter(self)
+        _check_loss(self)
 
     @property
     def tokens(self) -> int:
@@ -365,6 +370,25 @@ def _check_adapter(setup: TrainSetup) -> None:
     if setup.zero:
         what, do = f"adapters at ZeRO stage {setup.zero}", "pass zero=0: of what is trained there is little to shard"
         raise WorkbookError(what, "a stage of 0", do)
+
+
+def _check_loss(setup: TrainSetup) -> None:
+    """A fused loss owns the head's weight, which nobody else may shard; cut cross-entropy's kernels read 16 bits."""
+    if setup.loss == FULL:
+        return
+    if setup.zero or setup.ranks > 1:
+        do = "pass zero=0 and ranks=1, or loss='full'"
+        raise WorkbookError(f"loss {setup.loss!r} over several ranks", "one rank: nobody compared it there", do)
+    if setup.model.lm_head_bias:
+        what = f"loss {setup.loss!r} and {setup.model.name}, whose head has a bias"
+        raise WorkbookError(what, "a head without one", "pass loss='full'")
+    held = setup.precision_recipe.weight_bytes if setup.adapter is None or setup.adapter.base is None else 2
+    if setup.adapter and setup.adapter.base and setup.adapter.prepared:
+        held = 4
+    if setup.loss == CUT and held == 4:
+        what = f"cut cross-entropy of FP32 weights ({setup.precision})"
+        expected = "hidden states and a head in 16 bits, which its kernels read"
+        raise WorkbookError(what, expected, "pass precision='bf16', a base that is not prepared, or loss='liger'")
 
 
 def _check_positions(name: str, tokens: int, model: ModelShape) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from ..catalog.adapters import BASES, KINDS, TRAINERS, Adapter
 from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_name, require_whole
+from ..catalog.losses import FULL, LOSSES
 from ..catalog.models import MODELS
 from ..catalog.optimizers import OPTIMIZERS, RANKED, TRAINER_NAMES
 from ..catalog.policies import POLICIES
@@ -153,6 +154,8 @@ def train_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--sequence", type=whole, default=2048, help="tokens in a sequence")
     parser.add_argument("--checkpointing", default="none", help=", ".join(POLICIES))
     parser.add_argument("--attention", default="sdpa", help=", ".join(ATTENTIONS))
+    text = f"how the loss meets the logits: {', '.join(LOSSES)} (all at once; Liger's fused; cut cross-entropy)"
+    parser.add_argument("--loss", default=FULL, help=text)
     parser.add_argument("--zero", type=whole, default=0, help="ZeRO stage, 0 to 3")
     parser.add_argument("--ranks", type=whole, default=1, help="data-parallel ranks")
     for part, stage in (("optimizer", 1), ("parameters", 3)):

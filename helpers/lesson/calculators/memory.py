@@ -9,6 +9,7 @@ from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.hardware import reference_of, without_bf16, without_cuda
+from ...catalog.losses import CUT, LIGER
 from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
@@ -65,6 +66,10 @@ class TrainingAnswer(MemoryAnswer):
             yield f"ZeRO stage {setup.zero} shards nothing on one rank: --ranks says how many share the states."
         if setup.adapter and setup.adapter.base:
             yield setup.adapter.recipe
+        if setup.loss == LIGER:
+            yield "The loss is Liger's, which makes the gradients of head and input in the forward, a chunk at a time."
+        elif setup.loss == CUT:
+            yield "The loss is cut cross-entropy, whose logits are never in memory."
         if "quantization_config" in setup.model.config:
             yield "The checkpoint ships quantized; this run starts from it dequantized."
         for tower in setup.model.beside:

@@ -14,6 +14,7 @@ from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.layers import Attention
+from ...catalog.losses import FULL
 from ...catalog.setup import TrainSetup
 from . import tensor_parts
 from .attending import FORMULA, FUSED, fills_window
@@ -163,8 +164,8 @@ def pipeline(
 def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tuple[int, Cuda | None]:
     """The libraries' bytes on the card, and its CUDA, if any. WorkbookError for what no split is predicted for."""
     require_closed_form(setup)
-    if setup.adapter or setup.in_backward or setup.zero or setup.ranks > 1:
-        do = "leave adapter, in_backward, zero and ranks as they are: the ranks are this function's"
+    if setup.adapter or setup.in_backward or setup.zero or setup.ranks > 1 or setup.loss != FULL:
+        do = "leave adapter, in_backward, loss, zero and ranks as they are: the ranks are this function's"
         raise WorkbookError(f"a setup that {what} is not predicted for", "a plain step of one rank's micro-batch", do)
     card = None if device is None else resolve_device(device)
     return library_bytes(card, _cublaslt_threads(setup)), cuda_of(card) if card else None

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...catalog.layers import Attention, Layer, Linear, Mlp
+from ...catalog.losses import FULL
 from ...catalog.optimizers import HEAD
 from ...catalog.policies import SELECTIVE
 from .attending import FUSED, Attending
 from .breakdown import Point, rounded
 from .linears import FP32, HALF
+from .losses import fused_loss
 from .tape import FROZEN, Tensor
 
 PRODUCTS = ("product", "scaled product")  # of linear layers
@@ -77,6 +79,9 @@ class Decoder(Attending):
         """From the last layer's output: the final norm, `lm_head`, and the loss in FP32."""
         tape, tape.stage = self.tape, Point.FINAL_NORM
         hidden = self.norm(hidden, self.tokens)
+        if self.setup.loss != FULL:
+            tape.stage = Point.LOSS
+            return fused_loss(self, hidden)
         tape.stage = Point.LM_HEAD
         logits = self.head(hidden)
         tape.stage = Point.LOSS

@@ -23,7 +23,7 @@ class TapedStep(Chain):
         return (
             self.end_of_forward(),
             self.backward_of_loss(),
-            self.backward_of_lm_head(),
+            *([self.backward_of_lm_head()] if Point.LM_HEAD in self.tail else []),
             self.backward_of_final_norm(),
             *(self.backward_of_layer(at) for at in self.candidate_peak_layers()),
             self.backward_of_embedding(),

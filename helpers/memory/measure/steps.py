@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import WorkbookError, require_package
+from ...catalog.losses import FULL
 from ...catalog.optimizers import EMBEDDING, HEAD, Optimizer
 from ...catalog.optimizers import optimizer as optimizer_rule
 from ...catalog.policies import Segment as LayerSegment
@@ -23,6 +24,7 @@ from ..closed_form import budget
 from ..closed_form.breakdown import format_bytes
 from ..closed_form.refusals import FLOAT8_MULTIPLE, require_kernel
 from .clock import default_device
+from .losses import fused_loss
 
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layerdrop", "resid_pdrop")
 
@@ -129,7 +131,10 @@ def micro_batch(setup: TrainSetup, model: nn.Module, ids: torch.Tensor, device: 
     Returns the loss, of which nothing but the number is left.
     """
     with precision_context(setup, device):
-        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        if setup.loss == FULL:
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        else:
+            loss = fused_loss(setup, model, ids)
     if setup.micro_batches > 1:
         loss = loss / setup.micro_batches
     loss.backward()

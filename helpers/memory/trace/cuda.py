@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from ...catalog.hardware import Cuda
+from ..measure import losses
 from .attention import HALF, attention_on
 
 CUDA_DEVICE = "cuda"
@@ -33,6 +34,7 @@ def cuda_paths(cuda: Cuda) -> Iterator[None]:
     replaced: list[tuple[Any, str, Callable]] = [
         (functional, "scaled_dot_product_attention", attention_on(cuda)),
         (functional, "dropout", _dropout),
+        (losses, "adds_to_fp32", lambda gradient: cuda.capability[0] >= 8),
         (torch, "is_autocast_enabled", _autocast_enabled(torch.is_autocast_enabled)),
     ]
     for owner in (functional, torch, torch.Tensor):

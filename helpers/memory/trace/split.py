@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
+from ...catalog.losses import FULL
 from ...catalog.setup import TrainSetup
 from ...catalog.split import Split
 from ..measure.steps import Apply, Make, TrainingRun, build_model, layer_list, make_optimizers, run_of, trained_weights
@@ -90,6 +91,9 @@ def run_on_rank(
 
 
 def _require_possible(setup: TrainSetup, split: Split) -> None:
+    if setup.loss != FULL:
+        what, do = f"loss {setup.loss!r} over several GPUs", "pass loss='full'"
+        raise WorkbookError(what, "a trace of one GPU: nobody compared a fused loss on several", do)
     if setup.precision not in PRECISIONS:
         do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
         raise WorkbookError(f"{setup.precision} over several GPUs", ", ".join(PRECISIONS), do)

@@ -1,0 +1,84 @@
+"""Fused losses without their kernels: autograd functions that allocate what the real ones do, in their order.
+
+Liger's and Apple's are written in Triton, which takes neither a CPU nor tensors without memory. What the kernels write
+in place is left as it is, so the loss is no loss; sizes and lives of all tensors are those of their sources, which
+`closed_form.losses` names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...catalog.losses import LIGER, liger_chunk
+from ...catalog.setup import TrainSetup
+
+IGNORED = -100
+
+
+class LigerWithoutKernel(torch.autograd.Function):
+    """`LigerFusedLinearCrossEntropyFunction` of Liger 0.8.2, of a mean, without a bias."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> Any:
+        tokens, rows = len(hidden), liger_chunk(len(hidden), hidden.shape[1], len(weight))
+        of_input = torch.zeros_like(hidden)
+        of_weight = torch.zeros_like(weight) if weight.requires_grad else None
+        losses, _ = torch.zeros(tokens, device=hidden.device), targets != IGNORED
+        for start in range(0, tokens, rows):
+            chunk = hidden[start : start + rows]
+            logits = chunk @ weight.t()
+            of_logits = logits  # until here, and below until there, these names hold what was made for the chunk before
+            of_input[start : start + rows] = of_logits @ weight
+            if of_weight is None:
+                continue
+            turned = of_logits.t()
+            if of_weight.dtype == torch.float32 and logits.dtype != torch.float32 and adds_to_fp32(of_weight):
+                read = chunk.to(logits.dtype)  # noqa: F841 - addmm with out_dtype adds to of_weight itself
+            else:
+                of_weight += torch.mm(turned, chunk).float()
+        ctx.save_for_backward(of_input, of_weight)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        return *ctx.saved_tensors, None
+
+
+class CutWithoutKernel(torch.autograd.Function):
+    """`LinearCrossEntropyFunction` of cut cross-entropy, which accumulates in the type of what it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> Any:
+        sums, means = torch.zeros(len(hidden), device=hidden.device), torch.zeros(len(weight), device=hidden.device)
+        valid = torch.zeros(len(hidden), dtype=torch.int32, device=hidden.device)
+        ctx.save_for_backward(hidden, weight, sums, targets, valid, means)
+        return sums.mean()
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        hidden, weight, *_ = ctx.saved_tensors
+        made = [
+            torch.zeros_like(one) if wanted else None
+            for one, wanted in zip((hidden, weight), ctx.needs_input_grad, strict=False)
+        ]
+        return *made, None
+
+
+def adds_to_fp32(gradient: torch.Tensor) -> bool:
+    """Whether a product of 16 bits is added to an FP32 sum without a copy: on a GPU from compute capability 8.0 on."""
+    return gradient.is_cuda and torch.cuda.get_device_capability(gradient.device)[0] >= 8
+
+
+def fused_loss(setup: TrainSetup, model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The loss of `model`, whose decoder runs without its head, as Liger and cut cross-entropy patch it."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    decoder: nn.Module = getattr(base, base.base_model_prefix)
+    hidden = decoder(input_ids=ids, use_cache=False)[0]
+    targets = nn.functional.pad(ids, (0, 1), value=IGNORED)[..., 1:].contiguous().view(-1)
+    weight = base.get_output_embeddings().weight
+    if setup.loss == LIGER:
+        return LigerWithoutKernel.apply(hidden.view(-1, hidden.shape[-1]), weight, targets)
+    return CutWithoutKernel.apply(hidden.view(-1, hidden.shape[-1]), weight, targets)
