@@ -140,7 +140,8 @@ def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int = RESERVE_MI
     parser.add_argument("--reserve", type=whole, default=usual_mib, metavar="MIB", help=text)
 
 
-def train_flags(parser: argparse._ActionsContainer) -> None:
+def train_flags(parser: argparse._ActionsContainer, several: bool = False) -> None:
+    """With `several` a step may be one of several lengths of batches."""
     parser.add_argument("--precision", default="autocast-bf16", help=", ".join(PRECISIONS))
     known = ", ".join((*OPTIMIZERS, *(f"{name}:R" for name in RANKED)))
     text = f"{known}; or as Trainer calls it: {', '.join(TRAINER_NAMES)}; default {OPTIMIZER}, as Trainer's"
@@ -151,7 +152,8 @@ def train_flags(parser: argparse._ActionsContainer) -> None:
     accumulate = (flag_of("micro_batches"), "--gradient-accumulation-steps")
     text = "micro-batches whose gradients add up before the optimizer steps"
     parser.add_argument(*accumulate, dest="micro_batches", type=whole, default=1, metavar="N", help=text)
-    parser.add_argument("--sequence", type=whole, default=2048, help="tokens in a sequence")
+    text = "tokens in a sequence" + ("; or of each batch of a run, as in 300,420,768" if several else "")
+    parser.add_argument("--sequence", type=wholes if several else whole, default=2048, help=text)
     parser.add_argument("--checkpointing", default="none", help=", ".join(POLICIES))
     parser.add_argument("--attention", default="sdpa", help=", ".join(ATTENTIONS))
     text = f"how the loss meets the logits: {', '.join(LOSSES)} (all at once; Liger's fused; cut cross-entropy)"
@@ -229,6 +231,11 @@ def whole(text: str) -> int:
     if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit() or len(text) > 18:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def wholes(text: str) -> int | tuple[int, ...]:
+    """One whole number, or several between commas."""
+    return tuple(map(whole, text.split(","))) if "," in text else whole(text)
 
 
 def decimal(text: str) -> float:

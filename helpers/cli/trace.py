@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
         flags.reserve_flag(parser)
         parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="weights and what is computed with them")
         parser.add_argument("--snapshot", metavar="FILE", help="write the history for docs.pytorch.org/memory_viz")
-    flags.train_flags(train)
+    flags.train_flags(train, several=True)
     flags.adapter_flags(train)
     split_flags(train)
     text = "release that loads a base in 4 bits (default: the installed one); until 5.3 reserved memory is a range"
@@ -77,16 +77,20 @@ def _trace_train(arguments: argparse.Namespace) -> int:
 
     if arguments.dtype:
         arguments.precision = arguments.dtype
-    split = _split_of(arguments)
+    split, lengths = _split_of(arguments), ()
+    if isinstance(arguments.sequence, tuple):
+        lengths, arguments.sequence = arguments.sequence, max(arguments.sequence)
     setup, where = setup_of(TrainSetup, arguments), device_of(arguments)
     require_cuda(where, "a trace")  # before a large model is built
     loader(arguments.transformers)
-    title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {setup.sequence:,} tokens"
+    tokens = ", ".join(f"{length:,}" for length in lengths or (setup.sequence,))
+    title = f"{setup.model.name}, {setup.precision}, {setup.optimizer}, {setup.micro_batch} × {tokens} tokens"
     title += f", {setup.micro_batches:,} accumulated" if setup.micro_batches > 1 else ""
     title += ", the optimizer in the backward" if setup.in_backward else ""
     title = f"{setup.adapter}, of {title}" if setup.adapter else f"Training {title}"
     title += f", on rank {split.rank:,} of {split}" if split else ""
-    found = trace.train(setup, where, steps=arguments.steps, **how_it_is_built(setup, split), split=split)
+    how = {**how_it_is_built(setup, split), "split": split, "lengths": lengths}
+    found = trace.train(setup, where, steps=arguments.steps, **how)
     try:
         predicted = _closed_form(setup, split, where or reference_of(setup))
     except WorkbookError:  # no closed form for its activations: then the trace stands alone

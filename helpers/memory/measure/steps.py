@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -68,18 +68,25 @@ def training_run(
 
 
 def run_of(
-    setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None, apply: Apply | None = None
+    setup: TrainSetup,
+    model: nn.Module,
+    device: str,
+    make: Make | None = None,
+    apply: Apply | None = None,
+    lengths: Sequence[int] = (),
 ) -> TrainingRun:
     """The step that `setup` describes, on a model that is built already.
 
     `make(name, weights)` builds the optimizers of weights, each with its role: `make_optimizers`, unless another is
     passed, such as helpers.techniques.optimizers.make. `apply(model, policy)` puts the checkpointing into the model;
-    segments of whole layers need none.
+    segments of whole layers need none. With `lengths` its step is several, one on a batch of each so many tokens.
     """
     make = make or make_optimizers
     if setup.checkpoint_every != 0:
         _checkpoint(model, setup, apply)
-    ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), device=device)
+    words, several = setup.model.vocab, lengths or (setup.sequence,)
+    batches = [torch.randint(0, words, (setup.micro_batch, tokens), device=device) for tokens in several]
+    ids = batches[0]
     if setup.precision == "megatron-bf16":
         return _megatron_run(model, setup, ids, device, make)
     if setup.in_backward:
@@ -87,11 +94,12 @@ def run_of(
     optimizers = make(setup.optimizer, trained_weights(model))
 
     def step() -> None:
-        for _ in range(setup.micro_batches):
-            loss = micro_batch(setup, model, ids, device)  # noqa: F841 - alive until the next, as in a loop that prints it
-        for optimizer in optimizers:
-            optimizer.step()
-        model.zero_grad(set_to_none=True)
+        for ids in batches:
+            for _ in range(setup.micro_batches):
+                loss = micro_batch(setup, model, ids, device)  # noqa: F841 - alive until the next, as in a loop that prints it
+            for optimizer in optimizers:
+                optimizer.step()
+            model.zero_grad(set_to_none=True)
 
     return TrainingRun(model, optimizers, step)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,9 @@ from torch import nn
 
 from ...catalog.adapters import ALL_LINEAR, Adapter
 from ...catalog.devices import Device, device
-from ...catalog.errors import WorkbookError, require_package
+from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.hardware import reference_of, require_float8_kernels
-from ...catalog.setup import TrainSetup
+from ...catalog.setup import MAX_TOKENS, TrainSetup
 from ...catalog.split import Split
 from ..measure.steps import Apply, Make, build_model, make_optimizers, require_one_rank, require_segments, run_of
 from .fake import convert, without_memory
@@ -33,6 +34,7 @@ def train(
     apply: Apply | None = None,
     make: Make = make_optimizers,
     split: Split | None = None,
+    lengths: Sequence[int] = (),
 ) -> Trace:
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
@@ -40,16 +42,18 @@ def train(
     `measure.training_step` would measure here. `apply(model, policy)` puts the checkpointing in where it is more than
     segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers that are
     no library's: `helpers.techniques.optimizers.make`. bitsandbytes' have stand-ins, which make the same states. With
-    an adapter in the setup, only that is trained (`lora`). With a `split` one rank of several is traced. Raises
-    WorkbookError. Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no
-    memory.
+    an adapter in the setup, only that is trained (`lora`). With a `split` one rank of several is traced. With
+    `lengths`, the tokens that batches of a run are padded to, what is accounted for is a step on each, after the same
+    once before: what is reserved grows with every length that the cached blocks do not suit. Raises WorkbookError.
+    Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
     """
+    setup = _of_lengths(setup, lengths, split)
     if split is not None:
         from .split import train_split  # here, for torch.distributed takes half a second
 
         return train_split(setup, split, gpu, on, steps, apply, make)
     if setup.adapter:
-        return lora(setup, gpu=gpu, on=on, steps=steps, apply=apply, make=make)
+        return lora(setup, gpu=gpu, on=on, steps=steps, apply=apply, make=make, lengths=lengths)
     require_one_rank(setup)
     require_steps(steps)
     if apply is None:
@@ -59,7 +63,7 @@ def train(
     model = build_model(setup, "meta")
     with fake(on, card) as session:
         without_memory(model, session.mode)
-        run = run_of(setup, model, "cpu", partial(optimizers_without_values, make=make), apply)
+        run = run_of(setup, model, "cpu", partial(optimizers_without_values, make=make), apply, lengths)
         return record(run.step, run.model, run.optimizers, warmup=steps - 1)
 
 
@@ -73,14 +77,17 @@ def lora(
     base: str | QuantizedBase | None = None,
     apply: Apply | None = None,
     make: Make = make_optimizers,
+    lengths: Sequence[int] = (),
 ) -> Trace:
     """Trace training of the adapters of `setup.adapter`, its base frozen, as in peft.
 
     Where the setup names none, they are LoRA's, of `rank` on the linear layers called `targets`; `base` then quantizes
     what is frozen, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
-    `setup.precision` keeps weights. The adapters are FP32, peft's default, unless the setup's say otherwise. `apply`
-    and `make` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises WorkbookError.
+    `setup.precision` keeps weights. The adapters are FP32, peft's default, unless the setup's say otherwise. `apply`,
+    `make` and `lengths` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises
+    WorkbookError.
     """
+    setup = _of_lengths(setup, lengths)
     require_one_rank(setup)
     require_steps(steps)
     adapter, quantized = _adapter_of(setup, rank, targets, base)
@@ -93,8 +100,20 @@ def lora(
             adapted: Any = convert(_with_adapters(model, adapter), partial(_in_type, adapter))
         if setup.checkpointing != "none":
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
-        run = run_of(setup, adapted, "cpu", partial(optimizers_without_values, make=make), apply)
+        run = run_of(setup, adapted, "cpu", partial(optimizers_without_values, make=make), apply, lengths)
         return record(run.step, run.model, run.optimizers, warmup=steps - 1)
+
+
+def _of_lengths(setup: TrainSetup, lengths: Sequence[int], split: Split | None = None) -> TrainSetup:
+    """The setup of the longest batch. WorkbookError where a run of several is not built."""
+    if not lengths:
+        return setup
+    for tokens in lengths:
+        require_whole("a length", tokens, most=MAX_TOKENS)
+    if split or setup.in_backward or setup.precision == "megatron-bf16":
+        what, do = "batches of several lengths over ranks, by Megatron's recipe or in the backward", "pass one length"
+        raise WorkbookError(what, "a plain step on one GPU", do)
+    return replace(setup, sequence=max(lengths))
 
 
 def _adapter_of(
