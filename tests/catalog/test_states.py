@@ -6,6 +6,7 @@ from helpers.catalog import ServeSetup, model
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.layers import LLAMA_CPP, VLLM
 from helpers.memory.closed_form import budget
+from helpers.memory.closed_form.engine_llamacpp import LlamaCpp
 
 MIB = 2**20
 # llama.cpp's lines "llama_memory_recurrent: size" and "llama_kv_cache: size" (F16), in MiB as printed:
@@ -38,6 +39,14 @@ TINY = {
 def test_states_are_what_llama_cpp_prints(name, sequences, drafts, mib):
     states = model(name).cache_bytes("fp16", 1, drafts=drafts, rule=LLAMA_CPP) - 2 * model(name).kv_values(1)
     assert sequences * states / MIB == pytest.approx(mib, abs=0.0051)
+
+
+@pytest.mark.parametrize(("name", "sequences", "drafts", "mib"), RECURRENT)
+def test_the_engine_s_answer_is_the_same(name, sequences, drafts, mib):
+    served = LlamaCpp(ServeSetup(name, users=sequences, context=4096, drafts=drafts))
+    assert served.state_bytes / MIB == pytest.approx(mib, abs=0.0051)
+    assert served.parts["kv_cache"] == served.kv_bytes + served.state_bytes
+    assert sum(layers for _, layers in served.cells) == len(served.setup.model.layers) // 4  # every fourth has K and V
 
 
 @pytest.mark.parametrize(("name", "cells", "mib"), KEYS_AND_VALUES)

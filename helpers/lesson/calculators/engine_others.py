@@ -99,6 +99,8 @@ class LlamaCppAnswer(MemoryAnswer):
         yield row("weights", format_bytes(made.weight_bytes), made.setup.weights_told)
         cells = ", ".join(f"{cells:,} cells in {plural(layers, 'layer')}" for cells, layers in made.cells)
         yield row("KV cache", format_bytes(made.kv_bytes), f"{cells}, K and V in {made.setup.kv}")
+        if made.state_bytes:
+            yield row("states", format_bytes(made.state_bytes), f"of {plural(made.setup.users, 'slot')}, in FP32")
         text = f"of {made.ubatch:,} tokens × {made.setup.model.vocab:,} vocabulary in FP32: most of its compute buffer"
         yield row("logits", format_bytes(made.logit_bytes), text)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...catalog.engines import require_served
 from ...catalog.errors import WorkbookError
-from ...catalog.layers import Attention
+from ...catalog.layers import LLAMA_CPP, Attention
 from ...catalog.setup import ServeSetup
 from .breakdown import Breakdown
 from .weights import weight_bytes
@@ -27,7 +27,7 @@ FP32 = 4
 class LlamaCpp:
     """A server with `setup.users` slots of `setup.context` tokens each, all layers on one card.
 
-    `setup.prefill_tokens` is n_ubatch, 512 where it is None. Raises WorkbookError for a model with recurrent states.
+    `setup.prefill_tokens` is n_ubatch, 512 where it is None. Raises WorkbookError.
 
     >>> served = LlamaCpp(ServeSetup("gpt-oss-20b", context=131072))
     >>> [cells * layers * 2 * 8 * 64 * 2 // 2**20 for cells, layers in served.cells]     # MiB, as it logs
@@ -41,9 +41,9 @@ class LlamaCpp:
         model = self.setup.model
         if model.stored:
             model.kv_values(1)  # refuses a cache that is not known
-        elif model.counted or any(layer.attention.delta for layer in model.layers):
-            what = f"{self.setup.model.name} keeps states that are not keys and values, or is not known layer by layer"
-            raise WorkbookError(what, "keys and values in every layer", "read its log: llama_memory_recurrent: size")
+        elif model.counted:
+            what, do = f"{model.name} is not known layer by layer", "read its log: llama_kv_cache: size"
+            raise WorkbookError(what, "a family with a closed form in helpers.catalog.families", do)
 
     @property
     def ubatch(self) -> int:
@@ -66,13 +66,25 @@ class LlamaCpp:
         return sum(self._layer_bytes(layer.attention) for layer in self.setup.model.layers)
 
     @property
+    def state_bytes(self) -> int:
+        """States and convolutions of all slots, and once more for each draft: "llama_memory_recurrent: size".
+
+        Qwen3.5-9B, four slots: 201 MiB, as it logs.
+
+        >>> LlamaCpp(ServeSetup("Qwen/Qwen3.5-9B", users=4)).state_bytes / 2**20
+        201.0
+        """
+        return self.setup.users * (1 + self.setup.drafts) * self.setup.model.state_bytes(LLAMA_CPP)
+
+    @property
     def logit_bytes(self) -> int:
         """Of the compute buffer, at least."""
         return self.ubatch * self.setup.model.vocab * FP32
 
     @property
     def parts(self) -> Breakdown:
-        return Breakdown(parameters=self.weight_bytes, kv_cache=self.kv_bytes, logits=self.logit_bytes)
+        cache = self.kv_bytes + self.state_bytes
+        return Breakdown(parameters=self.weight_bytes, kv_cache=cache, logits=self.logit_bytes)
 
     def _cells(self, window: int | None) -> int:
         every = self.setup.users * self.setup.context
