@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ from .unquantized import is_left_out, spelled
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+_MULTIMODAL = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
+_DECODERS = ("language_model", "text_model")  # what Transformers calls the decoder of a multimodal model
 _CONTEXT = 2  # tokens of the probe that shows what the model caches
 
 
@@ -100,22 +102,29 @@ def count_on_meta(config: Mapping[str, object], name: str, source: str) -> Model
 def count_beside(config: Mapping[str, object]) -> int | None:
     """Parameters of a multimodal model's towers and projectors; None where Transformers cannot build it or is missing.
 
-    They are what is not the language model's own, which Transformers calls `language_model`, and not its head.
+    They are what is not the language model's own, nor its head.
     """
-    try:
-        import torch
-        from transformers import AutoModelForImageTextToText
-
-        with torch.device("meta"):
-            net = AutoModelForImageTextToText.from_config(transformers_config(config), dtype=torch.bfloat16)
-    except Exception:  # Transformers raises whatever it likes on a config it cannot use
+    net = next((net for net in map(partial(_multimodal, config), _MULTIMODAL) if net is not None), None)
+    if net is None:
         return None
     head = net.get_output_embeddings()
-    decoder = next((part for path, part in net.named_modules() if path.split(".")[-1] == "language_model"), None)
+    decoder = next((part for path, part in net.named_modules() if path.split(".")[-1] in _DECODERS), None)
     if decoder is None:
         return None
     inside = {id(weight) for part in (decoder, head) if part is not None for weight in part.parameters()}
     return sum(weight.numel() for weight in net.parameters() if id(weight) not in inside)
+
+
+def _multimodal(config: Mapping[str, object], kind: str) -> Any:
+    """The whole model, built by one of Transformers' auto classes; None where that cannot."""
+    try:
+        import torch
+        import transformers
+
+        with torch.device("meta"):
+            return getattr(transformers, kind).from_config(transformers_config(config), dtype=torch.bfloat16)
+    except Exception:  # Transformers raises whatever it likes on a config it cannot use
+        return None
 
 
 def _build(config: Mapping[str, object], name: str):

@@ -50,7 +50,8 @@ ADAPTER_FLAGS = {
     "dropout": "lora_dropout",
 }
 GPU_HELP = "a card, as h100, rtx-4090 or m3-max-64gb (`workbook cards` lists them), or its memory, as 12GiB"
-MODEL_HELP = f"{', '.join(MODELS)}; a name of the hub, as Qwen/Qwen2.5-14B; or a path to a config.json or a GGUF file"
+_HUB = "a name of the hub, as Qwen/Qwen2.5-14B-Instruct-AWQ, or what people type for one, as qwen3:8b"
+MODEL_HELP = f"{', '.join(MODELS)}; {_HUB}; or a path to a config.json or a GGUF file"
 
 
 class HelpFormatter(argparse.HelpFormatter):
