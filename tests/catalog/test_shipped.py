@@ -1,11 +1,13 @@
 """The format of a checkpoint: by name, by `quantization_config`, and refused where that is not understood."""
 
+import json
+
 import pytest
 
 from helpers.catalog import ServeSetup, WorkbookError, model
 from helpers.catalog.models import MODELS
 from helpers.catalog.unquantized import is_left_out, spelled
-from helpers.memory.closed_form.weights import weight_bytes
+from helpers.memory.closed_form.weights import is_quantized, weight_bytes
 
 LLAMA = dict(model("llama-3-8b").config)  # of 8,030,261,248 parameters, of which 1,050,939,392 are embedding and head
 # Qwen/Qwen3-235B-A22B-Instruct-2507-FP8, whose index says 236,424,433,664 B: 220.19 GiB
@@ -155,6 +157,7 @@ def test_what_the_checkpoint_leaves_out_is_left_out_by_the_checkpoint_s_format_a
         ("model.layers.*.mlp.gate", "model.layers.1.mlp.gate_proj", False),
         ("language_model.model.layers.1.mlp.down_proj", "model.layers.1.mlp.down_proj", True),
         ("model.layers.1.self_attn.qkv_proj", "model.layers.1.self_attn.k_proj", True),
+        ("model.layers.*.self_attn", "model.layers.1.self_attn.o_proj", True),
         ("re:.*q_proj", "model.layers.1.self_attn.qkv_proj", True),
         ("-:model.layers.1", "model.layers.1.self_attn.qkv_proj", True),
     ],
@@ -166,3 +169,27 @@ def test_patterns_of_all_tools(pattern, path, out):
 def test_every_model_of_the_catalogue_ships_in_a_format_that_is_known():
     quantized = {name for name in MODELS if ServeSetup(name, context=1).weights != "bf16"}
     assert quantized == {"deepseek-v3", "gpt-oss-20b", "gpt-oss-120b"}
+
+
+def test_shared_experts_have_a_name_of_their_own():
+    config = {**KIMI, "quantization_config": compressed(["re:.*shared_experts.*"], **FLOAT8)}
+    kept = sum(one.weights for one in ServeSetup(config).model.linears() if one.linear.kept)
+    assert kept == 60 * 3 * 7168 * 2048  # 60 layers have experts, each one that is shared
+
+
+def test_mxfp4_of_another_tool_is_in_all_linear_layers():
+    """OpenAI's own leaves all but the experts out without a word."""
+    quantized = compressed([], num_bits=4, type="float", group_size=32)
+    setup = ServeSetup({**QWEN, "quantization_config": quantized})
+    assert (setup.weights, setup.skipped) == ("mxfp4", ("shipped",))
+    assert is_quantized(setup, next(one for one in setup.model.linears() if one.part == "attention"))
+
+
+def test_an_older_checkpoint_of_modelopt_says_its_format_in_a_file_beside(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    said = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))
+    assert ServeSetup(str(tmp_path)).weights == "fp8-e4m3"
+    (tmp_path / "hf_quant_config.json").write_text("[]")
+    with pytest.raises(WorkbookError, match="holds a JSON list"):
+        ServeSetup(str(tmp_path))

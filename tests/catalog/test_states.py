@@ -1,12 +1,15 @@
 """What hybrids keep of a sequence: states beside K and V, as llama.cpp prints them and Transformers holds them."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from helpers.catalog import ServeSetup, model
+from helpers.catalog import ServeSetup, by_transformers, model
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.layers import LLAMA_CPP, VLLM
 from helpers.memory.closed_form import budget
 from helpers.memory.closed_form.engine_llamacpp import LlamaCpp
+from helpers.memory.closed_form.tensor_parallel import rank_shape
 
 MIB = 2**20
 # llama.cpp's lines "llama_memory_recurrent: size" and "llama_kv_cache: size" (F16), in MiB as printed:
@@ -141,3 +144,18 @@ def test_drafts_are_a_whole_number():
     assert ServeSetup("qwen3.5:9b", drafts=2).cache_bytes() > ServeSetup("qwen3.5:9b").cache_bytes()
     with pytest.raises(WorkbookError, match="drafts is -1"):
         ServeSetup("qwen3.5:9b", drafts=-1)
+
+
+def test_ranks_divide_the_heads_of_states_and_convolutions():
+    whole = model("qwen3-next")
+    assert [rank_shape(whole, ranks).state_bytes() * ranks for ranks in (1, 2, 8)] == [whole.state_bytes()] * 3
+    with pytest.raises(WorkbookError, match="cannot share evenly"):
+        rank_shape(whole, 3)
+
+
+def test_a_state_in_another_type_is_not_guessed():
+    import torch
+
+    half = SimpleNamespace(recurrent_states={0: torch.zeros(2, dtype=torch.bfloat16)}, conv_states={})
+    with pytest.raises(ValueError, match="another kind"):
+        by_transformers._state(half)
