@@ -134,7 +134,7 @@ def find(spec: str, catalogued: Iterable[str] = ()) -> Found | None:
             return Found(name, ending)
     name = _named(owner, last, names)
     if name and (rest := _OTHER_FORMAT.search(last)) and not _OTHER_FORMAT.search(name.lower()):
-        raise _other_format(spec, name, rest.group(2))
+        raise other_format(spec, name, rest.group(2))
     return Found(name) if name else None
 
 
@@ -193,7 +193,8 @@ def unknown(spec: str, catalogued: Iterable[str]) -> WorkbookError:
     return WorkbookError(f"unknown model {spec!r}", ", ".join(few or catalogued), do)
 
 
-def _other_format(spec: str, name: str, word: str) -> WorkbookError:
+def other_format(spec: str, name: str, word: str) -> WorkbookError:
+    """The error for a word that leaves open in what format each layer is."""
     what, expected = f"{spec} is {name} in a format that {word!r} does not say exactly", "the file, or its model"
     do = f"pass the path of the .gguf file or of its config.json; or --model {name} with --weights for a format of all"
     return WorkbookError(what, expected, do)

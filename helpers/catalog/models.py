@@ -114,7 +114,21 @@ def _known(found: hub.Found) -> ModelShape:
         entry, source = {"like": found.name}, f"{_entries()[found.name]['source']}, {_entries()[found.name]['date']}"
     config = {**_entries()[entry["like"]]["config"], **entry.get("changed", {})} if "like" in entry else entry["config"]
     quantized = {"quantization_config": found.quantized} if found.quantized else {}
-    return from_config({**config, **quantized}, found.told, source)
+    shape = from_config({**config, **quantized}, found.told, source)
+    if found.ending and not _is_quantized_whole(shape, found.ending):
+        raise hub.other_format(found.told, found.name, found.ending)
+    return shape
+
+
+def _is_quantized_whole(shape: ModelShape, ending: str) -> bool:
+    """Whether such a checkpoint has all linear layers in its format, as those of dense models and Qwen's experts have.
+
+    Of latent attention, of Llama 4 and of delta rules publishers leave parts in 16 bits, each others; FP8 of delta
+    rules leaves next to nothing.
+    """
+    attentions = [layer.attention for layer in shape.layers]
+    delta = any(one.state for one in attentions) and not ending.startswith("fp8")
+    return not (delta or any(one.mla for one in attentions) or shape.family == "llama4_text")
 
 
 def _from_file(spec: str | Path) -> ModelShape:

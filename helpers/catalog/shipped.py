@@ -96,7 +96,7 @@ def _said(method: str, found: Mapping) -> str:
 
 def _fp8(found: Mapping) -> str:
     """DeepSeek's and Qwen's in blocks of 128 x 128, too: an FP32 for each is 0.02 % more, and not counted."""
-    return f"fp8-{found.get('fmt', 'e4m3')}"
+    return f"fp8-{str(found.get('fmt') or 'e4m3').removeprefix('float8_').removesuffix('fn')}"
 
 
 def _grouped(found: Mapping, library: Mapping[tuple[object, object], str]) -> str:

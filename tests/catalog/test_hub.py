@@ -95,6 +95,8 @@ TYPED = [
     ("command-r", "CohereLabs/c4ai-command-r-v01", 34.98, "bf16"),
     ("deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 671.88, "fp8-e4m3"),
     ("glm-4.5-air", "zai-org/GLM-4.5-Air", 106.85, "bf16"),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", "Qwen/Qwen3-Next-80B-A3B-FP8", 79.67, "fp8-e4m3"),
+    ("MiniMaxAI/MiniMax-M2", "MiniMaxAI/MiniMax-M2", 228.69, "fp8-e4m3"),
     ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct-AWQ", 7.62, "awq-int4"),
     ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen/Qwen2.5-7B-Instruct-GPTQ-INT4", 7.62, "gptq-int4"),
     ("qwen2.5-7b-instruct-gptq-int8", "Qwen/Qwen2.5-7B-Instruct-GPTQ-INT8", 7.62, "gptq-int8"),
@@ -127,6 +129,9 @@ def test_what_people_type_is_understood(typed, understood, billions, weights):
         ("llama3.1:8b-instruct-q4_K_M", "pass the path of the .gguf file"),
         ("google/gemma-3-27b-it-qat-q4_0-gguf", "pass the path of the .gguf file"),
         ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "--model qwen3-8b with --weights"),
+        ("nvidia/DeepSeek-R1-NVFP4", "of its config.json"),  # which leaves its attention in 16 bits
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", "of its config.json"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct-AWQ", "of its config.json"),
         ("Qwen/Qwen3-8B-MLX-4bit", "--model Qwen/Qwen3-8B with --weights"),
     ],
 )
