@@ -314,3 +314,31 @@ def test_llama_cpp_serves_a_file_by_its_cells(write):
 def test_engines_of_checkpoints_refuse_a_file(write, engine):
     with pytest.raises(WorkbookError, match=r"llama\.cpp for a GGUF file"):
         require_served(engine, ServeSetup(write(gguf(llama(), llama_tensors()))))
+
+
+def test_a_file_by_the_package_is_read_alike(tmp_path):
+    package = pytest.importorskip("gguf")
+    import numpy
+
+    writer = package.GGUFWriter(tmp_path / "model.gguf", "llama")
+    for key, one in llama(2).items():
+        if key.startswith("llama."):
+            writer.add_uint32(key, one)
+    writer.add_token_list([f"token{number}" for number in range(320)])
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_array("llama.rope.dimension_sections", [16, 24, 24, 0])
+    for name, shape, kind in llama_tensors(kinds=lambda name: "q8_0"):
+        values = numpy.zeros(shape, numpy.float32)
+        stored = package.quants.quantize(values, package.GGMLQuantizationType[kind.upper()])
+        writer.add_tensor(name, stored, raw_dtype=package.GGMLQuantizationType[kind.upper()])
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        write()
+    shape, reader = model(tmp_path / "model.gguf"), package.GGUFReader(tmp_path / "model.gguf")
+    theirs = [(one.name, tuple(map(int, one.shape[::-1])), int(one.n_bytes)) for one in reader.tensors]
+    assert theirs == [(one.name, one.shape, one.size_bytes) for one in shape.stored]
+    assert shape.kv_values(10) == 10 * 2 * 2 * 2 * 32
