@@ -7,14 +7,14 @@ model("Llama-3.1-8B-Instruct-Q4_K_M.gguf")      # reads the header alone
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeGuard
 
 from .errors import WorkbookError
 from .gguf_header import Header, StoredTensor, Value, read_header
-from .layers import Attention, Layer, Mla, Mlp
+from .layers import Attention, Layer, Mla, Mlp, State
 from .shape import Counted, ModelShape
 
 MOST_LAYERS, MOST_UNITS = 4096, 2**26
@@ -25,9 +25,12 @@ _WINDOWS = {"gemma2": 4096, "llama4": 8192}  # where the file names none
 _QWEN = {"qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"}
 _WITHOUT_WINDOW = _QWEN | {"llama", "mistral3", "phi3", "phimoe"}
 _SHARED = {"gemma3n": 20}  # layers with a cache of their own; the others read theirs
-# Keys of what is no K and V for each token: recurrent states, convolutions, indexers
-_STATES = ("ssm.", "wkv.", "kda.", "shortconv.", "token_shift_count", "full_attention_interval")
-_OTHER_CACHES = (*_STATES, "attention.indexer.")
+# Which layers keep a state (src/models/*.cpp): all of them; those before every so many; those without KV heads
+_RECURRENT = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"}
+_BOTH = {"falcon-h1"}  # a state and attention in every layer
+_INTERVAL = {"qwen3next", "qwen35", "qwen35moe"}
+_BY_HEADS = {"jamba", "granitehybrid", "plamo2", "lfm2", "lfm2moe", "kimi-linear", "nemotron_h", "nemotron_h_moe"}
+_STATE_KEYS = ("ssm.", "wkv.", "kda.", "shortconv.")
 
 
 def is_gguf(spec: object) -> TypeGuard[str | Path]:
@@ -97,7 +100,9 @@ class _Keys:
         return Mlp(width, False, "", (), experts=experts, experts_per_token=used)
 
     def _counted(self) -> Counted:
-        known = not any(key.startswith(f"{self.family}.{other}") for key in self.metadata for other in _OTHER_CACHES)
+        stateful = self._has(*_STATE_KEYS)
+        known = stateful == (self.family in _RECURRENT | _BOTH | _INTERVAL | _BY_HEADS)
+        known = known and not self._has("attention.indexer.")
         window = self.whole("attention.sliding_window", 0, least=0)
         if window and self._pattern() is None and self.family not in _WITHOUT_WINDOW:
             known = False
@@ -107,14 +112,49 @@ class _Keys:
 
     def _attentions(self) -> Iterator[Attention]:
         """One layer after the other; layers that guess tokens ahead keep nothing unless they are used."""
-        heads, kv_heads = self.each("attention.head_count", 1, least=0), self._kv_heads()
+        heads, kv_heads, states = self.each("attention.head_count", 1, least=0), self._kv_heads(), self._states()
         own = self.layers - self.whole("nextn_predict_layers", 0, least=0, most=self.layers - 1)
         own -= self.whole("attention.shared_kv_layers", 0, least=0, most=own)
         own = min(own, _SHARED.get(self.family, own))
         for number, (query, kv, window) in enumerate(zip(heads, kv_heads, self._windows(), strict=True)):
-            yield self._attention(query, kv if number < own else 0, window)
+            state = states[number] if number < own else None
+            one = self._attention(query, kv if number < own else 0, window)
+            yield replace(one, mamba=state) if state else one
+
+    def _states(self) -> tuple[State | None, ...]:
+        """What recurrent layers keep: n_embd_r and n_embd_s in src/llama-hparams.cpp."""
+        kv_heads, heads = self._kv_heads(), self.each("attention.head_count", 1, least=0)
+        ffn, turn = self.each("feed_forward_length", 0, least=0), self.whole("full_attention_interval", 4)
+        if not self._has(*_STATE_KEYS):
+            return (None,) * self.layers
+
+        def recurs(number: int) -> bool:
+            if self.family in _INTERVAL:
+                return (number + 1) % turn != 0
+            alone = self.family.startswith("nemotron") and ffn[number] > 0  # a layer of nothing but its MLP
+            return self.family in _RECURRENT | _BOTH or (not kv_heads[number] and not alone)
+
+        return tuple(self._state(heads[number]) if recurs(number) else None for number in range(self.layers))
+
+    def _state(self, heads: int) -> State:
+        hidden = self.whole("embedding_length")
+        if self._has("wkv."):
+            return State(hidden * (self.whole("wkv.head_size") + self.whole("token_shift_count", 2)))
+        if self._has("shortconv."):
+            return State(0, hidden, self.whole("shortconv.l_cache"))
+        kernel = self.whole("ssm.conv_kernel")
+        if self._has("kda."):
+            width = self.whole("kda.head_dim")
+            return State(heads * width * width, 3 * heads * width, kernel)
+        inner, state = self.whole("ssm.inner_size"), self.whole("ssm.state_size")
+        return State(inner * state, inner + 2 * self.whole("ssm.group_count", 0, least=0) * state, kernel)
+
+    def _has(self, *keys: str) -> bool:
+        return any(told.startswith(f"{self.family}.{key}") for told in self.metadata for key in keys)
 
     def _attention(self, heads: int, kv_heads: int, window: int | None) -> Attention:
+        if not kv_heads:
+            return Attention(heads, 0, 0, ())
         if f"{self.family}.attention.key_length_mla" in self.metadata:
             rank, key = self.whole("attention.kv_lora_rank"), self.whole("attention.key_length")
             if key <= rank:
@@ -129,6 +169,11 @@ class _Keys:
         return Attention(heads, kv_heads, both // 2, (), window=window)
 
     def _kv_heads(self) -> tuple[int, ...]:
+        if self.family in _RECURRENT:
+            return (0,) * self.layers
+        if self.family in _INTERVAL:
+            turn, told = self.whole("full_attention_interval", 4), self.whole("attention.head_count_kv")
+            return tuple(0 if (number + 1) % turn else told for number in range(self.layers))
         if f"{self.family}.attention.head_count_kv" in self.metadata:
             return self.each("attention.head_count_kv", 1, least=0)
         return self.each("attention.head_count", 1, least=0)

@@ -10,7 +10,7 @@ from functools import cached_property
 from .errors import WorkbookError
 from .formats import NumberFormat, number_format
 from .gguf_header import StoredTensor
-from .layers import TRANSFORMERS, Layer, Linear, LinearGroup, StateRule, TensorShape
+from .layers import LLAMA_CPP, TRANSFORMERS, Layer, Linear, LinearGroup, StateRule, TensorShape
 from .optimizers import EMBEDDING, HEAD
 
 
@@ -224,13 +224,22 @@ class ModelShape:
             raise WorkbookError(what, "a model whose Transformers cache holds keys and values or states", do)
         return sum(layer.attention.kv_values(context, piece) for layer in self.layers)
 
-    def state_bytes(self, rule: StateRule = TRANSFORMERS) -> int:
-        """Bytes that recurrent layers keep of one sequence, whatever its length; 0 in a model without."""
+    @property
+    def state_rule(self) -> StateRule:
+        """How recurrent states are kept where no engine is named."""
+        return LLAMA_CPP if self.stored else TRANSFORMERS
+
+    def state_bytes(self, rule: StateRule | None = None) -> int:
+        """Bytes that recurrent layers keep of one sequence, whatever its length; 0 in a model without.
+
+        Without a `rule` as Transformers keeps them, and of a GGUF file as llama.cpp does.
+        """
+        rule = rule or self.state_rule
         states = (layer.attention.state for layer in self.layers)
         return sum(state.size_bytes(rule) for state in states if state)
 
     def cache_bytes(
-        self, kv: str | NumberFormat, context: int, piece: int = 1, drafts: int = 0, rule: StateRule = TRANSFORMERS
+        self, kv: str | NumberFormat, context: int, piece: int = 1, drafts: int = 0, rule: StateRule | None = None
     ) -> int:
         """All that is kept of one sequence of `context` tokens: K and V in the format `kv`, and states.
 

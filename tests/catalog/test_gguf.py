@@ -13,6 +13,7 @@ from helpers.catalog.engines import require_served
 from helpers.catalog.formats import NUMBER_FORMATS
 from helpers.catalog.gguf_header import GGML_TYPES, of_types
 from helpers.cli import main
+from helpers.lesson import calculators
 from helpers.memory import budget
 from helpers.memory.closed_form.engine_llamacpp import LlamaCpp
 from tests.catalog.gguf_files import gguf, llama, llama_tensors, text, value
@@ -342,3 +343,76 @@ def test_a_file_by_the_package_is_read_alike(tmp_path):
     theirs = [(one.name, tuple(map(int, one.shape[::-1])), int(one.n_bytes)) for one in reader.tensors]
     assert theirs == [(one.name, one.shape, one.size_bytes) for one in shape.stored]
     assert shape.kv_values(10) == 10 * 2 * 2 * 2 * 32
+
+
+QWEN35 = {"attention.key_length": 256, "attention.value_length": 256, "full_attention_interval": 4}
+QWEN35 |= {"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 16}
+HYBRIDS = {  # layers, KV heads, inner size of the states, cells, slots, drafts; MiB of K and V and of states as logged
+    "lmstudio-ai/lmstudio-bug-tracker#1862, Qwen3.6-27B": (64, 4, 6144, 262144, 4, 0, 16384.0, 598.5),
+    "Qwen3.6-27B, one slot": (64, 4, 6144, 8192, 1, 0, 512.0, 149.62),
+    "Qwen3.6-27B, two drafts": (64, 4, 6144, 8192, 1, 2, 512.0, 448.88),
+    "Qwen3.5-9B": (32, 4, 4096, 135168, 4, 0, 4224.0, 201.0),
+    "Qwen3.5-35B-A3B": (40, 2, 4096, 8192, 4, 0, 160.0, 251.25),
+}
+
+
+@pytest.mark.parametrize(("layers", "kv_heads", "inner", "cells", "slots", "drafts", "kv", "states"), HYBRIDS.values())
+def test_hybrids_keep_what_llama_cpp_logs(write, layers, kv_heads, inner, cells, slots, drafts, kv, states):
+    """llama_kv_cache: size and llama_memory_recurrent: size, to the 0.01 MiB that they are printed to."""
+    more = {**QWEN35, "ssm.inner_size": inner}
+    path = write(gguf(llama(layers, 5120, 24, kv_heads, family="qwen35", **more), llama_tensors(1)))
+    served = LlamaCpp(ServeSetup(path, users=slots, context=cells // slots, drafts=drafts))
+    assert served.kv_bytes / 2**20 == kv
+    assert served.state_bytes / 2**20 == pytest.approx(states, abs=0.006)
+    held = budget.serve(ServeSetup(path, users=slots, context=cells // slots, drafts=drafts)).held
+    assert held["kv_cache"] == served.kv_bytes + served.state_bytes
+    answer = calculators.kv_cache_answer(ServeSetup(path, users=slots, context=cells // slots, drafts=drafts))
+    assert answer.parts["kv_cache"] == held["kv_cache"]
+
+
+@pytest.mark.parametrize(
+    ("family", "heads", "more", "tokens", "state"),
+    [
+        (
+            "mamba2",
+            0,
+            {"ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 16, "ssm.group_count": 2},
+            0,
+            4 * 4 * (512 * 16 + 3 * 576),
+        ),
+        (
+            "mamba",
+            0,
+            {"ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 16},
+            0,
+            4 * 4 * (512 * 16 + 3 * 512),
+        ),
+        (
+            "jamba",
+            [0, 2, 0, 0],
+            {"ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 16},
+            128,
+            3 * 4 * (512 * 16 + 3 * 512),
+        ),
+        ("lfm2", [0, 2, 0, 2], {"shortconv.l_cache": 3}, 256, 2 * 4 * 2 * 256),
+        (
+            "falcon-h1",
+            2,
+            {"ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 16},
+            512,
+            4 * 4 * (512 * 16 + 3 * 512),
+        ),
+        ("rwkv7", 0, {"wkv.head_size": 64}, 0, 4 * 4 * (256 * 64 + 2 * 256)),
+        (
+            "kimi-linear",
+            [0, 2, 0, 0],
+            {"kda.head_dim": 32, "ssm.conv_kernel": 4},
+            128,
+            3 * 4 * (8 * 32 * 32 + 3 * 3 * 8 * 32),
+        ),
+    ],
+)
+def test_states_by_family(write, family, heads, more, tokens, state):
+    """n_embd_r and n_embd_s of src/llama-hparams.cpp, 4 bytes each, by hand."""
+    shape = model(write(gguf(llama(4, kv_heads=heads, family=family, **more), llama_tensors(1))))
+    assert (shape.kv_values(1), shape.state_bytes()) == (tokens, state)

@@ -100,7 +100,8 @@ class LlamaCppAnswer(MemoryAnswer):
         cells = ", ".join(f"{cells:,} cells in {plural(layers, 'layer')}" for cells, layers in made.cells)
         yield row("KV cache", format_bytes(made.kv_bytes), f"{cells}, K and V in {made.setup.kv}")
         if made.state_bytes:
-            yield row("states", format_bytes(made.state_bytes), f"of {plural(made.setup.users, 'slot')}, in FP32")
+            slots = plural(made.setup.users, "slot")
+            yield row("states", format_bytes(made.state_bytes), f"of recurrent layers in FP32, of {slots}")
         text = f"of {made.ubatch:,} tokens × {made.setup.model.vocab:,} vocabulary in FP32: most of its compute buffer"
         yield row("logits", format_bytes(made.logit_bytes), text)
 

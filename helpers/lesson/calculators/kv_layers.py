@@ -90,7 +90,9 @@ class RankCache:
         widths, tokens = kind.widths, min(context, kind.window(self.plan) or context)
         state = kind.attention.state
         if state and not widths.values:
-            inputs = f" and {state.channels:,} × {state.kernel} inputs × 2 B" if state.channels else ""
+            rule = kind.one.state_rule
+            inputs = f"{state.channels:,} × {state.kernel + rule.columns} inputs × {rule.input_bits // 8} B"
+            inputs = f" and {inputs}" if state.channels else ""
             copies = f" × {1 + self.drafts} copies" if self.drafts else ""
             return f"{kind.count:,} layers × a state of {state.values:,} × 4 B{inputs}{copies}"
         bits = 8 * self.of_kind(kind, context) / (kind.count * widths.values * tokens)

@@ -27,7 +27,7 @@ FP32 = 4
 class LlamaCpp:
     """A server with `setup.users` slots of `setup.context` tokens each, all layers on one card.
 
-    `setup.prefill_tokens` is n_ubatch, 512 where it is None. Raises WorkbookError.
+    `setup.prefill_tokens` is n_ubatch, 512 where it is None. WorkbookError for a family that only Transformers knows.
 
     >>> served = LlamaCpp(ServeSetup("gpt-oss-20b", context=131072))
     >>> [cells * layers * 2 * 8 * 64 * 2 // 2**20 for cells, layers in served.cells]     # MiB, as it logs
@@ -42,8 +42,8 @@ class LlamaCpp:
         if model.stored:
             model.kv_values(1)  # refuses a cache that is not known
         elif model.counted:
-            what, do = f"{model.name} is not known layer by layer", "read its log: llama_kv_cache: size"
-            raise WorkbookError(what, "a family with a closed form in helpers.catalog.families", do)
+            what, do = f"{model.name} is not known layer by layer", "name its GGUF file, or read its log"
+            raise WorkbookError(what, "a family with a closed form, or a GGUF file", do)
 
     @property
     def ubatch(self) -> int:

@@ -75,7 +75,8 @@ def cache_bytes(
     for what, value in (("context", context), ("users", users), ("value_bytes", value_bytes)):
         require_whole(what, value, do=f"pass {what}=1 or more")
     model.kv_values(1)  # refuses a family whose cache is of another kind
-    device = sum(_layer_bytes(layer.attention, plan, context, users, value_bytes) for layer in model.layers)
+    device = users * model.state_bytes()
+    device += sum(_kept_bytes(layer.attention, plan, context, users, value_bytes) for layer in model.layers)
     if plan.kind != "offloaded":
         return CacheBytes(device)
     growing = (widths_of(layer.attention) for layer in model.layers if layer.attention.window is None)
@@ -85,13 +86,8 @@ def cache_bytes(
     return CacheBytes(device + fetched, sum(users * room * widths.values * value_bytes for widths in turns))
 
 
-def _layer_bytes(attention: Attention, plan: CachePlan, context: int, users: int, value_bytes: int) -> int:
-    """On the device, of one layer: its state, and K and V, but where these are offloaded."""
-    state = users * attention.state.size_bytes() if attention.state else 0
-    return state + _kept_bytes(attention, plan, context, users, value_bytes)
-
-
 def _kept_bytes(attention: Attention, plan: CachePlan, context: int, users: int, value_bytes: int) -> int:
+    """K and V of one layer on the device; 0 if they are offloaded."""
     widths = widths_of(attention)
     if not widths.values:
         return 0
