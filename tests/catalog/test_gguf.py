@@ -368,6 +368,7 @@ def test_hybrids_keep_what_llama_cpp_logs(write, layers, kv_heads, inner, cells,
     assert held["kv_cache"] == served.kv_bytes + served.state_bytes
     answer = calculators.kv_cache_answer(ServeSetup(path, users=slots, context=cells // slots, drafts=drafts))
     assert answer.parts["kv_cache"] == held["kv_cache"]
+    assert "keep a state that does not grow" in str(answer)
 
 
 @pytest.mark.parametrize(

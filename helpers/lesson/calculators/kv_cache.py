@@ -281,7 +281,7 @@ def _ranks(answer: KVCacheAnswer) -> Iterator[str]:
     one, ranks = answer.setup.model.layers[0].attention, answer.tensor_parallel
     if ranks > 1 and one.mla:
         yield "The latent is whole on every rank: tensor parallelism divides weights, not this cache."
-    elif ranks > one.kv_heads:
+    elif ranks > one.kv_heads > 0:
         heads = f"{one.kv_heads} KV heads" if one.kv_heads > 1 else "One KV head"
         yield f"{heads} on {ranks} ranks: each is held {ranks // one.kv_heads} times."
 

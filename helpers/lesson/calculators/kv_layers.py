@@ -147,7 +147,8 @@ def all_heads_values(model: ModelShape) -> int:
 
 def saved_by_attention(model: ModelShape, context: int) -> str:
     """The cache in 16 bits on one GPU, against keys and values for every query head and token, as a sentence."""
-    one = model.layers[0].attention
+    attentions = [layer.attention for layer in model.layers]
+    one = next((attention for attention in attentions if attention.kv_values_per_token), attentions[0])
     saved = context * all_heads_values(model) / max(1, model.kv_values(context))
     bounded = sum((layer.attention.window or context) < context for layer in model.layers)
     if recurrent := sum(layer.attention.state is not None for layer in model.layers):

@@ -309,10 +309,9 @@ def decode_bytes(setup: ServeSetup) -> int:
 def _unread_bytes(setup: ServeSetup) -> int:
     """Of a GGUF file: rows of the embedding that nobody looks up, and experts that no user's token can have chosen."""
     model, share = setup.model, 1.0
-    experts = [tensor for tensor in model.stored if "_exps." in tensor.name]
-    if experts:
-        used = min(setup.users * model.layers[-1].mlp.experts_per_token, model.layers[-1].mlp.experts)
-        share = used / model.layers[-1].mlp.experts
+    experts, mlp = [tensor for tensor in model.stored if "_exps." in tensor.name], model.layers[-1].mlp
+    if mlp.experts:
+        share = min(setup.users * mlp.experts_per_token, mlp.experts) / mlp.experts
     idle = sum(round(tensor.size_bytes * (1 - share)) for tensor in experts)
     tables = [tensor for tensor in model.stored if tensor.name in ("token_embd.weight", "position_embd.weight")]
     rows = [tensor.size_bytes // tensor.shape[0] * max(0, tensor.shape[0] - setup.users) for tensor in tables]
