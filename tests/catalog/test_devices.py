@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.catalog import devices
-from helpers.catalog.devices import DEVICES, Figure, build_device, describe, detect, device
+from helpers.catalog.devices import DEVICES, SAME_CARD, Figure, build_device, describe, detect, device
 from helpers.catalog.errors import WorkbookError
 
 ENTRIES = json.loads((Path(devices.__file__).parent / "data" / "devices.json").read_text())["devices"]
@@ -110,7 +110,10 @@ def test_names_aliases_and_case():
 def test_no_name_means_two_devices():
     names = [name for entry in DEVICES.values() for name in (entry.name, *entry.aliases)]
     assert len(names) == len(set(names))
-    reported = [name for entry in DEVICES.values() for name in entry.cuda_names]
+    reported = [(name, entry.capacity_bytes) for entry in DEVICES.values() for name in entry.cuda_names]
+    for name, size in reported:  # those of one name are told apart by their memory
+        others = [other for known, other in reported if known == name and other != size]
+        assert all(abs(other - size) > 2 * SAME_CARD * min(size, other) for other in others), name
     assert len(reported) == len(set(reported))
 
 
@@ -126,6 +129,9 @@ def test_no_name_means_two_devices():
         ("NVIDIA L4", "l4-24gb"),
         ("NVIDIA A10", "a10-24gb"),
         ("NVIDIA GeForce RTX 5090", "rtx-5090-32gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", "rtx-4060-ti-16gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", "rtx-4060-ti-8gb"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx-4070-ti-super-16gb"),
         ("AMD Instinct MI300X VF", "mi300x-192gb"),  # ROCm answers through torch.cuda, too
     ],
 )
