@@ -7,15 +7,18 @@ one costs no memory. Only the standard library.
 
 from __future__ import annotations
 
-import mmap
 import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import WorkbookError
+
+if TYPE_CHECKING:
+    import mmap
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MOST_VALUES = 2**48  # of a tensor: more than any model
@@ -124,6 +127,8 @@ class _Reader:
 
     @classmethod
     def of(cls, path: Path) -> tuple[dict[str, Value], list[StoredTensor]]:
+        import mmap  # here, for the catalogue is read in browsers, too
+
         try:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return cls(path, data).header()

@@ -62,6 +62,37 @@ def test_llama_8b_in_q4_k_m_is_the_published_file(write):
     assert ServeSetup(shape).shipped_told == ("Weights as shipped: Q4_K 3.40 GiB, Q6_K 1.17 GiB.",)
 
 
+def gpt_oss_20b(write):
+    """ggml-org's file: MXFP4 experts, Q8_0 attention and tables, FP32 biases, norms, sinks and routers."""
+    more = {"attention.key_length": 64, "attention.value_length": 64, "attention.sliding_window": 128}
+    metadata = llama(24, 2880, 64, 8, 2880, family="gpt-oss", expert_count=32, expert_used_count=4, **more)
+    shapes = {
+        **{f"ffn_{name}_exps.weight": ((32, 2880, 2880), "mxfp4") for name in ("gate", "up", "down")},
+        **{f"ffn_{name}_exps.bias": ((32, 2880), "f32") for name in ("gate", "up", "down")},
+        "ffn_gate_inp.weight": ((32, 2880), "f32"),
+        "ffn_gate_inp.bias": ((32,), "f32"),
+        **{f"attn_{name}.weight": ((rows, 2880), "q8_0") for name, rows in (("q", 4096), ("k", 512), ("v", 512))},
+        **{f"attn_{name}.bias": ((rows,), "f32") for name, rows in (("q", 4096), ("k", 512), ("v", 512))},
+        "attn_output.weight": ((2880, 4096), "q8_0"),
+        "attn_output.bias": ((2880,), "f32"),
+        "attn_sinks.weight": ((64,), "f32"),
+        "attn_norm.weight": ((2880,), "f32"),
+        "post_attention_norm.weight": ((2880,), "f32"),
+    }
+    tensors = [(f"blk.{layer}.{name}", *one) for layer in range(24) for name, one in shapes.items()]
+    tensors += [(name, (201088, 2880), "q8_0") for name in ("token_embd.weight", "output.weight")]
+    return write(gguf(metadata, [*tensors, ("output_norm.weight", (2880,), "f32")]))
+
+
+def test_gpt_oss_20b_is_the_published_file(write):
+    """Of 12,109,565,632 bytes 13 MB are a vocabulary of 201,088 tokens; llama.cpp logs 3072 and 18 MiB of cache."""
+    shape = model(gpt_oss_20b(write))
+    assert shape.parameters == 20_914_757_184
+    stored = budget.serve(ServeSetup(shape)).held["parameters"]
+    assert 12_900_000 < 12_109_565_632 - stored < 13_100_000
+    assert LlamaCpp(ServeSetup(shape, context=131072)).kv_bytes == (3072 + 18) * 2**20
+
+
 def test_its_cache_is_that_of_the_model(write):
     path = llama_8b(write)
     for kv, bits in (("bf16", 16), ("q8_0", 8.5), ("q4_0", 4.5)):
