@@ -93,7 +93,8 @@ def pages_of(
     """
     attentions = [layer.attention for layer in model.layers]
     per_token = {_page_values(one, tensor) for one in attentions if not one.state}
-    if len(per_token) != 1 or model.counted:
+    unknown = any(one.mamba or one.indexer for one in attentions) or (model.counted and not model.counted.kv_known)
+    if len(per_token) != 1 or unknown:
         what = f"layers of {model.name} whose keys and values have several sizes, or none"
         raise WorkbookError(what, "keys and values of one size in every layer", "its pages are not known here")
     token_bytes = cache_format(kv, model).storage_bytes(per_token.pop() * block_tokens) // block_tokens

@@ -59,10 +59,11 @@ class ProfileRun:
     def _forward(self, layer: Layer) -> int:
         """Inside an MLP: attention's output, the residual stream and the sum, gate and up, and what comes of them."""
         mlp, width = layer.mlp, value_bytes(self.setup)
-        dense = max((linear.inputs for linear in mlp.linears if linear.outputs == self.setup.model.hidden), default=0)
+        unknown = mlp.ffn if self.setup.model.counted else 0  # then gate and up are assumed
+        dense = max((one.inputs for one in mlp.linears if one.outputs == self.setup.model.hidden), default=unknown)
         wide = self.tokens * dense // self.tensor
         quantized = wide if self.setup.weights in QUANTIZED_INPUTS else 0
-        return 3 * self._hidden(self.tokens) + (3 if mlp.gated else 2) * wide * width + quantized
+        return 3 * self._hidden(self.tokens) + (3 if mlp.gated or unknown else 2) * wide * width + quantized
 
     def _expert_workspace(self, layer: Layer) -> int:
         """Two buffers over tokens x experts of each: of the wider of f and h, and of the wider of 2 f and h."""

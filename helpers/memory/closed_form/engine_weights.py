@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
 from ...catalog.layers import Layer, Linear, LinearGroup
 from ...catalog.setup import ServeSetup
@@ -22,7 +23,7 @@ from ...catalog.shape import ModelShape
 from .breakdown import rounded
 from .serving import unsplit
 from .tensor_parallel import rank_share, require_divisible
-from .weights import is_quantized
+from .weights import is_quantized, weight_bytes
 
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("q_a_proj", "kv_a_proj_with_mqa"))
 VOCABULARY = 64  # DEFAULT_VOCAB_PADDING_SIZE
@@ -46,8 +47,18 @@ def rank_weight_bytes(setup: ServeSetup, tensor: int = 1, pipeline: int = 1, sta
     be divided, and for a family known only to Transformers.
     """
     require_divisible(setup.model, tensor)
+    if setup.model.counted:
+        return _counted(setup, pipeline)
     tensors = _tensors(setup, tensor, stage_layers(setup.model, pipeline, stage), stage == 0, stage == pipeline - 1)
     return sum(count * (rounded(size) + unsplit(rounded(size))) for size, count in tensors if size)
+
+
+def _counted(setup: ServeSetup, pipeline: int) -> int:
+    """All weights of a model that is known to Transformers alone, without what ends of segments add."""
+    if pipeline > 1:
+        what = f"which tensors of {setup.model.name} stand on a stage is not known here"
+        raise WorkbookError(what, "a family with a closed form in helpers.catalog.families", "pass pipeline=1")
+    return weight_bytes(setup) + sum(value_bytes(setup) * size for size in rope_tables(setup.model))
 
 
 def stage_layers(model: ModelShape, pipeline: int, stage: int) -> tuple[Layer, ...]:

@@ -187,3 +187,18 @@ def test_tokens_of_a_hybrid_s_pool_are_those_that_were_logged() -> None:
     assert pages.blocks(int(6.76 * GIB)) == 141
     assert pages.tokens(141) == 27_440
     assert pages.users(141, 784, 8192) == 141 // 4  # a page for each state and a block of tokens
+
+
+def test_a_model_known_to_transformers_alone_is_counted_whole() -> None:
+    """Phi-2 in FP16 on an H100: 5.19 GiB logged. Its stages and its shares on ranks are not known here."""
+    setup = ServeSetup("microsoft/phi-2", weights="fp16")
+    assert rank_weight_bytes(setup) / GIB == pytest.approx(5.19, rel=0.005)
+    for ranks in ((2, 1), (1, 2)):
+        with pytest.raises(WorkbookError, match="not known"):
+            rank_weight_bytes(setup, *ranks)
+
+
+@pytest.mark.parametrize("name", ["ibm-granite/granite-4.0-h-tiny", "deepseek-ai/DeepSeek-V3.2"])
+def test_pages_with_more_than_keys_and_values_are_not_guessed(name) -> None:
+    with pytest.raises(WorkbookError, match="pages are not known"):
+        pages_of(model(name), "bf16", 16)
