@@ -111,3 +111,15 @@ def test_the_commands_of_other_engines_give_the_same_answers(capsys) -> None:
     ):
         assert answer.command is not None
         assert figures(shlex.split(answer.command)[1:], capsys) == answer.figures
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("google/gemma-3-27b-it", "encode images or sound is not counted"),
+        ("microsoft/phi-2", "counted as one dense MLP"),
+    ],
+)
+def test_what_the_profile_run_does_not_count_is_said(model, told, capsys) -> None:
+    assert main(["estimate", "serve", "--model", model, "--context", "1024", "--gpu", "h100", "--engine", "vllm"]) == 0
+    assert told in capsys.readouterr().out

@@ -113,8 +113,17 @@ class EngineAnswer(MemoryAnswer):
                 f"Beside the share CUDA graphs need {format_bytes(-made.left_bytes)} more than the card has: "
                 "lower --share."
             )
+        yield from self._not_counted()
         logs = f"held against the logs of {made.engine.logs}" if made.engine.logs else "held against no log of it"
         yield f"The profile run is read off {made.engine.title}'s source, and {logs}."
+
+    def _not_counted(self) -> Iterator[str]:
+        """What the profile run takes besides, of which nothing is known here."""
+        model = self.launch.setup.model
+        if model.counted:
+            yield "Its layers are known to Transformers alone: in the profile run they are counted as one dense MLP."
+        if model.beside:
+            yield "What the profile run takes to encode images or sound is not counted."
 
 
 def engine_answer(launch: Launch, reserve_bytes: int = 0) -> EngineAnswer:
