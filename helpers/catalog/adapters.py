@@ -20,7 +20,7 @@ TRAINERS = {
     "trl": {"prepared": False, "adapter_dtype": "bf16"},
     "unsloth": {"prepared": False, "adapter_dtype": "fp32"},
 }
-BASES = ("nf4", "nf4-dq")  # of bitsandbytes; its LLM.int8() looks for outliers in the activations, and has no rows here
+BASES = ("nf4", "nf4-dq", "int8")  # of bitsandbytes; "int8" is LLM.int8()
 HALVES = ("bf16", "fp16")
 ALL_LINEAR = "all-linear"  # peft's word: every linear layer but the head
 MAX_RANK = 2**16
@@ -31,9 +31,10 @@ class Adapter:
     """LoRA or DoRA adapters of `rank` on the linear layers called `targets`.
 
     `base` stores the frozen linear layers in bitsandbytes' "nf4" or "nf4-dq" (with double quantization), which makes
-    this QLoRA; None leaves them as `TrainSetup.precision` keeps weights. `dtype` is what 16 bits are, in the base and
-    in its products: "fp16" on a T4, which has no BF16. `prepared` says that a quantized base went through peft's
-    `prepare_model_for_kbit_training`, which casts what is not quantized, norms, embedding and head, to FP32: then the
+    this QLoRA, or in its "int8", which has a trace and no closed form; None leaves them as `TrainSetup.precision` keeps
+    weights. `dtype` is what 16 bits are, in the base and in its products: "fp16" on a T4, which has no BF16. `prepared`
+    says that a quantized base went through peft's `prepare_model_for_kbit_training`, which casts what is not quantized,
+    norms, embedding and head, to FP32: then the
     hidden states are FP32 too. `adapter_dtype` is that of the adapters: "fp32" as peft makes them, or the 16 bits of
     `dtype` (`autocast_adapter_dtype=False`); `trained_by` says both as a trainer has them. A `dropout` keeps, for each
     adapter, a copy of what it reads and a byte for each of its values, whatever the share. Raises WorkbookError.
@@ -64,7 +65,7 @@ class Adapter:
         object.__setattr__(self, "targets", _names(self.targets))
 
     def __str__(self) -> str:
-        name = {None: "LoRA", "nf4": "QLoRA", "nf4-dq": "QLoRA"}[self.base]
+        name = "QLoRA" if self.base in ("nf4", "nf4-dq") else "LoRA"
         kind = name if self.kind == "lora" else name.replace("LoRA", "DoRA")
         stored = f", base in {self.base}" if self.base else ""
         dropped = f", dropout {self.dropout:g}" if self.dropout else ""

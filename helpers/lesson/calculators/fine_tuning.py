@@ -198,7 +198,7 @@ def fine_tuning(**start: object) -> Calculator:
         "method": ("method", tuple(METHODS), "LoRA"),
         "rank": ("rank", RANKS, 16),
         "targets": ("adapters on", tuple(TARGETS), "all linear layers"),
-        "base": ("base in", BASES, "nf4-dq"),
+        "base": ("base in", tuple(name for name in BASES if name != "int8"), "nf4-dq"),  # which has no closed form
         "precision": ("precision", (AS_USUAL, "autocast-bf16", "bf16", "fp32"), AS_USUAL),
         "optimizer": ("optimizer", ("adamw-foreach", "adamw-fused", "adamw-8bit", "sgd"), "adamw-fused"),
         "checkpointing": ("checkpointing", WHOLE_LAYERS, "none"),

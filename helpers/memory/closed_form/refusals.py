@@ -17,6 +17,7 @@ def require_closed_form(setup: TrainSetup) -> None:
     require_kernel(setup)
     _require_named_targets(setup)
     _require_lora_s_dropout(setup)
+    _require_4_bits(setup)
     require_page(setup)
 
 
@@ -87,3 +88,10 @@ def _require_lora_s_dropout(setup: TrainSetup) -> None:
         raise WorkbookError(
             f"DoRA with a dropout of {setup.adapter.dropout:g}", "LoRA with dropout, or DoRA without", do
         )
+
+
+def _require_4_bits(setup: TrainSetup) -> None:
+    """Refuse LLM.int8(), whose node holds what it was given until the graph is gone, in a checkpoint too."""
+    if setup.adapter and setup.adapter.base == "int8":
+        what, expected = "a frozen base in int8 has no closed form", "nf4, nf4-dq, or no base format"
+        raise WorkbookError(what, expected, "trace it: `workbook trace train --lora-base int8`, trace.train(setup)")

@@ -75,6 +75,8 @@ class CudaMeter(FakeMeter):
         packet = func._overloadpacket
         if packet._qualified_op_name == "bitsandbytes::gemm_4bit":
             return self._four_bit_product(func, types, args, kwargs)
+        if packet._qualified_op_name == "bitsandbytes::int8_scaled_mm":
+            return self._eight_bit_product(func, types, args, kwargs)
         if func in SCATTERED and self.where()[0] == Phase.BACKWARD and self._is_newest(args[0]):
             func = SCATTERED[func]
         result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -118,6 +120,14 @@ class CudaMeter(FakeMeter):
             result = super().__torch_dispatch__(func, types, args, kwargs)
             self.multiplied(bias is not None)
         return result
+
+    def _eight_bit_product(self, func, types, args, kwargs) -> Any:
+        """int8_mm_dequant in bitsandbytes/backends/cuda/ops.py: sums in 32 bits, those in FP16, and a cast of these."""
+        values = args[0].numel() // args[0].shape[-1] * len(args[1])
+        dtype = (*args, *(kwargs or {}).values())[5:6]
+        halves = [2 * values] if dtype and dtype[0] not in (None, torch.float16) else []
+        with self.held(4 * values, *halves):
+            return super().__torch_dispatch__(func, types, args, kwargs)
 
     def multiplied(self, light: bool = False) -> None:
         """getCurrentCUDABlasHandle, getCUDABlasLtWorkspace: one for each thread, made at its first product and kept.

@@ -17,7 +17,7 @@ from torch import nn
 from ..meter.meter import Meter
 from ..meter.timeline import Block
 from .fake import Swapped, twin, without_memory
-from .quantized import BASES, QuantizedBase, is_unpacked
+from .quantized import BASES, QuantizedBase, is_unpacked, packed_bytes
 
 if TYPE_CHECKING:
     from .record import Session
@@ -52,9 +52,12 @@ def load(model: nn.Module, base: QuantizedBase, session: Session) -> nn.Module:
 
 
 def _all_of_it(model: nn.Module) -> int:
-    """get_total_byte_count: half a byte for each value that is going to be quantized, and nothing for its scales."""
+    """get_total_byte_count: half a byte, or one, for each value that is going to be quantized, nothing for scales."""
     return math.floor(
-        sum(weight.numel() * (0.5 if is_unpacked(weight) else weight.element_size()) for weight in model.parameters())
+        sum(
+            weight.numel() * (packed_bytes(weight) if is_unpacked(weight) else weight.element_size())
+            for weight in model.parameters()
+        )
     )
 
 

@@ -15,7 +15,7 @@ from ...catalog.errors import WorkbookError, require_name, require_package
 from ...catalog.setup import TrainSetup
 from ..measure.steps import build_model
 
-BASES = {"nf4": False, "nf4-dq": True}  # by name: whether the scales are quantized too
+BASES = {"nf4": False, "nf4-dq": True, "int8": False}  # by name: whether the scales are quantized too
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BLOCK, SUPERBLOCK = 64, 256
 
@@ -23,6 +23,8 @@ BLOCK, SUPERBLOCK = 64, 256
 @dataclass(frozen=True)
 class QuantizedBase:
     """A base as `from_pretrained` loads it with `BitsAndBytesConfig(load_in_4bit=True)`: linear layers in `weights`.
+
+    "int8" is `load_in_8bit=True`, traced as if no activation were an outlier.
 
     `dtype` is that of everything else, and bnb_4bit_compute_dtype: "fp16" on a T4, which has no BF16. `prepared` says
     that it went through peft's `prepare_model_for_kbit_training`, which casts what is not quantized, the embedding and
@@ -35,10 +37,7 @@ class QuantizedBase:
     prepared: bool = True
 
     def __post_init__(self) -> None:
-        if self.weights == "int8":
-            what = "an int8 base cannot be traced: LLM.int8() looks for outliers in the activations"
-            raise WorkbookError(what, ", ".join(BASES), "measure it for real: helpers.memory.measure.step")
-        require_name("4-bit base", self.weights, BASES)
+        require_name("quantized base", self.weights, BASES)
         require_name("dtype of a base", self.dtype, DTYPES)
 
 
@@ -63,15 +62,17 @@ def in_4_bits(model: nn.Module, base: QuantizedBase) -> nn.Module:
     dtype = DTYPES[base.dtype]
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
+    eight = base.weights == "int8"
     config = BitsAndBytesConfig(
-        load_in_4bit=True,
+        load_in_8bit=eight,
+        load_in_4bit=not eight,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_compute_dtype=dtype,
         bnb_4bit_use_double_quant=BASES[base.weights],
     )
     with _default_dtype(dtype):  # for the biases, which the replacement makes anew
         model = replace_with_bnb_linear(model, get_keys_to_not_convert(model), config)
-    model.is_loaded_in_4bit = True  # type: ignore[assignment] # Transformers' flag on the module, no submodule
+    setattr(model, f"is_loaded_in_{8 if eight else 4}bit", True)  # Transformers' flag
     return model.train()
 
 
@@ -85,7 +86,23 @@ def in_16_bits(model: nn.Module, dtype: str) -> nn.Module:
 
 def is_unpacked(tensor: torch.Tensor) -> bool:
     """Whether this is a weight that bitsandbytes would quantize on its way to a device."""
-    return getattr(tensor, "quant_type", None) is not None and not getattr(tensor, "bnb_quantized", False)
+    if getattr(tensor, "quant_type", None) is not None:
+        return not getattr(tensor, "bnb_quantized", False)
+    return getattr(tensor, "has_fp16_weights", None) is False and tensor.dtype != torch.int8
+
+
+def packed_bytes(weight: torch.Tensor) -> float:
+    """Of one value, without scales."""
+    return 0.5 if getattr(weight, "quant_type", None) is not None else 1
+
+
+def _in_8_bits(weight: Any) -> nn.Parameter:
+    """What `Int8Params._quantize` leaves: a code for each value, and an FP32 scale for each row. It reads FP16."""
+    half = torch.empty(weight.shape, dtype=weight.dtype).to(torch.float16)
+    scales = torch.empty(len(half))
+    new: Any = nn.Parameter(torch.empty(half.shape, dtype=torch.int8), requires_grad=False)
+    new.CB, new.SCB, new.has_fp16_weights = new.data, scales, False
+    return new
 
 
 def packed(weight: Any) -> nn.Parameter:
@@ -96,6 +113,8 @@ def packed(weight: Any) -> nn.Parameter:
     """
     from bitsandbytes.functional import QuantState
 
+    if getattr(weight, "quant_type", None) is None:
+        return _in_8_bits(weight)
     whole = torch.empty(weight.shape, dtype=weight.dtype)
     blocks = -(-whole.numel() // BLOCK)
     absmax = torch.empty(blocks)
@@ -114,6 +133,35 @@ def packed(weight: Any) -> nn.Parameter:
     new.quant_type, new.compress_statistics = weight.quant_type, weight.compress_statistics
     new.blocksize, new.bnb_quantized = BLOCK, True
     return new
+
+
+@contextlib.contextmanager
+def without_outliers(cuda: bool) -> Iterator[None]:
+    """LLM.int8() as if no activation exceeded the threshold: how many columns do, only values tell.
+
+    On CUDA it is MatMul8bitLt, which looks for them all the same; a CPU decodes the weight and multiplies.
+    """
+    from bitsandbytes.autograd import _functions
+
+    def quantized(x: torch.Tensor, threshold: float = 0.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """int8_vectorwise_quant in bitsandbytes/backends/cuda/ops.py."""
+        scales, codes = torch.empty(x.numel() // x.shape[-1]), torch.empty(x.shape, dtype=torch.int8)
+        if threshold:
+            outliers = x.abs() >= threshold  # noqa: F841 - held to the end
+        return codes, scales, None
+
+    def multiplied(x: torch.Tensor, codes: torch.Tensor, weight: torch.Tensor, *rest: Any) -> tuple[Any, Any]:
+        scales, of_weight, _, bias = rest
+        product = torch.ops.bitsandbytes.int8_scaled_mm.default
+        return product(codes, weight, scales, of_weight, bias=bias, dtype=x.dtype), x.new_empty(0)
+
+    with contextlib.ExitStack() as stack:
+        if cuda:
+            stack.enter_context(mock.patch.object(_functions.F, "int8_vectorwise_quant", quantized))
+            stack.enter_context(mock.patch.object(torch.ops.bitsandbytes, "int8_mixed_scaled_mm", multiplied))
+            stack.enter_context(mock.patch.object(_functions, "MatMul8bitFp", _functions.MatMul8bitLt))
+            stack.enter_context(mock.patch.object(_functions.logger, "warning"))  # of each cast to FP16
+        yield
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from ..measure.steps import Apply, Make, build_model, make_optimizers, require_o
 from .fake import convert, without_memory
 from .loading import linears_made_on_host, load
 from .optimizers import optimizers_without_values
-from .quantized import DTYPES, QuantizedBase, base_on_meta, decoded_for_dora, in_16_bits
+from .quantized import DTYPES, QuantizedBase, base_on_meta, decoded_for_dora, in_16_bits, without_outliers
 from .record import CUDA, Trace, fake, record, require_steps
 
 
@@ -93,8 +93,7 @@ def lora(
     adapter, quantized = _adapter_of(setup, rank, targets, base)
     require_package("peft", "a LoRA step")  # before fake(): what it imports makes tensors that are no part of the step
     model = base_on_meta(setup, quantized) if quantized else in_16_bits(build_model(setup, "meta"), adapter.dtype)
-    reading = decoded_for_dora() if quantized and adapter.kind == "dora" else contextlib.nullcontext()
-    with fake(on, gpu) as session, reading:
+    with fake(on, gpu) as session, _read_without_values(adapter, quantized, on):
         model = load(model, quantized, session) if quantized else without_memory(model, session.mode)
         with linears_made_on_host(session.meter) if on == CUDA else contextlib.nullcontext():
             adapted: Any = convert(_with_adapters(model, adapter), partial(_in_type, adapter))
@@ -114,6 +113,17 @@ def _of_lengths(setup: TrainSetup, lengths: Sequence[int], split: Split | None =
         what, do = "batches of several lengths over ranks, by Megatron's recipe or in the backward", "pass one length"
         raise WorkbookError(what, "a plain step on one GPU", do)
     return replace(setup, sequence=max(lengths))
+
+
+@contextlib.contextmanager
+def _read_without_values(adapter: Adapter, base: QuantizedBase | None, on: str) -> Iterator[None]:
+    """What of bitsandbytes and peft looks at classes or values."""
+    with contextlib.ExitStack() as stack:
+        if base and adapter.kind == "dora":
+            stack.enter_context(decoded_for_dora())
+        if base and base.weights == "int8":
+            stack.enter_context(without_outliers(on == CUDA))
+        yield
 
 
 def _adapter_of(
