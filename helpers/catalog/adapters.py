@@ -12,6 +12,11 @@ from .layers import Layer, Linear, TensorShape
 from .shape import ModelShape
 
 KINDS = ("lora", "dora")
+# By peft's own name (peft 0.21), traced and without a closed form here: those whose trace is a real step's to the byte
+TRACED_KINDS = (
+    "beft", "c3a", "deft", "delora", "fourierft", "glora", "gralora", "hira", "hra", "ia3",
+    "lily", "miss", "peanut", "psoft", "pvera", "randlora", "road", "supertuning", "tinylora", "vera",
+)  # fmt: skip
 # What trainers make of a frozen base in 4 bits, and of its adapters: peft's documentation prepares the base and leaves
 # the adapters in FP32. TRL has done neither since 0.26 (huggingface/trl #4335, #4577, November 2025), and puts the
 # adapters into BF16. Unsloth leaves the base as it is, and the adapters in FP32.
@@ -28,7 +33,7 @@ MAX_RANK = 2**16
 
 @dataclass(frozen=True)
 class Adapter:
-    """LoRA or DoRA adapters of `rank` on the linear layers called `targets`.
+    """LoRA or DoRA adapters of `rank` on the linear layers called `targets`; or for the trace one of TRACED_KINDS.
 
     `base` stores the frozen linear layers in bitsandbytes' "nf4" or "nf4-dq" (with double quantization), which makes
     this QLoRA, or in its "int8", which has a trace and no closed form; None leaves them as `TrainSetup.precision` keeps
@@ -53,12 +58,15 @@ class Adapter:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        require_name("kind of adapter", self.kind, KINDS)
+        require_name("kind of adapter", self.kind, (*KINDS, *TRACED_KINDS))
         require_whole("the LoRA rank", self.rank, most=MAX_RANK, do="16 is usual")
         if self.base is not None:
             require_name("format of a frozen base", self.base, BASES)
         require_name("16-bit format of a base", self.dtype, HALVES)
         require_name("format of adapters", self.adapter_dtype, ("fp32", self.dtype))
+        if self.kind in TRACED_KINDS and (self.base or self.dropout):
+            what = f"peft's {self.kind} with {'a base in ' + self.base if self.base else 'a dropout'}"
+            raise WorkbookError(what, "a base in 16 bits or more, no dropout: no other was compared", "leave it out")
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             what = f"the LoRA dropout is {self.dropout!r}"
             raise WorkbookError(what, "a share from 0 to below 1", "0.05 and 0.1 are usual, 0 is peft's default")
@@ -66,7 +74,7 @@ class Adapter:
 
     def __str__(self) -> str:
         name = "QLoRA" if self.base in ("nf4", "nf4-dq") else "LoRA"
-        kind = name if self.kind == "lora" else name.replace("LoRA", "DoRA")
+        kind = {"lora": name, "dora": name.replace("LoRA", "DoRA")}.get(self.kind, f"peft's {self.kind}")
         stored = f", base in {self.base}" if self.base else ""
         dropped = f", dropout {self.dropout:g}" if self.dropout else ""
         return f"{kind} of rank {self.rank} on {', '.join(self.targets)}{stored}{dropped}"
@@ -113,6 +121,9 @@ class Adapter:
         >>> list(Adapter("dora", 8).tensors_of(Linear("q_proj", 512, 256)))
         [(8, 512), (256, 8), (256,)]
         """
+        if self.kind not in KINDS:
+            do = "trace it: `workbook trace train`"
+            raise WorkbookError(f"the tensors of peft's {self.kind}", f"those of {', '.join(KINDS)}", do)
         yield from ((self.rank, linear.inputs), (linear.outputs, self.rank))
         if self.kind == "dora":
             yield (linear.outputs,)

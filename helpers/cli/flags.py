@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ..catalog.adapters import BASES, KINDS, TRAINERS, Adapter
+from ..catalog.adapters import BASES, KINDS, TRACED_KINDS, TRAINERS, Adapter
 from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_name, require_whole
 from ..catalog.losses import FULL, LOSSES
@@ -168,7 +168,9 @@ def train_flags(parser: argparse._ActionsContainer, several: bool = False) -> No
 
 def adapter_flags(parser: argparse._ActionsContainer) -> None:
     """Any of the first two makes it a step that trains adapters alone."""
-    kinds = f"train adapters alone, the base frozen: {', '.join(KINDS)}"
+    kinds = (
+        f"train adapters alone, the base frozen: {', '.join(KINDS)}; for `trace train` {', '.join(TRACED_KINDS)} too"
+    )
     parser.add_argument("--adapter", metavar="KIND", help=kinds)
     parser.add_argument(
         "--lora-rank", type=whole, metavar="N", help="their rank, 16 if it is not said; LoRA if no kind is"

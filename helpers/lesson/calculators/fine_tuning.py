@@ -15,6 +15,7 @@ from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without
 from ...catalog.setup import TrainSetup
 from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Breakdown, format_bytes
+from ...memory.closed_form.refusals import require_rows_of_adapters
 from ...memory.fit import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
@@ -166,6 +167,7 @@ def method_of(setup: TrainSetup) -> str:
     """One of METHODS."""
     if setup.adapter is None:
         return FULL
+    require_rows_of_adapters(setup)
     kinds = {"lora": "LoRA", "dora": "DoRA"}
     return f"{'Q' if setup.adapter.base else ''}{kinds[setup.adapter.kind]}"
 

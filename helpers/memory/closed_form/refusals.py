@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...catalog.adapters import ALL_LINEAR
+from ...catalog.adapters import ALL_LINEAR, KINDS, TRACED_KINDS
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from .families import PAGES
@@ -16,6 +16,7 @@ def require_closed_form(setup: TrainSetup) -> None:
     _require_recomputing(setup)
     require_kernel(setup)
     _require_named_targets(setup)
+    require_rows_of_adapters(setup)
     _require_lora_s_dropout(setup)
     _require_4_bits(setup)
     require_page(setup)
@@ -79,6 +80,14 @@ def _require_named_targets(setup: TrainSetup) -> None:
         what = f"adapters on {ALL_LINEAR} of {setup.model.name}, whose experts are stacked in one parameter"
         do = "pass targets=('q_proj', 'v_proj'), or trace it: `workbook trace train`"
         raise WorkbookError(what, "targets by name: peft adapts such experts too, which is not counted here", do)
+
+
+def require_rows_of_adapters(setup: TrainSetup) -> None:
+    """Refuse adapters that are traced alone."""
+    if setup.adapter and setup.adapter.kind in TRACED_KINDS:
+        what = f"peft's {setup.adapter.kind}, whose adapters have no closed form"
+        do = f"trace it: `workbook trace train --adapter {setup.adapter.kind}`, trace.train(setup)"
+        raise WorkbookError(what, ", ".join(KINDS), do)
 
 
 def _require_lora_s_dropout(setup: TrainSetup) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...catalog.adapters import ALL_LINEAR, Adapter
+from ...catalog.adapters import ALL_LINEAR, TRACED_KINDS, Adapter
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.hardware import reference_of, require_float8_kernels
@@ -147,10 +147,24 @@ def _in_type(adapter: Adapter, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(DTYPES[adapter.adapter_dtype]) if tensor.requires_grad else tensor
 
 
+def _config_of(adapter: Adapter, targets: Any) -> Any:
+    """peft's config of a kind, with what of rank and targets it knows, and peft's defaults for the rest."""
+    from peft import PeftType
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    kind: Any = PEFT_TYPE_TO_CONFIG_MAPPING[getattr(PeftType, adapter.kind.upper())]
+    given = {"r": adapter.rank, "target_modules": targets, "feedforward_modules": []}
+    return kind(
+        task_type="CAUSAL_LM", **{name: value for name, value in given.items() if name in kind.__dataclass_fields__}
+    )
+
+
 def _with_adapters(model: nn.Module, adapter: Adapter) -> Any:
     from peft import LoraConfig, get_peft_model
 
     targets: Any = ALL_LINEAR if ALL_LINEAR in adapter.targets else list(adapter.targets)
+    if adapter.kind in TRACED_KINDS:
+        return get_peft_model(model, _config_of(adapter, targets))
     rank, how = adapter.rank, {"use_dora": adapter.kind == "dora", "lora_dropout": adapter.dropout}
     try:
         config = LoraConfig(r=rank, lora_alpha=2 * rank, task_type="CAUSAL_LM", target_modules=targets, **how)  # type: ignore[arg-type] # of a dict's mixed values
