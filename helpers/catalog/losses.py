@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-FULL, LIGER, CUT = "full", "liger", "cce"
-LOSSES = (FULL, LIGER, CUT)
+FULL, LIGER, CUT, TRL = "full", "liger", "cce", "trl"
+LOSSES = (FULL, LIGER, CUT, TRL)
+TRL_ROWS, TRL_WORDS = 4096, 32768  # of a tile of logits: trl 1.16, kernels/chunked_logprob.py and trainer/utils.py
 
 
 def liger_chunk(tokens: int, hidden: int, vocab: int) -> int:

@@ -1,14 +1,14 @@
-"""The head and the loss in one kernel, which never holds all logits: Liger's, and cut cross-entropy. No torch.
+"""The head and the loss in one function, which never holds all logits: Liger's, cut cross-entropy, TRL's. No torch.
 
-Read in linkedin/Liger-Kernel v0.8.2 (src/liger_kernel/ops/fused_linear_cross_entropy.py) and in apple/ml-cross-entropy
-(cut_cross_entropy/cce.py, cce_backward.py).
+Read in linkedin/Liger-Kernel v0.8.2 (src/liger_kernel/ops/fused_linear_cross_entropy.py), in apple/ml-cross-entropy
+(cut_cross_entropy/cce.py, cce_backward.py) and in huggingface/trl 1.16 (trl/kernels/chunked_logprob.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...catalog.losses import CUT, LIGER, liger_chunk
+from ...catalog.losses import CUT, LIGER, TRL, TRL_ROWS, TRL_WORDS, liger_chunk
 from ...catalog.optimizers import HEAD
 from .linears import FP32, HALF, Linears
 from .tape import FROZEN, Tensor
@@ -16,7 +16,7 @@ from .tape import FROZEN, Tensor
 
 def fused_loss(page: Linears, hidden: Tensor) -> Tensor:
     """The loss of what the final norm has returned, as `page.setup.loss` says."""
-    ways: dict[str, Callable[[Linears, Tensor, Tensor], Tensor]] = {LIGER: _liger, CUT: _cut}
+    ways: dict[str, Callable[[Linears, Tensor, Tensor], Tensor]] = {LIGER: _liger, CUT: _cut, TRL: _trl}
     shape = page.model.vocab, page.model.hidden
     width, waits = page.width.weights, page.model.tied
     weight = FROZEN if page.adapter else page.tape.weight(shape, width, waits, HEAD)
@@ -89,3 +89,43 @@ def _cut(page: Linears, hidden: Tensor, weight: Tensor) -> Tensor:
         return [tape.new(*form) if form else None for form in forms]
 
     return tape.record(tape.new(1, FP32), (hidden, weight), kept, rule)
+
+
+def _trl(page: Linears, hidden: Tensor, weight: Tensor) -> Tensor:
+    """A tile of logits at a time, made in the forward and again in the backward, whose sums are in FP32.
+
+    The hidden states are those that have a target: not the last of a sequence.
+    """
+    tape, model, tokens = page.tape, page.model, page.tokens - page.setup.micro_batch
+    shape, whole = (tokens * model.hidden, hidden.width), (hidden.values, hidden.width)
+    sliced = Tensor(*shape, hidden.block)
+    sliced = tape.record(sliced, (hidden,), (), lambda _: [tape.new(*whole)])
+    places = [tape.new(tokens, 8) for _ in range(2)]
+    seen = tape.record(tape.new(*shape), (sliced,), places, lambda _: [tape.new(*shape)])
+    targets, sums = tape.new(tokens, 8), [tape.new(tokens, FP32) for _ in range(7)]
+    tape.computes(2 * tokens * model.hidden * model.vocab)
+    _tile(page, seen, [])
+    kept = (seen, targets, *sums[:2], FROZEN)
+    del sums, places, targets, sliced
+
+    def rule(gradient: Tensor) -> list[Tensor | None]:
+        tape.computes((6 if weight.node else 4) * tokens * model.hidden * model.vocab)
+        found = [tape.new(one.values, FP32) if one.node else None for one in (seen, weight)]
+        held = _tile(page, seen, found)  # noqa: F841 - the tile and its words, to the end
+        return [tape.cast(one, of.width) if one else None for one, of in zip(found, (seen, weight), strict=True)]
+
+    return tape.record(tape.new(1, FP32), (seen, weight), kept, rule)
+
+
+def _tile(page: Linears, seen: Tensor, sums: list[Tensor | None]) -> list[Tensor]:
+    """A tile of logits, and 16-bit copies of what makes it; added to `sums` as FP32 where no product does that."""
+    tape, model, low = page.tape, page.model, HALF if page.width.autocast else seen.width
+    rows, words = min(seen.values // model.hidden, TRL_ROWS), min(model.vocab, TRL_WORDS)
+    held = [tape.new(rows * TRL_WORDS, low, is_logits=True)]
+    held += [tape.new(rows * model.hidden, low)] if low != seen.width else []
+    copied = [words, min(model.vocab - words, words) if sums else 0]  # in the backward a name holds those before
+    held += [tape.new(count * model.hidden, HALF) for count in copied if count and page.width.casts_weights]
+    if low != FP32 and not (page.cuda and page.cuda.capability[0] >= 8):
+        for one, other in ((words, rows) if one else () for one in sums):
+            tape.new(rows * words, FP32), tape.new(max(one, other) * model.hidden, FP32)
+    return held

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...catalog.losses import LIGER, liger_chunk
+from ...catalog.losses import LIGER, TRL, TRL_ROWS, TRL_WORDS, liger_chunk
 from ...catalog.setup import TrainSetup
 
 IGNORED = -100
@@ -67,6 +67,57 @@ class CutWithoutKernel(torch.autograd.Function):
         return *made, None
 
 
+class TrlWithoutKernel(torch.autograd.Function):
+    """`ChunkedLogProbFunction` of TRL 1.16, whose kernel folds each tile of logits into sums for each token."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> Any:
+        kind = hidden.device.type
+        ctx.low = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        sums = [torch.zeros(len(hidden), device=hidden.device) for _ in range(7)]
+        tile = _tile_for(hidden, ctx.low)
+        for start in range(0, len(hidden), TRL_ROWS):
+            rows = hidden[start : start + TRL_ROWS].to(ctx.low)
+            for word in range(0, len(weight), TRL_WORDS):
+                words = weight[word : word + TRL_WORDS]
+                torch.mm(rows, words.to(ctx.low).t(), out=tile[: len(rows), : len(words)])
+        ctx.save_for_backward(hidden, weight, targets, sums[0], sums[1])
+        return sums[2].sum()
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        hidden, weight, *_ = ctx.saved_tensors
+        found = [
+            torch.zeros(one.shape, device=one.device) if wanted else None
+            for one, wanted in zip((hidden, weight), ctx.needs_input_grad, strict=False)
+        ]
+        of_hidden, of_weight = found
+        tile = _tile_for(hidden, ctx.low)
+        for start in range(0, len(hidden), TRL_ROWS):
+            rows = hidden[start : start + TRL_ROWS].to(ctx.low)
+            for word in range(0, len(weight), TRL_WORDS):
+                words = weight[word : word + TRL_WORDS].to(ctx.low)
+                part = tile[: len(rows), : len(words)]
+                torch.mm(rows, words.t(), out=part)
+                if of_hidden is not None:
+                    _add_product(of_hidden[start : start + TRL_ROWS], part, words)
+                if of_weight is not None:
+                    _add_product(of_weight[word : word + TRL_WORDS], part.t(), rows)
+        cast = (None if one is None else one.to(of.dtype) for one, of in zip(found, (hidden, weight), strict=True))
+        return *cast, None
+
+
+def _tile_for(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(min(len(hidden), TRL_ROWS), TRL_WORDS, dtype=dtype, device=hidden.device)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """As TRL adds in FP32: by one kernel on a GPU, which needs no copies of what has 16 bits."""
+    if adds_to_fp32(total):
+        return
+    total.addmm_(left.float(), right.float())
+
+
 def adds_to_fp32(gradient: torch.Tensor) -> bool:
     """Whether a product of 16 bits is added to an FP32 sum without a copy: on a GPU from compute capability 8.0 on."""
     return gradient.is_cuda and torch.cuda.get_device_capability(gradient.device)[0] >= 8
@@ -79,6 +130,11 @@ def fused_loss(setup: TrainSetup, model: Any, ids: torch.Tensor) -> torch.Tensor
     hidden = decoder(input_ids=ids, use_cache=False)[0]
     targets = nn.functional.pad(ids, (0, 1), value=IGNORED)[..., 1:].contiguous().view(-1)
     weight = base.get_output_embeddings().weight
+    if setup.loss == TRL:
+        sequences, scored = len(ids), ids.shape[1] - 1  # a token has a target, but for the last of a sequence
+        rows = torch.arange(sequences, device=ids.device).repeat_interleave(scored)
+        columns = torch.arange(scored, device=ids.device).repeat(sequences)
+        return TrlWithoutKernel.apply(hidden[:, :-1][rows, columns], weight, ids[rows, columns + 1])
     if setup.loss == LIGER:
         return LigerWithoutKernel.apply(hidden.view(-1, hidden.shape[-1]), weight, targets)
     return CutWithoutKernel.apply(hidden.view(-1, hidden.shape[-1]), weight, targets)

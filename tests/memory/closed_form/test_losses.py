@@ -36,6 +36,11 @@ CASES = [
     ({"precision": "fp32", "micro_batches": 2}, "a100"),
     ({"config": TIED, "precision": "autocast-bf16-on-bf16", "loss": "cce", "micro_batches": 2}, "a100"),
     ({"adapter": Adapter(targets="all-linear"), "precision": "autocast-bf16"}, "a100"),
+    ({"loss": "trl", "precision": "autocast-bf16"}, "a100"),
+    ({"loss": "trl", "config": {**WORDS, "vocab_size": 40000}, "precision": "autocast-bf16"}, "a100"),
+    ({"loss": "trl"}, "t4"),
+    ({"loss": "trl", "config": TIED, "precision": "autocast-bf16-on-bf16", "micro_batches": 2}, "a100"),
+    ({"loss": "trl", "adapter": Adapter(base="nf4", prepared=False), "precision": "autocast-bf16"}, "a100"),
     ({"adapter": Adapter(base="nf4", prepared=False), "precision": "autocast-bf16", "loss": "cce"}, "a100"),
 ]
 
@@ -43,7 +48,7 @@ CASES = [
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
 @pytest.mark.parametrize(
     ("how", "gpu"),
-    [pytest.param(*case, marks=[] if at in (0, 1, 2, 6) else pytest.mark.all) for at, case in enumerate(CASES)],
+    [pytest.param(*case, marks=[] if at in (0, 1, 2, 6, 7) else pytest.mark.all) for at, case in enumerate(CASES)],
 )
 def test_every_phase_is_the_trace_s(how, gpu):
     if "adapter" in how:
@@ -54,7 +59,10 @@ def test_every_phase_is_the_trace_s(how, gpu):
     assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.0005, abs=40_000)
 
 
-@pytest.mark.parametrize("how", [{}, {"loss": "cce"}, {"precision": "autocast-bf16", "config": TIED}], ids=str)
+REAL = [{}, {"loss": "cce"}, {"precision": "autocast-bf16", "config": TIED}, {"loss": "trl"}]
+
+
+@pytest.mark.parametrize("how", [*REAL, {"loss": "trl", "precision": "autocast-bf16"}], ids=str)
 def test_a_real_step_on_a_cpu(how):
     setup = setup_of(**how)
     assert budget.train(setup).peak_bytes == pytest.approx(measure.training_step(setup, "cpu").peak_bytes, rel=0.0005)
