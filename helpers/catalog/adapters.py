@@ -25,6 +25,7 @@ TRAINERS = {
     "trl": {"prepared": False, "adapter_dtype": "bf16"},
     "unsloth": {"prepared": False, "adapter_dtype": "fp32"},
 }
+WHO = {"peft": "as peft's documentation has it", "trl": "as TRL does since November 2025", "unsloth": "as Unsloth does"}
 BASES = ("nf4", "nf4-dq", "int8")  # of bitsandbytes; "int8" is LLM.int8()
 HALVES = ("bf16", "fp16")
 ALL_LINEAR = "all-linear"  # peft's word: every linear layer but the head
@@ -94,21 +95,21 @@ class Adapter:
         return replace(self, **made) if self.base else self  # type: ignore[arg-type] # of a dict's mixed values
 
     @property
+    def trainer(self) -> str | None:
+        """Of TRAINERS the one whose recipe this is, if it has a quantized base."""
+        return next((name for name in TRAINERS if self.base and self == self.trained_by(name)), None)
+
+    @property
     def recipe(self) -> str:
         """What was done to a quantized base, and to the adapters, and which trainers do so.
 
         >>> Adapter(base="nf4").trained_by("trl").recipe
         'The base is left in BF16 where it is not quantized, the adapters are in BF16: as TRL does since November 2025.'
         """
+        told = WHO.get(self.trainer or "", "")
+        told = f": {told}" if told else ""
         base = "prepared by peft, which casts to FP32 what is not quantized"
         base = base if self.prepared else f"left in {self.dtype.upper()} where it is not quantized"
-        who = {
-            "peft": "as peft's documentation has it",
-            "trl": "as TRL does since November 2025",
-            "unsloth": "as Unsloth does",
-        }
-        same = (name for name in TRAINERS if self == self.trained_by(name))
-        told = f": {who[name]}" if (name := next(same, "")) else ""
         return f"The base is {base}, the adapters are in {self.adapter_dtype.upper()}{told}."
 
     def adapts(self, linear: Linear) -> bool:

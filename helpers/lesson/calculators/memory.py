@@ -9,7 +9,7 @@ from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.hardware import reference_of, without_bf16, without_cuda
-from ...catalog.losses import CUT, LIGER
+from ...catalog.losses import CUT, FULL, LIGER
 from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
@@ -22,6 +22,10 @@ from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, trained_models
 from .command import command, setup_options
 
+OWN_LOSS = {  # what a trainer does besides, and no flag says
+    "trl": "Its loss in chunks, the default from TRL 1.7 on, holds fewer logits than are counted here.",
+    "unsloth": "Its own kernels and its loss keep less than is counted here.",
+}
 NO_CHANGE = "No change that is known here makes it fit: shard it, offload it, or take a larger GPU."
 
 
@@ -66,6 +70,8 @@ class TrainingAnswer(MemoryAnswer):
             yield f"ZeRO stage {setup.zero} shards nothing on one rank: --ranks says how many share the states."
         if setup.adapter and setup.adapter.base:
             yield setup.adapter.recipe
+            if setup.loss == FULL and setup.adapter.trainer in OWN_LOSS:
+                yield OWN_LOSS[setup.adapter.trainer]
         if setup.loss == LIGER:
             yield "The loss is Liger's, which makes the gradients of head and input in the forward, a chunk at a time."
         elif setup.loss == CUT:
