@@ -198,9 +198,14 @@ def _config_groups(found: Mapping) -> tuple[Mapping, ...]:
 
 
 def _targets(found: Mapping) -> tuple[str, ...]:
-    """The modules that compressed-tensors' groups name; none where "Linear" stands for all of them."""
+    """The modules that compressed-tensors' groups or GPTQ's blocks name; none where "Linear" stands for all of them."""
     named = [target for one in _config_groups(found) for target in _listed(one, "targets")]
-    return () if "Linear" in named else tuple(named)
+    blocks = found.get("modules_in_block_to_quantize") or []
+    if not isinstance(blocks, list):
+        raise ValueError(f"modules_in_block_to_quantize that is {blocks!r:.60}")
+    for block in blocks:
+        named += block if isinstance(block, list) else [block]
+    return () if "Linear" in named else tuple(map(str, named))
 
 
 def _patterns(found: Mapping) -> Iterator[str]:

@@ -126,6 +126,7 @@ def test_a_checkpoint_is_counted_as_it_ships(spec, quantized, weights, gib):
         (modelopt("MIXED_PRECISION"), "quant_algo MIXED_PRECISION"),
         (torchao("ModuleFqnToConfig"), "ModuleFqnToConfig"),
         (torchao("Int8DynamicActivationIntxWeightConfig"), "Int8DynamicActivationIntxWeightConfig"),
+        (gptq(modules_in_block_to_quantize=7), "modules_in_block_to_quantize that is 7"),
         (gptq(dynamic={"+:.*down_proj": {"bits": 8}}), "'gptq'"),
     ],
 )
@@ -175,6 +176,14 @@ def test_shared_experts_have_a_name_of_their_own():
     config = {**KIMI, "quantization_config": compressed(["re:.*shared_experts.*"], **FLOAT8)}
     kept = sum(one.weights for one in ServeSetup(config).model.linears() if one.linear.kept)
     assert kept == 60 * 3 * 7168 * 2048  # 60 layers have experts, each one that is shared
+
+
+def test_gptq_may_name_what_alone_it_quantizes():
+    named = [["self_attn.q_proj", "self_attn.k_proj"], ["mlp.up_proj"]]
+    config = {**LLAMA, "quantization_config": gptq(modules_in_block_to_quantize=named)}
+    linears = ServeSetup(config).model.linears()
+    quantized = [one.linear.name for one in linears if not one.linear.kept and one.part != "lm_head"]
+    assert quantized == ["q_proj", "k_proj", "up_proj"]
 
 
 def test_mxfp4_of_another_tool_is_in_all_linear_layers():
