@@ -27,9 +27,8 @@ def weight_parts(setup: ServeSetup) -> Breakdown:
     """The same by what the bytes are: quantized values, their scales, constants of each weight, and what is kept.
 
     `kept` is all that is not quantized: embeddings, norms, biases and the skipped layers, or the whole model; and the
-    towers of a multimodal one. Buffers
-    (rotary frequencies: 256 to 1,024 bytes) are not weights and are left out. A GPU's allocator rounds each tensor up
-    to 512 bytes besides: helpers.memory.trace shows that.
+    towers of a multimodal one. Buffers (rotary frequencies: 256 to 1,024 bytes) are not weights and are left out. A
+    GPU's allocator rounds each tensor up to 512 bytes besides: helpers.memory.trace shows that.
     """
     if setup.model.stored:
         plain = [tensor.size_bytes for tensor in setup.model.stored if tensor.type in PLAIN_TYPES]
