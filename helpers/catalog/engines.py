@@ -62,6 +62,8 @@ class Engine:
         return 2048, 256
 
 
+# vLLM's page "GPU", requirements; SGLang's page "Install", of FlashInfer
+LEAST_CAPABILITIES = {"vllm": (7, 0), "sglang": (7, 5)}
 _CONFIG = "vllm/config/cache.py, vllm/engine/arg_utils.py, vllm/v1/sample of "
 _SORTS = "; 38 bytes a logit is what Qwen3-14B's profile run showed in 0.15 and 0.16 (5.64 GiB on an H100)"
 _MASKS = "; logits in 16 bits, in FP32, their softmax and its noise are alive: 2 + 4 + 4 + 4 bytes"
@@ -110,6 +112,17 @@ def require_served(name: str, setup: ServeSetup) -> None:
     if setup.kv not in known:
         what = f"{name} has no KV cache in {setup.kv}"
         raise WorkbookError(what, ", ".join(known), f"choose one of these, as --kv {known[-1]}, or another engine")
+
+
+def require_card(name: str, card: Device) -> None:
+    """WorkbookError for a card without CUDA, whose rules nobody here knows, and for one too old for the engine."""
+    least = LEAST_CAPABILITIES[name]
+    if card.capability is None:
+        what, expected = f"what {name} takes of the {card.title}", "a card of NVIDIA's"
+        raise WorkbookError(what, expected, "read its log for the size of its pool")
+    if card.capability < least:
+        what = f"{name} on the {card.title}, of compute capability {card.capability[0]}.{card.capability[1]}"
+        raise WorkbookError(what, f"{least[0]}.{least[1]} or more", "pass --engine llama.cpp, or a newer card")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

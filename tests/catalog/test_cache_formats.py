@@ -2,9 +2,9 @@
 
 import pytest
 
-from helpers.catalog import ServeSetup, WorkbookError, model
+from helpers.catalog import ServeSetup, WorkbookError, device, model
 from helpers.catalog.cache_formats import KV_FORMATS, cache_format, kv_name
-from helpers.catalog.engines import require_served
+from helpers.catalog.engines import require_card, require_served
 from helpers.lesson import calculators
 from helpers.memory import budget
 from helpers.memory.plan.goal import ServeGoal
@@ -93,3 +93,19 @@ def test_every_engine_has_formats_of_its_own(engine, able, unable):
     for kv in unable:
         with pytest.raises(WorkbookError, match=f"{engine} has no KV cache in"):
             require_served(engine, ServeSetup("llama-3-8b", kv=kv))
+
+
+@pytest.mark.parametrize(
+    ("engine", "card", "phrase"),
+    [
+        ("vllm", "p40", "6.1"),
+        ("sglang", "v100", "7.0"),
+        ("sglang", "mi300x", "what sglang takes"),
+        ("sglang", "m4-max", "what sglang takes"),
+    ],
+)
+def test_engines_say_on_which_cards_they_do_not_run(engine, card, phrase):
+    require_card(engine, device("t4"))
+    with pytest.raises(WorkbookError) as refused:
+        require_card(engine, device(card))
+    assert phrase in refused.value.what

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
-from ...catalog.engines import Engine, require_served
+from ...catalog.engines import Engine, require_card, require_served
 from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.hardware import cuda_of
 from ...catalog.setup import MAX_COUNT, ServeSetup
@@ -68,6 +68,7 @@ class Launch:
             what = f"what {self.engine.name} takes of the {self.card.title}"
             expected = "a card of NVIDIA's: its logs are from H100 cards"
             raise WorkbookError(what, expected, "read its log: Available KV cache memory")
+        require_card(self.engine.name, self.card)
         if self.share_bytes > self.free_bytes:
             raise self._too_large()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog.devices import Device
-from ...catalog.engines import require_served
+from ...catalog.engines import require_card, require_served
 from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.setup import ServeSetup
 from .breakdown import Breakdown
@@ -43,6 +43,7 @@ class SglangLaunch:
 
     def __post_init__(self) -> None:
         require_served("sglang", self.setup)
+        require_card("sglang", self.card)
         require_whole("tensor", self.tensor, most=MOST_RANKS, do="pass tensor=1 for one card")
         if self.share is not None:
             expected = "a fraction of the free memory, above 0 and below 1"
