@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, model
+from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device, model
 from helpers.catalog.engines import require_served
 from helpers.catalog.formats import NUMBER_FORMATS
 from helpers.catalog.gguf_header import GGML_TYPES, of_types
@@ -91,6 +91,17 @@ def test_gpt_oss_20b_is_the_published_file(write):
     stored = budget.serve(ServeSetup(shape)).held["parameters"]
     assert 12_900_000 < 12_109_565_632 - stored < 13_100_000
     assert LlamaCpp(ServeSetup(shape, context=131072)).kv_bytes == (3072 + 18) * 2**20
+
+
+def test_the_embedding_stays_on_the_host(write):
+    """llama.cpp's log of the file: CUDA0 model buffer size = 4403.49 MiB, CPU model buffer size = 281.81 MiB."""
+    served = LlamaCpp(ServeSetup(llama_8b(write)))
+    assert (round(served.weight_bytes / 2**20, 2), round(served.host_bytes / 2**20, 2)) == (4403.49, 281.81)
+    card, unified = (calculators.llamacpp_answer(served, device(name), 0).parts.total for name in ("3060", "m3-max"))
+    assert unified - card == served.host_bytes
+    tied = LlamaCpp(ServeSetup(write(gguf(llama(), [one for one in llama_tensors() if one[0] != "output.weight"]))))
+    assert tied.weight_bytes == budget.serve(tied.setup).held["parameters"]
+    assert tied.host_bytes == 320 * 144
 
 
 def test_its_cache_is_that_of_the_model(write):

@@ -97,6 +97,8 @@ class LlamaCppAnswer(MemoryAnswer):
     def lines(self) -> Iterator[str]:
         made = self.served
         yield row("weights", format_bytes(made.weight_bytes), made.setup.weights_told)
+        copied = ", and as the head on the card" if made.setup.model.tied else ""
+        yield row("on the host", format_bytes(made.host_bytes), f"the embedding, where rows are looked up{copied}")
         cells = ", ".join(f"{cells:,} cells in {plural(layers, 'layer')}" for cells, layers in made.cells)
         yield row("KV cache", format_bytes(made.kv_bytes), f"{cells}, K and V in {made.setup.kv}")
         if made.state_bytes:
@@ -117,4 +119,7 @@ def sglang_answer(launch: SglangLaunch) -> SglangAnswer:
 
 
 def llamacpp_answer(served: LlamaCpp, gpu: Device | None, reserve_bytes: int) -> LlamaCppAnswer:
-    return LlamaCppAnswer(Breakdown(served.parts), gpu, reserve_bytes=reserve_bytes, served=served)
+    parts = Breakdown(served.parts)
+    if gpu and gpu.unified:  # the host's memory is the card's
+        parts = Breakdown({**parts, "parameters": parts["parameters"] + served.host_bytes})
+    return LlamaCppAnswer(parts, gpu, reserve_bytes=reserve_bytes, served=served)

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 from ...catalog.engines import require_served
 from ...catalog.errors import WorkbookError
+from ...catalog.formats import number_format
 from ...catalog.layers import LLAMA_CPP, Attention
 from ...catalog.setup import ServeSetup
 from .breakdown import Breakdown
-from .weights import weight_bytes
+from .weights import KEPT, weight_bytes
 
 PADDING = 256  # cells
 UBATCH = 512  # tokens of one forward: --ubatch-size
 FP32 = 4
+INPUT = ("token_embd.weight", "position_embd.weight", "per_layer_token_embd.weight")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,17 @@ class LlamaCpp:
 
     @property
     def weight_bytes(self) -> int:
-        return weight_bytes(self.setup)
+        """On the card: "CUDA0 model buffer size". Llama-3.1-8B in Q4_K_M: 4403.49 MiB, and 281.81 on the host."""
+        copied = self._input_bytes("token_embd.weight") if self.setup.model.tied else 0
+        return weight_bytes(self.setup) - self.host_bytes + copied
+
+    @property
+    def host_bytes(self) -> int:
+        """Tables of the input, where rows are looked up: `dev_input` is the host's in src/llama-model.cpp.
+
+        A table that is tied to the head is on the card as well.
+        """
+        return self._input_bytes(*INPUT)
 
     @property
     def kv_bytes(self) -> int:
@@ -85,6 +97,13 @@ class LlamaCpp:
     def parts(self) -> Breakdown:
         cache = self.kv_bytes + self.state_bytes
         return Breakdown(parameters=self.weight_bytes, kv_cache=cache, logits=self.logit_bytes)
+
+    def _input_bytes(self, *names: str) -> int:
+        model = self.setup.model
+        if model.stored:
+            return sum(tensor.size_bytes for tensor in model.stored if tensor.name in names)
+        tables = {INPUT[0]: model.vocab * model.embedding_width, INPUT[1]: model.learned_positions * model.hidden}
+        return number_format(KEPT).storage_bytes(sum(tables.get(name, 0) for name in names))
 
     def _cells(self, window: int | None) -> int:
         every = self.setup.users * self.setup.context
