@@ -138,17 +138,25 @@ def test_keys_and_values_of_a_file(write, more, values):
 @pytest.mark.parametrize(
     ("family", "more", "windows"),
     [
-        ("gemma3", {"attention.sliding_window": 100}, 5),  # one of six is full, the last
-        ("gemma2", {"attention.sliding_window": 100}, 3),
-        ("gpt-oss", {"attention.sliding_window": 100}, 3),
-        ("gpt-oss", {"attention.sliding_window": 100, "attention.sliding_window_pattern": [True, False, True]}, 4),
-        ("newest", {"attention.sliding_window": 100, "attention.sliding_window_pattern": 3}, 4),
-        ("newest", {"attention.sliding_window": 100, "attention.sliding_window_pattern": 0}, 6),
+        ("gemma3", {"attention.sliding_window": 100}, "wwwww-"),
+        ("gemma2", {"attention.sliding_window": 100}, "w-w-w-"),
+        ("gemma3n", {"attention.sliding_window": 100}, "wwww-w"),
+        ("cohere2", {"attention.sliding_window": 100}, "www-ww"),
+        ("gpt-oss", {"attention.sliding_window": 100}, "w-w-w-"),
+        (
+            "gpt-oss",
+            {"attention.sliding_window": 100, "attention.sliding_window_pattern": [True, False, True]},
+            "w-ww-w",
+        ),
+        ("newest", {"attention.sliding_window": 100, "attention.sliding_window_pattern": 3}, "ww-ww-"),
+        ("newest", {"attention.sliding_window": 100, "attention.sliding_window_pattern": 0}, "wwwwww"),
     ],
 )
 def test_windows_by_the_file_or_by_the_family(write, family, more, windows):
     shape = model(write(gguf(llama(6, family=family, **more), llama_tensors(6))))
-    assert shape.kv_values(1000) == 2 * 2 * 32 * (100 * windows + 1000 * (6 - windows))
+    assert "".join("w" if layer.attention.window == 100 else "-" for layer in shape.layers) == windows
+    held = sum(100 if one == "w" else 1000 for one in windows)
+    assert shape.kv_values(1000) == 2 * 2 * 32 * held
 
 
 def test_a_latent_is_kept_once(write):
