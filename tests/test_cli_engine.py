@@ -123,3 +123,11 @@ def test_the_commands_of_other_engines_give_the_same_answers(capsys) -> None:
 def test_what_the_profile_run_does_not_count_is_said(model, told, capsys) -> None:
     assert main(["estimate", "serve", "--model", model, "--context", "1024", "--gpu", "h100", "--engine", "vllm"]) == 0
     assert told in capsys.readouterr().out
+
+
+def test_a_share_that_leaves_no_room_for_graphs_says_so(capsys) -> None:
+    """0.19 takes them after the pool: at 0.99 of 79.22 GiB 0.28 are left, and Qwen3-8B's graphs took 0.96."""
+    assert main([*SERVE, "--engine", "vllm", "--engine-version", "0.19", "--share", "0.99"]) == 0
+    assert "CUDA graphs need 717" in capsys.readouterr().out
+    assert main([*SERVE, "--engine", "vllm", "--engine-version", "0.20", "--share", "0.99"]) == 0
+    assert "Beside the share" not in capsys.readouterr().out
