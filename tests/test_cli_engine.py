@@ -131,3 +131,11 @@ def test_a_share_that_leaves_no_room_for_graphs_says_so(capsys) -> None:
     assert "CUDA graphs need 717" in capsys.readouterr().out
     assert main([*SERVE, "--engine", "vllm", "--engine-version", "0.20", "--share", "0.99"]) == 0
     assert "Beside the share" not in capsys.readouterr().out
+
+
+def test_more_users_than_sequences_in_a_step_are_told(capsys) -> None:
+    """At 256 tokens each the pool holds more than a thousand."""
+    assert main([*LOGGED, "--context", "256"]) == 0
+    text = capsys.readouterr().out
+    assert "1,636 users of 256 tokens" in text
+    assert "It runs 1,024 of them in a step at most" in text

@@ -107,6 +107,8 @@ class EngineAnswer(MemoryAnswer):
             yield f"Of {made.setup.users:,} users {waiting:,} wait, or are preempted as their contexts grow."
         else:
             yield f"{made.engine.name} holds {plural(made.users, 'such user')} at once."
+        if made.users > made.sequences:
+            yield f"It runs {made.sequences:,} of them in a step at most (--max-seqs)."
         yield from made.setup.shipped_told
         if made.left_bytes < 0:
             yield (
