@@ -243,7 +243,7 @@ def test_an_answer_names_the_recipe_of_a_quantized_base_and_its_command_says_the
     qlora = ["estimate", "fine-tuning", "--model", "llama-3-8b", "--adapter", "lora", "--lora-base", "nf4"]
     told = {name: _said(capsys, *qlora, *words) for name, words in {"": (), "trl": ("--trainer", "trl")}.items()}
     assert "prepared by peft" in told[""]
-    assert "as TRL does since November 2025. Its loss in chunks" in told["trl"]
+    assert "as TRL does since November 2025. TRL's own loss" in told["trl"]
     assert "prepared" not in told["trl"]
     assert _said(capsys, *qlora, "--no-prepared", "--adapter-dtype", "bf16") == told["trl"]
     dropped = _said(capsys, *qlora, "--lora-dropout", "0.05")

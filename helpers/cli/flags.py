@@ -157,7 +157,8 @@ def train_flags(parser: argparse._ActionsContainer, several: bool = False) -> No
     parser.add_argument("--sequence", type=wholes if several else whole, default=2048, help=text)
     parser.add_argument("--checkpointing", default="none", help=", ".join(POLICIES))
     parser.add_argument("--attention", default="sdpa", help=", ".join(ATTENTIONS))
-    text = f"how the loss meets the logits: {', '.join(LOSSES)} (all at once; Liger's fused; cut cross-entropy)"
+    kinds = "all at once; Liger's fused; cut cross-entropy; SFTTrainer's"
+    text = f"how the loss meets the logits: {', '.join(LOSSES)} ({kinds})"
     parser.add_argument("--loss", default=FULL, help=text)
     parser.add_argument("--zero", type=whole, default=0, help="ZeRO stage, 0 to 3")
     parser.add_argument("--ranks", type=whole, default=1, help="data-parallel ranks")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.hardware import reference_of, without_bf16, without_cuda
-from ...catalog.losses import CUT, FULL, LIGER
+from ...catalog.losses import CUT, FULL, LIGER, TRL
 from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
@@ -23,8 +23,13 @@ from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes,
 from .command import command, setup_options
 
 OWN_LOSS = {  # what a trainer does besides, and no flag says
-    "trl": "Its loss in chunks, the default from TRL 1.7 on, holds fewer logits than are counted here.",
+    "trl": "TRL's own loss, the default of SFTTrainer, holds fewer logits: --loss trl.",
     "unsloth": "Its own kernels and its loss keep less than is counted here.",
+}
+LOSS_SAID = {
+    LIGER: ("The loss is Liger's, which makes the gradients of head and input in the forward, a chunk at a time.",),
+    CUT: ("The loss is cut cross-entropy, whose logits are never in memory.",),
+    TRL: ("The loss is that of TRL 1.16's SFTTrainer, which makes a tile of logits at a time, and again backward.",),
 }
 NO_CHANGE = "No change that is known here makes it fit: shard it, offload it, or take a larger GPU."
 
@@ -72,10 +77,7 @@ class TrainingAnswer(MemoryAnswer):
             yield setup.adapter.recipe
             if setup.loss == FULL and setup.adapter.trainer in OWN_LOSS:
                 yield OWN_LOSS[setup.adapter.trainer]
-        if setup.loss == LIGER:
-            yield "The loss is Liger's, which makes the gradients of head and input in the forward, a chunk at a time."
-        elif setup.loss == CUT:
-            yield "The loss is cut cross-entropy, whose logits are never in memory."
+        yield from LOSS_SAID.get(setup.loss, ())
         if "quantization_config" in setup.model.config:
             yield "The checkpoint ships quantized; this run starts from it dequantized."
         for tower in setup.model.beside:
