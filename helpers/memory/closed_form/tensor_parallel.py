@@ -65,6 +65,7 @@ def rank_read_bytes(setup: ServeSetup, ranks: int) -> int:
 
     Llama-3-8B in BF16, one user, two ranks: 7,505,195,008; the rows of the embedding that nobody asked for stay.
     """
+    require_divisible(setup.model, ranks)
     unread = weight_bytes(setup) + budget.serve(setup).held["kv_cache"] - budget.decode_bytes(setup)
     if ranks == 1:
         return weight_bytes(setup) - unread
