@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 import helpers
-from helpers.catalog import MODELS, TrainSetup, device, model
+from helpers.catalog import MODELS, Adapter, TrainSetup, device, model
 from helpers.cli import GROUPS, _parser, by_trace, main
-from helpers.cli.flags import OPTIMIZER
+from helpers.cli.flags import OPTIMIZER, setup_of
 from helpers.memory.closed_form import budget
 from helpers.memory.closed_form.breakdown import PARTS
 from helpers.memory.fit import RESERVE_BYTES, Room
@@ -59,7 +59,7 @@ BAD = [
     ([*TRAIN, "--lora-rank", "8", "--lora-targets", "qproj"], "did you mean 'q_proj'?"),
     ([*TRAIN, "--lora-rank", "8", "--precision", "megatron-bf16"], "a frozen base"),
     (["estimate", "fine-tuning", "--model", "gpt2", "--lora-rank", "8", "--sequence", "9"], "layer of gpt2"),
-    (["estimate", "train", "--model", "gemma-2-9b"], "caps its attention scores"),
+    (["estimate", "train", "--model", "gemma-2-9b", "--attention", "sdpa"], "caps its attention scores"),
     ([*TRAIN, "--gpu", "h1000"], "--gpu 12GiB"),
     ([*TRAIN, "--gpu", ""], "unknown device ''"),
     ([*TRAIN, "--precision", "bf-16"], "did you mean 'bf16'?"),
@@ -552,7 +552,7 @@ def test_ctrl_c_is_one_line_and_130_while_it_still_imports(module, turned, words
 
 
 LORA_8B = ["estimate", "train", "--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--lora-rank", "16"]
-LORA_8B += ["--precision", "bf16", "--checkpointing", "full"]
+LORA_8B += ["--checkpointing", "full"]
 
 
 @pytest.mark.parametrize(
@@ -602,3 +602,18 @@ def test_what_was_asked_for_and_cannot_be_traced_is_told(capsys):
     assert "--traced without a card" in capsys.readouterr().err
     assert main([*asked, "--gpu", "m4-max"]) == 2
     assert "CUDA" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("llama-3-8b", {"precision": "autocast-bf16", "optimizer": "adamw-fused", "attention": "sdpa"}),
+        ("gpt-oss-20b", {"precision": "autocast-bf16", "optimizer": "adamw-fused", "attention": "eager"}),
+        ("llama-3-8b --lora-rank 8", {"precision": "bf16", "adapter": Adapter(rank=8)}),
+        ("llama-3-8b --lora-rank 8 --lora-base nf4", {"precision": "autocast-bf16"}),
+        ("llama-3-8b --lora-rank 8 --precision fp32", {"precision": "fp32"}),
+    ],
+)
+def test_what_is_not_said_is_what_people_run(said, means):
+    setup = setup_of(TrainSetup, _parser().parse_args(["estimate", "train", "--model", *said.split()]))
+    assert {name: getattr(setup, name) for name in means} == means

@@ -95,6 +95,12 @@ class Adapter:
         return replace(self, **made) if self.base else self  # type: ignore[arg-type] # of a dict's mixed values
 
     @property
+    def usual_precision(self) -> str:
+        """That most people run it in: a frozen base in the type that it was published in; a quantized one under
+        autocast, for peft's preparation makes the hidden states FP32."""
+        return "autocast-bf16" if self.base else "bf16"
+
+    @property
     def trainer(self) -> str | None:
         """Of TRAINERS the one whose recipe this is, if it has a quantized base."""
         return next((name for name in TRAINERS if self.base and self == self.trained_by(name)), None)

@@ -105,17 +105,13 @@ def _add_fine_tuning(kinds: Commands) -> None:
     flags.model_flag(parser)
     flags.train_flags(parser)
     flags.adapter_flags(parser)
-    parser.set_defaults(precision=None)  # which stands for the method's usual one
     flags.device_and_json_flags(parser)
     flags.reserve_flag(parser)
     by_trace.flag(parser)
 
 
 def _estimate_fine_tuning(arguments: argparse.Namespace) -> int:
-    given, kept = arguments.precision, flags.reserve_bytes_of(arguments)
-    arguments.precision = given or "fp32"
-    setup = setup_of(TrainSetup, arguments)
-    setup = setup if given else calculators.as_usual(setup)
+    setup, kept = setup_of(TrainSetup, arguments), flags.reserve_bytes_of(arguments)
     answer = calculators.fine_tuning_answer(setup, arguments.gpu, kept)
     found = by_trace.found(answer, setup, arguments)
     if arguments.json:

@@ -15,6 +15,7 @@ from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_name, require_whole
 from ..catalog.losses import FULL, LOSSES
 from ..catalog.models import MODELS
+from ..catalog.models import model as resolve_model
 from ..catalog.optimizers import OPTIMIZERS, RANKED, TRAINER_NAMES
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import PRECISIONS
@@ -29,6 +30,7 @@ from ..catalog.setup import (
     flag_of,
 )
 from ..catalog.shipped import SHIPPED
+from ..memory.closed_form.refusals import attention_of
 from ..memory.fit.room import RESERVE_MIB
 
 if TYPE_CHECKING:
@@ -143,7 +145,8 @@ def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int = RESERVE_MI
 
 def train_flags(parser: argparse._ActionsContainer, several: bool = False) -> None:
     """With `several` a step may be one of several lengths of batches."""
-    parser.add_argument("--precision", default="autocast-bf16", help=", ".join(PRECISIONS))
+    text = f"{', '.join(PRECISIONS)}; default autocast-bf16, and bf16 for adapters on a base that is not quantized"
+    parser.add_argument("--precision", help=text)
     known = ", ".join((*OPTIMIZERS, *(f"{name}:R" for name in RANKED)))
     text = f"{known}; or as Trainer calls it: {', '.join(TRAINER_NAMES)}; default {OPTIMIZER}, as Trainer's"
     parser.add_argument("--optimizer", default=OPTIMIZER, help=text)
@@ -156,7 +159,8 @@ def train_flags(parser: argparse._ActionsContainer, several: bool = False) -> No
     text = "tokens in a sequence" + ("; or of each batch of a run, as in 300,420,768" if several else "")
     parser.add_argument("--sequence", type=wholes if several else whole, default=2048, help=text)
     parser.add_argument("--checkpointing", default="none", help=", ".join(POLICIES))
-    parser.add_argument("--attention", default="sdpa", help=", ".join(ATTENTIONS))
+    text = f"{', '.join(ATTENTIONS)}; default sdpa, and eager where Transformers has nothing else"
+    parser.add_argument("--attention", help=text)
     kinds = "all at once; Liger's fused; cut cross-entropy; SFTTrainer's"
     text = f"how the loss meets the logits: {', '.join(LOSSES)} ({kinds})"
     parser.add_argument("--loss", default=FULL, help=text)
@@ -252,9 +256,16 @@ def decimal(text: str) -> float:
 def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
     """The setup that the flags of `train_flags`, `adapter_flags` or `serve_flags` describe."""
     given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name != "adapter"}
-    if kind is TrainSetup:
-        given["adapter"] = _adapter_of(arguments)
-    return kind(**given)
+    return run_of(**given, adapter=_adapter_of(arguments)) if kind is TrainSetup else kind(**given)
+
+
+def run_of(model: object, adapter: Adapter | None = None, **given: Any) -> TrainSetup:
+    """A training run as the commands have it: what is None, or not said, is what people run."""
+    shape = resolve_model(model)
+    usual = {"optimizer": OPTIMIZER, "attention": attention_of(shape)}
+    usual |= {"precision": adapter.usual_precision} if adapter else {}
+    said = {name: value for name, value in given.items() if value is not None}
+    return TrainSetup(shape, adapter=adapter, **{**usual, **said})  # type: ignore[arg-type] # a descriptor's field
 
 
 def reserve_bytes_of(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from ..catalog.errors import WorkbookError
 from ..catalog.setup import ServeSetup, TrainSetup, flag_of
-from .flags import GPU_HELP, Commands, add_command, device_of, serve_flags, train_flags, with_default
+from .flags import GPU_HELP, Commands, add_command, device_of, run_of, serve_flags, train_flags, with_default
 
 
 def add(commands: Commands) -> None:
@@ -51,4 +51,5 @@ def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | N
             raise WorkbookError(f"{what} without --model", "a model to compute with", do)
         return None
     kind = ServeSetup if given[ServeSetup] else TrainSetup
-    return kind(arguments.model, **{name: getattr(arguments, name) for name in given[kind]})
+    said = {name: getattr(arguments, name) for name in given[kind]}
+    return ServeSetup(arguments.model, **said) if given[ServeSetup] else run_of(arguments.model, **said)

@@ -10,7 +10,7 @@ from ...catalog.policies import SELECTIVE
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from ...memory.closed_form.families import PAGES
-from ...memory.closed_form.refusals import EAGER_ALONE
+from ...memory.closed_form.refusals import attention_of
 from ...memory.fit import RESERVE_MIB
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -39,6 +39,5 @@ def within_positions(shape: ModelShape, tokens: int) -> int:
 def train_setup(name: str, sequence: int, **choices: Any) -> TrainSetup:
     """A run with fused AdamW that the model can do: within its positions, eager attention where scores are capped."""
     shape = model(name)
-    attention = "eager" if shape.family in EAGER_ALONE else "sdpa"
     tokens = within_positions(shape, sequence)
-    return TrainSetup(shape, optimizer="adamw-fused", sequence=tokens, attention=attention, **choices)
+    return TrainSetup(shape, optimizer="adamw-fused", sequence=tokens, attention=attention_of(shape), **choices)

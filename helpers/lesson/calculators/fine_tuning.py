@@ -28,9 +28,6 @@ from .memory import NO_CHANGE, TrainingAnswer, changes_that_fit
 FULL = "full"
 METHODS = {FULL: None, "LoRA": "lora", "DoRA": "dora", "QLoRA": "lora", "QDoRA": "dora"}  # with the adapters' kind
 QUANTIZED = ("QLoRA", "QDoRA")
-# As most people run them: FP32 weights that all train; a frozen base in the type that it was published in; a quantized
-# one under autocast, for peft's preparation makes the hidden states FP32.
-USUAL = {FULL: "autocast-bf16", "LoRA": "bf16", "DoRA": "bf16", "QLoRA": "autocast-bf16", "QDoRA": "autocast-bf16"}
 AS_USUAL = "usual"
 TARGETS = {
     "q, v": ("q_proj", "v_proj"),
@@ -144,7 +141,7 @@ def fine_tuning_answer(
 ) -> FineTuningAnswer:
     """What `setup` needs on `gpu`, of all of the model or of its adapter, beside the other methods.
 
-    Those are run in the setup's precision; or, where that is usual for its method (USUAL), each in its own usual one.
+    Those are run in the setup's precision; or, where that is usual for its method, each in its own usual one.
     WorkbookError for a model or a choice without a closed form. A method that has none at these choices is left out.
 
     >>> setup = TrainSetup("llama-2-7b", "bf16", checkpointing="full", adapter=Adapter(base="nf4-dq"))
@@ -174,7 +171,12 @@ def method_of(setup: TrainSetup) -> str:
 
 def as_usual(setup: TrainSetup) -> TrainSetup:
     """The same in the precision that is usual for its method."""
-    return replace(setup, precision=USUAL[method_of(setup)])
+    return replace(setup, precision=_usual(setup.adapter))
+
+
+def _usual(adapter: Adapter | None) -> str:
+    """Of whole models that of autocast, over FP32 weights that all train."""
+    return adapter.usual_precision if adapter else "autocast-bf16"
 
 
 def _variants(setup: TrainSetup) -> Iterator[TrainSetup]:
@@ -225,5 +227,5 @@ def _compute(
     kind = METHODS[require_name("method", method, METHODS)]
     names = TARGETS[require_name("set of linear layers", targets, TARGETS)]
     adapter = Adapter(kind, rank, names, base if method in QUANTIZED else None) if kind else None
-    precision = USUAL[method] if precision == AS_USUAL else precision
+    precision = _usual(adapter) if precision == AS_USUAL else precision
     return fine_tuning_answer(TrainSetup(**choices, precision=precision, adapter=adapter), gpu, reserve_bytes(reserve))

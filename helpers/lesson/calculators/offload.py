@@ -10,7 +10,7 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, OFFLOADS, ServeSetup, TrainSetup
 from ...catalog.tiers import TIERS
-from ...memory.closed_form.refusals import EAGER_ALONE
+from ...memory.closed_form.refusals import attention_of
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
 from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, within_positions
 from .offload_serving import HOST, STEPS, OffloadServingAnswer, offload_serving_answer
@@ -96,11 +96,10 @@ def _serving(name: str, gpu: str, reserve: int, chosen: Values) -> OffloadServin
 def _training(name: str, gpu: str, reserve: int, chosen: Values) -> OffloadTrainingAnswer:
     shape = resolve_model(name)
     same = ("precision", "optimizer", "ranks", "micro_batch", "micro_batches", "checkpointing", *ON_DISK)
-    attention = "eager" if shape.family in EAGER_ALONE else "sdpa"
     setup = TrainSetup(
         shape,
         sequence=within_positions(shape, chosen["sequence"]),
-        attention=attention,
+        attention=attention_of(shape),
         zero=chosen["stage"],
         **{field: chosen[field] for field in same},
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from ...catalog.adapters import ALL_LINEAR, KINDS, TRACED_KINDS
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
+from ...catalog.shape import ModelShape
 from .families import PAGES
 
 FLOAT8_MULTIPLE = 16  # all three sizes of a product: torch._scaled_mm asks for it on CUDA
+# Families for which Transformers has no other kernel
 EAGER_ALONE = {"gemma2": ("caps its attention scores", "capped scores"), "gpt_oss": ("has attention sinks", "sinks")}
 
 
@@ -64,6 +66,16 @@ def _require_float8(setup: TrainSetup) -> None:
         if size % FLOAT8_MULTIPLE:
             do = "pad the sequence" if size == setup.tokens else "choose precision='bf16'"
             raise WorkbookError(f"{name} are {size:,} in {recipe}", f"a multiple of {FLOAT8_MULTIPLE}", do)
+
+
+def attention_of(model: ModelShape) -> str:
+    """The attention that Transformers runs a model with: "sdpa", or "eager" where it has no other.
+
+    >>> from helpers.catalog import model
+    >>> attention_of(model("llama-3-8b")), attention_of(model("gpt-oss-20b"))
+    ('sdpa', 'eager')
+    """
+    return "eager" if model.family in EAGER_ALONE else "sdpa"
 
 
 def _require_recomputing(setup: TrainSetup) -> None:

@@ -19,7 +19,7 @@ from ..closed_form.breakdown import Breakdown, TextEnum
 from ..closed_form.flops import FUSED_BACKWARD, StepFlops, step_flops
 from ..closed_form.layer_work import attention_flops
 from ..closed_form.megatron_layer import expert_weights
-from ..closed_form.refusals import EAGER_ALONE
+from ..closed_form.refusals import attention_of
 from ..closed_form.work import matmul
 
 BASES = {"lora": None, "qlora": "nf4-dq"}  # of adapters
@@ -133,11 +133,6 @@ def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
         adapter=adapter_of(layout.method, model),
         attention=attention_of(model),
     )
-
-
-def attention_of(model: ModelShape) -> str:
-    """The kernel that Transformers has for it."""
-    return "eager" if model.family in EAGER_ALONE else "sdpa"
 
 
 def megatron_setup(layout: Layout, model: ModelShape, sequence: int) -> megatron.MegatronSetup:

@@ -8,12 +8,13 @@ import pytest
 from helpers.catalog import Adapter, TrainSetup, WorkbookError, device
 from helpers.cli import main
 from helpers.lesson.calculators import as_usual, fine_tuning, fine_tuning_answer
-from helpers.lesson.calculators.fine_tuning import FULL, METHODS, TARGETS, USUAL, method_of
+from helpers.lesson.calculators.fine_tuning import FULL, METHODS, TARGETS, method_of
 from helpers.memory.closed_form import budget
 from helpers.memory.fit import Room, changes, ladder
 
 CALCULATOR = fine_tuning()
 LORA = TrainSetup("llama-3-8b", "bf16", "adamw-fused", adapter=Adapter("lora", 16, "all-linear"))
+USUAL = {FULL: "autocast-bf16", "LoRA": "bf16", "DoRA": "bf16", "QLoRA": "autocast-bf16", "QDoRA": "autocast-bf16"}
 
 
 @pytest.mark.parametrize("method", METHODS)
