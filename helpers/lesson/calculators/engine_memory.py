@@ -83,7 +83,7 @@ class EngineAnswer(MemoryAnswer):
         yield row("- profile run", format_bytes(made.profile_bytes), text)
         yield row("- outside", format_bytes(made.outside_bytes), f"torch, without CUDA's context: {FITTED}")
         if made.engine.graphs_in_share:
-            yield row("- CUDA graphs", format_bytes(made.graph_bytes), FITTED)
+            yield row("- graphs", format_bytes(made.graph_bytes), FITTED)
         yield row(
             "= KV pool", format_bytes(made.pool_bytes), f"{made.blocks:,} blocks of {made.pages.block_tokens} tokens"
         )
