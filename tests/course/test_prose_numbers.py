@@ -32,6 +32,13 @@ def sequence() -> float:
     return (gib(micro_batch=16) - gib(micro_batch=8)) / 8
 
 
+def fused_loss() -> float:
+    """What Liger's loss, or TRL's, takes off sixteen sequences with every layer checkpointed."""
+    full, *fused = (gib(micro_batch=16, checkpointing="full", loss=loss) for loss in ("full", "liger", "trl"))
+    assert fused[0] == fused[1]
+    return full - fused[0]
+
+
 CACHE = budget.serve(ServeSetup("llama-3.1-8b", users=1, context=2048)).parts["kv_cache"]
 FIRST = JOB.parts["parameters"] + JOB.parts["optimizer"]
 NUMBERS = [
@@ -47,6 +54,7 @@ NUMBERS = [
     ("02", "02-autocast", "To your 392", "{:.0f}", lambda: of_a_layer("bf16")),
     ("02", "c8f35b68", "is 103.7 GiB", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
     ("02", "c8f35b68", "another 17.8 for", "{:.1f}", sequence),
+    ("02", "do-this-why", "sequences 34 GiB", "{:.0f}", fused_loss),
     ("03", "33be4df1", "12.7 GiB with 2,048", "{:.1f}", lambda: budget.train(QLORA).peak_bytes / GIB),
     ("03", "33be4df1", "9.7 with 512", "{:.1f}", lambda: budget.train(replace(QLORA, sequence=512)).peak_bytes / GIB),
     ("03", "03-longest-why", "10.5 of those 22.8", "{:.1f}", lambda: 12 * 7_292 * 128_256 / GIB),

@@ -126,6 +126,6 @@ def _tile(page: Linears, seen: Tensor, sums: list[Tensor | None]) -> list[Tensor
     copied = [words, min(model.vocab - words, words) if sums else 0]  # in the backward a name holds those before
     held += [tape.new(count * model.hidden, HALF) for count in copied if count and page.width.casts_weights]
     if low != FP32 and not (page.cuda and page.cuda.capability[0] >= 8):
-        for one, other in ((words, rows) if one else () for one in sums):
-            tape.new(rows * words, FP32), tape.new(max(one, other) * model.hidden, FP32)
+        for _ in filter(None, sums):  # the tile in FP32, and what it is multiplied by
+            tape.new(rows * words, FP32), tape.new(max(words, rows) * model.hidden, FP32)
     return held
