@@ -256,7 +256,9 @@ def decimal(text: str) -> float:
 def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
     """The setup that the flags of `train_flags`, `adapter_flags` or `serve_flags` describe."""
     given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name != "adapter"}
-    return run_of(**given, adapter=_adapter_of(arguments)) if kind is TrainSetup else kind(**given)
+    if kind is TrainSetup:
+        return run_of(**given, adapter=_adapter_of(arguments))  # type: ignore[return-value] # of the kind that is asked
+    return kind(**given)
 
 
 def run_of(model: object, adapter: Adapter | None = None, **given: Any) -> TrainSetup:

@@ -20,9 +20,10 @@ from .continued import continued
 from .fake import without_memory
 from .loading import load
 from .packed import is_packed, kept_buffer, pack_linears
-from .quantized import BASES, DTYPES, QuantizedBase, in_4_bits
+from .quantized import DTYPES, QuantizedBase, in_4_bits
 from .record import CUDA, Session, Trace, fake, record
 
+FOUR_BITS = ("nf4", "nf4-dq")  # of bitsandbytes; LLM.int8() was compared where it trains, and not here
 REAL_STEPS = 3  # of decoding that are run: the first after prefill, and two that show how their tensors grow
 
 
@@ -154,11 +155,11 @@ def _on_meta(setup: ServeSetup) -> tuple[Any, QuantizedBase | None]:
     if setup.drafts:
         what, do = f"{setup.drafts} drafts are not traced", "leave --drafts out, in Python drafts=0"
         raise WorkbookError(what, "one token at a time, as Transformers makes them", do)
-    in_bits = setup.weights in BASES and setup.skipped is None
+    in_bits = setup.weights in FOUR_BITS and setup.skipped is None
     packed = is_packed(setup.weights)
     plain = setup.weights in DTYPES and setup.kv == setup.weights
     if setup.kv not in DTYPES or not (in_bits or packed or plain):
-        names = f"{', '.join(DTYPES)} for both; or weights of GPTQ, AWQ, FP8, {' or '.join(BASES)}"
+        names = f"{', '.join(DTYPES)} for both; or weights of GPTQ, AWQ, FP8, {' or '.join(FOUR_BITS)}"
         what = f"weights in {setup.weights} and KV in {setup.kv} are not traced"
         raise WorkbookError(what, f"the same of {names} with KV in one of these", "use helpers.memory.budget.serve")
     from transformers import AutoModelForCausalLM
