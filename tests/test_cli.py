@@ -617,3 +617,41 @@ def test_what_was_asked_for_and_cannot_be_traced_is_told(capsys):
 def test_what_is_not_said_is_what_people_run(said, means):
     setup = setup_of(TrainSetup, _parser().parse_args(["estimate", "train", "--model", *said.split()]))
     assert {name: getattr(setup, name) for name in means} == means
+
+
+def test_adapters_on_a_checkpoint_of_bitsandbytes_are_qlora(capsys):
+    asked = ["estimate", "train", "--adapter", "lora", "--trainer", "unsloth", "--gpu", "rtx-3060", "--no-traced"]
+    stored = _said(capsys, *asked, "--model", "unsloth/Qwen3-8B-bnb-4bit")
+    assert "in nf4-dq, " in stored
+    assert "as Unsloth does" in stored
+    assert "dequantized" not in stored
+    assert "in nf4-dq, " not in _said(capsys, *asked, "--model", "qwen3-8b")
+
+
+def test_where_transformers_has_no_kernel_for_a_format_it_loads_bf16(capsys):
+    """Of FP8 below compute capability 8.9, of MXFP4 below 7.5."""
+    asked = ["estimate", "serve", "--model", "Qwen/Qwen3-8B-FP8", "--gpu"]
+    assert "Fits" in _said(capsys, *asked, "rtx-4060-ti-16gb")
+    said = _said(capsys, *asked, "rtx-3060")
+    assert "Does not fit" in said
+    assert "no kernel for fp8-e4m3" in said
+
+
+def test_a_tag_of_ollama_is_told_what_it_ships_in(capsys):
+    asked = ["estimate", "serve", "--gpu", "rtx-4090", "--model"]
+    assert "Ollama's own qwen3:30b is Q4_K_M, about 17.24 GiB" in _said(capsys, *asked, "qwen3:30b")
+    assert "Ollama" not in _said(capsys, *asked, "qwen3-30b-a3b")
+    assert main([*asked, "qwen3:30b", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+
+
+def test_transformers_by_name_takes_a_prompt_whole(capsys):
+    asked = ["estimate", "serve", "--model", "llama-3.1-8b", "--context", "45000", "--gpu", "rtx-4090"]
+    assert as_json(asked, capsys)["device"]["fits"]
+    assert not as_json([*asked, "--engine", "transformers"], capsys)["device"]["fits"]
+
+
+def test_where_little_else_helps_a_fused_loss_is_offered(capsys):
+    asked = ["estimate", "fine-tuning", "--model", "google/gemma-3-4b-it", "--lora-rank", "16", "--lora-base", "nf4-dq"]
+    said = _said(capsys, *asked, "--checkpointing", "full", "--gpu", "rtx-3060", "--no-traced")
+    assert "The cheapest change that fits: Liger's loss" in said

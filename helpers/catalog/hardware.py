@@ -11,7 +11,7 @@ is true of CUDA alone: `cuda_of` is None for AMD's and Apple's GPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from .devices import Device, device
@@ -183,6 +183,24 @@ def without_cuda(card: Device | None) -> tuple[str, ...]:
         f"The {card.title} {_lack(card)}: these are the tensors alone, as a fused attention kernel saves them; what "
         "its own libraries and kernels take comes on top.",
     )
+
+
+# Below these compute capabilities Transformers 5.23 loads a checkpoint dequantized (quantizer_finegrained_fp8.py and
+# quantizer_mxfp4.py); vLLM has kernels of its own there.
+KERNELS_FROM = {"fp8-e4m3": ADA, "mxfp4": TURING}
+
+
+def dequantized(setup: ServeSetup, card: Device | None) -> ServeSetup:
+    """What Transformers makes of `setup` on the card: weights in BF16 where it has no kernel for their format.
+
+    >>> [dequantized(ServeSetup("gpt-oss-20b"), device(name)).weights for name in ("v100-16gb", "t4-16gb")]
+    ['bf16', 'mxfp4']
+    """
+    cuda = cuda_of(card) if card else None
+    least = KERNELS_FROM.get(setup.weights)
+    if cuda is None or least is None or cuda.capability >= least or setup.model.stored:
+        return setup
+    return replace(setup, weights="bf16", skipped=None)
 
 
 def lacks_bf16(card: Device, number_format: str) -> bool:

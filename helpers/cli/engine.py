@@ -23,7 +23,8 @@ ONLY_ENGINES = ("engine_version", "tensor", "pipeline", "share", "max_seqs")  # 
 
 def engine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("of an engine that takes its share of the card before a request comes")
-    group.add_argument("--engine", default=PLAIN, help=", ".join(ENGINES))
+    text = f"{', '.join(ENGINES)}; default: the forward of Transformers, a long prompt in pieces"
+    group.add_argument("--engine", help=text)
     group.add_argument("--engine-version", metavar="V", help="as in 0.19; default: the newest that is known")
     group.add_argument(
         "--share", type=decimal, help="of the whole card (gpu_memory_utilization); default: its version's"
@@ -35,7 +36,7 @@ def engine_flags(parser: argparse.ArgumentParser) -> None:
 
 def engine_of(arguments: argparse.Namespace) -> Engine | None:
     """The engine that was named; None for Transformers, which takes none of an engine's flags."""
-    found = engine(arguments.engine, arguments.engine_version)
+    found = engine(arguments.engine or PLAIN, arguments.engine_version)
     if found.name != PLAIN:
         return found
     given = [f"--{name}".replace("_", "-") for name in ONLY_ENGINES if getattr(arguments, name) is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 
 from ..catalog.errors import WorkbookError
 from ..catalog.setup import WEIGHT_FORMATS, ServeSetup, TrainSetup
@@ -65,8 +66,17 @@ def _estimate_train(arguments: argparse.Namespace) -> int:
 
 def _estimate_serve(arguments: argparse.Namespace) -> int:
     setup = setup_of(ServeSetup, arguments)
+    notes = () if arguments.json else flags.ollama(arguments.model, setup)
+    code = _estimate_by_engine(setup, arguments)
+    print(*notes, sep="\n", end="\n" if notes else "")
+    return code
+
+
+def _estimate_by_engine(setup: ServeSetup, arguments: argparse.Namespace) -> int:
     if found := engine_of(arguments):
         return estimate_engine(found, setup, arguments)
+    if arguments.engine and setup.prefill_tokens is None:  # Transformers, which was asked for, takes a prompt whole
+        setup = replace(setup, prefill_tokens=setup.prompt_tokens)
     answer = calculators.serving_answer(setup, flags.device_of(arguments), flags.reserve_bytes_of(arguments))
     predicted = answer.predicted
     held = {part: predicted.held.get(part, 0) for part in ("parameters", "kv_cache")}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -29,7 +31,9 @@ from ..catalog.setup import (
     TrainSetup,
     flag_of,
 )
-from ..catalog.shipped import SHIPPED
+from ..catalog.shape import ModelShape
+from ..catalog.shipped import SHIPPED, shipped
+from ..memory.closed_form.breakdown import format_bytes
 from ..memory.closed_form.refusals import attention_of
 from ..memory.fit.room import RESERVE_MIB
 
@@ -257,6 +261,8 @@ def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
     """The setup that the flags of `train_flags`, `adapter_flags` or `serve_flags` describe."""
     given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name != "adapter"}
     if kind is TrainSetup:
+        if any(getattr(arguments, name, None) for name in ("adapter", "lora_rank")) and not arguments.lora_base:
+            arguments.lora_base = _base_of(resolve_model(arguments.model))
         return run_of(**given, adapter=_adapter_of(arguments))  # type: ignore[return-value] # of the kind that is asked
     return kind(**given)
 
@@ -268,6 +274,24 @@ def run_of(model: object, adapter: Adapter | None = None, **given: Any) -> Train
     usual |= {"precision": adapter.usual_precision} if adapter else {}
     said = {name: value for name, value in given.items() if value is not None}
     return TrainSetup(shape, adapter=adapter, **{**usual, **said})  # type: ignore[arg-type] # a descriptor's field
+
+
+def _base_of(shape: ModelShape) -> str | None:
+    """The format of a checkpoint that bitsandbytes quantized, on which adapters are trained as it is: QLoRA."""
+    with suppress(WorkbookError):  # a format that is not known here
+        return found if (found := shipped(shape)[0]) in BASES else None
+    return None
+
+
+def ollama(text: str, setup: ServeSetup) -> tuple[str, ...]:
+    """What to say under a model of Ollama's spelling, whose files are quantized by default.
+
+    4.85 bits a weight are what llama.cpp's Q4_K_M takes of Llama-3.1-8B: 4.58 GiB.
+    """
+    if not re.fullmatch(r"[\w.-]+:[\w.-]+", text) or setup.model.stored:
+        return ()
+    size = format_bytes(setup.model.parameters * 485 // 800)
+    return (f"Ollama's own {text} is Q4_K_M, about {size} of weights: name its GGUF file to count that.",)
 
 
 def reserve_bytes_of(arguments: argparse.Namespace) -> int:

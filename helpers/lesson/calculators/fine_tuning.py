@@ -64,7 +64,8 @@ class FineTuningAnswer(TrainingAnswer):
         Those that could only emulate its products are left out.
         """
         needs = {budget.has_fused_attention(self.setup, self.gpu): self.predicted.tensor_bytes}
-        able = (card for card in OFFERED if not lacks_bf16(card, self.setup.precision_recipe.activation_format))
+        known = (*OFFERED, *(() if self.gpu is None or self.gpu in OFFERED else (self.gpu,)))
+        able = (card for card in known if not lacks_bf16(card, self.setup.precision_recipe.activation_format))
         rooms = sorted((Room(card, self.reserve_bytes) for card in able), key=_size)
         return tuple(room.card.name for room in rooms if self._fits(room, needs))
 

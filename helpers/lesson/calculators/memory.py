@@ -77,8 +77,11 @@ class TrainingAnswer(MemoryAnswer):
             yield setup.adapter.recipe
             if setup.loss == FULL and setup.adapter.trainer in OWN_LOSS:
                 yield OWN_LOSS[setup.adapter.trainer]
+            if setup.model.has_experts:
+                yield "Stacked experts stay in 16 bits, as bitsandbytes leaves them; Unsloth quantizes some itself."
         yield from LOSS_SAID.get(setup.loss, ())
-        if "quantization_config" in setup.model.config:
+        stored = setup.model.config.get("quantization_config")
+        if stored and not (setup.adapter and setup.adapter.base and "bitsandbytes" in str(stored)):
             yield "The checkpoint ships quantized; this run starts from it dequantized."
         for tower in setup.model.beside:
             yield f"This is the language model's training alone: its {tower.name} are not in these bytes."

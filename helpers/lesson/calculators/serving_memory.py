@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.devices import Device, device
-from ...catalog.hardware import reference_of, without_cuda
+from ...catalog.hardware import dequantized, reference_of, without_cuda
 from ...catalog.setup import PIECE_TOKENS, ServeSetup
 from ...memory.closed_form import budget
 from ...memory.closed_form.breakdown import Moment, Part, Point, format_bytes
@@ -23,6 +23,7 @@ class ServingAnswer(MemoryAnswer):
     """The peak of a replica by part: in the prefill of a prompt, or in the last decode step."""
 
     predicted: budget.ServeBudget
+    stored: str = ""  # the format of the checkpoint, where Transformers dequantizes it on this card
 
     @property
     def title(self) -> str:
@@ -90,6 +91,8 @@ class ServingAnswer(MemoryAnswer):
             yield from () if self.traced else first_over(self.predicted.moments, self.room)
             if not self.holds(need):
                 yield f"At this context {self._users(self.room.for_tensors_bytes):,} users would fit."
+        if self.stored and gpu:
+            yield f"Transformers has no kernel for {self.stored} on the {gpu.title}: it loads the weights as BF16."
         yield from self.predicted.setup.shipped_told
         if self.predicted.why:
             yield f"{self.predicted.why[0].upper()}{self.predicted.why[1:]}."
@@ -132,5 +135,7 @@ def serving_answer(
     Of a model whose activations have no closed form, weights and KV cache alone.
     """
     card = device(gpu) if gpu else None
-    predicted = budget.serve(setup, card or reference_of(setup))
-    return ServingAnswer(predicted.parts, card, predicted, reserve_bytes=reserve_bytes)
+    run = dequantized(setup, card)
+    predicted = budget.serve(run, card or reference_of(run))
+    stored = "" if run is setup else setup.weights
+    return ServingAnswer(predicted.parts, card, predicted, stored, reserve_bytes=reserve_bytes)

@@ -13,6 +13,7 @@ from ...catalog.adapters import Adapter
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
+from ...catalog.losses import FULL, LIGER
 from ...catalog.setup import ServeSetup, TrainSetup, flag_of
 from ..closed_form import budget
 
@@ -103,6 +104,7 @@ MASTER = Rung(
     "no autocast, whose BF16 copies of the weights are not sharded",
     {"precision": "megatron-bf16"},
 )
+LIGER_LOSS = Rung("Liger's loss", "nothing but the package liger-kernel (use_liger_kernel=True)", {"loss": LIGER})
 LADDER = (
     (FUSED,),
     (CHECKPOINT,),
@@ -117,6 +119,9 @@ LADDER = (
     (BF16, ONE, CHECKPOINT),
     (BF16, ONE, EIGHT_BIT),
     (BF16, ONE, EIGHT_BIT, CHECKPOINT),
+    (LIGER_LOSS, CHECKPOINT),
+    (LIGER_LOSS, ONE, EIGHT_BIT, CHECKPOINT),
+    (LIGER_LOSS, BF16, ONE, EIGHT_BIT, CHECKPOINT),
 )
 # Of a step that trains adapters: what is frozen may be stored in fewer bits, and few states are left to shrink.
 STORED = Rung("the base in BF16", "nothing, where the checkpoint is BF16", {"precision": "bf16"})
@@ -197,6 +202,7 @@ def _offered(setup: TrainSetup) -> Iterable[Rungs]:
         CHECKPOINT: setup.checkpoint_every != 1,
         ONE: setup.micro_batch > 1,
         BF16: setup.precision_recipe.optimized_bytes != 2,
+        LIGER_LOSS: setup.loss == FULL,
     }
     left = (tuple(rung for rung in rungs if possible[rung]) for rungs in LADDER)
     return dict.fromkeys(rungs for rungs in left if rungs)
@@ -211,9 +217,11 @@ def _offered_to_adapters(setup: TrainSetup, adapter: Adapter) -> Iterable[Rungs]
         CHECKPOINT: setup.checkpoint_every != 1,
         quantized: adapter.base is None,
         ONE: setup.micro_batch > 1,
+        LIGER_LOSS: setup.loss == FULL,
     }
     alone = [rung for rung, can in possible.items() if can]
     pairs = [(STORED, CHECKPOINT), (CHECKPOINT, quantized), (ONE, CHECKPOINT), (ONE, CHECKPOINT, quantized)]
+    pairs += [(LIGER_LOSS, CHECKPOINT), (LIGER_LOSS, ONE, CHECKPOINT), (LIGER_LOSS, ONE, CHECKPOINT, quantized)]
     rungs = (*((rung,) for rung in alone), *(tuple(rung for rung in group if possible[rung]) for group in pairs))
     return dict.fromkeys(group for group in rungs if group)
 
