@@ -202,7 +202,7 @@ def _offered(setup: TrainSetup) -> Iterable[Rungs]:
         CHECKPOINT: setup.checkpoint_every != 1,
         ONE: setup.micro_batch > 1,
         BF16: setup.precision_recipe.optimized_bytes != 2,
-        LIGER_LOSS: setup.loss == FULL,
+        LIGER_LOSS: _takes_liger(setup),
     }
     left = (tuple(rung for rung in rungs if possible[rung]) for rungs in LADDER)
     return dict.fromkeys(rungs for rungs in left if rungs)
@@ -217,13 +217,18 @@ def _offered_to_adapters(setup: TrainSetup, adapter: Adapter) -> Iterable[Rungs]
         CHECKPOINT: setup.checkpoint_every != 1,
         quantized: adapter.base is None,
         ONE: setup.micro_batch > 1,
-        LIGER_LOSS: setup.loss == FULL,
+        LIGER_LOSS: _takes_liger(setup),
     }
     alone = [rung for rung, can in possible.items() if can]
     pairs = [(STORED, CHECKPOINT), (CHECKPOINT, quantized), (ONE, CHECKPOINT), (ONE, CHECKPOINT, quantized)]
     pairs += [(LIGER_LOSS, CHECKPOINT), (LIGER_LOSS, ONE, CHECKPOINT), (LIGER_LOSS, ONE, CHECKPOINT, quantized)]
     rungs = (*((rung,) for rung in alone), *(tuple(rung for rung in group if possible[rung]) for group in pairs))
     return dict.fromkeys(group for group in rungs if group)
+
+
+def _takes_liger(setup: TrainSetup) -> bool:
+    """Its loss owns the head's weight: on one rank, and without a bias."""
+    return setup.loss == FULL and setup.ranks == 1 and not setup.zero and not setup.model.lm_head_bias
 
 
 def _fields(rungs: Rungs) -> dict[str, Any]:
@@ -272,7 +277,8 @@ def _divisors_below(count: int) -> Iterator[int]:
 
 def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None) -> Iterator[Fit]:
     """ZeRO-3 over the fewest ranks that suffice; with more changes beside it where that takes fewer."""
-    if setup.in_backward or setup.adapter or setup.optimizer_rule.whole_matrices:  # TrainSetup refuses to shard them
+    refused = setup.in_backward or setup.adapter or setup.loss != FULL or setup.optimizer_rule.whole_matrices
+    if refused:  # by TrainSetup: these are not sharded
         return
     if setup.precision_recipe.linear_format:  # no closed form there, and the rungs would leave FP8
         return
