@@ -66,3 +66,12 @@ def test_the_defaults_are_those_of_estimate_serve(capsys):
     assert own["peak_bytes"] == sum(serve["held"].values()) < serve["peak_bytes"] == max(serve["moments"].values())
     assert own["kv_bytes_per_token"] == serve["kv_bytes_per_token"]
     assert own["users_that_fit"] is None
+
+
+def test_layers_that_keep_nothing_are_left_out(capsys):
+    """Nemotron-Nano-9B: 25 of 56 layers are MLPs; 27 states of 5,341,184 bytes and 4 layers of K and V are kept."""
+    assert main(["estimate", "kv", "nvidia/NVIDIA-Nemotron-Nano-9B-v2"]) == 0
+    text = capsys.readouterr().out
+    assert "states        137.53 MiB   27 layers" in text
+    assert "full layers    32.00 MiB   2 × 4 layers × 8 KV heads" in text
+    assert len([line for line in text.splitlines() if "layers" in line[:14] or line.startswith("states")]) == 2

@@ -210,6 +210,8 @@ def _cache(answer: KVCacheAnswer) -> Iterator[Row]:
     """One user's, a line for each kind of layers, then everybody's."""
     held, setup, alone = answer.cache, answer.setup, len(answer.cache.kinds) == 1
     for kind in held.kinds:
+        if not kind.widths.values and not kind.attention.state:
+            continue  # an MLP or experts alone, as in Nemotron-H, keep nothing
         name = "full layers" if kind.attention.window is None else "window layers"
         name = "a user" if alone else name if kind.widths.values else "states"
         yield name, format_bytes(held.of_kind(kind, setup.context)), held.product(kind, setup.context)

@@ -111,8 +111,15 @@ class Replica:
         if users not in self._transient:
             self._transient[users] = self._transients(users)
         prefill, decode, dropped = self._transient[users]
-        copies = self.setup.model.kv_heads // tensor_parallel.rank_shape(self.setup.model, self.layout.tensor).kv_heads
-        return max(prefill + dropped // copies, decode)
+        return max(prefill + dropped // max(1, self._kv_shares), decode)
+
+    @cached_property
+    def _kv_shares(self) -> int:
+        """Ranks that the KV heads are divided over; of a layer that has some, since LFM2's first has none."""
+        whole = self.setup.model
+        one = max(range(len(whole.layers)), key=lambda layer: whole.layers[layer].attention.kv_heads)
+        mine = tensor_parallel.rank_shape(whole, self.layout.tensor).layers[one].attention.kv_heads
+        return whole.layers[one].attention.kv_heads // max(1, mine)
 
     def _transients(self, users: int) -> tuple[int, int, int]:
         """Of prefill without what windows drop, of decoding, and what windows drop."""

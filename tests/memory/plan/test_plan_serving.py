@@ -186,3 +186,11 @@ def test_with_an_engine_a_replica_holds_what_its_pool_does():
 def test_an_engine_without_a_pool_is_refused(name, told):
     with pytest.raises(WorkbookError, match=told):
         ServeGoal("qwen3-8b", engine=name)
+
+
+def test_a_first_layer_without_kv_heads_divides_nothing_by_zero():
+    """LFM2's first layers are convolutions; how many parameters a token uses is not known, so no plan is made."""
+    goal = ServeGoal("LiquidAI/LFM2-1.2B", users=4, context=8192)
+    assert Replica(goal, ReplicaLayout(), FLEET[0], Efficiency()).most_users >= 4
+    with pytest.raises(WorkbookError, match="how many parameters a token uses"):
+        plan_serving(goal, [Cards("h100", 1, 2.0)])
