@@ -75,3 +75,23 @@ def test_layers_that_keep_nothing_are_left_out(capsys):
     assert "states        137.53 MiB   27 layers" in text
     assert "full layers    32.00 MiB   2 × 4 layers × 8 KV heads" in text
     assert len([line for line in text.splitlines() if "layers" in line[:14] or line.startswith("states")]) == 2
+
+
+@pytest.mark.parametrize("command", [["kv"], ["quantize", "--weights", "bf16"]])
+@pytest.mark.parametrize("name", ["ibm-granite/granite-4.0-h-small", "moonshotai/Kimi-Linear-48B-A3B-Instruct"])
+def test_experts_that_only_transformers_knows_have_no_rate(command, name, capsys):
+    """Of Kimi-Linear's 48 B parameters a token uses 3 B: all of them would be a floor 16 times too high."""
+    argv = ["estimate", *command, "--model", name, "--gpu", "b300"]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "not known" in text
+    assert "tokens/s" not in text
+    assert main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rates = ("seconds_per_step", "tokens_per_s", "tokens_per_s_each", "read_bytes", "seconds_per_token", "decode_bytes")
+    assert {found.get(name) for name in rates} == {None}
+
+
+def test_a_dense_hybrid_that_only_transformers_knows_keeps_its_rate(capsys):
+    assert main(["estimate", "kv", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", "--gpu", "h100"]) == 0
+    assert "tokens/s" in capsys.readouterr().out

@@ -141,6 +141,15 @@ class ModelShape:
             groups[LinearGroup("lm_head", head, 1)] += 1
         return tuple(LinearGroup(one.part, one.linear, one.count * times) for one, times in groups.items())
 
+    @cached_property
+    def experts_unread(self) -> bool:
+        """Whether it has experts of which nothing says how many a token uses: counted on Transformers' model alone.
+
+        Their stacked weights are told by their three dimensions, of which a depthwise convolution's second is 1.
+        """
+        counted = self.counted
+        return counted is not None and not counted.stored and any(len(a) == 3 and a[1] > 1 for a in counted.tensors)
+
     @property
     def active_parameters(self) -> int:
         """Parameters that one token uses; equal to `parameters` in a dense model."""

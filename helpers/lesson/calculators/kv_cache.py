@@ -74,13 +74,18 @@ class KVCacheAnswer(MemoryAnswer):
         return None if self.room_bytes is None else self.cache.longest(self.room_bytes, self.setup.users)
 
     @cached_property
-    def read_bytes(self) -> int:
-        """Bytes that one decode step reads on this rank: weights once, everybody's cache."""
+    def read_bytes(self) -> int | None:
+        """Bytes that one decode step reads on this rank: weights once, everybody's cache.
+
+        None for a mixture of experts that only Transformers knows.
+        """
+        if self.setup.model.experts_unread:
+            return None
         return rank_read_bytes(self.setup, self.tensor_parallel) + self.parts["kv_cache"]
 
     @property
     def seconds_per_step(self) -> float | None:
-        return self.seconds_to_read(self.read_bytes)
+        return None if self.read_bytes is None else self.seconds_to_read(self.read_bytes)
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -251,6 +256,9 @@ def _longest(answer: KVCacheAnswer) -> str:
 
 
 def _step(answer: KVCacheAnswer) -> Iterator[Row]:
+    if answer.read_bytes is None:
+        yield "a step", "not known", "read: its experts are known to Transformers alone, not how many a token uses"
+        return
     read, cached = si(answer.read_bytes, "B"), answer.parts["kv_cache"]
     weights = si(answer.read_bytes - cached, "B")
     yield "a step", read, f"read: {weights} of weights, {si(cached, 'B')} of cache"
@@ -307,6 +315,8 @@ def _room(answer: KVCacheAnswer) -> Iterator[str]:
 
 def _speed(answer: KVCacheAnswer) -> Iterator[str]:
     """Cache is read for each user, weights once for all: so there is a rate that no number of users exceeds."""
+    if answer.read_bytes is None:
+        return
     share = answer.parts["kv_cache"] / answer.read_bytes
     text = f"{percent(share)} of what a step reads is cache"
     if answer.seconds_per_step and answer.gpu and share > 0.5:

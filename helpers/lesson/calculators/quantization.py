@@ -59,14 +59,14 @@ class QuantizationAnswer(MemoryAnswer):
         return tuple(room.card.name for room in by_size if room.verdict(self.parts.total) is Verdict.FITS)
 
     @property
-    def decode_bytes(self) -> int:
-        """Bytes that one token must read."""
-        return budget.decode_bytes(self.setup)
+    def decode_bytes(self) -> int | None:
+        """Bytes that one token must read; None for a mixture of experts that only Transformers knows."""
+        return None if self.setup.model.experts_unread else budget.decode_bytes(self.setup)
 
     @property
     def seconds_per_token(self) -> float | None:
         """The floor of a decode step; None without a device whose bandwidth is known."""
-        return self.seconds_to_read(self.decode_bytes)
+        return None if self.decode_bytes is None else self.seconds_to_read(self.decode_bytes)
 
     @property
     def title(self) -> str:
@@ -85,6 +85,9 @@ class QuantizationAnswer(MemoryAnswer):
         for part, size in self.parts.items():
             yield row(label(part), format_bytes(size), explained[part])
         what = "read: the KV cache, and all weights but the embedding table and unused experts"
+        if read is None:
+            yield row("a token", "not known", "read: its experts are known to Transformers alone")
+            return
         yield row("a token", format_bytes(read), what)
         if self.seconds_per_token and self.gpu:
             rate = self.gpu.memory_bytes_per_s

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
+from ...catalog.errors import WorkbookError
 from ...catalog.formats import Decoding, number_format
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of
 from ...catalog.layers import Layer
@@ -294,8 +295,12 @@ def decode_bytes(setup: ServeSetup) -> int:
     a mixture of experts, as many are read as `users` tokens can choose at most. Divided by the memory's bandwidth
     this is the floor of a step's time: no kernel is faster unless the weights stay in a cache.
     Llama-3-8B in BF16, one user, 2048 tokens: 15.0 GB of weights and 0.27 GB of K and V, 4.6 ms on an H100.
+    WorkbookError for a mixture of experts that only Transformers knows.
     """
     model = setup.model
+    if model.experts_unread:
+        what, do = f"how many experts a token uses is not known for the family {model.family!r}", "measure a step"
+        raise WorkbookError(what, "a family with a closed form in helpers.catalog.families, or a GGUF file", do)
     if model.stored:
         return weight_bytes(setup) - _unread_bytes(setup) + _full_cache(setup)
     looked_up = model.learned_positions * model.hidden + model.parameters_beside
