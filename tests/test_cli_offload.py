@@ -5,6 +5,7 @@ import json
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup
+from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.lesson.calculators import offload_serving_answer, offload_training_answer
 from tests.cli_errors import require_told
@@ -79,3 +80,10 @@ def test_every_flag_of_training_arrives(capsys):
     assert main(asked) == 0
     answer = offload_training_answer(setup, "l40s", "desktop", "t705", 2, 0.35, 3000 * 2**20)
     assert json.loads(capsys.readouterr().out) == answer.figures
+
+
+@pytest.mark.parametrize("name", ["LiquidAI/LFM2-1.2B", "MiniMaxAI/MiniMax-M2"])
+def test_layers_that_are_not_known_one_by_one_are_not_streamed(name):
+    """Their bytes were all called resident, and their work was divided by zero."""
+    with pytest.raises(WorkbookError, match="not known one by one"):
+        offload_serving_answer(ServeSetup(name), "h100")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ....catalog.devices import Device, device
-from ....catalog.errors import require_name, require_number, require_whole
+from ....catalog.errors import WorkbookError, require_name, require_number, require_whole
 from ....catalog.formats import number_format
 from ....catalog.layers import Layer
 from ....catalog.setup import ServeSetup
@@ -85,8 +85,12 @@ def streamed(
     travel, but are not read; nor are rows of an embedding table that no token looks up. `link_bytes_per_s` is the
     card's PCIe in one direction where it is None; through a slower tier it is that tier's.
 
-    Llama-3-8B, one user, H100: 32 layers of 436 MB, 6.8 ms each over 64 GB/s and 0.13 ms of work.
+    Llama-3-8B, one user, H100: 32 layers of 436 MB, 6.8 ms each over 64 GB/s and 0.13 ms of work. WorkbookError for a
+    family whose layers are not known one by one.
     """
+    if setup.model.counted:
+        what, do = f"the layers of {setup.model.name} are not known one by one", "stream llama-3-70b"
+        raise WorkbookError(what, "a family with a closed form in helpers.catalog.families", do)
     require_name("step", step, (PREFILL, DECODE))
     require_whole("buffers", buffers, do="pass buffers=2")
     rate, roof = _link(gpu, link_bytes_per_s), _roof(setup, gpu, compute_efficiency)
