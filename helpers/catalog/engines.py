@@ -48,6 +48,24 @@ class Engine:
     def title(self) -> str:
         return f"{self.name} {self.version}".strip()
 
+    @property
+    def logs_users(self) -> bool:
+        """Whether its log's tokens are users that fit, times their context: v1/core/kv_cache_utils.py of 0.21.0.
+
+        Up to 0.20 they were those of one endless sequence, in which windows counted as if they saw everything.
+        """
+        return self.name == "vllm" and _numbers(self.version) >= (0, 21)
+
+    def batches_in_flight(self, stages: int = 1) -> int:
+        """Forwards for which windows keep blocks: max_concurrent_batches in vllm/config/vllm.py of 0.26.0; before, one.
+
+        The next forward is scheduled while one runs; so many more of a pipeline as it has stages.
+
+        >>> engine("vllm", "0.25").batches_in_flight(), engine("vllm", "0.26").batches_in_flight()
+        (1, 2)
+        """
+        return stages + 1 if self.name == "vllm" and _numbers(self.version) >= (0, 26) else 1
+
     def batch(self, card: Device) -> tuple[int, int]:
         """Tokens of one forward and sequences at once, as the server chooses for `card`: vLLM's get_batch_defaults.
 

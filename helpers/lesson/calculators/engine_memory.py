@@ -89,7 +89,9 @@ class EngineAnswer(MemoryAnswer):
         )
         groups = plural(len(made.pages.groups), "group")
         yield row("a block", format_bytes(made.pages.block_bytes), f"K and V in {made.setup.kv}, layers in {groups}")
-        yield row("tokens", f"{made.tokens:,}", f"what {made.engine.name} logs as the size of its KV cache")
+        length = f", at --max-model-len {made.setup.context:,}" if made.engine.logs_users else ""
+        text = f"what {made.engine.title} logs as the size of its KV cache{length}"
+        yield row("tokens", f"{made.tokens:,}", text)
         yield row("users", f"{made.users:,}", f"of {made.setup.context:,} tokens each, nothing shared")
         if not made.engine.graphs_in_share:
             text = f"{FITTED}: taken after the pool, of what the share leaves"

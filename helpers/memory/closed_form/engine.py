@@ -151,18 +151,26 @@ class Launch:
 
     @property
     def tokens(self) -> int:
-        """What its log calls "GPU KV cache size"."""
-        return self._pages(0).tokens(self.blocks)
+        """What its log calls "GPU KV cache size", launched with the setup's context as its longest (max_model_len)."""
+        if self.engine.logs_users:
+            context = self.setup.context
+            return self.blocks * context // self.pages.user_blocks(context, self.in_flight_tokens)
+        return self.pages.tokens(self.blocks)
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """That a window keeps beside its own: of the forwards that are on their way, each as long as may be."""
+        return self.engine.batches_in_flight(self.pipeline) * self.batch_tokens
 
     @property
     def users(self) -> int:
         """Sequences of the setup's context that the pool holds at once."""
-        return self._pages(0).users(self.blocks, self.setup.context, self.batch_tokens)
+        return self.pages.users(self.blocks, self.setup.context, self.in_flight_tokens)
 
     @property
     def user_bytes(self) -> int:
         """Blocks of one sequence of the setup's context."""
-        return self.pages.user_blocks(self.setup.context, self.batch_tokens) * self.pages.block_bytes
+        return self.pages.user_blocks(self.setup.context, self.in_flight_tokens) * self.pages.block_bytes
 
     @property
     def pages(self) -> Pages:

@@ -67,7 +67,7 @@ class Pages:
         return max(0, pool_bytes) // self.block_bytes
 
     def tokens(self, blocks: int) -> int:
-        """What vLLM logs as "GPU KV cache size": the tokens of one endless sequence without windows.
+        """What vLLM up to 0.20 logs as "GPU KV cache size": the tokens of one endless sequence without windows.
 
         >>> from helpers.catalog import model
         >>> pages_of(model("llama-3.1-8b"), "bf16", 16).tokens(29_751)

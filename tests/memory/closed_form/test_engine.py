@@ -202,3 +202,27 @@ def test_a_model_known_to_transformers_alone_is_counted_whole() -> None:
 def test_pages_with_more_than_keys_and_values_are_not_guessed(name) -> None:
     with pytest.raises(WorkbookError, match="pages are not known"):
         pages_of(model(name), "bf16", 16)
+
+
+@pytest.mark.parametrize(
+    ("version", "in_flight", "windowed"), [("0.20", 8192, None), ("0.25", 8192, 577), ("0.33", 16384, 1089)]
+)
+def test_tokens_that_newer_versions_log_are_users_times_their_context(version, in_flight, windowed) -> None:
+    """kv_cache_utils.py of 0.21.0: int(max_concurrency * max_model_len); two forwards in flight from 0.26.0 on.
+
+    Gemma-3-27B at 131,072 tokens: 8,192 full blocks, and in each of six groups (1,023 + 8,192) / 16, rounded up, and 1,
+    or (1,023 + 16,384) / 16.
+    """
+    setup = ServeSetup("gemma-3-27b-text", context=131_072, prefill_tokens=8192)
+    made = launch(setup, engine("vllm", version), "h200")
+    assert made.in_flight_tokens == in_flight
+    if windowed is None:
+        assert made.tokens == made.blocks // 7 * 16
+        return
+    each = 8192 + 6 * windowed
+    assert made.tokens == made.blocks * 131_072 // each
+    assert made.users == made.blocks // each
+
+
+def test_a_pipeline_keeps_a_forward_more_than_it_has_stages() -> None:
+    assert launch(ServeSetup("gemma-3-27b-text"), engine("vllm"), "h200", pipeline=4).in_flight_tokens == 5 * 8192
