@@ -82,6 +82,9 @@ class Engine:
 
 # vLLM's page "GPU", requirements; SGLang's page "Install", of FlashInfer
 LEAST_CAPABILITIES = {"vllm": (7, 0), "sglang": (7, 5)}
+FP8_CAPABILITY = (7, 5)  # model_executor/layers/quantization/fp8.py of vLLM 0.33.0
+COUNTS_DRAFTS = ("transformers", "llama.cpp")
+CONVERTED = ("fp32", "tf32", "fp16", "bf16", "mxfp4")  # weights that llama.cpp has once they are converted to GGUF
 _CONFIG = "vllm/config/cache.py, vllm/engine/arg_utils.py, vllm/v1/sample of "
 _SORTS = "; 38 bytes a logit is what Qwen3-14B's profile run showed in 0.15 and 0.16 (5.64 GiB on an H100)"
 _MASKS = "; logits in 16 bits, in FP32, their softmax and its noise are alive: 2 + 4 + 4 + 4 bytes"
@@ -112,28 +115,41 @@ def engine(name: str, version: str | None = None) -> Engine:
         raise unknown_name("engine", name, ENGINES)
     if version is None:
         return known[-1]
-    wanted = _numbers(version)
+    wanted, oldest, newest = _numbers(version), known[0].version, known[-1].version
     able = [one for one in known if _numbers(one.version) <= wanted]
-    if not wanted or not able or not known[0].version:
+    is_newer = wanted[: len(_numbers(newest))] > _numbers(newest)
+    if not wanted or not able or is_newer or not oldest:
         what = f"{known[0].name} {version!r}"
-        expected = f"a version from {known[0].version} on" if known[0].version else "no version"
+        expected = (f"a version from {oldest} to {newest}" if oldest != newest else oldest) or "no version"
         raise WorkbookError(what, expected, "leave it out for the newest that is known")
     return replace(able[-1], version=version.removeprefix("v"))
 
 
 def require_served(name: str, setup: ServeSetup) -> None:
-    """WorkbookError for a GGUF file on another engine than llama.cpp, and for a cache in a format that it has not."""
+    """WorkbookError for a GGUF file on another engine than llama.cpp, and for what an engine has not.
+
+    That is a cache in some format, weights quantized for others on llama.cpp, and drafts where nobody counts them.
+    """
     model, known = setup.model, KV_OF_ENGINES[name]
     if model.stored and name != "llama.cpp":
         what, expected = f"{model.name} on {name}", "llama.cpp for a GGUF file"
         raise WorkbookError(what, expected, "pass --engine llama.cpp, or the model's config.json")
+    if name == "llama.cpp" and not model.stored and setup.weights not in CONVERTED:
+        what = f"llama.cpp loads no weights in {setup.weights}, which other engines quantize to"
+        raise WorkbookError(what, "a GGUF file, or a checkpoint in 16 bits", "name the GGUF file: --model FILE.gguf")
+    if setup.drafts and name not in COUNTS_DRAFTS:
+        what = f"{setup.drafts} drafts with {name}, whose memory for them is not counted here"
+        raise WorkbookError(what, "no drafts", "leave --drafts out, in Python drafts=0")
     if setup.kv not in known:
         what = f"{name} has no KV cache in {setup.kv}"
         raise WorkbookError(what, ", ".join(known), f"choose one of these, as --kv {known[-1]}, or another engine")
 
 
-def require_card(name: str, card: Device) -> None:
-    """WorkbookError for a card without CUDA, whose rules nobody here knows, and for one too old for the engine."""
+def require_card(name: str, card: Device, weights: str = "") -> None:
+    """WorkbookError for a card without CUDA, whose rules nobody here knows, and for one too old for the engine.
+
+    Or too old for its weights in FP8: vLLM has them on a T4, but not on a V100.
+    """
     least = LEAST_CAPABILITIES[name]
     if card.capability is None:
         what, expected = f"what {name} takes of the {card.title}", "a card of NVIDIA's"
@@ -141,6 +157,9 @@ def require_card(name: str, card: Device) -> None:
     if card.capability < least:
         what = f"{name} on the {card.title}, of compute capability {card.capability[0]}.{card.capability[1]}"
         raise WorkbookError(what, f"{least[0]}.{least[1]} or more", "pass --engine llama.cpp, or a newer card")
+    if weights.startswith("fp8") and card.capability < FP8_CAPABILITY:
+        what = f"weights in {weights} with {name} on the {card.title}, of compute capability {card.capability[0]}.0"
+        raise WorkbookError(what, "7.5 or more", "take a newer card, or weights in 16 bits, as --weights fp16")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ class Launch:
             what = f"what {self.engine.name} takes of the {self.card.title}"
             expected = "a card of NVIDIA's: its logs are from H100 cards"
             raise WorkbookError(what, expected, "read its log: Available KV cache memory")
-        require_card(self.engine.name, self.card)
+        require_card(self.engine.name, self.card, self.setup.weights)
         if self.share_bytes > self.free_bytes:
             raise self._too_large()
 
