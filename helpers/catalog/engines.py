@@ -157,9 +157,14 @@ def require_card(name: str, card: Device, weights: str = "") -> None:
     if card.capability < least:
         what = f"{name} on the {card.title}, of compute capability {card.capability[0]}.{card.capability[1]}"
         raise WorkbookError(what, f"{least[0]}.{least[1]} or more", "pass --engine llama.cpp, or a newer card")
-    if weights.startswith("fp8") and card.capability < FP8_CAPABILITY:
+    if not has_weights(card, weights):
         what = f"weights in {weights} with {name} on the {card.title}, of compute capability {card.capability[0]}.0"
         raise WorkbookError(what, "7.5 or more", "take a newer card, or weights in 16 bits, as --weights fp16")
+
+
+def has_weights(card: Device, weights: str) -> bool:
+    """Whether an engine multiplies by weights in this format on a card of NVIDIA's: not by FP8 on a V100."""
+    return not weights.startswith("fp8") or (card.capability or FP8_CAPABILITY) >= FP8_CAPABILITY
 
 
 def _numbers(version: str) -> tuple[int, ...]:

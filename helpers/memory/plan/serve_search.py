@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
+from ...catalog.engines import has_weights
 from ...catalog.errors import WorkbookError
 from ..closed_form.breakdown import Breakdown, TextEnum
 from .engine_replica import replica_of
@@ -126,7 +127,8 @@ def _all(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[ServePlan
 def replicas(goal: ServeGoal, cards: Cards, rates: Efficiency) -> Iterator[Replica]:
     """One for each format and each way to divide the model over up to so many cards."""
     transients: dict[tuple, dict[int, tuple[int, int, int]]] = {}
-    for tensor, pipeline, weights, kv in product(TENSOR, PIPELINE, goal.weights, goal.kv):
+    able = [one for one in goal.weights if not goal.engine or has_weights(cards.device, one)] or goal.weights
+    for tensor, pipeline, weights, kv in product(TENSOR, PIPELINE, able, goal.kv):
         layout = ReplicaLayout(tensor, pipeline, weights, kv, goal.shipped)
         if layout.ranks > cards.count or tensor > cards.node or pipeline > len(goal.model.layers):
             continue

@@ -194,3 +194,13 @@ def test_a_first_layer_without_kv_heads_divides_nothing_by_zero():
     assert Replica(goal, ReplicaLayout(), FLEET[0], Efficiency()).most_users >= 4
     with pytest.raises(WorkbookError, match="how many parameters a token uses"):
         plan_serving(goal, [Cards("h100", 1, 2.0)])
+
+
+def test_an_engine_s_plan_on_a_card_without_fp8_has_other_formats():
+    """vLLM has FP8 weights from compute capability 7.5 on; a V100 has 7.0."""
+    goal = ServeGoal("qwen3-8b", users=1, context=2048, engine="vllm")
+    assert "fp8-e4m3" in goal.weights
+    plans = plan_serving(goal, [Cards("v100-32gb", 1, 1.0)]).plans
+    assert {plan.layout.weights for plan in plans} == {"bf16"}
+    with pytest.raises(WorkbookError, match="compute capability 7"):
+        plan_serving(replace(goal, weights=("fp8-e4m3",)), [Cards("v100-32gb", 1, 1.0)])
