@@ -133,6 +133,9 @@ BAD = [
     (["explain-oom", "x", "--model", "gpt2", "--users", "3", "--zero", "1"], "--zero and --users together"),
     (["explain-oom", "x", "--model", "gpt3"], "did you mean"),
     (["explain-oom", "x", "--accumulate", "3"], "--accumulate without --model"),
+    (["explain-oom", "x", "--lora-rank", "8"], "--lora-rank without --model"),
+    (["explain-oom", "x", "--model", "gpt2", "--lora-base", "nf4"], "--lora-base without adapters"),
+    (["explain-oom", "x", "--model", "gpt2", "--adapter", "lora", "--users", "3"], "--adapter and --users together"),
     (["explain-oom", "x", "--model", "gpt2", "--micro-batch", "1.5"], WHOLE),
     (["check"], "lab"),
     (["check", "02", "--show", "1", "--json"], "not allowed with argument"),
@@ -334,6 +337,18 @@ def test_explain_oom_with_a_setup_names_what_fits(flags, fields, tmp_path, capsy
     said = as_json(["explain-oom", str(path), "--model", "llama-3.2-1b", *flags], capsys)
     assert "By the closed form llama-3.2-1b" in said["predicted"]
     assert fields in said["fit"][0]["fields"]
+
+
+def test_explain_oom_takes_the_adapters_that_it_advises(tmp_path, capsys):
+    """The advice says `--adapter lora`; the run that its flags describe is that of `estimate train`."""
+    path = tmp_path / "log.txt"
+    path.write_text(OOM_LOG)
+    explain = ["explain-oom", str(path), "--model", "llama-3.2-1b"]
+    flags = ["--adapter", "lora", "--lora-rank", "8", "--lora-base", "nf4", "--micro-batch", "4"]
+    peak = as_json(["estimate", "train", "--model", "llama-3.2-1b", *flags], capsys)["peak_bytes"]
+    said = as_json([*explain, *flags], capsys)["predicted"]
+    assert f"{peak / 2**30:.2f} GiB" in said
+    assert as_json(explain, capsys)["predicted"] != said
 
 
 def test_the_floor_of_an_operator_in_json_and_in_text(capsys):

@@ -8,7 +8,19 @@ from dataclasses import fields
 
 from ..catalog.errors import WorkbookError
 from ..catalog.setup import ServeSetup, TrainSetup, flag_of
-from .flags import GPU_HELP, Commands, add_command, device_of, run_of, serve_flags, train_flags, with_default
+from .flags import (
+    ADAPTER_FLAGS,
+    GPU_HELP,
+    Commands,
+    _adapter_of,
+    adapter_flags,
+    add_command,
+    device_of,
+    run_of,
+    serve_flags,
+    train_flags,
+    with_default,
+)
 
 
 def add(commands: Commands) -> None:
@@ -19,12 +31,17 @@ def add(commands: Commands) -> None:
     explain.add_argument("--json", action="store_true", help="print JSON, in bytes")
     text = "also say what the closed form makes of this model, with the flags of `estimate train` or `estimate serve`"
     explain.add_argument("--model", help=text)
-    for add, run in ((train_flags, "training run"), (serve_flags, "serving replica")):
+    for add, run in ((_step_flags, "training run"), (serve_flags, "serving replica")):
         group = explain.add_argument_group(f"with --model, for a {run}")
         add(group)
         for action in group._group_actions:
             action.help = with_default(action)
             action.default = argparse.SUPPRESS  # so that a flag which was given can be told from one that was not
+
+
+def _step_flags(parser: argparse._ActionsContainer) -> None:
+    train_flags(parser)
+    adapter_flags(parser)
 
 
 def _explain_oom(arguments: argparse.Namespace) -> int:
@@ -41,6 +58,7 @@ def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | N
         kind: {field.name for field in fields(kind)} & vars(arguments).keys() - {"model"}
         for kind in (TrainSetup, ServeSetup)
     }
+    given[TrainSetup] = given[TrainSetup] - {"adapter"} | vars(arguments).keys() & set(ADAPTER_FLAGS.values())
     flags = {kind: ", ".join(map(flag_of, sorted(names))) for kind, names in given.items()}
     if all(given.values()):
         what, do = " and ".join(flags.values()), "describe the training run or the serving replica that failed"
@@ -51,5 +69,7 @@ def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | N
             raise WorkbookError(f"{what} without --model", "a model to compute with", do)
         return None
     kind = ServeSetup if given[ServeSetup] else TrainSetup
-    said = {name: getattr(arguments, name) for name in given[kind]}
-    return ServeSetup(arguments.model, **said) if given[ServeSetup] else run_of(arguments.model, **said)
+    said = {name: getattr(arguments, name) for name in given[kind] - set(ADAPTER_FLAGS.values())}
+    if kind is ServeSetup:
+        return ServeSetup(arguments.model, **said)
+    return run_of(arguments.model, _adapter_of(arguments), **said)
