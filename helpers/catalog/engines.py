@@ -56,6 +56,14 @@ class Engine:
         """
         return self.name == "vllm" and _numbers(self.version) >= (0, 21)
 
+    @property
+    def states(self) -> int:
+        """Pages that a recurrent layer has for a sequence: a second where prefixes are cached, as from vLLM 0.26.0 on.
+
+        is_prefix_caching_supported in vllm/config/model.py, mamba_cache_mode "align" in v1/kv_cache_interface.py.
+        """
+        return 2 if self.name == "vllm" and _numbers(self.version) >= (0, 26) else 1
+
     def batches_in_flight(self, stages: int = 1) -> int:
         """Forwards for which windows keep blocks: max_concurrent_batches in vllm/config/vllm.py of 0.26.0; before, one.
 

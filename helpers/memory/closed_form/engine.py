@@ -153,8 +153,7 @@ class Launch:
     def tokens(self) -> int:
         """What its log calls "GPU KV cache size", launched with the setup's context as its longest (max_model_len)."""
         if self.engine.logs_users:
-            context = self.setup.context
-            return self.blocks * context // self.pages.user_blocks(context, self.in_flight_tokens)
+            return self.blocks * self.setup.context // self.user_blocks
         return self.pages.tokens(self.blocks)
 
     @property
@@ -165,12 +164,16 @@ class Launch:
     @property
     def users(self) -> int:
         """Sequences of the setup's context that the pool holds at once."""
-        return self.pages.users(self.blocks, self.setup.context, self.in_flight_tokens)
+        return self.blocks // self.user_blocks
+
+    @property
+    def user_blocks(self) -> int:
+        """Of one sequence of the setup's context."""
+        return self.pages.user_blocks(self.setup.context, self.in_flight_tokens, self.engine.states)
 
     @property
     def user_bytes(self) -> int:
-        """Blocks of one sequence of the setup's context."""
-        return self.pages.user_blocks(self.setup.context, self.in_flight_tokens) * self.pages.block_bytes
+        return self.user_blocks * self.pages.block_bytes
 
     @property
     def pages(self) -> Pages:

@@ -7,7 +7,8 @@ layers are 7 groups of 10 layers, two of them padding. A sequence takes, of a gr
 tokens and a whole forward, and one more.
 
 Recurrent states are a kind, too (model_executor/models/config.py): attention's blocks are made of so many tokens that a
-page holds a layer's state, 784 in Qwen3.5-27B, and a sequence has one such page for each of its layers.
+page holds a layer's state, 784 in Qwen3.5-27B, and a sequence has
+one such page for each of its layers, or two (`Engine.states`).
 
     pages_of(model("llama-3.1-8b"), "bf16", 16).block_bytes / 2**20     # 2.0 MiB: 32 layers x 16 tokens x 4 KiB
 """
@@ -33,17 +34,17 @@ WHOLE_PIECES = "llama4_text"  # its pieces of 8,192 tokens are cached as if ever
 class Group:
     """Layers that share a table of blocks: `layers` with padding, `window` None where they look back on everything.
 
-    `is_state` are layers with a recurrent state, which has one block for each sequence.
+    `is_state` are layers with a recurrent state, which has one block for each sequence, or as many as `states`.
     """
 
     layers: int
     window: int | None
     is_state: bool = False
 
-    def blocks(self, context: int, block_tokens: int, batch_tokens: int) -> int:
+    def blocks(self, context: int, block_tokens: int, batch_tokens: int, states: int = 1) -> int:
         """That one sequence of `context` tokens is given."""
         if self.is_state:
-            return 1
+            return states
         if self.window is None:
             return -(-context // block_tokens)
         return -(-min(self.window - 1 + batch_tokens, context) // block_tokens) + 1
@@ -79,9 +80,9 @@ class Pages:
         """Whole sequences of `context` tokens at once, nothing shared: its "maximum concurrency", rounded down."""
         return blocks // self.user_blocks(context, batch_tokens)
 
-    def user_blocks(self, context: int, batch_tokens: int) -> int:
+    def user_blocks(self, context: int, batch_tokens: int, states: int = 1) -> int:
         """That one sequence of `context` tokens takes, of all groups."""
-        return sum(group.blocks(context, self.block_tokens, batch_tokens) for group in self.groups)
+        return sum(group.blocks(context, self.block_tokens, batch_tokens, states) for group in self.groups)
 
 
 def pages_of(

@@ -226,3 +226,11 @@ def test_tokens_that_newer_versions_log_are_users_times_their_context(version, i
 
 def test_a_pipeline_keeps_a_forward_more_than_it_has_stages() -> None:
     assert launch(ServeSetup("gemma-3-27b-text"), engine("vllm"), "h200", pipeline=4).in_flight_tokens == 5 * 8192
+
+
+@pytest.mark.parametrize(("version", "each"), [("0.25", 4), ("0.26", 7), ("0.33", 7)])
+def test_a_hybrid_s_sequence_has_two_pages_of_states_where_prefixes_are_cached(version, each) -> None:
+    """Qwen3.5-27B, 784 tokens: a block of its attention, and one or two pages in each of three groups of states."""
+    made = launch(ServeSetup("Qwen/Qwen3.5-27B", context=784), engine("vllm", version), "h200")
+    assert made.user_blocks == each
+    assert (made.users, made.user_bytes) == (made.blocks // each, each * made.pages.block_bytes)
