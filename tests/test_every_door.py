@@ -32,6 +32,11 @@ def words_of(question: dict[str, object]) -> list[str]:
     return [str(word) for pair in question.items() for word in pair]
 
 
+def longest(name: str, otherwise: int) -> int:
+    """Positions of a learned table, which end."""
+    return model(name).max_positions if model(name).learned_positions else otherwise
+
+
 def training_question(rng: random.Random) -> dict[str, object]:
     name = rng.choice(MODELS)
     question = {
@@ -40,7 +45,7 @@ def training_question(rng: random.Random) -> dict[str, object]:
         "--precision": rng.choice(("autocast-bf16", "bf16", "fp32")),
         "--optimizer": rng.choice(OPTIMIZERS),
         "--micro-batch": rng.choice((1, 1, 2, 4)),
-        "--sequence": min(model(name).learned_positions or 8192, rng.choice((512, 1024, 2000, 4096, 8192))),
+        "--sequence": min(longest(name, 8192), rng.choice((512, 1024, 2000, 4096, 8192))),
         "--checkpointing": rng.choice(POLICIES),
         "--accumulate": rng.choice((1, 1, 4)),
     }
@@ -58,13 +63,13 @@ def serving_question(rng: random.Random) -> dict[str, object]:
         "--weights": rng.choice(("shipped", "bf16", "fp8-e4m3", "nf4", "awq-int4")),
         "--kv": rng.choice(KV_FORMATS),
         "--users": rng.choice((1, 7, 64)),
-        "--context": min(model(name).learned_positions or 2**17, rng.choice((300, 2048, 32768, 131072))),
+        "--context": min(longest(name, 2**17), rng.choice((300, 2048, 32768, 131072))),
     }
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_training_step_is_one_answer_at_every_door(seed, capsys):
-    rng = random.Random(seed)
+    rng, answered = random.Random(seed), 0
     for _ in range(10):
         question = training_question(rng)
         words = words_of(question)
@@ -77,21 +82,25 @@ def test_a_training_step_is_one_answer_at_every_door(seed, capsys):
             doors += [asked(capsys, "estimate", "checkpointing", *words)]
             doors += [asked(capsys, "estimate", "zero", *words)] if question["--optimizer"] != "muon" else []
         assert [said and said["peak_bytes"] for said in doors] == [found["peak_bytes"]] * len(doors), words
+        answered += 1
+    assert answered >= 5, "most of these questions have an answer"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_replica_is_one_answer_at_every_door(seed, capsys):
-    rng = random.Random(seed)
+    rng, answered = random.Random(seed), 0
     for _ in range(10):
         question = serving_question(rng)
         words = words_of(question)
         found = asked(capsys, "estimate", "serve", *words, "--no-traced")
         cache = asked(capsys, "estimate", "kv", *words)
         if found is None or cache is None:
-            assert found is None or cache is None or words
+            assert found is cache, words  # where one refuses, so does the other
             continue
+        answered += 1
         assert cache["parts"]["kv_cache"] == found["held"]["kv_cache"], words
         assert cache["parts"]["parameters"] == found["held"]["parameters"], words
+    assert answered >= 5, "most of these questions have an answer"
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen3-0.6b", "gemma-3-1b", "qwen3-8b"])

@@ -18,7 +18,8 @@ HELPERS = Path(__file__).parents[2] / "helpers"
 CAPTIONS = {
     "closed_form/breakdown.py": {"CAPTIONS"},
     "closed_form/activations.py": {"Owner", "Role"},
-    "fit/ladders.py": {"Rung", "FORMATS", "COUNTS"},
+    "fit/ladders.py": {"Rung"},
+    "fit/replicas.py": {"FORMATS", "COUNTS"},
     "allocator/outcome.py": {"OutcomeKind"},
     "oom/frames.py": {"Place", "TEXTS"},
     "oom/cures.py": {"Change"},

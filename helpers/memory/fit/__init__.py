@@ -8,6 +8,7 @@
 training step and of a serving replica, `offers` what of them fits. Imports catalog and closed_form.
 """
 
-from .ladders import Fit, adapted, ladder, serving_changes, training_changes
+from .ladders import Fit, adapted, ladder, training_changes
 from .offers import changes, format_fits, peak_bytes
+from .replicas import serving_changes
 from .room import RESERVE_BYTES, RESERVE_MIB, Room, Verdict

@@ -12,7 +12,8 @@ from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..closed_form import budget
 from ..closed_form.breakdown import format_bytes
-from .ladders import Fit, serving_changes, training_changes
+from .ladders import Fit, training_changes
+from .replicas import serving_changes
 from .room import HOLES_PERCENT, Room, Verdict
 
 Setup = TrainSetup | ServeSetup

@@ -5,10 +5,11 @@ replica_of(ServeGoal("qwen3-8b", context=8192, engine="vllm"), ReplicaLayout(), 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from ...catalog.engines import engine
-from ...catalog.setup import MAX_COUNT, ServeSetup
+from ...catalog.setup import MAX_COUNT
 from ..closed_form.engine import Launch, launch
 from .goal import ServeGoal
 from .machine import Cards
@@ -22,15 +23,8 @@ class EngineReplica(Replica):
     @cached_property
     def launch(self) -> Launch:
         goal, layout = self.goal, self.layout
-        setup = ServeSetup(
-            goal.model,
-            weights=layout.served,
-            kv=layout.kv,
-            context=goal.context,
-            prompt=goal.prompt_tokens,
-            prefill_tokens=goal.prefill_tokens,
-        )
-        return launch(setup, engine(goal.engine), self.cards.device, layout.tensor, layout.pipeline)
+        whole = replace(self.setup, model=goal.model)  # of which a launch makes the stages
+        return launch(whole, engine(goal.engine), self.cards.device, layout.tensor, layout.pipeline)
 
     @property
     def room_bytes(self) -> int:
