@@ -40,6 +40,14 @@ def test_the_cards_of_the_machine_are_shown(monkeypatch: pytest.MonkeyPatch, cap
     assert "lost: GPU is lost" in out
 
 
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_a_terminal_gets_colours_unless_no_color_is_set(no_color, coloured, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    assert main([*QUICK, "--samples", "1"]) == 0
+    assert ("\x1b[3" in capsys.readouterr().out) is coloured
+
+
 def test_json_is_one_line_for_each_card_and_sample_and_never_holds_infinity(capsys) -> None:
     assert main([*QUICK, "--samples", "3", "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()

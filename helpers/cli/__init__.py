@@ -42,10 +42,11 @@ GROUPS = {
     "calculate": (*THAT_ONLY_ANSWER, "watch", "serve", "serve-bench"),
     "teach": ("grade", "sample-class"),
     "author": ("build", "release", "topics", "publish", "site", "train-lm"),
+    "shell": ("completion",),
 }
 FAMILIES = (
     *("estimate", "plan", "number", "listed", "oom", "snapshot", "trace"),
-    *("watch", "serve", "measured", "course", "site", "grade"),
+    *("watch", "serve", "measured", "course", "site", "grade", "completion"),
 )
 ALONE = ("estimate", "plan", "snapshot", "trace")  # families of one command, their own name: it needs no other's flags
 
@@ -66,6 +67,10 @@ def _process(argv: Sequence[str]) -> int:
     printed and dropped by whoever collects garbage. The second Ctrl-C waits for nothing.
     """
     gc.set_threshold(LOADING_THRESHOLD)
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks, at a tab
+        from .completion import complete
+
+        complete(_parser())
     only_answers = bool(argv) and argv[0] in THAT_ONLY_ANSWER
     pressed: list[bool] = []
 

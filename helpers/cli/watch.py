@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -80,7 +81,8 @@ def _run(watcher: Watcher, interval_s: float, samples: int | None, as_json: bool
         if as_json:
             print("\n".join(json.dumps(figures) for figures in _figures(watcher)), flush=True)
         elif live:
-            print(f"{CLEAR}{where}\n{screen(watcher, coloured=True)}", flush=True)
+            coloured = not os.environ.get("NO_COLOR")
+            print(f"{CLEAR}{where}\n{screen(watcher, coloured)}", flush=True)
         elif samples is None or taken == samples:
             print(screen(watcher), flush=True)
         if taken != samples:
