@@ -43,7 +43,7 @@ ISAS := $(AVX2) ONEDNN_MAX_CPU_ISA=AVX2,ATEN_CPU_CAPABILITY=default ONEDNN_MAX_C
 # A processor with AVX2 and nothing above it: on AVX2 nothing would be different from `make test`.
 OWN := $(if $(shell grep -m1 avx2 /proc/cpuinfo 2>/dev/null | grep -v avx512),$(AVX2))
 BYTES := $(addprefix tests/memory/,meter/test_witness.py measure/test_training.py trace/test_against_measure.py \
-         closed_form/test_budget_against_measure.py)
+         step/test_budget_against_measure.py)
 test-isa: env ## measured bytes and every notebook, once more on other processors' instructions (ISAS="…" chooses)
 	@set -e; for isa in $(ISAS); do \
 	  if [ "$$isa" = "$(OWN)" ]; then echo "$$isa: this processor's own, make test has run it"; continue; fi; \

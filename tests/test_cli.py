@@ -16,8 +16,8 @@ import helpers
 from helpers.catalog import MODELS, Adapter, TrainSetup, device, model
 from helpers.cli import GROUPS, _parser, by_trace, main
 from helpers.cli.flags import OPTIMIZER, setup_of
-from helpers.memory.closed_form import budget
-from helpers.memory.closed_form.breakdown import PARTS
+from helpers.memory import budget
+from helpers.memory.breakdown import PARTS
 from helpers.memory.fit import RESERVE_BYTES, Room
 
 ROOT = Path(__file__).resolve().parents[1]

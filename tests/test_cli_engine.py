@@ -42,7 +42,7 @@ def test_the_command_gives_the_same_answer(capsys) -> None:
     from helpers.catalog import ServeSetup
     from helpers.catalog.engines import engine
     from helpers.lesson.calculators import engine_answer
-    from helpers.memory.closed_form.engine import launch
+    from helpers.memory.serve.engines.vllm import launch
 
     answer = engine_answer(launch(ServeSetup("qwen3-8b", users=9), engine("vllm", "0.19"), "h100", 2, 2, 0.9, 64))
     assert answer.command is not None
@@ -101,8 +101,8 @@ def test_other_engines_say_what_is_not_counted_and_give_their_command(argv, told
 def test_the_commands_of_other_engines_give_the_same_answers(capsys) -> None:
     from helpers.catalog import ServeSetup, device
     from helpers.lesson.calculators import llamacpp_answer, sglang_answer
-    from helpers.memory.closed_form.engine_llamacpp import LlamaCpp
-    from helpers.memory.closed_form.engine_sglang import SglangLaunch
+    from helpers.memory.serve.engines.llamacpp import LlamaCpp
+    from helpers.memory.serve.engines.sglang import SglangLaunch
 
     setup = ServeSetup("qwen3-8b", users=3)
     for answer in (

@@ -3,7 +3,7 @@
 import json
 
 from helpers.cli import main
-from helpers.memory.closed_form.megatron import MegatronSetup, train
+from helpers.memory.step.ranks.megatron import MegatronSetup, train
 
 ASKED = ["estimate", "megatron", "--model", "llama-3-70b", "--tensor-parallel", "8", "--pipeline", "4"]
 SETUP = MegatronSetup("llama-3-70b", tensor_parallel=8, pipeline=4)

@@ -6,8 +6,8 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup
 from helpers.cli import main
-from helpers.memory.closed_form import breakdown, budget
-from helpers.memory.closed_form.breakdown import PARTS, Phase
+from helpers.memory import breakdown, budget
+from helpers.memory.breakdown import PARTS, Phase
 from tests.versions import divided_embedding
 
 TRAIN = ["trace", "train", "--model", "tiny-llama", "--precision", "bf16", "--sequence", "64"]

@@ -7,7 +7,7 @@ import pytest
 from helpers.catalog import TrainSetup
 from helpers.cli import main
 from helpers.lesson.calculators import zero_answer
-from helpers.memory.closed_form import budget
+from helpers.memory import budget
 from tests.cli_errors import require_told
 
 ZERO = ["estimate", "zero", "llama-2-70b"]

@@ -11,8 +11,7 @@ from helpers.catalog.hardware import cuda_of
 from helpers.catalog.setup import KV_FORMATS
 from helpers.cli import main
 from helpers.lesson.calculators import training_memory
-from helpers.memory import trace
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, trace
 
 SEEDS = range(25)
 CUDA = [name for name, card in DEVICES.items() if cuda_of(card)]

@@ -11,9 +11,9 @@ from ..catalog.errors import WorkbookError
 from ..catalog.setup import ServeSetup
 from ..lesson import calculators
 from ..lesson.calculators import CalculatorAnswer
-from ..memory.closed_form.engine import launch
-from ..memory.closed_form.engine_llamacpp import LlamaCpp
-from ..memory.closed_form.engine_sglang import SglangLaunch
+from ..memory.serve.engines.llamacpp import LlamaCpp
+from ..memory.serve.engines.sglang import SglangLaunch
+from ..memory.serve.engines.vllm import launch
 from . import flags
 from .flags import decimal, whole
 

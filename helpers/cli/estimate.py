@@ -12,7 +12,7 @@ from ..lesson import calculators
 from ..lesson.calculators.allocation import TRACES
 from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES
 from ..lesson.traced import fit_figures
-from ..memory.closed_form.breakdown import PARTS
+from ..memory.breakdown import PARTS
 from ..memory.fit import changes, format_fits
 from . import by_trace, flags
 from .engine import engine_flags, engine_of, estimate_engine

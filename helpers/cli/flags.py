@@ -33,9 +33,9 @@ from ..catalog.setup import (
 )
 from ..catalog.shape import ModelShape
 from ..catalog.shipped import SHIPPED, shipped
-from ..memory.closed_form.breakdown import format_bytes
-from ..memory.closed_form.refusals import attention_of
+from ..memory.breakdown import format_bytes
 from ..memory.fit.room import RESERVE_MIB
+from ..memory.step.refusals import attention_of
 
 if TYPE_CHECKING:
     from ..lesson.calculators.answers import CalculatorAnswer

@@ -6,9 +6,9 @@ import argparse
 import json
 from dataclasses import fields
 
-from ..memory.closed_form import megatron
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 from ..memory.fit import Room
+from ..memory.step.ranks import megatron
 from . import flags
 from .flags import Commands, add_command, whole
 

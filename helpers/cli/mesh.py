@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from ..lesson import calculators
 from ..lesson.calculators.mesh import SCHEDULES
-from ..memory.closed_form.megatron import RECOMPUTED, MegatronSetup
+from ..memory.step.ranks.megatron import RECOMPUTED, MegatronSetup
 from . import flags
 from .flags import Commands, add_command, print_answer, whole
 from .megatron import WORDS

@@ -15,7 +15,7 @@ from ..catalog.loaders import loader
 from ..catalog.policies import whole_layers
 from ..catalog.setup import ServeSetup, TrainSetup
 from ..catalog.split import STAGES_PER_RANK, Split
-from ..memory.closed_form.breakdown import Breakdown, Part, Point
+from ..memory.breakdown import Breakdown, Part, Point
 from . import flags
 from .flags import Commands, add_command, device_of, setup_of, whole
 
@@ -100,7 +100,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
 
 def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) -> Breakdown | None:
     """The budget's parts at its peak; of several GPUs for each kind of split alone, and FSDP2 by tensor parallelism."""
-    from ..memory.closed_form import budget
+    from ..memory import budget
 
     if split is None:
         return budget.train(setup, where).parts
@@ -161,7 +161,7 @@ def _predicted(setup: ServeSetup, where: Device | None, phase: str | None) -> Br
 
     What windows drop after the forward the trace sees in the cache.
     """
-    from ..memory.closed_form import budget
+    from ..memory import budget
 
     together = replace(setup, prefill_tokens=setup.prefill_tokens or setup.users * setup.prompt_tokens)
     found = budget.serve(together, where or reference_of(setup))

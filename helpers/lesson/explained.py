@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from ..catalog.errors import WorkbookError
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 from ..memory.oom.explain import Explanation, Row, explain
 
 LONGEST = 2**22  # letters of a pasted log

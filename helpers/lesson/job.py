@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..catalog.devices import device
 from ..catalog.setup import TrainSetup
-from ..memory.closed_form import budget
+from ..memory import budget
 from .drawing.bars import Parts, stacked_bars
 from .drawing.pictures import Card, Picture
 

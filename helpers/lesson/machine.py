@@ -17,7 +17,7 @@ def machine() -> str:
     import torch
 
     from ..catalog import detect
-    from ..memory.closed_form.breakdown import format_bytes
+    from ..memory.breakdown import format_bytes
 
     gpu = detect()
     if gpu:

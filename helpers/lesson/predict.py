@@ -8,13 +8,13 @@ from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 from ..catalog.errors import WorkbookError, require_name
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 from . import notes
 from .plain import as_number, shown
 from .units import signed_percent
 
 if TYPE_CHECKING:
-    from ..memory.closed_form.budget import TrainBudget
+    from ..memory.budget import TrainBudget
     from ..memory.meter.timeline import Measurement
     from ..memory.trace import Trace
 

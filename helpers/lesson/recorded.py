@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ..memory.accuracy.recordings import Entry, Machine, Recording, read_all
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 from .units import percent, si, signed_percent
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..catalog.devices import Device
-from ..memory.closed_form.breakdown import PARTS, Breakdown, format_bytes
+from ..memory.breakdown import PARTS, Breakdown, format_bytes
 from ..memory.fit.room import RESERVE_BYTES, Room, Verdict
 from .drawing.marks import label
 

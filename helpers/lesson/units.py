@@ -6,7 +6,7 @@ Sizes of memory stay binary: `memory.format_bytes`, and `short_bytes` where ther
 
 from __future__ import annotations
 
-from ..memory.closed_form.breakdown import GIB
+from ..memory.breakdown import GIB
 
 MIB = 2**20
 _PREFIXES = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}

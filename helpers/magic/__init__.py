@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..catalog.devices import device
 from ..catalog.errors import WorkbookError
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 from ..memory.meter.memory_budget import MAX_MIB, Report, memory_budget
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from ..catalog.devices import Device, detect, device
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -4,7 +4,12 @@
     budget.train(setup).peak                        # closed form: no torch, no GPU
     measure.training_step(setup).peak               # the same question, asked of this machine
 
-    closed_form   bytes at each moment of a step, and of a serving replica, from a shape and a setup
+    breakdown     the types that all instruments answer in: bytes by part, and moments
+    step          closed form: bytes at each moment of a training step, from a shape and a setup
+    serve         closed form: bytes of a serving replica, and of the engines that run it
+    budget        the door to both; `work` is what an operator asks of the machine, `layer_work` a layer
+    other_shapes  models that are no decoder of text, and embedding stores
+    offload       the seconds of copies beside those of computing
     meter         the storages that PyTorch's operators make, counted as they come and go
     allocator     the caching allocator, simulated; snapshots of the real one
     measure       what this machine really does: bytes and seconds
@@ -14,21 +19,11 @@
     accuracy      predictions beside what GPUs measured
     plan          from a goal and the cards at hand to what works, cheapest first
 
-Each imports only what stands above it. All answer in the types of `closed_form`.
+Each imports only what stands above it. All answer in the types of `breakdown`.
 """
 
-from .closed_form import (
-    Breakdown,
-    Moment,
-    Part,
-    Phase,
-    Point,
-    activations,
-    budget,
-    format_bytes,
-    rounded,
-    tensor_parallel,
-    weights,
-    work,
-    zero,
-)
+from . import budget, work
+from .breakdown import Breakdown, Moment, Part, Phase, Point, format_bytes, rounded
+from .serve import tensor_parallel, weights
+from .step import activations
+from .step.ranks import zero

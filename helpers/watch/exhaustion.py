@@ -21,7 +21,7 @@ from math import ceil, floor, inf, sqrt
 from statistics import fmean, median
 
 from ..catalog.errors import WorkbookError, require_whole
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 
 LEAST_SAMPLES = 20
 MOST_POINTS = 240  # more are thinned to as many medians: the pairs of 240 take ten milliseconds

@@ -22,9 +22,9 @@ from itertools import pairwise
 from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.setup import ServeSetup
-from ..memory.closed_form import budget
-from ..memory.closed_form.breakdown import Part
-from ..memory.closed_form.serving import ServeBudget
+from ..memory import budget
+from ..memory.breakdown import Part
+from ..memory.serve.serving import ServeBudget
 
 HOST_LINK = "pcie"
 MOST_USERS = 2**14

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 from .watcher import CardState, Severity, Watcher
 
 BAR, SPARKS = 30, "▁▂▃▄▅▆▇█"

@@ -13,7 +13,7 @@ from enum import StrEnum
 from threading import Lock
 
 from ..catalog.errors import WorkbookError, require_whole
-from ..memory.closed_form.breakdown import format_bytes
+from ..memory.breakdown import format_bytes
 from .exhaustion import JUMP_SHARE, Forecast, Trend, forecast
 from .samples import Reading, Ring, Source
 from .torch_counters import TorchCounters

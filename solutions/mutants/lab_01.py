@@ -154,7 +154,7 @@ def chain_bytes(steps, nbytes, results):
 @mutant("chain-bytes", feedback="an in-place kernel reads what it changes")
 def chain_bytes(steps, nbytes, results):
     """Calls helpers: a pointwise kernel per step, which knows no kinds and one size."""
-    from helpers.memory.closed_form.work import pointwise
+    from helpers.memory.work import pointwise
 
     works = [pointwise(nbytes[step.out] // 2, "bf16", inputs=max(1, len(step.inputs))) for step in steps]
     return sum(work.bytes for work in works), sum(map(nbytes.get, results)) + sum(
@@ -217,7 +217,7 @@ def adapter_work(users, tokens, inputs, outputs, rank, merged, value_bytes):
 @mutant("adapter-work", feedback="how often is each weight read, and by whom")
 def adapter_work(users, tokens, inputs, outputs, rank, merged, value_bytes):
     """Calls helpers: one matrix product after the other, every user's adapter the same one."""
-    from helpers.memory.closed_form.work import matmul, pointwise
+    from helpers.memory.work import matmul, pointwise
 
     name, rows = {1: "fp8-e4m3", 2: "bf16", 4: "fp32"}[value_bytes], users * tokens
     work = matmul(rows, outputs, inputs, name)
@@ -310,7 +310,7 @@ def decode_work(contexts, heads, kv_heads, head_dim, window, sinks, cache):
 @mutant("decode-work", feedback="the query sees its window and the sinks")
 def decode_work(contexts, heads, kv_heads, head_dim, window, sinks, cache):
     """Calls helpers, whose attention knows no window and one number format."""
-    from helpers.memory.closed_form.work import attention
+    from helpers.memory.work import attention
 
     works = [attention(1, context, heads, head_dim, kv_heads) for context in contexts]
     return sum(work.flops for work in works), sum(work.bytes for work in works)
@@ -464,7 +464,7 @@ def compute_bound_from(inputs, outputs, weight_bytes, roof):
 @mutant("compute-bound-from", feedback="98 tokens, not 129")
 def compute_bound_from(inputs, outputs, weight_bytes, roof):
     """Calls helpers, whose matmul keeps weight and activations in one format."""
-    from helpers.memory.closed_form.work import matmul
+    from helpers.memory.work import matmul
 
     for tokens in range(1, 10_000):
         if roof.bound(matmul(tokens, outputs, inputs)) == "compute":

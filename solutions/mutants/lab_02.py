@@ -161,7 +161,7 @@ def saved_by_child(net, forward):
 @mutant("peak-bytes", feedback="Nothing of a frozen layer is saved")
 def peak_bytes(config, frozen_layers, micro_batch, sequence):
     """Calls helpers, which train every parameter."""
-    from helpers.memory.closed_form import budget
+    from helpers.memory import budget
 
     return budget.train(TrainSetup(config, "fp32", "adamw-fused", micro_batch, sequence)).peak_bytes
 
@@ -293,7 +293,7 @@ def largest_micro_batch(peak_of, cap_gib):
 @mutant("largest-micro-batch", feedback="five sequences make 950 MiB")
 def largest_micro_batch(peak_of, cap_gib):
     """Calls helpers, which train every parameter, and asks nobody."""
-    from helpers.memory.closed_form import budget
+    from helpers.memory import budget
 
     micro_batch = 0
     while budget.train(TrainSetup(FINE_TUNED, "fp32", "adamw-fused", micro_batch + 1, 128)).peak_bytes <= (

@@ -333,7 +333,7 @@ def fold_salience(up, down, x, grid):
 def quantized_bytes(shape, formats):
     """Calls helpers, which knows one format for all layers, and packs the zero points."""
     from helpers.catalog import ServeSetup
-    from helpers.memory.closed_form.weights import weight_bytes
+    from helpers.memory.serve.weights import weight_bytes
 
     names = {"int3-g64": "int3-g64", "fp8-128": "fp8-e4m3"}
     return weight_bytes(ServeSetup(shape, weights=names.get(next(iter(formats.values()), ""), "bf16")))

@@ -22,7 +22,7 @@ def prefill_batch(layer, stored, tokens, flops_per_s, link_bytes_per_s):
     """Calls helpers, whose rule of thumb knows BF16 and no attention."""
     import math
 
-    from helpers.memory.closed_form import offload
+    from helpers.memory import offload
 
     return math.ceil(offload.break_even_tokens(flops_per_s, link_bytes_per_s, "bf16") / tokens)
 

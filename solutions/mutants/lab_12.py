@@ -282,7 +282,7 @@ def fit(shape, contexts, free_bytes, value_bytes, right=fit):
 def fit(shape, contexts, free_bytes, value_bytes):
     """Calls helpers for users who are all alike."""
     from helpers.catalog import ServeSetup
-    from helpers.memory.closed_form import budget
+    from helpers.memory import budget
 
     one = budget.serve(ServeSetup(shape, context=max(contexts, default=1), kv="fp32")).held["kv_cache"]
     return min(len(contexts), free_bytes // one), free_bytes % one // (shape.kv_values(1) * value_bytes)

@@ -34,7 +34,7 @@ def card_bytes(plan, offer, right=card_bytes):
 def card_bytes(plan, offer):
     """Calls helpers, whose planner counts every tensor, and not with this lab's constants."""
     from helpers.catalog.setup import TrainSetup
-    from helpers.memory.closed_form import budget
+    from helpers.memory import budget
     from helpers.memory.plan.training import ADAPTERS
 
     setup = TrainSetup(

@@ -7,7 +7,7 @@ import pytest
 from helpers.catalog import ServeSetup, device
 from helpers.catalog.engines import ENGINES, engine, require_card, require_served
 from helpers.catalog.errors import WorkbookError
-from helpers.memory.closed_form.engine import launch
+from helpers.memory.serve.engines.vllm import launch
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from helpers.catalog.gguf_header import GGML_TYPES, of_types
 from helpers.cli import main
 from helpers.lesson import calculators
 from helpers.memory import budget
-from helpers.memory.closed_form.engine_llamacpp import LlamaCpp
+from helpers.memory.serve.engines.llamacpp import LlamaCpp
 from tests.catalog.gguf_files import gguf, llama, llama_tensors, text, value
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from helpers.catalog import MODELS, TrainSetup, WorkbookError, model
-from helpers.memory.closed_form import budget, tensor_parts
+from helpers.memory import budget
+from helpers.memory.step.ranks import tensor_parts
 
 # As the hub has them: a text_config keeps only what differs from Transformers' defaults, heads included.
 TOWER = {

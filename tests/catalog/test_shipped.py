@@ -7,7 +7,7 @@ import pytest
 from helpers.catalog import ServeSetup, WorkbookError, model
 from helpers.catalog.models import MODELS
 from helpers.catalog.unquantized import is_left_out, spelled
-from helpers.memory.closed_form.weights import is_quantized, weight_bytes
+from helpers.memory.serve.weights import is_quantized, weight_bytes
 
 LLAMA = dict(model("llama-3-8b").config)  # of 8,030,261,248 parameters, of which 1,050,939,392 are embedding and head
 # Qwen/Qwen3-235B-A22B-Instruct-2507-FP8, whose index says 236,424,433,664 B: 220.19 GiB

@@ -7,9 +7,9 @@ import pytest
 from helpers.catalog import ServeSetup, by_transformers, model
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.layers import LLAMA_CPP, VLLM
-from helpers.memory.closed_form import budget
-from helpers.memory.closed_form.engine_llamacpp import LlamaCpp
-from helpers.memory.closed_form.tensor_parallel import rank_shape
+from helpers.memory import budget
+from helpers.memory.serve.engines.llamacpp import LlamaCpp
+from helpers.memory.serve.tensor_parallel import rank_shape
 
 MIB = 2**20
 # llama.cpp's lines "llama_memory_recurrent: size" and "llama_kv_cache: size" (F16), in MiB as printed:

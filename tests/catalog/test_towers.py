@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from helpers.catalog import ServeSetup, WorkbookError, model
-from helpers.memory.closed_form import budget
+from helpers.memory import budget
 
 FAMILIES = ("gemma3", "llama4", "mistral3", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 SIGLIP = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "patch_size": 14, "image_size": 896}

@@ -9,8 +9,7 @@ import torch
 
 from helpers.catalog import OPTIMIZERS, NumberFormat, TrainSetup, number_format
 from helpers.course import notebook as nb
-from helpers.memory import budget
-from helpers.memory.closed_form import offload
+from helpers.memory import budget, offload
 from helpers.techniques.attention import Partial, Window, counts, merge
 from helpers.techniques.quantization import Grid
 from helpers.techniques.scheduling import Policy, Scheduler, batching, nim

@@ -31,7 +31,13 @@ from tests.house import tree
 
 KEPT = Path(__file__).with_name("kills.json")
 ROOMS = (
-    *("helpers/memory/closed_form", "helpers/memory/allocator", "helpers/memory/trace", "helpers/techniques/paging"),
+    *(
+        "helpers/memory/step",
+        "helpers/memory/serve",
+        "helpers/memory/allocator",
+        "helpers/memory/trace",
+        "helpers/techniques/paging",
+    ),
     *("helpers/techniques/scheduling", "helpers/grading/judging", "helpers/lesson"),
 )
 DRAWING = Path("helpers/lesson/drawing")  # where a pixel more is nobody's error

@@ -56,9 +56,9 @@ def test_it_is_found_again_where_lines_have_moved_and_is_gone_where_its_line_is(
 
 @pytest.mark.slow
 def test_a_mutation_dies_by_a_test_that_is_green_without_it(tmp_path):
-    file = "helpers/memory/closed_form/breakdown.py"
+    file = "helpers/memory/breakdown.py"
     source = (kills.tree.ROOT / file).read_text()
-    copies, test = kills.Copies(1, tmp_path), "tests/memory/closed_form/test_breakdown.py"
+    copies, test = kills.Copies(1, tmp_path), "tests/memory/test_breakdown.py"
     assert copies.red(file, source, [test]) == ""
     assert copies.red(file, source.replace("def rounded(", "def rounded_up("), [test]).startswith(test)
     assert (tmp_path / "0" / file).read_text() == source

@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from helpers.memory.closed_form.work import COMPUTE, Roof, Work
 from helpers.memory.measure.traffic import Traffic
+from helpers.memory.work import COMPUTE, Roof, Work
 from tests.labs.common import lab_path, printed, source
 
 LAB = lab_path("01")

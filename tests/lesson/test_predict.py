@@ -6,8 +6,8 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.lesson import check, check_speed, compare, predict
-from helpers.memory.closed_form import Breakdown, Moment
-from helpers.memory.closed_form.budget import TrainBudget
+from helpers.memory.breakdown import Breakdown, Moment
+from helpers.memory.budget import TrainBudget
 from helpers.memory.meter.timeline import Measurement, Timeline
 
 MIB = 2**20

@@ -16,8 +16,8 @@ from .oom.oom_messages import REAL
 HELPERS = Path(__file__).parents[2] / "helpers"
 # Where captions are made: tables by name, the values of an enumeration, the arguments of a call.
 CAPTIONS = {
-    "closed_form/breakdown.py": {"CAPTIONS"},
-    "closed_form/activations.py": {"Owner", "Role"},
+    "breakdown.py": {"CAPTIONS"},
+    "step/activations.py": {"Owner", "Role"},
     "fit/ladders.py": {"Rung"},
     "fit/replicas.py": {"FORMATS", "COUNTS"},
     "allocator/outcome.py": {"OutcomeKind"},
@@ -28,7 +28,7 @@ NUMBERS = """
 import json, sys
 from helpers.catalog import ServeSetup, TrainSetup
 from helpers.memory.allocator import MIB, alloc, empty_cache, free, replay
-from helpers.memory.closed_form import budget
+from helpers.memory import budget
 from helpers.memory.fit import changes, ladder
 from helpers.memory.oom import explain
 
@@ -131,7 +131,7 @@ def test_other_captions_and_the_same_numbers(tmp_path):
 
 
 PLANTED = [
-    ("closed_form/sharded.py", "at is not Point.OPTIMIZER", "'optimizer' not in Moment(at, Breakdown()).name"),
+    ("step/ranks/sharded.py", "at is not Point.OPTIMIZER", "'optimizer' not in Moment(at, Breakdown()).name"),
     ("fit/ladders.py", "ONE not in rungs", "'micro-batch' not in _names(rungs)"),
 ]
 

@@ -59,9 +59,7 @@ def interpreter_seconds(code):
     return min(runs)
 
 
-@pytest.mark.parametrize(
-    "module", ["helpers", "helpers.memory.closed_form", "helpers.lesson.calculators", "helpers.cli"]
-)
+@pytest.mark.parametrize("module", ["helpers", "helpers.memory.budget", "helpers.lesson.calculators", "helpers.cli"])
 def test_import_beside_a_bare_interpreter(module, capsys):
     bare, loaded = interpreter_seconds("pass"), interpreter_seconds(f"import {module}")
     ratio = loaded / bare

@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import TrainSetup
-from helpers.memory import measure
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, measure
 
 pytestmark = pytest.mark.slow
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.all) for seed in range(4, 24))]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...catalog.errors import require_name
-from ...memory.closed_form.breakdown import GIB
+from ...memory.breakdown import GIB
 from . import hardware, serving, training
 from .serving import weights_in
 from .target import ExperimentSizes, Figure, Target

@@ -15,8 +15,7 @@ from ...catalog.by_transformers import transformers_config, with_cache
 from ...catalog.errors import require_package
 from ...catalog.models import model
 from ...catalog.setup import ServeSetup
-from ...memory import measure
-from ...memory.closed_form import budget
+from ...memory import budget, measure
 from ...techniques.quantization import dense_linears
 from .target import ExperimentSizes, Figure, Target, peak_figures, six_digits
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...catalog.errors import WorkbookError
 from ...memory.accuracy.recordings import Entry, Recording, read, read_all, replace_whole, snapshots_folder, write
 from ...memory.allocator import pack
-from ...memory.closed_form.breakdown import GIB, format_bytes
+from ...memory.breakdown import GIB, format_bytes
 from .experiments import Experiment, chosen
 from .target import FULL_SIZE, ExperimentSizes, Figure, Gpu, Target
 

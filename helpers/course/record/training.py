@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...catalog.hardware import REFERENCE
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form import budget
+from ...memory import budget
 from ...memory.measure.steps import TrainingRun, training_run
 from ...techniques.checkpointing import apply
 from .target import ExperimentSizes, Figure, Memory, Target, peak_figures

@@ -11,7 +11,7 @@ from ...catalog.errors import WorkbookError
 from ...lesson.claims import VERDICTS, Claim, ledger, sources
 from ...memory.accuracy import as_json, rows
 from ...memory.accuracy.cases import KINDS
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from .markdown import inline
 from .pages import Page
 

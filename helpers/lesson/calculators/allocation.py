@@ -9,7 +9,7 @@ from typing import Any
 
 from ...catalog.errors import require_name, require_whole
 from ...memory.allocator import MIB, Replay, Request, alloc, empty_cache, free, replay
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ..drawing.pictures import Card
 from ..drawing.segments import SegmentGrid, segments_at_event
 from ..units import short_bytes

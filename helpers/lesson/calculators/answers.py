@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from ...catalog.devices import Device
-from ...memory.closed_form.breakdown import Breakdown, Moment, Part, format_bytes
+from ...memory.breakdown import Breakdown, Moment, Part, format_bytes
 from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card, Picture, png_of, svg_of

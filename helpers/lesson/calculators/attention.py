@@ -11,8 +11,8 @@ from typing import Any
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...catalog.formats import number_format as named_format
-from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.work import Roof, Work
+from ...memory.breakdown import format_bytes
+from ...memory.work import Roof, Work
 from ...techniques.attention import counts
 from ...techniques.attention.counts import Call
 from ...techniques.attention.masks import Causal, Full, Window

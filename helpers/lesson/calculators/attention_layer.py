@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...memory.closed_form.breakdown import rounded
-from ...memory.closed_form.work import Roof, Work, matmul
+from ...memory.breakdown import rounded
+from ...memory.work import Roof, Work, matmul
 from ...techniques.attention import counts
 from ...techniques.attention.counts import Call
 from ...techniques.attention.masks import Full, Window

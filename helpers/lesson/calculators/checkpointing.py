@@ -12,10 +12,10 @@ from ...catalog.devices import DEVICES, Device, device
 from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form import budget
-from ...memory.closed_form.breakdown import GIB, format_bytes, rounded
-from ...memory.closed_form.linears import StepWidths
+from ...memory import budget
+from ...memory.breakdown import GIB, format_bytes, rounded
 from ...memory.fit import RESERVE_BYTES
+from ...memory.step.decoders.linears import StepWidths
 from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain, unbeaten
 from ..drawing.pictures import Card

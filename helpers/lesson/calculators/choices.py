@@ -9,9 +9,9 @@ from ...catalog.models import MODELS, model
 from ...catalog.policies import SELECTIVE
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
-from ...memory.closed_form.families import PAGES
-from ...memory.closed_form.refusals import attention_of
 from ...memory.fit import RESERVE_MIB
+from ...memory.step.decoders.families import PAGES
+from ...memory.step.refusals import attention_of
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 RESERVE = ("reserve, MiB", (0, 128, 512, RESERVE_MIB, 2048, 4096), RESERVE_MIB)  # the control that moves it

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.engines import engine
-from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.closed_form.engine import Launch
+from ...memory.breakdown import Breakdown, format_bytes
+from ...memory.serve.engines.vllm import Launch
 from .answers import MemoryAnswer, plural, row
 from .command import Option, command, setup_options
 

@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.devices import Device
-from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.closed_form.engine_llamacpp import LlamaCpp
-from ...memory.closed_form.engine_sglang import SglangLaunch
+from ...memory.breakdown import Breakdown, format_bytes
+from ...memory.serve.engines.llamacpp import LlamaCpp
+from ...memory.serve.engines.sglang import SglangLaunch
 from .answers import MemoryAnswer, plural, row
 from .command import command, setup_options
 

@@ -13,10 +13,10 @@ from ...catalog.devices import DEVICES, OFFERED, Device, device
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without_bf16, without_cuda
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form import budget
-from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.closed_form.refusals import require_rows_of_adapters
+from ...memory import budget
+from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import RESERVE_BYTES, Room, Verdict
+from ...memory.step.refusals import require_rows_of_adapters
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from .answers import row

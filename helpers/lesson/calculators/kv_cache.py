@@ -14,9 +14,9 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, ServeSetup
 from ...catalog.shipped import SHIPPED
-from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.closed_form.tensor_parallel import rank_read_bytes, rank_weight_bytes
+from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import RESERVE_BYTES
+from ...memory.serve.tensor_parallel import rank_read_bytes, rank_weight_bytes
 from ...techniques.kv_cache.plans import TOKEN, CachePlan, plan_of
 from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_tokens
 from ..drawing.contexts import Curve, contexts

@@ -11,8 +11,8 @@ from ...catalog.formats import NumberFormat
 from ...catalog.layers import Attention, Layer
 from ...catalog.setup import MAX_TOKENS, ServeSetup
 from ...catalog.shape import ModelShape
-from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.tensor_parallel import rank_shape
+from ...memory.breakdown import format_bytes
+from ...memory.serve.tensor_parallel import rank_shape
 from ...techniques.kv_cache.plans import QUANTIZED, CachePlan, plan_of
 from ...techniques.kv_cache.sizes import KVWidths, cache_bytes, widths_of
 

@@ -13,10 +13,10 @@ from ...catalog.losses import CUT, FULL, LIGER, TRL
 from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form import budget
-from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.linears import StepWidths
+from ...memory import budget
+from ...memory.breakdown import format_bytes
 from ...memory.fit import RESERVE_BYTES, Room, adapted, ladder
+from ...memory.step.decoders.linears import StepWidths
 from .answers import MemoryAnswer, first_over, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
 from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, trained_models

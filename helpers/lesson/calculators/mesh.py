@@ -15,12 +15,12 @@ from typing import Any
 from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import MODELS, model
-from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.megatron import BF16, MegatronBudget, MegatronSetup, is_known, most_experts, train
+from ...memory.breakdown import format_bytes
 from ...memory.fit import RESERVE_BYTES
 from ...memory.plan import Cards, Efficiency, Layout
 from ...memory.plan.step import StepTime, expert_sent_bytes, sent_bytes, step_time, tensor_sent_bytes
 from ...memory.plan.training import Engine, Job
+from ...memory.step.ranks.megatron import BF16, MegatronBudget, MegatronSetup, is_known, most_experts, train
 from ...techniques.parallel.pipeline import Schedule, Times, gpipe, in_flight, interleaved, lay_out, one_f_one_b
 from ...techniques.parallel.pipeline import zero_bubble as zb_h1
 from ..drawing.bars import stacked_bars

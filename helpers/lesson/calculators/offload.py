@@ -10,7 +10,7 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, OFFLOADS, ServeSetup, TrainSetup
 from ...catalog.tiers import TIERS
-from ...memory.closed_form.refusals import attention_of
+from ...memory.step.refusals import attention_of
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
 from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, within_positions
 from .offload_serving import HOST, STEPS, OffloadServingAnswer, offload_serving_answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...catalog.tiers import Tier
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ...memory.fit.room import Verdict
 
 HOST_RESERVE_BYTES = 4 * 2**30  # for the system and other programs of a host: a round number, not a measurement

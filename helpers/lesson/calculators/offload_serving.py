@@ -11,10 +11,10 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import require_whole
 from ...catalog.setup import ServeSetup
 from ...catalog.tiers import Tier, tier
-from ...memory.closed_form import budget, offload
-from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.offload import DECODE, PREFILL
+from ...memory import budget, offload
+from ...memory.breakdown import format_bytes
 from ...memory.fit.room import RESERVE_BYTES, Verdict
+from ...memory.offload import DECODE, PREFILL
 from ..drawing.lanes import lanes
 from ..drawing.pictures import Card
 from ..drawing.shares import Memory, memory_shares

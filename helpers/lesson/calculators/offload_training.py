@@ -12,11 +12,11 @@ from ...catalog.devices import Device, device
 from ...catalog.hardware import without_cuda
 from ...catalog.setup import TrainSetup
 from ...catalog.tiers import Tier, tier
-from ...memory.closed_form import budget, offload
-from ...memory.closed_form.breakdown import Breakdown, Moment, format_bytes
-from ...memory.closed_form.offload import ONE_RANKS, Hop, Passage
-from ...memory.closed_form.zero import Tiers, held
+from ...memory import budget, offload
+from ...memory.breakdown import Breakdown, Moment, format_bytes
 from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
+from ...memory.offload import ONE_RANKS, Hop, Passage
+from ...memory.step.ranks.zero import Tiers, held
 from ..drawing.marks import label
 from ..drawing.pictures import Card
 from ..drawing.shares import Memory, memory_shares, time_bars

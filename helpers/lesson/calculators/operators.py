@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...catalog.formats import number_format
-from ...memory.closed_form.work import Work, attention, copy, layernorm, matmul, softmax
+from ...memory.work import Work, attention, copy, layernorm, matmul, softmax
 
 Terms = tuple[str, str, str]  # of the FLOPs, the bytes read, the bytes written; arithmetic, then ", " and words
 LARGEST = 2**24  # no tensor has a longer side, and a typing slip has

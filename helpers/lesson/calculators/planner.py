@@ -13,7 +13,7 @@ from typing import Any
 from ...catalog.errors import WorkbookError
 from ...catalog.prices import Price
 from ...catalog.prices import price as listed_price
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ...memory.plan import Cards, TrainGoal, TrainPlan, cheapest_within, frontier
 from ...memory.plan.told import dollars, duration, interval
 from ..drawing.marks import FAINT, LINES

@@ -13,10 +13,10 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup
 from ...catalog.shape import ModelShape
-from ...memory.closed_form import budget
-from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.closed_form.weights import KEPT, is_quantized, weight_parts
+from ...memory import budget
+from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import RESERVE_BYTES, Room, Verdict
+from ...memory.serve.weights import KEPT, is_quantized, weight_parts
 from ..drawing.marks import label
 from ..units import si
 from .answers import MemoryAnswer, row

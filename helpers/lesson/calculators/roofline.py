@@ -11,7 +11,7 @@ from typing import Any
 from ...catalog.devices import DEVICES, OFFERED, Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format as named_format
-from ...memory.closed_form.work import COMPUTE, MEMORY, Roof, Work
+from ...memory.work import COMPUTE, MEMORY, Roof, Work
 from ..drawing.pictures import Card
 from ..drawing.rooflines import chart
 from ..units import percent, si, three_digits

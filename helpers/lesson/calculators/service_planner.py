@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from ...catalog.errors import require_name
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ...memory.plan import Cards, Seconds, ServeGoal
 from ...memory.plan.goal import SERVED_KV, SERVED_WEIGHTS
 from ...memory.plan.serve_frontier import ServeFrontier, serve_frontier

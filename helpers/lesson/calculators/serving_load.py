@@ -10,7 +10,7 @@ from ...catalog.devices import DEVICES, Device, device
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, ServeSetup
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ...techniques.scheduling.policy import ADMISSION, Policy
 from ..drawing.loads import loads
 from ..drawing.pictures import Card

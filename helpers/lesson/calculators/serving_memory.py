@@ -11,8 +11,8 @@ from typing import Any
 from ...catalog.devices import Device, device
 from ...catalog.hardware import dequantized, reference_of, without_cuda
 from ...catalog.setup import PIECE_TOKENS, ServeSetup
-from ...memory.closed_form import budget
-from ...memory.closed_form.breakdown import Moment, Part, Point, format_bytes
+from ...memory import budget
+from ...memory.breakdown import Moment, Part, Point, format_bytes
 from ...memory.fit import RESERVE_BYTES
 from .answers import MemoryAnswer, first_over, row, weights_do_not_fit
 from .command import command, setup_options

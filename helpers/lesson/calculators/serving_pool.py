@@ -8,8 +8,8 @@ from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.setup import ServeSetup
 from ...catalog.shape import ModelShape
-from ...memory.closed_form.breakdown import format_bytes
-from ...memory.closed_form.tensor_parallel import rank_weight_bytes
+from ...memory.breakdown import format_bytes
+from ...memory.serve.tensor_parallel import rank_weight_bytes
 from ...techniques.scheduling import nim
 from ...techniques.scheduling.policy import Policy
 from .kv_layers import RankCache

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...catalog.floats import FLOAT_FORMATS, FloatFormat
-from ...memory.closed_form.breakdown import TextEnum
+from ...memory.breakdown import TextEnum
 from .blocks import BLOCKS
 
 PLAIN = tuple(name for name in FLOAT_FORMATS if name != "e8m0")

@@ -8,10 +8,10 @@ from functools import cached_property
 from ...catalog.devices import Device
 from ...catalog.setup import ServeSetup
 from ...catalog.tiers import Tier
-from ...memory.closed_form import budget, offload
-from ...memory.closed_form.breakdown import Breakdown
-from ...memory.closed_form.offload import PREFILL, Streamed
+from ...memory import budget, offload
+from ...memory.breakdown import Breakdown
 from ...memory.fit.room import Room, Verdict
+from ...memory.offload import PREFILL, Streamed
 from .offload_places import EXPOSED, HIDDEN, tier_verdict
 
 

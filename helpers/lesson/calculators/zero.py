@@ -12,11 +12,11 @@ from ...catalog.errors import WorkbookError
 from ...catalog.hardware import REFERENCE, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import OFFLOADS, TrainSetup
-from ...memory.closed_form import budget
-from ...memory.closed_form import zero as sharding
-from ...memory.closed_form.breakdown import Breakdown, format_bytes
-from ...memory.closed_form.zero import Traffic
+from ...memory import budget
+from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import RESERVE_BYTES
+from ...memory.step.ranks import zero as sharding
+from ...memory.step.ranks.zero import Traffic
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from ..units import percent, si

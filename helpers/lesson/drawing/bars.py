@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...memory.closed_form.breakdown import PARTS, format_bytes
+from ...memory.breakdown import PARTS, format_bytes
 from ..units import axis_unit
 from .marks import INK, ON_COLOUR, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
 from .pictures import MARGIN, WIDTH, Card

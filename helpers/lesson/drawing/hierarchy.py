@@ -8,7 +8,7 @@ from math import log2
 
 from ...catalog.devices import Device
 from ...catalog.devices import device as device_of
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ..units import si
 from .marks import FAINT, INK, LINES, Box, Line, Mark, Text
 from .pictures import MARGIN, WIDTH, Card

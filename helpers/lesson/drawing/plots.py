@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ..units import axis_unit
 from .axes import log_ticks
 from .bars import part_order, stacked_bars

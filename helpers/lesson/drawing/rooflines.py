@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import ceil, floor, log10
 
 from ...catalog.errors import WorkbookError
-from ...memory.closed_form.work import COMPUTE, Roof, Work
+from ...memory.work import COMPUTE, Roof, Work
 from ..units import percent, si, three_digits
 from .axes import Axis, Plane, Ticks
 from .labels import Bounds, Labels

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form.activations import Owner, Role, Saved, layer_tensors, total_bytes
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
+from ...memory.step.activations import Owner, Role, Saved, layer_tensors, total_bytes
 from ..units import short_bytes
 from .marks import CARD, FAINT, INK, LINES, Box, Line, Mark, Text, text_width
 from .pictures import MARGIN, WIDTH, Card

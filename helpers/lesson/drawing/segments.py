@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
 from ...memory.allocator import Replay, Request, Segment, SegmentBlock, Snapshot, replay
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ..units import axis_unit, short_bytes
 from .axes import Axis, Plane, bottom, round_ticks
 from .marks import CARD, FAINT, INK, LINES, ON_COLOUR, Area, At, Box, Line, Mark, Text, legend, text_width

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from .marks import label
 
 MOST = 12  # entries that a sentence lists; of more it says how many there are

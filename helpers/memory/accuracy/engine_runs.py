@@ -8,9 +8,9 @@ from dataclasses import replace
 from ...catalog.devices import Device, device
 from ...catalog.engines import engine
 from ...catalog.setup import ServeSetup
-from ..closed_form.engine import Launch, launch
-from ..closed_form.engine_llamacpp import LlamaCpp
-from ..closed_form.engine_weights import rank_weight_bytes
+from ..serve.engines.llamacpp import LlamaCpp
+from ..serve.engines.vllm import Launch, launch
+from ..serve.engines.weights import rank_weight_bytes
 from .cases import Case
 
 SERVED = ("weights", "kv", "context", "users", "prefill_tokens")  # of a ServeSetup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...catalog.setup import ServeSetup
-from ..closed_form import budget
+from .. import budget
 from .cases import Case
 
 CLOSED_FORM, TRACE = "peak allocated, closed form", "peak allocated, trace"

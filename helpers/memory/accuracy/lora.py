@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import require_package
 from .. import trace
-from ..closed_form.breakdown import Phase
+from ..breakdown import Phase
 from ..trace.fake import without_memory
 from ..trace.loading import linears_made_on_host, load
 from ..trace.quantized import DTYPES, QuantizedBase, in_4_bits

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...catalog.adapters import Adapter
 from ...catalog.hardware import cuda_of, library_bytes
 from ...catalog.setup import TrainSetup
-from ..closed_form.attending import REPEATED
-from ..closed_form.breakdown import rounded
-from ..closed_form.step import TapedStep
+from ..breakdown import rounded
+from ..step.decoders.attending import REPEATED
+from ..step.step import TapedStep
 from .cases import Case, model_config
 
 

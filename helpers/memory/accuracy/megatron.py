@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...catalog.models import model
-from ..closed_form import megatron
+from ..step.ranks import megatron
 from .cases import Case
 
 

@@ -11,7 +11,7 @@ from ...catalog.adapters import Adapter
 from ...catalog.devices import device
 from ...catalog.errors import require_name
 from ...catalog.setup import ServeSetup, TrainSetup
-from ..closed_form.breakdown import Phase, Point
+from ..breakdown import Phase, Point
 from .cases import Case, Row, model_config
 
 if TYPE_CHECKING:

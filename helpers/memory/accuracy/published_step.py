@@ -19,7 +19,7 @@ from torch import nn
 
 from .. import trace
 from ..allocator.story import story
-from ..closed_form.breakdown import rounded
+from ..breakdown import rounded
 from ..trace.record import Trace
 from .cases import HISTORY, Case, Row
 from .published import history

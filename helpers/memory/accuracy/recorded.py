@@ -15,8 +15,8 @@ from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..allocator import Comparison, compare_with_snapshot
-from ..closed_form.budget import decode_bytes, serve, train, weight_bytes
-from ..closed_form.work import Roof, Work
+from ..budget import decode_bytes, serve, train, weight_bytes
+from ..work import Roof, Work
 from .cases import RECORDED, Case, Row
 from .recordings import Entry, Machine, Recording, read_all
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ...catalog.formats import number_format
 from ...catalog.models import model
 from ...catalog.setup import ServeSetup
-from ..closed_form import budget
+from .. import budget
 from .cases import Case, model_config
 
 ROPE_BYTES = 2  # vLLM keeps the cosines and sines of all positions, in the weights' type

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..closed_form.breakdown import TextEnum
+from ..breakdown import TextEnum
 from .driver import RANGE_BYTES, Driver
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from .blocks import Segment
 from .driver import RETURNS, TAKES, Driver, SegmentEvent
 from .replay import Action, Replay, Request, empty_cache, replay

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..closed_form.breakdown import TextEnum
+from ..breakdown import TextEnum
 
 
 class DriverCall(TextEnum):

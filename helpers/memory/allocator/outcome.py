@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..closed_form.breakdown import TextEnum, format_bytes
+from ..breakdown import TextEnum, format_bytes
 from .driver import RETURNS, DriverCall, SegmentEvent
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import TextEnum, format_bytes
+from ..breakdown import TextEnum, format_bytes
 from ..meter.timeline import Event
 from .blocks import Segment
 from .driver import Driver, SegmentEvent

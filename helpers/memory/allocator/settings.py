@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
-from ..closed_form.breakdown import BLOCK_BYTES, rounded
+from ..breakdown import BLOCK_BYTES, rounded
 
 MIB = 2**20
 # c10/core/AllocatorConfig.h, PyTorch 2.11 to 2.13

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError, require_whole
-from ..closed_form.breakdown import BLOCK_BYTES
+from ..breakdown import BLOCK_BYTES
 from . import blocks
 from .blocks import Chunk, Pool, Segment, merge, shown
 from .driver import RANGE_BYTES, Driver

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ...catalog.errors import WorkbookError, require_whole
-from ..closed_form.breakdown import BLOCK_BYTES
+from ..breakdown import BLOCK_BYTES
 from . import plain_pickle
 from .blocks import Segment, SegmentBlock, State
 

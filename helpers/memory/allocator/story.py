@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from .compare import Comparison, compare_with_snapshot, requests_of
 from .replay import Action, Replay, replay
 from .settings import Settings

@@ -5,7 +5,7 @@
     print(format_fits(setup, device("rtx-4090").capacity_bytes))
 
 `room` decides what fits a device, with a reserve for what PyTorch does not count; `ladders` holds the changes of a
-training step and of a serving replica, `offers` what of them fits. Imports catalog and closed_form.
+training step and of a serving replica, `offers` what of them fits. Imports catalog and budget.
 """
 
 from .ladders import Fit, adapted, ladder, training_changes

@@ -13,7 +13,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
 from ...catalog.losses import FULL, LIGER
 from ...catalog.setup import TrainSetup, flag_of
-from ..closed_form import budget
+from .. import budget
 
 Fields = Mapping[str, Any]  # fields of a setup, each of its own type
 MAX_RANKS = 1024

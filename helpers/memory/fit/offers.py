@@ -10,8 +10,8 @@ from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.setup import ServeSetup, TrainSetup
-from ..closed_form import budget
-from ..closed_form.breakdown import format_bytes
+from .. import budget
+from ..breakdown import format_bytes
 from .ladders import Fit, training_changes
 from .replicas import serving_changes
 from .room import HOLES_PERCENT, Room, Verdict

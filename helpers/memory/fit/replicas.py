@@ -11,7 +11,7 @@ from functools import partial
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup
-from ..closed_form import budget
+from .. import budget
 from .ladders import Fields, Fit
 
 KV_LADDER = ("bf16", "fp8-e4m3")

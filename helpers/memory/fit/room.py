@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...catalog.devices import Device
 from ...catalog.errors import require_whole
 from ...catalog.hardware import context_of, cuda_of
-from ..closed_form.breakdown import TextEnum, format_bytes
+from ..breakdown import TextEnum, format_bytes
 
 # The largest context that has been published: 1,343 MiB on a V100 with CUDA 11.2. From CUDA 11.7 on kernels are loaded
 # when they are first used (pytorch/pytorch, issue 107667): 105 to 141 MiB on a T4 with CUDA 12.8 and 13.0. vLLM logged

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ...catalog.errors import require_number
-from ..closed_form.breakdown import GIB
+from ..breakdown import GIB
 from ..meter.meter import Meter
 
 

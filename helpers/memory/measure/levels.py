@@ -15,7 +15,7 @@ from statistics import median_high
 import torch
 
 from ...catalog.errors import require_whole
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from .clock import settle, usable
 
 SMALLEST_BYTES = 4 * 2**10

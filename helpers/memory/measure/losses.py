@@ -2,7 +2,7 @@
 
 Liger's and Apple's are written in Triton, which takes neither a CPU nor tensors without memory. What the kernels write
 in place is left as it is, so the loss is no loss; sizes and lives of all tensors are those of their sources, which
-`closed_form.losses` names.
+`step.decoders.losses` names.
 """
 
 from __future__ import annotations

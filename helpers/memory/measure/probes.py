@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from ...catalog.errors import WorkbookError, require_name
-from ..closed_form import work
-from ..closed_form.work import Roof, Work
+from .. import work
+from ..work import Roof, Work
 from .clock import Run, in_turns, settle, usable
 
 _aten = torch.ops.aten

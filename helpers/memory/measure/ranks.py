@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..closed_form.breakdown import Breakdown
-from ..closed_form.zero import Collective, Traffic
+from ..breakdown import Breakdown
 from ..meter.meter import FreshMeter, wraps_others
+from ..step.ranks.zero import Collective, Traffic
 
 Holds = Callable[[], Mapping[str, Iterable[torch.Tensor]]]
 

@@ -20,9 +20,9 @@ from ...catalog.optimizers import optimizer as optimizer_rule
 from ...catalog.policies import Segment as LayerSegment
 from ...catalog.policies import whole_layers
 from ...catalog.setup import TrainSetup
-from ..closed_form import budget
-from ..closed_form.breakdown import format_bytes
-from ..closed_form.refusals import FLOAT8_MULTIPLE, require_kernel
+from .. import budget
+from ..breakdown import format_bytes
+from ..step.refusals import FLOAT8_MULTIPLE, require_kernel
 from .clock import default_device
 from .losses import fused_loss
 

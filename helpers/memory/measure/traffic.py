@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
-from ..closed_form.work import Work
 from ..meter.meter import wraps_others
+from ..work import Work
 
 _aten = torch.ops.aten
 FLOPS = flop_registry | {  # attention on a CPU is one kernel that the registry does not list

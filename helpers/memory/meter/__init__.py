@@ -8,7 +8,7 @@
 `meter` counts, and `beside` what no operator makes: arrays; `places` keeps device, host, file pages and disk apart.
 `process` sees memory in any form, to a mebibyte; `torch_alone` refuses work elsewhere. `watch` names phases and
 modules, `timeline` turns events into a Measurement; `memory_budget` holds a block of code to a limit, and
-`pytest_plugin` makes a fixture of that; `baseline` compares a run with an earlier one. Imports catalog, closed_form.
+`pytest_plugin` makes a fixture of that; `baseline` compares a run with an earlier one. Imports catalog and breakdown.
 """
 
 from typing import TYPE_CHECKING

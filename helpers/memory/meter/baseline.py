@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 
 SLACK = 0.02  # peaks on one version of torch are equal to the byte; another moves small ones by a percent
 Peaks = Mapping[str, int]  # by the test's name

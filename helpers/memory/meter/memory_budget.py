@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
 from ...catalog.errors import require_number
-from ..closed_form.breakdown import Part, format_bytes
+from ..breakdown import Part, format_bytes
 from .timeline import Event, live_at_peak
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ..closed_form.breakdown import Part, rounded
+from ..breakdown import Part, rounded
 from .gradient_sum import ADD, GradientSum, adds_gradients
 from .timeline import Block, Event
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from ..closed_form.breakdown import rounded
+from ..breakdown import rounded
 from .meter import LIBRARY, Meter, tell_stored
 from .timeline import Block, Event
 

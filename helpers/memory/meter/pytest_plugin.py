@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from . import memory_budget as guard
 from .baseline import growth, read_baseline, write_baseline
 from .memory_budget import Report

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import PARTS, Breakdown, Moment, Moments, Part, Phase
+from ..breakdown import PARTS, Breakdown, Moment, Moments, Part, Phase
 
 ZERO_GRAD = "zero_grad"  # gradients are freed outside of a backward pass and of an optimizer's step
 

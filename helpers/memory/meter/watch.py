@@ -13,7 +13,7 @@ from torch.nn.modules import module as hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import Part, Phase
+from ..breakdown import Part, Phase
 from .meter import Meter, holds_no_memory
 from .timeline import Measurement, PartOf, account
 

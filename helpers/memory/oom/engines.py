@@ -6,7 +6,7 @@ import contextlib
 import re
 
 from ..allocator.outcome import Reason
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from .frames import StackFrame
 from .message import ORDINARY_OUTSIDE_BYTES, Oom, Why, around, find_size
 from .words import Engine, Kind, Message, engines, kinds

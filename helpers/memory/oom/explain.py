@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
 from ..allocator.outcome import Reason
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from ..fit import Fit
 from . import frames as stack_of
 from .cures import changes_for

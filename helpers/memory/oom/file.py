@@ -20,10 +20,10 @@ from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
 from ...catalog.setup import ServeSetup, TrainSetup
 from ..allocator import Reason, Segment, Settings, Snapshot, TraceEvent, read_snapshot
-from ..closed_form.breakdown import format_bytes
-from ..closed_form.engine_pages import pages_of
-from ..closed_form.serving import serve
+from ..breakdown import format_bytes
 from ..fit import changes, peak_bytes
+from ..serve.engines.pages import pages_of
+from ..serve.serving import serve
 from .cures import changes_for
 from .explain import Explanation, Row, explain
 from .frames import Place

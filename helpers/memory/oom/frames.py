@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..closed_form.breakdown import TextEnum
+from ..breakdown import TextEnum
 
 LIBRARY = re.compile(r"site-packages|dist-packages|[\\/]lib[\\/]python3|[\\/]Lib[\\/]|^<frozen|[\\/]torch[\\/]nn[\\/]")
 # Between an operator and its refusal by a dispatch mode, as `capped` is one: these frames say nothing of the place.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..allocator.outcome import Reason
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from . import engines, refused
 from .frames import StackFrame
 from .message import ORDINARY_OUTSIDE_BYTES, ROUNDING_BYTES, Oom, Sizes, Why, others_bytes, possible_selves, strangers

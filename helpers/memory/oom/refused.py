@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...catalog.devices import DEVICES
 from ..allocator.outcome import Reason
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from .message import ROUNDING_BYTES, Oom, Sizes, Why
 
 GIB = 2**30

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..allocator.outcome import Reason
-from ..closed_form.breakdown import TextEnum
+from ..breakdown import TextEnum
 
 FILE = Path(__file__).with_name("messages.toml")
 LOOKED_FOR = (

@@ -9,7 +9,7 @@ and `step` their seconds, and `search` sorts and tries them; `serving` and `serv
 `seconds` holds the efficiencies that every time rests on. `least` says what would do where nothing does, `told` and
 `told_serving` make the text, `figures` JSON, `written` the files that engines read. `frontier` says what more money
 buys, `serve_frontier` the same of a service. `confirm` traces a plan (with torch), `published` has runs of others to be
-scored on. Imports catalog, closed_form and fit; those two also trace and accuracy.
+scored on. Imports catalog, budget and fit; those two also trace and accuracy.
 """
 
 from .frontier import cheapest_within, frontier

@@ -17,7 +17,7 @@ from functools import partial
 from ...catalog.errors import WorkbookError
 from ...catalog.split import Split
 from .. import trace
-from ..closed_form.breakdown import format_bytes
+from ..breakdown import format_bytes
 from .engine_replica import replica_of
 from .search import TrainAnswer
 from .serve_search import ServeAnswer

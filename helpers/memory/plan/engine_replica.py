@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ...catalog.engines import engine
 from ...catalog.setup import MAX_COUNT
-from ..closed_form.engine import Launch, launch
+from ..serve.engines.vllm import Launch, launch
 from .goal import ServeGoal
 from .machine import Cards
 from .seconds import Efficiency

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..closed_form import megatron
+from ..step.ranks import megatron
 from .goal import TrainGoal
 from .machine import Cards
 from .training import TORCHTITAN, Engine, Layout

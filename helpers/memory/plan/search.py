@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import log
 
 from ...catalog.setup import TrainSetup
-from ..closed_form.breakdown import TextEnum
-from ..closed_form.refusals import require_closed_form
+from ..breakdown import TextEnum
+from ..step.refusals import require_closed_form
 from .goal import TrainGoal
 from .layouts import training_layouts
 from .machine import Cards, require_comparable

@@ -15,7 +15,7 @@ from itertools import product
 
 from ...catalog.engines import has_weights
 from ...catalog.errors import WorkbookError
-from ..closed_form.breakdown import Breakdown, TextEnum
+from ..breakdown import Breakdown, TextEnum
 from .engine_replica import replica_of
 from .goal import ServeGoal
 from .machine import Cards, require_comparable

@@ -1,7 +1,7 @@
 """One replica on some of the cards: bytes of a rank, how many users it holds, seconds to the first token and between
 tokens.
 
-Tensor parallel ranks divide heads and columns as vLLM does (`closed_form.tensor_parallel`), stages divide the layers.
+Tensor parallel ranks divide heads and columns as vLLM does (`serve.tensor_parallel`), stages divide the layers.
 A stage is counted with embedding and head, so of the middle ones a little too much. Prefill takes at most
 `goal.prefill_tokens` in one forward, whose activations are counted whole on every rank. Two all-reduces in a layer add
 up the hidden states of all tokens in a step; nothing is computed meanwhile. What stages hand over is not counted.
@@ -17,9 +17,10 @@ from ...catalog.devices import Device
 from ...catalog.setup import MAX_COUNT, ServeSetup
 from ...catalog.shape import ModelShape
 from ...catalog.shipped import SHIPPED
-from ..closed_form import budget, tensor_parallel
-from ..closed_form.breakdown import Breakdown, Part
-from ..closed_form.layer_work import attention_flops, weights_used
+from .. import budget
+from ..breakdown import Breakdown, Part
+from ..layer_work import attention_flops, weights_used
+from ..serve import tensor_parallel
 from .goal import ServeGoal
 from .machine import Cards
 from .seconds import NOTHING, Efficiency, Seconds, added, at

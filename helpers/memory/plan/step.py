@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..closed_form import megatron, zero
-from ..closed_form.fsdp2 import widths
+from ..step.ranks import megatron, zero
+from ..step.ranks.fsdp2 import widths
 from .machine import Cards
 from .seconds import NOTHING, Efficiency, Seconds, added, at
 from .training import Engine, Job, Layout, train_setup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..closed_form.breakdown import Breakdown, format_bytes
+from ..breakdown import Breakdown, format_bytes
 from .goal import FINE_TUNING_BATCH, PRETRAINING_BATCH
 from .least import Offer, least_for_training
 from .search import Failure, Reason, TrainAnswer, TrainPlan

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ...catalog.engines import engine
 from ...catalog.setup import ServeSetup
-from ..closed_form import budget
-from ..closed_form.breakdown import Part, format_bytes
-from ..closed_form.weights import weight_bytes
+from .. import budget
+from ..breakdown import Part, format_bytes
+from ..serve.weights import weight_bytes
 from .engine_replica import replica_of
 from .least import least_for_serving
 from .serve_search import ServeAnswer, ServeFailure, ServePlan, Shortage

@@ -2,7 +2,7 @@
 
 Three engines have a closed form. `ZeRO` (data parallel, stages 0 to 3, offload, adapters) is `budget.train`, `FSDP2`
 (PyTorch's shards of everything) is `budget.fsdp2`, and Megatron (tensor, pipeline, context, expert and data parallel)
-is `closed_form.megatron`. A `Layout` names one way; nothing is decided here.
+is `step.ranks.megatron`. A `Layout` names one way; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from ...catalog.adapters import Adapter
 from ...catalog.devices import Device
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
-from ..closed_form import budget, megatron, zero
-from ..closed_form.breakdown import Breakdown, TextEnum
-from ..closed_form.flops import FUSED_BACKWARD, StepFlops, step_flops
-from ..closed_form.layer_work import attention_flops
-from ..closed_form.megatron_layer import expert_weights
-from ..closed_form.refusals import attention_of
-from ..closed_form.work import matmul
+from .. import budget
+from ..breakdown import Breakdown, TextEnum
+from ..layer_work import attention_flops
+from ..step.flops import FUSED_BACKWARD, StepFlops, step_flops
+from ..step.ranks import megatron, zero
+from ..step.ranks.megatron_layer import expert_weights
+from ..step.refusals import attention_of
+from ..work import matmul
 
 BASES = {"lora": None, "qlora": "nf4-dq"}  # of adapters
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup
-from ..closed_form import megatron
-from ..closed_form.engine import launch, starting_share
+from ..serve.engines.vllm import launch, starting_share
+from ..step.ranks import megatron
 from .goal import ServeGoal, TrainGoal
 from .search import TrainAnswer, TrainPlan
 from .serve_search import ServeAnswer, ServePlan

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..closed_form.breakdown import rounded
+from ..breakdown import rounded
 from ..meter.timeline import Block, Event
 
 WIDTHS = (1, 2, 4, 8)  # bytes of an element

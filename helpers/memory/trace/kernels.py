@@ -12,10 +12,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...catalog.hardware import Cuda
-from ..closed_form.breakdown import Phase
-from ..closed_form.linears import FUSED_TOKENS
+from ..breakdown import Phase
 from ..meter.meter import Meter
 from ..meter.timeline import Block
+from ..step.decoders.linears import FUSED_TOKENS
 from . import attention
 from .shapes import Shapes
 

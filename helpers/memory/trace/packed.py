@@ -16,7 +16,7 @@ from ...catalog.formats import Decoding, NumberFormat, number_format
 from ...catalog.setup import ServeSetup
 from ...catalog.shipped import LEFT_OUT, left_out_rules
 from ...catalog.unquantized import is_left_out, spelled
-from ..closed_form.breakdown import Part
+from ..breakdown import Part
 from ..meter.meter import Meter
 from .kernels import CudaMeter
 

@@ -17,7 +17,7 @@ from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import require_cuda
 from ..allocator import Replay, Settings, replay
-from ..closed_form.breakdown import Breakdown, Moment, Part
+from ..breakdown import Breakdown, Moment, Part
 from ..meter.meter import Meter
 from ..meter.process import what_was_before_aside
 from ..meter.timeline import Block, Event, Measurement, PartOf, account, live_at_peak

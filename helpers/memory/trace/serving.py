@@ -13,9 +13,9 @@ from ...catalog.by_transformers import transformers_config, with_cache
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import ServeSetup
-from ..closed_form.breakdown import Part, Phase, Point
-from ..closed_form.serving import CAPPED
+from ..breakdown import Part, Phase, Point
 from ..meter.timeline import Block, Event, PartOf, account
+from ..serve.serving import CAPPED
 from .continued import continued
 from .fake import without_memory
 from .loading import load

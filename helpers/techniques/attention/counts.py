@@ -15,9 +15,9 @@ from operator import add, attrgetter
 
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.formats import number_format
-from ...memory.closed_form.breakdown import rounded
-from ...memory.closed_form.work import Work
-from ...memory.closed_form.work import attention as once_each
+from ...memory.breakdown import rounded
+from ...memory.work import Work
+from ...memory.work import attention as once_each
 from .masks import Causal, Mask, joined
 
 SUMS = 4  # bytes of a number in FP32: log-sum-exps, and what gradients are added up in

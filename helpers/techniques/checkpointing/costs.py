@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, flop_registry
 
 from ...catalog.errors import WorkbookError
-from ...memory.closed_form.breakdown import rounded
+from ...memory.breakdown import rounded
 from ...memory.meter.meter import Meter
 from ...memory.meter.timeline import Event
 from ...memory.meter.watch import adopt

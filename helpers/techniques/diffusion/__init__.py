@@ -4,7 +4,7 @@
     UNet(UNetShape())(torch.randn(4, 3, 32, 32), torch.arange(4))
 
 `unet` is convolutional with attention at the lowest resolution, `dit` a transformer over patches; `step_cache` keeps
-what a step computed for the steps that follow. Their bytes: `memory.closed_form.other_shapes`.
+what a step computed for the steps that follow. Their bytes: `memory.other_shapes`.
 """
 
 from typing import TYPE_CHECKING

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...memory.closed_form.other_shapes.dit import DiTShape
+from ...memory.other_shapes.dit import DiTShape
 from .step_cache import StepCache
 from .unet import sinusoids
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...memory.closed_form.other_shapes.unet import UNetShape
+from ...memory.other_shapes.unet import UNetShape
 
 
 class ResidualBlock(nn.Module):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog.setup import ServeSetup
-from ...memory.closed_form.budget import decode_bytes, serve, weight_bytes
-from ...memory.closed_form.layer_work import attention_flops, weights_used
-from ...memory.closed_form.work import Work
+from ...memory.budget import decode_bytes, serve, weight_bytes
+from ...memory.layer_work import attention_flops, weights_used
+from ...memory.work import Work
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@
 
 `streams` are copies beside computation, on a GPU, on threads or on a clock; `host` is pinned memory. `weights`,
 `optimizer` and `activations` are the three things that leave, `disk` is where weights may come from, `models` shares
-one budget among several. `engines` are the field's own. What it costs is in `helpers.memory.closed_form.offload`.
+one budget among several. `engines` are the field's own. What it costs is in `helpers.memory.offload`.
 """
 
 from typing import TYPE_CHECKING

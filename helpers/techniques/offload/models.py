@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
-from ...memory.closed_form.breakdown import rounded
+from ...memory.breakdown import rounded
 from .host import Layout, packed
 from .streams import Streams
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...catalog import ModelShape
 from ...catalog.errors import WorkbookError, require_whole
-from ...memory.closed_form.tensor_parallel import rank_shape
+from ...memory.serve.tensor_parallel import rank_shape
 
 GIB = 2**30
 UNKNOWN = "the log does not say what its profile run measured"
@@ -103,7 +103,7 @@ def published() -> tuple[Published, ...]:
     pool from above, and the remark says how much is between.
     """
     from ...catalog import ServeSetup, device, model
-    from ...memory.closed_form import budget
+    from ...memory import budget
 
     llama = VllmPool(*(round(gib * GIB) for gib in (79.22, 14.96, 1.79, 1.26)))
     log = "vLLM pull request #10511, memory profiling log of 2024-12-14"

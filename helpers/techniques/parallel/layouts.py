@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError, require_whole
-from ...memory.closed_form.breakdown import TextEnum
+from ...memory.breakdown import TextEnum
 
 
 class Seen(TextEnum):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...catalog.errors import WorkbookError, require_whole
-from ...memory.closed_form.zero import Collective, Traffic
+from ...memory.step.ranks.zero import Collective, Traffic
 from ..attention import Causal, Full, Partial, merge, tiled, tiled_backward
 from .layouts import Layout, Seen, contiguous, seen
 

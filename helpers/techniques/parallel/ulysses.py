@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...catalog.errors import WorkbookError, require_whole
-from ...memory.closed_form.zero import Collective, Traffic
+from ...memory.step.ranks.zero import Collective, Traffic
 from ..attention import attention
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]

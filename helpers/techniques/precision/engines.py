@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from ...catalog.errors import WorkbookError, require_name, require_package, require_whole
-from ...memory.closed_form.refusals import FLOAT8_MULTIPLE
 from ...memory.measure import steps
+from ...memory.step.refusals import FLOAT8_MULTIPLE
 
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 FP8_CAPABILITY = (8, 9)

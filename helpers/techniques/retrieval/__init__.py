@@ -3,7 +3,7 @@
     from helpers.techniques.retrieval import FlatStore
     FlatStore(embeddings).search(queries, k=10)
 
-Their bytes: `memory.closed_form.other_shapes.vector_store`.
+Their bytes: `memory.other_shapes.vector_store`.
 """
 
 from typing import TYPE_CHECKING

@@ -10,8 +10,8 @@ from ...catalog import ModelShape, ServeSetup, device
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_number
 from ...catalog.formats import number_format
-from ...memory.closed_form.layer_work import weights_used
-from ...memory.closed_form.tensor_parallel import rank_read_bytes, rank_shape
+from ...memory.layer_work import weights_used
+from ...memory.serve.tensor_parallel import rank_read_bytes, rank_shape
 from .scheduler import Plan
 
 

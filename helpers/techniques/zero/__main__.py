@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form.breakdown import format_bytes
+from ...memory.breakdown import format_bytes
 from ...memory.measure import RankStep, rank_step, steps
 from .ddp import Engine
 from .deepspeed import DeepSpeed

@@ -8,7 +8,7 @@ from math import prod
 from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
-from ...memory.closed_form.zero import BUCKET_BYTES, units
+from ...memory.step.ranks.zero import BUCKET_BYTES, units
 
 Section = dict[str, object]
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...memory.closed_form.zero import BUCKET_BYTES
+from ...memory.step.ranks.zero import BUCKET_BYTES
 from .flat import Bucket, all_reduce, broadcast_model, buckets, trainable, wait_for
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

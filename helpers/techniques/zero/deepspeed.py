@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ...catalog.errors import WorkbookError, require_name, require_package, require_whole
-from ...memory.closed_form.zero import BUCKET_BYTES
 from ...memory.meter.places import Place
+from ...memory.step.ranks.zero import BUCKET_BYTES
 from ..offload.engines import require_room
 from ..offload.engines_training import PARAMETER_BUFFERS, STATE_BUFFERS, infinity_bytes, require_aligned
 from .async_io import require_async_io, stderr_of_the_process

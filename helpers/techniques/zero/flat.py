@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError
-from ...memory.closed_form.zero import BUCKET_BYTES
+from ...memory.step.ranks.zero import BUCKET_BYTES
 
 # PyTorch 2.13 renamed both; 2.11 knows the old names only.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -14,11 +14,11 @@ from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.setup import TrainSetup
 from ...memory import trace
-from ...memory.closed_form.breakdown import Breakdown
-from ...memory.closed_form.zero import Traffic
+from ...memory.breakdown import Breakdown
 from ...memory.measure import held, steps
 from ...memory.measure.ranks import Collectives
 from ...memory.meter.meter import Meter
+from ...memory.step.ranks.zero import Traffic
 from ...memory.trace.fake import without_memory
 from ..checkpointing import apply
 from .ddp import DDP, Engine
@@ -112,5 +112,5 @@ def _require_on_device(setup: TrainSetup) -> None:
 def _require_own_gradients(setup: TrainSetup) -> None:
     if setup.precision == "megatron-bf16" and setup.zero < 2:
         what = f"an engine of stage {setup.zero} that adds gradients up in FP32 beside BF16 weights"
-        do = "predict it: helpers.memory.closed_form.budget.train(setup); or choose zero=2 or 3, or precision='bf16'"
+        do = "predict it: helpers.memory.budget.train(setup); or choose zero=2 or 3, or precision='bf16'"
         raise WorkbookError(what, "gradients in the weights' dtype until they are sharded", do)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...memory.closed_form.zero import BUCKET_BYTES
+from ...memory.step.ranks.zero import BUCKET_BYTES
 from .ddp import GradReadyCounter, Make, optimizer_states
 from .flat import Flat, all_gather, all_reduce, broadcast_model, buckets, reduce_scatter, trainable, wait_for
 

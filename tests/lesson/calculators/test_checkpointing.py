@@ -8,8 +8,7 @@ from helpers.catalog import TrainSetup, WorkbookError, device
 from helpers.lesson.calculators import checkpointing, checkpointing_answer
 from helpers.lesson.calculators.checkpointing import COMPARED, POLICIES
 from helpers.lesson.drawing.marks import Box, Dot, Text
-from helpers.memory import format_bytes
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, format_bytes
 
 NO_BF16_KERNEL = ("v100-16gb", "v100-32gb", "t4-16gb")
 

@@ -9,7 +9,7 @@ from helpers.catalog import Adapter, TrainSetup, WorkbookError, device
 from helpers.cli import main
 from helpers.lesson.calculators import as_usual, fine_tuning, fine_tuning_answer
 from helpers.lesson.calculators.fine_tuning import FULL, METHODS, TARGETS, method_of
-from helpers.memory.closed_form import budget
+from helpers.memory import budget
 from helpers.memory.fit import Room, changes, ladder
 
 CALCULATOR = fine_tuning()

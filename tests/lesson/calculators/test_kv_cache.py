@@ -11,9 +11,9 @@ from helpers.lesson.calculators import kv_cache, kv_cache_answer
 from helpers.lesson.calculators.kv_cache import CACHES
 from helpers.lesson.calculators.kv_layers import all_heads_values
 from helpers.lesson.drawing.marks import Dot, Line
-from helpers.memory.closed_form import budget
-from helpers.memory.closed_form.tensor_parallel import rank_read_bytes, rank_weight_bytes
+from helpers.memory import budget
 from helpers.memory.fit import RESERVE_BYTES
+from helpers.memory.serve.tensor_parallel import rank_read_bytes, rank_weight_bytes
 from helpers.techniques.kv_cache import cache_bytes, plan_of
 
 CALCULATOR = kv_cache()

@@ -18,7 +18,7 @@ from helpers.lesson.calculators import (
     training_answer,
     training_memory,
 )
-from helpers.memory.closed_form import budget
+from helpers.memory import budget
 from helpers.memory.fit import RESERVE_BYTES, Room
 
 CALCULATOR = training_memory()

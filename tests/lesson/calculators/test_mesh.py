@@ -7,9 +7,9 @@ import pytest
 from helpers.catalog import WorkbookError
 from helpers.lesson.calculators import mesh, mesh_answer
 from helpers.lesson.calculators.mesh import SCHEDULES, schedule_of
-from helpers.memory.closed_form import megatron
 from helpers.memory.plan import Cards, Efficiency
 from helpers.memory.plan.step import step_time
+from helpers.memory.step.ranks import megatron
 from helpers.techniques.parallel.pipeline import bubble, traffic
 
 SETUP = megatron.MegatronSetup(

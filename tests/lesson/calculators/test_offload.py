@@ -9,9 +9,9 @@ from helpers.catalog.tiers import TIERS
 from helpers.lesson.calculators import offload, offload_serving_answer, offload_training_answer
 from helpers.lesson.calculators.offload_places import HOST_RESERVE_BYTES, tier_sentence, tier_verdict
 from helpers.lesson.drawing.marks import Box, Line, Text
-from helpers.memory.closed_form import budget
-from helpers.memory.closed_form import offload as closed_form
-from helpers.memory.closed_form.zero import held
+from helpers.memory import budget
+from helpers.memory import offload as closed_form
+from helpers.memory.step.ranks.zero import held
 
 CALCULATOR = offload()
 LLAMA = ServeSetup("llama-3-70b", "fp8-e4m3")

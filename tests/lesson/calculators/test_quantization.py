@@ -7,8 +7,7 @@ from helpers.catalog.devices import OFFERED
 from helpers.lesson.calculators import quantization, quantization_answer
 from helpers.lesson.calculators.quantization import FORMATS, SKIPPED
 from helpers.lesson.drawing.marks import Box, label
-from helpers.memory import format_bytes
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, format_bytes
 from helpers.memory.fit import RESERVE_BYTES, Room, Verdict
 
 CALCULATOR = quantization()

@@ -12,7 +12,7 @@ from helpers.cli import main
 from helpers.lesson.calculators import roofline, roofline_answer
 from helpers.lesson.calculators.operators import DEFAULTS, LARGEST, OPERATORS, SIZES
 from helpers.lesson.units import si
-from helpers.memory.closed_form.work import Roof, Work
+from helpers.memory.work import Roof, Work
 from tests.lesson.calculators.live import live
 
 CALCULATOR = roofline()

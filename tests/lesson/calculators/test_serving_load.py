@@ -8,7 +8,7 @@ from helpers.catalog import ServeSetup, WorkbookError, device
 from helpers.lesson.calculators import Efficiencies, Workload, serving_load, serving_load_answer
 from helpers.lesson.calculators.serving_load import CUSTOM, USUAL
 from helpers.lesson.calculators.workloads import MIXES, NAMED, lengths
-from helpers.memory.closed_form import budget
+from helpers.memory import budget
 from helpers.techniques.paging import Request, trace
 from helpers.techniques.scheduling import Policy, at_once, nim, simulate, steady
 

@@ -8,9 +8,8 @@ from helpers.catalog import TrainSetup, WorkbookError, device
 from helpers.lesson.calculators import zero, zero_answer
 from helpers.lesson.calculators.zero import MOST_RANKS, NAMES, fewest_ranks
 from helpers.lesson.drawing.marks import Box, Text
-from helpers.memory import format_bytes
-from helpers.memory.closed_form import budget
-from helpers.memory.closed_form import zero as closed_form
+from helpers.memory import budget, format_bytes
+from helpers.memory.step.ranks import zero as closed_form
 
 NO_BF16_KERNEL = ("v100-16gb", "v100-32gb", "t4-16gb")
 

@@ -6,7 +6,7 @@ from helpers.lesson.drawing.bars import stacked_bars
 from helpers.lesson.drawing.marks import Box, Line, Text, text_width
 from helpers.lesson.drawing.pictures import MARGIN, WIDTH
 from helpers.memory import format_bytes
-from helpers.memory.closed_form.breakdown import PARTS
+from helpers.memory.breakdown import PARTS
 
 GIB = 2**30
 SIZES = {"parameters": 25 * GIB, "optimizer": 50 * GIB, "activations": 20 * GIB, "logits": GIB}

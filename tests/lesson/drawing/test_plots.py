@@ -10,7 +10,7 @@ import torch
 from helpers.catalog import TrainSetup
 from helpers.lesson.drawing import plots
 from helpers.lesson.drawing.marks import COLOURS, LINES, label
-from helpers.memory.closed_form.breakdown import PARTS
+from helpers.memory.breakdown import PARTS
 from helpers.memory.meter.timeline import Timeline
 
 GIB = 2**30

@@ -9,7 +9,7 @@ from helpers.catalog import DEVICES, WorkbookError
 from helpers.lesson.drawing.marks import CARD, INK, Dot, Line, Text, text_width
 from helpers.lesson.drawing.pictures import WIDTH
 from helpers.lesson.drawing.rooflines import COMPUTE_COLOUR, FOOT, LEFT, MEMORY_COLOUR, RIGHT, TOP, chart
-from helpers.memory.closed_form.work import Roof, Work, attention, copy, layernorm, matmul, softmax
+from helpers.memory.work import Roof, Work, attention, copy, layernorm, matmul, softmax
 
 H100, CPU = Roof.of("h100", "bf16"), Roof(180e9, 21e9, "this CPU, measured")
 WORKS = {

@@ -12,10 +12,11 @@ from helpers.catalog import TrainSetup
 from helpers.lesson.drawing import bars, contexts, pareto, plots, rooflines, saved, segments, speeds, words
 from helpers.lesson.drawing.marks import Text
 from helpers.lesson.drawing.pictures import Card, Picture
+from helpers.memory import work
 from helpers.memory.allocator import alloc, free, replay
-from helpers.memory.closed_form import activations, work
 from helpers.memory.measure.levels import Sweep
 from helpers.memory.meter.timeline import Timeline
+from helpers.memory.step import activations
 
 MIB = 2**20
 PICTURES = {"card": Card("Two <b>", 60, (), "It has 2 bars."), "figure": Picture("Two <b>", b"png", "It has 2 bars.")}

@@ -3,8 +3,8 @@
 import pytest
 
 from helpers.catalog import ServeSetup
+from helpers.memory import budget
 from helpers.memory.accuracy import cases, rows
-from helpers.memory.closed_form import budget
 
 CASES = cases("generation")
 

@@ -4,9 +4,9 @@ import pytest
 
 from helpers.memory.accuracy import cases
 from helpers.memory.accuracy.lora_in_closed_form import predict
-from helpers.memory.closed_form.decoder import Decoder
-from helpers.memory.closed_form.operators import Operators
-from helpers.memory.closed_form.tape import Tensor
+from helpers.memory.step.decoders.decoder import Decoder
+from helpers.memory.step.operators import Operators
+from helpers.memory.step.tape import Tensor
 
 CASES = cases("lora")
 SHAPED = Operators.shaped

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from helpers.memory import trace
 from helpers.memory.accuracy import cases, llama_as_torchtitan, torchtitan
 from helpers.memory.accuracy.table import rows_of
-from helpers.memory.closed_form.breakdown import Part
+from helpers.memory.breakdown import Part
 from helpers.techniques import checkpointing
 
 SMALL = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000}

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from helpers.memory import trace
 from helpers.memory.accuracy import torchtitan, torchtitan_stages
-from helpers.memory.closed_form.breakdown import Part
+from helpers.memory.breakdown import Part
 
 SMALL = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1024}
 CONFIG = {**SMALL, "intermediate_size": 1536, "num_hidden_layers": 8}

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from helpers.catalog import TrainSetup, WorkbookError
-from helpers.memory import measure
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, measure
 from helpers.memory.measure import steps
 
 MIB, GIB = 2**20, 2**30

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from helpers.catalog import WorkbookError
-from helpers.memory import measure
-from helpers.memory.closed_form import work
+from helpers.memory import measure, work
 from helpers.memory.measure import links, probes
 
 SMALL = probes.Sizes(values=2**16, width=64, heads=2, tokens=32, side=32)

@@ -12,8 +12,8 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from helpers.catalog import TrainSetup, WorkbookError
-from helpers.memory import measure
-from helpers.memory.closed_form import Phase, budget
+from helpers.memory import budget, measure
+from helpers.memory.breakdown import Phase
 
 WIDTH, ROWS = 256, 64
 MATRIX = 4 * WIDTH * WIDTH  # bytes of one weight

@@ -9,11 +9,12 @@ from helpers.catalog.engines import engine
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
 from helpers.catalog.setup import ServeSetup
-from helpers.memory.closed_form import budget, tensor_parallel
-from helpers.memory.closed_form.engine import launch
+from helpers.memory import budget
 from helpers.memory.plan import Cards, Efficiency, ServeGoal, least_for_serving, plan_serving, serving_told
 from helpers.memory.plan.serving import Replica, ReplicaLayout, largest, stage_of
 from helpers.memory.plan.written import vllm_yaml
+from helpers.memory.serve import tensor_parallel
+from helpers.memory.serve.engines.vllm import launch
 from helpers.techniques.scheduling import nim
 
 FLEET = [Cards("h100", 8, 2.0)]

@@ -8,14 +8,14 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
-from helpers.memory.closed_form import megatron, zero
-from helpers.memory.closed_form.breakdown import format_bytes
+from helpers.memory.breakdown import format_bytes
 from helpers.memory.plan import Cards, Efficiency, Shares, TrainGoal, least_for_training, plan_training, training_told
 from helpers.memory.plan.layouts import training_layouts
 from helpers.memory.plan.search import Reason
 from helpers.memory.plan.step import sent_bytes, step_time
 from helpers.memory.plan.training import Engine, Job, Layout, train_setup
 from helpers.memory.plan.written import lora_config
+from helpers.memory.step.ranks import megatron, zero
 
 H100 = [Cards("h100", 8, 2.0)]
 GOAL = TrainGoal("llama-3.1-8b", tokens=10**9)

@@ -11,12 +11,12 @@ import pytest
 from helpers.catalog import ServeSetup
 from helpers.catalog.engines import engine
 from helpers.catalog.errors import WorkbookError
-from helpers.memory.closed_form.engine import launch
-from helpers.memory.closed_form.fsdp2 import widths
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
 from helpers.memory.plan.search import TrainAnswer
 from helpers.memory.plan.training import Engine, Layout
 from helpers.memory.plan.written import serving_files, training_files, write
+from helpers.memory.serve.engines.vllm import launch
+from helpers.memory.step.ranks.fsdp2 import widths
 
 GOAL = TrainGoal("llama-3.1-8b", tokens=10**9)
 

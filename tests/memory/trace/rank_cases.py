@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from helpers.memory.closed_form.breakdown import rounded
+from helpers.memory.breakdown import rounded
 from helpers.memory.measure import held, rank_step
 from helpers.memory.meter.meter import local
 

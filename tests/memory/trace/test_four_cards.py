@@ -5,8 +5,7 @@ from functools import cache
 import pytest
 
 from helpers.catalog import TrainSetup, model
-from helpers.memory import trace
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, trace
 
 CARDS = ("t4-16gb", "a100-80gb", "h100-80gb", "b200-180gb")
 WIDE = {"num_hidden_layers": 2, "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8}

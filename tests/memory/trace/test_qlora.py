@@ -9,8 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from helpers.catalog import Adapter, ServeSetup, TrainSetup, WorkbookError
-from helpers.memory import measure, rounded, trace
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, measure, rounded, trace
 from helpers.memory.measure.steps import NO_DROPOUT, run_of
 from helpers.memory.meter.watch import weights_of
 from helpers.memory.trace import QuantizedBase

@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from helpers.catalog.errors import WorkbookError
 from helpers.memory import trace
-from helpers.memory.closed_form.breakdown import Part, Phase
+from helpers.memory.breakdown import Part, Phase
 from helpers.memory.meter.meter import local
 from helpers.memory.meter.timeline import live_after
 from tests.memory.trace import rank_cases

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
-from helpers.memory import trace
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, trace
 
 GIB = 2**30
 

@@ -6,8 +6,7 @@ import pytest
 from transformers.integrations import sdpa_attention
 
 from helpers.catalog import ServeSetup, WorkbookError
-from helpers.memory import trace
-from helpers.memory.closed_form import budget
+from helpers.memory import budget, trace
 from helpers.memory.trace import serving
 from tests.memory.configs import variant
 from tests.versions import since

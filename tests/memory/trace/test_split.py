@@ -10,8 +10,8 @@ from helpers.catalog.errors import WorkbookError
 from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
 from helpers.memory import trace
-from helpers.memory.closed_form.breakdown import Part
-from helpers.memory.closed_form.split import parameter_bytes
+from helpers.memory.breakdown import Part
+from helpers.memory.step.ranks.split import parameter_bytes
 from helpers.techniques.checkpointing import apply
 from tests.memory.trace import rank_cases
 from tests.versions import divided_embedding

@@ -10,7 +10,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from helpers.memory import trace
 from helpers.memory.allocator import replay
-from helpers.memory.closed_form.breakdown import Part
+from helpers.memory.breakdown import Part
 from helpers.memory.meter.timeline import Block, Event
 from helpers.memory.trace.streams import Streams
 from tests.memory.trace import rank_cases

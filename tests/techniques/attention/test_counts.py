@@ -11,9 +11,9 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from helpers.catalog import TrainSetup
 from helpers.catalog.errors import WorkbookError
-from helpers.memory.closed_form.activations import Owner, Role, layer_tensors
 from helpers.memory.measure import Traffic
 from helpers.memory.meter import FreshMeter
+from helpers.memory.step.activations import Owner, Role, layer_tensors
 from helpers.techniques import attention
 from helpers.techniques.attention import counts
 from helpers.techniques.attention.counts import Call

@@ -7,8 +7,8 @@ import torch
 
 from helpers.catalog import WorkbookError
 from helpers.memory import trace
-from helpers.memory.closed_form.other_shapes import DiTShape, step_cache_bytes
 from helpers.memory.meter import FreshMeter, Meter
+from helpers.memory.other_shapes import DiTShape, step_cache_bytes
 from helpers.techniques.diffusion import DiT, StepCache
 
 SHAPE, BATCH = DiTShape(layers=3), 2

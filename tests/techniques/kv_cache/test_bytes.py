@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.catalog import ServeSetup, WorkbookError, model
-from helpers.memory.closed_form import budget
+from helpers.memory import budget
 from helpers.techniques import kv_cache as kv
 from tests.techniques.kv_cache.models import FAMILIES, WINDOW, ragged, tiny
 

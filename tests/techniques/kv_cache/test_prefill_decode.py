@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.catalog import ServeSetup, model
-from helpers.memory.closed_form import budget
+from helpers.memory import budget
 from helpers.techniques import kv_cache as kv
 from tests.techniques.kv_cache.models import FAMILIES, ragged, tiny
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from helpers.catalog.errors import WorkbookError
-from helpers.memory.closed_form.breakdown import rounded
+from helpers.memory.breakdown import rounded
 from helpers.memory.meter.places import Place, PlacesMeter
 from helpers.techniques.checkpointing import Offload
 from helpers.techniques.offload.activations import PrefetchingOffload

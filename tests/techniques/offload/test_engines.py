@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers.catalog.errors import WorkbookError
-from helpers.memory.closed_form.breakdown import rounded
+from helpers.memory.breakdown import rounded
 from helpers.memory.meter.places import Place, PlacesMeter, account_bytes
 from helpers.small_lm.model import untrained
 from helpers.techniques.checkpointing import NaiveOffload

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from helpers.catalog.errors import WorkbookError
-from helpers.memory.closed_form import offload as closed
-from helpers.memory.closed_form.breakdown import rounded
+from helpers.memory import offload as closed
+from helpers.memory.breakdown import rounded
 from helpers.memory.meter.places import Place, PlacesMeter, account_bytes
 from helpers.small_lm.model import untrained
 from helpers.techniques.offload.disk import Mapped, save

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from helpers.catalog import model as shape
-from helpers.memory.closed_form import split as formula
+from helpers.memory.step.ranks import split as formula
 from helpers.small_lm.model import configuration
 from tests.techniques.parallel import split_cases as cases
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from helpers.catalog import WorkbookError
 from helpers.catalog import model as shape
-from helpers.memory.closed_form import split as formula
+from helpers.memory.step.ranks import split as formula
 from helpers.techniques.parallel.experts import route
 from tests.techniques.parallel import expert_cases as cases
 from tests.techniques.parallel.split_cases import calls_of

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from helpers.catalog import WorkbookError
 from helpers.memory import trace
-from helpers.memory.closed_form.breakdown import Breakdown, rounded
-from helpers.memory.closed_form.other_shapes import flat_store, graph_store, product_store, scalar_store
+from helpers.memory.breakdown import Breakdown, rounded
 from helpers.memory.meter import Meter
+from helpers.memory.other_shapes import flat_store, graph_store, product_store, scalar_store
 from helpers.techniques.retrieval import FlatStore, GraphStore, ProductStore, ScalarStore
 
 COUNT, DIMENSIONS, LINKS = 1500, 48, 8

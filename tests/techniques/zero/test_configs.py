@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from helpers.catalog import TrainSetup, WorkbookError
-from helpers.memory.closed_form.zero import units
+from helpers.memory.step.ranks.zero import units
 from helpers.techniques.zero.configs import accelerate_config, deepspeed_config
 from tests.house import tree
 from tests.techniques.zero import cases, engine_cases

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.catalog import TrainSetup, WorkbookError
-from helpers.memory.closed_form import zero as formula
+from helpers.memory.step.ranks import zero as formula
 from helpers.techniques.zero import traced
 from tests.techniques.zero import cases
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ....catalog.errors import WorkbookError
-from ....memory.closed_form.zero import Collective, Traffic
+from ....memory.step.ranks.zero import Collective, Traffic
 from .schedules import Action, Kind, Schedule
 
 

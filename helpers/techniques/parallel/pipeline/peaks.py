@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....catalog.errors import WorkbookError
-from ....memory.closed_form.breakdown import rounded
+from ....memory.breakdown import rounded
 from ....memory.meter import FreshMeter
 from .messages import Unread
 from .runner import Head, Stage

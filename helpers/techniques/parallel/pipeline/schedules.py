@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ....catalog.errors import WorkbookError, require_whole
-from ....memory.closed_form.breakdown import TextEnum
+from ....memory.breakdown import TextEnum
 
 MOST = 2**12
 

@@ -1,0 +1,4 @@
+"""What an engine takes of a card, as it divides it at its start: `vllm`, `sglang`, `llamacpp`.
+
+`pages`, `profile` and `weights` are vLLM's: its cache, the run that it is measured by, and its tensors.
+"""

@@ -1,0 +1,156 @@
+"""The ways in which attention runs on the tape: the fused kernel, its formula written out, or eager. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....catalog.fused_attention import Heads, efficient_backward, efficient_forward, flash_backward
+from ....catalog.hardware import AttentionCall, AttentionKernel, Cuda
+from ....catalog.layers import Attention
+from ....catalog.setup import TrainSetup
+from ...breakdown import rounded
+from ..operators import Operators
+from ..tape import Tensor
+from .linears import FP32, HALF, Linears
+
+FUSED, REPEATED, FORMULA = "fused", "repeated", "formula"
+
+
+class Attending(Linears):
+    """Attention over what q, k and v have returned.
+
+    `kernel` is what "sdpa" runs: the FUSED one; REPEATED, which has grouped K and V written out for each query head
+    first; or the plain FORMULA, where a GPU has no fused one. With `cuda` what its kernels hold for a while counts.
+    """
+
+    def __init__(self, setup: TrainSetup, tape: Operators, kernel: str = FUSED, cuda: Cuda | None = None) -> None:
+        super().__init__(setup, tape)
+        self.kernel, self.cuda = kernel, cuda
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        run = self._fused if self.setup.attention == "sdpa" else self._eager
+        return run(query, key, value, attention)
+
+    def masks(self, attention: Attention) -> bool:
+        """Whether attention is given a mask: the fused kernel, which makes numbers of it, for a window that is full."""
+        return fills_window(self.setup, attention) or self.setup.attention == "eager"
+
+    def mask_bytes(self, attention: Attention) -> int:
+        """Of the mask that all layers with this window share: bools, or for eager attention numbers that are added."""
+        setup = self.setup
+        numbers = setup.tokens * setup.sequence * self.width.residual
+        return rounded(setup.sequence**2 if setup.attention == "sdpa" else numbers) if self.masks(attention) else 0
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, None]:
+        tape, mask = self.tape, self.masks(attention)
+        if self.kernel == REPEATED or mask:
+            key, value = self._repeated(key, query.values), self._repeated(value, query.values)
+        if self.width.autocast:
+            query, key, value = tape.cast(query, HALF), tape.cast(key, HALF), tape.cast(value, HALF)
+        if self.kernel == FORMULA:
+            return self._formula(query, key, value, attention), None
+        rows, (in_forward, in_backward) = self.tokens * attention.heads, self._held(query, key, attention)
+        values = query.values // attention.head_dim * attention.value_width
+        numbers = [tape.new(self.tokens * self.setup.sequence, query.width)] if mask else []
+        held = [tape.new(size, 1) for size in in_forward]
+        out = tape.attention(query, key, value, rows, in_backward, values, *numbers, keys=self.setup.sequence)
+        del held
+        return out, None
+
+    def _held(self, query: Tensor, key: Tensor, attention: Attention) -> tuple[list[int], list[int]]:
+        """What CUDA's fused kernel holds, at most, besides its result in the forward, and the gradients after it."""
+        if not self.cuda:
+            return [], []
+        setup, width = self.setup, attention.head_dim
+        kv_heads = key.values // (self.tokens * width)
+        shape = setup.micro_batch, attention.heads, kv_heads, setup.sequence, setup.sequence
+        heads = Heads(*shape, width, attention.value_width, query.width)
+        of_heads = width, attention.value_width, attention.heads, kv_heads
+        call = AttentionCall(setup.attention_format, *of_heads, masked=self.masks(attention))
+        if self.cuda.attention_kernel(call) is not AttentionKernel.EFFICIENT:
+            return [], list(*flash_backward(heads))
+        in_backward = max(efficient_backward(self.cuda.capability, heads), key=sum)
+        return [size for sizes in efficient_forward(heads) for size in sizes], list(in_backward)
+
+    def _formula(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> Tensor:
+        """`_scaled_dot_product_attention_math`: in FP32, its scores written out, one tensor of them kept."""
+        tape, dtype, square = self.tape, query.width, self.setup.sequence**2
+        scores = self.tokens * self.setup.sequence * attention.heads
+        query, key, value = tape.cast(query, FP32), tape.cast(key, FP32), tape.cast(value, FP32)
+        scaled = tape.elementwise(query)
+        lower = [tape.new(square, 1), tape.new(square, FP32)]  # noqa: F841 - the causal mask, as bools and as numbers
+        values_out = query.values // attention.head_dim * attention.value_width
+        keys, values = self._written_out_heads(key, query.values), self._written_out_heads(value, values_out)
+        apart = self.loose and not self.joins_heads
+        scaled, scaled_keys = self._in_order(scaled, apart), tape.elementwise(keys)
+        weights = tape.matmul(scaled, self._in_order(scaled_keys, apart and keys is key), scores, attention.head_dim)
+        del scaled_keys
+        weights = tape.elementwise(weights)
+        weights = self._softmax(weights)
+        values = self._in_order(values, self.loose and values is value)
+        product = tape.matmul(weights, values, values_out, self.setup.sequence)
+        output = tape.cast(product, dtype)
+        if dtype != FP32:
+            tape.new(scores, dtype)  # the weights, which nobody asked for
+        return output
+
+    def _eager(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor]:
+        tape, scores = self.tape, self.tokens * self.setup.sequence * attention.heads
+        dtype, values_out = query.width, query.values // attention.head_dim * attention.value_width
+        keys, values = self._repeated(key, query.values), self._repeated(value, values_out)
+        loose = [self.loose and not self.joins_heads, self.loose and not self.joins_heads and keys is key]
+        weights = tape.elementwise(self._matmul(query, keys, scores, attention.head_dim, loose))
+        weights = self._capped(weights)
+        weights = tape.elementwise(weights, width=max(dtype, self.width.residual))  # and the mask
+        weights = tape.cast(self._softmax(weights), dtype) if self.casts_weights else self._softmax(weights)
+        output = self._matmul(weights, values, values_out, self.setup.sequence, [False, self.loose and values is value])
+        output = tape.copy(output)
+        return output, weights
+
+    joins_heads = False  # whether q and k are written head by head when they are rotated
+
+    @property
+    def loose(self) -> bool:
+        """Whether the heads of all sequences, as products leave them, are no one dimension: `matmul` copies them."""
+        return self.setup.micro_batch > 1
+
+    casts_weights = True  # to the type of the query
+
+    def _capped(self, weights: Tensor) -> Tensor:
+        return weights
+
+    def _matmul(self, a: Tensor, b: Tensor, values: int, inner: int, loose: Sequence[bool] = (False, False)) -> Tensor:
+        tape = self.tape
+        if self.width.autocast:
+            a, b = tape.cast(a, HALF), tape.cast(b, HALF)
+        a, b = (self._in_order(one, apart) for one, apart in zip((a, b), loose, strict=True))
+        return tape.matmul(a, b, values, inner)
+
+    def _in_order(self, x: Tensor, apart: bool) -> Tensor:
+        return self.tape.copy(x) if apart else x
+
+    def _softmax(self, weights: Tensor) -> Tensor:
+        """In FP32: CUDA has one kernel from FP16 to it, and casts BF16 first."""
+        tape = self.tape
+        if not (self.adapter and self.adapter.dtype == "fp16" and weights.width == HALF):
+            weights = tape.cast(weights, FP32)
+        return tape.softmax(weights, FP32, bool(self.cuda))
+
+    def _repeated(self, x: Tensor, values: int) -> Tensor:
+        """`repeat_kv`: written out once for each query head; of a single head a view."""
+        tape = self.tape
+        if x.values == values:
+            return x
+        if x.values == self.tokens * self.model.head_dim and (
+            self.setup.attention == "sdpa" or self.setup.micro_batch == 1
+        ):
+            return tape.view(x, values)
+        return self._written_out_heads(x, values)
+
+    def _written_out_heads(self, x: Tensor, values: int) -> Tensor:
+        return x if x.values == values else self.tape.shaped(self.tape.new(values, x.width), x)
+
+
+def fills_window(setup: TrainSetup, attention: Attention) -> bool:
+    """Whether the sequence is as long as the layer's window: from there on Transformers makes a mask."""
+    return attention.window is not None and setup.sequence >= attention.window

@@ -1,0 +1,254 @@
+"""A decoder on the tape: Transformers' code, of which only the bytes are left. Llama's here; `families` has the others.
+
+The functions have the variables of the code that they stand for, so that a tensor lives here as long as it does there.
+Shape letters: N = micro-batch x sequence, h = hidden, f = ffn, q = heads x head_dim, k = kv_heads x head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....catalog.layers import Attention, Layer, Linear, Mlp
+from ....catalog.losses import FULL
+from ....catalog.optimizers import HEAD
+from ....catalog.policies import SELECTIVE
+from ...breakdown import Point, rounded
+from ..tape import FROZEN, Tensor
+from .attending import FUSED, Attending
+from .linears import FP32, HALF
+from .losses import fused_loss
+
+PRODUCTS = ("product", "scaled product")  # of linear layers
+
+
+class Decoder(Attending):
+    """The model of `setup`, or with an adapter what trains that, on one tape; kernels are as in `Attending`."""
+
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    def layer(self, hidden: Tensor, layer: Layer, how: str = "none") -> Tensor:
+        """One layer under what a policy does inside of it: a checkpoint of the whole, of a part, or none."""
+        if how in SELECTIVE:
+            return self.tape.checkpointed(lambda x: self.block(x, layer), hidden, stores=_stores(how))
+        return self.block(hidden, layer, how)
+
+    def block(self, hidden: Tensor, layer: Layer, how: str = "none") -> Tensor:
+        hidden, _ = self._with_attention(hidden, layer, how)
+        return self._with_mlp(hidden, layer, how)
+
+    names_attention = False  # whether a layer names what attention returned to its end, as it does the weights
+
+    def _with_attention(self, hidden: Tensor, layer: Layer, how: str) -> tuple[Tensor, object]:
+        """The sum, and what is named as long as the layer runs."""
+        tape, residual, weights = self.tape, hidden, None
+        hidden = self.norm(hidden, self.tokens)
+        if how == "module:attention":
+            hidden, weights = self._checkpointed_attention(hidden, layer.attention)
+        else:
+            hidden, weights = self.attention(hidden, layer.attention)
+        if layer.norms == 4:
+            hidden = self.norm(hidden, self.tokens)
+        return tape.add(residual, hidden), (weights, hidden if self.names_attention else None)
+
+    def _checkpointed_attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        """The weights that it returns are named as well, if not saved."""
+        returned: list[Tensor | None] = []
+
+        def run(x: Tensor) -> Tensor:
+            out, weights = self.attention(x, attention)
+            if not returned:
+                returned.append(weights)
+            return out
+
+        hidden = self.tape.checkpointed(run, hidden)
+        weights, returned[0] = returned[0], None
+        return hidden, weights
+
+    def _with_mlp(self, hidden: Tensor, layer: Layer, how: str) -> Tensor:
+        tape, residual = self.tape, hidden
+        hidden = self.norm(hidden, self.tokens)
+        if how == "module:mlp":
+            hidden = tape.checkpointed(lambda x: self.mlp(x, layer.mlp), hidden)
+        else:
+            hidden = self.mlp(hidden, layer.mlp)
+        if layer.norms == 4:
+            hidden = self.norm(hidden, self.tokens)
+        return tape.add(residual, hidden)
+
+    def loss(self, hidden: Tensor) -> Tensor:
+        """From the last layer's output: the final norm, `lm_head`, and the loss in FP32."""
+        tape, tape.stage = self.tape, Point.FINAL_NORM
+        hidden = self.norm(hidden, self.tokens)
+        if self.setup.loss != FULL:
+            tape.stage = Point.LOSS
+            return fused_loss(self, hidden)
+        tape.stage = Point.LM_HEAD
+        logits = self.head(hidden)
+        tape.stage = Point.LOSS
+        if self.names_logits:
+            self.named = logits
+        return self._cross_entropy(logits)
+
+    names_logits = False  # whether somebody does to the end of the backward
+
+    def head(self, hidden: Tensor) -> Tensor:
+        head, tape = Linear("lm_head", self.model.hidden, self.model.vocab, self.model.lm_head_bias), self.tape
+        if self.adapter:
+            logits = self._product(hidden, head, is_logits=True)
+        else:
+            hidden = tape.shared(hidden) if self.parts > 1 else hidden
+            logits = self._trained_layer(hidden, head, is_logits=True, waits=self.model.tied, role=HEAD)
+        if self.parts > 1:
+            logits = tape.gathered(logits, self.parts)
+        if self.logit_cap:
+            logits = tape.elementwise(logits, is_logits=True)
+            logits = tape.keeps_result(logits, is_logits=True)
+            logits = tape.elementwise(logits, is_logits=True)
+        return logits
+
+    @property
+    def logit_cap(self) -> object:
+        """What the logits are capped at, if they are."""
+        return None
+
+    def _cross_entropy(self, logits: Tensor) -> Tensor:
+        tape = self.tape
+        logits = tape.cast(logits, FP32)
+        targets = tape.new(self.tokens, 8)
+        log_softmax = tape.keeps_result(logits, is_logits=True)
+        return tape.shaped(tape.new(1, FP32), log_softmax, kept=(log_softmax, targets))
+
+    def norm(self, x: Tensor, rows: int) -> Tensor:
+        """RMSNorm as Transformers writes it, in FP32; where its weight is frozen, the normalised value is not kept."""
+        tape, width, size = self.tape, x.width, x.values // rows
+        weight = self.weight(size)
+        x = tape.cast(x, FP32)
+        variance = self._mean_of_squares(x, rows)
+        x = tape.mul(x, tape.keeps_result(tape.elementwise(variance)))
+        return self.scaled(x, weight, width)
+
+    def scaled(self, x: Tensor, weight: Tensor, width: int) -> Tensor:
+        """The normalised value in the type of the norm's input, times the weight."""
+        return self.tape.mul(weight, self.tape.cast(x, width))
+
+    def _mean_of_squares(self, x: Tensor, rows: int) -> Tensor:
+        """Pow's backward makes two more of x's size beside its result, and mean's writes its gradient out."""
+        square = self.tape.elementwise(x, kept=(x,), scratch=2)
+        return self.tape.shaped(self.tape.new(rows, FP32), square)
+
+    # --- attention and MLP -------------------------------------------------------------------------------------------
+
+    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        q, k, v, o = attention.linears
+        query = self.linear(hidden, q)
+        if attention.qk_norm:
+            query = self.norm(query, self.tokens * attention.heads)
+        key = self.linear(hidden, k)
+        if attention.qk_norm:
+            key = self.norm(key, self.tokens * attention.kv_heads)
+        value = self.linear(hidden, v)
+        if attention.rotary:
+            query, key = self.rotated(query), self.rotated(key)
+        output, weights = self.attended(query, key, value, attention)
+        return self.linear(output, o), weights
+
+    def rotated(self, x: Tensor) -> Tensor:
+        """(x * cos) + (rotate_half(x) * sin), the tables in the type of the hidden states."""
+        tape, wide = self.tape, max(x.width, self.width.residual)
+        by_cosine = tape.elementwise(x, kept=(FROZEN,), width=wide)
+        return tape.add(by_cosine, tape.elementwise(self._half_turned(x), kept=(FROZEN,), width=wide))
+
+    rotary_default = 1.0
+
+    @property
+    def rotary_share(self) -> float:
+        """`partial_rotary_factor`, which newer configs keep with the other parameters of the rotation."""
+        rope = self.model.config.get("rope_parameters")
+        inside = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
+        return float(str(self.model.config.get("partial_rotary_factor") or inside or self.rotary_default))
+
+    def _turned(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """first * cos - second * sin, second * cos + first * sin"""
+        real = self._difference(self._times(first), self._times(second))
+        return real, self.tape.add(self._times(second), self._times(first))
+
+    def _times(self, x: Tensor) -> Tensor:
+        """Times a table, in the type of the hidden states."""
+        return self.tape.elementwise(x, kept=(FROZEN,), width=max(x.width, self.width.residual))
+
+    def _difference(self, a: Tensor, b: Tensor) -> Tensor:
+        """The gradient of what is subtracted is a new tensor."""
+        return self.tape.add(a, self.tape.negative(b))
+
+    def _half_turned(self, x: Tensor) -> Tensor:
+        tape = self.tape
+        first, second = tape.part(x, x.values // 2), tape.part(x, x.values // 2)
+        return tape.joined(tape.elementwise(second), first)
+
+    tables_by_kind = False  # whether layers with a window and those without have rotary tables of their own
+
+    @property
+    def table_bytes(self) -> tuple[int, ...]:
+        """Of each position in the tables of cosines and sines."""
+        return (round(self.model.head_dim * self.rotary_share) * self.width.residual,) * 2
+
+    def ids(self, held: bool) -> int:
+        """Bytes of the ids that are alive when the forward is over: here those that checkpoints have `held`."""
+        return rounded(8 * self.setup.sequence) if held else 0
+
+    def named_embeddings(self, held: bool, is_leaf: bool) -> int:
+        """Bytes that the model's own forward names while its layers run: their first input.
+
+        They are counted elsewhere where that is `held` by a layer, or the embedding's output a leaf of the graph.
+        """
+        return 0 if held or is_leaf else rounded(self.tokens * self.model.hidden * self.width.residual)
+
+    def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
+        gate, up, down = mlp.linears
+        return self.linear(self.tape.mul(self.activated(self.linear(x, gate)), self.linear(x, up)), down)
+
+    def activated(self, x: Tensor) -> Tensor:
+        return self.tape.elementwise(x, kept=(x,))
+
+
+class CenteredNorm(Decoder):
+    """Norms in FP32 to the end, times 1 + weight."""
+
+    def scaled(self, x: Tensor, weight: Tensor, width: int) -> Tensor:
+        tape = self.tape
+        factor = tape.elementwise(tape.cast(weight, FP32)) if weight.node else weight
+        return tape.cast(tape.mul(x, factor), width)
+
+
+class PartlyRotated(Decoder):
+    """A part of each head is rotated, and the rest put behind it again, which brings the heads one after the other."""
+
+    joins_heads = True
+
+    def partly_rotated(self, x: Tensor) -> Tensor:
+        tape, turned = self.tape, round(x.values * self.rotary_share)
+        part, rest = tape.part(x, turned), tape.part(x, x.values - turned)
+        return tape.joined(self.rotated(part), rest)
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+        """Flash attention writes as its query lies, here head by head, and that is turned over behind it.
+
+        It takes 16 bits and no mask; a CPU's takes all.
+        """
+        output, weights = super().attended(query, key, value, attention)
+        flash = not self.cuda or (output.width == HALF and not self.masks(attention))
+        turned = flash and self.setup.attention == "sdpa" and self.kernel == FUSED
+        return self.tape.copy(output) if turned else output, weights
+
+
+def _stores(how: str) -> Callable[[str, int], bool]:
+    """What a selective policy stores of a layer: its products, every second of them, or what attention returns."""
+
+    def stores(kind: str, number: int) -> bool:
+        if kind == "attention":
+            return how != "selective:matmuls"
+        if how == "selective:every-second":
+            return kind in PRODUCTS and number % 2 == 0
+        return kind in (*PRODUCTS, "scores") and how != "selective:attention"
+
+    return stores

@@ -1,0 +1,265 @@
+"""How a linear layer runs on the tape: trained, or frozen, in 16 bits or in 4, with an adapter beside it. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....catalog.adapters import Adapter
+from ....catalog.formats import number_format
+from ....catalog.hardware import Cuda
+from ....catalog.layers import Linear
+from ....catalog.setup import TrainSetup
+from ..operators import Operators
+from ..ranks.split import ROWS
+from ..tape import FROZEN, Tensor
+
+FP32, HALF = 4, 2
+COUNTED, EARLIER = "counted", "earlier"
+FUSED_TOKENS = number_format("nf4").fused_tokens  # up to so many, bitsandbytes decodes a weight as it multiplies
+
+
+@dataclass(frozen=True)
+class StepWidths:
+    """Bytes per value: of the hidden states, of the frozen weights that are not quantized; and whether autocast is on.
+
+    `prepare_model_for_kbit_training` casts those weights to FP32, and the hidden states are of the embedding's type.
+    """
+
+    residual: int
+    weights: int
+    autocast: bool
+
+    @property
+    def casts_weights(self) -> bool:
+        """Whether products read copies of trained weights, which autocast makes of FP32 ones."""
+        return self.autocast and self.weights == FP32
+
+    @classmethod
+    def of(cls, setup: TrainSetup) -> StepWidths:
+        adapter, weights = setup.adapter, setup.precision_recipe.weight_bytes
+        if adapter and adapter.base:
+            weights = FP32 if adapter.prepared else HALF
+        return cls(weights, weights, setup.precision_recipe.autocast)
+
+
+class Linears:
+    """The linear layers of `setup`, on one tape."""
+
+    def __init__(self, setup: TrainSetup, tape: Operators) -> None:
+        self.setup, self.tape, self.adapter = setup, tape, setup.adapter
+        self.width, self.model, self.tokens = StepWidths.of(setup), setup.model, setup.tokens
+
+    @property
+    def adapted(self) -> Adapter:
+        assert self.adapter
+        return self.adapter
+
+    @property
+    def base(self) -> str:
+        return str(self.adapted.base)
+
+    @property
+    def rank(self) -> int:
+        return self.adapted.rank
+
+    def linear(self, x: Tensor, linear: Linear) -> Tensor:
+        """A trained layer; or a frozen one, and its adapter beside it.
+
+        A module's arguments live as long as its call, so x stays.
+        """
+        if not self.adapter:
+            if self.parts > 1:
+                return self._divided(x, linear)
+            in_float8 = self.setup.precision_recipe.linear_format
+            return self._float8_layer(x, linear) if in_float8 else self._trained_layer(x, linear)
+        if not self.adapter.adapts(linear):
+            return self._four_bit(x, linear) if self.adapted.base else self._product(x, linear)
+        return self._adapted_four_bit(x, linear) if self.adapted.base else self._adapted(x, linear)
+
+    parts = 1  # ranks that share each layer
+    cuda: Cuda | None = None  # whose kernels run; None are a CPU's
+
+    def _divided(self, x: Tensor, linear: Linear) -> Tensor:
+        """What all ranks add up is a new tensor: the result of rows, and the gradient of what columns were given."""
+        if linear.name in ROWS:
+            return self.tape.copy(self._trained_layer(x, linear))
+        return self._trained_layer(self.tape.shared(x), linear)
+
+    def weight(self, *shape: int, waits: bool = False) -> Tensor:
+        """A parameter that is no matrix of a linear layer: trained, or frozen with the base."""
+        return FROZEN if self.adapter else self.tape.weight(shape, self.width.weights, waits)
+
+    def _trained_layer(
+        self, x: Tensor, linear: Linear, is_logits: bool = False, waits: bool = False, role: str = ""
+    ) -> Tensor:
+        """Under autocast x and the weight are cast, and the copy of the weight is cached."""
+        tape, values = self.tape, x.values // linear.inputs * linear.outputs
+        weights = [tape.weight((linear.outputs, linear.inputs), self.width.weights, waits, role)]
+        if linear.bias:
+            weights.append(tape.weight((linear.outputs,), self.width.weights))
+        x, *weights = self.low(x, *weights)
+        return tape.product(x, weights[0], values, *weights[1:], inner=linear.inputs, is_logits=is_logits)
+
+    def _float8_layer(self, x: Tensor, linear: Linear) -> Tensor:
+        """torchao's `Float8Linear`: x and the weight are kept as they are, and cast anew around each product.
+
+        So FP8 here saves time and no activations. (Transformer Engine keeps the FP8 input, and FP8 weights.)
+        """
+        tape, values = self.tape, x.values // linear.inputs * linear.outputs
+        weight = tape.weight((linear.outputs, linear.inputs), HALF)
+        cast = self._cast_to_float8(x.values), self._cast_to_float8(linear.weights)
+        flops = 2 * values * linear.inputs
+        (out,) = tape.result("scaled product", (values, HALF), flops=flops)
+        tape.has_computed()
+        del cast
+        form, read = (x.values, x.width), x.values
+
+        def rule(gradient: Tensor) -> list[Tensor | None]:
+            tape.computes(2 * flops)
+            to_the_end = [self._cast_to_float8(values), self._cast_to_float8(linear.weights)]
+            given = tape.new(*form)
+            to_the_end += [self._cast_to_float8(values), self._cast_to_float8(read)]
+            return [given, tape.new(linear.weights, HALF)]
+
+        out = tape.record(out, (x, weight), (x, FROZEN), rule)
+        if not linear.bias:
+            return out
+        return tape.add(out, tape.weight((linear.outputs,), HALF))
+
+    def _cast_to_float8(self, values: int) -> Tensor:
+        """Multiplied by the scale in FP32, clamped to FP8's range in FP32, and in FP8 at last."""
+        scaled = self.tape.new(values, FP32)  # noqa: F841 - held until the last cast is done
+        clamped = self.tape.new(values, FP32)  # noqa: F841
+        return self.tape.new(values, 1)
+
+    def low(self, x: Tensor, *weights: Tensor) -> list[Tensor]:
+        """What a product reads: under autocast in 16 bits, the copies of trained weights from its cache."""
+        tape = self.tape
+        if not self.width.autocast:
+            return [x, *weights]
+        copies = [self._copy(weight) if weight.node else weight for weight in weights]
+        return [tape.cast(x, HALF), *copies]
+
+    copies = ""  # where autocast's copies of weights are: in this forward's cache, COUNTED elsewhere, or made EARLIER
+
+    def _copy(self, weight: Tensor) -> Tensor:
+        """Of one that was made EARLIER the gradient waits in 16 bits until all else is done: autograd goes by age."""
+        if self.copies == EARLIER:
+            return self.tape.earlier(weight.values, HALF)
+        if self.copies == COUNTED:
+            return self.tape.shaped(Tensor(weight.values, HALF, None), weight)
+        return self.tape.cached_cast(self.tape.cast(weight, HALF))
+
+    def _adapted(self, x: Tensor, linear: Linear) -> Tensor:
+        """`lora.Linear.forward`: x in the adapter's type, the result back in the base's."""
+        tape, result = self.tape, self._product(x, linear)
+        width = result.width
+        cast = tape.cast(x, self.adapted.width)
+        if self.adapted.kind == "lora":
+            result = tape.add(result, self._low_rank(cast, linear))
+        else:
+            result = self._dora(cast, linear, result)
+        return tape.cast(result, width)
+
+    def _adapted_four_bit(self, x: Tensor, linear: Linear) -> Tensor:
+        """`lora.Linear4bit.forward`: a clone of the result, and no casts under autocast."""
+        tape, result = self.tape, self._four_bit(x, linear)
+        result = tape.copy(result)
+        width = result.width
+        cast = x if self.width.autocast else tape.cast(x, self.adapted.width)
+        if self.adapted.kind == "lora":
+            output = self._low_rank(cast, linear)
+            output = output if self.width.autocast else tape.cast(output, width)
+            return tape.add(result, output)
+        result = self._dora(cast, linear, result)
+        return result if self.width.autocast else tape.cast(result, width)
+
+    def _product(self, x: Tensor, linear: Linear, is_logits: bool = False) -> Tensor:
+        """A frozen weight: nothing is kept but autocast's copy of it, which nobody caches."""
+        tape, copy, values = self.tape, [], x.values // linear.inputs * linear.outputs
+        if self.width.autocast:
+            x = tape.cast(x, HALF)
+            if self.width.weights == FP32:
+                copy = [tape.new(linear.weights, HALF)]
+        flops = 2 * values * linear.inputs
+        (out,) = tape.result("product", (values, x.width), is_logits=is_logits, flops=flops)
+        return tape.shaped(out, x, kept=(FROZEN, *copy), flops=flops)
+
+    def _four_bit(self, x: Tensor, linear: Linear) -> Tensor:
+        """`Linear4bit`: the weight is decoded for the product, and once more in its backward."""
+        tape, width = self.tape, x.width
+        x = tape.cast(x, HALF)
+        decoded = [HALF * linear.weights, *self._decoded_scales(linear)]
+        tokens = x.values // linear.inputs
+        fused = tokens <= FUSED_TOKENS and linear.inputs % number_format(self.base).block_values == 0
+        held = [] if fused else [tape.new(size, 1) for size in (*decoded, *decoded[1:])]
+        out, flops = tape.new(tokens * linear.outputs, HALF), 2 * tokens * linear.weights
+        del held
+        tape.computes(flops)
+        return tape.cast(tape.shaped(out, x, kept=(FROZEN,), scratch_bytes=decoded, flops=flops), width)
+
+    def _decoded_scales(self, linear: Linear) -> list[int]:
+        """The FP32 scales that double quantization holds in 8 bits."""
+        rule = number_format(self.base)
+        return [FP32 * -(-linear.weights // rule.block_values)] if rule.superblock_blocks else []
+
+    def _low_rank(self, x: Tensor, linear: Linear) -> Tensor:
+        """lora_B(lora_A(dropout(x))) * scaling"""
+        if self.adapted.dropout:
+            x = self.tape.dropout(x, 1 if self.cuda else x.width)
+        low = self._first(x, linear)
+        del x
+        return self.tape.elementwise(self._second(low, linear))
+
+    def _first(self, x: Tensor, linear: Linear) -> Tensor:
+        return self._trained(x, (self.rank, linear.inputs), x.values // linear.inputs * self.rank)
+
+    def _second(self, low: Tensor, linear: Linear) -> Tensor:
+        rows = low.values // self.rank
+        return self._trained(low, (linear.outputs, self.rank), rows * linear.outputs)
+
+    def _trained(self, x: Tensor, shape: tuple[int, int], values: int) -> Tensor:
+        tape = self.tape
+        weight = tape.weight(shape, self.adapted.width)
+        x, weight = self.low(x, weight)
+        return tape.product(x, weight, values, inner=shape[1])
+
+    def _dora(self, x: Tensor, linear: Linear, result: Tensor) -> Tensor:
+        return self.tape.add(result, self._with_magnitudes(x, linear, result))
+
+    def _with_magnitudes(self, x: Tensor, linear: Linear, base_result: Tensor) -> Tensor:
+        """`DoraLinearLayer.forward`: B·A written out by way of an identity matrix, and the norm of the sum with W.
+
+        Both products of the forward are kept, since the magnitudes are trained; W and B·A are not.
+        """
+        tape = self.tape
+        written_out = tape.cast(self._written_out(linear), x.width)  # noqa: F841 - held to the end, as in peft
+        weight = self._decoded(linear, x.width)  # noqa: F841
+        norm = self._norm_of_sum(linear, x.width)
+        magnitude = tape.weight((linear.outputs,), self.adapted.width)
+        scale = tape.mul(magnitude, norm)
+        low_rank = self._second(self._first(x, linear), linear)
+        if linear.bias:
+            base_result = tape.elementwise(base_result, width=max(base_result.width, self.width.weights))
+        return tape.add(tape.mul(tape.elementwise(scale), base_result), tape.elementwise(tape.mul(scale, low_rank)))
+
+    def _written_out(self, linear: Linear) -> Tensor:
+        identity = self.tape.new(linear.inputs**2, self.adapted.width)
+        return self._second(self._first(identity, linear), linear)
+
+    def _norm_of_sum(self, linear: Linear, width: int) -> Tensor:
+        """Of W + scaling * B·A, row by row; no gradient goes through it."""
+        scaled = self.tape.new(linear.weights, width)
+        total = self.tape.new(linear.weights, width)  # noqa: F841
+        del scaled
+        return self.tape.new(linear.outputs, width)
+
+    def _decoded(self, linear: Linear, width: int) -> Tensor | None:
+        """The base's weight in the type of the adapters; None where it is that already."""
+        tape = self.tape
+        if self.adapted.base:
+            scales = [tape.new(size, 1) for size in self._decoded_scales(linear)]
+            weight = tape.new(linear.weights, HALF)
+            del scales
+            return tape.cast(weight, width)
+        return tape.new(linear.weights, width) if width != self.width.weights else None

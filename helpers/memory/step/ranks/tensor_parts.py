@@ -1,0 +1,105 @@
+"""A training step in closed form on one rank of tensor parallelism, by the plan in Transformers' configs. No torch.
+
+Heads, the MLP's columns and the tables' words are divided; hidden states, norms and the gathered logits are whole on
+every rank. The embedding's gradient is whole as well, until a tied head's is added to it or the optimizer asks for the
+share (DTensor reduces it no earlier). The plan is that of Transformers from 5.21 on: the trace follows the one that is
+installed, and before an embedding that is not the head's too was whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....catalog.errors import WorkbookError, require_whole
+from ....catalog.hardware import Cuda
+from ....catalog.layers import Attention, Layer, Linear, Mlp
+from ....catalog.setup import TrainSetup
+from ....catalog.shape import ModelShape
+from ...breakdown import Moment, Point, rounded
+from ..chain import KernelOf
+from ..step import TapedStep
+from ..tape import Live
+from ..updates import update_bytes
+from .sharded import more
+from .split import ROWS
+
+MAX_RANKS = 2**10
+PRECISIONS = ("fp32", "bf16", "autocast-bf16")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose plans in Transformers are columns and rows, and no more
+
+
+class TensorParallelStep(TapedStep):
+    """The moments of a step on one of `ranks` that share each layer."""
+
+    def __init__(
+        self, setup: TrainSetup, ranks: int, cublas_bytes: int, kernel_of: KernelOf, cuda: Cuda | None = None
+    ) -> None:
+        self.parts = ranks
+        super().__init__(of_rank(setup, ranks), cublas_bytes, kernel_of, cuda)
+
+    def _weights(self) -> None:
+        """An embedding of its own has its gradient whole, from when it is made until the optimizer has stepped."""
+        super()._weights()
+        self.share = rounded(self.model.vocab * self.model.hidden * self.new_bytes)
+        self.table = rounded(self.parts * self.model.vocab * self.model.hidden * self.new_bytes)
+        if not self.model.tied:
+            self.all_gradients += self.table - self.share
+
+    def backward_of_embedding(self) -> Moment:
+        """A tied table's gradient is whole, beside its share, the head's, and their sum."""
+        if not self.model.tied:
+            return self._at_embedding(self.table)
+        made, new = self.table + 2 * self.share, 0 if self.accumulates else self.all_gradients
+        beside = self.share if self.accumulates else new
+        return self._moment(Point.EMBEDDING, Live(made + beside, 0, new))
+
+    def optimizer_step(self) -> Moment:
+        """The share of the embedding's gradient is made for each operator that reads it, and gone before copies are."""
+        made = update_bytes(self.setup.optimizer_rule, self.trained, self.optimized_bytes)
+        beyond = 0 if self.model.tied else max(0, self.share - made)
+        return more(super().optimizer_step(), workspace=beyond)
+
+
+def of_rank(setup: TrainSetup, ranks: int) -> TrainSetup:
+    """`setup` with the part of its model that one of `ranks` has."""
+    require_whole("ranks", ranks, 2, MAX_RANKS, do="predict one rank by budget.train(setup)")
+    if setup.precision not in PRECISIONS:
+        do = "pass precision='bf16', or 'autocast-bf16'"
+        raise WorkbookError(f"{setup.precision} under tensor parallelism", ", ".join(PRECISIONS), do)
+    return replace(setup, model=rank_shape(setup.model, ranks))
+
+
+def rank_shape(model: ModelShape, ranks: int) -> ModelShape:
+    """What one of `ranks` has of `model`: of each layer the heads and columns, of the tables the words.
+
+    WorkbookError where Transformers' plan is another one, or something cannot be divided.
+
+    >>> from helpers.catalog import model
+    >>> mine = rank_shape(model("llama-3-8b"), 4)
+    >>> mine.heads, mine.kv_heads, mine.ffn, mine.vocab, mine.hidden
+    (8, 2, 3584, 32064, 4096)
+    """
+    if model.family not in FAMILIES:
+        do = f"trace it: `workbook trace train --model {model.name} --tensor-parallel {ranks}`"
+        what = f"{model.name} (family {model.family!r}) under tensor parallelism has no closed form here"
+        raise WorkbookError(what, f"a model of {', '.join(FAMILIES)}", do)
+    shares = {layer: _share_of(layer, ranks) for layer in set(model.layers)}
+    for what, size in (("KV heads", model.kv_heads), ("FFN", model.ffn), ("words", model.vocab)):
+        if size % ranks:
+            do = f"choose tensor_parallel among the divisors of {size:,}"
+            raise WorkbookError(f"{size:,} {what} over {ranks} ranks", "as many for each rank", do)
+    return replace(model, vocab=model.vocab // ranks, layers=tuple(shares[layer] for layer in model.layers))
+
+
+def _share_of(layer: Layer, ranks: int) -> Layer:
+    whole, mlp = layer.attention, layer.mlp
+    heads, kv_heads = whole.heads // ranks, whole.kv_heads // ranks
+    attention = replace(whole, heads=heads, kv_heads=kv_heads, linears=_shares(whole, ranks))
+    return replace(layer, attention=attention, mlp=replace(mlp, ffn=mlp.ffn // ranks, linears=_shares(mlp, ranks)))
+
+
+def _shares(part: Attention | Mlp, ranks: int) -> tuple[Linear, ...]:
+    return tuple(
+        replace(one, inputs=one.inputs // ranks) if one.name in ROWS else replace(one, outputs=one.outputs // ranks)
+        for one in part.linears
+    )

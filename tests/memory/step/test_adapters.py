@@ -1,0 +1,218 @@
+"""Adapters of a frozen base in closed form: held against the trace, which runs peft's and bitsandbytes' own code."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.catalog import Adapter, ServeSetup, TrainSetup, WorkbookError, device, model
+from helpers.memory import budget, measure, trace
+from helpers.memory.breakdown import GIB, Phase, Point
+from helpers.memory.step import frozen
+from helpers.techniques.checkpointing import apply
+from tests.memory.configs import GEMMA2, QWEN2, variant
+
+pytest.importorskip("peft")
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
+
+FEW_WORDS = {"vocab_size": 64}  # so that the peaks lie in the layers, and not in the loss
+LLAMA = {**model("tiny-llama").config, **FEW_WORDS}
+GROUPED = {**LLAMA, "num_key_value_heads": 2}
+QWEN, GEMMA, QWEN3 = {**QWEN2, **FEW_WORDS}, {**GEMMA2, **FEW_WORDS}, variant("tiny-qwen3", **FEW_WORDS).config
+QV, ALL = ("q_proj", "v_proj"), "all-linear"
+
+
+def adapted(config, kind="lora", targets=QV, base=None, prepared=True, dropout=0.0, **choices):
+    adapter = Adapter(kind, 8, targets, base, prepared=prepared, dropout=dropout)
+    return TrainSetup(config, **{"precision": "bf16", "micro_batch": 2, "sequence": 128, **choices}, adapter=adapter)
+
+
+AUTOCAST, FULL, EAGER = {"precision": "autocast-bf16"}, {"checkpointing": "full"}, {"attention": "eager"}
+LORA = [
+    (LLAMA, {}),
+    (LLAMA, {"targets": ALL, **FULL}),  # the peak is in a recomputation
+    (GROUPED, {"targets": ALL, "checkpointing": "every:3"}),
+    (LLAMA, {"targets": ALL, "precision": "fp32"}),
+    (LLAMA, {"targets": ALL, **AUTOCAST, **FULL}),
+    (GROUPED, {"targets": ("o_proj", "up_proj"), **EAGER}),  # the peak is in the last layer's forward
+    (QWEN, {"targets": ALL}),
+    (QWEN3, {"targets": ALL, **FULL}),
+    (GEMMA, {**EAGER}),
+    (GEMMA, {"targets": ALL, **EAGER, **FULL}),
+]
+QLORA = [
+    (LLAMA, {"base": "nf4"}),
+    (LLAMA, {"base": "nf4-dq", "targets": ALL, **FULL}),
+    (LLAMA, {"base": "nf4-dq", "targets": ALL, "prepared": False}),
+    (GROUPED, {"base": "nf4-dq", "targets": ALL, **AUTOCAST}),
+    (QWEN, {"base": "nf4-dq", "targets": ALL, **AUTOCAST, **FULL}),
+    (GEMMA, {"base": "nf4", "targets": ALL, **AUTOCAST, **EAGER}),
+]
+DORA = [
+    (LLAMA, {}),
+    (GROUPED, {"targets": ALL, **FULL}),
+    (LLAMA, {"targets": ALL, **AUTOCAST}),
+    (QWEN, {"targets": ALL}),
+    (LLAMA, {"base": "nf4"}),
+    (QWEN, {"base": "nf4-dq", "targets": ALL, "prepared": False, **EAGER}),
+]
+CASES = [*LORA, *QLORA, *(({**config}, {"kind": "dora", **how}) for config, how in DORA)]
+QUICK = {0, 1, 5, 11, 13, 17}
+
+
+@pytest.mark.parametrize(
+    ("config", "how"),
+    [pytest.param(*case, marks=[] if at in QUICK else pytest.mark.all) for at, case in enumerate(CASES)],
+    ids=lambda value: value.get("model_type") or "-".join(map(str, value.values())),
+)
+def test_the_peak_of_every_phase_is_where_peft_has_it(config, how):
+    setup = adapted(config, **how)
+    near = 0.006 if setup.adapter.kind == "dora" and setup.precision == "autocast-bf16" else 0.002
+    predicted, traced = budget.train(setup, "a100"), trace.train(setup, "a100")
+    forward, *backward, optimizer = (moment.total for moment in predicted.moments)
+    found = dict(zip(Phase, (forward, max(backward), optimizer), strict=True))
+    assert found == {phase: pytest.approx(traced.measured.at(phase).total, rel=near) for phase in Phase}
+    assert predicted.library_bytes == traced.library_bytes
+    assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, abs=60_000)
+    for part in ("parameters", "optimizer"):
+        assert predicted.parts[part] == pytest.approx(traced.parts[part], abs=6_000)
+
+
+@pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.all), "autocast-bf16"])
+@pytest.mark.parametrize("policy", ["first:2", pytest.param("sqrt-n", marks=pytest.mark.all), "recursive"])
+def test_policies_of_whole_layers(policy, precision):
+    setup = adapted(LLAMA, targets=ALL, checkpointing=policy, precision=precision)
+    predicted, traced = budget.train(setup, "a100"), trace.train(setup, "a100", apply=apply)
+    assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.002)
+    assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, abs=4_000)
+
+
+FP16 = {"dtype": "fp16"}
+FORMULA = [
+    (GROUPED, "a100", {"base": "nf4"}, {}),  # prepared by peft, so attention is FP32, and no fused kernel takes groups
+    (QWEN, "a100", {"base": "nf4-dq", "targets": ALL}, FULL),
+    (GROUPED, "t4", {"targets": ALL, **FP16}, {}),
+    (QWEN, "t4", {"base": "nf4-dq", "targets": ALL, "prepared": False, **FP16}, FULL),
+    (GROUPED, "t4", {"base": "nf4-dq"}, {**AUTOCAST, **FULL}),
+]
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "adapter", "how"),
+    [pytest.param(*case, marks=[pytest.mark.all] if at in (1, 2, 4) else []) for at, case in enumerate(FORMULA)],
+)
+def test_without_a_fused_kernel_the_scores_are_kept(config, gpu, adapter, how):
+    setup = TrainSetup(config, **{"precision": "bf16", "sequence": 256, **how}, adapter=Adapter(rank=8, **adapter))
+    predicted, traced = budget.train(setup, gpu), trace.train(setup, gpu)
+    assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.002)
+    assert not budget.has_fused_attention(setup, device(gpu))
+    if how.get("checkpointing") != "full":
+        assert predicted.saved_bytes > budget.train(setup).saved_bytes + 4 * 256**2 * setup.model.heads
+
+
+def of_7b(name="llama-2-7b", **how):
+    targets = how.pop("targets", ALL)
+    adapter = Adapter(how.pop("kind", "lora"), 16, targets, how.pop("base", None))
+    return TrainSetup(name, **{"precision": "bf16", "sequence": 2048, **how}, adapter=adapter)
+
+
+LARGE = [
+    of_7b(),
+    of_7b(base="nf4-dq"),
+    of_7b(base="nf4-dq", checkpointing="full"),
+    of_7b("llama-3-8b", base="nf4-dq", checkpointing="full", **AUTOCAST),
+    of_7b("llama-3-8b", targets=QV, micro_batch=4, sequence=1024),
+    of_7b("llama-3-8b", kind="dora", targets=QV, base="nf4-dq", checkpointing="full", **AUTOCAST),
+    of_7b("llama-3.2-1b", kind="dora", sequence=1024),
+    of_7b("qwen2.5-7b", base="nf4-dq", checkpointing="full", **AUTOCAST),
+    of_7b("qwen3-8b", checkpointing="full"),
+    of_7b("gemma-2-9b", targets=QV, sequence=1024, checkpointing="full", **EAGER),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "setup", [pytest.param(one, marks=[] if at == 2 else pytest.mark.all) for at, one in enumerate(LARGE)], ids=str
+)
+def test_the_large_ones_are_within_a_percent(setup):
+    predicted, traced = budget.train(setup, "a100"), trace.train(setup, "a100")
+    assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.001)
+
+
+def test_what_the_chapter_says_of_a_7b():
+    """1.2 % of the parameters are trained, and half of the bytes stay; only with checkpointing does a 24 GB card do."""
+    plain, quantized, checkpointed = (budget.train(setup, "a100") for setup in LARGE[:3])
+    trained = LARGE[0].adapter.parameters(LARGE[0].model)
+    assert trained == 39_976_960
+    found = [round(one.peak_bytes / GIB, 2) for one in (plain, quantized, checkpointed)]
+    assert found == [30.5, 24.07, 6.32]
+    assert plain.at(Point.OPTIMIZER).parts["gradients"] == 4 * trained
+
+
+def test_a_prediction_takes_milliseconds():
+    """A calculator redraws while a slider moves."""
+    budget.train(LARGE[3], "a100")
+    begin = time.process_time()
+    for setup in LARGE:
+        budget.train(setup, "a100")
+    assert time.process_time() - begin < 0.05 * len(LARGE)
+
+
+@pytest.mark.parametrize("base", ["nf4", "nf4-dq"])
+def test_a_base_is_the_served_model_with_every_tensor_rounded_up(base):
+    setup = adapted(LLAMA, base=base, prepared=False)
+    rest = frozen.base_bytes(setup) - budget.weight_bytes(ServeSetup(LLAMA, weights=base))
+    assert 0 < rest < 512 * (28 * (6 if base == "nf4-dq" else 3) + 16)
+
+
+def test_of_micro_batches_all_gradients_stay():
+    one, four = (budget.train(adapted(LLAMA, targets=ALL, micro_batches=n)) for n in (1, 4))
+    gradients = one.at(Point.OPTIMIZER).parts["gradients"]
+    assert four.at(Point.LOSS).parts["gradients"] == four.at(Point.OPTIMIZER).parts["gradients"] == gradients
+    assert "gradients" not in one.at(Point.LOSS).parts
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from([LLAMA, QWEN, QWEN3]),
+    st.sampled_from(["none", "full", "every:2", "first:1", "recursive"]),
+    st.sampled_from([QV, ALL, ("down_proj",)]),
+    st.sampled_from([None, "nf4-dq"]),
+    st.integers(65, 300),
+)
+def test_more_of_anything_takes_more(config, checkpointing, targets, base, sequence):
+    setup = adapted(config, targets=targets, base=base, checkpointing=checkpointing, sequence=sequence, **AUTOCAST)
+    peak = budget.train(setup).peak_bytes
+    for more in ({"sequence": sequence + 16}, {"micro_batch": 3}, {"optimizer": "adamw-foreach"}):
+        changed = {"optimizer": "adamw-fused", "checkpointing": checkpointing, "sequence": sequence, **more}
+        assert budget.train(
+            adapted(config, targets=targets, base=base, **{**AUTOCAST, **changed})
+        ).peak_bytes >= peak - (512 * 512 if "optimizer" in more else 0)
+    dora = adapted(config, "dora", targets, base, checkpointing=checkpointing, sequence=sequence, **AUTOCAST)
+    assert budget.train(dora).peak_bytes > peak
+
+
+REFUSED = [
+    (lambda: Adapter("lokr"), "unknown kind of adapter"),
+    (lambda: Adapter(rank=0), "the LoRA rank is 0"),
+    (lambda: Adapter(targets=()), "the targets of the adapters"),
+    (lambda: Adapter(targets=("all-linear", "q_proj")), "all-linear alone"),
+    (lambda: Adapter(base="int9"), "unknown format of a frozen base"),
+    (lambda: budget.train(adapted(LLAMA, base="int8")), "no closed form"),
+    (lambda: TrainSetup("tiny-llama", adapter="lora"), "an Adapter"),
+    (lambda: TrainSetup("tiny-llama", adapter=Adapter(targets="q_poj")), "did you mean 'q_proj'"),
+    (lambda: adapted(LLAMA, precision="megatron-bf16"), "no master copy"),
+    (lambda: adapted(LLAMA, zero=3, ranks=2), "ZeRO stage 3"),
+    (lambda: budget.train(adapted(LLAMA, checkpointing="offload")), "peak has no closed form"),
+    (lambda: adapted(LLAMA, in_backward=True), "hardly worth freeing"),
+    (lambda: measure.training_step(adapted(LLAMA), "cpu"), "trace.lora"),
+    (lambda: trace.lora(adapted(LLAMA), rank=8), "in one place"),
+    (lambda: trace.lora(TrainSetup("tiny-llama")), "or a rank"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_cannot_be_told_is_refused(wrong, words):
+    with pytest.raises(WorkbookError, match=words):
+        wrong()

@@ -1,0 +1,258 @@
+"""The closed form against the figures that the field knows, and against the mistakes that the field makes."""
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, model
+from helpers.memory import budget
+from helpers.memory.breakdown import Point, rounded
+from tests.memory.configs import llama_7b, variant
+
+GIB = 2**30
+N = model("llama-2-7b").parameters
+WORDS, WIDTH, FFN = 32_000, 4096, 11_008
+
+# (choices, GiB as traced from the real code with fake tensors, GiB of the closed form)
+TRACED = [
+    ({"precision": "autocast-bf16"}, 102.0, 102.31),
+    ({"precision": "autocast-bf16", "checkpointing": "full"}, 100.4, 100.44),
+    ({}, 50.2, 50.22),
+    ({"optimizer": "adamw-foreach"}, 62.8, 62.76),
+    ({"precision": "autocast-bf16", "optimizer": "adamw-foreach"}, 125.5, 125.51),
+]
+
+
+@pytest.mark.parametrize(("choices", "traced_gib", "exact_gib"), TRACED)
+def test_llama_2_7b_within_one_percent_of_the_trace(choices, traced_gib, exact_gib):
+    peak_gib = budget.train(llama_7b(**choices)).peak_bytes / GIB
+    assert peak_gib == pytest.approx(traced_gib, rel=0.01)
+    assert round(peak_gib, 2) == exact_gib
+
+
+def served(name, **choices):
+    return budget.serve(ServeSetup(name, **choices))
+
+
+def test_serving_figures_that_people_quote():
+    assert round(served("llama-3-8b").held["parameters"] / GIB, 2) == 14.96
+    assert served("qwen3-30b-a3b", context=262_144).held["kv_cache"] == 24 * GIB
+    assert served("llama-2-70b", users=128, context=2048).held["kv_cache"] == 80 * GIB
+
+
+# Bytes of KV that one more token costs in BF16, by hand: layers x 2 (K and V) x KV heads x head_dim x 2 bytes.
+PER_TOKEN = [
+    ("llama-2-7b", 1000, 32 * 2 * 32 * 128 * 2),  # K and V
+    ("llama-3-8b", 1000, 32 * 2 * 8 * 128 * 2),  # grouped-query: 8 KV heads, not 32
+    ("qwen3-30b-a3b", 1000, 48 * 2 * 4 * 128 * 2),  # head_dim is 128, hidden / heads is 64
+    ("gemma-2-9b", 1000, 42 * 2 * 8 * 256 * 2),
+    ("gemma-2-9b", 5000, 21 * 2 * 8 * 256 * 2),  # behind the window only the other half of the layers grows
+    ("mistral-7b", 4096, 32 * 2 * 8 * 128 * 2),
+    ("mistral-7b", 4097, 0),  # the window is full
+    ("deepseek-v3", 1000, 61 * (512 + 64) * 2),  # MLA: one latent and one rotary key, no K and V
+]
+
+
+@pytest.mark.parametrize(("name", "context", "bytes_per_token"), PER_TOKEN)
+def test_a_token_of_kv_cache_by_hand(name, context, bytes_per_token):
+    assert served(name, context=context).kv_bytes_per_token == bytes_per_token
+
+
+def test_a_full_window_stops_the_cache():
+    full = served("mistral-7b", context=4096).held["kv_cache"]
+    assert served("mistral-7b", context=8192).held["kv_cache"] == full == 4096 * PER_TOKEN[5][2]
+
+
+def test_the_second_embedding_counts_when_it_is_untied():
+    tied = variant("llama-2-7b", tie_word_embeddings=True)
+    assert served("llama-2-7b").peak_bytes - served(tied, context=2048).peak_bytes == 2 * WORDS * WIDTH
+
+
+def test_swiglu_has_three_matrices():
+    parts = model("llama-2-7b").parameters_by_part
+    assert parts["mlp"] == 32 * 3 * WIDTH * FFN
+    assert sum(parts.values()) == N
+
+
+def test_4_bit_weights_carry_their_scales_and_only_linear_layers_shrink():
+    linear = 32 * (4 * WIDTH * WIDTH + 3 * WIDTH * FFN)
+    kept = N - linear
+    nf4 = served("llama-2-7b", weights="nf4").held["parameters"]
+    levels = 32 * 7 * 16 * 4  # FP32, beside each weight
+    assert nf4 == linear // 2 + 4 * linear // 64 + levels + 2 * kept  # half a byte, and an FP32 scale per 64 weights
+
+
+# Bytes per parameter at the optimizer step: two recipes are called mixed precision, and they differ.
+CONVENTIONS = [
+    ("fp32", "adamw-fused", 16),
+    ("bf16", "adamw-fused", 8),
+    ("autocast-bf16", "adamw-fused", 16),
+    ("megatron-bf16", "adamw-fused", 18),
+    ("autocast-bf16", "adamw-foreach", 20),
+    ("bf16", "adamw-foreach", 10),
+    ("fp32", "sgd", 8),
+    ("fp32", "sgd-momentum", 12),
+    ("autocast-bf16", "adamw-8bit", 10 + 8 / 256),
+]
+
+
+@pytest.mark.parametrize(("precision", "optimizer", "bytes_each"), CONVENTIONS)
+def test_bytes_per_parameter_at_the_optimizer_step(precision, optimizer, bytes_each):
+    last = budget.train(llama_7b(precision=precision, optimizer=optimizer)).at(Point.OPTIMIZER)
+    assert last.total / N == pytest.approx(bytes_each, rel=1e-3)
+
+
+def test_logits_and_loss_cost_twelve_bytes_each():
+    setup = TrainSetup("llama-3-8b", precision="bf16", sequence=8192)
+    assert budget.train(setup).at("loss").parts["logits"] == 12 * 8192 * 128_256
+
+
+def test_full_checkpointing_keeps_one_input_per_layer():
+    tokens = 2048
+    full = budget.train(llama_7b(checkpointing="full")).moments[0].parts["activations"]
+    inputs = 32 * 2 * tokens * WIDTH  # 2sbh a layer, not 34sbh
+    final_norm = tokens * WIDTH * (4 + 2 + 2) + 4 * tokens
+    rotary = 2 * 2 * tokens * 128
+    assert full == inputs + final_norm + rotary
+
+
+def test_segments_keep_fewer_inputs_and_recompute_more():
+    full, four = (budget.train(llama_7b(checkpointing=every)) for every in ("full", "every:4"))
+    input_bytes = 2 * 2048 * WIDTH
+    kept = [run.moments[0].parts["activations"] for run in (full, four)]
+    assert kept[0] - kept[1] == (32 - 8) * input_bytes
+    recomputed = [max(m.parts["activations"] for m in run.moments if m.at is Point.LAYER) for run in (full, four)]
+    assert recomputed[1] > recomputed[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 64])
+def test_zero_divides_each_part_once_from_its_stage_on(ranks):
+    whole = budget.train(llama_7b(precision="autocast-bf16")).moments[-1].parts
+    for stage in range(4):
+        parts = budget.train(llama_7b(precision="autocast-bf16", zero=stage, ranks=ranks)).moments[-1].parts
+        for part, from_stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3)):
+            divided = ranks if stage >= from_stage else 1
+            assert parts[part] == -(-whole[part] // divided), (stage, part)
+
+
+def test_a_gpu_adds_the_workspaces_of_cublas_and_nothing_else():
+    setup = llama_7b()
+    assert budget.train(setup, "a100-80gb").peak_bytes - budget.train(setup).peak_bytes == 2 * 8_519_680
+
+
+def test_moments_come_in_the_order_of_the_step():
+    names = [moment.name for moment in budget.train(llama_7b()).moments]
+    assert names == [
+        "end of forward, in the loss",
+        "backward of the loss",
+        "backward of lm_head",
+        "backward of the final norm",
+        "backward of layer 32",
+        "backward of layer 1",
+        "backward of the embedding",
+        "optimizer step",
+    ]
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
+def test_experts_are_sharded_and_served_and_not_divided(name):
+    one, many = (budget.fsdp2(TrainSetup(name, "bf16", micro_batch=1, sequence=512), ranks) for ranks in (2, 8))
+    assert one.at("optimizer step").total == pytest.approx(4 * many.at("optimizer step").total, rel=0.01)
+    with pytest.raises(WorkbookError, match="no closed form") as raised:
+        budget.tensor_parallel(TrainSetup(name, "bf16"), 8)
+    assert f"workbook trace train --model {name} --tensor-parallel 8" in raised.value.do
+    stages = [budget.pipeline(TrainSetup(name, "bf16", micro_batches=8), 4, stage) for stage in range(4)]
+    weights = sum(stage.parts["parameters"] for stage in stages)
+    assert weights == pytest.approx(2 * model(name).parameters, rel=0.01)
+    assert served(name).peak_bytes > 0
+
+
+def test_shape_variants_of_a_family_go_through_the_closed_form():
+    grouped, full = variant("llama-2-7b", num_key_value_heads=8), model("llama-2-7b")
+    setup = llama_7b()
+    less = [budget.train(replace(setup, model=shape)).moments[0].parts["activations"] for shape in (full, grouped)]
+    assert less[0] - less[1] == 32 * 2 * (32 - 8) * 128 * 2048 * 2  # K and V of 24 heads fewer
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # every weight but the untied table, one row of it, and K and V of 2,048 tokens
+        ({"model": "llama-3-8b"}, 2 * (8_030_261_248 - 128_255 * 4096) + 2 * 2 * 32 * 8 * 128 * 2048),
+        # tied: the head reads the whole table
+        ({"model": "llama-3.2-1b", "context": 1}, 2 * 1_235_814_400 + 2 * 2 * 16 * 8 * 64),
+        # learned positions are looked up too
+        ({"model": "gpt2", "context": 1}, 2 * (124_439_808 - 1024 * 768) + 2 * 2 * 12 * 768),
+        # two of eight experts for one user
+        (
+            {"model": "mixtral-8x7b", "context": 1},
+            2 * (46_702_792_704 - 31_999 * 4096 - 32 * 6 * 3 * 4096 * 14336) + 2 * 2 * 32 * 8 * 128,
+        ),
+    ],
+)
+def test_bytes_that_a_decode_step_reads(changes, expected):
+    assert budget.decode_bytes(ServeSetup(**{"users": 1, "context": 2048, **changes})) == expected
+
+
+def test_more_users_share_the_weights_and_add_their_own_cache():
+    one, many = (ServeSetup("llama-3-8b", users=users, context=2048) for users in (1, 64))
+    kv = budget.serve(one).held["kv_cache"]
+    assert budget.decode_bytes(many) == budget.decode_bytes(one) + 63 * (kv + 2 * 4096)
+    assert budget.decode_bytes(ServeSetup("mixtral-8x7b", users=8, context=1)) > 3 * budget.decode_bytes(
+        ServeSetup("mixtral-8x7b", users=1, context=1)
+    )
+
+
+def test_a_decode_step_never_reads_more_than_there_is():
+    for users in (1, 10**6):
+        setup = ServeSetup("llama-3-8b", users=users, context=128)
+        assert budget.decode_bytes(setup) <= budget.serve(setup).peak_bytes
+    nf4 = budget.decode_bytes(ServeSetup("llama-3-8b", weights="nf4"))
+    assert nf4 < 0.4 * budget.decode_bytes(ServeSetup("llama-3-8b"))
+
+
+def test_grouped_heads_in_fp32_keep_their_scores_on_cuda_and_no_others():
+    grouped = TrainSetup("llama-3.2-1b", precision="fp32", sequence=256)
+    alone, on_a100 = budget.train(grouped), budget.train(grouped, "a100-80gb")  # a CPU's kernel takes grouped heads
+    assert on_a100.saved_bytes > alone.saved_bytes + 16 * 32 * 4 * 256**2
+    with pytest.raises(WorkbookError, match="grouped heads"):
+        budget.fsdp2(grouped, 2, "a100-80gb")
+    for change in (
+        {"precision": "bf16"},
+        {"precision": "autocast-bf16"},
+        {"attention": "eager"},
+        {"model": "llama-2-7b"},
+    ):
+        changed = replace(grouped, **change)
+        assert budget.train(changed, "a100-80gb").saved_bytes == budget.train(changed).saved_bytes
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "gpt2"])
+def test_the_libraries_of_a_card_are_told_apart_from_its_tensors(name):
+    """GPT-2 adds biases: cuBLASLt has a workspace, too, in autograd's thread as well where that recomputes."""
+    setup = TrainSetup(name, "bf16", "adamw-fused", sequence=1024, checkpointing="full")
+    alone, on_h100, on_amd = (budget.train(setup, gpu) for gpu in (None, "h100", "mi300x"))
+    assert on_h100.library_bytes == 2 * 2**25 + (2 * 2**20 if name == "gpt2" else 0)
+    assert alone.library_bytes == on_amd.library_bytes == 0
+    assert on_h100.tensor_bytes == alone.tensor_bytes == alone.peak_bytes == on_h100.peak_bytes - on_h100.library_bytes
+
+
+def test_eight_accumulated_micro_batches_of_7b_need_its_gradients_more():
+    """FP32 gradients, 25.1 GiB, are alive at every moment; both peak in the loss, where no new one is made yet."""
+    one = TrainSetup("llama-2-7b", optimizer="adamw-fused")
+    alone, eight = budget.train(one), budget.train(replace(one, micro_batches=8))
+    assert eight.peak_bytes - alone.peak_bytes == sum(rounded(4 * prod(s)) for s in one.model.tensors())
+    assert eight.peak.at is alone.peak.at is Point.LOSS
+    assert eight.flops.total == 8 * alone.flops.total
+
+
+@pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("bf16", 2), ("autocast-bf16", 4), ("megatron-bf16", 2)])
+@pytest.mark.parametrize(("name", "tables"), [("llama-2-7b", 1), ("llama-3.2-1b", 3)])
+def test_a_new_gradient_stands_beside_its_sum_in_the_dtype_that_it_is_made_in(name, tables, precision, width):
+    """Tied weights have three of them at the embedding: the head's, the embedding's, their sum; under autocast two."""
+    setup = TrainSetup(name, precision, "sgd", sequence=1, micro_batches=2)
+    table = width * setup.model.vocab * setup.model.hidden
+    parts = budget.train(setup).at(Point.EMBEDDING).parts
+    expected = table * (2 if tables == 3 and precision == "autocast-bf16" else tables)
+    assert parts["workspace"] == pytest.approx(expected, abs=4096 * 4)

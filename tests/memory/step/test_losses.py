@@ -1,0 +1,113 @@
+"""Losses that are fused with the head: the closed form against the trace, real steps on a CPU, and hand arithmetic."""
+
+import pytest
+import torch
+
+from helpers.catalog import Adapter, TrainSetup, WorkbookError, model
+from helpers.catalog.losses import liger_chunk
+from helpers.memory import budget, measure, trace
+from helpers.memory.breakdown import Part, Phase, Point
+from helpers.memory.measure.losses import LigerWithoutKernel
+
+WORDS = {**model("tiny-llama").config, "vocab_size": 5000}  # eleven chunks and a tail of 500 tokens
+TIED = {**WORDS, "tie_word_embeddings": True}
+
+
+def setup_of(config=WORDS, precision="bf16", loss="liger", **choices):
+    return TrainSetup(
+        config, precision, **{"micro_batch": 2, "sequence": 250, "checkpointing": "full"} | choices, loss=loss
+    )
+
+
+def phases(predicted):
+    forward, *backward, optimizer = (moment.total for moment in predicted.moments)
+    return dict(zip(Phase, (forward, max(backward), optimizer), strict=True))
+
+
+CASES = [
+    ({}, "a100"),
+    ({"loss": "cce"}, "a100"),
+    (
+        {"config": TIED, "precision": "autocast-bf16"},
+        "a100",
+    ),  # a copy of the weight that autocast caches, one it does not
+    ({"precision": "autocast-bf16"}, "t4"),  # where no product of 16 bits adds to FP32
+    ({"precision": "fp32", "micro_batches": 2}, "a100"),
+    ({"config": TIED, "precision": "autocast-bf16-on-bf16", "loss": "cce", "micro_batches": 2}, "a100"),
+    ({"adapter": Adapter(targets="all-linear"), "precision": "autocast-bf16"}, "a100"),
+    ({"loss": "trl", "precision": "autocast-bf16"}, "a100"),
+    ({"loss": "trl", "config": {**WORDS, "vocab_size": 40000}, "precision": "autocast-bf16"}, "a100"),
+    ({"loss": "trl"}, "t4"),
+    ({"loss": "trl", "config": TIED, "precision": "autocast-bf16-on-bf16", "micro_batches": 2}, "a100"),
+    ({"loss": "trl", "adapter": Adapter(base="nf4", prepared=False), "precision": "autocast-bf16"}, "a100"),
+    ({"adapter": Adapter(base="nf4", prepared=False), "precision": "autocast-bf16", "loss": "cce"}, "a100"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
+@pytest.mark.parametrize(
+    ("how", "gpu"),
+    [pytest.param(*case, marks=[] if at in (0, 1, 2, 6, 7) else pytest.mark.all) for at, case in enumerate(CASES)],
+)
+def test_every_phase_is_the_trace_s(how, gpu):
+    if "adapter" in how:
+        pytest.importorskip("peft")
+    setup = setup_of(optimizer="adamw-fused", **how)
+    predicted, traced = budget.train(setup, gpu), trace.train(setup, gpu)
+    assert phases(predicted) == {at: pytest.approx(traced.measured.at(at).total, rel=0.001) for at in Phase}
+    assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.0005, abs=40_000)
+
+
+REAL = [{}, {"loss": "cce"}, {"precision": "autocast-bf16", "config": TIED}, {"loss": "trl"}]
+
+
+@pytest.mark.parametrize("how", [*REAL, {"loss": "trl", "precision": "autocast-bf16"}], ids=str)
+def test_a_real_step_on_a_cpu(how):
+    setup = setup_of(**how)
+    assert budget.train(setup).peak_bytes == pytest.approx(measure.training_step(setup, "cpu").peak_bytes, rel=0.0005)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hidden", "vocab", "rows"),
+    [(16_384, 4096, 32_000, 2048), (4096, 4096, 128_256, 128), (8192, 2048, 151_936, 128), (100, 4096, 2048, 128)],
+)
+def test_liger_s_chunk(tokens, hidden, vocab, rows):
+    """The first is the example in Liger's own source."""
+    assert liger_chunk(tokens, hidden, vocab) == rows
+
+
+def test_what_a_fused_loss_spares_a_model_of_many_words():
+    """Llama-3-8B, 16,384 tokens: three FP32 tensors of 128,256 words each, of which a fused loss has none."""
+    full, liger, cut = (
+        budget.train(setup_of("llama-3-8b", loss=loss, micro_batch=4, sequence=4096), "a100")
+        for loss in ("full", "liger", "cce")
+    )
+    logits = 4 * 16_384 * 128_256
+    assert full.at(Point.LOSS).parts[Part.LOGITS] == 3 * logits
+    assert max(moment.parts.get(Part.LOGITS, 0) for moment in liger.moments) == 2 * 512 * 128_256  # one chunk in BF16
+    assert not any(moment.parts.get(Part.LOGITS) for moment in cut.moments)
+    of_weight, hidden, chunk = 2 * 128_256 * 4096, 2 * 16_384 * 4096, 2 * 512 * 128_256
+    beside = liger.at(Point.END_OF_FORWARD).total - liger.at(Point.LOSS).total
+    assert beside == pytest.approx(3 * of_weight + hidden + chunk, rel=0.001)  # a chunk's product, and that in FP32
+
+
+def test_liger_s_stand_in_makes_gradients_of_what_is_trained_alone():
+    hidden, weight = torch.ones(6, 4, requires_grad=True), torch.ones(8, 4)
+    LigerWithoutKernel.apply(hidden, weight, torch.zeros(6, dtype=torch.int64)).backward()
+    assert hidden.grad.shape == hidden.shape
+    assert weight.grad is None
+
+
+REFUSED = [
+    (lambda: setup_of(loss="ligre"), "did you mean 'liger'"),
+    (lambda: setup_of(loss="cce", precision="fp32"), "in 16 bits"),
+    (lambda: setup_of(loss="cce", adapter=Adapter(base="nf4")), "in 16 bits"),
+    (lambda: setup_of(zero=2, ranks=2), "over several ranks"),
+    (lambda: budget.pipeline(setup_of(), 2), "leave adapter, in_backward, loss"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_where_there_is_no_fused_loss(wrong, words):
+    with pytest.raises(WorkbookError, match=words):
+        wrong()
