@@ -7,13 +7,11 @@ budget writes down all of them and takes the largest, instead of adding up worst
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from ..catalog.devices import Device
 from ..catalog.devices import device as resolve_device
 from ..catalog.errors import WorkbookError, require_whole
-from ..catalog.hardware import AttentionCall, AttentionKernel, Cuda, cuda_of, library_bytes, require_float8_kernels
-from ..catalog.layers import Attention
+from ..catalog.hardware import cuda_of, require_float8_kernels
 from ..catalog.losses import FULL
 from ..catalog.setup import TrainSetup
 from .breakdown import Moment, Moments
@@ -21,12 +19,12 @@ from .serve.serving import ServeBudget as ServeBudget
 from .serve.serving import decode_bytes as decode_bytes
 from .serve.serving import serve as serve
 from .serve.weights import weight_bytes as weight_bytes
-from .step.decoders.attending import FORMULA, FUSED, fills_window
 from .step.flops import StepFlops, step_flops
 from .step.in_backward import StepInBackward
+from .step.kernels import has_fused_attention as has_fused_attention
+from .step.kernels import require_kernels as require_kernels
 from .step.ranks import tensor_parts
 from .step.ranks.fsdp2 import FullyShardedStep
-from .step.ranks.fsdp2_tensor import ShardedPartStep
 from .step.ranks.interleaved import TwoStages
 from .step.ranks.sharded import ShardedStep
 from .step.ranks.stages import INTERLEAVED, Stage
@@ -88,11 +86,13 @@ def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB, and 127 GiB with
     eight accumulated micro-batches.
     """
-    card = None if device is None else resolve_device(device)
+    card = _card(device)
     require_closed_form(setup)
     if card and cuda_of(card):
         require_float8_kernels(setup, card)
-    return _answered(setup, _moments_of(setup, library_bytes(card, _cublaslt_threads(setup)), card))
+    require_one_rank(setup)
+    kind = ShardedStep if setup.zero else StepInBackward if setup.in_backward else TapedStep
+    return _answered(setup, kind(setup, card))
 
 
 def fsdp2(
@@ -111,15 +111,10 @@ def fsdp2(
     on 8 ranks of H100: 20.6 GiB, at the backward of the loss; with tensor=8 it is 8.8 GiB, whole logits most of them.
     """
     require_whole("tensor", tensor, 1, tensor_parts.MAX_RANKS, do="pass tensor=1 for FSDP2 alone")
-    mine = tensor_parts.of_rank(setup, tensor) if tensor > 1 else setup
-    card = None if device is None else resolve_device(device)
-    if card is not None:
-        require_kernels(mine, card)
-    cublas, cuda = _of_a_rank("FSDP2", setup, device)
-    of_the_card = cublas, partial(kernel_of, mine, card), cuda
-    if tensor > 1:
-        return _answered(setup, ShardedPartStep(setup, ranks, tensor, *of_the_card, reduced))
-    return _answered(setup, FullyShardedStep(setup, ranks, *of_the_card, reduced))
+    mine, card = tensor_parts.of_rank(setup, tensor) if tensor > 1 else setup, _card(device)
+    require_kernels(mine, card)
+    _require_plain("FSDP2", setup)
+    return _answered(setup, FullyShardedStep(mine, ranks, card, reduced, tensor))
 
 
 def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None = None) -> TrainBudget:
@@ -130,12 +125,10 @@ def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None =
     refuse, and for other precisions than fp32, bf16 and autocast-bf16. Llama-2-7B in BF16, one sequence of 1,024, fused
     AdamW, four ranks of H100: 12.9 GiB.
     """
-    mine = tensor_parts.of_rank(setup, ranks)
-    if device is not None:
-        require_kernels(mine, resolve_device(device))
-    cublas, cuda = _of_a_rank("tensor parallelism", setup, device)
-    kernels = partial(kernel_of, mine, None if device is None else resolve_device(device))
-    return _answered(setup, tensor_parts.TensorParallelStep(setup, ranks, cublas, kernels, cuda))
+    mine, card = tensor_parts.of_rank(setup, ranks), _card(device)
+    require_kernels(mine, card)
+    _require_plain("tensor parallelism", setup)
+    return _answered(setup, tensor_parts.TensorParallelStep(mine, ranks, card))
 
 
 def pipeline(
@@ -149,38 +142,28 @@ def pipeline(
     Llama-3-8B in BF16, 1,024 tokens with full checkpointing, fused AdamW, 8 micro-batches, the last of four stages:
     18.8 GiB without the libraries.
     """
-    if device is not None:
-        require_kernels(setup, resolve_device(device))
-    cublas, cuda = _of_a_rank("a pipeline", setup, device)
-    kernels = partial(kernel_of, setup, None if device is None else resolve_device(device)), cuda
-    step: Stage | TwoStages
+    card = _card(device)
+    require_kernels(setup, card)
+    _require_plain("a pipeline", setup)
     if schedule == INTERLEAVED:
-        step = TwoStages(setup, ranks, stage, cublas, *kernels)
-    else:
-        step = Stage(setup, ranks, stage, schedule, cublas, *kernels)
-    return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
+        return _answered(setup, TwoStages(setup, ranks, stage, card))
+    return _answered(setup, Stage(setup, ranks, stage, schedule, card))
 
 
-def _of_a_rank(what: str, setup: TrainSetup, device: str | Device | None) -> tuple[int, Cuda | None]:
-    """The libraries' bytes on the card, and its CUDA, if any. WorkbookError for what no split is predicted for."""
+def _card(device: str | Device | None) -> Device | None:
+    return None if device is None else resolve_device(device)
+
+
+def _require_plain(what: str, setup: TrainSetup) -> None:
+    """WorkbookError for what no split is predicted for."""
     require_closed_form(setup)
     if setup.adapter or setup.in_backward or setup.zero or setup.ranks > 1 or setup.loss != FULL:
         do = "leave adapter, in_backward, loss, zero and ranks as they are: the ranks are this function's"
         raise WorkbookError(f"a setup that {what} is not predicted for", "a plain step of one rank's micro-batch", do)
-    card = None if device is None else resolve_device(device)
-    return library_bytes(card, _cublaslt_threads(setup)), cuda_of(card) if card else None
 
 
-def _answered(setup: TrainSetup, step: TapedStep) -> TrainBudget:
+def _answered(setup: TrainSetup, step: TapedStep | Stage | TwoStages) -> TrainBudget:
     return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
-
-
-def _moments_of(setup: TrainSetup, cublas_bytes: int, card: Device | None) -> TapedStep:
-    """The moments of `setup`: whole in DDP, sharded from stage 1 on; with the casts of FP8; of adapters alone."""
-    cuda = cuda_of(card) if card else None
-    require_one_rank(setup)
-    kind = ShardedStep if setup.zero else StepInBackward if setup.in_backward else TapedStep
-    return kind(setup, cublas_bytes, partial(kernel_of, setup, card), cuda)
 
 
 def require_one_rank(setup: TrainSetup) -> None:
@@ -189,51 +172,3 @@ def require_one_rank(setup: TrainSetup) -> None:
         what = f"{setup.precision} at ZeRO stage {setup.zero}"
         do = "choose zero=0, or predict precision='bf16', which shards the same bytes and casts nothing"
         raise WorkbookError(what, "a stage of 0: FSDP can gather weights in FP8, and has no closed form here", do)
-
-
-def require_kernels(setup: TrainSetup, card: Device) -> None:
-    """Refuse what a CUDA card has no kernel for: products in FP8; and attention whose scores have no rows here."""
-    if cuda_of(card) is None:
-        return
-    require_float8_kernels(setup, card)
-    if not setup.adapter and not has_fused_attention(setup, card):
-        number_format, layer = setup.attention_format.upper(), setup.model.layers[0]
-        grouped = " with grouped heads" if layer.attention.kv_heads != layer.attention.heads else ""
-        raise WorkbookError(
-            f"{setup.model.name}{grouped} in {number_format}: SDPA on the {card.title} falls back to the plain formula",
-            "a recipe and a GPU that have a fused kernel, or attention='eager'",
-            "choose another precision, or trace it: helpers.memory.trace.train, `workbook trace train`",
-        )
-
-
-def has_fused_attention(setup: TrainSetup, card: Device | None) -> bool:
-    """Whether SDPA takes a fused kernel for every layer. The plain formula keeps scores of T x T instead."""
-    return all(kernel_of(setup, card, layer.attention) == FUSED for layer in set(setup.model.layers))
-
-
-def kernel_of(setup: TrainSetup, card: Device | None, attention: Attention) -> str:
-    """What SDPA runs for one layer on `card`, or on a CPU where that is None: FUSED or FORMULA.
-
-    With a mask K and V have a head for each of Q's.
-    """
-    if setup.attention != "sdpa":
-        return FUSED
-    if card is None:  # a CPU, whose kernel wants equal widths
-        return FUSED if attention.value_width == attention.head_dim else FORMULA
-    cuda = cuda_of(card)
-    if cuda is None:
-        return FUSED
-    masked = fills_window(setup, attention)
-    kv, width = attention.heads if masked else attention.kv_heads, attention.value_width
-    call = AttentionCall(setup.attention_format, attention.head_dim, width, attention.heads, kv, masked=masked)
-    return FORMULA if cuda.attention_kernel(call) is AttentionKernel.FORMULA else FUSED
-
-
-def _cublaslt_threads(setup: TrainSetup) -> int:
-    """The threads that use cuBLASLt: both in FP8; with a bias the forward's, and autograd's when it recomputes."""
-    if setup.precision_recipe.linear_format:
-        return 2
-    layer = setup.model.layers[0]
-    biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
-    runs_products_again = setup.checkpointing not in ("none", "offload", "selective", "selective:matmuls")
-    return (2 if runs_products_again else 1) if biased else 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...catalog.adapters import Adapter
-from ...catalog.hardware import cuda_of, library_bytes
+from ...catalog.devices import device
+from ...catalog.layers import Attention
 from ...catalog.setup import TrainSetup
 from ..breakdown import rounded
 from ..step.decoders.attending import REPEATED
@@ -28,15 +29,20 @@ def setup_of(case: Case) -> TrainSetup:
     )
 
 
+class RepeatedHeads(TapedStep):
+    """A step whose K and V are written out for each query head."""
+
+    def kernel_of(self, attention: Attention) -> str:
+        return REPEATED
+
+
 def predict(case: Case) -> dict[str, int]:
     """Bytes that the script would report, as `lora.predict` does, but for what stays reserved.
 
     It repeats K and V for each query head, and holds the model's output, and so the logits, until the step is over.
     """
     setup = setup_of(case)
-    layer = setup.model.layers[0]
-    biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
-    step = TapedStep(setup, library_bytes(case.device, 2 * biased), lambda _: REPEATED, cuda_of(case.device))
+    step = RepeatedHeads(setup, device(case.device))
     logits = rounded(setup.tokens * setup.model.vocab * step.width.weights)
     forward, *backward, optimizer = (moment.total for moment in step.moments())
     backward_peak, optimizer_peak = max(backward) + logits, optimizer + logits

@@ -7,29 +7,32 @@ on the way back each layer is freed, and its gradients stay. So a step of eighty
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import prod
 
-from ...catalog.hardware import Cuda
+from ...catalog.devices import Device
+from ...catalog.hardware import cuda_of
 from ...catalog.layers import Attention, Layer, TensorShape
 from ...catalog.policies import Segment
 from ...catalog.setup import TrainSetup
 from ..breakdown import Point, rounded
-from .decoders.attending import FUSED
 from .decoders.decoder import Decoder
 from .decoders.families import decoder
 from .decoders.linears import FP32, StepWidths
 from .frozen import base_bytes
+from .kernels import kernel_of, workspace_bytes
 from .layer_run import AGAIN, SILENT, LayerRun, adds_up, run_layer, update_of
 from .operators import Operators
 from .tape import Live
 
 RERUN = ("full", "offload:inputs")  # segments whose layers are run once more, as a whole
-KernelOf = Callable[[Attention], str]  # which kernel "sdpa" is, as in `Decoder`
 
 
 class Chain:
-    """The step of `setup`, run. Others say what lies beside it, and what becomes of gradients, by these:"""
+    """The step of `setup` on `card`, run; None is a CPU.
+
+    Others say what lies beside it, and what becomes of gradients, by these:
+    """
 
     parts = 1  # ranks that share each layer
     copies = ""  # as in `Linears`
@@ -40,11 +43,9 @@ class Chain:
     beside = 0  # alive from before the forward
     gathered = Live()  # beside a layer in its forward
 
-    def __init__(
-        self, setup: TrainSetup, cublas_bytes: int, kernel_of: KernelOf = lambda _: FUSED, cuda: Cuda | None = None
-    ) -> None:
-        self.setup, self.model, self.kernel_of, self.cublas = setup, setup.model, kernel_of, cublas_bytes
-        self.cuda = cuda
+    def __init__(self, setup: TrainSetup, card: Device | None = None) -> None:
+        self.setup, self.model, self.card = setup, setup.model, card
+        self.cuda, self.cublas = cuda_of(card) if card else None, workspace_bytes(setup, card)
         self.adapter, self.width = setup.adapter, StepWidths.of(setup)
         self.accumulates = adds_up(setup)
         self.residual = rounded(setup.tokens * self.model.hidden * self.width.residual)
@@ -105,6 +106,10 @@ class Chain:
             on = self.kernel_of(layer.attention), self.cuda
             self._runs[key] = run_layer(self.setup, layer, how, wants, *on, self.parts, self.copies, given)
         return self._runs[key]
+
+    def kernel_of(self, attention: Attention) -> str:
+        """Which kernel "sdpa" is, as in `Decoder`."""
+        return kernel_of(self.setup, self.card, attention)
 
     def _step(self) -> None:
         """Forward, loss, backward: `now` is what is alive beside weights, states and sums of gradients."""

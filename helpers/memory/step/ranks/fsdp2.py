@@ -3,6 +3,10 @@
 `fully_shard` on each decoder layer, then on the rest, which is called the root here. Its mixed precision takes the
 place of autocast: FP32 shards, BF16 where it computes, FP32 or BF16 where gradients are reduced. What lives when is in
 torch/distributed/fsdp/_fully_shard (`_fsdp_param_group.py`, `_fsdp_collectives.py`).
+
+On a mesh with tensor parallelism each layer is first divided over the ranks of that, as in `tensor_parts`, and what is
+sharded is such a part. Whole on every rank are hidden states, gathered logits and, until the root is reduced, the
+gradient of the embedding, which DTensor divides no earlier.
 """
 
 from __future__ import annotations
@@ -12,14 +16,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
+from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_name, require_whole
-from ....catalog.hardware import Cuda
 from ....catalog.layers import TensorShape
 from ....catalog.policies import Segment
 from ....catalog.setup import TrainSetup
 from ....catalog.split import REDUCED
 from ...breakdown import Moment, Point, rounded, tensors_bytes
-from ..chain import KernelOf
 from ..layer_run import LayerRun
 from ..step import TapedStep
 from ..tape import Live
@@ -42,17 +45,15 @@ def widths(precision: str, reduced: str) -> tuple[int, int, int]:
 
 
 class FullyShardedStep(TapedStep):
-    """The moments of a step on one of `ranks`, with `reshard_after_forward` left on."""
+    """The moments of a step on one of `ranks` that shard `setup`, of whose model `tensor` ranks have such a part each.
+
+    `reshard_after_forward` is left on.
+    """
 
     def __init__(
-        self,
-        setup: TrainSetup,
-        ranks: int,
-        cublas_bytes: int,
-        kernel_of: KernelOf,
-        cuda: Cuda | None = None,
-        reduced: str = "fp32",
+        self, setup: TrainSetup, ranks: int, card: Device | None = None, reduced: str = "fp32", tensor: int = 1
     ) -> None:
+        self.parts = tensor
         if setup.precision not in WIDTHS:
             do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
             raise WorkbookError(f"{setup.precision} under FSDP2", ", ".join(WIDTHS), do)
@@ -61,7 +62,7 @@ class FullyShardedStep(TapedStep):
         self.adds = setup.micro_batches > 1  # into shards
         computes = "bf16" if self.gathered_width == 2 else "fp32"
         alone = replace(setup, precision=computes, zero=0, ranks=1, micro_batches=1)
-        super().__init__(alone, cublas_bytes, kernel_of, cuda)
+        super().__init__(alone, card)
 
     def _weights(self) -> None:
         super()._weights()
@@ -157,7 +158,11 @@ class FullyShardedStep(TapedStep):
         return max((self._moment(Point.EMBEDDING, spot) for spot in spots), key=lambda moment: moment.total)
 
     def _tables_coming(self, table: int, waiting: int) -> list[int]:
-        return [table + waiting]
+        """The gradient; of a divided table the whole one, then beside it the share that is made of it."""
+        if self.parts == 1:
+            return [table + waiting]
+        whole = self.parts * table
+        return [whole, whole + table + waiting - self.residual]
 
     def optimizer_step(self) -> Moment:
         made = update_bytes(self.setup.optimizer_rule, self.mine, self.shard_width)

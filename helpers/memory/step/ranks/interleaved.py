@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ....catalog.devices import Device
 from ....catalog.errors import require_whole
 from ....catalog.setup import TrainSetup
 from ...breakdown import Moment, rounded
@@ -53,14 +54,13 @@ def works_of(ranks: int, rank: int, micro_batches: int) -> list[Work]:
 class TwoStages:
     """The moments of rank `rank`, counted from 0, of `ranks`; layers are numbered through both of its stages."""
 
-    def __init__(self, setup: TrainSetup, ranks: int, rank: int, cublas_bytes: int, *kernels: Any) -> None:
+    def __init__(self, setup: TrainSetup, ranks: int, rank: int, card: Device | None) -> None:
         require_schedule(setup, ranks, INTERLEAVED)
         require_whole("stage", rank, 0, ranks - 1, do="a rank has this stage, and the one `ranks` later")
-        self.setup, self.cublas = setup, cublas_bytes
+        self.setup = setup
         self.works = works_of(ranks, rank, setup.micro_batches)
-        self.stages = [
-            Stage(setup, 2 * ranks, stage, INTERLEAVED, cublas_bytes, *kernels) for stage in (rank, ranks + rank)
-        ]
+        self.stages = [Stage(setup, 2 * ranks, stage, INTERLEAVED, card) for stage in (rank, ranks + rank)]
+        self.cublas = self.stages[0].cublas
         self.ids = rounded(8 * setup.tokens * setup.micro_batches)  # both stages count the one batch
         self.stored_bytes = sum(stage.stored_bytes for stage in self.stages)
         self.paged_bytes = sum(stage.paged_bytes for stage in self.stages)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
+from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_name, require_whole
 from ....catalog.layers import TensorShape
 from ....catalog.optimizers import EMBEDDING, HEAD
@@ -34,12 +34,10 @@ class StagePass(TapedStep):
     `begun`: gradients are there already, and the copies were made in another micro-batch's forward.
     """
 
-    def __init__(
-        self, setup: TrainSetup, begun: bool, first: bool, last: bool, cublas_bytes: int, *kernels: Any
-    ) -> None:
+    def __init__(self, setup: TrainSetup, begun: bool, first: bool, last: bool, card: Device | None) -> None:
         self.received, self.given, self.last, self.names_logits = not first, not last, last, last
         self.copies = EARLIER if begun else COUNTED
-        super().__init__(replace(setup, micro_batches=2 if begun else 1), cublas_bytes, *kernels)
+        super().__init__(replace(setup, micro_batches=2 if begun else 1), card)
 
     def _trained(self) -> Iterator[tuple[TensorShape, str]]:
         table = self.model.vocab, self.model.hidden
@@ -97,21 +95,18 @@ def highest_of(moments: Iterable[Moment]) -> Iterable[Moment]:
 class Stage:
     """The moments of rank `stage`, counted from 0, of `stages`."""
 
-    def __init__(
-        self, setup: TrainSetup, stages: int, stage: int, schedule: str, cublas_bytes: int, *kernels: Any
-    ) -> None:
+    def __init__(self, setup: TrainSetup, stages: int, stage: int, schedule: str, card: Device | None) -> None:
         _require_known(setup, stages, stage)
         if schedule != INTERLEAVED:  # whose micro-batches are counted by ranks, not by stages
             require_schedule(setup, stages, schedule)
-        self.setup, self.cublas = setup, cublas_bytes
+        self.setup = setup
         self.first, self.last = stage == 0, stage == stages - 1
         layers = len(setup.model.layers)
         mine = setup.model.layers[stage * layers // stages : (stage + 1) * layers // stages]
         alone = replace(setup, model=replace(setup.model, tied=False, layers=mine))
-        self.passes = [
-            StagePass(alone, begun, self.first, self.last, cublas_bytes, *kernels) for begun in (False, True)
-        ]
+        self.passes = [StagePass(alone, begun, self.first, self.last, card) for begun in (False, True)]
         self.whole = self.passes[1]
+        self.cublas = self.whole.cublas
         self.residual, self.stored_bytes = self.whole.residual, self.whole.stored_bytes
         self.parameter_bytes, self.optimizer_bytes = self.whole.parameter_bytes, self.whole.optimizer_bytes
         self.paged_bytes, self.gradient_bytes = self.whole.paged_bytes, self.whole.all_gradients

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_whole
-from ....catalog.hardware import Cuda
 from ....catalog.layers import Attention, Layer, Linear, Mlp
 from ....catalog.setup import TrainSetup
 from ....catalog.shape import ModelShape
 from ...breakdown import Moment, Point, rounded
-from ..chain import KernelOf
 from ..step import TapedStep
 from ..tape import Live
 from ..updates import update_bytes
@@ -29,13 +28,11 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose plans in Transformers
 
 
 class TensorParallelStep(TapedStep):
-    """The moments of a step on one of `ranks` that share each layer."""
+    """The moments of a step on one of `ranks` that share each layer, with what that has of the model."""
 
-    def __init__(
-        self, setup: TrainSetup, ranks: int, cublas_bytes: int, kernel_of: KernelOf, cuda: Cuda | None = None
-    ) -> None:
+    def __init__(self, mine: TrainSetup, ranks: int, card: Device | None = None) -> None:
         self.parts = ranks
-        super().__init__(of_rank(setup, ranks), cublas_bytes, kernel_of, cuda)
+        super().__init__(mine, card)
 
     def _weights(self) -> None:
         """An embedding of its own has its gradient whole, from when it is made until the optimizer has stepped."""

@@ -1,0 +1,63 @@
+"""Which kernels a card runs in a step, what its libraries hold beside them, and what it has no kernel for. No torch."""
+
+from __future__ import annotations
+
+from ...catalog.devices import Device
+from ...catalog.errors import WorkbookError
+from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
+from ...catalog.layers import Attention
+from ...catalog.setup import TrainSetup
+from .decoders.attending import FORMULA, FUSED, fills_window
+
+
+def kernel_of(setup: TrainSetup, card: Device | None, attention: Attention) -> str:
+    """What SDPA runs for one layer on `card`, or on a CPU where that is None: FUSED or FORMULA.
+
+    With a mask K and V have a head for each of Q's.
+    """
+    if setup.attention != "sdpa":
+        return FUSED
+    if card is None:  # a CPU, whose kernel wants equal widths
+        return FUSED if attention.value_width == attention.head_dim else FORMULA
+    cuda = cuda_of(card)
+    if cuda is None:
+        return FUSED
+    masked = fills_window(setup, attention)
+    kv, width = attention.heads if masked else attention.kv_heads, attention.value_width
+    call = AttentionCall(setup.attention_format, attention.head_dim, width, attention.heads, kv, masked=masked)
+    return FORMULA if cuda.attention_kernel(call) is AttentionKernel.FORMULA else FUSED
+
+
+def has_fused_attention(setup: TrainSetup, card: Device | None) -> bool:
+    """Whether SDPA takes a fused kernel for every layer. The plain formula keeps scores of T x T instead."""
+    return all(kernel_of(setup, card, layer.attention) == FUSED for layer in set(setup.model.layers))
+
+
+def require_kernels(setup: TrainSetup, card: Device | None) -> None:
+    """Refuse what a CUDA card has no kernel for: products in FP8; and attention whose scores have no rows here."""
+    if card is None or cuda_of(card) is None:
+        return
+    require_float8_kernels(setup, card)
+    if not setup.adapter and not has_fused_attention(setup, card):
+        number_format, layer = setup.attention_format.upper(), setup.model.layers[0]
+        grouped = " with grouped heads" if layer.attention.kv_heads != layer.attention.heads else ""
+        raise WorkbookError(
+            f"{setup.model.name}{grouped} in {number_format}: SDPA on the {card.title} falls back to the plain formula",
+            "a recipe and a GPU that have a fused kernel, or attention='eager'",
+            "choose another precision, or trace it: helpers.memory.trace.train, `workbook trace train`",
+        )
+
+
+def workspace_bytes(setup: TrainSetup, card: Device | None) -> int:
+    """What cuBLAS and cuBLASLt hold on `card`; 0 on a CPU, and where there is no CUDA."""
+    return library_bytes(card, _cublaslt_threads(setup))
+
+
+def _cublaslt_threads(setup: TrainSetup) -> int:
+    """The threads that use cuBLASLt: both in FP8; with a bias the forward's, and autograd's when it recomputes."""
+    if setup.precision_recipe.linear_format:
+        return 2
+    layer = setup.model.layers[0]
+    biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
+    runs_products_again = setup.checkpointing not in ("none", "offload", "selective", "selective:matmuls")
+    return (2 if runs_products_again else 1) if biased else 0
