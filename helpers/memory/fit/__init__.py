@@ -11,4 +11,5 @@ training step and of a serving replica, `offers` what of them fits. Imports cata
 from .ladders import Fit, adapted, ladder, training_changes
 from .offers import changes, format_fits, peak_bytes
 from .replicas import serving_changes
+from .reserves import Reserve, reserve
 from .room import RESERVE_BYTES, RESERVE_MIB, Room, Verdict

@@ -110,9 +110,7 @@ class Launch:
     @property
     def outside_bytes(self) -> int:
         """What appears outside torch from there to the end of the profile run."""
-        if self.tensor > 1:
-            return OUTSIDE_BYTES["tensor"]
-        return OUTSIDE_BYTES["pipeline" if self.pipeline > 1 else "alone"]
+        return _outside_bytes(self.tensor, self.pipeline)
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -201,6 +199,19 @@ class Launch:
         run = ProfileRun(self.setup, self.engine, self.card, self.tensor, self.batch_tokens, self.sequences)
         layers = stage_layers(self.setup.model, self.pipeline, stage)
         return run.peak_bytes(layers, samples=stage == self.pipeline - 1, hands_on=self.pipeline > 1)
+
+
+def outside_torch_bytes(tensor: int) -> int:
+    """What a rank of vLLM holds outside torch in all, of `tensor` that share a layer: before loading, and after.
+
+    >>> [round(outside_torch_bytes(ranks) / GIB, 2) for ranks in (1, 2)]
+    [0.76, 3.62]
+    """
+    return CONTEXT_BYTES[tensor > 1] + _outside_bytes(tensor, 1)
+
+
+def _outside_bytes(tensor: int, pipeline: int) -> int:
+    return OUTSIDE_BYTES["tensor" if tensor > 1 else "pipeline" if pipeline > 1 else "alone"]
 
 
 def starting_share(card: Device, ranks: int) -> float:
