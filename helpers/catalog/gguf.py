@@ -37,6 +37,14 @@ def is_gguf(spec: object) -> TypeGuard[str | Path]:
     return isinstance(spec, str | Path) and str(spec).lower().endswith(".gguf")
 
 
+def refuse_file(model: ModelShape, what: str) -> None:
+    """WorkbookError where `model` is a GGUF file, about which `what` cannot be asked: with the doors that answer."""
+    if model.stored:
+        file = f"--model {model.source} --gpu CARD"
+        do = f"`workbook estimate serve --engine llama.cpp {file}`; or name the model's config.json"
+        raise WorkbookError(f"{what} of {model.name}", "what llama.cpp asks of a GGUF file, which it alone serves", do)
+
+
 def from_gguf(path: Path) -> ModelShape:
     """The shape of the model in the file at `path`, or in the parts beside it. Raises WorkbookError."""
     if not path.is_file():

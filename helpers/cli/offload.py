@@ -10,6 +10,7 @@ from ..lesson.calculators.offload_serving import HOST, STEPS, offload_serving_an
 from ..lesson.calculators.offload_training import USUAL_EFFICIENCY, USUAL_HOST, USUAL_RANKS, offload_training_answer
 from . import flags
 from .flags import Commands, add_command, decimal, setup_of, whole
+from .gguf_file import offload_file
 
 
 def add_offload(kinds: Commands) -> None:
@@ -49,7 +50,10 @@ def _training_flags(parser: argparse.ArgumentParser) -> None:
 def _estimate_serving(arguments: argparse.Namespace) -> int:
     way = (arguments.step, arguments.source, arguments.buffers, arguments.efficiency)
     kept = flags.reserve_bytes_of(arguments)
-    answer = offload_serving_answer(setup_of(ServeSetup, arguments), arguments.gpu, *way, kept)
+    setup = setup_of(ServeSetup, arguments)
+    if setup.model.stored:
+        return offload_file(setup, arguments)
+    answer = offload_serving_answer(setup, arguments.gpu, *way, kept)
     return flags.print_answer(answer, arguments)
 
 

@@ -7,6 +7,7 @@ import json
 from dataclasses import fields
 
 from ..catalog.errors import WorkbookError
+from ..catalog.gguf import is_gguf
 from ..catalog.setup import ServeSetup, TrainSetup, flag_of
 from .flags import (
     ADAPTER_FLAGS,
@@ -68,7 +69,7 @@ def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | N
             what, do = flags[TrainSetup] or flags[ServeSetup], "add --model, as in --model llama-3.2-1b"
             raise WorkbookError(f"{what} without --model", "a model to compute with", do)
         return None
-    kind = ServeSetup if given[ServeSetup] else TrainSetup
+    kind = ServeSetup if given[ServeSetup] or (is_gguf(arguments.model) and not given[TrainSetup]) else TrainSetup
     said = {name: getattr(arguments, name) for name in given[kind] - set(ADAPTER_FLAGS.values())}
     if kind is ServeSetup:
         return ServeSetup(arguments.model, **said)

@@ -14,6 +14,7 @@ from ..catalog import prices
 from ..catalog.devices import device
 from ..catalog.engines import POOLED
 from ..catalog.errors import WorkbookError, require_whole
+from ..catalog.gguf import is_gguf
 from ..catalog.setup import KV_FORMATS, WEIGHT_FORMATS
 from ..memory.fit.room import RESERVE_MIB
 from ..memory.plan import (
@@ -42,6 +43,7 @@ from ..memory.plan.machine import MOST_CARDS, USUAL_NETWORK_BYTES_PER_S, USUAL_N
 from ..memory.plan.written import write
 from . import flags
 from .flags import Commands, add_command, decimal, whole
+from .gguf_file import plan_file
 
 TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|min|h|d)")
 UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -122,6 +124,8 @@ def _plan_training(arguments: argparse.Namespace) -> int:
 
 
 def _plan_serving(arguments: argparse.Namespace) -> int:
+    if is_gguf(arguments.model):
+        return plan_file(arguments, fleet_of(arguments))
     goal = ServeGoal(
         arguments.model,
         users=arguments.users,

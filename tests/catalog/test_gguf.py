@@ -306,12 +306,12 @@ ANSWERED = [
     "estimate serve --model {} --context 4096 --gpu 3060 --kv q8_0",
     "estimate serve --model {} --context 8192 --users 512 --gpu 5GiB --fit",
     "estimate kv {} --context 4096 --gpu 3060",
+    "estimate offload serve --model {} --gpu 3060",
 ]
 REFUSED = [
     "estimate kv {} --context 4096 --tensor-parallel 2",
     "estimate train --model {}",
     "estimate fine-tuning --model {}",
-    "estimate offload serve --model {} --gpu 3060",
     "plan serve {} --users 2 --context 4096 --latency 50ms --cards h100=1",
     "trace serve --model {}",
     "trace train --model {}",

@@ -9,7 +9,9 @@ from typing import Any
 
 from ...catalog.devices import Device
 from ...memory.breakdown import Breakdown, format_bytes
+from ...memory.fit.room import Room
 from ...memory.serve.engines.llamacpp import LlamaCpp
+from ...memory.serve.engines.llamacpp_layers import Placement, fewest_cpu_experts, longest_context, most_layers
 from ...memory.serve.engines.sglang import SglangLaunch
 from .answers import MemoryAnswer, plural, row
 from .command import command, setup_options
@@ -73,9 +75,15 @@ class SglangAnswer(MemoryAnswer):
 
 @dataclass(frozen=True)
 class LlamaCppAnswer(MemoryAnswer):
-    """Buffers on a card: the model's, the cache's, and the logits of the compute buffer."""
+    """Buffers on a card: the model's, the cache's, and the logits of the compute buffer; and what to leave on the host.
+
+    On `count` cards of one kind the parts are those of all together. `placed` are the ways to divide what does not fit.
+    """
 
     served: LlamaCpp
+    count: int = 1
+    placed: tuple[Placement, ...] = ()
+    longest: int = 0
 
     @property
     def title(self) -> str:
@@ -85,6 +93,8 @@ class LlamaCppAnswer(MemoryAnswer):
 
     @property
     def command(self) -> str | None:
+        if self.count > 1:
+            return None
         options = (setup_options(self.served.setup), (("--engine", "llama.cpp"),), self.device_options())
         return command("serve", chain(*options))
 
@@ -92,7 +102,21 @@ class LlamaCppAnswer(MemoryAnswer):
     def figures(self) -> dict[str, Any]:
         made = self.served
         cells = [{"cells": cells, "layers": layers} for cells, layers in made.cells]
-        return {"engine": "llama.cpp", "parts": dict(self.parts), "least_bytes": self.parts.total, "cache": cells}
+        figures = {"engine": "llama.cpp", "parts": dict(self.parts), "least_bytes": self.parts.total, "cache": cells}
+        if self.gpu is None:
+            return figures
+        return {
+            **figures,
+            "cards": self.count,
+            "longest_context": self.longest,
+            "fits": self.whole is not None,
+            "placements": [_placed_figures(one) for one in self.placed],
+        }
+
+    @property
+    def whole(self) -> Placement | None:
+        """All layers on the cards, where they fit."""
+        return next((one for one in self.placed if one.is_whole), None)
 
     def lines(self) -> Iterator[str]:
         made = self.served
@@ -106,20 +130,70 @@ class LlamaCppAnswer(MemoryAnswer):
             yield row("states", format_bytes(made.state_bytes), f"of recurrent layers in FP32, of {slots}")
         text = f"of {made.ubatch:,} tokens × {made.setup.model.vocab:,} vocabulary in FP32: most of its compute buffer"
         yield row("logits", format_bytes(made.logit_bytes), text)
+        yield from map(self._placed_line, self.placed)
+
+    def _placed_line(self, one: Placement) -> str:
+        """The flags, what they leave on a card, and which layers those are."""
+        layers = len(self.served.setup.model.layers)
+        which = f"the output and the last {one.decoder_layers} of {layers} layers"
+        if one.gpu_layers > layers:
+            which = f"all {layers} layers and the output"
+        if one.cpu_moe:
+            which += f", but for the experts of the first {one.cpu_moe}"
+        away = one.host_weight_bytes + one.host_cache_bytes
+        each = "on each card at most" if one.cards > 1 else "on the card"
+        return f"{one.flags:<20} {format_bytes(one.card_bytes):>10} {each}, {format_bytes(away)} on the host: {which}"
 
     def sentences(self) -> Iterator[str]:
-        if self.room:
+        if self.room and self.count == 1:
             yield self.room.sentence(self.parts.total, " for the rest of its compute buffer")
+        if self.gpu:
+            yield from self._placements()
         yield from self.served.setup.shipped_told
-        yield "Not counted: the rest of the compute buffer, and layers that are left on the host."
+        yield "Not counted: the rest of the compute buffer, and its part on the host."
+
+    def _placements(self) -> Iterator[str]:
+        title = self.gpu.title if self.gpu else ""
+        on = f"{self.count} × {title}" if self.count > 1 else f"the {title}"
+        slot = "a slot" if self.served.setup.users > 1 else "in all"
+        if self.whole:
+            yield f"With all layers on {on} a context of up to {self.longest:,} tokens {slot} fits."
+            return
+        if self.longest:
+            yield f"All layers fit {on} with a context of {self.longest:,} tokens {slot}."
+        if not self.placed:
+            yield f"Not even the output fits {on}: all of it stays on the host, -ngl 0."
+        elif not self.gpu or not self.gpu.unified:
+            of_experts = ", of experts those that it chose" if any(one.cpu_moe for one in self.placed) else ""
+            yield f"What stays on the host is mapped from the file, and each token reads it there{of_experts}."
+
+
+def _placed_figures(one: Placement) -> dict[str, Any]:
+    return {
+        "gpu_layers": one.gpu_layers,
+        "cpu_moe": one.cpu_moe,
+        "card_bytes": one.card_bytes,
+        "host_weight_bytes": one.host_weight_bytes,
+        "host_cache_bytes": one.host_cache_bytes,
+    }
 
 
 def sglang_answer(launch: SglangLaunch) -> SglangAnswer:
     return SglangAnswer(Breakdown(launch.parts), launch.card, reserve_bytes=0, launch=launch)
 
 
-def llamacpp_answer(served: LlamaCpp, gpu: Device | None, reserve_bytes: int) -> LlamaCppAnswer:
+def llamacpp_answer(served: LlamaCpp, gpu: Device | None, reserve_bytes: int, cards: int = 1) -> LlamaCppAnswer:
+    """On `cards` of a kind: what all layers take, and how many go onto the cards where that is too much."""
     parts = Breakdown(served.parts)
-    if gpu and gpu.unified:  # the host's memory is the card's
+    if gpu is None:
+        return LlamaCppAnswer(parts, gpu, reserve_bytes=reserve_bytes, served=served)
+    room = Room(gpu, reserve_bytes).for_tensors_bytes
+    if gpu.unified:  # the host's memory is the card's: nothing is gained by leaving layers there
         parts = Breakdown({**parts, "parameters": parts["parameters"] + served.host_bytes})
-    return LlamaCppAnswer(parts, gpu, reserve_bytes=reserve_bytes, served=served)
+        room -= served.host_bytes
+    ways = (most_layers(served, room, cards), fewest_cpu_experts(served, room, cards))
+    placed = tuple(dict.fromkeys(one for one in ways if one and (one.is_whole or not gpu.unified)))
+    longest = longest_context(served, room, cards)
+    return LlamaCppAnswer(
+        parts, gpu, reserve_bytes=reserve_bytes, served=served, count=cards, placed=placed, longest=longest
+    )

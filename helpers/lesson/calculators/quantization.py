@@ -9,6 +9,7 @@ from typing import Any
 
 from ...catalog.devices import DEVICES, OFFERED, Device, device
 from ...catalog.formats import number_format
+from ...catalog.gguf import refuse_file
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup
@@ -141,6 +142,7 @@ def quantization_answer(
     >>> answer.weight_bytes, round(answer.bits_per_parameter, 2), round(answer.seconds_per_token * 1e3, 2)
     (5702540160, 5.68, 4.88)
     """
+    refuse_file(resolve_model(model), "another format")
     setup, where = ServeSetup(model, weights, context=context, skipped=skipped), device(gpu) if gpu else None
     parts = {**weight_parts(setup), "kv_cache": budget.serve(setup).held["kv_cache"]}
     shown = Breakdown({part: size for part, size in parts.items() if size})

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.devices import DEVICES, Device, device
+from ...catalog.gguf import refuse_file
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, ServeSetup
@@ -113,6 +114,7 @@ def serving_load_answer(
     >>> round(answer.steady.itl_s * 1000, 1), round(answer.steady.tokens_per_s), answer.saturation
     (59.3, 833, 92)
     """
+    refuse_file(setup.model, "a service under load")
     where, shares, full = device(gpu), efficiencies_of(efficiencies), within_reach(setup, workload)
     require_closed_form(policy)
     pool = pool_of(full, where, workload, policy, tensor_parallel, reserve_bytes, free_share)

@@ -8,10 +8,11 @@ from itertools import pairwise
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_name, require_number, require_whole
 from ...catalog.formats import number_format
+from ...catalog.gguf import refuse_file
 from ...catalog.layers import Layer
 from ...catalog.setup import ServeSetup
 from ..layer_work import attention_flops, weights_met
-from ..serve.weights import KEPT, is_quantized, layer_bytes, weight_bytes
+from ..serve.weights import KEPT, layer_bytes, layer_weight_bytes, weight_bytes
 from ..work import Roof, Work
 from .overlap import Turn, fewest, overlapped_s, turns
 
@@ -88,6 +89,7 @@ def streamed(
     Llama-3-8B, one user, H100: 32 layers of 436 MB, 6.8 ms each over 64 GB/s and 0.13 ms of work. WorkbookError for a
     family whose layers are not known one by one.
     """
+    refuse_file(setup.model, "layers that are streamed")
     if setup.model.counted:
         what, do = f"the layers of {setup.model.name} are not known one by one", "stream llama-3-70b"
         raise WorkbookError(what, "a family with a closed form in helpers.catalog.families", do)
@@ -163,16 +165,6 @@ def compute_format(setup: ServeSetup, gpu: str | Device | None = None) -> str:
         return setup.weights
     able = device(gpu).peak_flops if gpu and setup.weights != KEPT else {}
     return next((name for name in SIXTEEN_BITS if name in able), KEPT)
-
-
-def layer_weight_bytes(setup: ServeSetup, layer: Layer) -> int:
-    """Bytes of one layer's weights in the setup's format. Llama-3-8B in BF16: 436,224,000."""
-    rule = number_format(setup.weights)
-    if not rule.linears_only:
-        return rule.storage_bytes(layer.parameters)
-    groups = [group for group in layer.linears() if is_quantized(setup, group)]
-    kept = layer.parameters - sum(group.weights for group in groups)
-    return sum(group.count * layer_bytes(setup, group) for group in groups) + number_format(KEPT).storage_bytes(kept)
 
 
 def layer_work(setup: ServeSetup, layer: Layer, step: str) -> Work:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ...catalog.cache_formats import cache_format, kv_name
 from ...catalog.engines import POOLED, engine
 from ...catalog.errors import WorkbookError, require_name, require_number, require_whole
+from ...catalog.gguf import refuse_file
 from ...catalog.optimizers import optimizer
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import MAX_COUNT, MAX_TOKENS, PIECE_TOKENS, WEIGHT_FORMATS, ModelField, ServeSetup
@@ -103,9 +104,7 @@ class ServeGoal:
             raise WorkbookError(what, f"an engine of {', '.join(POOLED)}", do)
         _require_seconds("latency", self.latency_s)
         _require_seconds("time to the first token", self.ttft_s)
-        if self.model.stored:
-            do = "`workbook estimate serve --model file.gguf` counts the file; a plan needs the model's config.json"
-            raise WorkbookError(f"a plan for {self.model.name}", "a model, and engines that shard it", do)
+        refuse_file(self.model, "a plan with latencies and prices")
         weights = _some("weights", self.weights)
         object.__setattr__(self, "shipped", _shipped(self.model, weights))
         named = (self.shipped if name == SHIPPED else name for name in weights)

@@ -252,7 +252,8 @@ def _why_not(setup: ServeSetup, card: Device | None) -> str:
     """Why a forward of this model has no closed form here; "" where it has one."""
     model = setup.model
     if model.stored:
-        return f"these are the tensors of {model.name} and its cache: what llama.cpp computes in comes on top"
+        start = f"these are the tensors of {model.name} and its cache: what llama.cpp computes in comes on top"
+        return f"{start}, and `--engine llama.cpp` says which layers go onto a card"
     if model.family not in HIDDEN_STATES or model.counted or any(layer.attention.mla for layer in model.layers):
         how = "" if setup.weights in ("bf16", "fp16", "fp32") else " --weights bf16"
         run = f"`workbook trace serve{how}` runs it"

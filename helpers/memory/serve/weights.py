@@ -6,7 +6,7 @@ Summed layer by layer, since blocks end with their layer: so the sum is, to the 
 from __future__ import annotations
 
 from ...catalog.formats import NumberFormat, number_format
-from ...catalog.layers import Linear, LinearGroup
+from ...catalog.layers import Layer, Linear, LinearGroup
 from ...catalog.setup import ServeSetup
 from ...catalog.shipped import LEFT_OUT
 from ..breakdown import Breakdown
@@ -53,6 +53,16 @@ def layer_bytes(setup: ServeSetup, group: LinearGroup) -> int:
     if rule.linears_only and not is_quantized(setup, group):
         rule = number_format(KEPT)
     return rule.packed_bytes(group.linear.weights) + _scale_bytes(rule, group.linear) + rule.constant_bytes
+
+
+def layer_weight_bytes(setup: ServeSetup, layer: Layer) -> int:
+    """Bytes of one layer's weights in the setup's format. Llama-3-8B in BF16: 436,224,000."""
+    rule = number_format(setup.weights)
+    if not rule.linears_only:
+        return rule.storage_bytes(layer.parameters)
+    groups = [group for group in layer.linears() if is_quantized(setup, group)]
+    kept = layer.parameters - sum(group.weights for group in groups)
+    return sum(group.count * layer_bytes(setup, group) for group in groups) + number_format(KEPT).storage_bytes(kept)
 
 
 def is_quantized(setup: ServeSetup, group: LinearGroup) -> bool:

@@ -12,6 +12,7 @@ from torch import nn
 from ...catalog.by_transformers import transformers_config, with_cache
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
+from ...catalog.gguf import refuse_file
 from ...catalog.setup import ServeSetup
 from ..breakdown import Part, Phase, Point
 from ..meter.timeline import Block, Event, PartOf, account
@@ -155,6 +156,7 @@ def _on_meta(setup: ServeSetup) -> tuple[Any, QuantizedBase | None]:
     if setup.drafts:
         what, do = f"{setup.drafts} drafts are not traced", "leave --drafts out, in Python drafts=0"
         raise WorkbookError(what, "one token at a time, as Transformers makes them", do)
+    refuse_file(setup.model, "a trace")
     in_bits = setup.weights in FOUR_BITS and setup.skipped is None
     packed = is_packed(setup.weights)
     plain = setup.weights in DTYPES and setup.kv == setup.weights

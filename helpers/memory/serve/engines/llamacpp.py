@@ -61,7 +61,7 @@ class LlamaCpp:
     @property
     def weight_bytes(self) -> int:
         """On the card: "CUDA0 model buffer size". Llama-3.1-8B in Q4_K_M: 4403.49 MiB, and 281.81 on the host."""
-        copied = self._input_bytes("token_embd.weight") if self.setup.model.tied else 0
+        copied = self.input_bytes("token_embd.weight") if self.setup.model.tied else 0
         return weight_bytes(self.setup) - self.host_bytes + copied
 
     @property
@@ -70,12 +70,12 @@ class LlamaCpp:
 
         A table that is tied to the head is on the card as well.
         """
-        return self._input_bytes(*INPUT)
+        return self.input_bytes(*INPUT)
 
     @property
     def kv_bytes(self) -> int:
         """K and V of all cells: "llama_kv_cache: size"."""
-        return sum(self._layer_bytes(layer.attention) for layer in self.setup.model.layers)
+        return sum(self._kv_bytes(layer.attention) for layer in self.setup.model.layers)
 
     @property
     def state_bytes(self) -> int:
@@ -88,6 +88,12 @@ class LlamaCpp:
         """
         return self.setup.users * (1 + self.setup.drafts) * self.setup.model.state_bytes(LLAMA_CPP)
 
+    def layer_cache_bytes(self, at: int) -> int:
+        """Of one layer: K and V of all cells, or states of all slots, which lie where its weights do."""
+        attention = self.setup.model.layers[at].attention
+        states = attention.state.size_bytes(LLAMA_CPP) if attention.state else 0
+        return self._kv_bytes(attention) + self.setup.users * (1 + self.setup.drafts) * states
+
     @property
     def logit_bytes(self) -> int:
         """Of the compute buffer, at least."""
@@ -98,7 +104,7 @@ class LlamaCpp:
         cache = self.kv_bytes + self.state_bytes
         return Breakdown(parameters=self.weight_bytes, kv_cache=cache, logits=self.logit_bytes)
 
-    def _input_bytes(self, *names: str) -> int:
+    def input_bytes(self, *names: str) -> int:
         model = self.setup.model
         if model.stored:
             return sum(tensor.size_bytes for tensor in model.stored if tensor.name in names)
@@ -110,7 +116,7 @@ class LlamaCpp:
         held = every if window is None else min(_padded(every), window * self.setup.users + self.ubatch)
         return _padded(held)
 
-    def _layer_bytes(self, attention: Attention) -> int:
+    def _kv_bytes(self, attention: Attention) -> int:
         values = attention.kv_values_per_token * self._cells(attention.window)
         return self.setup.kv_format.storage_bytes(values)
 
