@@ -62,6 +62,7 @@ _JOB = re.compile(
 )
 
 
+_VERSION = re.compile(r"(?:LLM engine \(|vLLM API server version )v?(\d{1,3}\.\d{1,4})")
 _ENDED = re.compile(r"Sending process (\d{1,20}) closing signal")
 
 
@@ -89,6 +90,12 @@ def _driver(oom: Oom, stack: tuple[StackFrame, ...]) -> Why | None:
     if any(map(PINNING.search, calls)):
         return PINNED
     return NO_CONTEXT if any(map(CONTEXT.search, calls)) else None
+
+
+def vllm_version(log: str) -> str:
+    """As the engine's first lines say it; "" where they are not there."""
+    found = _VERSION.search(log)
+    return found[1] if found else ""
 
 
 def _vllm(oom: Oom, before: str) -> Why:

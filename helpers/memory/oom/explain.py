@@ -10,7 +10,7 @@ from ..breakdown import format_bytes
 from ..fit import Fit
 from . import frames as stack_of
 from .cures import changes_for
-from .engines import ranks_on_one_card, server, started_together
+from .engines import ranks_on_one_card, server, started_together, vllm_version
 from .frames import Place, StackFrame
 from .message import Oom, Why, clean, parse, strangers
 from .reason import why
@@ -38,7 +38,7 @@ class Explanation:
 
     `place` and `frame` are UNKNOWN and None where there is no traceback. `fits` are the changes that suffice by the
     closed form, when a setup was given; `blocks` are the largest live blocks of a snapshot. `cache_bytes` and
-    `cache_tokens` are what a server's log leaves for its KV cache.
+    `cache_tokens` are what a server's log leaves for its KV cache, and `version` is vLLM's.
     """
 
     title: str
@@ -53,6 +53,7 @@ class Explanation:
     room_bytes: int | None = None
     cache_bytes: int | None = None
     cache_tokens: int | None = None
+    version: str = ""
     following: int = 0
 
     @property
@@ -123,6 +124,7 @@ def explain(text: str) -> Explanation:
         room_bytes=_room(oom),
         cache_bytes=oom.free_bytes if oom.kind == Kind.VLLM and oom.capacity_bytes is None else None,
         cache_tokens=oom.free_tokens,
+        version=vllm_version(text),
         following=oom.following,
     )
 

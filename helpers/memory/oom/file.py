@@ -22,7 +22,7 @@ from ...catalog.setup import ServeSetup, TrainSetup
 from ..allocator import Reason, Segment, Settings, Snapshot, TraceEvent, read_snapshot
 from ..breakdown import format_bytes
 from ..fit import changes, peak_bytes
-from ..serve.engines.pages import pages_of
+from ..serve.engines.vllm import pool_tokens
 from ..serve.serving import serve
 from .cures import changes_for
 from .explain import Explanation, Row, explain
@@ -65,7 +65,7 @@ def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device 
     The room is the limit, or the card less what is not PyTorch's, where the message tells; else `card`'s capacity.
     """
     if found.cache_bytes is not None or found.cache_tokens is not None:
-        return replace(found, predicted=_beside_the_log(found, setup))
+        return replace(found, predicted=_beside_the_log(found, setup, card or reference_of(setup)))
     on = card or reference_of(setup)
     room, need = found.room_bytes or (card.capacity_bytes if card else None), peak_bytes(setup, on)
     if room is None:
@@ -83,7 +83,7 @@ def with_setup(found: Explanation, setup: TrainSetup | ServeSetup, card: Device 
     return replace(found, fits=fits, predicted=f"{what}. {how}")
 
 
-def _beside_the_log(found: Explanation, setup: TrainSetup | ServeSetup) -> str:
+def _beside_the_log(found: Explanation, setup: TrainSetup | ServeSetup, card: str | Device) -> str:
     """What a token of the model has in the cache, and what the log leaves makes of that."""
     context = setup.context if isinstance(setup, ServeSetup) else setup.sequence
     a_token = serve(setup).kv_bytes_per_token if isinstance(setup, ServeSetup) else 0
@@ -93,16 +93,24 @@ def _beside_the_log(found: Explanation, setup: TrainSetup | ServeSetup) -> str:
         size = format_bytes(found.cache_tokens * a_token)
         return f"{start} The log has room for {found.cache_tokens:,} tokens: {size} of cache."
     held = found.cache_bytes or 0
-    tokens = _tokens(setup, held) or held // a_token
-    return f"{start} The log leaves {format_bytes(held)} for the cache: {tokens:,} tokens of all sequences."
+    tokens, longest = _tokens(setup, held, found.version, card) or (held // a_token, 0)
+    alone = f", and one sequence of up to {longest:,}" if longest and longest != tokens else ""
+    return f"{start} The log leaves {format_bytes(held)} for the cache: {tokens:,} tokens of all sequences{alone}."
 
 
-def _tokens(setup: TrainSetup | ServeSetup, held_bytes: int) -> int | None:
-    """Those that vLLM logs for a pool of so many bytes, in its blocks; None where its pages are not known here."""
-    kv = setup.kv if isinstance(setup, ServeSetup) else "bf16"
+def _tokens(
+    setup: TrainSetup | ServeSetup, held_bytes: int, version: str, card: str | Device
+) -> tuple[int, int] | None:
+    """Those that vLLM logs for a pool of so many bytes, and of one sequence; None where its pages are not known."""
+    kv, prefill = (setup.kv, setup.prefill_tokens) if isinstance(setup, ServeSetup) else ("bf16", None)
+    context = setup.context if isinstance(setup, ServeSetup) else setup.sequence
+    served = engine("vllm")
+    with suppress(WorkbookError):  # a version that is not known: the newest
+        served = engine("vllm", version or None)
     with suppress(WorkbookError):
-        pages = pages_of(setup.model, kv, engine("vllm").block_tokens)
-        return pages.tokens(pages.blocks(held_bytes))
+        return pool_tokens(
+            ServeSetup(setup.model, kv=kv, context=context, prefill_tokens=prefill), served, held_bytes, card
+        )
     return None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
+from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device
 from helpers.memory.oom import Reason, explain, parse, with_setup
 from helpers.memory.oom.words import cures, cures_at, engines, kinds, patterns
 
@@ -203,6 +203,21 @@ def test_a_servers_own_figures_stand_beside_the_model():
     need = "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is"
     found = explain(f"{need} needed, which is larger than the available KV cache memory (5.60 GiB).")
     assert "leaves 5.60 GiB for the cache: 45,872 tokens" in with_setup(found, TrainSetup("llama-3.1-8b")).predicted
-    # 5.60 GiB are 4,587 pages of 10 layers, which Gemma-3-27B's seven groups of layers share: 655 blocks of 16 tokens
-    gemma = with_setup(found, ServeSetup("gemma-3-27b-text", context=8192)).predicted
-    assert "leaves 5.60 GiB for the cache: 10,480 tokens" in gemma
+
+
+def test_tokens_beside_a_log_are_those_of_its_version():
+    """5.60 GiB are 4,587 pages of 10 layers, which Gemma-3-27B's seven groups of layers share.
+
+    Up to 0.20 a log says 655 blocks of 16 tokens. From 0.21 on it says users times their context: of 8,192 tokens 512
+    pages of the full layers and 513 of each of the six windows, of which a sequence of up to 10,464 tokens has room.
+    """
+    need = "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is"
+    end = f"{need} needed, which is larger than the available KV cache memory (5.60 GiB)."
+    setup, h100 = ServeSetup("gemma-3-27b-text", context=8192), device("h100")
+    older = with_setup(explain(f"Initializing a V1 LLM engine (v0.19.0) with config: model='g'\n{end}"), setup, h100)
+    newer = with_setup(explain(f"vLLM API server version 0.33.1\n{end}"), setup, h100)
+    assert "for the cache: 10,480 tokens of all" in older.predicted
+    of_all = 4587 * 8192 // (512 + 6 * 513)
+    assert f"the cache: {of_all:,} tokens of all sequences, and one sequence of up to 10,464." in newer.predicted
+    assert with_setup(explain(end), setup, h100).predicted == newer.predicted
+    assert with_setup(explain(f"vLLM API server version 9.99.1\n{end}"), setup, h100).predicted == newer.predicted

@@ -12,15 +12,16 @@ of the card for keys and values. What is derived, and what is fitted:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from ....catalog.devices import Device
 from ....catalog.devices import device as resolve_device
 from ....catalog.engines import Engine, require_card, require_served
 from ....catalog.errors import WorkbookError, require_number, require_whole
 from ....catalog.hardware import cuda_of
-from ....catalog.setup import MAX_COUNT, ServeSetup
+from ....catalog.setup import MAX_COUNT, MAX_TOKENS, ServeSetup
 from ...breakdown import GIB, Breakdown, format_bytes
 from .pages import Pages, pages_of
 from .profile import ProfileRun
@@ -150,9 +151,7 @@ class Launch:
     @property
     def tokens(self) -> int:
         """What its log calls "GPU KV cache size", launched with the setup's context as its longest (max_model_len)."""
-        if self.engine.logs_users:
-            return self.blocks * self.setup.context // self.user_blocks
-        return self.pages.tokens(self.blocks)
+        return logged_tokens(self.engine, self.pages, self.blocks, self.setup.context, self.in_flight_tokens)
 
     @property
     def in_flight_tokens(self) -> int:
@@ -212,6 +211,31 @@ def outside_torch_bytes(tensor: int) -> int:
 
 def _outside_bytes(tensor: int, pipeline: int) -> int:
     return OUTSIDE_BYTES["tensor" if tensor > 1 else "pipeline" if pipeline > 1 else "alone"]
+
+
+def logged_tokens(engine: Engine, pages: Pages, blocks: int, context: int, in_flight_tokens: int) -> int:
+    """What `engine` logs of so many blocks: from vLLM 0.21 on users times their context, before an endless sequence."""
+    if engine.logs_users:
+        return blocks * context // pages.user_blocks(context, in_flight_tokens, engine.states)
+    return pages.tokens(blocks)
+
+
+def pool_tokens(setup: ServeSetup, engine: Engine, pool_bytes: int, card: str | Device) -> tuple[int, int]:
+    """Of a pool of a size that a log tells: the tokens that it logs, and the longest sequence that the pool holds.
+
+    WorkbookError for a model whose pages are not known.
+
+    >>> from helpers.catalog.engines import engine
+    >>> moe = ServeSetup("qwen3-coder", context=8192)      # vLLM's own estimate for 3.78 GiB: 41,264 tokens
+    >>> pool_tokens(moe, engine("vllm"), int(3.78 * 2**30), "h100")
+    (41280, 41280)
+    """
+    pages = pages_of(setup.model, setup.kv, engine.block_tokens)
+    blocks, batch = pages.blocks(pool_bytes), setup.prefill_tokens or engine.batch(resolve_device(card))[0]
+    in_flight = engine.batches_in_flight() * batch
+    need = partial(pages.user_blocks, batch_tokens=in_flight, states=engine.states)
+    longest = bisect_right(range(1, (setup.model.max_positions or MAX_TOKENS) + 1), blocks, key=need)
+    return logged_tokens(engine, pages, blocks, setup.context, in_flight), longest
 
 
 def starting_share(card: Device, ranks: int) -> float:
