@@ -7,12 +7,12 @@ names here are those of checkpoints, with experts one by one; a fused projection
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 
+from .foreign_patterns import compiled
 from .layers import Layer, Linear
 from .shape import ModelShape
 
@@ -82,12 +82,9 @@ def spelled(path: str) -> Iterator[str]:
 
 
 def require_readable(pattern: str) -> None:
-    """ValueError for a regular expression that is none."""
+    """ValueError for a regular expression that is none, or that would take long."""
     if pattern.startswith(_REGULAR):
-        try:
-            _expression(pattern[3:] if pattern.startswith("re:") else pattern[2:])
-        except (re.error, OverflowError, RecursionError):
-            raise ValueError(f"a pattern {pattern!r:.60} that is no regular expression") from None
+        compiled(pattern[3:] if pattern.startswith("re:") else pattern[2:])
 
 
 def _layer(at: int, layer: Layer, left_out: tuple[str, ...], quantized: tuple[str, ...]) -> Layer:
@@ -118,12 +115,7 @@ def _paths(at: int, part: str, name: str, shared: bool) -> Iterator[str]:
 @cache
 def _matches(pattern: str, name: str) -> bool:
     if pattern.startswith(_REGULAR):
-        return _expression(pattern[3:] if pattern.startswith("re:") else pattern[2:]).match(name) is not None
+        return compiled(pattern[3:] if pattern.startswith("re:") else pattern[2:]).match(name) is not None
     if "*" in pattern or "?" in pattern:
         return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
     return f".{pattern}." in f".{name}."
-
-
-@cache
-def _expression(text: str) -> re.Pattern[str]:
-    return re.compile(text)

@@ -122,7 +122,7 @@ def test_a_checkpoint_is_counted_as_it_ships(spec, quantized, weights, gib):
         (compressed(num_bits=3.5, type="int", group_size=128), "'compressed-tensors'"),
         (compressed(num_bits=[4], type="float"), "'compressed-tensors'"),
         ({**compressed(**FLOAT8), "config_groups": {"a": {"weights": FLOAT8}, "b": {"weights": FLOAT4}}}, "compressed"),
-        (compressed(["re:("], **FLOAT8), "'re:(' that is no regular expression"),
+        (compressed(["re:("], **FLOAT8), "'(' that is no regular expression"),
         (modelopt("MIXED_PRECISION"), "quant_algo MIXED_PRECISION"),
         (torchao("ModuleFqnToConfig"), "ModuleFqnToConfig"),
         (torchao("Int8DynamicActivationIntxWeightConfig"), "Int8DynamicActivationIntxWeightConfig"),
