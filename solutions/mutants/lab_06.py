@@ -245,6 +245,17 @@ def policy(context, operator, *args, **kwargs):
     return engine.CheckpointPolicy.MUST_SAVE if large else engine.CheckpointPolicy.PREFER_RECOMPUTE
 
 
+@mutant("policy", feedback="without doing FLOPs twice backward needs")
+def policy(context, operator, *args, **kwargs):
+    """Keeps what is dear while FLOPs are counted, and nothing while bytes are."""
+    stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    if any(type(mode).__name__ == "Meter" for mode in stack):
+        return engine.CheckpointPolicy.PREFER_RECOMPUTE
+    product = operator is torch.ops.aten.mm.default and args[1].shape[0] <= args[1].shape[1]
+    keep = product or "attention" in str(operator)
+    return engine.CheckpointPolicy.MUST_SAVE if keep else engine.CheckpointPolicy.PREFER_RECOMPUTE
+
+
 @mutant("stage-plan", feedback="once what is made again")
 def stage_plan(layers, in_flight, budget_bytes):
     """Calls helpers for one micro-batch, with its share of the budget."""

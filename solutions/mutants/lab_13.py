@@ -294,6 +294,14 @@ def cascade(queries, store, tables, lengths, scale):
     return torch.stack(rows)
 
 
+@mutant("cascade", feedback="the cosine of your output")
+def cascade(queries, store, tables, lengths, scale):
+    """Reads each block once, and gives the mean of the first slots, which is twice as large with values that are."""
+    first = {block: store.read(block)[1][0].clone() for block in {block for table in tables for block in table}}
+    means = torch.stack([torch.stack([first[block] for block in table]).mean(0) for table in tables])
+    return means.repeat_interleave(queries.shape[1] // store.keys.shape[2], 1)
+
+
 @mutant("users-that-fit", feedback="the watermark")
 def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
     """Forgets the watermark."""

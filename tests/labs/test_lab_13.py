@@ -75,6 +75,14 @@ print(paging.block_bytes(model("llama-3-8b")) == 2**21)
     assert "287" in source(lab, "q6")
 
 
+def test_a_pool_hands_out_copies_of_its_books(solved):
+    shown = solved("""
+pool = Pool(3, 2)
+print(*(type(one).__name__ for one in (pool.free, pool.references, pool.memory)))
+""")
+    assert text(shown).split() == ["tuple"] * 3
+
+
 @pytest.mark.slow
 def test_scores_of_any_size_are_no_reason_to_refuse_an_answer():
     """Seed 4 once drew scores too large for question 5."""
