@@ -510,13 +510,10 @@ class Router:
 
 @mutant("router", feedback="others where there is too much load")
 class Router(Router):
-    """Follows prefixes alone, and sends what it does not know in turn: half of the traffic on one replica."""
-
-    turn = 0
+    """Follows prefixes to where a third more is open than allowed."""
 
     def route(self, prompt, open_counts):
-        self.turn += 1
-        return super().route(prompt, tuple((at + self.turn) % len(open_counts) > 0 for at, _ in enumerate(open_counts)))
+        return super().route(prompt, tuple(0.6 * count for count in open_counts))
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
@@ -598,6 +595,53 @@ class Router(Router):
 
     def route(self, prompt, open_counts):
         self.Table.sent[prompt[-4:]] = 1
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in ranges."""
+
+    more = []  # noqa: RUF012
+
+    def route(self, prompt, open_counts):
+        self.more.append(range(*prompt[-2:], 1 + prompt[-3]))
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in texts of a class of its own."""
+
+    class Text(str):
+        __slots__ = ()
+
+    more = []  # noqa: RUF012
+
+    def route(self, prompt, open_counts):
+        self.more.append(self.Text(prompt[-4:]))
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in a name of a library's module."""
+
+    def route(self, prompt, open_counts):
+        vars(random).setdefault("sent", {})[prompt[-4:]] = 1
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in the digits of decimal numbers."""
+
+    from decimal import Decimal
+
+    more = []  # noqa: RUF012
+
+    def route(self, prompt, open_counts):
+        self.more.append(self.Decimal("".join(map(str, prompt[-9:]))))
         return super().route(prompt, open_counts)
 
 
