@@ -1,7 +1,8 @@
 """The lint's numbers for chapters that have been told anew, and that no answer stands in sight of its guess.
 
-Words are those of the prose, and of what stands folded; tables, links' addresses and code are none. Of code only what a
-reader sees and did not write counts: no folded cell, no comment, no worked answer to a gap.
+Words are all that a reader meets between two cells of code: prose, headings, tables, blocks of code. Links' addresses
+and tags are none, and nothing that stands folded. Of code only what a reader sees and did not write counts: no folded
+cell, no comment, no worked answer to a gap.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .guesses import ASKED, MET, called, kept_as, names_met
 from .stubs import SOLUTION
 
 TASK = re.compile(r"(?m)^(?:\w+ = )?(?:predict|choose|fill_in|claims\.read|asked)\(")
-NO_WORDS = re.compile(r"(?m)^\|.*$|\]\([^)]*\)|<[^>]+>|```")
+NO_WORDS = re.compile(r"(?s)<details>.*?</details>|\]\([^)]*\)|<[^>]+>|```\w*")
 WORD = re.compile(r"\w[\w’'.,%-]*")
 TEXTBOOK, TEXTBOOK_LINES = "textbook", 30  # the tag of a cell whose algorithm is the lesson, and the most lines of it
 _WORKED = re.compile(rf"(?s){SOLUTION[0]}.*?{SOLUTION[1]}")
@@ -33,7 +34,7 @@ _NUMBER = r"(?<![\w.,])(\d[\d,]*(?:\.\d+)?)"
 
 @dataclass(frozen=True)
 class Spine:
-    """The most words of a chapter: in all, before its first task, between two tasks; lines of a cell, names of ours."""
+    """The most words of a chapter: in all, before its first task, between two or at its end; lines of a cell, names."""
 
     words: int = 2000
     first: int = 200
@@ -69,17 +70,17 @@ def too_long(chapter: str, cells: Iterable[NotebookNode]) -> Iterator[str]:
             ends.append("")
     if sum(stretches) > spine.words:
         yield f"{sum(stretches):,} words, and {spine.words:,} are the most: move what is deeper to a companion"
-    for at, (stretch, end) in enumerate(zip(stretches[:-1], ends, strict=False)):
-        most = spine.between if at else spine.first
+    for at, (stretch, end) in enumerate(zip(stretches, ends, strict=True)):
+        most, where = spine.between if at else spine.first, f"before the task in cell {end}" if end else "at the end"
         if stretch > most:
-            yield f"{stretch} words before the task in cell {end}, and {most} are the most: ask earlier, or say less"
+            yield f"{stretch} words {where}, and {most} are the most without a task: ask earlier, or say less"
 
 
 def words(text: str) -> int:
-    """The words of a Markdown text.
+    """The words of a Markdown text, those of tables and of blocks of code among them.
 
     >>> words("# A *title*\\n\\n| a | table |\\n\\n[two words](https://example.org/path)")
-    4
+    6
     """
     return len(WORD.findall(NO_WORDS.sub(" ", text)))
 

@@ -43,6 +43,7 @@ def test_the_chapters_keep_their_numbers(chapter):
         ([prose(101), TASK], "101 words before the task in cell task, and 100"),
         ([prose(100), TASK, prose(251), TASK], "251 words before the task in cell task, and 250"),
         ([TASK, *[prose(250), TASK] * 5, prose(51)], "1,301 words, and 1,300 are the most"),
+        ([prose(100), TASK, prose(251)], "251 words at the end, and 250"),
         ([prose(100), TASK, prose(200), v4.new_code_cell("print(7)"), prose(51), TASK], "251 words"),
     ],
 )
@@ -52,7 +53,7 @@ def test_what_is_too_long_is_told(cells, told):
 
 
 def test_what_keeps_within_is_not():
-    assert not list(too_long("00", [prose(100), TASK, prose(250), TASK, prose(400)]))
+    assert not list(too_long("00", [prose(100), TASK, prose(250), TASK, prose(250)]))
     assert not list(too_long("99", [prose(10_000)])), "a chapter that has no numbers yet"
 
 
@@ -64,8 +65,17 @@ def test_what_counts_as_a_task(task):
     assert not list(too_long("00", [prose(90), cell, prose(240), TASK]))
 
 
-def test_tables_addresses_and_tags_are_no_words():
-    assert words("| a | b |\n|---|---|\n| c | d |\n\nOne [link](https://a.b/c-d) and <b>two</b> more.") == 5
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("One [link](https://a.b/c-d) and <b>two</b> more.", 5),
+        ("| a | b |\n|---|---|\n| c | 1,048.5 |", 4),
+        ("```python\nmodel.train()\n```\nand on", 3),
+        ("one\n<details><summary>A question</summary>\n\nand its answer\n</details>\ntwo", 2),
+    ],
+)
+def test_all_that_a_reader_meets_are_words_and_no_address_no_tag_nothing_folded(text, count):
+    assert words(text) == count
 
 
 @pytest.fixture

@@ -6,14 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...memory.breakdown import PARTS, format_bytes
 from ..units import axis_unit
-from .marks import INK, ON_COLOUR, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
+from .marks import INK, ON_A_CARD, ON_COLOUR, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed, of_parts
 
 Parts = Mapping[str, int]  # bytes by part
 TOP, BAR, ROW, THIN = 46, 44, 34, 24  # where bars begin, the only bar, from one of several to the next, one of them
-ORDER = (*WEIGHTS, *PARTS)
-DARK = ("parameters", "optimizer", "activations", "quantized", "kept")  # white is easier to read on these than ink
+ORDER = (*WEIGHTS, *PARTS, *ON_A_CARD)
+DARK = (
+    "parameters",
+    "optimizer",
+    "activations",
+    "quantized",
+    "kept",
+    "PyTorch's tensors",
+    "asked for",
+)  # white is easier to read on these than ink
 SIZE = 12.5
 
 

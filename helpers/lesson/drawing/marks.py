@@ -26,6 +26,13 @@ COLOURS = {
     "scores": "#4B2E83",  # a part of the reader's own, for measure.step(…, part_of=…)
 }
 WEIGHTS = {"quantized": "#0072B2", "scales": "#E69F00", "constants": "#CC79A7", "kept": "#009E73"}  # of "parameters"
+ON_A_CARD = {  # as an out-of-memory message divides a card, and what was asked for
+    "PyTorch's tensors": "#0072B2",
+    "held by PyTorch, unused": "#E69F00",
+    "other processes": "#CC79A7",
+    "free": "#DDDDDD",
+    "asked for": "#D55E00",
+}
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 LABELS = {"kv_cache": "KV cache", "logits": "logits and loss", "kept": "not quantized", "scores": "matrices of scores"}
 
@@ -41,7 +48,7 @@ def label(part: str) -> str:
 
 def colour_of(part: str) -> str:
     """A part's colour; grey for one that has none."""
-    return COLOURS.get(part) or WEIGHTS.get(part, FAINT)
+    return (COLOURS | WEIGHTS | ON_A_CARD).get(part, FAINT)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.lesson.drawing.bars import stacked_bars
-from helpers.lesson.drawing.marks import Box, Line, Text, text_width
+from helpers.lesson.drawing.marks import ON_A_CARD, Box, Line, Text, colour_of, text_width
 from helpers.lesson.drawing.pictures import MARGIN, WIDTH
 from helpers.memory import format_bytes
 from helpers.memory.breakdown import PARTS
@@ -123,3 +123,11 @@ def test_names_of_lines_that_are_near_each_other_stand_in_rows():
     ]
     swatches = [mark.y for mark in card.body if isinstance(mark, Box) and not mark.part]
     assert max(mark.y for mark in names) < min(swatches), "the legend is below them all"
+
+
+def test_the_parts_of_a_message_have_colours_of_their_own_and_one_order():
+    parts = dict.fromkeys(reversed(ON_A_CARD), GIB)
+    card = stacked_bars("t", {"A": parts, "B": SIZES})
+    drawn = [block.part for block in blocks(card)]
+    assert drawn[: len(parts)] == list(ON_A_CARD)
+    assert len({colour_of(part) for part in parts}) == len(parts)
