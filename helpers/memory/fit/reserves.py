@@ -2,7 +2,7 @@
 
     reserve(device("t4")).size_bytes                            # 158 MiB: one process of PyTorch
     reserve(device("h100"), ranks=8).size_bytes                 # 1,738 MiB: with NCCL's buffers of eight
-    reserve(device("h100"), "vllm", ranks=2).size_bytes         # what closed_form.engine has outside torch
+    reserve(device("h100"), "vllm", ranks=2).size_bytes         # what serve.engines.vllm has outside torch
 
 It is the upper end of what is known. Of a process of PyTorch: its context (`catalog.contexts`) and, where ranks work
 together, NCCL's buffers for one group of them. cuBLAS's workspaces are no part of it: PyTorch allocates them, and the
@@ -21,7 +21,7 @@ from ...catalog.devices import Device
 from ...catalog.engines import ENGINES
 from ...catalog.errors import require_name, require_whole
 from ...catalog.hardware import HOPPER, context_of
-from ..closed_form.engine import CONTEXT_BYTES, outside_torch_bytes
+from ..serve.engines.vllm import CONTEXT_BYTES, outside_torch_bytes
 
 PYTORCH = "transformers"  # PyTorch by itself: training, and a forward of Transformers
 MOST_RANKS = 2**20
