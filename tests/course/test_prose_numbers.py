@@ -58,7 +58,7 @@ NUMBERS = [
     ("01", "01-ridge-why", "An H100 has 295", "{:.0f}", lambda: 989e12 / device("h100").memory_bytes_per_s),
     ("01", "388ce1fa", "0.27 GB at 2,048", "{:.2f}", lambda: CACHE / GB),
     ("02", "02-autocast", "keeps 888 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16")),
-    ("02", "02-autocast", "To your 392", "{:.0f}", lambda: of_a_layer("bf16")),
+    ("02", "02-autocast", "Your 392 are", "{:.0f}", lambda: of_a_layer("bf16")),
     ("02", "c8f35b68", "is 103.7 GiB", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
     ("02", "c8f35b68", "another 17.8 for", "{:.1f}", sequence),
     ("02", "do-this-why", "sequences 34 GiB", "{:.0f}", fused_loss),
