@@ -11,6 +11,7 @@ from .marks import FAINT, INK, At, Line, Mark, Text
 Ticks = Mapping[float, str]  # a number on the axis -> what is written at it
 # Of a log axis, from coarse to fine; the last has three in every stretch whose end is 1.8 times its start.
 DIGITS = ((1, 2, 3, 5), (1, 1.5, 2, 3, 4, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8))
+MOST_TICKS = 14
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,11 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float, least: int = 3) -> list[float]:
-    """1, 2, 3 and 5 times each power of ten, from `low` to `high`; finer steps where these are fewer than `least`.
+    """1, 2, 3 and 5 times each power of ten, from `low` to `high`; finer steps where these are fewer than `least`, the
+    powers alone where an axis has no room for all.
 
-    >>> log_ticks(0.9, 10), log_ticks(0.9, 2.1)
-    ([1.0, 2.0, 3.0, 5.0, 10.0], [1.0, 1.5, 2.0])
+    >>> log_ticks(0.9, 10), log_ticks(0.9, 2.1), log_ticks(0.9, 1e4)
+    ([1.0, 2.0, 3.0, 5.0, 10.0], [1.0, 1.5, 2.0], [1.0, 10.0, 100.0, 1000.0, 10000.0])
     """
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     for digits in DIGITS:
@@ -90,4 +92,4 @@ def log_ticks(low: float, high: float, least: int = 3) -> list[float]:
         found = [value for value in every if low <= value <= high]
         if len(found) >= least:
             break
-    return found
+    return found if len(found) <= MOST_TICKS else [tick for tick in found if log10(tick).is_integer()]
