@@ -17,7 +17,6 @@ HELPERS = Path(__file__).parents[2] / "helpers"
 # Where captions are made: tables by name, the values of an enumeration, the arguments of a call.
 CAPTIONS = {
     "breakdown.py": {"CAPTIONS"},
-    "step/activations.py": {"Owner", "Role"},
     "fit/ladders.py": {"Rung"},
     "fit/replicas.py": {"FORMATS", "COUNTS"},
     "allocator/outcome.py": {"OutcomeKind"},

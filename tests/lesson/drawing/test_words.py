@@ -153,7 +153,7 @@ SETUPS = [
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: f"{setup.model.name}-{setup.precision}-{setup.attention}")
 def test_every_saved_tensor_is_drawn_once(setup):
     layer = setup.model.layers[0]
-    operators = saved._operators(activations.layer_tensors(setup, layer), layer)
+    operators = activations.layer_operators(setup, layer)
     assert sum(operator.total for operator in operators) == activations.saved_by_layer(setup, layer).total
     drawn = [
         mark.width for mark in plots.saved_tensors("Saved", setup, layer).body if getattr(mark, "kind", "") == "kept"

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.catalog import TrainSetup, WorkbookError
+from helpers.catalog import TrainSetup, WorkbookError, model
 from helpers.catalog.hardware import cuda_of
 from helpers.memory import rounded
 from helpers.memory.measure import steps
 from helpers.memory.step import activations
-from helpers.memory.step.activations import Owner, Role
+from helpers.memory.step.activations import WEIGHTS
 from helpers.memory.step.layer_run import layer_run
 from tests.memory.configs import SMALL, llama_7b
 
@@ -46,15 +46,14 @@ def test_saved_bytes_equal_what_autograd_saved(name, precision, attention):
     run = steps.training_run(setup, "cpu")
     ids = torch.randint(0, setup.model.vocab, (2, 96))
     layers = sum(activations.saved_by_layer(setup, layer).total for layer in setup.model.layers)
-    log_softmax = 4 * ids.numel() * setup.model.vocab
-    logits = log_softmax + activations.capped_logits_bytes(setup)
+    capped = name == "gemma2"  # the tanh of the logits
+    logits = ids.numel() * setup.model.vocab * (4 + setup.precision_recipe.weight_bytes * capped)
     expected = layers + activations.saved_outside_layers(setup).total + logits
     assert expected == pytest.approx(saved_storages(run.model, ids), rel=0.003)
 
 
-def bytes_of(setup, role):
-    tensors = activations.layer_tensors(setup, setup.model.layers[0])
-    return activations.total_bytes(saved for saved in tensors if saved.role is role)
+def bytes_of(setup, *operators):
+    return sum(one.total for one in activations.layer_operators(setup, setup.model.layers[0]) if one.name in operators)
 
 
 def test_one_layer_of_llama_2_7b_by_hand():
@@ -62,7 +61,8 @@ def test_one_layer_of_llama_2_7b_by_hand():
     rows = activations.saved_by_layer(setup, setup.model.layers[0])
     tokens, h, f = 2048, 4096, 11_008
     norm = tokens * (4 * h + 4 + 2 * h + 2 * h)  # FP32 copy, rstd, normalised, output
-    assert bytes_of(setup, Role.SWIGLU) == rows["gate, its activation, up, their product"] == 4 * 2 * tokens * f
+    assert bytes_of(setup, "activation", "gate × up", "down projection") == 4 * 2 * tokens * f
+    assert rows["gate × up: activated gate"] == rows["down projection: their product"] == 2 * tokens * f
     assert rows.total == 2 * norm + tokens * (3 + 1) * 2 * h + 4 * tokens * 32 + 4 * 2 * tokens * f
     assert round(rows.total / 2**20, 1) == 364.3
 
@@ -82,25 +82,23 @@ def test_eager_attention_saves_a_square_and_sdpa_a_line():
 
 def test_autocast_keeps_a_copy_of_every_weight_matrix():
     setup = llama_7b(precision="autocast-bf16")
-    assert bytes_of(setup, Role.WEIGHT_COPIES) == 2 * (4 * 4096**2 + 3 * 4096 * 11_008)
-    (head,) = (saved for saved in activations.outside_tensors(setup) if saved.owner is Owner.LM_HEAD)
-    assert head.size_bytes == 2 * 32_000 * 4096
-    assert bytes_of(replace(setup, precision="fp32"), Role.WEIGHT_COPIES) == 0
+    assert bytes_of(setup, WEIGHTS) == 2 * (4 * 4096**2 + 3 * 4096 * 11_008)
+    outside = activations.saved_outside_layers(setup)
+    assert outside[f"{WEIGHTS}: BF16 copies of the weights"] == 2 * 32_000 * 4096
+    assert bytes_of(replace(setup, precision="fp32"), WEIGHTS) == 0
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
-def test_what_was_never_held_against_a_meter_is_refused(name):
-    setup = TrainSetup(name)
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-next-80b-a3b", "gpt-oss-20b", "phi-4"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "autocast-bf16"])
+def test_every_operator_of_a_family_keeps_what_its_run_leaves(name, precision):
+    setup = TrainSetup(name, precision, sequence=96, attention="eager" if name == "gpt-oss-20b" else "sdpa")
+    for layer in set(setup.model.layers):
+        run = layer_run(setup, layer, cuda=cuda_of("a100"))
+        kept = run.saved.total + (run.input.total if run.keeps_input else 0)
+        assert activations.saved_by_layer(setup, layer).total == kept
+
+
+def test_a_model_of_no_known_family_is_refused():
+    setup = replace(TrainSetup("llama-3-8b"), model=replace(model("llama-3-8b"), family="mamba"))
     with pytest.raises(WorkbookError, match="no closed form"):
         activations.saved_by_layer(setup, setup.model.layers[0])
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "autocast-bf16"])
-@pytest.mark.parametrize(("name", "attention"), sorted({(name, attention) for name, _, attention in CASES}))
-def test_rows_add_up_to_what_the_tape_keeps(name, precision, attention):
-    """On CUDA, whose autocast runs gelu_new's pow in FP32. Gemma-2's rows leave a statistic out."""
-    setup = TrainSetup(SMALL[name], precision, micro_batch=2, sequence=96, attention=attention)
-    layer = setup.model.layers[-1]
-    run = layer_run(setup, layer, cuda=cuda_of("a100"))
-    kept = run.saved.total + (run.input.total if run.keeps_input else 0)
-    assert abs(activations.saved_by_layer(setup, layer).total - kept) <= (2048 if name == "gemma2" else 0)

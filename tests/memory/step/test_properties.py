@@ -10,10 +10,9 @@ from helpers.catalog import MODELS, OPTIMIZERS, PRECISIONS, ServeSetup, TrainSet
 from helpers.catalog.setup import KV_FORMATS, WEIGHT_FORMATS
 from helpers.memory import budget
 from helpers.memory.breakdown import rounded
-from helpers.memory.step.activations import FAMILIES
 from tests.memory.configs import OPT, QWEN2
 
-SDPA_FAMILIES = set(FAMILIES) - {"gemma2"}  # whose capped scores have no SDPA
+SDPA_FAMILIES = {"gpt2", "llama", "mistral", "opt", "qwen2", "qwen3"}
 DENSE = [model(name) for name in MODELS if model(name).family in SDPA_FAMILIES] + [model(QWEN2), model(OPT)]
 CHECKPOINTING = ["none", "full", "every:2", "every:3"]
 SHARDED = (("optimizer", 1), ("gradients", 2), ("parameters", 3))

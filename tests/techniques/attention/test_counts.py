@@ -13,7 +13,7 @@ from helpers.catalog import TrainSetup
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.measure import Traffic
 from helpers.memory.meter import FreshMeter
-from helpers.memory.step.activations import Owner, Role, layer_tensors
+from helpers.memory.step.activations import ATTENTION, OUTPUT, layer_operators
 from helpers.techniques import attention
 from helpers.techniques.attention import counts
 from helpers.techniques.attention.counts import Call
@@ -69,9 +69,9 @@ def test_saved_bytes(call):
 
 def test_the_closed_form_of_a_step_keeps_the_same():
     setup = TrainSetup("llama-3-8b", precision="bf16", sequence=4096, attention="sdpa")
-    kept = [saved for saved in layer_tensors(setup, setup.model.layers[0]) if saved.owner is Owner.ATTENTION]
-    assert {saved.role for saved in kept} == {Role.QKV, Role.LOG_SUM_EXP, Role.OUTPUT}
-    assert sum(saved.size_bytes for saved in kept) == Call(4096).saved_bytes
+    kept = {one.name: one for one in layer_operators(setup, setup.model.layers[0])}
+    assert [name for name, _ in kept[ATTENTION].kept] == ["q, k, v", "log-sum-exp"]
+    assert kept[ATTENTION].total + kept[OUTPUT].total == Call(4096).saved_bytes
 
 
 PEAKS = [

@@ -15,8 +15,6 @@ What has experts is in `experts`. No torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ....catalog.hardware import Cuda
 from ....catalog.layers import Attention, Layer, Mlp
 from ....catalog.setup import TrainSetup
@@ -117,10 +115,11 @@ class Gpt2(Decoder):
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         up, down = mlp.linears
-        return self.linear(self.activation(mlp)(self.linear(x, up)), down)
+        return self.linear(self.activated(self.linear(x, up)), down)
 
-    def activation(self, mlp: Mlp) -> Callable[[Tensor], Tensor]:
-        return {"gelu_new": self._gelu_new, "relu": self.tape.keeps_result}.get(mlp.activation, self.activated)
+    def activated(self, x: Tensor) -> Tensor:
+        kind = self.model.layers[0].mlp.activation
+        return {"gelu_new": self._gelu_new, "relu": self.tape.keeps_result}.get(kind, super().activated)(x)
 
     def _gelu_new(self, x: Tensor) -> Tensor:
         """0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0)))), a tensor for each call.
@@ -166,7 +165,7 @@ class Opt(Gpt2):
         tape.flat = True
         hidden = self.norm(hidden, self.tokens)
         hidden = self.linear(hidden, up)
-        hidden = self.activation(layer.mlp)(hidden)
+        hidden = self.activated(hidden)
         hidden = self.linear(hidden, down)
         tape.flat = False
         return tape.add(residual, hidden)
