@@ -13,7 +13,8 @@ part's entry and exit, `tensor` divides linear layers and heads, `vocabulary` th
 `experts` sends tokens to experts on other ranks, and `expert_model` is a whole Mixtral so divided. Beside them
 `dtensor` does the same with PyTorch's DTensor. `pipeline` has schedules as data and a runner for them; `ring` and
 `ulysses` divide the tokens of attention, and `layouts` says who has which; `device_map` shows what `device_map="auto"`
-does. May import catalog, memory and, for the merge of partial results, `attention`.
+does; `formula` says what a rank of a split model holds and sends. May import catalog, memory and, for the merge of
+partial results, `attention`.
 """
 
 from typing import TYPE_CHECKING

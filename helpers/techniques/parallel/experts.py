@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
-from ...memory.step.ranks.split import capacity, require_experts
+from .formula import capacity, require_experts
 from .groups import part, require_agreement, require_same, whole_world
 from .operators import Group, exchange
 from .tensor import cut

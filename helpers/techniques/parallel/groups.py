@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ...catalog.errors import WorkbookError, require_whole
-from ...memory.step.ranks.split import part_of
+from .formula import part_of
 from .operators import Group
 
 

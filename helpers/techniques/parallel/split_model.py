@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...catalog.errors import WorkbookError
-from ...memory.step.ranks.split import require_heads
+from .formula import require_heads
 from .groups import copy_weights, part, require_same, require_same_model, whole_world
 from .operators import Crossing, Group, copy_to_ranks, gather_tokens, scatter_tokens, sum_gradient, sum_over_ranks
 from .tensor import ColumnParallel, RowParallel, split_attention

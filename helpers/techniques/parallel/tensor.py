@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ...memory.step.ranks.split import heads_of
+from .formula import heads_of
 from .groups import part
 from .operators import Crossing, Group, sum_gradient, sum_over_ranks
 

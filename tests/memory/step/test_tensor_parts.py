@@ -11,8 +11,8 @@ from helpers.catalog.errors import WorkbookError
 from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
 from helpers.memory import budget, trace
-from helpers.memory.step.ranks.split import parameter_bytes
 from helpers.memory.step.ranks.tensor_parts import rank_shape
+from helpers.techniques.parallel.formula import parameter_bytes
 from tests.versions import divided_embedding
 
 CONFIG = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}

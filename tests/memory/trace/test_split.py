@@ -11,8 +11,8 @@ from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
 from helpers.memory import trace
 from helpers.memory.breakdown import Part
-from helpers.memory.step.ranks.split import parameter_bytes
 from helpers.techniques.checkpointing import apply
+from helpers.techniques.parallel.formula import parameter_bytes
 from tests.memory.trace import rank_cases
 from tests.versions import divided_embedding
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from helpers.catalog import model as shape
-from helpers.memory.step.ranks import split as formula
 from helpers.small_lm.model import configuration
+from helpers.techniques.parallel import formula
 from tests.techniques.parallel import split_cases as cases
 
 SMALL = shape(configuration())

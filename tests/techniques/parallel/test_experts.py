@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,8 @@ from torch.testing import assert_close
 
 from helpers.catalog import WorkbookError
 from helpers.catalog import model as shape
-from helpers.memory.step.ranks import split as formula
+from helpers.memory.step.ranks.zero import Collective, Traffic
+from helpers.techniques.parallel import formula
 from helpers.techniques.parallel.experts import route
 from tests.techniques.parallel import expert_cases as cases
 from tests.techniques.parallel.split_cases import calls_of
@@ -85,12 +87,17 @@ def test_a_whole_model_has_loss_and_gradients_of_one_process_with_all_tokens(ran
 @pytest.mark.parametrize("factor", [1.0, NO_DROPS])
 def test_a_whole_model_holds_and_sends_what_the_formula_says(ranks, factor):
     model = shape(cases.mixtral().config)
-    size = formula.expert_parameter_bytes(model, ranks.count, value_bytes=8)
-    want = formula.expert_step_traffic(model, 2 * 9, ranks.count, factor, value_bytes=8)
+    routed = [shape for shape in model.tensors() if len(shape) == 3]  # experts, outputs, inputs
+    whole = [prod(shape) for shape in model.tensors() if len(shape) < 3]  # on every rank, and added over all
+    size = 8 * (sum(whole) + sum(map(prod, routed)) // ranks.count)
+    layers = [formula.expert_traffic(layer, 2 * 9, ranks.count, factor, value_bytes=8) for layer in model.layers]
+    sums = [Collective("all_reduce", 8 * values, ranks.count) for values in whole]
+    sent = [call for layer in layers for call in layer.forward.calls]
+    back = [*(call for layer in layers for call in layer.backward.calls), *sums]
     for held, forward, backward in ranks.run(cases.model_traffic, factor):
         assert held == {"parameters": size, "gradients": size}
-        assert forward == calls_of(want.forward)
-        assert backward == calls_of(want.backward)
+        assert forward == calls_of(Traffic(tuple(sent)))
+        assert backward == calls_of(Traffic(tuple(back)))
 
 
 def test_a_model_without_experts_or_with_another_factor_is_told(ranks2):

@@ -10,10 +10,10 @@ from ....catalog.hardware import Cuda
 from ....catalog.layers import Linear
 from ....catalog.setup import TrainSetup
 from ..operators import Operators
-from ..ranks.split import ROWS
 from ..tape import FROZEN, Tensor
 
 FP32, HALF = 4, 2
+ROWS = ("o_proj", "down_proj")  # the linear layers whose inputs ranks divide; of the others they divide the outputs
 COUNTED, EARLIER = "counted", "earlier"
 FUSED_TOKENS = number_format("nf4").fused_tokens  # up to so many, bitsandbytes decodes a weight as it multiplies
 

@@ -16,11 +16,11 @@ from ....catalog.layers import Attention, Layer, Linear, Mlp
 from ....catalog.setup import TrainSetup
 from ....catalog.shape import ModelShape
 from ...breakdown import Moment, Point, rounded
+from ..decoders.linears import ROWS
 from ..step import TapedStep
 from ..tape import Live
 from ..updates import update_bytes
 from .sharded import more
-from .split import ROWS
 
 MAX_RANKS = 2**10
 PRECISIONS = ("fp32", "bf16", "autocast-bf16")

@@ -1,8 +1,8 @@
 """What one rank of a split model holds, and what it sends in a forward and in a backward pass. Integers, no torch.
 
-Linear layers are divided by columns and rows, attention by heads, both tables by words, as in
-`helpers.techniques.parallel`; norms and the biases of row-parallel layers are whole on every rank. (vLLM's way of
-serving, in `tensor_parallel`, rounds otherwise.) With sequence parallelism each rank has a part of the tokens between
+Linear layers are divided by columns and rows, attention by heads, both tables by words, as the modules beside this one
+do; norms and the biases of row-parallel layers are whole on every rank. (vLLM's way of serving, in
+`memory.serve.tensor_parallel`, rounds otherwise.) With sequence parallelism each rank has a part of the tokens between
 divided layers, where all ranks would otherwise hold the same.
 """
 
@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 
-from ....catalog.errors import WorkbookError, require_number, require_whole
-from ....catalog.layers import Attention, Layer, Linear
-from ....catalog.shape import ModelShape
-from .zero import Collective, Traffic
+from ...catalog.errors import WorkbookError, require_number, require_whole
+from ...catalog.layers import Attention, Layer, Linear
+from ...catalog.shape import ModelShape
+from ...memory.step.decoders.linears import ROWS
+from ...memory.step.ranks.zero import Collective, Traffic
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-ROWS = ("o_proj", "down_proj")
-EXPERT_SHAPE = ("experts", "outputs", "inputs")
 AGREEMENT_BYTES = 16  # two whole numbers, by which ranks see before a forward whether they were given the same
 
 
@@ -153,43 +152,6 @@ def expert_traffic(layer: Layer, tokens: int, ranks: int, factor: float = 1.25, 
     width = layer.mlp.expert_linears[0].inputs
     both = _calls("all_to_all", 2, slots * width * value_bytes, ranks)
     return PassTraffic(Traffic(_agreement(ranks) + both), Traffic(both))
-
-
-def expert_parameter_bytes(model: ModelShape, ranks: int, value_bytes: int = 4) -> int:
-    """Bytes of the parameters on one rank: its routed experts, and the whole of everything else.
-
-    Mixtral-8x7B in BF16, 93,405,585,408 bytes, on eight ranks: 14,485,561,344. Experts are all but 3,211,272,192.
-    """
-    _require_routed(model, ranks)
-    routed = sum(prod(shape) for shape in _routed(model))
-    return value_bytes * (model.parameters - routed + routed // ranks)
-
-
-def expert_step_traffic(
-    model: ModelShape, tokens: int, ranks: int, factor: float = 1.25, value_bytes: int = 2
-) -> PassTraffic:
-    """What a step of a model with divided experts sends for a rank's own `tokens`, all its sequences together.
-
-    Each layer's exchanges, and after the backward one all-reduce of the gradients of each tensor that every rank holds.
-    """
-    _require_routed(model, ranks)
-    layers = [expert_traffic(layer, tokens, ranks, factor, value_bytes) for layer in model.layers]
-    whole = [shape for shape in model.tensors() if len(shape) < len(EXPERT_SHAPE)]
-    sums = tuple(Collective("all_reduce", prod(shape) * value_bytes, ranks) for shape in whole)
-    forward = tuple(call for layer in layers for call in layer.forward.calls)
-    backward = tuple(call for layer in layers for call in layer.backward.calls)
-    return PassTraffic(Traffic(forward), Traffic(backward + sums))
-
-
-def _routed(model: ModelShape) -> Iterator[tuple[int, ...]]:
-    """The tensors in which Transformers stacks a layer's experts."""
-    return (shape for shape in model.tensors() if len(shape) == len(EXPERT_SHAPE))
-
-
-def _require_routed(model: ModelShape, ranks: int) -> None:
-    for layer in model.layers:
-        _require_experts_in(layer)
-        require_experts(layer.mlp.experts, ranks)
 
 
 def _require_experts_in(layer: Layer) -> None:
