@@ -25,9 +25,8 @@ from .step.kernels import has_fused_attention as has_fused_attention
 from .step.kernels import require_kernels as require_kernels
 from .step.ranks import tensor_parts
 from .step.ranks.fsdp2 import FullyShardedStep
-from .step.ranks.interleaved import TwoStages
+from .step.ranks.pipelines import PipelineRank
 from .step.ranks.sharded import ShardedStep
-from .step.ranks.stages import INTERLEAVED, Stage
 from .step.refusals import require_closed_form
 from .step.step import TapedStep
 from .step.step import bytes_saved_by as bytes_saved_by
@@ -145,9 +144,7 @@ def pipeline(
     card = _card(device)
     require_kernels(setup, card)
     _require_plain("a pipeline", setup)
-    if schedule == INTERLEAVED:
-        return _answered(setup, TwoStages(setup, ranks, stage, card))
-    return _answered(setup, Stage(setup, ranks, stage, schedule, card))
+    return _answered(setup, PipelineRank(setup, ranks, stage, schedule, card))
 
 
 def _card(device: str | Device | None) -> Device | None:
@@ -162,7 +159,7 @@ def _require_plain(what: str, setup: TrainSetup) -> None:
         raise WorkbookError(f"a setup that {what} is not predicted for", "a plain step of one rank's micro-batch", do)
 
 
-def _answered(setup: TrainSetup, step: TapedStep | Stage | TwoStages) -> TrainBudget:
+def _answered(setup: TrainSetup, step: TapedStep | PipelineRank) -> TrainBudget:
     return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
 
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.setup import TrainSetup
 from helpers.memory import budget
-from helpers.memory.step.ranks.interleaved import works_of
+from helpers.memory.step.ranks.pipelines import works_of
 from tests.memory.step.test_stages import CONFIG, SETUP, off
 
 SCHEDULE = "Interleaved1F1B"

@@ -1,18 +1,18 @@
-"""A training step in closed form on one stage of a pipeline, GPipe or 1F1B, as torch.distributed.pipelining runs it.
+"""A stage of a pipeline in closed form, as torch.distributed.pipelining runs it: one micro-batch, and what waits.
 
-A rank's stage has some of the layers; the embedding is with the first, norm and head with the last. What a micro-batch
-has saved waits until its backward, so as many sets of activations are alive as micro-batches are in flight. Beside them
-lie buffers for what is received, made once for every micro-batch, and each stage's output until its backward. Ranks
-with two stages are in `interleaved`. No torch.
+A stage has some of the layers; the embedding is with the first, norm and head with the last. What a micro-batch has
+saved waits until its backward, so as many sets of activations are alive as micro-batches are in flight. Beside them lie
+buffers for what is received, made once for every micro-batch, and each stage's output until its backward. What a rank
+does with its stages, one or two, is in `pipelines`. No torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ....catalog.devices import Device
-from ....catalog.errors import WorkbookError, require_name, require_whole
+from ....catalog.errors import WorkbookError, require_whole
 from ....catalog.layers import TensorShape
 from ....catalog.optimizers import EMBEDDING, HEAD
 from ....catalog.setup import TrainSetup
@@ -24,7 +24,6 @@ from ..step import TapedStep
 from ..tape import Live
 from .sharded import more
 
-SCHEDULES, INTERLEAVED = ("GPipe", "1F1B"), "Interleaved1F1B"
 PRECISIONS = ("fp32", "bf16", "autocast-bf16")
 
 
@@ -83,81 +82,51 @@ class StagePass(TapedStep):
         return [linear.weights for linear in linears] + self.last * [self.model.vocab * self.model.hidden]
 
 
-def highest_of(moments: Iterable[Moment]) -> Iterable[Moment]:
-    """Of those at the same point and layer the highest, in the order in which they come first."""
-    highest: dict[tuple[object, int | None], Moment] = {}
-    for moment in moments:
-        key = moment.at, moment.layer
-        highest[key] = max(highest.get(key, moment), moment, key=lambda one: one.total)
-    return highest.values()
-
-
 class Stage:
-    """The moments of rank `stage`, counted from 0, of `stages`."""
+    """One stage of `stages`, counted from 0: what it always has, and its moments while micro-batches are in flight."""
 
-    def __init__(self, setup: TrainSetup, stages: int, stage: int, schedule: str, card: Device | None) -> None:
+    def __init__(self, setup: TrainSetup, stages: int, stage: int, card: Device | None) -> None:
         _require_known(setup, stages, stage)
-        if schedule != INTERLEAVED:  # whose micro-batches are counted by ranks, not by stages
-            require_schedule(setup, stages, schedule)
-        self.setup = setup
-        self.first, self.last = stage == 0, stage == stages - 1
+        self.setup, self.first, self.last = setup, stage == 0, stage == stages - 1
         layers = len(setup.model.layers)
         mine = setup.model.layers[stage * layers // stages : (stage + 1) * layers // stages]
         alone = replace(setup, model=replace(setup.model, tied=False, layers=mine))
         self.passes = [StagePass(alone, begun, self.first, self.last, card) for begun in (False, True)]
         self.whole = self.passes[1]
-        self.cublas = self.whole.cublas
-        self.residual, self.stored_bytes = self.whole.residual, self.whole.stored_bytes
-        self.parameter_bytes, self.optimizer_bytes = self.whole.parameter_bytes, self.whole.optimizer_bytes
-        self.paged_bytes, self.gradient_bytes = self.whole.paged_bytes, self.whole.all_gradients
-        flying = setup.micro_batches if schedule == "GPipe" else stages - stage
-        self.in_flight = min(setup.micro_batches, flying)
-        self.buffers = self._buffers()
+        self.residual = self.whole.residual
+        self.ids = rounded(8 * setup.tokens * setup.micro_batches)
         self.copies = sum(rounded(2 * values) for values in self.whole.cast()) if self.whole.width.autocast else 0
-        # The works of GPipe's sends hold all outputs to the end of the step. Those of 1F1B's last send before its first
-        # backward do so to the last forward, if one comes after that output's own backward.
-        outlives = schedule == "GPipe" or (schedule == "1F1B" and 1 < flying <= (setup.micro_batches + 1) // 2)
-        self.lingering = self.residual if outlives and not self.last else 0
 
-    def micro_batch(self) -> int:
-        """What one micro-batch keeps from its forward to its backward, but for the buffer that it came in."""
-        return self.whole.kept_bytes
+    @property
+    def neighbours(self) -> int:
+        """What a micro-batch, or what comes back of it, is received from and sent to."""
+        return (not self.first) + (not self.last)
 
-    def saved_bytes(self) -> int:
-        return self.whole.saved_bytes()
-
-    def _buffers(self) -> int:
+    @property
+    def buffers(self) -> int:
         """For the inputs and the gradients of all micro-batches; the batch's ids; what the one at work sends on."""
-        ends = (not self.first) + (not self.last)
-        ids = rounded(8 * self.setup.tokens * self.setup.micro_batches)
-        return ends * self.setup.micro_batches * self.residual + ids
+        return self.neighbours * self.setup.micro_batches * self.residual + self.ids
 
-    def moments(self) -> tuple[Moment, ...]:
-        """In order, each as the first backward meets it, before there are gradients, or any later one, beside them."""
-        first = self.backward(self.in_flight, accumulates=False)
-        later = self.backward(min(self.in_flight, self.setup.micro_batches - 1), accumulates=True)
-        return (*highest_of((*first, *later)), self.optimizer_step())
+    def waiting(self, micro_batches: int) -> int:
+        """What micro-batches keep from their forward to their backward, with the buffers that they came in."""
+        return micro_batches * self.whole.kept_bytes + self.buffers
 
-    def backward(self, in_flight: int, accumulates: bool) -> list[Moment]:
-        """Of one micro-batch while `in_flight` live, in the forward and the backward of the one at work.
+    def backward(self, in_flight: int, accumulates: bool) -> tuple[Moment, ...]:
+        """Of one micro-batch while `in_flight` live, in the forward and the backward of the one at work."""
+        waiting = self.waiting(in_flight - 1) + self.copies
+        return tuple(more(moment, activations=waiting) for moment in self.passes[accumulates].moments())
 
-        Once there are gradients, the last one sent to the stage before is still held.
-        """
-        waiting = (in_flight - 1) * self.micro_batch() + self.buffers + self.copies
-        sent = (self.residual if not self.first else 0) + self.lingering if accumulates else 0
-        return [more(moment, activations=waiting, workspace=sent) for moment in self.passes[accumulates].moments()]
+    def resident(self, in_flight: int, with_gradients: bool, copies: int) -> dict[str, int]:
+        """What it has while the rank's other stage works, but for the batch's ids, which that counts."""
+        return {
+            "parameters": self.whole.parameter_bytes,
+            "optimizer": self.whole.optimizer_bytes,
+            "gradients": self.whole.all_gradients if with_gradients else 0,
+            "activations": self.waiting(in_flight) - self.ids + copies,
+        }
 
     def optimizer_step(self) -> Moment:
         return more(self.whole.optimizer_step(), activations=self.buffers)
-
-
-def require_schedule(setup: TrainSetup, ranks: int, schedule: str) -> None:
-    """WorkbookError for a schedule without a closed form, and for too few micro-batches for these ranks."""
-    require_name("schedule with a closed form:", schedule, (*SCHEDULES, INTERLEAVED))
-    if setup.micro_batches < ranks or (schedule == INTERLEAVED and setup.micro_batches % ranks):
-        what = f"{setup.micro_batches} micro-batches in {ranks} {'ranks' if schedule == INTERLEAVED else 'stages'}"
-        expected = f"a multiple of {ranks}" if schedule == INTERLEAVED else f"at least {ranks}"
-        raise WorkbookError(what, expected, f"pass micro_batches={ranks * 2}")
 
 
 def _require_known(setup: TrainSetup, stages: int, stage: int) -> None:

@@ -1,0 +1,147 @@
+"""A training step in closed form on a rank of a pipeline, by PyTorch's schedules: GPipe, 1F1B, Interleaved1F1B.
+
+A rank has one stage, or interleaved two: rank r of R has stages r and R + r of 2 R. While one of them goes backward,
+the other's weights and states lie beside it, its gradients once its own first backward is over, and its micro-batches
+in flight. What was sent is held for a while: true of gloo, whose works hold their tensors, and an upper bound for NCCL.
+No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from typing import NamedTuple
+
+from ....catalog.devices import Device
+from ....catalog.errors import WorkbookError, require_name, require_whole
+from ....catalog.setup import TrainSetup
+from ...breakdown import Moment
+from ..updates import update_bytes
+from .sharded import more
+from .stages import Stage
+
+GPIPE, ONE_F_ONE_B, INTERLEAVED = "GPipe", "1F1B", "Interleaved1F1B"
+
+
+class Work(NamedTuple):
+    """A forward or a backward of one micro-batch in one of the rank's stages, 0 or 1."""
+
+    stage: int
+    backward: bool
+
+    def __str__(self) -> str:
+        return f"{'FB'[self.backward]}{self.stage}"
+
+
+def works_of(ranks: int, rank: int, micro_batches: int, schedule: str = INTERLEAVED) -> list[Work]:
+    """What a rank does, in order: forwards to warm up, then forwards and backwards by turns, then backwards.
+
+    As in torch/distributed/pipelining/schedules.py; of two stages each has as many turns in a row as there are ranks.
+
+    >>> " ".join(map(str, works_of(ranks=2, rank=1, micro_batches=2)))
+    'F0 F0 F1 B1 F1 B1 B0 B0'
+    >>> " ".join(map(str, works_of(ranks=2, rank=0, micro_batches=3, schedule="1F1B")))
+    'F0 F0 B0 F0 B0 B0'
+    """
+    stages = 2 if schedule == INTERLEAVED else 1
+    forwards, behind = stages * micro_batches, ranks - 1 - rank
+    warm_up = {GPIPE: micro_batches, ONE_F_ONE_B: behind, INTERLEAVED: min(ranks + 2 * behind, forwards)}[schedule]
+    works = []
+    for at in range(forwards + warm_up):
+        if at < forwards:
+            works.append(Work(at // ranks % stages, backward=False))
+        if at >= warm_up:
+            works.append(Work(stages - 1 - (at - warm_up) // ranks % stages, backward=True))
+    return works
+
+
+class PipelineRank:
+    """The moments of rank `rank`, counted from 0, of `ranks`; layers are numbered through its stages."""
+
+    def __init__(self, setup: TrainSetup, ranks: int, rank: int, schedule: str, card: Device | None) -> None:
+        numbers, self.schedule = [rank], schedule
+        if schedule == INTERLEAVED:
+            _require_schedule(setup, ranks, schedule)
+            require_whole("stage", rank, 0, ranks - 1, do="a rank has this stage, and the one `ranks` later")
+            numbers = [rank, ranks + rank]
+        self.stages = [Stage(setup, ranks * len(numbers), stage, card) for stage in numbers]
+        _require_schedule(setup, ranks, schedule)
+        self.setup, self.cublas = setup, self.stages[0].whole.cublas
+        self.flying = ranks - rank  # micro-batches under 1F1B
+        self.works = works_of(ranks, rank, setup.micro_batches, schedule)
+        self.stored_bytes = sum(stage.whole.stored_bytes for stage in self.stages)
+        self.paged_bytes = sum(stage.whole.paged_bytes for stage in self.stages)
+
+    def saved_bytes(self) -> int:
+        return sum(stage.whole.saved_bytes() for stage in self.stages)
+
+    def moments(self) -> tuple[Moment, ...]:
+        """Each at its highest, in the order in which the first backwards meet them; then the optimizer."""
+        highest: dict[tuple[object, int | None], Moment] = {}
+        for moment in self._backwards():
+            key = moment.at, moment.layer
+            highest[key] = max(highest.get(key, moment), moment, key=lambda one: one.total)
+        return (*highest.values(), self._optimizer_step())
+
+    def _backwards(self) -> Iterator[Moment]:
+        """Each state of the rank once: with eight micro-batches in flight a later backward is like the one before."""
+        in_flight, done, held = [0, 0], [0, 0], 0
+        seen, backward = set[object](), cache(self._backward)
+        for at, is_backward in self.works:
+            if not is_backward:
+                in_flight[at] += 1
+                continue
+            state = at, *in_flight, *(count > 0 for count in done), held
+            if state not in seen:
+                beside = self._resident(at, in_flight, done)
+                found = backward(at, in_flight[at], done[at] > 0)
+                yield from (more(moment, **beside, workspace=held) for moment in found)
+            seen.add(state)
+            in_flight[at] -= 1
+            done[at] += 1
+            held = self._held(held, self.stages[at])
+
+    def _backward(self, at: int, in_flight: int, accumulates: bool) -> list[Moment]:
+        before = len(self.stages[0].whole.model.layers) if at else 0
+        found = self.stages[at].backward(in_flight, accumulates)
+        return [one if one.layer is None else replace(one, layer=one.layer + before) for one in found]
+
+    def _resident(self, at: int, in_flight: Sequence[int], done: Sequence[int]) -> dict[str, int]:
+        """What the rank's other stage has while this one works."""
+        for other, stage in enumerate(self.stages):
+            if other != at:
+                return stage.resident(in_flight[other], with_gradients=done[other] > 0, copies=stage.copies)
+        return {}
+
+    def _held(self, before: int, stage: Stage) -> int:
+        """What was sent and is held yet once a backward of `stage` is over, with what was held `before` it.
+
+        Interleaved1F1B waits for its sends at the end of the step. Elsewhere the last gradient is held; GPipe's works
+        hold all outputs to the end of the step. Those of 1F1B's last send before its first backward do so to the last
+        forward, if one comes after that output's own backward.
+        """
+        if self.schedule == INTERLEAVED:
+            return before + stage.neighbours * stage.residual
+        outlives = self.schedule == GPIPE or 1 < self.flying <= (self.setup.micro_batches + 1) // 2
+        return ((not stage.first) + (outlives and not stage.last)) * stage.residual
+
+    def _optimizer_step(self) -> Moment:
+        """Of the tensors of all stages, whose temporaries exist together where the optimizer makes them so."""
+        trained = [stage.whole.trained for stage in self.stages]
+        rule, width = self.setup.optimizer_rule, self.setup.precision_recipe.optimized_bytes
+        copies = update_bytes(rule, chain(*trained), width) - update_bytes(rule, trained[0], width)
+        step = more(self.stages[0].optimizer_step(), workspace=copies)
+        for other in self.stages[1:]:
+            step = more(step, **other.resident(in_flight=0, with_gradients=True, copies=0))
+        return step
+
+
+def _require_schedule(setup: TrainSetup, ranks: int, schedule: str) -> None:
+    """WorkbookError for a schedule without a closed form, and for too few micro-batches for these ranks."""
+    require_name("schedule with a closed form:", schedule, (GPIPE, ONE_F_ONE_B, INTERLEAVED))
+    if setup.micro_batches < ranks or (schedule == INTERLEAVED and setup.micro_batches % ranks):
+        what = f"{setup.micro_batches} micro-batches in {ranks} {'ranks' if schedule == INTERLEAVED else 'stages'}"
+        expected = f"a multiple of {ranks}" if schedule == INTERLEAVED else f"at least {ranks}"
+        raise WorkbookError(what, expected, f"pass micro_batches={ranks * 2}")
