@@ -103,16 +103,16 @@ def _efficient(query, key, value, mask, dropout_p: float, is_causal: bool, scale
     )[0]
 
 
-def flash_backward(capability: Capability, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, *_) -> Held:
+def flash_backward(capability: Capability, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, *_, **__) -> Held:
     return fused_attention.flash_backward(_heads(q, k, k))
 
 
-def efficient_forward(capability: Capability, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_) -> Held:
+def efficient_forward(capability: Capability, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_, **__) -> Held:
     return fused_attention.efficient_forward(_heads(q, k, v))
 
 
 def efficient_backward(
-    capability: Capability, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_
+    capability: Capability, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_, **__
 ) -> Held:
     return fused_attention.efficient_backward(capability, _heads(q, k, v))
 

@@ -16,7 +16,7 @@ from ..breakdown import Phase
 from ..meter.meter import Meter
 from ..meter.timeline import Block
 from ..step.decoders.linears import FUSED_TOKENS
-from . import attention
+from . import attention, scratch
 from .shapes import Shapes
 
 _aten = torch.ops.aten
@@ -83,7 +83,7 @@ class CudaMeter(FakeMeter):
         if packet in PRODUCTS:
             self.multiplied(packet is _aten._scaled_mm or (packet is _aten.addmm and args[0].dim() == 1))
         elif packet in TRANSIENT:
-            for sizes_bytes in TRANSIENT[packet](self.cuda.capability, *args):
+            for sizes_bytes in TRANSIENT[packet](self.cuda.capability, *args, **(kwargs or {})):
                 with self.held(*sizes_bytes):
                     pass
             if packet is _aten._scaled_dot_product_efficient_attention:
@@ -142,7 +142,9 @@ class CudaMeter(FakeMeter):
             self.workspaces[name] = self.hold(sizes_bytes[light], name)
 
 
-def _softmax_backward(capability: tuple[int, int], grad: torch.Tensor, output: torch.Tensor, *_) -> attention.Held:
+def _softmax_backward(
+    capability: tuple[int, int], grad: torch.Tensor, output: torch.Tensor, *_, **__
+) -> attention.Held:
     """softmax_backward_cuda_out in aten/src/ATen/native/cuda/SoftMax.cu: `Tensor tmp = grad * output`."""
     return [(grad.numel() * max(grad.element_size(), output.element_size()),)]
 
@@ -152,4 +154,6 @@ TRANSIENT: dict[Any, Callable[..., attention.Held]] = {
     _aten._scaled_dot_product_flash_attention_backward: attention.flash_backward,
     _aten._scaled_dot_product_efficient_attention: attention.efficient_forward,
     _aten._scaled_dot_product_efficient_attention_backward: attention.efficient_backward,
+    _aten.sort: scratch.sort,
+    _aten.embedding_dense_backward: scratch.embedding_backward,
 }
