@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ...catalog.embedding_gradient import held_while_summing
 from ...catalog.layers import Layer
 from ...catalog.setup import TrainSetup
-from ..breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, tensors_bytes
+from ..breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded, tensors_bytes
 from .chain import Chain
 from .decoders.families import decoder
 from .layer_run import layer_run
@@ -89,11 +90,17 @@ class TapedStep(Chain):
 
     def _at_embedding(self, table: int) -> Moment:
         waiting = table if self.model.tied else 0
-        made = waiting + self.residual
+        made = waiting + self.residual + self._summing()
         if not self.width.casts_weights:
             made = max(made, 2 * waiting)
         made += table if self.accumulates else self.all_gradients
         return self._moment(Point.EMBEDDING, Live(made, 0, 0 if self.accumulates else self.all_gradients))
+
+    def _summing(self) -> int:
+        """Of the kernel that adds up an embedding's gradient, on CUDA."""
+        model, tokens = self.model, self.setup.micro_batch * self.setup.sequence
+        held = held_while_summing(tokens, model.vocab, model.embedding_width, self.new_bytes) if self.cuda else ()
+        return sum(map(rounded, held))
 
     def optimizer_step(self) -> Moment:
         """Weights, gradients, states, and the copies that the optimizer makes while it steps."""

@@ -38,8 +38,8 @@ def cuda_paths(cuda: Cuda) -> Iterator[None]:
         (losses, "adds_to_fp32", lambda gradient: cuda.capability[0] >= 8),
         (torch, "is_autocast_enabled", _autocast_enabled(torch.is_autocast_enabled)),
     ]
-    for owner in (functional, torch):
-        replaced.append((owner, "rms_norm", _in_fp32(rms_norm_on_cuda(owner.rms_norm))))
+    for module in (functional, torch):
+        replaced.append((module, "rms_norm", _in_fp32(rms_norm_on_cuda(module.rms_norm))))
     for owner in (functional, torch, torch.Tensor):
         known = (name for name in FP32_UNDER_AUTOCAST if hasattr(owner, name))
         replaced += [(owner, name, _in_fp32(getattr(owner, name))) for name in known]

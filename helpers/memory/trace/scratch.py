@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import torch
 
+from ...catalog.embedding_gradient import held_while_summing
 from ...catalog.fused_attention import Held
 
 IN_PLACE = 4096  # the longest row that sorts in place: should_use_small_sort in ATen/native/cuda/Sort.h
 ALONE = 1_000_000  # from this length on, or with one row, rows are sorted one by one
 SEGMENTED = 128  # from so many rows on, CUB sorts each as a segment
-FEW_INDICES = 3072  # of an embedding: up to so many, one kernel adds up what belongs together and holds nothing
-ROWS_PER_THREAD = 10  # of gradients that one thread adds up: NROWS_PER_THREAD
 INDEX = 8  # bytes of the indices that a sort returns
 ALIGNMENT = 255  # that CUB asks for, so that its parts can begin at multiples of 256
 
@@ -31,7 +30,7 @@ def sort(
         return []
     width, values, row = x.element_size(), x.numel(), x.shape[dim]
     along = x.stride(dim) == 1
-    copies = () if along and x.is_contiguous() else (width * values,)
+    copies: tuple[int, ...] = () if along and x.is_contiguous() else (width * values,)
     if not along:  # then the results are made beside it, and moved
         copies += (width * values, INDEX * values)
     if values == row or row >= ALONE:
@@ -42,21 +41,8 @@ def sort(
     return [(*copies, INDEX * values, (width + INDEX) * values + ALIGNMENT)]
 
 
-def embedding_backward(
-    _: object, gradient: torch.Tensor, indices: torch.Tensor, table: int, padding: int = -1, by_frequency: bool = False
-) -> Held:
-    """More than 3,072 indices are sorted; sums of ten rows of the same index come first, in FP32, then their sums.
-
-    embedding_dense_backward_cuda in Embedding.cu, embedding_backward_cuda_kernel in EmbeddingBackwardKernel.cu. What
-    is held while indices are sorted goes before these sums come, and is less. 16,384 tokens of width 768 and a table of
-    131,072: 53.6 MiB, which is what PyTorch's embedding took beyond Liger's on an A100.
-    """
-    count, width, size = indices.numel(), gradient.shape[-1], indices.element_size()
+def embedding_backward(_: object, gradient: torch.Tensor, indices: torch.Tensor, rows: int, *__: object, **___) -> Held:
+    """What `embedding_gradient` says, and a copy of a gradient that is strided."""
     copies = () if gradient.is_contiguous() else (gradient.numel() * gradient.element_size(),)
-    if count <= FEW_INDICES and not by_frequency:
-        return [copies] if copies else []
-    different = min(count, table)
-    sums = different + count // ROWS_PER_THREAD
-    sorted_bytes = [size * count] * (4 if by_frequency else 3)  # indices, where each was, where one's rows begin
-    counts = (8, size * different, size * different, 8, size * sums)
-    return [(*copies, *sorted_bytes, *counts, max(4, gradient.element_size()) * sums * width)]
+    width, size = gradient.shape[-1], gradient.element_size()
+    return [(*copies, *held_while_summing(indices.numel(), rows, width, size, indices.element_size()))]

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.memory import trace
+from helpers.catalog import TrainSetup
+from helpers.memory import budget, trace
 
 MIB = 2**20
 
@@ -127,3 +128,19 @@ def test_the_embedding_backward_sorts_and_sums_up(width, table, measured, by_lig
 
     assert peak(16384) == measured - by_liger
     assert peak(3072) == 0
+
+
+def test_the_closed_form_knows_these_sums():
+    """8,192 tokens over 512 rows: sums of the 8 x 1,024 gradients of 64 values, at the moment that traces name."""
+    setup = TrainSetup("tiny-llama", micro_batch=8, sequence=1024, checkpointing="full", precision="bf16")
+    few = TrainSetup("tiny-llama", micro_batch=3, sequence=1024, checkpointing="full", precision="bf16")
+
+    def added(of):
+        on_cuda, on_cpu = (budget.train(of, card).at("embedding").total for card in ("a100-80gb", None))
+        return on_cuda - on_cpu
+
+    model = setup.model
+    rows = min(8192, model.vocab)
+    sums = rows + 819
+    held = 3 * 8 * 8192 + 2 * 512 + 2 * 8 * rows + 8 * sums + 4 * sums * model.hidden
+    assert added(setup) - added(few) == pytest.approx(held, abs=2048)
