@@ -233,7 +233,7 @@ def _bitsandbytes(name: str, bits: int, scale: str, source: str, **fields: Any) 
 
 
 def _fp8(name: str) -> NumberFormat:
-    """DeepSeek's checkpoints keep an FP32 for each 128 x 128 values instead: 0.02 % more."""
+    """DeepSeek's checkpoints keep an FP32 for each 128 x 128 values instead (`shipped.fp8_block`): 0.02 % more."""
     return NumberFormat(name, 8, "one FP32 per weight", _OCP_FP8, constant_bytes=4, linears_only=True)
 
 

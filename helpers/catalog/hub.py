@@ -82,7 +82,9 @@ class Found:
 
     @property
     def quantized(self) -> Mapping[str, object]:
-        return _QUANTIZED.get(self.ending, {})
+        """Qwen's own FP8 has a scale for each 128 x 128 values, as its config.json says."""
+        blocks = {"weight_block_size": [128, 128]} if self.ending == "fp8" and self.name.startswith("Qwen/") else {}
+        return _QUANTIZED.get(self.ending, {}) | blocks
 
     @property
     def told(self) -> str:

@@ -71,6 +71,19 @@ def left_out_rules(config: Mapping[str, object]) -> tuple[tuple[str, ...], tuple
     return patterns, targets
 
 
+def fp8_block(model: ModelShape) -> tuple[int, int] | None:
+    """Outputs and inputs that share an FP32 scale in a checkpoint in FP8; None where a weight has one.
+
+    `weight_block_size` of the config: [128, 128] in DeepSeek-V3 and Qwen3's FP8. They are weight_scale_inv.
+    """
+    found = model.config.get("quantization_config")
+    block = found.get("weight_block_size") if isinstance(found, Mapping) else None
+    match block:
+        case [int(outputs), int(inputs)] if outputs > 0 and inputs > 0:
+            return outputs, inputs
+    return None
+
+
 def told(model: ModelShape, weights: str) -> str:
     """How a quantized checkpoint ships, in words: 'MXFP4 experts, BF16 rest'."""
     if model.stored:
@@ -95,7 +108,7 @@ def _said(method: str, found: Mapping) -> str:
 
 
 def _fp8(found: Mapping) -> str:
-    """DeepSeek's and Qwen's in blocks of 128 x 128, too: an FP32 for each is 0.02 % more, and not counted."""
+    """DeepSeek's and Qwen's in blocks of 128 x 128, too: `fp8_block` has their size."""
     return f"fp8-{str(found.get('fmt') or 'e4m3').removeprefix('float8_').removesuffix('fn')}"
 
 

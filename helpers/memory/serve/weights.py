@@ -8,9 +8,10 @@ from __future__ import annotations
 from ...catalog.formats import NumberFormat, number_format
 from ...catalog.layers import Layer, Linear, LinearGroup
 from ...catalog.setup import ServeSetup
-from ...catalog.shipped import LEFT_OUT
+from ...catalog.shipped import LEFT_OUT, fp8_block
 from ..breakdown import Breakdown
 
+FP32 = 4
 KEPT = "bf16"  # or FP16, which is the same to memory
 PLAIN_TYPES = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64")  # of a GGUF file: values without scales
 
@@ -41,8 +42,8 @@ def weight_parts(setup: ServeSetup) -> Breakdown:
     rest = setup.model.parameters_with_towers - sum(group.weights for group in groups)
     return Breakdown(
         quantized=sum(group.count * rule.packed_bytes(group.linear.weights) for group in groups),
-        scales=sum(group.count * _scale_bytes(rule, group.linear) for group in groups),
-        constants=sum(group.count * rule.constant_bytes for group in groups),
+        scales=sum(group.count * scale_bytes(setup, rule, group.linear) for group in groups),
+        constants=sum(group.count * _constant_bytes(setup, rule) for group in groups),
         kept=number_format(KEPT).storage_bytes(rest),
     )
 
@@ -52,7 +53,8 @@ def layer_bytes(setup: ServeSetup, group: LinearGroup) -> int:
     rule = number_format(setup.weights)
     if rule.linears_only and not is_quantized(setup, group):
         rule = number_format(KEPT)
-    return rule.packed_bytes(group.linear.weights) + _scale_bytes(rule, group.linear) + rule.constant_bytes
+    scales = scale_bytes(setup, rule, group.linear) + _constant_bytes(setup, rule)
+    return rule.packed_bytes(group.linear.weights) + scales
 
 
 def layer_weight_bytes(setup: ServeSetup, layer: Layer) -> int:
@@ -78,5 +80,20 @@ def is_quantized(setup: ServeSetup, group: LinearGroup) -> bool:
     return group.part not in skipped and group.linear.name not in skipped
 
 
-def _scale_bytes(rule: NumberFormat, linear: Linear) -> int:
-    return rule.scale_bytes(linear.weights, linear.outputs)
+def scale_bytes(setup: ServeSetup, rule: NumberFormat, linear: Linear) -> int:
+    """Of one weight; in a checkpoint whose FP8 has blocks an FP32 for each, the last of a row or column cut short.
+
+    DeepSeek-V3's kv_a_proj_with_mqa, 576 x 7,168 in blocks of 128 x 128: 5 x 56 scales.
+    """
+    block = _block(setup, rule)
+    if block is None:
+        return rule.scale_bytes(linear.weights, linear.outputs)
+    return FP32 * -(-linear.outputs // block[0]) * -(-linear.inputs // block[1])
+
+
+def _constant_bytes(setup: ServeSetup, rule: NumberFormat) -> int:
+    return 0 if _block(setup, rule) else rule.constant_bytes
+
+
+def _block(setup: ServeSetup, rule: NumberFormat) -> tuple[int, int] | None:
+    return fp8_block(setup.model) if rule.name.startswith("fp8") else None

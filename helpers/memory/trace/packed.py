@@ -14,7 +14,7 @@ from torch import nn
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import Decoding, NumberFormat, number_format
 from ...catalog.setup import ServeSetup
-from ...catalog.shipped import LEFT_OUT, left_out_rules
+from ...catalog.shipped import LEFT_OUT, fp8_block, left_out_rules
 from ...catalog.unquantized import is_left_out, spelled
 from ..breakdown import Part
 from ..meter.meter import Meter
@@ -41,7 +41,7 @@ def pack_linears(model: nn.Module, setup: ServeSetup) -> nn.Module:
         kept = left & set(name.split(".")) or is_left_out(spelled(name), *rules)
         if isinstance(module, nn.Linear) and not kept:
             parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, PackedLinear(module, rule))
+            setattr(model.get_submodule(parent), child, PackedLinear(module, rule, fp8_block(setup.model)))
     return model
 
 
@@ -55,12 +55,12 @@ def _left(setup: ServeSetup) -> tuple[str, ...]:
 class PackedLinear(nn.Module):
     """One linear layer in `rule`: packed values, scales, zero points, and the group of each input where it is kept."""
 
-    def __init__(self, linear: nn.Linear, rule: NumberFormat) -> None:
+    def __init__(self, linear: nn.Linear, rule: NumberFormat, block: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features, self.rule = linear.in_features, linear.out_features, rule
         self.meter: Meter | None = None
         values = linear.weight.numel()
-        for name, (size, dtype) in _tensors(rule, linear).items():
+        for name, (size, dtype) in _tensors(rule, linear, block).items():
             self.register_buffer(name, torch.empty(size, dtype=dtype, device="meta"))
         self.bias = linear.bias
         self.decoded_bytes = 2 * values
@@ -84,11 +84,15 @@ class PackedLinear(nn.Module):
         return result
 
 
-def _tensors(rule: NumberFormat, linear: nn.Linear) -> dict[str, tuple[int, torch.dtype]]:
-    """Name, elements and dtype of what is kept of a weight."""
+def _tensors(
+    rule: NumberFormat, linear: nn.Linear, block: tuple[int, int] | None
+) -> dict[str, tuple[int, torch.dtype]]:
+    """Name, elements and dtype of what is kept of a weight; with `block` FP8 has a scale for each."""
     values, rows = linear.weight.numel(), linear.out_features
     if rule.name in FP8:
-        return {"weight": (values, FP8[rule.name]), "weight_scale": (1, torch.float32)}
+        high, wide = block or linear.weight.shape
+        scales = -(-rows // high) * -(-linear.in_features // wide)
+        return {"weight": (values, FP8[rule.name]), "weight_scale": (scales, torch.float32)}
     groups = rows * -(-linear.in_features // rule.block_values)
     found = {"qweight": (rule.packed_bytes(values), torch.uint8)}
     if rule.scale_bits <= 8:

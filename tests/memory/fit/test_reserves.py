@@ -3,12 +3,12 @@
 import doctest
 
 import pytest
+from helpers.memory.closed_form.engine import launch
 
 from helpers.catalog import ServeSetup, WorkbookError, device
 from helpers.catalog.contexts import MIB, context
 from helpers.catalog.devices import DEVICES
 from helpers.catalog.engines import ENGINES, engine
-from helpers.memory.closed_form.engine import launch
 from helpers.memory.fit import reserves as model
 from helpers.memory.fit.reserves import reserve
 

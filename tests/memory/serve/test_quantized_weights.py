@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 import torch
+from helpers.memory.closed_form import budget
 
 from helpers.catalog import MODELS, ServeSetup, WorkbookError, model, number_format
 from helpers.catalog.by_transformers import count_on_meta
 from helpers.memory import budget
-from helpers.memory.serve.weights import is_quantized, weight_bytes, weight_parts
+from helpers.memory.serve.weights import is_quantized, layer_bytes, weight_bytes, weight_parts
 from tests.memory.configs import GEMMA2, GPT2, OPT, QWEN2
 
 # Widths that neither 2 nor 64 divides: every tail is there, half a byte too.
@@ -240,3 +241,27 @@ def test_a_counted_family_is_summed_layer_by_layer_too():
 def test_unknown_layers_to_skip(skipped):
     with pytest.raises(WorkbookError, match="layers to skip"):
         ServeSetup(LLAMA, weights="nf4", skipped=skipped)
+
+
+def test_fp8_in_blocks_has_a_scale_for_each():
+    """DeepSeek-V3's attention by hand: q in two, 1,536 x 7,168 and 24,576 x 1,536, K and V in two, the output.
+
+    576 rows are four blocks and a half, which has a scale of its own.
+    """
+    setup = ServeSetup("deepseek-v3")
+    attention = [group for group in setup.model.layers[0].linears() if group.part == "attention"]
+    scales = 12 * 56 + 192 * 12 + 5 * 56 + 256 * 4 + 56 * 128
+    values = 1536 * 7168 + 24576 * 1536 + 576 * 7168 + 32768 * 512 + 7168 * 16384
+    assert sum(group.count * layer_bytes(setup, group) for group in attention) == values + 4 * scales
+
+
+def test_one_fp8_scale_a_weight_without_blocks():
+    setup = ServeSetup("qwen3-8b", weights="fp8-e4m3")
+    assert weight_parts(setup)["scales"] == 0
+    assert weight_parts(setup)["constants"] == 4 * 36 * 7
+
+
+def test_qwens_own_fp8_is_in_blocks():
+    """36 layers: q, k, v, o of 4,096 x (4,096, 1,024, 1,024, 4,096), gate, up and down of 4,096 x 12,288."""
+    blocks = 36 * (2 * 32 * 32 + 2 * 8 * 32 + 3 * 32 * 96)
+    assert weight_parts(ServeSetup("Qwen/Qwen3-8B-FP8"))["scales"] == 4 * blocks

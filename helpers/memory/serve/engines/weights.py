@@ -23,7 +23,7 @@ from ....catalog.shape import ModelShape
 from ...breakdown import rounded
 from ..serving import unsplit
 from ..tensor_parallel import rank_share, require_divisible
-from ..weights import is_quantized, weight_bytes
+from ..weights import is_quantized, scale_bytes, weight_bytes
 
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("q_a_proj", "kv_a_proj_with_mqa"))
 VOCABULARY = 64  # DEFAULT_VOCAB_PADDING_SIZE
@@ -125,7 +125,7 @@ def _weight(setup: ServeSetup, layer: Layer, together: list[LinearGroup], tensor
         held = rule if is_quantized(setup, group) else plain
         copies = group.count if group.part == "experts" else 1
         values += copies * held.packed_bytes(-(-linear.weights * part // of))
-        scales += copies * -(-held.scale_bytes(linear.weights, linear.outputs) * part // of)
+        scales += copies * -(-scale_bytes(setup, held, linear) * part // of)
         biases += copies * value_bytes(setup) * (-(-linear.outputs * part // of) if linear.bias else 0)
     yield from ((values, 1), (scales, 1), (biases, 1))
 
