@@ -18,6 +18,7 @@ from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of
 from ...catalog.layers import Layer
 from ...catalog.setup import ServeSetup
 from ..breakdown import Breakdown, Moment, Moments, Part, Point, rounded
+from .loading import ends_bytes, loading_bytes
 from .weights import KEPT, is_quantized, layer_bytes, weight_bytes
 
 SHARED_POSITIONS = "gpt2"
@@ -56,8 +57,9 @@ class ServeBudget(Moments):
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """What torch.cuda.max_memory_allocated() would say: with the ends of segments that weights leave unsplit."""
-        return self.peak_bytes + sum(map(unsplit, _weight_sizes(self.setup)))
+        """What torch.cuda.max_memory_allocated() would say since the model was loaded, with the ends of its blocks."""
+        ends = ends_bytes(self.setup) + unsplit(_kept_buffer(self.setup))
+        return max(self.peak_bytes + ends, loading_bytes(self.setup))
 
 
 def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
@@ -268,17 +270,6 @@ def _why_not(setup: ServeSetup, card: Device | None) -> str:
         title = card.title if card else ""
         return f"attention in {number.upper()} falls back to the plain formula on the {title}: `workbook trace serve`"
     return ""
-
-
-def _weight_sizes(setup: ServeSetup) -> Iterator[int]:
-    """The larger tensors of the weights, one by one: the linear layers, the embedding and the head."""
-    for group in setup.model.linears():
-        size = layer_bytes(setup, group) if number_format(setup.weights).linears_only else 0
-        plain = number_format(KEPT if number_format(setup.weights).linears_only else setup.weights)
-        size = size or plain.storage_bytes(group.linear.weights)
-        yield from [size] * group.count
-    table = number_format(KEPT if number_format(setup.weights).linears_only else setup.weights)
-    yield table.storage_bytes(setup.model.vocab * setup.model.embedding_width)
 
 
 def unsplit(size_bytes: int) -> int:

@@ -16,6 +16,7 @@ from ...catalog.gguf import refuse_file
 from ...catalog.setup import ServeSetup
 from ..breakdown import Part, Phase, Point
 from ..meter.timeline import Block, Event, PartOf, account
+from ..serve.loading import tied_head_again
 from ..serve.serving import CAPPED
 from .continued import continued
 from .fake import without_memory
@@ -44,7 +45,7 @@ def serve(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) ->
     _require_steps_alike(setup, setup.prompt_tokens + real_steps - 1)
     built = _on_meta(setup)  # before fake(), where tensors on meta would count as well
     with fake(on, gpu) as session, torch.no_grad():
-        replica = _Replica(setup.users, *built, session)
+        replica = _Replica(setup, *built, session)
         marks: list[int] = []
 
         def run() -> None:
@@ -108,7 +109,7 @@ def decode(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) -
 def _one_forward(setup: ServeSetup, gpu: str | Device | None, on: str, cached: int) -> Trace:
     built = _on_meta(setup)
     with fake(on, gpu) as session, torch.no_grad():
-        replica = _Replica(setup.users, *built, session)
+        replica = _Replica(setup, *built, session)
         if cached:
             replica.forward(cached)
         rest = setup.context - cached
@@ -124,11 +125,13 @@ def _one_forward(setup: ServeSetup, gpu: str | Device | None, on: str, cached: i
 class _Replica:
     """A model without memory and its cache, inside `fake()`."""
 
-    def __init__(self, users: int, model: Any, base: QuantizedBase | None, session: Session) -> None:
+    def __init__(self, setup: ServeSetup, model: Any, base: QuantizedBase | None, session: Session) -> None:
         from transformers import DynamicCache
 
-        self.users, self.session = users, session
+        self.users, self.session = setup.users, session
         self.model = load(model, base, session) if base else without_memory(model, session.mode)
+        with session.meter.held(*tied_head_again(setup)):  # until all is loaded
+            pass
         self.buffers = kept_buffer(self.model, session.meter)
         self.cache = DynamicCache(config=model.config)
 

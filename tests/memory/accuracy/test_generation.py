@@ -10,11 +10,12 @@ CASES = cases("generation")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_closed_form_is_within_one_percent_and_names_the_peak(case):
+def test_the_closed_form_is_within_a_thousandth_and_names_the_peak(case):
+    """After one token the sampler's tensors are missing, and what they leave between the caches of the layers."""
     setup = ServeSetup(**case.setup, prefill_tokens=case.setup["prompt"])  # whole, as Transformers takes it
     found = budget.serve(setup, case.device)
     (gib,) = case.figures.values()
-    assert found.peak_allocated_bytes / 2**30 == pytest.approx(gib, rel=0.01)
+    assert found.peak_allocated_bytes / 2**30 == pytest.approx(gib, rel=0.006 if case.setup["prompt"] == 1 else 0.001)
     assert found.peak_bytes / 2**30 == pytest.approx(gib, rel=0.02)
     assert found.peak.at == ("decode" if case.setup["prompt"] == 1 else "prefill")
 

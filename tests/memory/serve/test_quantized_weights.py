@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 import torch
-from helpers.memory.closed_form import budget
 
 from helpers.catalog import MODELS, ServeSetup, WorkbookError, model, number_format
 from helpers.catalog.by_transformers import count_on_meta
