@@ -35,8 +35,19 @@ def transformers_config(config: Mapping[str, object], **changed: object) -> PreT
     """
     from transformers import AutoConfig
 
+    if config.get("model_type") == "mllama_text_model":
+        _register_mllama()
     kept = {key: value for key, value in without_code(config).items() if key != "quantization_config"}
     return AutoConfig.for_model(**dict[str, Any]({**kept, **changed}))
+
+
+@cache
+def _register_mllama() -> None:
+    """The auto classes know Llama 3.2 Vision's language model by the config of the whole alone."""
+    from transformers import AutoModelForCausalLM, MllamaForCausalLM
+    from transformers.models.mllama.configuration_mllama import MllamaTextConfig
+
+    AutoModelForCausalLM.register(MllamaTextConfig, MllamaForCausalLM, exist_ok=True)
 
 
 def with_cache(kept: object) -> dict[str, Any]:

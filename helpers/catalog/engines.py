@@ -139,6 +139,10 @@ def require_served(name: str, setup: ServeSetup) -> None:
     That is a cache in some format, weights quantized for others on llama.cpp, and drafts where nobody counts them.
     """
     model, known = setup.model, KV_OF_ENGINES[name]
+    if name != "transformers" and any(layer.attention.crossed for layer in model.layers):
+        what = f"{name} and {model.name}, whose layers attend to images"
+        expected = "Transformers: vLLM had it up to 0.10, and what others keep of an image is not counted here"
+        raise WorkbookError(what, expected, "leave --engine out")
     if model.stored and name != "llama.cpp":
         what, expected = f"{model.name} on {name}", "llama.cpp for a GGUF file"
         raise WorkbookError(what, expected, "pass --engine llama.cpp, or the model's config.json")

@@ -144,7 +144,8 @@ class Attention:
     is not `rotary`, q and k are left as they are, in a model that rotates them elsewhere. A layer with a `delta` has no
     attention, whose heads are here those of the model's other layers. `mamba` is the state of another recurrent layer,
     which may have attention beside it. An `indexer` caches a key of so many values for each token, by which a sparse
-    attention chooses. A layer without KV heads keeps no K and V: it has none, or reads those of another layer.
+    attention chooses. A layer without KV heads keeps no K and V: it has none, or reads those of another layer. One that
+    is `crossed` attends to an image's patches, whose K and V it keeps, and keeps nothing of a token.
     """
 
     heads: int
@@ -160,6 +161,7 @@ class Attention:
     delta: Delta | None = None
     mamba: State | None = None
     indexer: int = 0
+    crossed: bool = False
 
     @property
     def state(self) -> State | None:
@@ -194,7 +196,7 @@ class Attention:
         Llama-3-8B: 2 x 8 KV heads x 128 = 2048. DeepSeek-V3: 512 + 64 = 576, not twice (an engine that caches
         the expanded heads, as Transformers did before it kept the latent, holds 40,960).
         """
-        if self.delta:
+        if self.delta or self.crossed:
             return 0
         if self.mla:
             return self.mla.kv_lora_rank + self.mla.qk_rope_head_dim + self.indexer

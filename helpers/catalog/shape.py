@@ -38,12 +38,14 @@ class Tower:
 
     name: str
     parameters: int | None
+    note: str = ""  # a sentence on what is kept of an image
 
     @property
     def told(self) -> str:
         if self.parameters is None:
             return f"Its {self.name} are not counted: these bytes are the language model's alone."
-        return f"Its {self.name}, {self.parameters:,} parameters, are counted in 16 bits."
+        counted = f"Its {self.name}, {self.parameters:,} parameters, are counted in 16 bits."
+        return f"{counted} {self.note}" if self.note else counted
 
 
 @dataclass(frozen=True)

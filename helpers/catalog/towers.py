@@ -45,10 +45,27 @@ def towers_of(config: Mapping[str, object], hidden: int) -> tuple[Tower, ...]:
     if config.get("audio_config"):
         name = "vision and audio towers and projectors" if vision else "audio tower and projector"
     if count and isinstance(vision, Mapping) and not config.get("audio_config"):
-        return (Tower(name, count(ConfigKeys("vision_config", vision), config, hidden)),)
+        keys = ConfigKeys("vision_config", vision)
+        return (Tower(name, count(keys, config, hidden), _kept_of_an_image(keys, config)),)
     from .by_transformers import count_beside  # pulls in torch, so only where there is no closed form
 
     return (Tower(name, count_beside(config)),)
+
+
+def _kept_of_an_image(keys: ConfigKeys, config: Mapping[str, object]) -> str:
+    """Of a model that attends to patches beside the tokens: K and V of all tiles in each such layer, in 16 bits."""
+    text = config.get("text_config")
+    if config.get("model_type") != "mllama" or not isinstance(text, Mapping):
+        return ""
+    inner = ConfigKeys("text_config", text)
+    layers = len(inner.numbers("cross_attention_layers")) or len(range(3, inner.whole("num_hidden_layers", 40), 5))
+    heads = inner.whole("num_attention_heads", 32)
+    width = inner.whole("num_key_value_heads", 8) * (inner.whole("hidden_size", 4096) // heads)
+    patches = ((keys.whole("image_size", 448) // keys.whole("patch_size", 14)) ** 2 + 1) * keys.whole(
+        "max_num_tiles", 4
+    )
+    size = 2 * 2 * patches * width * layers / 2**20
+    return f"An image adds {size:,.0f} MiB of keys and values in {layers} layers, which are not counted."
 
 
 def _encoder(keys: ConfigKeys, layers: str = "num_hidden_layers", *, ffn: int = 4304) -> int:
@@ -75,6 +92,28 @@ def _llama4(keys: ConfigKeys, config: Mapping[str, object], hidden: int) -> int:
     adapter = keys.whole("intermediate_size", 5632) * between + between * out
     ends = width + positions * width + 3 * patch * patch * width + 4 * width
     return _encoder(keys, ffn=5632) + ends + adapter + keys.whole("vision_output_dim", 4096) * hidden
+
+
+def _mllama(keys: ConfigKeys, config: Mapping[str, object], hidden: int) -> int:
+    """Layers for each tile and for all, with gates; tables of positions, of tiles and of their proportions; one matrix.
+
+    Of what it returns five layers are taken beside the last. Eight more rows of the embedding stand for images.
+    """
+    width, wide, patch = (
+        keys.whole("hidden_size", 1280),
+        keys.whole("intermediate_size", 5120),
+        keys.whole("patch_size", 14),
+    )
+    patches = (keys.whole("image_size", 448) // patch) ** 2 + 1
+    whole, each = keys.whole("num_global_layers", 8), keys.whole("num_hidden_layers", 32)
+    layer = 4 * width * width + 2 * width * wide + 5 * width + wide
+    tiles = keys.whole("max_num_tiles", 4, most=2**10)
+    told = keys.values.get("supported_aspect_ratios")
+    shapes = 1 + (len(told) if isinstance(told, list | tuple) else sum(tiles // side for side in range(1, tiles + 1)))
+    tables = patches * width + shapes * tiles * patches * width + 2 * shapes * tiles * width
+    ends = width + 3 * patch * patch * width + 4 * width + 3  # class, patches, norms, gates
+    out = keys.whole("vision_output_dim", 7680)
+    return (each + whole) * layer + 2 * whole + tables + ends + out * hidden + hidden + 8 * hidden
 
 
 def _qwen3(keys: ConfigKeys, config: Mapping[str, object], hidden: int) -> int:
@@ -123,6 +162,7 @@ _CLOSED: dict[str, Callable[[ConfigKeys, Mapping[str, object], int], int]] = {
     "kimi_vl": _kimi_vl,
     "llama4": _llama4,
     "mistral3": _mistral3,
+    "mllama": _mllama,
     "qwen2_5_vl": _qwen2_5,
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _qwen3),
 }

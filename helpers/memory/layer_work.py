@@ -29,8 +29,10 @@ def attention_flops(attention: Attention, tokens: int) -> int:
     """Scores and their sums of values, for every one of `tokens` queries over what it may look back on.
 
     A multiply and an add for each query, key and channel, once for the scores and once for the values: 4 where both
-    are as wide. One more token costs the difference to `tokens + 1`.
+    are as wide. One more token costs the difference to `tokens + 1`. Without an image attention to one does nothing.
     """
+    if attention.crossed:
+        return 0
     window = min(attention.window or tokens, tokens)
     pairs = window * (window + 1) // 2 + (tokens - window) * window
     mla = attention.mla

@@ -103,7 +103,7 @@ def test_every_model_but_our_own_has_a_published_count():
     assert set(MODELS) - set(PUBLISHED) == {name for name in MODELS if name.startswith("tiny-")}
 
 
-@pytest.mark.parametrize("family", sorted(models.FAMILIES))
+@pytest.mark.parametrize("family", sorted(set(models.FAMILIES) - {"mllama_text_model"}))  # its own test is in towers
 def test_missing_keys_take_the_defaults_of_transformers(family, on_meta, assert_same_tensors):
     from transformers import AutoConfig
 

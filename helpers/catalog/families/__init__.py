@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from ..config import ConfigKeys
 from ..shape import ModelShape
-from .dense import gemma2, gemma3_text, gpt2, llama, mistral, opt, phi3, qwen2, qwen3, smollm3
+from .dense import gemma2, gemma3_text, gpt2, llama, mistral, mllama_text_model, opt, phi3, qwen2, qwen3, smollm3
 from .experts import deepseek_v2, deepseek_v3, deepseek_v32, glm4_moe, gpt_oss, llama4_text, mixtral, qwen3_moe
 from .hybrids import qwen3_5_moe_text, qwen3_5_text, qwen3_next
 
-DENSE = (gemma2, gemma3_text, gpt2, llama, mistral, opt, phi3, qwen2, qwen3, smollm3)
+DENSE = (gemma2, gemma3_text, gpt2, llama, mistral, mllama_text_model, opt, phi3, qwen2, qwen3, smollm3)
 EXPERTS = (deepseek_v2, deepseek_v3, deepseek_v32, glm4_moe, gpt_oss, llama4_text, mixtral, qwen3_moe)
 HYBRIDS = (qwen3_5_moe_text, qwen3_5_text, qwen3_next)
 _by_name = sorted((*DENSE, *EXPERTS, *HYBRIDS), key=lambda family: family.__name__)

@@ -53,6 +53,22 @@ def smollm3(keys: ConfigKeys, source: str) -> ModelShape:
     return assemble(keys, source, "smollm3", hidden, layers, vocab=128256, tied=True, positions=32768)
 
 
+def mllama_text_model(keys: ConfigKeys, source: str) -> ModelShape:
+    """Llama 3.2 Vision: Llama's layers, and some that attend to an image's patches, with norms of q and k and gates.
+
+    Without an image those are passed over. The embedding's eight rows for images are counted with the tower.
+    """
+    hidden, count, heads = sizes(keys)
+    mlp = gated_mlp(hidden, keys.whole("intermediate_size", 14336), keys)
+    own = grouped_attention(keys, hidden, heads, kv_default=8)
+    crossed = grouped_attention(keys, hidden, heads, kv_default=8, qk_norm=True)
+    plain = prenorm_layer(own, mlp, hidden)
+    looks = Layer(replace(crossed, crossed=True, rotary=False), mlp, 2, (hidden, hidden, 1, 1))
+    at = frozenset(keys.numbers("cross_attention_layers") or range(3, count, 5))
+    layers = [looks if number in at else plain for number in range(count)]
+    return assemble(keys, source, "mllama_text_model", hidden, layers, vocab=128256, positions=131072)
+
+
 def mistral(keys: ConfigKeys, source: str) -> ModelShape:
     """Mistral: Llama's shape with a sliding window in every layer, unless it is null."""
     hidden, count, heads = sizes(keys)

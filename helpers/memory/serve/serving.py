@@ -25,6 +25,7 @@ SHARED_POSITIONS = "gpt2"
 # Tensors of N x h alive at the widest point: the embedding's output, the layer's input, the residual stream and its
 # norm; of GPT-2 attention's output as well, and the positions, which all sequences share. Held against the trace.
 HIDDEN_STATES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "opt"), 4)
+HIDDEN_STATES |= {"mllama_text_model": 4}  # of text alone, for which layers that attend to an image are passed over
 HIDDEN_STATES |= {"mixtral": 4, "qwen3_moe": 4, SHARED_POSITIONS: 5}
 WRITTEN_OUT = "gelu_new"  # in Python: four tensors of N x f, where a kernel needs two
 CAPPED = "gemma2"  # caps its attention scores, for which no fused kernel is taken

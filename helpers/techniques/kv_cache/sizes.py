@@ -48,7 +48,7 @@ def widths_of(attention: Attention, expanded: bool = False) -> KVWidths:
     layer instead of 576.
     """
     mla = attention.mla
-    if attention.delta:
+    if attention.delta or attention.crossed:  # to an image's patches
         return KVWidths(0, 0, 0)
     if mla and expanded:
         return KVWidths(attention.heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim)
