@@ -51,6 +51,20 @@ def test_parameters_are_those_of_the_model_s_page(name):
     assert not ("changed" in entry and "parameters" not in entry), "what differs is counted against something"
 
 
+def test_most_counts_were_looked_up_again_and_say_where():
+    """Of what a page counts more, gpt2's masks of attention are most: 12 buffers of 1024 x 1024."""
+    data = json.loads(Path(hub.__file__).with_name("data").joinpath("hub.json").read_text(encoding="utf-8"))
+    sourced = {name: entry for name, entry in data["models"].items() if "source" in entry}
+    assert {entry["source"] for entry in sourced.values()} == set(data["sources"])
+    assert len(sourced) >= 117
+    for name, entry in sourced.items():
+        if "page" in entry:
+            counted = model(name).parameters + model(name).parameters_beside if "config" not in entry else 0
+            assert 1 <= entry["page"] / (counted or entry["parameters"]) < 1.11
+    masks = data["models"]["openai-community/gpt2"]["page"] - model("gpt2").parameters
+    assert masks == 12 * 1024 * 1024
+
+
 # What people type, the model that is understood, its parameters in billions, and the format of its weights
 TYPED = [
     ("llama-3.1-8b", "llama-3.1-8b", 8.03, "bf16"),
