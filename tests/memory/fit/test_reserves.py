@@ -3,7 +3,6 @@
 import doctest
 
 import pytest
-from helpers.memory.closed_form.engine import launch
 
 from helpers.catalog import ServeSetup, WorkbookError, device
 from helpers.catalog.contexts import MIB, context
@@ -11,6 +10,7 @@ from helpers.catalog.devices import DEVICES
 from helpers.catalog.engines import ENGINES, engine
 from helpers.memory.fit import reserves as model
 from helpers.memory.fit.reserves import reserve
+from helpers.memory.serve.engines.vllm import launch
 
 COUNTS = (1, 2, 3, 4, 8, 9, 16, 64, 1024)
 
