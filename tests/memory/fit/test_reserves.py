@@ -3,6 +3,7 @@
 import doctest
 
 import pytest
+from helpers.memory.closed_form.engine import launch
 
 from helpers.catalog import ServeSetup, WorkbookError, device
 from helpers.catalog.contexts import MIB, context
