@@ -98,12 +98,18 @@ class ServingAnswer(MemoryAnswer):
             yield f"{self.predicted.why[0].upper()}{self.predicted.why[1:]}."
         else:
             yield from self._in_pieces()
+            yield from self._whose_rule()
         yield from without_cuda(gpu)
 
     def _users(self, room_bytes: int) -> int:
         """The most users that fit; never fewer with fewer bytes each."""
         counts = range(1, self.predicted.setup.users + 1)
         return bisect_right(counts, room_bytes, key=lambda users: self._need(users=users))
+
+    def _whose_rule(self) -> Iterator[str]:
+        if any(layer.attention.delta for layer in self.predicted.setup.model.layers):
+            own = "The delta rule is counted as Transformers' own code runs it"
+            yield f"{own}; flash-linear-attention's kernels take less."
 
     def _in_pieces(self) -> Iterator[str]:
         """How a long prompt is taken, and what the other way would need: in pieces, or whole."""

@@ -8,16 +8,17 @@ writes its scores out, inside the softmax. Shape letters: N = tokens of a forwar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import Decoding, number_format
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of
-from ...catalog.layers import Layer
+from ...catalog.layers import Delta, Layer
 from ...catalog.setup import ServeSetup
 from ..breakdown import Breakdown, Moment, Moments, Part, Point, rounded
+from .delta import JOINED, DeltaForward, widest_bytes
 from .loading import ends_bytes, loading_bytes
 from .weights import KEPT, is_quantized, layer_bytes, weight_bytes
 
@@ -27,6 +28,9 @@ SHARED_POSITIONS = "gpt2"
 HIDDEN_STATES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "opt"), 4)
 HIDDEN_STATES |= {"mllama_text_model": 4}  # of text alone, for which layers that attend to an image are passed over
 HIDDEN_STATES |= {"mixtral": 4, "qwen3_moe": 4, SHARED_POSITIONS: 5}
+HYBRIDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # whose widest layers are those with a delta rule
+HIDDEN_STATES |= dict.fromkeys(HYBRIDS, 4)
+ROTATED = 0.25  # of a head in hybrids
 WRITTEN_OUT = "gelu_new"  # in Python: four tensors of N x f, where a kernel needs two
 CAPPED = "gemma2"  # caps its attention scores, for which no fused kernel is taken
 FP32 = 4
@@ -107,7 +111,8 @@ def _prefill(setup: ServeSetup, held: Breakdown, library: int, dropped: int) -> 
     prompt = setup.cache_bytes(setup.prompt_tokens)
     others = held[Part.KV_CACHE] // setup.users * (setup.users - sequences)
     forward = _Forward(setup, sequences, rows, setup.prompt_tokens)
-    return _moment(Point.PREFILL, forward, held, others + sequences * prompt, library, dropped)
+    there = others + sequences * prompt - forward.not_there_yet()
+    return _moment(Point.PREFILL, forward, held, there, library, dropped)
 
 
 def _decode(setup: ServeSetup, held: Breakdown, library: int) -> Moment:
@@ -151,6 +156,8 @@ class _Forward:
 
     def _points(self, layer: Layer) -> Iterator[tuple[int, int, int]]:
         outside = self._hidden_states() + self._rotary_tables() + self._masks()
+        if layer.attention.delta:
+            yield outside - self.hidden + self._in_delta_rule(layer.attention.delta), 0, 0
         yield outside + self._in_mlp(layer), 0, 0
         yield outside + (2 if layer.mlp.gated else 1) * self._wide(layer), 0, self._decoded(layer)
         if self._writes_scores():
@@ -193,9 +200,30 @@ class _Forward:
             return 0
         return max(rounded(2 * linear.weights) for linear in layer.mlp.linears or layer.mlp.expert_linears)
 
+    def _in_delta_rule(self, delta: Delta) -> int:
+        goes_on, joined = self.tokens < self.keys, self.model.family == JOINED
+        return widest_bytes(DeltaForward(delta, self.sequences, self.tokens, self.width, goes_on, joined))
+
+    def not_there_yet(self) -> int:
+        """Caches of the layers behind the last delta rule, and its own state, while that makes its most."""
+        rules = [at for at, layer in enumerate(self.model.layers) if layer.attention.delta]
+        if not rules:
+            return 0
+        behind = self.model.layers[rules[-1] + 1 :]
+        kept = self.setup.cache_bytes(self.tokens, model=replace(self.model, layers=behind)) if behind else 0
+        state = 0
+        if self.tokens == self.keys:
+            last = replace(self.model, layers=self.model.layers[rules[-1] :][:1])
+            state = self.setup.cache_bytes(1, model=last)
+        return self.sequences * (kept + state)
+
     def _rotary_tables(self) -> int:
         if self.model.learned_positions:
             return 0
+        if self.model.family in HYBRIDS:
+            share = float(str(self.model.config.get("partial_rotary_factor") or ROTATED))
+            width = round(self.model.head_dim * share)
+            return 2 * rounded((self.tokens if self.model.family == JOINED else self.rows) * width * self.width)
         kinds = 2 if self.model.family == "gemma3_text" else 1  # its layers with a window turn at another speed
         return kinds * 2 * rounded(self.tokens * self.model.head_dim * self.width)
 
