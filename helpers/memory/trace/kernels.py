@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ...catalog.hardware import Cuda
 from ..breakdown import Phase
 from ..meter.meter import Meter
-from ..meter.timeline import Block
+from ..meter.timeline import Block, Event
 from ..step.decoders.linears import FUSED_TOKENS
 from . import attention, scratch
 from .shapes import Shapes
@@ -26,6 +26,13 @@ WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_av
 # value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp and aten ask areAnyTensorSubclassLike)
 SCATTERED = {_aten.index_put.default: _aten.index_put_.default, _aten.scatter.src: _aten.scatter_.src}
 PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv, _aten._scaled_mm}
+
+
+# cuDNN chooses how a convolution is computed, and with how much memory: PyTorch takes the first plan that it proposes
+# whose workspace can be had (run_single_conv in ATen/native/cudnn/Conv_v8.cpp), and sets no limit (pytorch issue 49207:
+# 48 GiB for an input of 2). So none is counted; where each would be is marked, for `Trace.with_convolutions`.
+CONVOLUTIONS = {_aten.convolution, _aten.convolution_backward}
+CONVOLVES = "cuDNN"
 
 
 class FakeMeter(Meter):
@@ -80,7 +87,9 @@ class CudaMeter(FakeMeter):
         if func in SCATTERED and self.where()[0] == Phase.BACKWARD and self._is_newest(args[0]):
             func = SCATTERED[func]
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        if packet in PRODUCTS:
+        if packet in CONVOLUTIONS:
+            self._mark(CONVOLVES)
+        elif packet in PRODUCTS:
             self.multiplied(packet is _aten._scaled_mm or (packet is _aten.addmm and args[0].dim() == 1))
         elif packet in TRANSIENT:
             for sizes_bytes in TRANSIENT[packet](self.cuda.capability, *args, **(kwargs or {})):
@@ -89,6 +98,11 @@ class CudaMeter(FakeMeter):
             if packet is _aten._scaled_dot_product_efficient_attention:
                 self._on_host(result[2:])  # dropout's seed and offset, unless a graph is captured (attention.cu)
         return result
+
+    def _mark(self, owner: str) -> None:
+        """A block of no bytes, freed at once, while what an operator reads and writes is there."""
+        block = self.hold(0, owner)
+        self.events.append(Event(block, -1, self.where()[0]))
 
     def _is_newest(self, tensor: torch.Tensor) -> bool:
         block = self.block_of(tensor)

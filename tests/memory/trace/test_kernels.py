@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.catalog import TrainSetup
+from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import budget, trace
 
 MIB = 2**20
@@ -144,3 +144,30 @@ def test_the_closed_form_knows_these_sums():
     sums = rows + 819
     held = 3 * 8 * 8192 + 2 * 512 + 2 * 8 * rows + 8 * sums + 4 * sums * model.hidden
     assert added(setup) - added(few) == pytest.approx(held, abs=2048)
+
+
+def test_workspaces_of_convolutions_are_a_range():
+    """Two convolutions: the first reads 2 MiB and writes 8, the second reads those and writes 2."""
+    with trace.fake(), torch.no_grad():
+        layers = nn.Sequential(nn.Conv2d(8, 32, 3, padding=1), nn.Conv2d(32, 8, 3, padding=1))
+        x = torch.empty(1, 8, 256, 256)
+        found = trace.record(lambda: layers(x), warmup=0)
+    weights = 4 * (9 * 8 * 32 * 2) + 2 * 512
+    assert found.peak_bytes == weights + 2 * MIB + 8 * MIB + 2 * MIB
+    assert found.with_convolutions(0) == found.peak_allocated_bytes
+    assert found.with_convolutions(64 * MIB) - found.peak_allocated_bytes == 64 * MIB
+
+
+@pytest.mark.parametrize("size", [-1, 0.5, "64MB"])
+def test_a_workspace_is_a_whole_number_of_bytes(size):
+    with trace.fake():
+        found = trace.record(lambda: torch.empty(8), warmup=0)
+    with pytest.raises(WorkbookError, match="workspace_bytes"):
+        found.with_convolutions(size)
+
+
+def test_without_convolutions_there_is_no_range():
+    with trace.fake():
+        layer = nn.Linear(64, 64)
+        found = trace.record(lambda: layer(torch.empty(8, 64)), layer, warmup=0)
+    assert found.with_convolutions(2**30) == found.peak_allocated_bytes
