@@ -90,7 +90,7 @@ def _print_memory(
     setup: TrainSetup | ServeSetup,
     **extra: object,
 ) -> int:
-    where, room, kept = answer.gpu, answer.room, answer.reserve_bytes
+    room, kept = answer.room, answer.reserve_bytes
     found = by_trace.found(answer, setup, arguments)
     if arguments.fit and room is None:
         raise WorkbookError("--fit needs a device to fit", "--gpu with one of its names", "add --gpu, as in --gpu h100")
@@ -99,7 +99,7 @@ def _print_memory(
         if arguments.fit:
             extra["fit"] = [offer.figures for offer in offers]
         parts = {part: answer.parts.get(part, 0) for part in PARTS}  # every name, whatever the peak is made of
-        fits = None if where is None else fit_figures(where, answer.parts.total, kept)
+        fits = None if room is None else fit_figures(room, answer.parts.total)
         figures = {"parts": parts, "peak_bytes": answer.parts.total, "device": fits}
         print(json.dumps({**figures, "traced": by_trace.figures(found, room), **extra}))
         return 0

@@ -34,7 +34,6 @@ from ..catalog.setup import (
 from ..catalog.shape import ModelShape
 from ..catalog.shipped import SHIPPED, shipped
 from ..memory.breakdown import format_bytes
-from ..memory.fit.room import RESERVE_MIB
 from ..memory.step.refusals import attention_of
 
 if TYPE_CHECKING:
@@ -142,8 +141,9 @@ def device_and_json_flags(parser: argparse.ArgumentParser, units: str = "bytes",
     parser.add_argument("--json", action="store_true", help=f"print JSON, in {units}")
 
 
-def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int = RESERVE_MIB) -> None:
-    text = "MiB of the GPU kept for the context and what else PyTorch does not count"
+def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int | None = None) -> None:
+    by_card = "" if usual_mib else " (default: by card, engine and ranks)"
+    text = f"MiB of the GPU kept for the context and what else PyTorch does not count{by_card}"
     parser.add_argument("--reserve", type=whole, default=usual_mib, metavar="MIB", help=text)
 
 
@@ -294,7 +294,10 @@ def ollama(text: str, setup: ServeSetup) -> tuple[str, ...]:
     return (f"Ollama's own {text} is Q4_K_M, about {size} of weights: name its GGUF file to count that.",)
 
 
-def reserve_bytes_of(arguments: argparse.Namespace) -> int:
+def reserve_bytes_of(arguments: argparse.Namespace) -> int | None:
+    """What --reserve says; None where the card, the engine and the ranks do (`memory.fit.reserves`)."""
+    if arguments.reserve is None:
+        return None
     return require_whole("reserve", arguments.reserve, 0, MOST_MIB, unit="MiB") * 2**20
 
 

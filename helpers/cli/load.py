@@ -65,7 +65,9 @@ def _estimate_load(arguments: argparse.Namespace) -> int:
         token_budget=arguments.token_budget, admission=arguments.admission, max_running=arguments.max_running
     )
     chosen = (_workload_of(arguments), policy, _efficiencies_of(arguments), arguments.tensor_parallel)
-    room = (flags.reserve_bytes_of(arguments), arguments.free_share)
+    kept = flags.reserve_bytes_of(arguments)
+    assert kept is not None  # for the flag has a default of its own here
+    room = (kept, arguments.free_share)
     return flags.print_answer(serving_load_answer(setup, arguments.gpu, *chosen, *room), arguments)
 
 

@@ -39,7 +39,8 @@ def _estimate_megatron(arguments: argparse.Namespace) -> int:
     chosen = {name: getattr(arguments, name) for name in WORDS}
     setup, card = megatron.MegatronSetup(arguments.model, **chosen), flags.device_of(arguments)
     found = megatron.train(setup, card)
-    room = Room(card, flags.reserve_bytes_of(arguments)) if card else None
+    ranks = setup.tensor_parallel * setup.pipeline * setup.data_parallel
+    room = Room(card, flags.reserve_bytes_of(arguments), ranks) if card else None
     if arguments.json:
         figures = {"peak_bytes": found.peak_bytes, "stage": found.stage, "stage_peaks_bytes": found.stage_peaks_bytes}
         verdict = room.verdict(found.peak_bytes) if room else None

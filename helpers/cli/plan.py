@@ -16,7 +16,6 @@ from ..catalog.engines import POOLED
 from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.gguf import is_gguf
 from ..catalog.setup import KV_FORMATS, WEIGHT_FORMATS
-from ..memory.fit.room import RESERVE_MIB
 from ..memory.plan import (
     Cards,
     Efficiency,
@@ -84,7 +83,7 @@ def _serve_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=whole, metavar="N", help="of these, in the prompt (default three quarters)")
     parser.add_argument("--latency", type=seconds, metavar="TIME", help="longest from token to token, as in 50ms")
     parser.add_argument("--ttft", type=seconds, metavar="TIME", help="longest to the first token, as in 2s")
-    pools = f"whose pool is planned with: {', '.join(POOLED)}; default: Transformers' forward and a fixed reserve"
+    pools = f"whose pool is planned with: {', '.join(POOLED)}; default: Transformers' forward and a reserve by card"
     parser.add_argument("--engine", default="", metavar="NAME", help=pools)
     parser.add_argument(
         "--weights", type=names, default=SERVED_WEIGHTS, metavar="NAMES", help=", ".join(WEIGHT_FORMATS)
@@ -104,7 +103,7 @@ def _fleet_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", type=Path, metavar="DIR", help="write the first plan as files that engines read")
     parser.add_argument("--confirm", action="store_true", help="trace the first plan as well: seconds to minutes")
     parser.add_argument("--json", action="store_true", help="print JSON, in bytes, seconds and dollars")
-    flags.reserve_flag(parser, RESERVE_MIB)
+    flags.reserve_flag(parser)
 
 
 def _plan_training(arguments: argparse.Namespace) -> int:

@@ -95,7 +95,8 @@ def _trace_train(arguments: argparse.Namespace) -> int:
         predicted = _closed_form(setup, split, where or reference_of(setup))
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
-    return _print_trace(title, found, predicted, arguments, arguments.transformers)
+    ranks = split.ranks if split else setup.ranks
+    return _print_trace(title, found, predicted, arguments, arguments.transformers, ranks)
 
 
 def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) -> Breakdown | None:
@@ -171,12 +172,14 @@ def _predicted(setup: ServeSetup, where: Device | None, phase: str | None) -> Br
     return Breakdown({part: size + moved.get(part, 0) for part, size in moment.parts.items()})
 
 
-def _print_trace(title: str, found, predicted, arguments: argparse.Namespace, loaded_by: str | None = None) -> int:
+def _print_trace(
+    title: str, found, predicted, arguments: argparse.Namespace, loaded_by: str | None = None, ranks: int = 1
+) -> int:
     from ..lesson.traced import trace_figures, trace_report
     from ..memory.allocator import write_for_viewer
 
     if arguments.snapshot:
         write_for_viewer(found.on_gpu, arguments.snapshot)
-    told = found, predicted, device_of(arguments), flags.reserve_bytes_of(arguments), loaded_by
+    told = found, predicted, device_of(arguments), flags.reserve_bytes_of(arguments), loaded_by, ranks
     print(json.dumps(trace_figures(*told)) if arguments.json else trace_report(title, *told))
     return 0

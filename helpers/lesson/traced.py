@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..catalog.devices import Device
 from ..memory.breakdown import PARTS, Breakdown, format_bytes
-from ..memory.fit.room import RESERVE_BYTES, Room, Verdict
+from ..memory.fit.room import Room, Verdict
 from .drawing.marks import label
 
 if TYPE_CHECKING:
@@ -25,25 +25,27 @@ def trace_report(
     found: Trace,
     predicted: Breakdown | None,
     where: Device | None = None,
-    reserve_bytes: int = RESERVE_BYTES,
+    reserve_bytes: int | None = None,
     loaded_by: str | None = None,
+    ranks: int = 1,
 ) -> str:
     """What `workbook trace` prints; `predicted` is the closed form's breakdown, None where there is none.
 
     `loaded_by` is the release of Transformers that loads a base in 4 bits, the installed one where it is None.
     """
-    return "\n".join(_lines(title, found, predicted, Room(where, reserve_bytes) if where else None, loaded_by))
+    return "\n".join(_lines(title, found, predicted, _room(where, reserve_bytes, ranks), loaded_by))
 
 
 def trace_figures(
     found: Trace,
     predicted: Breakdown | None,
     where: Device | None = None,
-    reserve_bytes: int = RESERVE_BYTES,
+    reserve_bytes: int | None = None,
     loaded_by: str | None = None,
+    ranks: int = 1,
 ) -> dict[str, object]:
     """The same for programs: every size in bytes."""
-    reserved = _reserved(found, loaded_by)
+    reserved, room = _reserved(found, loaded_by), _room(where, reserve_bytes, ranks)
     return {
         "parts": {part: found.parts.get(part, 0) for part in PARTS},
         "peak_bytes": found.peak_bytes,
@@ -52,18 +54,22 @@ def trace_figures(
         "peak_reserved_range_bytes": None if reserved is None else [reserved.low, reserved.high],
         "phases": {str(moment.at): moment.total for moment in found.measured.moments},
         "budget_parts": None if predicted is None else {part: predicted.get(part, 0) for part in PARTS},
-        "device": None if where is None else fit_figures(where, found.peak_reserved_bytes, reserve_bytes),
-        "out_of_memory": _out_of_memory(found, Room(where, reserve_bytes)) if where else None,
+        "device": None if room is None else fit_figures(room, found.peak_reserved_bytes),
+        "out_of_memory": _out_of_memory(found, room) if room else None,
     }
 
 
-def fit_figures(where: Device, need_bytes: int, reserve_bytes: int = RESERVE_BYTES) -> dict[str, object]:
+def _room(where: Device | None, reserve_bytes: int | None, ranks: int) -> Room | None:
+    return Room(where, reserve_bytes, ranks) if where else None
+
+
+def fit_figures(room: Room, need_bytes: int) -> dict[str, object]:
     """Whether so many bytes fit a device beside the reserve, for JSON."""
-    verdict = Room(where, reserve_bytes).verdict(need_bytes)
+    verdict = room.verdict(need_bytes)
     return {
-        "name": where.name,
-        "capacity_bytes": where.capacity_bytes,
-        "reserve_bytes": reserve_bytes,
+        "name": room.card.name,
+        "capacity_bytes": room.card.capacity_bytes,
+        "reserve_bytes": room.reserve_bytes,
         "verdict": verdict,
         "fits": verdict is Verdict.FITS,
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...catalog.devices import Device
 from ...memory.breakdown import Breakdown, Moment, Part, format_bytes
-from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
+from ...memory.fit.room import Room, Verdict
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card, Picture, png_of, svg_of
 from .command import Option, device_options
@@ -98,18 +98,24 @@ class CalculatorAnswer(ABC):
 class MemoryAnswer(CalculatorAnswer):
     """Bytes by part, stacked against the device that they must fit, where one is named.
 
-    `reserve_bytes` of it are kept for what PyTorch does not count (`helpers.memory.fit.room`). Where `traced` says
-    what a trace found, that stands in place of the closed form's verdict.
+    `reserve_bytes` of it are kept for what PyTorch does not count, by card and `ranks` where it is None
+    (`helpers.memory.fit.reserves`). Where `traced` says what a trace found, that stands in place of the closed form's
+    verdict.
     """
 
     parts: Breakdown
     gpu: Device | None
-    reserve_bytes: int = field(default=RESERVE_BYTES, kw_only=True)
+    reserve_bytes: int | None = field(default=None, kw_only=True)
     traced: str = field(default="", kw_only=True)  # the sentence of a trace, which then decides
 
     @property
+    def ranks(self) -> int:
+        """Processes that work together, each on a card of its own."""
+        return 1
+
+    @property
     def room(self) -> Room | None:
-        return Room(self.gpu, self.reserve_bytes) if self.gpu else None
+        return Room(self.gpu, self.reserve_bytes, self.ranks) if self.gpu else None
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -129,7 +135,7 @@ class MemoryAnswer(CalculatorAnswer):
         return {
             "parts": dict(self.parts),
             "peak_bytes": self.parts.total,
-            "reserve_bytes": self.reserve_bytes if self.gpu else None,
+            "reserve_bytes": self.room.reserve_bytes if self.room else None,
             "verdict": self.verdict(self.parts.total),
         }
 

@@ -14,7 +14,6 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import GIB, format_bytes, rounded
-from ...memory.fit import RESERVE_BYTES
 from ...memory.step.decoders.linears import StepWidths
 from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain, unbeaten
@@ -63,6 +62,10 @@ class CheckpointingAnswer(MemoryAnswer):
 
     setup: TrainSetup
     rows: tuple[PolicyRow, ...]
+
+    @property
+    def ranks(self) -> int:
+        return self.setup.ranks
 
     @property
     def chosen(self) -> PolicyRow:
@@ -119,7 +122,7 @@ class CheckpointingAnswer(MemoryAnswer):
 
 
 def checkpointing_answer(
-    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int | None = None
 ) -> CheckpointingAnswer:
     """`setup` under its own policy and under the usual ones: bytes kept, peak on a GPU, FLOPs that run again.
 

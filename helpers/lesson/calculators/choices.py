@@ -5,24 +5,27 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from ...catalog.errors import require_whole
 from ...catalog.models import MODELS, model
 from ...catalog.policies import SELECTIVE
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
-from ...memory.fit import RESERVE_MIB
 from ...memory.step.decoders.families import PAGES
 from ...memory.step.refusals import attention_of
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
-RESERVE = ("reserve, MiB", (0, 128, 512, RESERVE_MIB, 2048, 4096), RESERVE_MIB)  # the control that moves it
+BY_CARD = "by card"  # by engine and ranks, too: `memory.fit.reserves`
+RESERVE = ("reserve, MiB", (BY_CARD, 0, 256, 512, 1024, 2048, 4096), BY_CARD)  # the control that moves it
 WHOLE_LAYERS = ("none", "full", "every:2", "every:4", "every:8", "sqrt-n", "first:2", "nested:4", "recursive")
 POLICIES = (*WHOLE_LAYERS, *SELECTIVE, "module:attention", "module:mlp", "offload:inputs")  # all with a closed form
 SEQUENCES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
-def reserve_bytes(reserve: int) -> int:
-    """The control's MiB."""
-    return reserve * 2**20
+def reserve_bytes(reserve: int | str) -> int | None:
+    """The control's MiB; None where the card says. WorkbookError for other words."""
+    if reserve == BY_CARD:
+        return None
+    return require_whole("the reserve", reserve, 0, unit="MiB", do=f"choose {BY_CARD!r}, or 0 to keep nothing") * 2**20
 
 
 @cache

@@ -16,7 +16,6 @@ from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup, TrainSetup, flag_of
 from ...catalog.shape import ModelShape
 from ...memory.fit.ladders import recipe_flags
-from ...memory.fit.room import RESERVE_BYTES
 
 Option = tuple[object, ...]  # a flag and its value, or a flag alone
 
@@ -80,12 +79,12 @@ def model_word(shape: ModelShape) -> str:
     raise NoCommandError(shape.name)
 
 
-def device_options(gpu: Device | None, reserve_bytes: int = RESERVE_BYTES) -> Iterator[Option]:
-    """The GPU, and the MiB that are kept of it where these are not as many as by default."""
+def device_options(gpu: Device | None, reserve_bytes: int | None = None) -> Iterator[Option]:
+    """The GPU, and the MiB that are kept of it where somebody said how many."""
     if gpu is None:
         return
     if DEVICES.get(gpu.name) != gpu:
         raise NoCommandError(gpu.name)
     yield "--gpu", gpu.name
-    if reserve_bytes != RESERVE_BYTES:
+    if reserve_bytes is not None:
         yield "--reserve", -(-reserve_bytes // 2**20)

@@ -182,7 +182,7 @@ def sglang_answer(launch: SglangLaunch) -> SglangAnswer:
     return SglangAnswer(Breakdown(launch.parts), launch.card, reserve_bytes=0, launch=launch)
 
 
-def llamacpp_answer(served: LlamaCpp, gpu: Device | None, reserve_bytes: int, cards: int = 1) -> LlamaCppAnswer:
+def llamacpp_answer(served: LlamaCpp, gpu: Device | None, reserve_bytes: int | None, cards: int = 1) -> LlamaCppAnswer:
     """On `cards` of a kind: what all layers take, and how many go onto the cards where that is too much."""
     parts = Breakdown(served.parts)
     if gpu is None:

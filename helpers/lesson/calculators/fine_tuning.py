@@ -15,7 +15,7 @@ from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without
 from ...catalog.setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
-from ...memory.fit import RESERVE_BYTES, Room, Verdict
+from ...memory.fit import Room, Verdict
 from ...memory.step.refusals import require_rows_of_adapters
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
@@ -66,7 +66,7 @@ class FineTuningAnswer(TrainingAnswer):
         needs = {budget.has_fused_attention(self.setup, self.gpu): self.predicted.tensor_bytes}
         known = (*OFFERED, *(() if self.gpu is None or self.gpu in OFFERED else (self.gpu,)))
         able = (card for card in known if not lacks_bf16(card, self.setup.precision_recipe.activation_format))
-        rooms = sorted((Room(card, self.reserve_bytes) for card in able), key=_size)
+        rooms = sorted((Room(card, self.reserve_bytes, self.ranks) for card in able), key=_size)
         return tuple(room.card.name for room in rooms if self._fits(room, needs))
 
     def _fits(self, room: Room, needs: dict[bool, int]) -> bool:
@@ -138,7 +138,7 @@ class FineTuningAnswer(TrainingAnswer):
 
 
 def fine_tuning_answer(
-    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int | None = None
 ) -> FineTuningAnswer:
     """What `setup` needs on `gpu`, of all of the model or of its adapter, beside the other methods.
 

@@ -15,7 +15,6 @@ from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, ServeSetup
 from ...catalog.shipped import SHIPPED
 from ...memory.breakdown import Breakdown, format_bytes
-from ...memory.fit import RESERVE_BYTES
 from ...memory.serve.tensor_parallel import rank_read_bytes, rank_weight_bytes
 from ...techniques.kv_cache.plans import TOKEN, CachePlan, plan_of
 from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_tokens
@@ -58,6 +57,10 @@ class KVCacheAnswer(MemoryAnswer):
         """The cache of all users, on this rank, with keys and values for every query head and token, in BF16."""
         values = all_heads_values(self.setup.model) // self.tensor_parallel
         return self.setup.users * self.setup.context * number_format("bf16").storage_bytes(values)
+
+    @property
+    def ranks(self) -> int:
+        return self.tensor_parallel
 
     @property
     def room_bytes(self) -> int | None:
@@ -162,7 +165,7 @@ def kv_cache_answer(
     gpu: str | Device | None = None,
     cache: str | CachePlan | None = None,
     tensor_parallel: int = 1,
-    reserve_bytes: int = RESERVE_BYTES,
+    reserve_bytes: int | None = None,
 ) -> KVCacheAnswer:
     """`setup` on each of `tensor_parallel` GPUs: weights, cache, users and tokens that fit, and the floor of a step.
 
@@ -173,7 +176,7 @@ def kv_cache_answer(
 
     >>> answer = kv_cache_answer(ServeSetup("llama-3-8b", users=16), "h100")
     >>> answer.parts["kv_cache"] / 2**30, answer.users_that_fit, answer.longest_context
-    (4.0, 251, 32230)
+    (4.0, 253, 32505)
     >>> round(answer.seconds_per_step * 1e3, 2)
     5.76
     """

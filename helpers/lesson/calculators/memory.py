@@ -15,7 +15,7 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import format_bytes
-from ...memory.fit import RESERVE_BYTES, Room, adapted, ladder
+from ...memory.fit import Room, adapted, ladder
 from ...memory.step.decoders.linears import StepWidths
 from .answers import MemoryAnswer, first_over, row
 from .calculator import ANY_CONFIG, CONFIG, Calculator
@@ -41,6 +41,10 @@ class TrainingAnswer(MemoryAnswer):
     predicted: budget.TrainBudget
 
     @property
+    def ranks(self) -> int:
+        return self.predicted.setup.ranks
+
+    @property
     def title(self) -> str:
         model, peak = self.predicted.setup.model.name, format_bytes(self.predicted.peak_bytes)
         return f"Training {model}: {peak} at the peak, {self.predicted.peak.when}"
@@ -53,12 +57,11 @@ class TrainingAnswer(MemoryAnswer):
         return _lines(self.predicted)
 
     def sentences(self) -> Iterator[str]:
-        need, gpu = self.predicted.peak_bytes, self.gpu
+        need, gpu, room = self.predicted.peak_bytes, self.gpu, self.room
         yield from self._said_of_setup()
-        if gpu is None:
+        if gpu is None or room is None:
             yield f"One step needs {format_bytes(need)} on each rank."
             return
-        room = Room(gpu, self.reserve_bytes)
         yield from self.decides(room, need)
         yield from () if self.traced else first_over(self.predicted.moments, room)
         if not self.holds(need):
@@ -98,7 +101,7 @@ class TrainingAnswer(MemoryAnswer):
 
 
 def training_answer(
-    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int | None = None
 ) -> TrainingAnswer:
     """What `setup` needs on `gpu`: the peak by part, the formula filled in, and whether it fits beside the reserve.
 

@@ -16,7 +16,6 @@ from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import MODELS, model
 from ...memory.breakdown import format_bytes
-from ...memory.fit import RESERVE_BYTES
 from ...memory.plan import Cards, Efficiency, Layout
 from ...memory.plan.step import StepTime, expert_sent_bytes, sent_bytes, step_time, tensor_sent_bytes
 from ...memory.plan.training import Engine, Job
@@ -56,6 +55,10 @@ class MeshAnswer(MemoryAnswer):
     job: Job = field(repr=False)
     layout: Layout
     time: StepTime
+
+    @property
+    def ranks(self) -> int:
+        return self.layout.ranks
 
     @property
     def waits(self) -> Fraction:
@@ -152,7 +155,7 @@ def mesh_answer(
     node: int = 8,
     network_gbit: float = 400,
     schedule: str = "1F1B",
-    reserve_bytes: int = RESERVE_BYTES,
+    reserve_bytes: int | None = None,
 ) -> MeshAnswer:
     """`setup` on cards of which `node` are in a machine; between machines each has `network_gbit` gigabits a second.
 

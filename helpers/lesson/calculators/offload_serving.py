@@ -13,7 +13,7 @@ from ...catalog.setup import ServeSetup
 from ...catalog.tiers import Tier, tier
 from ...memory import budget, offload
 from ...memory.breakdown import format_bytes
-from ...memory.fit.room import RESERVE_BYTES, Verdict
+from ...memory.fit.room import Verdict
 from ...memory.offload import DECODE, PREFILL
 from ..drawing.lanes import lanes
 from ..drawing.pictures import Card
@@ -81,7 +81,7 @@ class OffloadServingAnswer(StreamedService, CalculatorAnswer):
             "break_even_tokens": self.break_even_tokens,
             "users_that_hide": self.users_that_hide,
             "users_that_fit": self.users_that_fit,
-            "reserve_bytes": self.reserve_bytes,
+            "reserve_bytes": self.room.reserve_bytes,
             "device_verdict": on_card,
             "tier_verdict": on_tier,
             "verdict": worst((on_card, on_tier)),
@@ -107,7 +107,7 @@ def offload_serving_answer(
     source: str | Tier = HOST,
     buffers: int = 2,
     efficiency: float = 1.0,
-    reserve_bytes: int = RESERVE_BYTES,
+    reserve_bytes: int | None = None,
 ) -> OffloadServingAnswer:
     """One step of `setup` on `gpu` with the decoder layers in `source` and copied in as they are needed.
 

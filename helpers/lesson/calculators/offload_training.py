@@ -14,7 +14,7 @@ from ...catalog.setup import TrainSetup
 from ...catalog.tiers import Tier, tier
 from ...memory import budget, offload
 from ...memory.breakdown import Breakdown, Moment, format_bytes
-from ...memory.fit.room import RESERVE_BYTES, Room, Verdict
+from ...memory.fit.room import Room, Verdict
 from ...memory.offload import ONE_RANKS, Hop, Passage
 from ...memory.step.ranks.zero import Tiers, held
 from ..drawing.marks import label
@@ -51,7 +51,7 @@ class OffloadTrainingAnswer(CalculatorAnswer):
     held: Tiers
     hops: tuple[Hop, ...]
     compute_s: float
-    reserve_bytes: int
+    reserve_bytes: int | None
 
     @property
     def ranks_here(self) -> int:
@@ -100,7 +100,7 @@ class OffloadTrainingAnswer(CalculatorAnswer):
 
     @property
     def room(self) -> Room:
-        return Room(self.gpu, self.reserve_bytes)
+        return Room(self.gpu, self.reserve_bytes, self.setup.ranks)
 
     @property
     def verdicts(self) -> dict[str, Verdict | None]:
@@ -144,7 +144,7 @@ class OffloadTrainingAnswer(CalculatorAnswer):
             "peak_bytes": self.peak.total,
             "host_bytes": dict(self.host_parts),
             "disk_bytes": dict(self.disk_parts),
-            "reserve_bytes": self.reserve_bytes,
+            "reserve_bytes": self.room.reserve_bytes,
             **{f"{place}_verdict": verdict for place, verdict in verdicts.items()},
             "verdict": worst(verdicts.values()),
         }
@@ -169,7 +169,7 @@ def offload_training_answer(
     disk: str | Tier | None = None,
     ranks_per_host: int = USUAL_RANKS,
     efficiency: float = USUAL_EFFICIENCY,
-    reserve_bytes: int = RESERVE_BYTES,
+    reserve_bytes: int | None = None,
 ) -> OffloadTrainingAnswer:
     """One step of `setup`, which offloads: bytes on the card, in the host's memory and on its disks, seconds of hops.
 

@@ -79,7 +79,7 @@ class PlannerAnswer(CalculatorAnswer):
         yield row("in all", duration(_seconds(plan)), f"{plan.steps:,} steps, {interval(plan.hours.times(3600))}")
         hours = f"{plan.hours.middle:,.1f} h x {plan.ranks:,} cards x ${self.had.per_hour:,.2f}"
         yield row("cost", dollars(_cost(plan)), hours)
-        room = format_bytes(plan.cards.room.for_tensors_bytes)
+        room = format_bytes(plan.cards.room_of(plan.layout.ranks).for_tensors_bytes)
         yield row("a rank", format_bytes(plan.need.total), f"of {room}, at its fullest ({plan.need.moment})")
 
     def sentences(self) -> Iterator[str]:

@@ -16,7 +16,7 @@ from ...catalog.setup import ServeSetup
 from ...catalog.shape import ModelShape
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
-from ...memory.fit import RESERVE_BYTES, Room, Verdict
+from ...memory.fit import Room, Verdict
 from ...memory.serve.weights import KEPT, is_quantized, weight_parts
 from ..drawing.marks import label
 from ..units import si
@@ -116,7 +116,7 @@ class QuantizationAnswer(MemoryAnswer):
             "parts": dict(self.parts),
             "weight_bytes": self.weight_bytes,
             "bits_per_parameter": self.bits_per_parameter,
-            "reserve_bytes": self.reserve_bytes,
+            "reserve_bytes": self.room.reserve_bytes if self.room else self.reserve_bytes,
             "verdict": self.verdict(self.parts.total),
             "fits": list(self.devices),
             "decode_bytes": self.decode_bytes,
@@ -130,7 +130,7 @@ def quantization_answer(
     gpu: str | Device | None = None,
     skipped: Iterable[str] | None = None,
     context: int = 2048,
-    reserve_bytes: int = RESERVE_BYTES,
+    reserve_bytes: int | None = None,
 ) -> QuantizationAnswer:
     """`model` with its weights in a format, serving one user with `context` tokens of 16-bit KV cache.
 

@@ -85,7 +85,7 @@ class ServicePlannerAnswer(CalculatorAnswer):
         plan, layout = self.plan, self.plan.layout
         yield row("a replica", str(layout), f"weights in {layout.weights}, KV cache in {layout.kv}")
         yield row("replicas", f"{plan.replicas:,}", f"{plan.users:,} users each, of {plan.most_users:,} that fit")
-        room = format_bytes(plan.cards.room.for_tensors_bytes)
+        room = format_bytes(plan.cards.room_of(plan.layout.ranks).for_tensors_bytes)
         yield row("a rank", format_bytes(plan.parts.total), f"of {room}, with all contexts full")
         yield row("first token", duration(plan.first_token.middle), f"{_spread(plan.first_token)}, if nobody waits")
         yield row("a token", duration(_seconds(plan)), f"{_spread(plan.between_tokens)}, beside others' prompts")

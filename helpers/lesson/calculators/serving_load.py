@@ -18,7 +18,6 @@ from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer, plural
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
-from .choices import RESERVE, reserve_bytes
 from .command import Option, command, device_options, setup_options
 from .quantization import FORMATS
 from .service import (
@@ -277,7 +276,7 @@ def serving_load(**start: object) -> Calculator:
         "token_budget": ("token budget", powers[6:15], USUAL.token_budget),
         "max_running": ("most running", powers[3:11], USUAL.max_running),
         "efficiencies": ("efficiencies", tuple(NAMED), NIM),
-        "reserve": (RESERVE[0], RESERVE[1], NOT_FREE_BYTES // 2**20),
+        "reserve": ("reserve, MiB", (0, 512, 1024, NOT_FREE_BYTES // 2**20, 4096), NOT_FREE_BYTES // 2**20),
     }
 
     def used(values: Values) -> set[str]:
@@ -296,4 +295,4 @@ def _compute(
     workload = Workload(prompt, answer, chosen["clients"], answer_limit=limit, shared=chosen["shared"])
     policy = Policy(**{name: chosen[name] for name in ("token_budget", "admission", "max_running")})
     shares = chosen["efficiencies"]
-    return serving_load_answer(setup, gpu, workload, policy, shares, tensor_parallel, reserve_bytes(reserve))
+    return serving_load_answer(setup, gpu, workload, policy, shares, tensor_parallel, reserve * 2**20)

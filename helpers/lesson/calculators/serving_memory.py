@@ -13,7 +13,6 @@ from ...catalog.hardware import dequantized, reference_of, without_cuda
 from ...catalog.setup import PIECE_TOKENS, ServeSetup
 from ...memory import budget
 from ...memory.breakdown import Moment, Part, Point, format_bytes
-from ...memory.fit import RESERVE_BYTES
 from .answers import MemoryAnswer, first_over, row, weights_do_not_fit
 from .command import command, setup_options
 
@@ -134,7 +133,7 @@ class ServingAnswer(MemoryAnswer):
 
 
 def serving_answer(
-    setup: ServeSetup, gpu: str | Device | None = None, reserve_bytes: int = RESERVE_BYTES
+    setup: ServeSetup, gpu: str | Device | None = None, reserve_bytes: int | None = None
 ) -> ServingAnswer:
     """What `setup` needs on `gpu`: the peak by part, of prefill or of decoding, and how many users would fit.
 

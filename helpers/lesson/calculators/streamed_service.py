@@ -25,7 +25,7 @@ class StreamedService:
     source: Tier | None
     efficiency: float
     forward: Streamed
-    reserve_bytes: int
+    reserve_bytes: int | None
 
     @property
     def link_bytes_per_s(self) -> float:

@@ -14,7 +14,7 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import OFFLOADS, TrainSetup
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
-from ...memory.fit import RESERVE_BYTES
+from ...memory.fit import reserve_growth
 from ...memory.step.ranks import zero as sharding
 from ...memory.step.ranks.zero import Traffic
 from ..drawing.bars import stacked_bars
@@ -64,6 +64,10 @@ class ZeroAnswer(MemoryAnswer):
     link: str
     link_bytes_per_s: float | None
     link_asked: str | float | None
+
+    @property
+    def ranks(self) -> int:
+        return self.setup.ranks
 
     @property
     def chosen(self) -> StageRow:
@@ -144,7 +148,7 @@ def zero_answer(
     setup: TrainSetup,
     gpu: str | Device | None = None,
     link: str | float | None = None,
-    reserve_bytes: int = RESERVE_BYTES,
+    reserve_bytes: int | None = None,
 ) -> ZeroAnswer:
     """`setup` at its own stage and at the others, per rank: peak on a GPU, bytes sent, floors of the step's time.
 
@@ -280,20 +284,27 @@ def _room(answer: ZeroAnswer) -> Iterator[str]:
     yield answer.room.sentence(answer.parts.total)
     if answer.holds(answer.parts.total):
         return
+    by_ranks, capacity = answer.reserve_bytes is None, answer.room.for_tensors_bytes
     if lowest := next((stage for stage in answer.rows if answer.holds(stage.peak_bytes)), None):
         yield f"The lowest stage that fits: {NAMES[lowest.stage]}."
-    elif ranks := fewest_ranks(answer.setup, answer.room.for_tensors_bytes, answer.gpu):
+    elif ranks := fewest_ranks(answer.setup, capacity, answer.gpu, by_ranks):
         yield f"ZeRO-3 on {ranks:,} ranks would fit."
     else:
         cure = "the micro-batch, checkpointing, the recipe or an offload must change"
         yield f"ZeRO-3 would not fit on {MOST_RANKS:,} ranks either: {cure}."
 
 
-def fewest_ranks(setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE) -> int | None:
-    """The fewest ranks, doubled from those of `setup`, whose peak on `gpu` at stage 3 is within `capacity_bytes`."""
+def fewest_ranks(
+    setup: TrainSetup, capacity_bytes: int, gpu: str | Device = REFERENCE, by_ranks: bool = False
+) -> int | None:
+    """The fewest ranks, doubled from those of `setup`, whose peak on `gpu` at stage 3 is within `capacity_bytes`.
+
+    `by_ranks`: less what more ranks than the setup's keep of the card for their buffers.
+    """
 
     def held_by(ranks: int) -> bool:
-        return budget.train(replace(at_stage(setup, 3), ranks=ranks), gpu).peak_bytes <= capacity_bytes
+        buffers = reserve_growth(device(gpu), setup.ranks, ranks) if by_ranks else 0
+        return budget.train(replace(at_stage(setup, 3), ranks=ranks), gpu).peak_bytes + buffers <= capacity_bytes
 
     doublings = (max(MOST_RANKS, setup.ranks) // setup.ranks).bit_length()
     counts = [setup.ranks * 2**power for power in range(doublings)]

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...catalog.adapters import Adapter
-from ...catalog.devices import Device
+from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
 from ...catalog.losses import FULL, LIGER
 from ...catalog.setup import TrainSetup, flag_of
 from .. import budget
+from .reserves import reserve_growth
 
 Fields = Mapping[str, Any]  # fields of a setup, each of its own type
 MAX_RANKS = 1024
@@ -136,11 +137,14 @@ def ladder(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = No
             yield Fit(_names(rungs), need, _costs(rungs), fields)
 
 
-def training_changes(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None) -> Iterator[Fit]:
+def training_changes(
+    setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = None, by_ranks: bool = False
+) -> Iterator[Fit]:
     """The rungs of LADDER that fit and of which no part suffices, then LoRA and QLoRA, then ZeRO-3 over more GPUs.
 
     Over the ranks that are there already ZeRO-3 comes before adapters: it trains every weight. The optimizer sees the
-    same batch. Raises WorkbookError for a model whose activations have no closed form.
+    same batch. `by_ranks`: more ranks than the setup's have that less for tensors which their buffers take. Raises
+    WorkbookError for a model whose activations have no closed form.
     """
     taken: list[set[Rung]] = []
     for rungs in _offered(setup):
@@ -150,7 +154,7 @@ def training_changes(setup: TrainSetup, capacity_bytes: int, gpu: str | Device |
         if found:
             taken.append(set(rungs))
             yield found
-    sharded = list(_sharded(setup, capacity_bytes, gpu))
+    sharded = list(_sharded(setup, capacity_bytes, gpu, by_ranks))
     there = [fit for fit in sharded if fit.fields["ranks"] == setup.ranks]
     yield from there
     yield from adapted(setup, capacity_bytes, gpu)
@@ -270,21 +274,22 @@ def _divisors_below(count: int) -> Iterator[int]:
     return (part for part in range(count // 2, 0, -1) if count % part == 0)
 
 
-def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None) -> Iterator[Fit]:
+def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None, by_ranks: bool) -> Iterator[Fit]:
     """ZeRO-3 over the fewest ranks that suffice; with more changes beside it where that takes fewer."""
     refused = setup.in_backward or setup.adapter or setup.loss != FULL or setup.optimizer_rule.whole_matrices
     if refused:  # by TrainSetup: these are not sharded
         return
     if setup.precision_recipe.linear_format:  # no closed form there, and the rungs would leave FP8
         return
-    fewest = MAX_RANKS + 1
+    fewest, card = MAX_RANKS + 1, device(gpu or reference_of(setup))
     for rungs in BESIDE_RANKS:
         extra = _fields(rungs)
         if any(getattr(setup, name) == value for name, value in extra.items()):
             continue
         for ranks in _rank_counts(setup, fewest):
             fields = {"zero": 3, "ranks": ranks, **extra}
-            if need := _fitting_peak(replace(setup, **fields), capacity_bytes, gpu):
+            buffers = reserve_growth(card, setup.ranks, ranks) if by_ranks else 0
+            if need := _fitting_peak(replace(setup, **fields), capacity_bytes - buffers, gpu):
                 fewest = ranks
                 costs = (f"{ranks} such GPUs and a fast link between them", *(rung.costs for rung in rungs))
                 names = (f"ZeRO-3 (FSDP) over {ranks} ranks", *(rung.name for rung in rungs))

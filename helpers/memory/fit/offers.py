@@ -28,15 +28,15 @@ def peak_bytes(setup: Setup, gpu: str | Device | None = None) -> int:
 
 
 def changes(
-    setup: Setup, capacity_bytes: int, gpu: str | Device | None = None, reserve_bytes: int = 0
+    setup: Setup, capacity_bytes: int, gpu: str | Device | None = None, reserve_bytes: int | None = 0
 ) -> Iterator[Fit]:
     """Every change that brings the peak to `capacity_bytes` or less, the cheapest first; none if it fits already.
 
-    Cheap means: first what costs nothing, then time, then what rounds, then adapters (which train
-    something else), then more GPUs, then another GPU. A change is
-    left out when a part of it suffices. `gpu` is the card whose kernels and workspaces count. `capacity_bytes` is what
-    may be allocated (`Room.for_tensors_bytes`); of other GPUs that are named `reserve_bytes` are kept. Raises
-    WorkbookError for a capacity below one byte, and for a training setup without a closed form.
+    Cheap means: first what costs nothing, then time, then what rounds, then adapters (which train something else), then
+    more GPUs, then another GPU. A change is left out when a part of it suffices. `gpu` is the card whose kernels and
+    workspaces count. `capacity_bytes` is what may be allocated (`Room.for_tensors_bytes`); of other GPUs, and for more
+    ranks, `reserve_bytes` are kept, or what each keeps by itself where it is None. Raises WorkbookError for a capacity
+    below one byte, and for a training setup without a closed form.
     """
     require_whole("the capacity", capacity_bytes, unit="bytes", do="pass device('h100').capacity_bytes")
     need = peak_bytes(setup, gpu)
@@ -45,21 +45,21 @@ def changes(
     if isinstance(setup, ServeSetup):
         yield from serving_changes(setup, capacity_bytes, gpu or reference_of(setup))
     else:
-        yield from training_changes(setup, capacity_bytes, gpu)
+        yield from training_changes(setup, capacity_bytes, gpu, reserve_bytes is None)
     yield from islice(larger_devices(need, capacity_bytes, setup, reserve_bytes), 2)
 
 
 def larger_devices(
-    need_bytes: int, capacity_bytes: int, setup: Setup | None = None, reserve_bytes: int = 0
+    need_bytes: int, capacity_bytes: int, setup: Setup | None = None, reserve_bytes: int | None = 0
 ) -> Iterator[Fit]:
     """The smallest GPU that fits `need_bytes`, and `setup` by its own kernels, of each price class, cheapest first.
 
     A dearer one is named only when it is larger: it then leaves more to spare.
     """
-    spare = max(need_bytes, capacity_bytes + 1)
+    spare, ranks = max(need_bytes, capacity_bytes + 1), setup.ranks if isinstance(setup, TrainSetup) else 1
     for price in PRICE_CLASSES:
         rooms = [
-            Room(gpu, reserve_bytes)
+            Room(gpu, reserve_bytes, ranks)
             for gpu in DEVICES.values()
             if gpu.price_class and gpu.price_class.value == price and not gpu.unified
         ]
@@ -81,7 +81,7 @@ def format_fits(
     capacity_bytes: int,
     offers: Iterable[Fit] | None = None,
     gpu: str | Device | None = None,
-    reserve_bytes: int = 0,
+    reserve_bytes: int | None = 0,
 ) -> str:
     """The list as text: a line for each change with its peak, and under it what it costs and the flags that set it.
 
@@ -102,7 +102,8 @@ def format_fits(
             f"{'flags':>16}  {fit.flags}",
         ]
     taken = "The CUDA context and fragmentation take their part on top of each of these peaks."
-    kept = f"Kept on each card for the CUDA context: {format_bytes(reserve_bytes)}."
+    room = Room(device(gpu or reference_of(setup)), reserve_bytes, setup.ranks if isinstance(setup, TrainSetup) else 1)
+    kept = f"Kept of a card for {room.reserve.told}: {room.kept_told}."
     holes = f"Holes in PyTorch's default segments can take {HOLES_PERCENT} % of a step's tensors again: chapter 03."
-    more = (kept if reserve_bytes else taken, *((holes,) if isinstance(setup, TrainSetup) else ()))
+    more = (kept if room.reserve_bytes else taken, *((holes,) if isinstance(setup, TrainSetup) else ()))
     return "\n".join([*lines, "", *(without_cuda(device(gpu) if gpu else None) or more)])

@@ -70,6 +70,11 @@ def reserve(card: Device, engine: str = PYTORCH, ranks: int = 1) -> Reserve:
     return Reserve(card, size, f"{who}{' and NCCL' if group else ''}{OWN[found.basis]}", found)
 
 
+def reserve_growth(card: Device, before: int, after: int) -> int:
+    """How much more PyTorch keeps on `after` ranks than on `before`."""
+    return reserve(card, ranks=after).size_bytes - reserve(card, ranks=before).size_bytes
+
+
 def _group_bytes(card: Device, ranks: int) -> int:
     """NCCL's buffers for one group of `ranks`, of AMD's cards RCCL's as NCCL's."""
     if ranks == 1 or card.vendor == "apple":

@@ -2,27 +2,24 @@
 
     from helpers.memory.fit import Room
     Room(device("h100")).verdict(79 * 2**30)                    # 'tight': less is left than the reserve
-    Room(device("h100"), reserve_bytes=0).verdict(79 * 2**30)   # 'fits'
-    Room(device("rtx-4090")).holes(20 * 2**30)                  # that holes may take more than the 2.33 GiB to spare
+    Room(device("h100"), 0).verdict(79 * 2**30)                 # 'fits'
+    Room(device("rtx-4090")).holes(20 * 2**30)                  # that holes may take more than the 3.12 GiB to spare
 
-A prediction counts what PyTorch allocates. The context of CUDA, with its kernels and the driver's state, comes on top:
-for it a reserve is kept. Holes between blocks come on top as well: `holes` says how many bytes they can take.
+A prediction counts what PyTorch allocates. The context of CUDA, with its kernels and the driver's state, and NCCL's
+buffers come on top: for them `reserves` says what is kept. Holes between blocks come on top as well: `holes` says how
+many bytes they can take.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from ...catalog.devices import Device
 from ...catalog.errors import require_whole
-from ...catalog.hardware import context_of, cuda_of
+from ...catalog.hardware import cuda_of
 from ..breakdown import TextEnum, format_bytes
-
-# The largest context that has been published: 1,343 MiB on a V100 with CUDA 11.2. From CUDA 11.7 on kernels are loaded
-# when they are first used (pytorch/pytorch, issue 107667): 105 to 141 MiB on a T4 with CUDA 12.8 and 13.0. vLLM logged
-# 1.79 GiB outside of PyTorch on an H100 (vllm-project/vllm, pull request 10511), its CUDA graphs included.
-RESERVE_MIB = 1343
-RESERVE_BYTES = RESERVE_MIB * 2**20
+from .reserves import PYTORCH, Reserve, reserve
 
 # What a step of training needed beside its tensors so as to run, in percent of them, at most: the smallest capacity
 # under which its trace does not fail, over forty steps (tests/memory/fit/test_holes.py).
@@ -40,19 +37,39 @@ class Verdict(TextEnum):
 
 @dataclass(frozen=True)
 class Room:
-    """A device's memory, of which `reserve_bytes` are kept for what PyTorch does not count."""
+    """A device's memory, of which `kept_bytes` are kept for what PyTorch does not count: of `ranks` of an engine.
+
+    None keeps what `reserve` says of the card, the engine and the ranks.
+    """
 
     card: Device
-    reserve_bytes: int = RESERVE_BYTES
+    kept_bytes: int | None = None
+    ranks: int = 1
+    engine: str = PYTORCH
 
     def __post_init__(self) -> None:
-        do = "pass 0 to keep nothing, or what nvidia-smi shows beside PyTorch's memory"
-        require_whole("the reserve", self.reserve_bytes, 0, unit="bytes", do=do)
+        if self.kept_bytes is not None:
+            do = "pass 0 to keep nothing, or what nvidia-smi shows beside PyTorch's memory"
+            require_whole("the reserve", self.kept_bytes, 0, unit="bytes", do=do)
+
+    @cached_property
+    def reserve(self) -> Reserve:
+        return reserve(self.card, self.engine, self.ranks)
+
+    @property
+    def reserve_bytes(self) -> int:
+        return self.reserve.size_bytes if self.kept_bytes is None else self.kept_bytes
 
     @property
     def for_tensors_bytes(self) -> int:
         """What a run may allocate and fit."""
         return max(0, self.card.capacity_bytes - self.reserve_bytes)
+
+    @property
+    def kept_told(self) -> str:
+        """How much is kept and for what: up to so much, unless somebody said how much."""
+        most = "up to " if self.kept_bytes is None else ""
+        return f"{most}{format_bytes(self.reserve_bytes)}"
 
     def verdict(self, need_bytes: int) -> Verdict:
         if need_bytes > self.card.capacity_bytes:
@@ -66,13 +83,13 @@ class Room:
 
         >>> from helpers.catalog import device
         >>> h100 = Room(device("h100"))
-        >>> print(h100.sentence(79 * 2**30)[:71])
-        Tight on the NVIDIA H100 SXM 80 GB: 225.28 MiB left, and 1.31 GiB are k
+        >>> print(h100.sentence(79 * 2**30)[:73])
+        Tight on the NVIDIA H100 SXM 80 GB: 225.28 MiB left, and up to 794.00 MiB
         >>> print(h100.sentence(2**37).partition(" for")[0])
-        Does not fit the NVIDIA H100 SXM 80 GB: 50.09 GiB too much, beside 1.31 GiB kept
+        Does not fit the NVIDIA H100 SXM 80 GB: 49.56 GiB too much, beside up to 794.00 MiB kept
         """
         left = self.card.capacity_bytes - need_bytes
-        kept, who = format_bytes(self.reserve_bytes), context_of(self.card)
+        kept, who = self.kept_told, self.reserve.told
         spare, beside = left - self.reserve_bytes, f", beside {kept} kept for {who}" if self.reserve_bytes else ""
         match self.verdict(need_bytes):
             case Verdict.FITS:
@@ -89,7 +106,7 @@ class Room:
         """Whether a closed form cannot decide about a step: holes do, or the percent that it may be off by.
 
         >>> from helpers.catalog import device
-        >>> [Room(device("rtx-4090")).is_near(gib * 2**30) for gib in (15, 17, 22, 23)]
+        >>> [Room(device("rtx-4090")).is_near(gib * 2**30) for gib in (15, 17, 23, 24)]
         [False, True, True, False]
         """
         return not self.leaves_for_holes(need_bytes) and 100 * need_bytes <= 101 * self.for_tensors_bytes

@@ -9,13 +9,13 @@ joins them, between machines the network does, with a port for each card.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 from ...catalog.devices import Device
 from ...catalog.devices import device as resolve_device
 from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.prices import price
-from ..fit.room import RESERVE_BYTES, Room
+from ..fit.room import Room
 
 MOST_CARDS = 2**15
 USUAL_NODE = 8  # HGX and DGX machines of A100 and later
@@ -38,7 +38,7 @@ class Cards:
     per_hour: float | None = None
     node: int = USUAL_NODE
     network_bytes_per_s: float = USUAL_NETWORK_BYTES_PER_S
-    reserve_bytes: int = RESERVE_BYTES
+    reserve_bytes: int | None = None
 
     def __post_init__(self) -> None:
         found = resolve_device(self.card)
@@ -56,9 +56,14 @@ class Cards:
         assert isinstance(self.card, Device)
         return self.card
 
-    @cached_property
+    @property
     def room(self) -> Room:
-        return Room(self.device, self.reserve_bytes)
+        """Of a card that works alone."""
+        return self.room_of(1)
+
+    def room_of(self, ranks: int) -> Room:
+        """Of one of so many ranks, beside what is kept: `reserve_bytes`, or by card and ranks where it is None."""
+        return _room(self.device, self.reserve_bytes, ranks)
 
     def link_bytes_per_s(self, ranks: int, stride: int = 1) -> float:
         """One direction, for each card, of a ring through `ranks` cards, of which each is `stride` cards from the next.
@@ -86,6 +91,11 @@ class Cards:
 
     def with_price(self, per_hour: float) -> Cards:
         return Cards(self.device, self.count, per_hour, self.node, self.network_bytes_per_s, self.reserve_bytes)
+
+
+@cache
+def _room(card: Device, reserve_bytes: int | None, ranks: int) -> Room:
+    return Room(card, reserve_bytes, ranks)
 
 
 def require_comparable(fleet: list[Cards]) -> None:

@@ -146,7 +146,7 @@ def score(run: Published, rates: Efficiency | None = None) -> Score:
     job = Job(run.goal.model, run.goal.sequence)
     need = job.need(run.layout, cards.device).total
     seconds = step_time(job, run.layout, cards, rates).total
-    return Score(run, need <= cards.room.for_tensors_bytes, best, need / 2**30, seconds, ratio)
+    return Score(run, need <= cards.room_of(run.layout.ranks).for_tensors_bytes, best, need / 2**30, seconds, ratio)
 
 
 def report(json_wanted: bool = False) -> int:

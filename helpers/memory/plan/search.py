@@ -65,7 +65,7 @@ class TrainPlan:
     @property
     def spare_bytes(self) -> int:
         """What is left of the card beside the reserve."""
-        return self.cards.room.for_tensors_bytes - self.need.total
+        return self.cards.room_of(self.layout.ranks).for_tensors_bytes - self.need.total
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _sifted(goal: TrainGoal, job: Job, ways: Sequence[Timed]) -> tuple[list[Trai
 
 def tried(goal: TrainGoal, job: Job, one: Timed) -> TrainPlan | Failure:
     """A layout with its bytes: a plan, or why it is none."""
-    room = one.cards.room.for_tensors_bytes
+    room = one.cards.room_of(one.layout.ranks).for_tensors_bytes
     held = job.held_bytes(one.layout)
     if goal.deadline_s is not None and one.hours.middle * 3600 > goal.deadline_s:
         return Failure(one.cards, one.layout, one.step, one.hours, Reason.DEADLINE, held)

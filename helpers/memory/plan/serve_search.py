@@ -65,7 +65,7 @@ class ServePlan:
 
     @property
     def spare_bytes(self) -> int:
-        return self.cards.room.for_tensors_bytes - self.parts.total
+        return self.cards.room_of(self.layout.ranks).for_tensors_bytes - self.parts.total
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class Replica:
     @property
     def room_bytes(self) -> int:
         """What a rank may take of its card."""
-        return self.cards.room.for_tensors_bytes
+        return self.cards.room_of(self.layout.ranks).for_tensors_bytes
 
     def transient_bytes(self, users: int) -> int:
         """What the largest forward makes beside so many users' caches, with the libraries' workspaces.

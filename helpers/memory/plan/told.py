@@ -77,7 +77,7 @@ def _goal(answer: TrainAnswer) -> str:
 def _story(answer: TrainAnswer) -> Iterator[str]:
     """The first plan, in sentences: what, bytes, time, money, limit, what breaks first, why nothing cheaper."""
     plan = answer.plans[0]
-    layout, cards = plan.layout, plan.cards
+    layout, cards, room = plan.layout, plan.cards, plan.cards.room_of(plan.layout.ranks)
     yield (
         f"The cheapest plan takes {layout.ranks:,} x {cards.device.title}"
         + (f", divided as {layout}" if layout.ranks > 1 else "")
@@ -90,7 +90,7 @@ def _story(answer: TrainAnswer) -> Iterator[str]:
     yield (
         f"A rank{where} holds {format_bytes(plan.need.total)} at its fullest ({plan.need.moment}): "
         f"{parts_told(plan.need.parts)}. {format_bytes(plan.spare_bytes)} are to spare beside "
-        f"{format_bytes(cards.reserve_bytes)} kept for the CUDA context and holes."
+        f"{room.kept_told} kept for {room.reserve.told}."
     )
     if layout.offload:
         yield f"On the host each rank keeps {format_bytes(plan.need.host.total)}: {parts_told(plan.need.host)}."
@@ -118,7 +118,7 @@ def _story(answer: TrainAnswer) -> Iterator[str]:
 
 def breaks_first(answer: TrainAnswer, plan: TrainPlan) -> str:
     """The nearest change that no longer fits: a larger micro-batch, or longer sequences."""
-    goal, room = answer.goal, plan.cards.room.for_tensors_bytes
+    goal, room = answer.goal, plan.cards.room_of(plan.layout.ranks).for_tensors_bytes
     for factor in (2, 4, 8):
         longer = Job(goal.model, goal.sequence * factor).need(plan.layout, plan.cards.device)
         wider = replace(plan.layout, micro_batch=plan.layout.micro_batch * factor)
@@ -152,10 +152,11 @@ def failure_told(failed: Failure, answer: TrainAnswer) -> str:
     if failed.reason is Reason.DEADLINE:
         deadline = answer.goal.deadline_s or 0
         return f"{name} takes {duration(failed.hours.middle * 3600)} and the deadline is {duration(deadline)}."
-    room, needed = format_bytes(failed.cards.room.for_tensors_bytes), format_bytes(failed.need_bytes)
+    room, needed = failed.cards.room_of(layout.ranks), format_bytes(failed.need_bytes)
+    there = format_bytes(room.for_tensors_bytes)
     if failed.need is None:
-        return f"{name} needs {needed} a rank for weights, gradients and states alone, and {room} are there."
-    return f"{name} needs {needed} a rank ({parts_told(failed.need.parts)}), and {room} are there."
+        return f"{name} needs {needed} a rank for weights, gradients and states alone, and {there} are there."
+    return f"{name} needs {needed} a rank ({parts_told(failed.need.parts)}), and {there} are there."
 
 
 def _impossible(answer: TrainAnswer) -> Iterator[str]:
@@ -171,7 +172,7 @@ def _impossible(answer: TrainAnswer) -> Iterator[str]:
 def nearest_failure(answer: TrainAnswer) -> Failure | None:
     """What misses the deadline by least, or else needs the fewest bytes."""
     late = [one for one in answer.failures if one.reason is Reason.DEADLINE]
-    late = [one for one in late if one.held_bytes <= one.cards.room.for_tensors_bytes]
+    late = [one for one in late if one.held_bytes <= one.cards.room_of(one.layout.ranks).for_tensors_bytes]
     if late:
         return min(late, key=lambda one: one.hours.middle)
     counted = [one for one in answer.failures if one.need] or list(answer.failures)

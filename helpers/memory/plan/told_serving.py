@@ -93,8 +93,8 @@ def _left(answer: ServeAnswer, plan: ServePlan) -> str:
         return (
             f"{found.name} takes {found.share:g} of the card at once, as its version {found.version} does by default."
         )
-    kept = format_bytes(plan.cards.reserve_bytes)
-    return f"{format_bytes(plan.spare_bytes)} are to spare beside {kept} kept for the CUDA context and holes."
+    room = plan.cards.room_of(plan.layout.ranks)
+    return f"{format_bytes(plan.spare_bytes)} are to spare beside {room.kept_told} kept for {room.reserve.told}."
 
 
 def _limit(answer: ServeAnswer, plan: ServePlan) -> str:

@@ -19,7 +19,7 @@ from helpers.lesson.calculators import (
     training_memory,
 )
 from helpers.memory import budget
-from helpers.memory.fit import RESERVE_BYTES, Room
+from helpers.memory.fit import Room, reserve
 
 CALCULATOR = training_memory()
 CHOICES = [
@@ -119,7 +119,8 @@ def test_fits_and_spare_bytes_are_true_on_every_device(gpu):
     for model, sequence in (("gpt2", 256), ("llama-2-7b", 2048), ("llama-2-70b", 2048)):
         attention = "eager" if (device(gpu).capability or AMPERE) < AMPERE else "sdpa"  # no BF16 kernel before Ampere
         answer = training_answer(TrainSetup(model, sequence=sequence, attention=attention), gpu)
-        assert answer.sentence.startswith("Fits") == (answer.parts.total + RESERVE_BYTES <= answer.capacity_bytes)
+        kept = reserve(device(gpu)).size_bytes
+        assert answer.sentence.startswith("Fits") == (answer.parts.total + kept <= answer.capacity_bytes)
         assert answer.sentence.startswith("Does not fit") == (answer.parts.total > answer.capacity_bytes)
 
 
@@ -127,17 +128,18 @@ def test_fits_and_spare_bytes_are_true_on_every_device(gpu):
 def test_fits_tight_and_does_not_fit_are_decided_by_the_byte(answer):
     setup = {training_answer: TrainSetup, serving_answer: ServeSetup}[answer]("llama-3-8b")
     h100, need = device("h100"), answer(setup, "h100").parts.total
+    kept = reserve(h100).size_bytes
 
-    def of(size, reserve=RESERVE_BYTES):
+    def of(size, reserve=None):
         gpu = replace(h100, title="GPU", capacity=replace(h100.capacity, value=size))
         said = answer(setup, gpu, reserve)
         return said.figures["verdict"], said.sentence
 
     for size, verdict, words in [
-        (need + RESERVE_BYTES, "fits", "Fits the GPU with 0 B to spare"),
-        (need + RESERVE_BYTES - 1, "tight", "Tight on the GPU: 1.31 GiB left, and 1.31 GiB are kept for"),
+        (need + kept, "fits", "Fits the GPU with 0 B to spare, beside up to 794.00 MiB kept for the CUDA context."),
+        (need + kept - 1, "tight", "Tight on the GPU: 794.00 MiB left, and up to 794.00 MiB are kept for"),
         (need, "tight", "Tight on the GPU: 0 B left"),
-        (need - 1, "does not fit", "Does not fit the GPU: 1.31 GiB too much, beside 1.31 GiB kept for"),
+        (need - 1, "does not fit", "Does not fit the GPU: 794.00 MiB too much, beside up to 794.00 MiB kept for"),
     ]:
         told, sentence = of(size)
         assert told == verdict

@@ -8,7 +8,7 @@ from helpers.lesson.calculators import quantization, quantization_answer
 from helpers.lesson.calculators.quantization import FORMATS, SKIPPED
 from helpers.lesson.drawing.marks import Box, label
 from helpers.memory import budget, format_bytes
-from helpers.memory.fit import RESERVE_BYTES, Room, Verdict
+from helpers.memory.fit import Room, Verdict, reserve
 
 CALCULATOR = quantization()
 LINEAR = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)  # Llama-3-8B's, by hand
@@ -56,8 +56,9 @@ def test_the_devices_that_hold_it_are_all_of_them_and_in_order():
         answer = quantization_answer(name, weights)
         capacities = [DEVICES[fits].capacity_bytes for fits in answer.devices]
         assert capacities == sorted(capacities)
-        need = answer.parts.total + RESERVE_BYTES
-        assert set(answer.devices) == {it.name for it in OFFERED if it.capacity_bytes >= need}
+        need = answer.parts.total
+        holding = {it.name for it in OFFERED if it.capacity_bytes >= need + reserve(it).size_bytes}
+        assert set(answer.devices) == holding
         assert ("No device" in answer.sentence) == (not answer.devices)
 
 

@@ -1,9 +1,9 @@
 """What is kept of a card: by card, engine and ranks, held against what groups of ranks were seen to take."""
 
 import doctest
+from pathlib import Path
 
 import pytest
-from helpers.memory.closed_form.engine import launch
 
 from helpers.catalog import ServeSetup, WorkbookError, device
 from helpers.catalog.contexts import MIB, context
@@ -13,6 +13,7 @@ from helpers.memory.fit import reserves as model
 from helpers.memory.fit.reserves import reserve
 from helpers.memory.serve.engines.vllm import launch
 
+FIGURES = (("t4", 1), ("rtx-4090", 1), ("h100", 1), ("h100", 8))
 COUNTS = (1, 2, 3, 4, 8, 9, 16, 64, 1024)
 
 
@@ -92,3 +93,11 @@ def test_llamacpp_has_no_groups():
 def test_what_is_no_question(asked, what):
     with pytest.raises(WorkbookError, match=what):
         reserve(device("h100"), **asked)
+
+
+def test_the_readme_has_the_figures_of_the_model():
+    readme = " ".join((Path(__file__).parents[3] / "README.md").read_text("utf-8").split())
+    kept = [reserve(device(name), ranks=ranks).size_bytes // MIB for name, ranks in FIGURES]
+    assert (
+        "up to {:,} MiB on a T4, {:,} on an RTX 4090, {:,} on an H100 and {:,} on one of eight".format(*kept) in readme
+    )

@@ -160,7 +160,7 @@ def test_vllms_file_is_yaml_with_the_plans_figures():
 
 
 def test_vllms_file_says_what_its_pool_holds():
-    """The plan counts on a fixed reserve; the engine's own pool is smaller."""
+    """The plan counts on a reserve by card; the engine's own pool is smaller."""
     goal = ServeGoal("qwen3-8b", users=380, context=1152, weights=("bf16",), kv=("bf16",))
     found = plan_serving(goal, [Cards("h100", 1)])
     first = serving_files(found)["vllm.yaml"].splitlines()[0]
