@@ -92,6 +92,7 @@ def _story(answer: TrainAnswer) -> Iterator[str]:
         f"{parts_told(plan.need.parts)}. {format_bytes(plan.spare_bytes)} are to spare beside "
         f"{room.kept_told} kept for {room.reserve.told}."
     )
+    yield from room.holes(plan.need.total)
     if layout.offload:
         yield f"On the host each rank keeps {format_bytes(plan.need.host.total)}: {parts_told(plan.need.host)}."
     yield (
