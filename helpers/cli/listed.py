@@ -9,6 +9,7 @@ from ..catalog.device_names import plain
 from ..catalog.devices import DEVICES, Device
 from ..catalog.errors import WorkbookError
 from ..catalog.formats import NUMBER_FORMATS, NumberFormat
+from ..memory.fit.reserves import reserve
 from .flags import Commands, add_command
 
 
@@ -17,7 +18,9 @@ def add(commands: Commands) -> None:
     cards.add_argument(
         "word", nargs="?", default="", metavar="WORD", help="only those with this in their name, as 4090"
     )
-    cards.add_argument("--json", action="store_true", help="print JSON: every figure with its kind, source and date")
+    cards.add_argument(
+        "--json", action="store_true", help="print JSON: every figure with its source, and what is kept of the card"
+    )
     formats = add_command(commands, "formats", "number formats: exact bits of a weight, and their scales", _formats)
     formats.add_argument("--json", action="store_true", help="print JSON")
 
@@ -40,7 +43,10 @@ def _line(card: Device) -> str:
 
 def _figures(card: Device) -> dict[str, object]:
     told = [{"value": one.value, "unit": one.unit, "kind": one.kind, "source": one.source} for one in card.figures()]
-    return {"name": card.name, "title": card.title, "capacity_bytes": card.capacity_bytes, "figures": told}
+    kept = reserve(card)
+    why = {"bytes": kept.size_bytes, "by": kept.context.basis.value, "source": kept.context.source}
+    named = {"name": card.name, "title": card.title, "capacity_bytes": card.capacity_bytes}
+    return {**named, "reserve": why, "figures": told}
 
 
 def _formats(arguments: argparse.Namespace) -> int:

@@ -1,8 +1,11 @@
 """Every door keeps what card and ranks ask for, unless somebody says another number."""
 
+import json
+
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device
+from helpers.cli import main
 from helpers.lesson.calculators import kv_cache_answer, mesh_answer, training_answer, zero_answer
 from helpers.lesson.calculators.choices import BY_CARD, reserve_bytes
 from helpers.lesson.calculators.memory import training_memory
@@ -70,3 +73,14 @@ def test_the_least_said_of_a_mac_is_what_macos_keeps():
     room = Room(device("m4-pro-64gb"))
     assert room.verdict(48 * 2**30) == "fits"
     assert "16.00 GiB are kept for macOS" in room.sentence(49 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("word", "by"), [("l40s", "this card"), ("a40-48gb", "its generation"), ("b580", "none of its kind")]
+)
+def test_the_list_of_cards_says_what_a_reserve_rests_on(word, by, capsys):
+    assert main(["cards", word, "--json"]) == 0
+    (card,) = json.loads(capsys.readouterr().out)
+    assert card["reserve"]["bytes"] == reserve(device(word)).size_bytes
+    assert by in card["reserve"]["by"]
+    assert "issue" in card["reserve"]["source"]
