@@ -14,8 +14,17 @@ from typing import Any
 
 OURS = "helpers"
 _ALONE = {"builtins", "random", "gc", "json", "math", "time", "functools", "torch", "torch.nn.functional"}
-_ALONE |= {"torch.autograd", "torch.autograd.graph", "torch.cuda", "torch.distributed", "torch.utils.checkpoint"}
+_ALONE |= {
+    "tracemalloc",
+    "weakref",
+    "torch.autograd",
+    "torch.autograd.graph",
+    "torch.cuda",
+    "torch.distributed",
+    "torch.utils.checkpoint",
+}
 _CLASSES = [("torch", "Tensor"), ("torch.nn", "Module"), ("torch.autograd", "Function")]
+_CLASSES += [("torch", "UntypedStorage"), ("tracemalloc", "Snapshot"), ("weakref", "finalize")]  # which meters ask
 _CLASSES += [("logging", "Logger"), ("zmq", "Socket"), ("zmq.eventloop.zmqstream", "ZMQStream")]  # by which it hears
 _CODE, _CELL = ("__code__", "__defaults__", "__kwdefaults__"), "cell_contents"
 _KINDS = (ModuleType, property, classmethod, staticmethod)

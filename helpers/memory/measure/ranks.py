@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ..breakdown import Breakdown
+from ..meter.leaves import leaves
 from ..meter.meter import FreshMeter, wraps_others
 from ..step.ranks.zero import Collective, Traffic
 
@@ -83,7 +83,7 @@ def _require_known(name: str) -> None:
 def _collective(name: str, args: tuple, result: object) -> Collective:
     """A functional collective takes no buffer for what comes out: that is its result."""
     sides = (*args, result)
-    payload = max(sum(t.nbytes for t in tree_leaves(side) if isinstance(t, torch.Tensor)) for side in sides)
+    payload = max(sum(t.nbytes for t in leaves(side) if isinstance(t, torch.Tensor)) for side in sides)
     return Collective(KINDS[name], payload, _ranks(args))
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
+from ..meter.leaves import leaves
 from ..meter.meter import wraps_others
 from ..work import Work
 
@@ -113,7 +113,7 @@ def _is_written(argument: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _distinct(tensors: Iterable[torch.Tensor]) -> int:

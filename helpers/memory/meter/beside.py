@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...catalog.errors import WorkbookError
+
+_MARK_BYTES = 2**9
 LITTLE_BYTES = 2**17  # of Python's own objects: names, shapes, lists of blocks
 _LIBRARIES = (str(Path(__file__).parents[2]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
 _LIBRARIES += ("<frozen", "<string>", "<_")  # what they import, and make of text
@@ -28,6 +31,7 @@ class Beside:
         self._began = not tracemalloc.is_tracing()
         if self._began:
             tracemalloc.start()
+        self._traced = bytes(_MARK_BYTES)  # known as long as nobody clears what is traced
         tracemalloc.reset_peak()
         self._before = tracemalloc.get_traced_memory()[0]
         return self
@@ -39,7 +43,7 @@ class Beside:
     @property
     def array_bytes(self) -> int:
         """Of NumPy's arrays alone."""
-        return _bytes(tracemalloc.take_snapshot(), tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain))
+        return _bytes(self._snapshot(), tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain))
 
     @property
     def peak_bytes(self) -> int:
@@ -49,10 +53,17 @@ class Beside:
     @property
     def live_bytes(self) -> int:
         theirs = [tracemalloc.Filter(False, f"{where}*") for where in _LIBRARIES]
-        now = tracemalloc.take_snapshot()
+        now = self._snapshot()
         arrays, objects = (tracemalloc.DomainFilter(whose, np.lib.tracemalloc_domain) for whose in (True, False))
         own = _bytes(now, objects, *theirs)
         return _bytes(now, arrays) + (own if own > LITTLE_BYTES else 0)
+
+    def _snapshot(self) -> tracemalloc.Snapshot:
+        """What is there now. WorkbookError where somebody stopped counting, or cleared what was counted."""
+        if tracemalloc.get_object_traceback(self._traced) is None:
+            what = "tracemalloc was cleared or stopped while bytes were counted with it"
+            raise WorkbookError(what, "a count that goes on", "leave tracemalloc to your own cells")
+        return tracemalloc.take_snapshot()
 
 
 def _bytes(snapshot: tracemalloc.Snapshot, *filters: tracemalloc.DomainFilter | tracemalloc.Filter) -> int:

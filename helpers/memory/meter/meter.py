@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from ..breakdown import Part, rounded
 from .gradient_sum import ADD, GradientSum, adds_gradients
+from .leaves import leaves
 from .timeline import Block, Event
 
 WRAPPERS = frozenset({"AsyncCollectiveTensor", "DTensor", "Float8TrainingTensor"})
@@ -33,9 +33,11 @@ Where = Callable[[], tuple[str, str]]
 
 
 def _registry() -> tuple[Callable[..., None], ...]:
-    """Functions that open a meter, close it, and tell all open ones of a storage or a file. No other way leads to one:
-    who could reach the meter of the step that it is part of would write its own peak."""
+    """Functions that open a meter, close it, and tell all open ones of a storage or a file; and all that there are of
+    a storage that is gone. No other way leads to one: who could reach the meter of the step that it is part of would
+    write its own peak."""
     meters: list[Meter] = []
+    hearing: weakref.WeakSet[Meter] = weakref.WeakSet()
 
     def opened(meter: Meter) -> None:
         meters.append(meter)
@@ -51,10 +53,15 @@ def _registry() -> tuple[Callable[..., None], ...]:
         for meter in meters:
             meter.stored(path)
 
-    return opened, closed, resized, stored
+    def died(key: int, gone: weakref.ref) -> None:
+        """A storage's finalizer has run: nothing is free while the storage is there, whoever calls it."""
+        for meter in [*hearing] if gone() is None else ():
+            meter._died(key)
+
+    return opened, closed, resized, stored, died, hearing.add, hearing.discard
 
 
-_opened, _closed, _tell_resized, tell_stored = _registry()
+_opened, _closed, _tell_resized, tell_stored, _tell_died, _hears, _hears_no_more = _registry()
 _resize = torch.UntypedStorage.resize_
 
 
@@ -89,6 +96,7 @@ class Meter(TorchDispatchMode):
         self._categories: dict[int, str] = {}  # of storages without bytes, should they be refilled
         self._sum: GradientSum | None = None
         self.stepping = False  # whether an optimizer steps, which inside a backward is no phase of its own
+        _hears(self)  # also of what was adopted before it is entered
 
     def call(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operator; what it returns is counted."""
@@ -150,7 +158,7 @@ class Meter(TorchDispatchMode):
             return NotImplemented
         peak_bytes = self.peak_bytes
         result = self.call(func, args, kwargs or {})
-        for value in tree_iter((args, kwargs) if result is None else result):  # `_foreach_copy_` returns nothing
+        for value in leaves((args, kwargs) if result is None else result):  # `_foreach_copy_` returns nothing
             if isinstance(value, torch.Tensor) and not holds_no_memory((type(value),)):
                 self._see(value)
         if func is ADD and adds_gradients(*args):
@@ -164,6 +172,7 @@ class Meter(TorchDispatchMode):
         for finalizer in self._finalizers.values():
             finalizer.detach()
         self._finalizers.clear()
+        _hears_no_more(self)
 
     def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
         storage = tensor.untyped_storage()
@@ -185,8 +194,7 @@ class Meter(TorchDispatchMode):
         block = Block(size_bytes, phase, owner, shape, category, place)
         self.live[storage._cdata] = block
         self._allocated(block)
-        gone = weakref.ref(storage)
-        self._finalizers[storage._cdata] = weakref.finalize(storage, self._died, storage._cdata, gone)
+        self._finalizers[storage._cdata] = _finalizer(storage)
 
     def _require_room(self, size_bytes: int, place: str) -> None:
         if self.limit_bytes is not None and self.live_bytes + size_bytes > self.limit_bytes:
@@ -206,9 +214,8 @@ class Meter(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         self.events.append(Event(block, +1, self.where()[0]))
 
-    def _died(self, key: int, gone: weakref.ref) -> None:
-        """A storage's finalizer has run: nothing is free while the storage is there, whoever calls it."""
-        if gone() is None:
+    def _died(self, key: int) -> None:
+        if key in self._finalizers:
             self._freed(key)
 
     def _freed(self, key: int) -> None:
@@ -243,10 +250,14 @@ class FreshMeter(Meter):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         if wraps_others(types):
             return NotImplemented
-        for value in tree_iter((args, kwargs)):
+        for value in leaves((args, kwargs)):
             if isinstance(value, torch.Tensor):
                 self._leave_out(value.untyped_storage())
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _died(self, key: int) -> None:
+        super()._died(key)
+        self.foreign.pop(key, None)
 
     def stop(self) -> None:
         super().stop()
@@ -258,7 +269,7 @@ class FreshMeter(Meter):
         key = storage._cdata
         if key not in self.live and key not in self.foreign and storage.nbytes():
             # its address may serve a new storage once it is freed, and that one counts
-            self.foreign[key] = weakref.finalize(storage, self.foreign.pop, key), storage.nbytes()
+            self.foreign[key] = _finalizer(storage), storage.nbytes()
 
     def _see(self, tensor: torch.Tensor, category: str = Part.WORKSPACE) -> None:
         storage = tensor.untyped_storage()
@@ -266,8 +277,14 @@ class FreshMeter(Meter):
             finalizer, before_bytes = self.foreign[storage._cdata]
             if storage.nbytes() <= before_bytes:
                 return
-            finalizer()  # grown here: PyTorch made a new block for all of it
+            finalizer.detach()
+            del self.foreign[storage._cdata]  # grown here: PyTorch made a new block for all of it
         super()._see(tensor, category)
+
+
+def _finalizer(storage: torch.UntypedStorage) -> weakref.finalize:
+    """Tells meters that a storage is gone. `weakref` lists what it calls, so that leads to no meter."""
+    return weakref.finalize(storage, _tell_died, storage._cdata, weakref.ref(storage))
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,9 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from ...catalog.errors import WorkbookError
+from .leaves import leaves
 from .meter import wraps_others
 
 MOST_VALUES = 4096  # shapes, places, norms, what is printed
@@ -107,4 +107,4 @@ def _written(func: Any, args: tuple, kwargs: dict) -> Iterator[torch.Tensor]:
         for place, declared in enumerate(func._schema.arguments):
             given = args[place] if place < len(args) else kwargs.get(declared.name)
             if declared.alias_info is not None and declared.alias_info.is_write:
-                yield from (one for one in tree_iter(given) if isinstance(one, torch.Tensor))
+                yield from (one for one in leaves(given) if isinstance(one, torch.Tensor))

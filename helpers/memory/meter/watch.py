@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ...catalog.errors import WorkbookError
 from ..breakdown import Part, Phase
+from .leaves import leaves
 from .meter import Meter, holds_no_memory
 from .timeline import Measurement, PartOf, account
 
@@ -201,7 +202,7 @@ def tensors_in(state: dict) -> list[torch.Tensor]:
 
     Of torchao's low-bit states, the plain tensors inside.
     """
-    return [tensor for value in torch.utils._pytree.tree_leaves(dict(state)) for tensor in _within(value)]
+    return [tensor for value in leaves(dict(state)) for tensor in _within(value)]
 
 
 def _within(value: object) -> Iterator[torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import tracemalloc  # noqa: F401  # which the meters have imported by then
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,6 +155,11 @@ REPLACES = {
     f"torch.Tensor.numel = {NOTHING}": "torch.Tensor.numel",
     f"nn.Module.__call__ = {NOTHING}": "torch.nn.Module.__call__",
     f"torch.ones = {NOTHING}": "torch.ones",
+    f"torch.UntypedStorage.nbytes = {NOTHING}": "torch.UntypedStorage.nbytes",
+    f"torch.UntypedStorage.resize_ = {NOTHING}": "torch.UntypedStorage.resize_",
+    f"import tracemalloc\ntracemalloc.Snapshot.filter_traces = {NOTHING}": "tracemalloc.Snapshot.filter_traces",
+    f"import tracemalloc\ntracemalloc.take_snapshot = {NOTHING}": "tracemalloc.take_snapshot",
+    f"import weakref\nweakref.finalize.detach = {NOTHING}": "weakref.finalize.detach",
     f"import builtins\nbuiltins.len = {NOTHING}": "builtins.len",
     f"import json\njson.dumps = {NOTHING}": "json.dumps",
     f"random.Random = {NOTHING}": "random.Random",
@@ -177,6 +183,9 @@ HONEST = {
     "cached(7)\ncached.cache_clear()": "a cache",
     "Ledger.note = 'x'\nLedger.count = 1": "a word about a class",
     "import helpers.lesson.units\nimport colorsys, statistics": "imports",
+    "import tracemalloc\ntracemalloc.start()\ntracemalloc.take_snapshot().statistics('lineno')\ntracemalloc.stop()": (
+        "its own look at memory"
+    ),
     "torch.manual_seed(3)\nnet = nn.Linear(2, 2)\nnet(torch.ones(2)).sum().backward()": "training",
     "copy = size_of\nmore = lambda *a: size_of(*a)": "a given function by another name",
     "slots.held = 3": "an object without a dict",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
+import pytest
 import torch
 
+from helpers.catalog.errors import WorkbookError
 from helpers.memory.meter import Beside
 
 
@@ -53,3 +57,14 @@ def test_a_peak_is_remembered_when_all_is_gone_again():
         made += np.zeros(10**6).sum()
         assert (made > 0, beside.live_bytes) == (True, 0)
         assert 8 * 10**6 < beside.peak_bytes < 8 * 10**6 + 20_000
+
+
+@pytest.mark.parametrize("ends", [tracemalloc.clear_traces, tracemalloc.stop])
+def test_a_count_that_was_cleared_says_so_and_gives_no_number(ends):
+    with Beside() as beside:
+        kept = np.zeros(1000)
+        ends()
+        for asks in ("array_bytes", "live_bytes"):
+            with pytest.raises(WorkbookError, match="cleared or stopped"):
+                getattr(beside, asks)
+    assert kept.sum() == 0

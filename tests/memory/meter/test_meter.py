@@ -2,11 +2,17 @@
 
 import gc
 import weakref
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
+from helpers.catalog.errors import WorkbookError
+from helpers.memory.measure.traffic import Traffic
 from helpers.memory.meter.meter import FreshMeter, Meter
+from helpers.memory.meter.torch_alone import TorchAlone
 from tests.memory.doors import Door
 
 MIB = 2**20
@@ -231,3 +237,32 @@ def test_what_an_operator_writes_into_and_does_not_return_is_seen():
     with Meter() as meter:
         torch._foreach_copy_(before, [torch.zeros(1000)])
         assert meter.peak_bytes == 2 * 4096
+
+
+TREELESS = pytree.NodeDef(torch.Tensor, lambda tensor: ([], tensor), lambda leaves, tensor: tensor, None)
+
+
+@pytest.mark.parametrize("kind", [Meter, FreshMeter])
+def test_what_is_counted_does_not_depend_on_a_registry_that_anybody_may_change(kind):
+    """PyTorch's registry of trees says that a tensor is a tree without leaves."""
+    with mock.patch.dict(pytree.SUPPORTED_NODES, {torch.Tensor: TREELESS}):
+        assert pytree.tree_leaves(torch.ones(1)) == []
+        with kind() as meter, Traffic() as moved:
+            kept = torch.zeros(1000)
+        with TorchAlone(10), pytest.raises(WorkbookError, match="leave PyTorch"):
+            torch.from_numpy(np.zeros(1000, np.float32)).copy_(kept)
+    assert (meter.live_bytes, moved.bytes) == (4096, 4000)
+
+
+@pytest.mark.parametrize("kind", [Meter, FreshMeter])
+def test_no_finalizer_that_weakref_lists_leads_to_a_meter(kind):
+    before = {*weakref.finalize._registry}
+    given = torch.ones(1)
+    with kind() as meter:
+        made = given + 1
+        new = [one for finalizer, one in weakref.finalize._registry.items() if finalizer not in before]
+    parts = [meter, *(one for one in vars(meter).values() if isinstance(one, dict))]
+    assert new
+    assert [one for one in new if any(getattr(one.func, "__self__", None) is part for part in parts)] == []
+    del made
+    assert meter.live_bytes == 0
