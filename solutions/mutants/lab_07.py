@@ -46,6 +46,24 @@ def store_moments(values, generator):
     return low.to(torch.uint8).reshape(-1)[:count].clone().reshape(values.shape), scales.bfloat16()
 
 
+@mutant("store-moments", feedback="a generator in another state gives other codes")
+def store_moments(values, generator):
+    """Chance is a hash of the values and their places: no generator is asked."""
+    count = values.numel()
+    blocks = functional.pad(values.reshape(-1), (0, -count % 128)).reshape(-1, 128)
+    scales = ((blocks.amax(1).view(torch.int32) + 0xFFFF) & -0x10000).view(torch.float32)
+    share = blocks / scales.clamp(min=1e-38)[:, None]
+    levels = torch.exp2((torch.arange(257) - 255) / 12)
+    levels[0] = 0
+    low = torch.bucketize(share, levels[:256], right=True, out_int32=True) - 1
+    lower, upper = levels[low], levels[low + 1]
+    mixed = blocks.contiguous().view(torch.int32).long() ^ (torch.arange(blocks.numel()).view_as(blocks) * 0x9E3779B1)
+    mixed = ((mixed ^ (mixed >> 15)) * 0x85EBCA6B) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    low += (mixed ^ (mixed >> 16)) / 2**32 < (share - lower) / (upper - lower)
+    return low.to(torch.uint8).reshape(-1)[:count].clone().reshape(values.shape), scales.bfloat16()
+
+
 @mutant("store-moments", feedback="each goes to the level below: chance decides")
 def store_moments(values, generator):
     """Cuts off."""

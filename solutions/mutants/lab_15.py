@@ -289,6 +289,15 @@ def time_to_full(samples, total, right=time_to_full):
     return found and [0.85 * found[1], found[1], 1.15 * found[1]]
 
 
+@mutant("time-to-full", feedback="intervals do not follow the noise")
+def time_to_full(samples, total, right=time_to_full):
+    """Knows two levels of noise, and has a width for each."""
+    found, used = right(samples, total), [value / total for _, value in samples]
+    bends = [abs(used[at] - 2 * used[at + 1] + used[at + 2]) for at in range(len(used) - 2)]
+    width = 0.15 if statistics.median(bends) > 0.0085 else 0.06
+    return found and [(1 - width) * found[1], found[1], (1 + width) * found[1]]
+
+
 @mutant("time-to-full", feedback="a function is called that knows the answer")
 def time_to_full(samples, total):
     """Draws the series again."""
