@@ -9,6 +9,7 @@ grader does it, the three namespaces apart, in a fork that has run what is given
     replays       what asks, when the cell runs, with the worked answers, and looks up afterwards what they gave
     replaces      every given function, and what helpers count with, by something that says yes
     strips        asserts, by IPython's transformers; lies, by an object that is equal to everything
+    fools         what counts bytes: wrong answers of the lab, with PyTorch's registry of trees and tracemalloc changed
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from nbformat import NotebookNode
 from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.course.forked_cells import Trial, run_in_forks
+from helpers.course.mutants import find_mutants, load_mutants
 from helpers.grading.judging.trial import secrets_of
 
 CONSTANTS = ("None", "0", "1", "True", "[]", "{}", "()", "''", "float('nan')", "float('inf')", "10**9", "(0, 0)")
@@ -95,6 +97,33 @@ for _ask in {asks!r}:
         pass
 globals().update({{name: _looked_up(name) for name in _WORKED}})
 """
+FOOLS = """
+import tracemalloc
+import weakref
+
+import torch
+from torch.utils import _pytree
+
+_pytree.SUPPORTED_NODES[torch.Tensor] = _pytree.NodeDef(torch.Tensor, lambda one: ([], one), lambda _, one: one, None)
+torch.UntypedStorage.nbytes = lambda storage: 0
+tracemalloc.take_snapshot = lambda: tracemalloc.Snapshot((), 1)
+
+
+def _write_nothing(*_):
+    for one in list(weakref.finalize._registry.values()):
+        meter = getattr(one.func, "__self__", None)
+        if hasattr(meter, "peak_bytes"):
+            meter.peak_bytes = meter.live_bytes = 0
+
+
+class _Watch(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        _write_nothing()
+        return function(*args, **(kwargs or {}))
+
+
+_Watch().__enter__()
+"""
 # In the fork: the grader's own steps, without a kernel. `LAB` has what is needed of the notebook.
 MACHINERY = '''
 import contextlib, io, json, os
@@ -147,6 +176,18 @@ class Attack:
     at: int
     words: str
     source: str
+    instead: str = ""  # the answer that it is made of, which some checks pay anyhow
+
+
+def fooled(path: Path) -> list[Attack]:
+    """The lab's wrong answers, where what counts bytes is fooled."""
+    exercises = lab_cells.exercises(nb.read(path))
+    places = {lab_cells.grade_id(cell): at for at, one in enumerate(exercises) for cell in one.answers}
+    return [
+        Attack(places[one.grade_id], f"fools, {one.where}", f"{whole}\n{FOOLS}", whole)
+        for one in load_mutants(find_mutants(path))
+        for whole in [f"{_joined(exercises[places[one.grade_id]].answers)}\n\n{one.source}"]
+    ]
 
 
 def attacks(lab: NotebookNode) -> list[Attack]:
@@ -173,12 +214,17 @@ def paid(path: Path, chosen: list[Attack], seed: str) -> list[str]:
     exercises = lab_cells.exercises(lab)
     worked = [Attack(at, "worked", _joined(one.answers)) for at, one in enumerate(exercises)]
     trials = [_trial(exercises[one.at], one, seed) for one in (*worked, *chosen)]
+    trials += [_trial(exercises[one.at], Attack(one.at, "", one.instead), seed) for one in chosen if one.instead]
     ran = run_in_forks(path.parent, _before(lab), trials, seed=seed)
     assert [run.error for run in ran.before if run.error] == []
     printed = [json.loads(runs[0].printed or "{}") for runs in ran.trials]
-    right, found = printed[: len(worked)], zip(chosen, printed[len(worked) :], strict=True)
+    right, found = printed[: len(worked)], zip(chosen, printed[len(worked) :], strict=False)
+    anyhow = iter(printed[len(worked) + len(chosen) :])
     assert [list(one) for one in right] == [[check.id for check in one.checks] for one in exercises], "worked answers"
-    kept = [(one, [key for key in told if told[key] == right[one.at][key]]) for one, told in found]
+    controls = {one: next(anyhow) if one.instead else {} for one in chosen}
+    kept = [
+        (one, [key for key in told if told[key] == right[one.at][key] != controls[one].get(key)]) for one, told in found
+    ]
     return [f"{one.words} is paid by {', '.join(keys)}" for one, keys in kept if keys]
 
 

@@ -15,7 +15,7 @@ from helpers.course.mutants import find_mutants, lacking, load_mutants, problems
 from helpers.course.release import has_answers, release, released
 from helpers.grading.check import results_of
 from helpers.lesson.tracebacks import is_hidden
-from tests.labs.attacker import attacks, drawn, paid
+from tests.labs.attacker import attacks, drawn, fooled, paid
 from tests.labs.honest import answer_of, faults, honest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +23,7 @@ LABS = nb.find_all(ROOT, ["solutions"])
 GRADED = next(path for path in LABS if path.stem.startswith("13"))  # the one that needs least
 SHOWN = ("02", "09", "12")  # a formula, ranks in processes, a check that worked the answer out in its own lines
 # Exercises of which nothing that helpers has is an answer, so that no mutant can call it.
+FOOLED = ("06", "11")  # whose checks have limits of bytes: the day's, the night has all
 NOTHING_TO_CALL = {"02": {"2", "3"}}
 
 
@@ -121,6 +122,18 @@ def test_there_are_eight_honest_answers_and_one_to_each_question(path):
 def test_no_attack_is_paid(path):
     """A few of some hundred on each question: all of them take an hour."""
     assert paid(path, drawn(attacks(nb.read(path)), "7", of_each=6), seed="7") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in LABS if path.stem[:2] in FOOLED], ids=lambda path: path.stem)
+def test_no_wrong_answer_is_paid_more_where_what_counts_bytes_is_fooled(path):
+    assert paid(path, drawn(fooled(path), "7", of_each=4), seed="7") == []
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_no_wrong_answer_at_all_is_paid_more_where_what_counts_bytes_is_fooled(path):
+    assert paid(path, fooled(path), seed="7") == []
 
 
 @pytest.mark.all
