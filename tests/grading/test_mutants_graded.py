@@ -1,6 +1,7 @@
-"""Wrong answers through the real grader, with a seed that is not stored: none earns all its points.
+"""Wrong answers through the real grader, with a seed that is not stored: none earns all its points; worked ones do.
 
-The slow test takes one wrong answer to each exercise of one lab; `make test-all` takes all of all labs.
+The slow tests take one wrong answer to each exercise of one lab, and two labs as they are worked; `make test-all` takes
+all of all labs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from helpers.grading.judging.results import from_json
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = nb.find_all(ROOT, ["solutions"])
+BY_DAY = ("06", "09")  # what a step keeps, and ranks
 
 
 def classes(path: Path) -> list[dict[str, Mutant]]:
@@ -35,6 +37,19 @@ def classes(path: Path) -> list[dict[str, Mutant]]:
         by_exercise[first[mutant.grade_id]].append(mutant)
     rows = zip_longest(*by_exercise.values())
     return [{key: one for key, one in zip(by_exercise, row, strict=True) if one is not None} for row in rows]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow if path.stem[:2] in BY_DAY else pytest.mark.all]) for path in LABS],
+    ids=lambda path: path.stem[:2],
+)
+def test_a_worked_lab_earns_all_its_points_and_nobody_is_named(path, tmp_path):
+    nb.write(folder(tmp_path) / path.name, nb.read(path))
+    assert grade(path.stem, folder(tmp_path), tmp_path / "out", ROOT, Options(seed="7")) == 0
+    result = from_json(json.loads((tmp_path / f"out/results/{path.stem}.json").read_text()))
+    assert [(question.title, question.message) for question in result.questions if not question.passed] == []
+    assert (result.status, result.reasons, result.warnings) == ("graded", (), ())
 
 
 @pytest.mark.slow
