@@ -131,7 +131,7 @@ BAD = [
     (["explain-oom", "x", "--gpu", "h1000"], "--gpu 12GiB"),
     (["explain-oom", "x", "--users", "3"], "--users without --model"),
     (["explain-oom", "x", "--model", "gpt2", "--users", "3", "--zero", "1"], "--zero and --users together"),
-    (["explain-oom", "x", "--model", "gpt3"], "did you mean"),
+    (["explain-oom", "x", "--model", "gtp2"], "did you mean"),
     (["explain-oom", "x", "--accumulate", "3"], "--accumulate without --model"),
     (["explain-oom", "x", "--lora-rank", "8"], "--lora-rank without --model"),
     (["explain-oom", "x", "--model", "gpt2", "--lora-base", "nf4"], "--lora-base without adapters"),

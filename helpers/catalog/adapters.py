@@ -59,6 +59,9 @@ class Adapter:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.kind == "qlora":
+            do = "pass --adapter lora --lora-base nf4, in Python Adapter('lora', base='nf4')"
+            raise WorkbookError("adapter 'qlora'", "lora: QLoRA is LoRA on a base in 4 bits", do)
         require_name("kind of adapter", self.kind, (*KINDS, *TRACED_KINDS))
         require_whole("the LoRA rank", self.rank, most=MAX_RANK, do="16 is usual")
         if self.base is not None:

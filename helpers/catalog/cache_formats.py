@@ -16,7 +16,8 @@ _PLAIN = ("fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
 _GGML = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # what --cache-type-k of llama.cpp takes besides
 _PER_HEAD = {"int8-per-head": 8, "int4-per-head": 4}
 KV_FORMATS = (*_PLAIN, "nvfp4", *_GGML, *_PER_HEAD)
-SHORT = {"int8": "int8-per-head", "int4": "int4-per-head"}
+SHORT = {"int8": "int8-per-head", "int4": "int4-per-head", "fp8": "fp8-e4m3", "fp8_e4m3": "fp8-e4m3", "f16": "fp16"}
+SHORT |= {"fp8_e5m2": "fp8-e5m2", "float16": "fp16", "bfloat16": "bf16", "auto": "bf16"}  # as engines spell them
 KV_OF_ENGINES = {  # --kv-cache-dtype of vLLM and SGLang, --cache-type-k of llama.cpp
     "vllm": ("fp32", "fp16", "bf16", "nvfp4", *_PER_HEAD, "fp8-e5m2", "fp8-e4m3"),
     "sglang": ("fp32", "fp16", "bf16", "fp8-e5m2", "fp8-e4m3"),

@@ -20,6 +20,12 @@ _BRANDS = _NVIDIA | {"amd", "radeon", "instinct", "rx", "apple", "intel", "arc",
 _VARIANTS = {"ti", "super", "laptop", "mobile", "max", "pro", "ultra", "nano", "nvl", "pcie", "sxm", "ada"}
 _VARIANTS |= {"d", "m", "mig", "vf", "xt", "xtx", "gre"}
 _PART = re.compile(r"[a-z]+|\d+")
+_SEVERAL = tuple(  # 2x3090, "3090 x2", 3090,3090
+    map(
+        re.compile,
+        (r"(?P<count>\d{1,3}) ?[x×*] ?(?P<card>.+)", r"(?P<card>.+?) ?[x×*] ?(?P<count>\d{1,3})", r"(?P<card>.+?),.+"),
+    )
+)
 _EXAMPLES = "a card such as h100, rtx-4090, rtx-3060, mi300x, m4-max or m3-max-48gb, or its memory, as in 12GiB"
 MOST_TYPED = 100  # characters
 
@@ -100,12 +106,20 @@ def _without_memory(name: str) -> str:
 
 def _unknown(name: object, typed: str, cards: Mapping[str, Card]) -> WorkbookError:
     """The error, with the nearest name where its numbers are those that were typed."""
+    for several in _SEVERAL:
+        if (found := several.fullmatch(typed)) and plain(found["card"]) in _index(tuple(cards.values())):
+            return _of_several(name, found["card"].replace(" ", "-"), found.groupdict().get("count") or "2")
     names = [one for card in cards.values() for one in (card.name, *card.aliases)]
     wanted = plain(typed)
     longer = sorted((one for one in names if wanted and plain(one).startswith(wanted)), key=len)
     alike = [one for one in names if _same_numbers(typed, one)]
     close = longer or difflib.get_close_matches(typed, alike, n=1, cutoff=0.5)
     return WorkbookError(f"unknown device {name!r}", _EXAMPLES, _list_or_size(close[0] if close else ""))
+
+
+def _of_several(name: object, card: str, count: str) -> WorkbookError:
+    do = f"pass --gpu {card}; of {count} ask `workbook plan serve MODEL --cards {card}={count}`"
+    return WorkbookError(f"{name!r} names several cards", "one card", f"{do}, or add --engine vllm --tensor {count}")
 
 
 def _same_numbers(typed: str, name: str) -> bool:

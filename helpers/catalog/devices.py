@@ -188,7 +188,7 @@ def device(name: str | Device) -> Device:
     """
     if isinstance(name, Device):
         return name
-    size = _SIZE.fullmatch(name.strip()) if isinstance(name, str) else None
+    size = _SIZE.fullmatch(name.strip().replace(",", ".")) if isinstance(name, str) else None
     if size:
         return _of_size(size)
     found, memory = device_names.find(name, DEVICES)

@@ -120,7 +120,7 @@ def engine(name: str, version: str | None = None) -> Engine:
     """
     known = [one for one in _ENGINES if isinstance(name, str) and one.name == name.lower()]
     if not known:
-        raise unknown_name("engine", name, ENGINES)
+        raise _not_counted(name)
     if version is None:
         return known[-1]
     wanted, oldest, newest = _numbers(version), known[0].version, known[-1].version
@@ -131,6 +131,32 @@ def engine(name: str, version: str | None = None) -> Engine:
         expected = (f"a version from {oldest} to {newest}" if oldest != newest else oldest) or "no version"
         raise WorkbookError(what, expected, "leave it out for the newest that is known")
     return replace(able[-1], version=version.removeprefix("v"))
+
+
+_RUN_LLAMA_CPP = ("ollama", "lmstudio", "lm-studio", "koboldcpp", "llamafile", "jan", "llamacpp", "llama-cpp")
+_OTHERS = (
+    "tgi",
+    "tensorrt-llm",
+    "trtllm",
+    "lmdeploy",
+    "mlx",
+    "exllamav2",
+    "exllamav3",
+    "ktransformers",
+    "mlc",
+    "aphrodite",
+)
+
+
+def _not_counted(name: object) -> WorkbookError:
+    """The error for an engine that is none here: of one that runs llama.cpp, with that; of others without a guess."""
+    typed = name.lower() if isinstance(name, str) else ""
+    if typed in _RUN_LLAMA_CPP:
+        return WorkbookError(f"engine {name!r}", ", ".join(ENGINES), "pass --engine llama.cpp, which it runs")
+    if typed in _OTHERS:
+        do = "leave --engine out for what a forward of Transformers takes, and read its log for the pool"
+        return WorkbookError(f"what {name} sets aside is not counted here", ", ".join(ENGINES), do)
+    return unknown_name("engine", name, ENGINES)
 
 
 def require_served(name: str, setup: ServeSetup) -> None:

@@ -24,7 +24,8 @@ from .errors import WorkbookError
 
 _DATA = Path(__file__).parent / "data" / "hub.json"
 _NAME = re.compile(r"[\w.-]+/[\w.:-]+")
-_ADDRESS = re.compile(r"^(https?://)?(huggingface\.co|hf\.co)/")
+_ADDRESS = re.compile(r"^(https?://)?(www\.)?(huggingface\.co|hf\.co)/")
+_WITHIN = re.compile(r"^([^/]+/[^/]+)/(tree|blob|resolve|raw|discussions|commits?)(/.*)?$")  # a page of a model's own
 _TUNED = ("-instruct", "-chat", "-it", "-pt", "-base", "-hf", "-thinking")  # endings that say what it was trained on
 _TUNED_ON = re.compile(r"-(instruct|chat|it|thinking)(-.*)$")
 # Owners who publish others' models in other formats, under the same name
@@ -102,12 +103,15 @@ def is_hub_name(spec: str) -> bool:
 
 
 def cleaned(spec: str) -> str:
-    """Without the hub's address and Ollama's usual tag.
+    """Without the hub's address, the page of a model that somebody was on, and Ollama's usual tag.
 
-    >>> cleaned("https://huggingface.co/Qwen/Qwen3-8B"), cleaned("llama3.1:latest")
+    >>> cleaned("https://huggingface.co/Qwen/Qwen3-8B/tree/main?x=1"), cleaned("llama3.1:latest")
     ('Qwen/Qwen3-8B', 'llama3.1')
     """
-    return _ADDRESS.sub("", spec.strip()).removesuffix("/").removesuffix(":latest")
+    found = _ADDRESS.sub("", spec.strip())
+    if found != spec.strip():
+        found = _WITHIN.sub(r"\1", found.partition("?")[0].partition("#")[0])
+    return found.removesuffix("/").removesuffix(":latest")
 
 
 @cache
@@ -126,17 +130,18 @@ def find(spec: str, catalogued: Iterable[str] = ()) -> Found | None:
     `catalogued` are names that are known besides. WorkbookError for a format that no name says exactly.
 
     >>> find("qwen3:8b"), find("Qwen/Qwen2.5-7B-Instruct-AWQ")
-    (Found(name='Qwen/Qwen3-8B', ending=''), Found(name='Qwen/Qwen2.5-7B', ending='awq'))
+    (Found(name='Qwen/Qwen3-8B', ending=''), Found(name='Qwen/Qwen2.5-7B-Instruct', ending='awq'))
     """
     owner, _, last = cleaned(spec).lower().rpartition("/")
-    last = last.replace(":", "-")
+    last = re.sub(r"[: ]+", "-", last)
     names = _by_key(tuple(catalogued))
     for ending in sorted(_QUANTIZED, key=len, reverse=True):
         if last.endswith(f"-{ending}") and (name := _named(owner, last[: -len(ending) - 1], names)):
             return Found(name, ending)
     name = _named(owner, last, names)
-    if name and (rest := _OTHER_FORMAT.search(last)) and not _OTHER_FORMAT.search(name.lower()):
-        raise other_format(spec, name, rest.group(2))
+    rest = _OTHER_FORMAT.search(last)
+    if rest and (of := name or _named("", last, names)) and not _OTHER_FORMAT.search(of.lower()):
+        raise other_format(spec, of, rest.group(2))
     return Found(name) if name else None
 
 
@@ -181,7 +186,7 @@ def unknown(spec: str, catalogued: Iterable[str]) -> WorkbookError:
     names = {name.lower(): name for name in (*known(), *catalogued)}
     last = {name.rsplit("/", maxsplit=1)[-1]: whole for name, whole in names.items()}
     wanted = cleaned(spec).lower()
-    bare = wanted.rsplit("/", maxsplit=1)[-1].replace(":", "-")
+    bare = re.sub(r"[: ]+", "-", wanted.rsplit("/", maxsplit=1)[-1])
     longer = sorted((name for name in last if name.startswith(bare)), key=len)
     near = [*longer, *difflib.get_close_matches(bare, last, n=3, cutoff=0.5)]
     few = [last[name] for name in dict.fromkeys(near)][:5]
@@ -191,8 +196,20 @@ def unknown(spec: str, catalogued: Iterable[str]) -> WorkbookError:
         load = f"hf download {cleaned(spec)} config.json, and it is found in the hub's cache"
         do = f"{load}; or pass the path of its config.json"
         return WorkbookError(f"the hub's model {spec!r} is not known here", ", ".join(few or catalogued), do)
-    do = f"did you mean {few[0]!r}?" if few else "pass the path of its config.json, or a name of the hub as owner/name"
+    do = "pass the path of its config.json, or a name of the hub as owner/name"
+    if alike := [name for name in few if _is_of_generation(bare, name)]:
+        do = f"did you mean {alike[0]!r}?"
     return WorkbookError(f"unknown model {spec!r}", ", ".join(few or catalogued), do)
+
+
+def _is_of_generation(typed: str, name: str) -> bool:
+    """Whether the first number of what was typed is the name's: Gemma 4 is no misspelt Gemma 3.
+
+    >>> _is_of_generation("lama3", "llama-3-8b"), _is_of_generation("gemma-4-31b", "gemma-3-1b")
+    (True, False)
+    """
+    first = re.findall(r"\d+", typed)[:1]
+    return bool(typed) and first in ([], re.findall(r"\d+", name)[:1])
 
 
 def other_format(spec: str, name: str, word: str) -> WorkbookError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -190,6 +191,8 @@ class ServeSetup:
             _set(self, "weights", weights)
             _set(self, "skipped", left_out if self.skipped is None else self.skipped)
         _check_file(self)
+        if isinstance(self.weights, str):
+            _set(self, "weights", _SHORT.get(self.weights.lower(), self.weights))
         _refuse_mixed(self.weights)
         _set(self, "weights", _known("weight format", self.weights, (*WEIGHT_FORMATS, *_file_format(self.model))))
         _set(self, "kv", kv_name(self.kv))
@@ -291,13 +294,25 @@ def _set(setup: object, name: str, value: object) -> None:
     object.__setattr__(setup, name, value)
 
 
+_SHORT = {"fp8": "fp8-e4m3", "fp8_e4m3": "fp8-e4m3", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+_SHORT |= {
+    "awq": "awq-int4",
+    "gptq": "gptq-int4",
+    "w4a16": "w4a16-g128",
+    "w8a16": "w8a16-g128",
+}  # by their usual groups
+_FILES = re.compile(r"i?q\d(_\w+)?|gguf")
+
+
 def _refuse_mixed(name: object) -> None:
     """A Q4_K_M file holds Q4_K, Q6_K and FP32, tensor by tensor: no name of a block tells a file's bytes."""
-    if isinstance(name, str) and name.lower() in NUMBER_FORMATS and name.lower() not in WEIGHT_FORMATS:
-        what, expected = f"{name} is a block of GGUF, whose files mix several", "a format of all of a model's layers"
-        do = (
-            f"name the file, as in --model model.gguf; for the bits of a weight, number_format({name!r}).bits_per_value"
-        )
+    if not isinstance(name, str) or name.lower() in WEIGHT_FORMATS or name == GGUF.name:
+        return
+    if name.lower() in NUMBER_FORMATS or _FILES.fullmatch(name.lower()):
+        what, expected = f"{name} is a format of GGUF, whose files mix several", "a format of all of a model's layers"
+        do = "name the file, as in --model model.gguf"
+        if name.lower() in NUMBER_FORMATS:
+            do = f"{do}; for the bits of a weight, number_format({name!r}).bits_per_value"
         raise WorkbookError(what, expected, do)
 
 

@@ -241,8 +241,19 @@ def _names(text: str) -> tuple[str, ...]:
 def whole(text: str) -> int:
     """Digits only: Python's int() would take 1_000 and ' 7 ' too."""
     if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit() or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number{_digits_of(text)}")
     return int(text)
+
+
+def _digits_of(text: str) -> str:
+    """What to write for 8k, 8,192 or 1.000.
+
+    >>> _digits_of("8k"), _digits_of("8,192"), _digits_of("ten")
+    (': write 8192', ': write 8192', '')
+    """
+    if found := re.fullmatch(r"(\d{1,6})[kK]i?", text):
+        return f": write {int(found[1]) * 1024}"
+    return f": write {re.sub('[.,_ ]', '', text)}" if re.fullmatch(r"\d{1,3}([.,_ ]\d{3}){1,4}", text) else ""
 
 
 def wholes(text: str) -> int | tuple[int, ...]:
@@ -253,7 +264,8 @@ def wholes(text: str) -> int | tuple[int, ...]:
 def decimal(text: str) -> float:
     """Digits with at most one point: Python's float() would take 1e9, nan and ' 7 ' too."""
     if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 18):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a decimal number")
+        point = f": write {text.replace(',', '.')}" if re.fullmatch(r"\d{1,9},\d{1,9}", text) else ""
+        raise argparse.ArgumentTypeError(f"{text!r} is not a decimal number{point}")
     return float(text)
 
 

@@ -191,9 +191,9 @@ def pairs(flag: str, text: str) -> list[tuple[str, str]]:
     for one in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = one.partition("=")
         if not (name and equals and value):
-            raise WorkbookError(
-                f"{flag} has {one!r}", "a card and a number, as in h100=8", f"pass {flag} h100=8,h200=4"
-            )
+            count = re.fullmatch(r"(\d{1,4})[x×*]([a-z].*|\d{3,4}.*)", one, re.IGNORECASE)
+            example = f"{count[2]}={count[1]}" if count else f"{one}=1" if one and not equals else "h100=8,h200=4"
+            raise WorkbookError(f"{flag} has {one!r}", "a card and a number, as in h100=8", f"pass {flag} {example}")
         found.append((name.strip(), value.strip()))
     return found
 

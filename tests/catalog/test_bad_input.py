@@ -120,7 +120,7 @@ TRAIN = [
 ]
 SERVE = [
     ({"weights": "int4"}, "unknown weight format 'int4'"),
-    ({"weights": "fp8"}, "unknown weight format 'fp8'"),
+    ({"weights": "fp7"}, "unknown weight format 'fp7'"),
     ({"kv": "nf4"}, "unknown KV cache format 'nf4'"),
     ({"users": 0}, "users is 0"),
     ({"users": 1.5}, "users is 1.5"),

@@ -66,89 +66,29 @@ def test_most_counts_were_looked_up_again_and_say_where():
 
 
 # What people type, the model that is understood, its parameters in billions, and the format of its weights
-TYPED = [
-    ("llama-3.1-8b", "llama-3.1-8b", 8.03, "bf16"),
-    ("Llama-3.1-8B", "llama-3.1-8b", 8.03, "bf16"),
-    ("llama3.1:8b", "llama-3.1-8b", 8.03, "bf16"),
-    ("llama3.1", "llama-3.1-8b", 8.03, "bf16"),
-    ("llama3.2:3b", "meta-llama/Llama-3.2-3B", 3.21, "bf16"),
-    ("llama3.3:latest", "meta-llama/Llama-3.3-70B", 70.55, "bf16"),
-    ("llama 3 8b", "llama-3-8b", 8.03, "bf16"),
-    ("Meta-Llama-3-70B-Instruct", "llama-3-70b", 70.55, "bf16"),
-    ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B", 8.03, "bf16"),
-    ("meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-7b", 6.74, "bf16"),
-    ("unsloth/Llama-3.2-1B-Instruct", "llama-3.2-1b", 1.24, "bf16"),
-    ("llama-4-scout", "meta-llama/Llama-4-Scout-17B-16E", 107.77, "bf16"),
-    ("qwen3:8b", "qwen3-8b", 8.19, "bf16"),
-    ("qwen3:30b-a3b", "qwen3-30b-a3b", 30.53, "bf16"),
-    ("qwen2.5-coder:7b", "Qwen/Qwen2.5-Coder-7B", 7.62, "bf16"),
-    ("Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen2.5-14B", 14.77, "bf16"),
-    ("https://huggingface.co/Qwen/Qwen3-32B", "Qwen/Qwen3-32B", 32.76, "bf16"),
-    ("Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b", 30.53, "bf16"),
-    ("qwen3.6:27b", "Qwen/Qwen3.6-27B", 26.9, "bf16"),
-    ("gemma-3-27b", "google/gemma-3-27b", 27.01, "bf16"),
-    ("gemma-3-27b-it", "google/gemma-3-27b", 27.01, "bf16"),
-    ("gemma3:12b", "google/gemma-3-12b", 11.77, "bf16"),
-    ("google/gemma-2-27b-it", "google/gemma-2-27b", 27.23, "bf16"),
-    ("mistral", "mistralai/Mistral-7B-v0.3", 7.25, "bf16"),
-    ("mistralai/Mistral-7B-Instruct-v0.3", "mistralai/Mistral-7B-v0.3", 7.25, "bf16"),
-    ("mistralai/Mistral-7B-Instruct-v0.2", "mistralai/Mistral-7B-Instruct-v0.2", 7.24, "bf16"),
-    ("mistralai/Mistral-7B-Instruct-v0.1", "mistralai/Mistral-7B-v0.1", 7.24, "bf16"),
-    ("mistral-small", "mistralai/Mistral-Small-3.2-24B", 23.57, "bf16"),
-    ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", "mistralai/Mistral-Small-3.1-24B", 23.57, "bf16"),
-    ("mixtral:8x7b", "mixtral-8x7b", 46.7, "bf16"),
-    ("phi4", "phi-4", 14.66, "bf16"),
-    ("microsoft/Phi-4-mini-instruct", "microsoft/Phi-4-mini", 3.84, "bf16"),
-    ("deepseek-r1:14b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 14.77, "bf16"),
-    ("deepseek-r1", "deepseek-ai/DeepSeek-R1", 671.03, "fp8-e4m3"),
-    ("deepseek-ai/DeepSeek-V3.1", "deepseek-ai/DeepSeek-V3.1", 671.03, "fp8-e4m3"),
-    ("gpt-oss:20b", "gpt-oss-20b", 20.91, "mxfp4"),
-    ("openai/gpt-oss-120b", "openai/gpt-oss-120b", 116.83, "mxfp4"),
-    ("moonshotai/Kimi-K2-Instruct", "moonshotai/Kimi-K2", 1026.41, "fp8-e4m3"),
-    ("moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2-Thinking", 1026.41, "w4a16-g32"),
-    ("command-r", "CohereLabs/c4ai-command-r-v01", 34.98, "bf16"),
-    ("deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 671.88, "fp8-e4m3"),
-    ("glm-4.5-air", "zai-org/GLM-4.5-Air", 106.85, "bf16"),
-    ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", "Qwen/Qwen3-Next-80B-A3B-FP8", 79.67, "fp8-e4m3"),
-    ("MiniMaxAI/MiniMax-M2", "MiniMaxAI/MiniMax-M2", 228.69, "fp8-e4m3"),
-    ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct-AWQ", 7.62, "awq-int4"),
-    ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen/Qwen2.5-7B-Instruct-GPTQ-INT4", 7.62, "gptq-int4"),
-    ("qwen2.5-7b-instruct-gptq-int8", "Qwen/Qwen2.5-7B-Instruct-GPTQ-INT8", 7.62, "gptq-int8"),
-    ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "Qwen/Qwen3-30B-A3B-FP8", 30.53, "fp8-e4m3"),
-    ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b-FP8-DYNAMIC", 8.03, "fp8-e4m3"),
-    ("RedHatAI/Qwen3-8B-quantized.w4a16", "qwen3-8b-QUANTIZED.W4A16", 8.19, "w4a16-g128"),
-    ("nvidia/Llama-3.1-8B-Instruct-NVFP4", "llama-3.1-8b-NVFP4", 8.03, "nvfp4"),
-    ("unsloth/Qwen3-8B-bnb-4bit", "qwen3-8b-BNB-4BIT", 8.19, "nf4-dq"),
-]
+PAGE = Path(__file__).parents[2].joinpath("docs/names.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("typed", "understood", "billions", "weights"), TYPED)
+def rows(columns):
+    """Of the table on docs/names.md that has so many columns, without its head."""
+    lines = (line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| `"))
+    return [tuple(cell.strip("`") for cell in cells) for cells in lines if len(cells) == columns]
+
+
+def test_the_page_has_its_tables():
+    assert len(rows(4)) >= 56
+    assert len(rows(2)) >= 20
+
+
+@pytest.mark.parametrize(("typed", "understood", "billions", "weights"), rows(4))
 def test_what_people_type_is_understood(typed, understood, billions, weights):
     shape = model(typed)
-    assert (shape.name, round(shape.parameters / 1e9, 2)) == (understood, billions)
+    assert (shape.name, f"{shape.parameters / 1e9:.2f}") == (understood, billions)
     assert ServeSetup(shape).weights == weights
     assert model(shape.name) == shape
 
 
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        ("llama-3.1-9b", "did you mean 'llama-3.1-8b'?"),
-        ("qwen", "did you mean 'Qwen/Qwen3-4B'?"),
-        ("gemma-3-28b", "did you mean 'google/gemma-3-27b'?"),
-        ("gpt5", "did you mean 'gpt2'?"),
-        ("somebody/Llama-3.1-8B", "hf download somebody/Llama-3.1-8B config.json"),  # who may have changed it
-        ("Qwen/Qwen9-1B", "hf download Qwen/Qwen9-1B config.json"),
-        ("Qwen/Qwen3-8B-GGUF", "--model Qwen/Qwen3-8B with --weights"),
-        ("llama3.1:8b-instruct-q4_K_M", "pass the path of the .gguf file"),
-        ("google/gemma-3-27b-it-qat-q4_0-gguf", "pass the path of the .gguf file"),
-        ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "--model qwen3-8b with --weights"),
-        ("nvidia/DeepSeek-R1-NVFP4", "of its config.json"),  # which leaves its attention in 16 bits
-        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", "of its config.json"),
-        ("Qwen/Qwen3-Next-80B-A3B-Instruct-AWQ", "of its config.json"),
-        ("Qwen/Qwen3-8B-MLX-4bit", "--model Qwen/Qwen3-8B with --weights"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "told"), rows(2))
 def test_what_is_not_understood_is_told_with_the_nearest(typed, told):
     with pytest.raises(WorkbookError) as refused:
         model(typed)
