@@ -27,7 +27,7 @@ SHARED_POSITIONS = "gpt2"
 # norm; of GPT-2 attention's output as well, and the positions, which all sequences share. Held against the trace.
 HIDDEN_STATES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "opt"), 4)
 HIDDEN_STATES |= {"mllama_text_model": 4}  # of text alone, for which layers that attend to an image are passed over
-HIDDEN_STATES |= {"mixtral": 4, "qwen3_moe": 4, SHARED_POSITIONS: 5}
+HIDDEN_STATES |= {"mixtral": 4, "smollm3": 4, "qwen3_moe": 4, SHARED_POSITIONS: 5}
 HYBRIDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # whose widest layers are those with a delta rule
 HIDDEN_STATES |= dict.fromkeys(HYBRIDS, 4)
 ROTATED = 0.25  # of a head in hybrids

@@ -25,6 +25,7 @@ def shapes():
         "phi3": variant("phi-3-mini-4k", pad_token_id=0, **{**WINDOWED, "num_key_value_heads": 8}),
         "gemma2": variant("gemma-2-9b", **WINDOWED),
         "gemma3": variant("gemma-3-1b", **WINDOWED),
+        "smollm3": {**LLAMA, "model_type": "smollm3", "pad_token_id": 0},
         "gpt2": "tiny-gpt2",
         "opt": variant(
             "opt-13b", **SMALL, hidden_size=256, num_attention_heads=8, word_embed_proj_dim=256, ffn_dim=1024
@@ -40,7 +41,7 @@ def test_experts_peak_where_the_trace_does(name, tokens):
     assert predicted.total == pytest.approx(found.peak_bytes, rel=0.0005)
 
 
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3", "gpt2", "opt")
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3", "smollm3", "gpt2", "opt")
 
 
 @pytest.mark.parametrize("family", [*FAMILIES[:-1], pytest.param("opt", marks=unmasked_opt)])
