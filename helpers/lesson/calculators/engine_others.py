@@ -9,9 +9,15 @@ from typing import Any
 
 from ...catalog.devices import Device
 from ...memory.breakdown import Breakdown, format_bytes
-from ...memory.fit.room import Room
+from ...memory.fit.room import Room, Verdict
 from ...memory.serve.engines.llamacpp import LlamaCpp
-from ...memory.serve.engines.llamacpp_layers import Placement, fewest_cpu_experts, longest_context, most_layers
+from ...memory.serve.engines.llamacpp_layers import (
+    MARGIN_BYTES,
+    Placement,
+    fewest_cpu_experts,
+    longest_context,
+    most_layers,
+)
 from ...memory.serve.engines.sglang import SglangLaunch
 from .answers import MemoryAnswer, plural, row
 from .command import command, setup_options
@@ -159,6 +165,9 @@ class LlamaCppAnswer(MemoryAnswer):
         if self.whole:
             yield f"With all layers on {on} a context of up to {self.longest:,} tokens {slot} fits."
             return
+        if self.placed and self.room and self.room.verdict(self.parts.total // self.count) is Verdict.FITS:
+            kept = f"the {format_bytes(MARGIN_BYTES)} that llama.cpp's own --fit keeps"
+            yield f"That leaves less than {kept}: {self.placed[0].flags} leaves it."
         if self.longest:
             yield f"All layers fit {on} with a context of {self.longest:,} tokens {slot}."
         if not self.placed:
@@ -187,7 +196,7 @@ def llamacpp_answer(served: LlamaCpp, gpu: Device | None, reserve_bytes: int | N
     parts = Breakdown(served.parts)
     if gpu is None:
         return LlamaCppAnswer(parts, gpu, reserve_bytes=reserve_bytes, served=served)
-    room = Room(gpu, reserve_bytes).for_tensors_bytes
+    room = Room(gpu, reserve_bytes).for_tensors_bytes - (MARGIN_BYTES if reserve_bytes is None else 0)
     if gpu.unified:  # the host's memory is the card's: nothing is gained by leaving layers there
         parts = Breakdown({**parts, "parameters": parts["parameters"] + served.host_bytes})
         room -= served.host_bytes

@@ -50,7 +50,7 @@ def test_the_output_comes_first_then_the_last_layers(small):
     """`-ngl 3` of four layers: the output and layers 2 and 3; the cache of a layer lies where it does."""
     served = LlamaCpp(ServeSetup(small, context=512))
     placed = Placement(served, 3)
-    assert placed.card_bytes == 2 * (LAYER + CACHE) + OUTPUT + LOGITS
+    assert placed.card_bytes == 2 * (LAYER + CACHE) + OUTPUT + LOGITS + 512 * 144  # gate, which is copied
     assert placed.host_weight_bytes == TABLE + 2 * LAYER
     assert placed.host_cache_bytes == 2 * CACHE
     assert placed.flags == "-ngl 3"
@@ -70,18 +70,19 @@ def test_experts_of_the_first_layers_stay_on_the_host(experts):
     served = LlamaCpp(ServeSetup(experts, context=512))
     matrix = 4 * 512 * 144
     full, two = all_layers(served), Placement(served, 5, cpu_moe=2)
-    assert full.card_bytes - two.card_bytes == 2 * 3 * matrix
+    assert full.card_bytes - two.card_bytes == 2 * 3 * matrix - matrix  # one is copied while a prompt is computed
     assert two.host_weight_bytes == TABLE + 2 * 3 * matrix
     assert two.host_cache_bytes == 0
     assert two.flags == "-ngl 5 --n-cpu-moe 2"
 
 
-def test_a_matrix_of_the_host_is_copied_while_a_prompt_is_computed(experts):
-    """One at a time: with 64 tokens in a forward an expert's matrix of 294,912 bytes is more than their logits."""
+def test_the_matrix_of_the_output_is_no_copy(experts):
+    """All experts on the host: one matrix of 294,912 bytes is copied; with all layers there nothing is."""
     served = LlamaCpp(ServeSetup(experts, context=512, prefill_tokens=64))
-    full, one = all_layers(served), Placement(served, 5, cpu_moe=1)
     matrix, logits = 4 * 512 * 144, 64 * 320 * 4
-    assert full.card_bytes - one.card_bytes == 3 * matrix - (matrix - logits)
+    away = Placement(served, 5, cpu_moe=4)
+    assert away.card_bytes == away.cards_bytes + logits + matrix
+    assert all_layers(served).card_bytes == all_layers(served).cards_bytes + logits
 
 
 def test_cards_take_equally_many_layers(small):
@@ -118,6 +119,16 @@ def test_gpt_oss_120b_on_24_gb_is_what_people_found():
     served, room = LlamaCpp(ServeSetup("gpt-oss-120b", context=8192)), device("3090").capacity_bytes - 1343 * 2**20
     assert most_layers(served, room).gpu_layers == 13
     assert abs(fewest_cpu_experts(served, room).cpu_moe - 27) <= 2
+
+
+def test_qwen3_30b_in_16_bits_is_what_llama_cpp_projects():
+    """tools/fit-params/README.md of llama.cpp: 61,807 MiB of device memory for 40,960 tokens, 3,456 less for 4,096.
+
+    Of the difference of 36,864 tokens each takes 96 KiB.
+    """
+    served, short = (LlamaCpp(ServeSetup("qwen3-30b-a3b", context=context)) for context in (40960, 4096))
+    assert all_layers(served).card_bytes / 2**20 == pytest.approx(61807, rel=0.002)
+    assert (all_layers(served).card_bytes - all_layers(short).card_bytes) / 2**20 == 3456
 
 
 @pytest.mark.parametrize(("layers", "cpu_moe", "cards"), [(6, 0, 1), (-1, 0, 1), (5, 5, 1), (5, 0, 0), (True, 0, 1)])
@@ -162,3 +173,18 @@ def test_other_doors_name_the_one_that_answers(small, capsys):
     ):
         assert main(command.split()) == 2
         assert f"estimate serve --engine llama.cpp --model {small}" in capsys.readouterr().err
+
+
+def test_what_fits_tightly_leaves_llama_cpp_s_margin(small):
+    """A card with a byte more than all layers and the context of CUDA fits them, and the margin of 1 GiB it has not."""
+    from dataclasses import replace
+
+    served = LlamaCpp(ServeSetup(small, users=400, context=8192))
+    card = device("8GiB")
+    kept = calculators.llamacpp_answer(served, card, None).room.reserve_bytes
+    tight = replace(card, capacity=replace(card.capacity, value=all_layers(served).card_bytes + kept + 1))
+    said = calculators.llamacpp_answer(served, tight, None)
+    assert "Fits" in said.sentence
+    assert "own --fit keeps: -ngl" in said.sentence
+    assert said.whole is None
+    assert calculators.llamacpp_answer(served, tight, kept).whole

@@ -5,7 +5,8 @@ the last decoder layers; a layer's cache lies where its weights do; the tables o
 cards the layers are divided by free memory, here equally. Before pull request 18148 (December 2025) the output came
 last. `--n-cpu-moe` leaves the experts of the first layers on the host, and their attention and cache on the card.
 
-While a prompt is computed, a matrix on the host is copied to the card, one at a time (ggml/src/ggml-backend.cpp).
+While a prompt is computed, a matrix on the host is copied to the card, one at a time (ggml/src/ggml-backend.cpp); it is
+counted beside the logits, as in the 1,088 MiB that Llama-3-70B's log has with its output on the host: 822 and 250.
 
     all_layers(LlamaCpp(ServeSetup("llama-3-8b"))).gpu_layers      # 33: 32 layers and the output
 """
@@ -23,7 +24,9 @@ from ....catalog.setup import MAX_TOKENS
 from ..weights import layer_bytes, layer_weight_bytes
 from .llamacpp import INPUT, PADDING, LlamaCpp
 
+JOINED = "gate_up"
 EXPERTS = "_exps"  # in the names of stacked experts' tensors
+MARGIN_BYTES = 2**30  # that llama.cpp's own --fit leaves free on each card (tools/fit-params/README.md)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Placement:
     def card_bytes(self) -> int:
         """Of the fullest card, with the least that it computes in.
 
-        Llama-3.1-70B in Q4_K_M, 8,192 tokens, 41 of 81 layers: 21.40 GiB, and 20.90 on the host.
+        Llama-3.1-70B in Q4_K_M, 8,192 tokens, 41 of 81 layers: 21.58 GiB, and 20.90 on the host.
         """
         held = [0] * self.cards
         held[-1] += self._computing_bytes
@@ -116,13 +119,13 @@ class Placement:
 
     @property
     def _computing_bytes(self) -> int:
-        """The logits, or the largest matrix that is copied from the host, whichever is more."""
+        """The logits, and the largest matrix that is copied from the host."""
         if not self.gpu_layers:
             return 0
         sizes = self._sizes
         away = [sizes.largest[at] for at in range(self._start)]
         away += [sizes.largest_expert[at] for at in self._here if at < self.cpu_moe]
-        return max(self.served.logit_bytes, *away) if away else self.served.logit_bytes
+        return self.served.logit_bytes + max(away, default=0)
 
     @cached_property
     def _sizes(self) -> Sizes:
@@ -165,12 +168,12 @@ def sizes_of(served: LlamaCpp) -> Sizes:
     tensors = _stored(served) if served.setup.model.stored else _by_config(served)
     weights = tuple(sum(size for _, size, _ in tensors[at]) for at in layers)
     experts = tuple(sum(size for is_expert, size, _ in tensors[at] if is_expert) for at in layers)
-    largest = tuple(max((size for _, size, copied in tensors[at] if copied), default=0) for at in layers)
-    of_experts = tuple(max((size for one, size, copied in tensors[at] if one and copied), default=0) for at in layers)
+    largest = tuple(max((copied for *_, copied in tensors[at]), default=0) for at in layers)
+    of_experts = tuple(max((copied for one, _, copied in tensors[at] if one), default=0) for at in layers)
     return Sizes(weights, experts, tuple(map(served.layer_cache_bytes, layers)), largest, of_experts)
 
 
-_Tensors = list[list[tuple[bool, int, bool]]]  # by layer: whether an expert's, bytes, whether a matrix
+_Tensors = list[list[tuple[bool, int, int]]]  # by layer: whether an expert's, bytes, and those of a matrix in it
 
 
 def _stored(served: LlamaCpp) -> _Tensors:
@@ -179,7 +182,8 @@ def _stored(served: LlamaCpp) -> _Tensors:
         start, _, rest = tensor.name.partition(".")
         number, _, name = rest.partition(".")
         if start == "blk" and number.isdecimal() and int(number) < len(found):
-            found[int(number)].append((EXPERTS in name, tensor.size_bytes, len(tensor.shape) > 1))
+            size = tensor.size_bytes
+            found[int(number)].append((EXPERTS in name, size, size if len(tensor.shape) > 1 else 0))
     return found
 
 
@@ -187,9 +191,11 @@ def _by_config(served: LlamaCpp) -> _Tensors:
     """Of a model without a file: its linear layers, and what a layer has besides."""
     found: _Tensors = []
     for layer in served.setup.model.layers:
-        groups = [(one.part == "experts", one.count * layer_bytes(served.setup, one)) for one in layer.linears()]
-        rest = layer_weight_bytes(served.setup, layer) - sum(size for _, size in groups)
-        found.append([*((part, size, True) for part, size in groups), (False, rest, False)])
+        sizes = {one: one.count * layer_bytes(served.setup, one) for one in layer.linears()}
+        rest = layer_weight_bytes(served.setup, layer) - sum(sizes.values())
+        # a file has two matrices where the checkpoint has gate and up in one
+        parts = {one: size // (2 if JOINED in one.linear.name else 1) for one, size in sizes.items()}
+        found.append([*((one.part == "experts", size, parts[one]) for one, size in sizes.items()), (False, rest, 0)])
     return found
 
 
