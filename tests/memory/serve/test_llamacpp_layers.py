@@ -124,11 +124,14 @@ def test_gpt_oss_120b_on_24_gb_is_what_people_found():
 def test_qwen3_30b_in_16_bits_is_what_llama_cpp_projects():
     """tools/fit-params/README.md of llama.cpp: 61,807 MiB of device memory for 40,960 tokens, 3,456 less for 4,096.
 
-    Of the difference of 36,864 tokens each takes 96 KiB.
+    Of the difference of 36,864 tokens each takes 96 KiB. With all experts on the host it has 16,164 MiB to spare of
+    24,077 less a margin of 1,024: logits and the matrix of a layer's experts that is copied stand beside each other.
     """
     served, short = (LlamaCpp(ServeSetup("qwen3-30b-a3b", context=context)) for context in (40960, 4096))
     assert all_layers(served).card_bytes / 2**20 == pytest.approx(61807, rel=0.002)
     assert (all_layers(served).card_bytes - all_layers(short).card_bytes) / 2**20 == 3456
+    dense = Placement(served, 49, cpu_moe=48).card_bytes / 2**20
+    assert dense == pytest.approx(24077 - 1024 - 16164, rel=0.004)
 
 
 @pytest.mark.parametrize(("layers", "cpu_moe", "cards"), [(6, 0, 1), (-1, 0, 1), (5, 5, 1), (5, 0, 0), (True, 0, 1)])
