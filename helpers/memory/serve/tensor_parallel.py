@@ -16,7 +16,7 @@ from ...catalog.formats import number_format
 from ...catalog.layers import Attention, LinearGroup
 from ...catalog.setup import ServeSetup
 from ...catalog.shape import ModelShape
-from .. import budget
+from .serving import decode_bytes, serve
 from .weights import KEPT, layer_bytes, weight_bytes
 
 KEY_OR_VALUE = ("k_proj", "v_proj")
@@ -66,7 +66,7 @@ def rank_read_bytes(setup: ServeSetup, ranks: int) -> int:
     Llama-3-8B in BF16, one user, two ranks: 7,505,195,008; the rows of the embedding that nobody asked for stay.
     """
     require_divisible(setup.model, ranks)
-    unread = weight_bytes(setup) + budget.serve(setup).held["kv_cache"] - budget.decode_bytes(setup)
+    unread = weight_bytes(setup) + serve(setup).held["kv_cache"] - decode_bytes(setup)
     if ranks == 1:
         return weight_bytes(setup) - unread
     positions = min(unread, _table_bytes(setup, setup.model.learned_positions * setup.model.hidden))

@@ -31,7 +31,9 @@ class TapedStep(Chain):
             self.optimizer_step(),
         )
 
-    def _moment(self, at: Point, live: Live, layer: int | None = None) -> Moment:
+    def _moment(self, at: Point, *spots: Live, layer: int | None = None) -> Moment:
+        """What is alive at a point, at the highest of its spots."""
+        live = max(spots, key=lambda spot: spot.total)
         sizes = {
             Part.PARAMETERS: self.parameter_bytes,
             Part.GRADIENTS: self.all_gradients if self.accumulates else live.gradients,
@@ -45,14 +47,13 @@ class TapedStep(Chain):
     def saved_bytes(self) -> int:
         """Alive when the forward has returned: what layers and loss keep, the ids that they hold, three scalars."""
         positions = decoder(self.setup, Operators()).ids(self._holds_arguments)
-        earlier = (
-            self.held_by_the_loss // 2 if self.setup.micro_batches > 1 else 0
-        )  # the leaf of the micro-batch before
+        # the leaf of the micro-batch before
+        earlier = self.held_by_the_loss // 2 if self.setup.micro_batches > 1 else 0
         return self.stored_bytes + self.tail_bytes + self.tables + positions + earlier + (SCALARS - 1) * BLOCK_BYTES
 
     def end_of_forward(self) -> Moment:
         """In the loss; or, with few logits, in the last layer, while the model's forward holds its arguments."""
-        return self._moment(Point.END_OF_FORWARD, max(self._forward_spots, key=lambda live: live.total))
+        return self._moment(Point.END_OF_FORWARD, *self._forward_spots)
 
     def backward_of_loss(self) -> Moment:
         return self._moment(Point.LOSS, self.tail[Point.LOSS])
@@ -75,7 +76,7 @@ class TapedStep(Chain):
 
     def backward_of_layer(self, at: int) -> Moment:
         """The widest point of one layer's backward, or of the forward that is run again before it."""
-        return self._moment(Point.LAYER, max(self._spots[at], key=lambda live: live.total), at)
+        return self._moment(Point.LAYER, *self._spots[at], layer=at)
 
     def backward_of_embedding(self) -> Moment:
         """All gradients are there, and that of the embedding's output, until a trained embedding's own is made.

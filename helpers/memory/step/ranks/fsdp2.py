@@ -142,8 +142,8 @@ class FullyShardedStep(TapedStep):
 
     # --- the moments -------------------------------------------------------------------------------------------------
 
-    def _moment(self, at: Point, live: Live, layer: int | None = None) -> Moment:
-        return more(super()._moment(at, live, layer), gradients=self.summed)
+    def _moment(self, at: Point, *spots: Live, layer: int | None = None) -> Moment:
+        return more(super()._moment(at, *spots, layer=layer), gradients=self.summed)
 
     def backward_of_embedding(self) -> Moment:
         """The embedding's gradient comes, a tied table's sum with it; then the root is reduced, whose last gradient
@@ -155,7 +155,7 @@ class FullyShardedStep(TapedStep):
         whole = tensors_bytes(self.root_tensors, self.gathered_width)
         reducing, _ = self._reduced(self.root_tensors, whole, self.root, table)
         spots += [live + spot for spot in reducing]
-        return max((self._moment(Point.EMBEDDING, spot) for spot in spots), key=lambda moment: moment.total)
+        return self._moment(Point.EMBEDDING, *spots)
 
     def _tables_coming(self, table: int, waiting: int) -> list[int]:
         """The gradient; of a divided table the whole one, then beside it the share that is made of it."""

@@ -63,9 +63,9 @@ class ShardedStep(TapedStep):
     def _shard(self, size: int) -> int:
         return rank_share(self.setup, Part.GRADIENTS, size)
 
-    def _moment(self, at: Point, live: Live, layer: int | None = None) -> Moment:
+    def _moment(self, at: Point, *spots: Live, layer: int | None = None) -> Moment:
         root = self.root if at is not Point.OPTIMIZER else 0
-        return more(super()._moment(at, live, layer), parameters=root, gradients=self.summed)
+        return more(super()._moment(at, *spots, layer=layer), parameters=root, gradients=self.summed)
 
     # --- the chain ---------------------------------------------------------------------------------------------------
 
@@ -116,8 +116,7 @@ class ShardedStep(TapedStep):
     # --- the moments -------------------------------------------------------------------------------------------------
 
     def backward_of_lm_head(self) -> Moment:
-        spots = super().backward_of_lm_head(), *(self._moment(Point.LM_HEAD, spot) for spot in self.spots_of_head)
-        return max(spots, key=lambda moment: moment.total)
+        return self._moment(Point.LM_HEAD, self.tail[Point.LM_HEAD], *self.spots_of_head)
 
     def backward_of_embedding(self) -> Moment:
         """The embedding's gradient comes; then the buckets that are left are sent, at stage 3 the root."""
@@ -130,7 +129,7 @@ class ShardedStep(TapedStep):
         for flat, whole in self.buckets.left():
             spots.append(live + Live(flat - flying))
             live, flying = live + Live(flat - whole + -(-flat // self.setup.ranks) - flying), flat
-        return max((self._moment(Point.EMBEDDING, spot) for spot in spots), key=lambda moment: moment.total)
+        return self._moment(Point.EMBEDDING, *spots)
 
     def optimizer_step(self) -> Moment:
         """At stage 1 `step()` begins with whole gradients and the flat of a bucket; only then they are divided."""

@@ -74,7 +74,7 @@ class StagePass(TapedStep):
             return
         live = self.now - (Live() if self.received else Live(self.residual))
         highest = max(rounded(4 * values) for values in self.cast())
-        yield self._moment(Point.LAYER, live + Live(highest), 0)
+        yield self._moment(Point.LAYER, live + Live(highest), layer=0)
 
     def cast(self) -> list[int]:
         """Values of the weights of which autocast makes copies."""
