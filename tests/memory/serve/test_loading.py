@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.catalog import ServeSetup
-from helpers.memory import budget
+from helpers.memory import budget, trace
 from helpers.memory.serve import loading
 from tests.memory.configs import QWEN2
 
@@ -62,3 +62,14 @@ def test_a_long_context_takes_more_than_loading():
 
 def test_the_head_of_its_own_comes_once():
     assert loading.tied_head_again(replica("qwen2.5-7b", "awq-int4")) == ()
+
+
+def test_the_trace_sees_it_while_it_loads():
+    """A table of 6,000 x 1,024 is more than what a few tokens take afterwards, and leaves 0.28 MiB of its segment."""
+    config = QWEN2 | {"vocab_size": 6000, "hidden_size": 1024, "num_hidden_layers": 1}
+    setup = ServeSetup(config, weights="awq-int4", kv="fp16", prompt=1, context=4, prefill_tokens=1)
+    found, said = trace.serve(setup, "a100-80gb"), budget.serve(setup, "a100-80gb")
+    loaded = sum(event.sign * event.block.size_bytes for event in found.events[: found.first])
+    table, end = 2 * 6000 * 1024, 12 * MIB - 2 * 6000 * 1024
+    assert found.on_gpu.peak_allocated_bytes == loaded + table + 2 * end > found.peak_allocated_bytes
+    assert said.peak_allocated_bytes == pytest.approx(found.on_gpu.peak_allocated_bytes, rel=0.002)
