@@ -14,6 +14,7 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup
 from ...catalog.shape import ModelShape
+from ...catalog.shipped import fp8_block
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import Room, Verdict
@@ -157,9 +158,10 @@ def _explained(setup: ServeSetup) -> dict[str, str]:
     kept = f"{setup.model.parameters_with_towers - weights:,} × {width} B"
     others = (group.part for group in linears if not is_quantized(setup, group))
     named = ", ".join(dict.fromkeys(("embeddings", "norms", *others)))
+    block = fp8_block(setup.model) if rule.name.startswith("fp8") else None
     return {
         "quantized": f"{weights:,} × {rule.value_bits} bits, in {layers:,} linear layers",
-        "scales": rule.scale,
+        "scales": f"one FP32 per {block[0]} × {block[1]} values" if block else rule.scale,
         "constants": f"{layers:,} layers × {rule.constant_bytes:,} B: code tables, offsets, scales of a whole weight",
         "kept": f"{kept}: {named}" if rule.linears_only else f"{kept}: everything",
         "kv_cache": f"1 user × {setup.context:,} tokens, K and V in {setup.kv}",

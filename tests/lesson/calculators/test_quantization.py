@@ -116,3 +116,8 @@ BAD = [
 def test_bad_input(given, told):
     with pytest.raises(WorkbookError, match=told):
         quantization_answer(**given)
+
+
+def test_fp8_in_blocks_says_what_shares_a_scale():
+    assert "one FP32 per 128 × 128 values" in str(quantization_answer("deepseek-v3", "fp8-e4m3"))
+    assert "252 layers × 4 B" in str(quantization_answer("qwen3-8b", "fp8-e4m3"))
